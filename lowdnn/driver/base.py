@@ -1,0 +1,263 @@
+"""The Driver protocol: the slice of the CUDA driver API that lowdnn uses.
+
+Two implementations of equal rank stand behind it: ``cuda.CudaDriver`` (the real driver) and
+``emulated.EmulatedDriver`` (runs PTX on the CPU). Nothing above ``driver/`` asks which one it has; it reads
+device properties. Contexts, streams, events, modules, functions, graphs and device addresses are plain
+integers, and 0 is the null handle (for a stream: the legacy default stream).
+
+Every failing call raises ``DriverError``, which carries the CUresult name and number, the call and its arguments.
+Names and semantics follow the CUDA Driver API reference manual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Protocol
+
+from lowdnn.status import CudaDriverError
+
+Dim3 = tuple[int, int, int]
+
+
+class DriverError(CudaDriverError):
+    """A driver call failed.
+
+    ``result`` is the CUresult number, ``name`` its name (``CUDA_ERROR_INVALID_VALUE``), ``call`` the function
+    (``cuLaunchKernel``), ``arguments`` what it was given, ``explanation`` more text where there is some (for the
+    emulated device: the whole report of what the kernel did wrong).
+    """
+
+    def __init__(self, call: str, result: int, name: str, arguments: str = "", explanation: str = "") -> None:
+        super().__init__(f"{call}({arguments}): {name} ({result})" + (f": {explanation}" if explanation else ""))
+        self.call = call
+        self.result = result
+        self.name = name
+        self.arguments = arguments
+        self.explanation = explanation
+
+
+class DeviceAttribute(IntEnum):
+    """CUdevice_attribute, the members that lowdnn reads, with the driver's numbers."""
+
+    MAX_THREADS_PER_BLOCK = 1
+    MAX_GRID_DIM_X = 5
+    MAX_GRID_DIM_Y = 6
+    MAX_GRID_DIM_Z = 7
+    MAX_SHARED_MEMORY_PER_BLOCK = 8
+    WARP_SIZE = 10
+    MAX_REGISTERS_PER_BLOCK = 12
+    CLOCK_RATE_KHZ = 13
+    MULTIPROCESSOR_COUNT = 16
+    MEMORY_CLOCK_RATE_KHZ = 36
+    GLOBAL_MEMORY_BUS_WIDTH_BITS = 37
+    L2_CACHE_BYTES = 38
+    MAX_THREADS_PER_MULTIPROCESSOR = 39
+    COMPUTE_CAPABILITY_MAJOR = 75
+    COMPUTE_CAPABILITY_MINOR = 76
+    MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = 81
+    MAX_REGISTERS_PER_MULTIPROCESSOR = 82
+    COOPERATIVE_LAUNCH = 95
+    MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
+    MEMORY_POOLS_SUPPORTED = 115
+    CLUSTER_LAUNCH = 120
+
+
+class FunctionAttribute(IntEnum):
+    """CUfunction_attribute, the members that lowdnn reads or sets, with the driver's numbers."""
+
+    MAX_THREADS_PER_BLOCK = 0
+    SHARED_SIZE_BYTES = 1
+    CONST_SIZE_BYTES = 2
+    LOCAL_SIZE_BYTES = 3
+    NUM_REGS = 4
+    PTX_VERSION = 5
+    BINARY_VERSION = 6
+    MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+    NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
+
+
+class StreamFlags(IntFlag):
+    """CUstream_flags."""
+
+    DEFAULT = 0
+    NON_BLOCKING = 1
+
+
+class EventFlags(IntFlag):
+    """CUevent_flags."""
+
+    DEFAULT = 0
+    BLOCKING_SYNC = 1
+    DISABLE_TIMING = 2
+
+
+class CaptureMode(IntEnum):
+    """CUstreamCaptureMode."""
+
+    GLOBAL = 0
+    THREAD_LOCAL = 1
+    RELAXED = 2
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """Geometry and attributes of one kernel launch; sizes in blocks, threads, blocks and bytes."""
+
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int = 0
+    cluster: Dim3 = (1, 1, 1)
+    cooperative: bool = False
+    programmatic_serialization: bool = False
+
+
+@dataclass(frozen=True)
+class PointerInfo:
+    """What the driver knows of a device address: its allocation and the device that owns it."""
+
+    base: int
+    size_bytes: int
+    device: int
+
+
+class Driver(Protocol):
+    """See the module's docstring. Sizes are bytes, times are milliseconds, host memory is given by address."""
+
+    #: ``"cuda"`` or ``"emulated"``: for reports only, never to branch on.
+    kind: str
+
+    # -- device ---------------------------------------------------------------------------------------------
+    def init(self) -> None:
+        """cuInit. Idempotent. Nothing touches the driver before it."""
+
+    def driver_version(self) -> int:
+        """cuDriverGetVersion: 1000 * major + 10 * minor of the CUDA version that the driver supports."""
+
+    def ptx_isa_version(self) -> tuple[int, int]:
+        """The newest PTX ISA version that ``module_load_data`` accepts."""
+
+    def device_count(self) -> int: ...
+
+    def device_name(self, device: int) -> str: ...
+
+    def device_total_memory_bytes(self, device: int) -> int: ...
+
+    def device_attribute(self, device: int, attribute: DeviceAttribute) -> int: ...
+
+    # -- context --------------------------------------------------------------------------------------------
+    def primary_context_retain(self, device: int) -> int: ...
+
+    def primary_context_release(self, device: int) -> None: ...
+
+    def context_get_current(self) -> int:
+        """The calling thread's current context, or 0."""
+
+    def context_set_current(self, context: int) -> None: ...
+
+    def context_synchronize(self) -> None: ...
+
+    # -- memory ---------------------------------------------------------------------------------------------
+    def mem_get_info(self) -> tuple[int, int]:
+        """(free, total) bytes of the current context's device."""
+
+    def mem_alloc(self, size_bytes: int, label: str = "") -> int:
+        """cuMemAlloc. ``label`` names the buffer in the emulated device's reports."""
+
+    def mem_free(self, address: int) -> None: ...
+
+    def mem_alloc_async(self, size_bytes: int, stream: int, label: str = "") -> int: ...
+
+    def mem_free_async(self, address: int, stream: int) -> None: ...
+
+    def pointer_info(self, address: int) -> PointerInfo | None:
+        """The allocation that holds ``address``, or None where the driver knows none."""
+
+    def memcpy_htod_async(self, destination: int, source_host: int, size_bytes: int, stream: int) -> None: ...
+
+    def memcpy_dtoh_async(self, destination_host: int, source: int, size_bytes: int, stream: int) -> None: ...
+
+    def memcpy_dtod_async(self, destination: int, source: int, size_bytes: int, stream: int) -> None: ...
+
+    def memset_d8_async(self, destination: int, value: int, count: int, stream: int) -> None: ...
+
+    def memset_d32_async(self, destination: int, value: int, count: int, stream: int) -> None: ...
+
+    # -- stream and event -----------------------------------------------------------------------------------
+    def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int: ...
+
+    def stream_destroy(self, stream: int) -> None: ...
+
+    def stream_synchronize(self, stream: int) -> None: ...
+
+    def stream_query(self, stream: int) -> bool:
+        """True when all work in the stream is done."""
+
+    def stream_wait_event(self, stream: int, event: int) -> None: ...
+
+    def stream_context(self, stream: int) -> int:
+        """cuStreamGetCtx: the context that the stream belongs to."""
+
+    def stream_begin_capture(self, stream: int, mode: CaptureMode = CaptureMode.THREAD_LOCAL) -> None: ...
+
+    def stream_end_capture(self, stream: int) -> int:
+        """Ends the capture and returns the graph."""
+
+    def stream_is_capturing(self, stream: int) -> bool: ...
+
+    def event_create(self, flags: EventFlags = EventFlags.DEFAULT) -> int: ...
+
+    def event_destroy(self, event: int) -> None: ...
+
+    def event_record(self, event: int, stream: int) -> None: ...
+
+    def event_synchronize(self, event: int) -> None: ...
+
+    def event_query(self, event: int) -> bool: ...
+
+    def event_elapsed_ms(self, start: int, end: int) -> float: ...
+
+    # -- module and launch ----------------------------------------------------------------------------------
+    def module_load_data(self, image: bytes) -> int:
+        """Loads PTX text (NUL-terminated or not) or a cubin into the current context."""
+
+    def module_unload(self, module: int) -> None: ...
+
+    def module_get_function(self, module: int, name: str) -> int: ...
+
+    def function_get_attribute(self, function: int, attribute: FunctionAttribute) -> int: ...
+
+    def function_set_attribute(self, function: int, attribute: FunctionAttribute, value: int) -> None: ...
+
+    def occupancy_max_active_blocks(self, function: int, block_threads: int, shared_bytes: int) -> int:
+        """Blocks of this shape that fit one multiprocessor at a time."""
+
+    def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
+        """A callable that launches ``function`` into the stream that it is given.
+
+        ``parameters`` is the address of a ``void*[]`` with one host pointer for each kernel parameter
+        (cuLaunchKernel's ``kernelParams``). The array and what it points to are read at each call, so the caller
+        patches arguments in place and keeps both alive. Everything that can be checked or converted ahead of the
+        call is done here: this is the hot path of the library.
+        """
+
+    # -- graph ----------------------------------------------------------------------------------------------
+    def graph_create(self) -> int: ...
+
+    def graph_destroy(self, graph: int) -> None: ...
+
+    def graph_add_kernel_node(
+        self, graph: int, dependencies: Sequence[int], function: int, config: LaunchConfig, parameters: int
+    ) -> int:
+        """Adds a kernel node; parameter values are copied now. Returns the node."""
+
+    def graph_instantiate(self, graph: int) -> int: ...
+
+    def graph_exec_kernel_node_set_params(
+        self, graph_exec: int, node: int, function: int, config: LaunchConfig, parameters: int
+    ) -> None: ...
+
+    def graph_launch(self, graph_exec: int, stream: int) -> None: ...
+
+    def graph_exec_destroy(self, graph_exec: int) -> None: ...
