@@ -82,7 +82,7 @@ def reverse_bits(a: Lanes) -> Lanes:
 def find_nth_set(mask: Lanes, base: Lanes, offset: Lanes) -> Lanes:
     """``fns``: position of the n-th set bit of ``mask`` counted from bit ``base``, or 0xffffffff.
 
-    An int32 ``offset`` of 0 asks whether bit ``base`` itself is set; n > 0 counts upwards, n < 0 downwards, both counting
+    An int32 ``offset`` of 0 asks whether bit ``base`` is set; n > 0 counts upwards and n < 0 downwards, both counting
     a set bit at ``base`` first.
     """
     position = np.arange(32, dtype=np.int64)
