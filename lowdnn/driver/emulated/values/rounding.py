@@ -36,10 +36,13 @@ def two_product(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def to_odd(nearest: Lanes, error: Lanes) -> Lanes:
-    """The float64 ``nearest + error`` rounded to odd, where ``nearest`` is that sum rounded to nearest."""
+    """The sum ``nearest + error`` rounded to odd, where ``nearest`` (float32 or float64) is its nearest value."""
+    kind = nearest.dtype.type
+    bits = np.uint32 if kind is np.float32 else np.uint64
     inexact = (error > 0) | (error < 0)
-    even = (nearest.view(np.uint64) & np.uint64(1)) == 0
-    return np.where(inexact & even, np.nextafter(nearest, np.copysign(np.inf, error)), nearest)
+    even = (nearest.view(bits) & bits(1)) == bits(0)
+    toward = np.copysign(kind(np.inf), error).astype(kind)
+    return np.where(inexact & even, np.nextafter(nearest, toward), nearest)
 
 
 def add_to_odd(a: Lanes, b: Lanes) -> Lanes:
