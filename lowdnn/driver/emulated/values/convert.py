@@ -63,7 +63,7 @@ def converter(
 def pack_saturated(target: str, a: Lanes, b: Lanes, c: Lanes | None = None) -> Lanes:
     """``cvt.pack.sat.target.s32{.b32} d, a, b{, c}``: int32 a and b clamped to ``target``; b lies below a.
 
-    16-bit targets fill d. Narrower ones (u8 s8 u4 s4 u2 s2) fill the low part, and the low bits of c, shifted up, the rest.
+    16-bit targets fill d. Narrower ones (u8 s8 u4 s4 u2 s2) fill its low part, and c, shifted up, the rest.
     """
     bits = int(target[1:])
     signed = target[0] == "s"
