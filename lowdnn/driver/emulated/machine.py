@@ -143,7 +143,7 @@ class Machine:
         try:
             scheduler.run()
         except BlockFault as fault:
-            raise fault_of(fault, function.compiled, batch) from fault.cause
+            raise fault_of(fault, function.compiled, batch) from None
         except LaneFault as fault:
             raise EmulationFault(FaultReport(fault.kind, fault.message, function.name)) from None
 
