@@ -52,7 +52,7 @@ class Machine:
     """One emulated device.
 
     ``checks``: report reads of never-written bytes. ``lane_budget``: lanes that run as one batch (whole CTAs, at least one).
-    ``timeout_s``: a launch that takes longer is a fault.
+    ``timeout_s``: a launch that takes longer is a fault. ``landing``: when asynchronous copies land, ``late`` or ``early``.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Machine:
         checks: bool = True,
         lane_budget: int = 1 << 15,
         timeout_s: float = 300.0,
+        landing: str = "late",
     ) -> None:
         self.memory = memory
         self.arch = arch
@@ -70,6 +71,7 @@ class Machine:
         self.checks = checks
         self.lane_budget = lane_budget
         self.timeout_s = timeout_s
+        self.landing = landing
 
     def load(self, ptx: str) -> Module:
         """Parses PTX and generates code for all its kernels. Raises ``EmulationFault`` with the line of what cannot run."""
@@ -103,10 +105,11 @@ class Machine:
         policy: Policy | None = None,
         checks: bool | None = None,
         lane_budget: int | None = None,
+        landing: str | None = None,
     ) -> None:
         """Runs a kernel to its end. ``parameters``: one byte string for each kernel parameter.
 
-        ``policy``, ``checks`` and ``lane_budget`` replace the machine's for this launch. Raises ``EmulationFault``.
+        ``policy``, ``checks``, ``lane_budget`` and ``landing`` replace the machine's for this launch. Raises ``EmulationFault``.
         """
         self._check_launch(function, grid, block, cluster)
         policy = policy or self.policy
@@ -132,6 +135,7 @@ class Machine:
                         block_of_parameters,
                         np.uint64(address),
                         self.checks if checks is None else checks,
+                        early=(landing or self.landing) == "early",
                     )
                     self._run(function, batch, policy, deadline)
         finally:
