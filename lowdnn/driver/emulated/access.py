@@ -1,8 +1,8 @@
 """Loads, stores and atomics of a group of lanes. Generated code calls these.
 
-``address`` is an ``Address``, ``offset`` a number of bytes, ``kind`` says element type and vector length. A load from a uniform
-address gives a scalar. Reading bytes that nothing has written is a fault where the batch checks it.
-Source: PTX ISA manual, "ld", "st", "atom".
+``address`` is an ``Address``, ``offset`` a number of bytes, ``kind`` says element type and vector length. A load from
+a uniform address gives a scalar. Reading bytes that nothing has written is a fault where the batch checks it. Source:
+PTX ISA manual, "ld", "st", "atom".
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """``count`` elements of ``code``, ``total`` bytes together, moved as ``words`` of type ``word`` and ``1 << shift`` bytes."""
+    """``count`` elements of ``code``, ``total`` bytes together, moved as ``words`` of type ``word`` and ``1 << shift``
+    bytes."""
 
     code: str
     count: int
@@ -88,7 +89,7 @@ def atomic(
     update: Callable[..., Any],
     *operands: Any,
 ) -> Any:
-    """``update(memory, element numbers, *operands)`` with lanes that meet at an address in lane order; the old values."""
+    """``update(memory, element numbers, *operands)``: lanes that meet take turns in lane order; the old values."""
     space, origin = resolve(group, space, address, offset)
     if not space:
         raise LaneFault(FaultKind.OUT_OF_BOUNDS, "lanes of one atomic point into different state spaces", 0)

@@ -1,4 +1,5 @@
-"""The PTX machine: loads PTX text, places its variables, launches its kernels on the CPU. The driver facade stands on this.
+"""The PTX machine: loads PTX text, places its variables, launches its kernels on the CPU. The driver facade stands on
+this.
 
     machine = Machine(Arena())
     module = machine.load(ptx)
@@ -51,8 +52,9 @@ class Module:
 class Machine:
     """One emulated device.
 
-    ``checks``: report reads of never-written bytes. ``lane_budget``: lanes that run as one batch (whole CTAs, at least one).
-    ``timeout_s``: a launch that takes longer is a fault. ``landing``: when asynchronous copies land, ``late`` or ``early``.
+    ``checks``: report reads of never-written bytes. ``lane_budget``: lanes that run as one batch (whole CTAs, at
+    least one). ``timeout_s``: a launch that takes longer is a fault. ``landing``: when asynchronous copies land,
+    ``late`` or ``early``.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Machine:
         self.landing = landing
 
     def load(self, ptx: str) -> Module:
-        """Parses PTX and generates code for all its kernels. Raises ``EmulationFault`` with the line of what cannot run."""
+        """Parses PTX and generates code for its kernels. Raises ``EmulationFault`` with the line that cannot run."""
         try:
             ir, compiled = compile_module(ptx)
         except RefusedPtx as refusal:
@@ -109,7 +111,8 @@ class Machine:
     ) -> None:
         """Runs a kernel to its end. ``parameters``: one byte string for each kernel parameter.
 
-        ``policy``, ``checks``, ``lane_budget`` and ``landing`` replace the machine's for this launch. Raises ``EmulationFault``.
+        ``policy``, ``checks``, ``lane_budget`` and ``landing`` replace the machine's for this launch. Raises
+        ``EmulationFault``.
         """
         self._check_launch(function, grid, block, cluster)
         policy = policy or self.policy

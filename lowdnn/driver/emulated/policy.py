@@ -1,7 +1,8 @@
 """Scheduling policies: in which order the warps of a batch run.
 
-``lockstep``: all lanes together, the earliest block first; fast, and blind to missing barriers. ``warp-serial(seed)``: one warp
-(of every CTA of the batch) as far as it goes, then another one picked by the seed. ``cta-reverse``: one CTA after the other, from the last.
+``lockstep``: all lanes together, the earliest block first; fast, and blind to missing barriers.
+``warp-serial(seed)``: one warp (of every CTA of the batch) as far as it goes, then another one picked by the seed.
+``cta-reverse``: one CTA after the other, from the last.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PTX text -> what a machine runs: layout of variables, generated code, and the steps of the scheduler. Cached by text."""
+"""PTX text -> what a machine runs: layout of variables, generated code, steps of the scheduler. Cached by text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .batch import LOCAL_START, SHARED_START
 from .faults import Dim3
 from .flow import Block, Flow, build_flow
 from .generator import Layout, Program, check_variables, generate
-from .instructions.table import TABLE
-from .instructions.control import barrier_operation
 from .inlining import inlined
+from .instructions.control import barrier_operation
+from .instructions.table import TABLE
 from .ir import FunctionIR, Imm, ModuleIR, Reg, Variable
 from .namespace import base_namespace
 from .ptx import parse_module

@@ -12,7 +12,7 @@ from .scheduler import BlockFault
 
 
 def fault_of(fault: BlockFault, compiled: Compiled, batch: Batch) -> EmulationFault | BaseException:
-    """The fault to raise for what happened in a block; an exception that is no fault of the kernel comes back as it is."""
+    """What to raise for what happened in a block; an exception that is no fault of the kernel comes back as it is."""
     line = _ptx_line(fault, compiled)
     cause = fault.cause
     if not isinstance(cause, LaneFault):

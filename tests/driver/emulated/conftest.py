@@ -1,4 +1,4 @@
-"""What the tests of the emulated device share: a machine with arrays in and out, CUDA C++ to PTX, a fresh printed seed."""
+"""What the tests of the emulated device share: a machine with arrays, CUDA C++ to PTX, a fresh printed seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
 
 
 class Bench:
-    """One machine. Arguments of ``run``: arrays are device buffers made by ``put`` / ``empty`` (integers), scalars NumPy scalars."""
+    """One machine. ``run`` takes device addresses, as ``put`` and ``empty`` give them, and NumPy scalars."""
 
     def __init__(self) -> None:
         self.memory = Arena()
@@ -57,8 +57,8 @@ class Bench:
         """A module with one kernel ``k`` of the given body."""
         return self.machine.load(
             f".version 8.0\n.target sm_90\n.address_size 64\n{declarations}\n"
-            f".visible .entry k({parameters})\n{{\n.reg .pred %p<10>;\n.reg .b16 %h<20>;\n.reg .b32 %r<40>;\n.reg .f32 %f<40>;\n"
-            f".reg .b64 %rd<40>;\n.reg .f64 %fd<20>;\n{body}\n}}\n"
+            f".visible .entry k({parameters})\n{{\n.reg .pred %p<10>; .reg .b16 %h<20>; .reg .b32 %r<40>;\n"
+            f".reg .b64 %rd<40>; .reg .f32 %f<40>; .reg .f64 %fd<20>;\n{body}\n}}\n"
         )
 
 

@@ -23,7 +23,8 @@ def test_host_copies_go_both_ways():
     arena.host_write(a, data)
     arena.copy(b + 10, a + 20, 50)
     assert (arena.host_read(b + 10, 50) == data[20:70]).all()
-    assert arena.written(b + 10, 50) and not arena.written(b + 9, 1)
+    assert arena.written(b + 10, 50)
+    assert not arena.written(b + 9, 1)
     arena.fill(b, 0x01020304, 3, 4)
     assert arena.host_read(b, 12).tolist() == [4, 3, 2, 1] * 3
 
@@ -43,7 +44,8 @@ def test_freed_memory_is_gone_and_its_address_is_not_used_again():
     old = arena.allocate(1 << 20)
     arena.host_write(old, np.ones(1 << 20, np.uint8))
     arena.free(old)
-    assert arena.live_bytes == 0 and arena.allocation_at(old) is None
+    assert arena.live_bytes == 0
+    assert arena.allocation_at(old) is None
     new = arena.allocate(1 << 20)
     assert new != old
     assert not arena.written(new, 1 << 20)
@@ -99,11 +101,13 @@ def test_one_generic_load_reaches_every_space(bench, compile_cuda, policy):
 def test_module_variables_live_until_unload(bench, compile_cuda):
     module = bench.machine.load(compile_cuda(SPACES))
     address, size = module.variables["counter"]
-    assert size == 4 and bench.get(address, 1, np.int32)[0] == 7
+    assert size == 4
+    assert bench.get(address, 1, np.int32)[0] == 7
     before = bench.memory.live_bytes
     bench.machine.unload(module)
     assert bench.memory.live_bytes == before - 16 - 4 - 8
-    assert bench.memory.allocation_at(address) is None and not module.functions
+    assert bench.memory.allocation_at(address) is None
+    assert not module.functions
 
 
 def test_parameters_have_an_address(bench, compile_cuda):
@@ -122,7 +126,9 @@ extern "C" __global__ void k(const __grid_constant__ P p, long long* y) { y[thre
     assert bench.memory.live_bytes == live
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("u8", np.uint8), ("u16", np.uint16), ("u32", np.uint32), ("u64", np.uint64)])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("u8", np.uint8), ("u16", np.uint16), ("u32", np.uint32), ("u64", np.uint64)]
+)
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_every_width_moves_bytes_as_they_are(bench, rng, kind, dtype, count):
     size = np.dtype(dtype).itemsize * count
@@ -161,7 +167,8 @@ extern "C" __global__ void k(const int4* x, int4* y, int keep) {
   int t = threadIdx.x;
   unsigned to = (unsigned)__cvta_generic_to_shared(&box[0][t]);
   for (int s = 0; s < 3; s++) {
-    asm volatile("cp.async.cg.shared.global [%%0], [%%1], 16, %%2;" :: "r"(to + s * 1024), "l"(x + s * 64 + t), "r"(t < keep ? 16 : 4));
+    asm volatile("cp.async.cg.shared.global [%%0], [%%1], 16, %%2;"
+                 :: "r"(to + s * 1024), "l"(x + s * 64 + t), "r"(t < keep ? 16 : 4));
     asm volatile("cp.async.commit_group;");
   }
   for (int s = 0; s < 3; s++) {

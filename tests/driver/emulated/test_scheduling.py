@@ -61,7 +61,12 @@ extern "C" __global__ void k(int* y, int n) {
   if (i >= n) return;
   int c = i, steps = 0;
   while (c > 1) { c = (c & 1) ? 3 * c + 1 : c / 2; steps++; if (steps == 90) break; }
-  switch (i % 5) { case 0: steps += 1000; break; case 1: steps *= 3; break; case 3: steps = -steps; break; default: break; }
+  switch (i % 5) {
+    case 0: steps += 1000; break;
+    case 1: steps *= 3; break;
+    case 3: steps = -steps; break;
+    default: break;
+  }
   y[i] = steps;
 }
 """
@@ -136,7 +141,8 @@ extern "C" __global__ void k(int* y) {
     y = bench.empty(4 * 192)
     bench.run(module, "k", 2, 96, y, policy=policy)
     got = bench.get(y, (2, 96), np.int32)
-    assert (got[0] == 32 * 100 + 10).all() and (got[1] == 32 * 100 + 1).all()
+    assert (got[0] == 32 * 100 + 10).all()
+    assert (got[1] == 32 * 100 + 1).all()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -205,7 +211,10 @@ def test_lock_by_compare_and_swap(bench, compile_cuda, policy):
 extern "C" __global__ void k(float* sum, int* counter) {
   atomicAdd(counter, 1);
   unsigned* bits = (unsigned*)sum; unsigned old = *bits, seen;
-  do { seen = old; old = atomicCAS(bits, seen, __float_as_uint(__uint_as_float(seen) + threadIdx.x)); } while (old != seen);
+  do {
+    seen = old;
+    old = atomicCAS(bits, seen, __float_as_uint(__uint_as_float(seen) + threadIdx.x));
+  } while (old != seen);
 }
 """
     module = bench.machine.load(compile_cuda(source))
@@ -229,7 +238,8 @@ def test_coordinates_in_three_dimensions(bench, compile_cuda):
 extern "C" __global__ void k(int* y) {
   int t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
   int b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-  y[b * 24 + t] = ((threadIdx.x * 10 + threadIdx.y) * 10 + threadIdx.z) * 1000 + (blockIdx.x * 10 + blockIdx.y) * 10 + blockIdx.z;
+  int thread = (threadIdx.x * 10 + threadIdx.y) * 10 + threadIdx.z;
+  y[b * 24 + t] = thread * 1000 + (blockIdx.x * 10 + blockIdx.y) * 10 + blockIdx.z;
 }
 """
     module = bench.machine.load(compile_cuda(source))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Effect(Enum):
     """How an instruction takes part in control flow.
 
-    VALUE: a pure function of registers; under a guard it becomes a select. ACTION: touches memory or shared state; under a
-    guard it becomes a branch around it. WARP: needs the lanes of its member mask together. END: ends a block.
+    VALUE: a pure function of registers; under a guard it becomes a select. ACTION: touches memory or shared state;
+    under a guard it becomes a branch around it. WARP: needs the lanes of its member mask together. END: ends a block.
     """
 
     VALUE = auto()
@@ -29,8 +29,8 @@ class Effect(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One opcode. ``destinations``: how many leading operands it writes. ``mask``: operand index of the member mask of a WARP
-    instruction, None where the whole warp must take part."""
+    """One opcode. ``destinations``: how many leading operands it writes. ``mask``: operand index of the member mask of
+    a WARP instruction, None where the whole warp must take part."""
 
     emit: Callable[[Emitter, Instruction], None]
     effect: Effect = Effect.VALUE

@@ -127,7 +127,9 @@ def _property(e: Emitter, instruction: Instruction) -> None:
     name = m.need("finite", "infinite", "number", "notanumber", "normal", "subnormal")
     code = code_of(m.type("f32", "f64"))
     m.done()
-    e.out(instruction.operands[0], "p", e.call(floating.property_test, e.use(instruction.operands[1], code), repr(name)))
+    e.out(
+        instruction.operands[0], "p", e.call(floating.property_test, e.use(instruction.operands[1], code), repr(name))
+    )
 
 
 #: f32 and f64 forms of the opcodes that integers have too.

@@ -1,4 +1,4 @@
-"""The instruction table: opcode -> ``Row``. One module per family; a new opcode is one row there, and a value function."""
+"""The instruction table: opcode -> ``Row``. One module per family; a new opcode is one row there and a function."""
 
 from __future__ import annotations
 

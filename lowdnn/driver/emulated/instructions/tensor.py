@@ -1,4 +1,4 @@
-"""Matrix instructions of a warp. PTX ISA manual, "Warp-Level Matrix Instructions": mma, ldmatrix, stmatrix, movmatrix."""
+"""mma, ldmatrix, stmatrix, movmatrix. PTX ISA manual, "Warp-Level Matrix Instructions"."""
 
 from __future__ import annotations
 

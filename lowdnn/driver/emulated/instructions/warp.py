@@ -1,4 +1,4 @@
-"""Warp-wide exchange. PTX ISA manual, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync", "activemask"."""
+"""Warp-wide exchange. PTX ISA manual: "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync"."""
 
 from __future__ import annotations
 
