@@ -10,7 +10,7 @@ Source: cudnn_graph.h of cuDNN 9.28.
 
 from __future__ import annotations
 
-from enum import IntEnum, nonmember
+from enum import IntEnum
 from typing import ClassVar
 
 #: CUDNN_DIM_MAX: the most dimensions that a tensor may have.
@@ -20,27 +20,27 @@ DIM_MAX = 8
 class CudnnEnum(IntEnum):
     """An enum of cuDNN; ``c_prefix`` is what the C names have before the member's name."""
 
-    c_prefix: ClassVar[str] = nonmember("CUDNN_")
+    c_prefix: ClassVar[str]
+
+    def __init_subclass__(cls, c_prefix: str) -> None:
+        super().__init_subclass__()
+        cls.c_prefix = c_prefix
 
     @property
     def c_name(self) -> str:
-        return f"{type(self).c_prefix}{self.name}"
+        return f"{self.c_prefix}{self.name}"
 
 
-class ErrQueryMode(CudnnEnum):
+class ErrQueryMode(CudnnEnum, c_prefix="CUDNN_ERRQUERY_"):
     """cudnnErrQueryMode_t."""
-
-    c_prefix = nonmember("CUDNN_ERRQUERY_")
 
     RAWCODE = 0
     NONBLOCKING = 1
     BLOCKING = 2
 
 
-class DataType(CudnnEnum):
+class DataType(CudnnEnum, c_prefix="CUDNN_DATA_"):
     """cudnnDataType_t."""
-
-    c_prefix = nonmember("CUDNN_DATA_")
 
     FLOAT = 0
     DOUBLE = 1
@@ -68,10 +68,8 @@ class DataType(CudnnEnum):
     FP8_E5M3 = 23
 
 
-class MathType(CudnnEnum):
+class MathType(CudnnEnum, c_prefix="CUDNN_"):
     """cudnnMathType_t."""
-
-    c_prefix = nonmember("CUDNN_")
 
     DEFAULT_MATH = 0
     TENSOR_OP_MATH = 1
@@ -79,38 +77,30 @@ class MathType(CudnnEnum):
     FMA_MATH = 3
 
 
-class NanPropagation(CudnnEnum):
+class NanPropagation(CudnnEnum, c_prefix="CUDNN_"):
     """cudnnNanPropagation_t."""
-
-    c_prefix = nonmember("CUDNN_")
 
     NOT_PROPAGATE_NAN = 0  # deprecated
     PROPAGATE_NAN = 1  # deprecated
 
 
-class CtcGradMode(CudnnEnum):
+class CtcGradMode(CudnnEnum, c_prefix="CUDNN_CTC_"):
     """cudnnCTCGradMode_t."""
-
-    c_prefix = nonmember("CUDNN_CTC_")
 
     ZERO_OOB_GRADIENTS = 0
     SKIP_OOB_GRADIENTS = 1
 
 
-class TensorFormat(CudnnEnum):
+class TensorFormat(CudnnEnum, c_prefix="CUDNN_TENSOR_"):
     """cudnnTensorFormat_t."""
-
-    c_prefix = nonmember("CUDNN_TENSOR_")
 
     NCHW = 0
     NHWC = 1
     NCHW_VECT_C = 2
 
 
-class ReduceTensorOp(CudnnEnum):
+class ReduceTensorOp(CudnnEnum, c_prefix="CUDNN_REDUCE_TENSOR_"):
     """cudnnReduceTensorOp_t."""
-
-    c_prefix = nonmember("CUDNN_REDUCE_TENSOR_")
 
     ADD = 0
     MUL = 1
@@ -123,10 +113,8 @@ class ReduceTensorOp(CudnnEnum):
     MUL_NO_ZEROS = 8
 
 
-class ActivationMode(CudnnEnum):
+class ActivationMode(CudnnEnum, c_prefix="CUDNN_ACTIVATION_"):
     """cudnnActivationMode_t."""
-
-    c_prefix = nonmember("CUDNN_ACTIVATION_")
 
     SIGMOID = 0
     RELU = 1
@@ -137,10 +125,8 @@ class ActivationMode(CudnnEnum):
     SWISH = 6
 
 
-class Severity(CudnnEnum):
+class Severity(CudnnEnum, c_prefix="CUDNN_SEV_"):
     """cudnnSeverity_t."""
-
-    c_prefix = nonmember("CUDNN_SEV_")
 
     FATAL = 0
     ERROR = 1
@@ -148,28 +134,22 @@ class Severity(CudnnEnum):
     INFO = 3
 
 
-class ConvolutionMode(CudnnEnum):
+class ConvolutionMode(CudnnEnum, c_prefix="CUDNN_"):
     """cudnnConvolutionMode_t."""
-
-    c_prefix = nonmember("CUDNN_")
 
     CONVOLUTION = 0
     CROSS_CORRELATION = 1
 
 
-class ReorderType(CudnnEnum):
+class ReorderType(CudnnEnum, c_prefix="CUDNN_"):
     """cudnnReorderType_t."""
-
-    c_prefix = nonmember("CUDNN_")
 
     DEFAULT_REORDER = 0
     NO_REORDER = 1
 
 
-class PointwiseMode(CudnnEnum):
+class PointwiseMode(CudnnEnum, c_prefix="CUDNN_POINTWISE_"):
     """cudnnPointwiseMode_t."""
-
-    c_prefix = nonmember("CUDNN_POINTWISE_")
 
     ADD = 0
     MUL = 1
@@ -225,10 +205,8 @@ class PointwiseMode(CudnnEnum):
     BINARY_SELECT = 601
 
 
-class ResampleMode(CudnnEnum):
+class ResampleMode(CudnnEnum, c_prefix="CUDNN_RESAMPLE_"):
     """cudnnResampleMode_t."""
-
-    c_prefix = nonmember("CUDNN_RESAMPLE_")
 
     NEAREST = 0
     BILINEAR = 1
@@ -238,56 +216,44 @@ class ResampleMode(CudnnEnum):
     AVGPOOL_EXCLUDE_PADDING = 4
 
 
-class SignalMode(CudnnEnum):
+class SignalMode(CudnnEnum, c_prefix="CUDNN_SIGNAL_"):
     """cudnnSignalMode_t."""
-
-    c_prefix = nonmember("CUDNN_SIGNAL_")
 
     SET = 0
     WAIT = 1
 
 
-class GenStatsMode(CudnnEnum):
+class GenStatsMode(CudnnEnum, c_prefix="CUDNN_GENSTATS_"):
     """cudnnGenStatsMode_t."""
-
-    c_prefix = nonmember("CUDNN_GENSTATS_")
 
     SUM_SQSUM = 0
 
 
-class BnFinalizeStatsMode(CudnnEnum):
+class BnFinalizeStatsMode(CudnnEnum, c_prefix="CUDNN_BN_FINALIZE_STATISTICS_"):
     """cudnnBnFinalizeStatsMode_t."""
-
-    c_prefix = nonmember("CUDNN_BN_FINALIZE_STATISTICS_")
 
     TRAINING = 0
     INFERENCE = 1
 
 
-class RngDistribution(CudnnEnum):
+class RngDistribution(CudnnEnum, c_prefix="CUDNN_RNG_DISTRIBUTION_"):
     """cudnnRngDistribution_t."""
-
-    c_prefix = nonmember("CUDNN_RNG_DISTRIBUTION_")
 
     BERNOULLI = 0
     UNIFORM = 1
     NORMAL = 2
 
 
-class MoeGroupedMatmulMode(CudnnEnum):
+class MoeGroupedMatmulMode(CudnnEnum, c_prefix="CUDNN_MOE_GROUPED_MATMUL_MODE_"):
     """cudnnMoeGroupedMatmulMode_t."""
-
-    c_prefix = nonmember("CUDNN_MOE_GROUPED_MATMUL_MODE_")
 
     NONE = 0
     GATHER = 1
     SCATTER = 2
 
 
-class AttributeType(CudnnEnum):
+class AttributeType(CudnnEnum, c_prefix="CUDNN_TYPE_"):
     """cudnnBackendAttributeType_t."""
-
-    c_prefix = nonmember("CUDNN_TYPE_")
 
     HANDLE = 0
     DATA_TYPE = 1
@@ -325,10 +291,8 @@ class AttributeType(CudnnEnum):
     CUDA_GRAPH_RETENTION = 33
 
 
-class NumericalNote(CudnnEnum):
+class NumericalNote(CudnnEnum, c_prefix="CUDNN_NUMERICAL_NOTE_"):
     """cudnnBackendNumericalNote_t."""
-
-    c_prefix = nonmember("CUDNN_NUMERICAL_NOTE_")
 
     TENSOR_CORE = 0
     DOWN_CONVERT_INPUTS = 1
@@ -342,10 +306,8 @@ class NumericalNote(CudnnEnum):
     STRICT_NAN_PROP = 9
 
 
-class BehaviorNote(CudnnEnum):
+class BehaviorNote(CudnnEnum, c_prefix="CUDNN_BEHAVIOR_NOTE_"):
     """cudnnBackendBehaviorNote_t."""
-
-    c_prefix = nonmember("CUDNN_BEHAVIOR_NOTE_")
 
     RUNTIME_COMPILATION = 0
     REQUIRES_FILTER_INT8x32_REORDER = 1
@@ -354,10 +316,8 @@ class BehaviorNote(CudnnEnum):
     CUBLASLT_DEPENDENCY = 4
 
 
-class KnobType(CudnnEnum):
+class KnobType(CudnnEnum, c_prefix="CUDNN_KNOB_TYPE_"):
     """cudnnBackendKnobType_t."""
-
-    c_prefix = nonmember("CUDNN_KNOB_TYPE_")
 
     SPLIT_K = 0  # deprecated
     SWIZZLE = 1
@@ -407,10 +367,8 @@ class KnobType(CudnnEnum):
     OUTPUT_TMA_ENABLE = 45
 
 
-class LayoutType(CudnnEnum):
+class LayoutType(CudnnEnum, c_prefix="CUDNN_LAYOUT_TYPE_"):
     """cudnnBackendLayoutType_t."""
-
-    c_prefix = nonmember("CUDNN_LAYOUT_TYPE_")
 
     PREFERRED_NCHW = 0
     PREFERRED_NHWC = 1
@@ -418,10 +376,8 @@ class LayoutType(CudnnEnum):
     PREFERRED_PAD8CK = 3
 
 
-class HeurMode(CudnnEnum):
+class HeurMode(CudnnEnum, c_prefix="CUDNN_HEUR_MODE_"):
     """cudnnBackendHeurMode_t."""
-
-    c_prefix = nonmember("CUDNN_HEUR_MODE_")
 
     INSTANT = 0
     B = 1
@@ -429,10 +385,8 @@ class HeurMode(CudnnEnum):
     A = 3
 
 
-class TensorReordering(CudnnEnum):
+class TensorReordering(CudnnEnum, c_prefix="CUDNN_TENSOR_REORDERING_"):
     """cudnnBackendTensorReordering_t."""
-
-    c_prefix = nonmember("CUDNN_TENSOR_REORDERING_")
 
     NONE = 0
     INT8x32 = 1
@@ -440,20 +394,16 @@ class TensorReordering(CudnnEnum):
     F8_128x4 = 3
 
 
-class PaddingMode(CudnnEnum):
+class PaddingMode(CudnnEnum, c_prefix="CUDNN_"):
     """cudnnPaddingMode_t."""
-
-    c_prefix = nonmember("CUDNN_")
 
     ZERO_PAD = 0
     NEG_INF_PAD = 1
     EDGE_VAL_PAD = 2
 
 
-class NormMode(CudnnEnum):
+class NormMode(CudnnEnum, c_prefix="CUDNN_"):
     """cudnnBackendNormMode_t."""
-
-    c_prefix = nonmember("CUDNN_")
 
     LAYER_NORM = 0
     INSTANCE_NORM = 1
@@ -463,28 +413,22 @@ class NormMode(CudnnEnum):
     ADA_LAYER_NORM = 5
 
 
-class NormFwdPhase(CudnnEnum):
+class NormFwdPhase(CudnnEnum, c_prefix="CUDNN_NORM_FWD_"):
     """cudnnBackendNormFwdPhase_t."""
-
-    c_prefix = nonmember("CUDNN_NORM_FWD_")
 
     INFERENCE = 0
     TRAINING = 1
 
 
-class ReshapeMode(CudnnEnum):
+class ReshapeMode(CudnnEnum, c_prefix="CUDNN_RESHAPE_"):
     """cudnnBackendReshapeMode_t."""
-
-    c_prefix = nonmember("CUDNN_RESHAPE_")
 
     VIEW_ONLY = 0
     LOGICAL = 1
 
 
-class OperationGraphMode(CudnnEnum):
+class OperationGraphMode(CudnnEnum, c_prefix="CUDNN_OPERATIONGRAPH_MODE_"):
     """cudnnBackendOperationGraphMode_t."""
-
-    c_prefix = nonmember("CUDNN_OPERATIONGRAPH_MODE_")
 
     AUTO = -1
     CONV_FORWARD = 0
@@ -505,19 +449,15 @@ class OperationGraphMode(CudnnEnum):
     UNIFIED_SDPA_BWD = 31
 
 
-class CudaGraphRetention(CudnnEnum):
+class CudaGraphRetention(CudnnEnum, c_prefix="CUDNN_CUDA_GRAPH_RETENTION_"):
     """cudnnCudaGraphRetention_t."""
-
-    c_prefix = nonmember("CUDNN_CUDA_GRAPH_RETENTION_")
 
     PER_GRAPH = 0
     NONE = 1
 
 
-class DescriptorType(CudnnEnum):
+class DescriptorType(CudnnEnum, c_prefix="CUDNN_BACKEND_"):
     """cudnnBackendDescriptorType_t; the C names end in ``_DESCRIPTOR``."""
-
-    c_prefix = nonmember("CUDNN_BACKEND_")
 
     POINTWISE = 0
     CONVOLUTION = 1
@@ -576,10 +516,8 @@ class DescriptorType(CudnnEnum):
         return f"{super().c_name}_DESCRIPTOR"
 
 
-class AttributeName(CudnnEnum):
+class AttributeName(CudnnEnum, c_prefix="CUDNN_ATTR_"):
     """cudnnBackendAttributeName_t: 383 attribute names, grouped by descriptor."""
-
-    c_prefix = nonmember("CUDNN_ATTR_")
 
     POINTWISE_MODE = 0
     POINTWISE_MATH_PREC = 1
