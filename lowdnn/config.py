@@ -1,16 +1,16 @@
 """Configuration: the only reader of ``LOWDNN_*`` environment variables.
 
-| variable               | values                           | default            | meaning                                |
-| ---------------------- | -------------------------------- | ------------------ | -------------------------------------- |
-| LOWDNN_DEVICE          | auto, cuda, emulated             | auto               | driver of a handle that names none     |
-| LOWDNN_EMULATED_ARCH   | sm_80, sm_90a                    | sm_90a             | architecture of the emulated device    |
-| LOWDNN_EMULATED_POLICY | lockstep, warp-serial(SEED), ... | lockstep           | its scheduling policy                  |
-| LOWDNN_CACHE_DIR       | an absolute path                 | XDG cache + lowdnn | directory of compiled kernels          |
-| LOWDNN_DISK_CACHE      | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk          |
-| LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE      |
-| LOWDNN_LOG_FILE        | a path; %p is the process id     | standard error     | where events are written               |
-| LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (misuse between threads) |
-| LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute         |
+| variable               | values                           | default            | meaning                             |
+| ---------------------- | -------------------------------- | ------------------ | ----------------------------------- |
+| LOWDNN_DEVICE          | auto, cuda, emulated             | auto               | driver of a handle that names none  |
+| LOWDNN_EMULATED_ARCH   | sm_80, sm_90a                    | sm_90a             | architecture of the emulated device |
+| LOWDNN_EMULATED_POLICY | lockstep, warp-serial(SEED), ... | lockstep           | its scheduling policy               |
+| LOWDNN_CACHE_DIR       | an absolute path                 | XDG cache + lowdnn | directory of compiled kernels       |
+| LOWDNN_DISK_CACHE      | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk       |
+| LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE   |
+| LOWDNN_LOG_FILE        | a path; %p is the process id     | standard error     | where events are written            |
+| LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
+| LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
 
 A value that is not understood gives a ``ConfigWarning`` and the default. Nothing is read when Python ignores the
 environment (``python -E``, ``-I``). Variables are read when a ``Config`` is made, never later.
