@@ -101,7 +101,8 @@ def to_float64(stored: NDArray[Any], data_type: DataType) -> NDArray[np.float64]
         return stored.astype(np.float64)
     if data_type is DataType.BFLOAT16:
         return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return _small_float_values(facts)[stored]
+    values: NDArray[np.float64] = _small_float_values(facts)[stored]
+    return values
 
 
 def from_float64(values: NDArray[Any], data_type: DataType) -> NDArray[Any]:
@@ -113,7 +114,7 @@ def from_float64(values: NDArray[Any], data_type: DataType) -> NDArray[Any]:
     facts = info(data_type)
     values = np.asarray(values)
     if facts.kind is Kind.BOOLEAN:
-        return values != 0
+        return np.not_equal(values, 0)
     if facts.kind is not Kind.FLOAT:
         return _to_integer(values, facts)
     if not facts.is_bit_pattern:
@@ -125,7 +126,7 @@ def from_float64(values: NDArray[Any], data_type: DataType) -> NDArray[Any]:
 def _to_integer(values: NDArray[Any], facts: DTypeInfo) -> NDArray[Any]:
     if values.dtype.kind in "iub":
         limits = np.iinfo(facts.storage)
-        return np.clip(values, max(limits.min, np.iinfo(np.int64).min), limits.max).astype(facts.storage)
+        return np.asarray(np.clip(values, limits.min, limits.max), facts.storage)
     limits = np.iinfo(facts.storage)
     rounded = np.rint(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
     inside = (rounded > float(limits.min)) & (rounded < float(limits.max))
@@ -141,7 +142,7 @@ def _to_bits(values: NDArray[np.float64], facts: DTypeInfo) -> NDArray[Any]:
     magnitude = np.abs(values)
     finite = np.isfinite(magnitude)
     _, exponent = np.frexp(np.where(finite, magnitude, 0.0))
-    exponent = np.maximum(exponent - 1, 1 - bias)
+    exponent = np.where(magnitude > 0, np.maximum(exponent - 1, 1 - bias), 1 - bias)
     significand = np.rint(np.ldexp(np.where(finite, magnitude, 0.0), facts.mantissa_bits - exponent)).astype(np.int64)
     # An even carry into the next exponent is right by itself: the fields are adjacent.
     bits = ((exponent + bias - 1).astype(np.int64) << facts.mantissa_bits) + significand
