@@ -114,7 +114,7 @@ def from_float64(values: NDArray[Any], data_type: DataType) -> NDArray[Any]:
     facts = info(data_type)
     values = np.asarray(values)
     if facts.kind is Kind.BOOLEAN:
-        return np.not_equal(values, 0)
+        return np.asarray(values != 0)
     if facts.kind is not Kind.FLOAT:
         return _to_integer(values, facts)
     if not facts.is_bit_pattern:
@@ -132,7 +132,7 @@ def _to_integer(values: NDArray[Any], facts: DTypeInfo) -> NDArray[Any]:
     inside = (rounded > float(limits.min)) & (rounded < float(limits.max))
     result = np.where(inside, rounded, 0.0).astype(facts.storage)
     result = np.where(rounded >= float(limits.max), np.asarray(limits.max, facts.storage), result)
-    return np.where(rounded <= float(limits.min), np.asarray(limits.min, facts.storage), result)
+    return np.asarray(np.where(rounded <= float(limits.min), limits.min, result), facts.storage)
 
 
 def _to_bits(values: NDArray[np.float64], facts: DTypeInfo) -> NDArray[Any]:
@@ -153,7 +153,7 @@ def _to_bits(values: NDArray[np.float64], facts: DTypeInfo) -> NDArray[Any]:
     nan = top + 7 if is_e4m3 else top + (1 << (facts.mantissa_bits - 1))
     bits = np.where(np.isnan(values), nan, bits)
     sign = np.signbit(values).astype(np.int64) << (8 * facts.size_bytes - 1)
-    return (bits | sign).astype(facts.storage)
+    return np.asarray(bits | sign, facts.storage)
 
 
 def _small_float_values(facts: DTypeInfo) -> NDArray[np.float64]:
@@ -169,4 +169,4 @@ def _small_float_values(facts: DTypeInfo) -> NDArray[np.float64]:
         values = np.where(top & (fraction == 7), np.nan, values)
     else:
         values = np.where(top, np.where(fraction == 0, np.inf, np.nan), values)
-    return np.where(pattern & 0x80, -values, values)
+    return np.asarray(np.where(pattern & 0x80, -values, values))

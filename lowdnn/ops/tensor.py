@@ -19,7 +19,7 @@ MAX_SPAN_BYTES = 2**63 - 1
 class Tensor:
     """An n-dimensional array: element ``i`` lies at ``sum(i[d] * strides[d])`` elements from the base.
 
-    dims: extents, 0 allowed (an empty tensor).  strides: in elements, non-negative; 0 repeats one element (inputs only).
+    dims: extents, 0 allowed (an empty tensor).  strides: in elements, >= 0; 0 repeats one element (inputs only).
     alignment_bytes: what the caller promises of the address; a power of two, at least the element size.
     is_virtual: an edge inside the graph that has no address.
     is_by_value: a host scalar passed by value at execute.  constant_value: a scalar fixed in the graph itself.
