@@ -1,6 +1,6 @@
 """Pointwise operations: one output element from the elements at the same index of up to three inputs.
 
-Forward modes compute y = f(alpha1 * x [, alpha2 * b] [, t]); activation backward modes compute dx = dy * f'(x) with x the
+Forward modes compute y = f(alpha1 * x [, alpha2 * b] [, t]); activation backward modes dx = dy * f'(x) with x the
 input of the forward activation. An input extent of 1 repeats along that axis, and a one-element input of any rank fits
 every shape. All arithmetic happens in ``compute_type``; comparisons and logical modes give 0 or 1.
 
