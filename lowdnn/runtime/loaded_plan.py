@@ -71,6 +71,7 @@ class LoadedPlan:
         self._liveness = context.liveness
         self._rules = tuple(map(_pointer_rule, plan.tensors))
         self._has_values = bool(self._block.value_slots)
+        self._unbound = (None,) * len(plan.tensors)
         self._pointers: tuple[int, ...] | None = None
         self._workspace: int | None = None
 
@@ -143,16 +144,12 @@ class LoadedPlan:
     def _bind(self, pointers: Pointers, workspace: int) -> None:
         """Checks and patches what differs from the last call; after an error the next call patches everything."""
         ordered = pointers if isinstance(pointers, tuple) else self._in_order(pointers)
-        last, self._pointers = self._pointers, None
-        if last is None:
-            if len(ordered) != len(self.uids):
-                raise BadParamError.at("LoadedPlan.pointers", expected=f"{len(self.uids)} addresses", got=len(ordered))
-            for index, address in enumerate(ordered):
+        if len(ordered) != len(self.uids):
+            raise BadParamError.at("LoadedPlan.pointers", expected=f"{len(self.uids)} addresses", got=len(ordered))
+        last, self._pointers = self._pointers or self._unbound, None
+        for index, address in enumerate(ordered):
+            if address != last[index]:
                 self._bind_tensor(index, address)
-        else:
-            for index, (address, old) in enumerate(zip(ordered, last, strict=True)):
-                if address != old:
-                    self._bind_tensor(index, address)
         if workspace != self._workspace:
             self._check_workspace(workspace)
             self._block.patch(self._block.workspace_slots, workspace)
