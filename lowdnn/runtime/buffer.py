@@ -23,9 +23,9 @@ _DLPACK_CUDA = 2
 class DeviceBuffer(Owned):
     """``size_bytes`` of device memory at ``address``.
 
-    """``size_bytes`` of device memory at ``address``.
-    and cannot be exported. Copies between devices and fills are ordered in the stream that they are given and wait for
-    nothing; copies from and to the host wait for it.
+    ``shape`` and ``strides`` (in elements) with ``data_type`` say how it is read; a buffer of raw bytes has none of
+    them and cannot be exported. Copies between devices and fills are ordered in the stream that they are given and
+    wait for nothing; copies from and to the host wait for it.
     """
 
     def __init__(
