@@ -67,9 +67,7 @@ def test_imports_go_down() -> None:
 def test_only_the_driver_imports_cuda() -> None:
     allowed = {PACKAGE / "driver" / "cuda.py", PACKAGE / "driver" / "nvrtc.py"}
     wrong = [
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        if path not in allowed and _imports_cuda(path)
+        str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if path not in allowed and _imports_cuda(path)
     ]
     assert not wrong, wrong
 
