@@ -44,7 +44,7 @@ def run(step: str) -> int:
     print(f"== {step}", flush=True)
     start = time.monotonic()
     # Two test workers with a threaded BLAS each would fight for the same cores.
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     code = subprocess.run(STEPS[step], cwd=ROOT, env=environment, check=False).returncode
     print(f"== {step}: {'ok' if code == 0 else f'FAILED ({code})'} in {time.monotonic() - start:.1f} s", flush=True)
     return code
