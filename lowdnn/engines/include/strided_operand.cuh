@@ -2,7 +2,7 @@
 //
 // Rows are rows of A or columns of B. Rows past the end and k past the end become zeros: nothing outside the matrix is
 // read, and the tail of K adds nothing.
-// ALIGNMENT is what base address and stride * sizeof(T) are multiples of: 16, 8 or 4 bytes by cp.async; below that by
+// ACCESS_BYTES is what base address and stride * sizeof(T) are multiples of: 16, 8 or 4 bytes by cp.async; below that by
 // plain loads.
 
 #pragma once
@@ -15,13 +15,13 @@ __device__ __forceinline__ u32 bits_of(f32 x) { return __float_as_uint(x); }
 __device__ __forceinline__ u32 bits_of(i8 x) { return u8(x); }
 
 // Copies the first `valid_bytes` (any value; clamped to 0..16) of a chunk, and zeros behind them.
-template <class T, int ALIGNMENT>
+template <class T, int ACCESS_BYTES>
 __device__ __forceinline__ void copy_chunk(u32 destination, const T* source, i32 valid_bytes) {
-  if constexpr (ALIGNMENT >= 4) {
+  if constexpr (ACCESS_BYTES >= 4) {
 #pragma unroll
-    for (int at = 0; at < CHUNK_BYTES; at += ALIGNMENT) {
-      const i32 valid = min(max(valid_bytes - at, 0), ALIGNMENT);
-      cp_async<ALIGNMENT>(destination + at, source + at / int(sizeof(T)), valid);
+    for (int at = 0; at < CHUNK_BYTES; at += ACCESS_BYTES) {
+      const i32 valid = min(max(valid_bytes - at, 0), ACCESS_BYTES);
+      cp_async<ACCESS_BYTES>(destination + at, source + at / int(sizeof(T)), valid);
     }
   } else {
     u32 words[4] = {0, 0, 0, 0};
@@ -33,7 +33,7 @@ __device__ __forceinline__ void copy_chunk(u32 destination, const T* source, i32
   }
 }
 
-template <class T, class Tile, int ALIGNMENT, int THREADS> struct StridedOperand {
+template <class T, class Tile, int ACCESS_BYTES, int THREADS> struct StridedOperand {
   static constexpr int CHUNK = CHUNK_BYTES / int(sizeof(T));
   static constexpr int ROW_STEP = THREADS / Tile::CHUNKS;  // memory rows that the block copies at once
   static constexpr int COPIES = Tile::ROWS / ROW_STEP;     // of each thread
@@ -63,7 +63,7 @@ template <class T, class Tile, int ALIGNMENT, int THREADS> struct StridedOperand
     for (int copy = 0; copy < COPIES; ++copy, from += step) {
       const bool exists = Tile::K_MAJOR ? present >> copy & 1 : copy * ROW_STEP < remaining;
       const i32 bytes = Tile::K_MAJOR ? max(min(remaining, CHUNK_BYTES), 0) : i32(present);
-      copy_chunk<T, ALIGNMENT>(stage + Tile::offset(row + copy * ROW_STEP, chunk), from, exists ? bytes : 0);
+      copy_chunk<T, ACCESS_BYTES>(stage + Tile::offset(row + copy * ROW_STEP, chunk), from, exists ? bytes : 0);
     }
     source += advance;
     remaining -= Tile::K_MAJOR ? Tile::DEPTH * i32(sizeof(T)) : Tile::DEPTH;

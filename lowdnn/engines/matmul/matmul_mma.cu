@@ -28,7 +28,7 @@ struct Params {
   Product::Accumulator* workspace;  // [splits][batches * m][workspace_pitch]
   i64 a_stride, b_stride;           // of the dimension that is not contiguous
   i64 a_axis_stride[OUTPUT_RANK], b_axis_stride[OUTPUT_RANK];  // by the output's axis: 0 except for batch axes
-  i64 workspace_pitch;
+  i64 workspace_pitch, slice_stride;
   i32 m, n, k;
   i32 batches, tile_rows, tile_columns, split_tiles;
   Map map;
@@ -37,7 +37,7 @@ struct Params {
 #endif
 };
 
-extern "C" __global__ void __launch_bounds__(Product::THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
 
   // Which tile of which batch, and which part of K.
@@ -72,8 +72,7 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS) KERNEL_NAME(const
   const u32 first_row = batch * p.m;
   const TilePlace place = {first_row + row, column, first_row + p.m, u32(p.n)};
 #if SPLIT_K
-  const i64 slice = i64(split) * p.batches * p.m * p.workspace_pitch;
-  Epilogue::store(product, p.workspace + slice, p.workspace_pitch, place);
+  Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
 #else
   Epilogue::run<VECTOR>(product, shared, place,
                         [&](u32 at_row, u32 at_column, i32 valid, const Product::Accumulator(&values)[VECTOR]) {
