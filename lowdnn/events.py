@@ -41,7 +41,7 @@ def emit(logger: logging.Logger, level: int, event: str, fields: Mapping[str, ob
 
 
 def log_to(config: Config) -> logging.Handler | None:
-    """Adds the handler that ``config`` asks for to the ``lowdnn`` logger; the caller removes and closes it."""
+    """Adds the handler that ``config`` asks for to the ``lowdnn`` logger; ``stop_logging`` undoes it."""
     if config.log_level == "off":
         return None
     path = config.log_file.replace("%p", str(os.getpid()))
@@ -54,6 +54,12 @@ def log_to(config: Config) -> logging.Handler | None:
         root.setLevel(level)
     root.addHandler(handler)
     return handler
+
+
+def stop_logging(handler: logging.Handler) -> None:
+    """Removes and closes a handler that ``log_to`` added."""
+    logging.getLogger("lowdnn").removeHandler(handler)
+    handler.close()
 
 
 def range_annotator(config: Config) -> Annotate | None:

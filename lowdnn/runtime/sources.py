@@ -1,6 +1,7 @@
 """Kernel sources: the text that a ``KernelRef`` stands for, with every header it reaches.
 
-Headers are looked up in the kernel's own folder, then in ``include``; ``generated.cuh`` is the text inside the ref.
+Headers are looked up in the kernel's own folder, then from the root (``include/numeric.cuh``); ``generated.cuh`` is the
+text inside the ref.
 Nothing outside the engines' folder is ever read, and no other search path exists.
 """
 
@@ -74,7 +75,7 @@ class SourceTree:
                 header = kernel.generated if include == GENERATED_HEADER else self._header(include, folder)
                 if header is None:
                     raise CompilationFailedError.at(
-                        f"{includer}.include", expected=f"a header in {folder} or include", got=include
+                        f"{includer}.include", expected=f"a header in {folder} or below lowdnn/engines", got=include
                     )
                 found[include] = header
                 pending.append((header, include))
@@ -82,7 +83,7 @@ class SourceTree:
 
     def _header(self, include: str, folder: PurePosixPath) -> str | None:
         local = self._text(folder / include)
-        return self._text(PurePosixPath("include") / include) if local is None else local
+        return self._text(PurePosixPath(include)) if local is None else local
 
     def _text(self, path: PurePosixPath) -> str | None:
         if path.is_absolute() or ".." in path.parts:
