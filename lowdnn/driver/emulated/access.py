@@ -112,6 +112,23 @@ def store_generic(group: Group, address: Any, offset: int, kind: Kind, values: A
             store_generic(group.subset(mask), address[mask], offset, kind, part)
 
 
+def atomic(
+    group: Group, space: str, address: Any, offset: int, code: str, size: int, update: Any, *operands: Any
+) -> Any:
+    """``atom``: ``update(memory, element index, *operands)`` in lane order; the old values."""
+    memory, index = locate(group, space, address, offset, size, True)
+    flat = index if index.ndim else np.full(group.count, index)
+    shift = size.bit_length() - 1
+    if group.batch.checks and not (memory.shadows[size][flat >> shift] == WRITTEN[size]).all():
+        position = int(np.argmin(memory.shadows[size][flat >> shift] == WRITTEN[size]))
+        where = int(np.atleast_1d(_signed(address, offset))[position if address.ndim else 0])
+        raise _unwritten(memory, where, size, position)
+    if not group.batch.checks:
+        memory.shadows[size][flat >> shift] = WRITTEN[size]
+    group.batch.stores += 1
+    return update(memory.views[code], flat >> shift, *operands)
+
+
 # -- index and checks -----------------------------------------------------------------------------------------------
 def locate(group: Group, space: str, address: Any, offset: int, size: int, write: bool) -> tuple[Bytes, Any]:
     """(bytes, byte index of each lane) of an access in one space, bounds and alignment checked."""

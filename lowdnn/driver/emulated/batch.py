@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .copies import AsyncCopies
 from .faults import Dim3, FaultKind, LaneFault
 from .memory import DTYPES, Arena, Array, Bytes
 
@@ -58,7 +59,8 @@ class Geometry:
 
 @dataclass
 class Batch:
-    """State of the CTAs that run together. ``checks``: report reads of never-written bytes."""
+    """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``early``: asynchronous
+    copies land at once."""
 
     geometry: Geometry
     arena: Arena
@@ -69,6 +71,7 @@ class Batch:
     parameters: Array
     parameter_address: np.uint64
     checks: bool
+    early: bool = False
     stores: int = 0
     clock: int = 0
     shared: Bytes = field(init=False)
@@ -92,6 +95,7 @@ class Batch:
         self.shared_base = self.slot * self.shared_stride
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads
+        self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.early)
         self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items() if code != "w16"}
 
     def place(self, lane: int) -> tuple[Dim3, Dim3, int, int]:

@@ -38,7 +38,7 @@ def drop_hints(m: Modifiers) -> bool:
     return m.flag("L2::cache_hint")
 
 
-def address_of(e: Emitter, operand: Operand, space: str) -> tuple[str, int]:
+def address_of(e: Emitter, operand: Operand) -> tuple[str, int]:
     """(expression of the base, offset in bytes) of an address operand."""
     if not isinstance(operand, Mem):
         raise e.refuse("expected an address in brackets")
@@ -63,7 +63,7 @@ def _load(e: Emitter, instruction: Instruction) -> None:
     if space == "param":
         _load_parameter(e, target, source, code, count)
         return
-    base, offset = address_of(e, source, space)
+    base, offset = address_of(e, source)
     kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
     _assign(e, target, code, count, f"load_{space}(G,{base},{offset},{kind})")
 
@@ -85,11 +85,11 @@ def _load_parameter(e: Emitter, target: Operand, source: Operand, code: str, cou
     are local memory."""
     kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
     if not isinstance(source, Mem) or not isinstance(source.base, Sym):
-        base, offset = address_of(e, source, "global")
+        base, offset = address_of(e, source)
         _assign(e, target, code, count, f"load_global(G,{base},{offset},{kind})")
         return
     if e.variable_space(source.base.name) == "local":
-        base, offset = address_of(e, source, "local")
+        base, offset = address_of(e, source)
         _assign(e, target, code, count, f"load_local(G,{base},{offset},{kind})")
         return
     start = e.layout.parameters[source.base.name] + source.offset
@@ -110,7 +110,7 @@ def _store(e: Emitter, instruction: Instruction) -> None:
     target, source = instruction.operands[:2]
     if space == "param":
         space = "local"
-    base, offset = address_of(e, target, space)
+    base, offset = address_of(e, target)
     kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
     if count == 1:
         value = e.use(source, code)
