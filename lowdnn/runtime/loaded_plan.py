@@ -71,7 +71,7 @@ class LoadedPlan:
         self._liveness = context.liveness
         self._rules = tuple(map(_pointer_rule, plan.tensors))
         self._has_values = bool(self._block.value_slots)
-        self._unbound = (None,) * len(plan.tensors)
+        self._unbound: tuple[object, ...] = (object(),) * len(plan.tensors)
         self._pointers: tuple[int, ...] | None = None
         self._workspace: int | None = None
 
