@@ -1,0 +1,257 @@
+"""A batch: all lanes of some CTAs, their registers, shared and local memory; and a group: the lanes that run together.
+
+Each CTA takes a whole number of warps; lanes beyond its last thread exist but never run. A group's ``index`` selects its lanes from an array
+over the batch: None for all, a slice where they are contiguous, else an array of lane numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from .copies import AsyncCopies
+from .faults import Dim3, FaultKind, LaneFault
+from .memory import DTYPES, Arena, Array, Bytes
+
+WARP = 32
+#: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
+SHARED_START = 1024
+LOCAL_START = 64
+_POISON = 0xFFFF_BAD1_FFFF_BAD1
+
+
+class Unwritten:
+    """Stands in a register that nothing has written; any use of it is a fault."""
+
+    def __init__(self, name: str) -> None:
+        self._fault = LaneFault(FaultKind.UNWRITTEN_REGISTER, f"register {name} is read, but nothing has written it", 0)
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._fault
+
+    def __array__(self, *_: Any) -> Array:
+        raise self._fault
+
+    def __bool__(self) -> bool:
+        raise self._fault
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Shape of a launch: blocks, threads and the CTAs (linear numbers) of one batch."""
+
+    grid: Dim3
+    block: Dim3
+    ctas: Array
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def cta_lanes(self) -> int:
+        """Lanes of one CTA: its threads, rounded up to whole warps."""
+        return -(-self.threads // WARP) * WARP
+
+
+@dataclass
+class Batch:
+    """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``early``: asynchronous
+    copies land at once."""
+
+    geometry: Geometry
+    arena: Arena
+    registers: list[Any]
+    shared_bytes: int
+    local_bytes: int
+    dynamic_shared_bytes: int
+    parameters: Array
+    parameter_address: np.uint64
+    checks: bool
+    early: bool = False
+    stores: int = 0
+    clock: int = 0
+    shared: Bytes = field(init=False)
+    local: Bytes = field(init=False)
+    specials: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        geometry = self.geometry
+        self.cta_count = len(geometry.ctas)
+        self.lane_count = self.cta_count * geometry.cta_lanes
+        self.shared_start, self.shared_end = SHARED_START, SHARED_START + self.shared_bytes
+        self.shared_stride = -(-self.shared_end // 128) * 128
+        self.shared_single = self.cta_count == 1
+        self.shared = _bytes(self.cta_count * self.shared_stride)
+        self.local_start, self.local_end = LOCAL_START, LOCAL_START + self.local_bytes
+        self.local_stride = -(-self.local_end // 16) * 16 if self.local_bytes else 16
+        self.local = _bytes(self.lane_count * self.local_stride)
+        self.lanes = np.arange(self.lane_count, dtype=np.int64)
+        self.slot = self.lanes // geometry.cta_lanes
+        self.thread = self.lanes % geometry.cta_lanes
+        self.shared_base = self.slot * self.shared_stride
+        self.local_base = self.lanes * self.local_stride
+        self.alive = self.thread < geometry.threads
+        self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.early)
+        self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items() if code != "w16"}
+
+    def place(self, lane: int) -> tuple[Dim3, Dim3, int, int]:
+        """(block, thread, warp, lane in the warp) of a lane of the batch."""
+        thread = int(self.thread[lane])
+        cta = int(self.geometry.ctas[int(self.slot[lane])])
+        return _coordinates(cta, self.geometry.grid), _coordinates(thread, self.geometry.block), thread // 32, thread % 32
+
+
+class Group:
+    """Lanes that execute a block together. Arrays derived from the lanes are made once."""
+
+    def __init__(self, batch: Batch, index: slice | Array | None) -> None:
+        self.batch = batch
+        self.index = index
+        if index is None:
+            self.count = batch.lane_count
+        elif isinstance(index, slice):
+            self.count = index.stop - index.start
+        else:
+            self.count = index.size
+        self._derived: dict[str, Any] = {}
+
+    def pick(self, full: Array) -> Array:
+        """The group's part of an array over the batch."""
+        return full if self.index is None else full[self.index]
+
+    @property
+    def lanes(self) -> Array:
+        return self._derive("lanes", self.batch.lanes)
+
+    @property
+    def shared_base(self) -> Array:
+        return self._derive("shared_base", self.batch.shared_base)
+
+    @property
+    def local_base(self) -> Array:
+        return self._derive("local_base", self.batch.local_base)
+
+    def special(self, name: str, make: Any) -> Any:
+        """A special register: a scalar, or this group's part of an array over the batch."""
+        batch = self.batch
+        value = batch.specials.get(name)
+        if value is None:
+            value = batch.specials[name] = make(batch)
+        return value if value.ndim == 0 else self._derive(name, value)
+
+    def subset(self, mask: Array) -> Group:
+        return Group(self.batch, self.lanes[mask])
+
+    def spread(self, value: Any) -> Array:
+        """A value as an array over the group's lanes."""
+        return value if value.ndim else np.full(self.count, value)
+
+    # -- warps ------------------------------------------------------------------------------------------------------
+    @property
+    def whole(self) -> bool:
+        """Is the group made of whole warps."""
+        if self.index is None:
+            return True
+        known = self._derived.get("whole")
+        if known is None:
+            first = self.lanes[::WARP]
+            fits = self.count % WARP == 0 and bool((first % WARP == 0).all())
+            known = self._derived["whole"] = fits and bool((self.lanes[WARP - 1 :: WARP] - first == WARP - 1).all())
+        return bool(known)
+
+    def in_warps(self, value: Any) -> Array:
+        """A value as [warps, 32]; places of lanes that are not in the group hold zero."""
+        if self.whole:
+            return self.spread(value).reshape(-1, WARP)
+        place, warps = self._warp_places()
+        full = np.zeros(warps * WARP, dtype=value.dtype)
+        full[place] = value
+        return full.reshape(-1, WARP)
+
+    def from_warps(self, grid: Array) -> Array:
+        """Back from [warps, 32] to the group's lanes."""
+        flat = grid.reshape(-1)
+        return flat if self.whole else flat[self._warp_places()[0]]
+
+    @property
+    def active(self) -> Array:
+        """[warps, 32] bool: which lanes of its warps are in the group."""
+        known = self._derived.get("active")
+        if known is None:
+            known = self._derived["active"] = self.in_warps(np.bool_(True))
+        return known
+
+    def _warp_places(self) -> tuple[Array, int]:
+        known = self._derived.get("places")
+        if known is None:
+            warps, inverse = np.unique(self.lanes // WARP, return_inverse=True)
+            known = self._derived["places"] = (inverse * WARP + self.lanes % WARP, len(warps))
+        return known
+
+    def _derive(self, name: str, full: Array) -> Array:
+        if self.index is None:
+            return full
+        known = self._derived.get(name)
+        if known is None:
+            known = self._derived[name] = full[self.index]
+        return known
+
+
+def select(guard: Any, new: Any, old: Any) -> Any:
+    """new where guard, else old; a never-written old value becomes poison."""
+    if guard.ndim == 0:
+        return new if guard else old
+    if old.__class__ is Unwritten:
+        old = poison(new.dtype)
+    return np.where(guard, new, old)
+
+
+def poison(dtype: Any) -> Any:
+    """A value that shows: NaN with a pattern, or a large odd number."""
+    size = np.dtype(dtype).itemsize
+    if size == 1:
+        return dtype.type(1)
+    bits = _POISON & ((1 << 8 * size) - 1)
+    return np.frombuffer(bits.to_bytes(size, "little"), dtype=dtype)[0]
+
+
+def merged(old: Any, new: Any, group: Group) -> Any:
+    """The register ``old`` with the group's lanes set to ``new``."""
+    if new.ndim == 0 and old.__class__ is not Unwritten and old.ndim == 0 and old == new:
+        return old
+    full = np.empty(group.batch.lane_count, dtype=new.dtype)
+    full[:] = poison(new.dtype) if old.__class__ is Unwritten else old
+    full[group.index] = new
+    return full
+
+
+def merge_into(registers: list[Any], slot: int, new: Any, group: Group) -> None:
+    """Writes a register's lanes of a group; in place where nobody else holds the array."""
+    old = registers[slot]
+    if old.__class__ is np.ndarray and old.ndim and old.base is None and old.flags.writeable:
+        del old
+        if getrefcount(registers[slot]) <= _alone():
+            registers[slot][group.index] = new
+            return
+        old = registers[slot]
+    registers[slot] = merged(old, new, group)
+
+
+def _alone() -> int:
+    """What ``getrefcount`` says of a list's element that nobody else holds (it differs between CPython versions)."""
+    holder = [object()]
+    return getrefcount(holder[0])
+
+
+def _bytes(size: int) -> Bytes:
+    size = -(-size // 16) * 16 + 16
+    return Bytes(np.full(size, 0xA5, dtype=np.uint8), np.zeros(size, dtype=np.uint8))
+
+
+def _coordinates(linear: int, extents: Dim3) -> Dim3:
+    x, y, _ = extents
+    return linear % x, linear // x % y, linear // (x * y)

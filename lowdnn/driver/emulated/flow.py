@@ -1,0 +1,261 @@
+"""Basic blocks of a function, liveness and the home type of each register.
+
+A block ends at a label that is branched to, at an END instruction, and before a WARP instruction whose lanes must first be brought together.
+A guarded instruction with an effect becomes a branch around it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from .faults import invalid, unsupported
+from .instructions.core import Effect, Row
+from .ir import TYPES, FunctionIR, Imm, Instruction, Mem, Not, Operand, Pair, Reg, Sym, Vec
+
+FULL_MASK = Imm(0xFFFFFFFF, "i")
+_SPIN_LOADS = frozenset({"volatile", "relaxed", "acquire", "mmio"})
+
+
+@dataclass
+class Block:
+    """Straight-line code. ``end`` is its END instruction, if any; ``next`` the block that follows in the text.
+
+    ``mask``: the lanes that must be together at its start. ``reads``: registers taken from the register file,
+    ``writes``: registers put back. ``spins``: its backward branch closes a loop that waits for others.
+    """
+
+    index: int
+    body: list[Instruction]
+    end: Instruction | None = None
+    targets: tuple[int, ...] = ()
+    next: int = -1
+    mask: Operand | None = None
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    live_in: set[str] = field(default_factory=set)
+    live_out: set[str] = field(default_factory=set)
+    spins: bool = False
+
+    @property
+    def line(self) -> int:
+        first = self.body[0] if self.body else self.end
+        return first.line if first is not None else 0
+
+
+@dataclass
+class Flow:
+    """The blocks of a function in text order, and the value code each register is kept in."""
+
+    blocks: list[Block]
+    homes: dict[str, str]
+
+
+def build_flow(function: FunctionIR, table: Mapping[str, Row]) -> Flow:
+    """Refuses unknown opcodes."""
+    for instruction in function.body:
+        if instruction.opcode not in table:
+            raise unsupported(f"instruction {instruction.name}", instruction.line)
+    body, labels = _without_guarded_effects(function, table)
+    blocks = _cut(function, body, labels, table)
+    _find_liveness(blocks, table)
+    _find_spins(blocks)
+    return Flow(blocks, _home_codes(function, body))
+
+
+def registers_of(operand: Operand) -> Iterator[str]:
+    """Names of all registers in an operand."""
+    if isinstance(operand, Reg):
+        yield operand.name
+    elif isinstance(operand, Mem):
+        yield from registers_of(operand.base)
+        for extra in operand.extra:
+            yield from registers_of(extra)
+    elif isinstance(operand, Vec):
+        for item in operand.items:
+            yield from registers_of(item)
+    elif isinstance(operand, Pair):
+        yield from registers_of(operand.first)
+        yield from registers_of(operand.second)
+    elif isinstance(operand, Not):
+        yield from registers_of(operand.register)
+
+
+def reads_and_writes(instruction: Instruction, row: Row) -> tuple[set[str], set[str]]:
+    """Registers that an instruction reads and writes. A guarded write also reads."""
+    reads: set[str] = set()
+    writes: set[str] = set()
+    for place, operand in enumerate(instruction.operands):
+        is_destination = place < row.destinations and not isinstance(operand, Mem)
+        (writes if is_destination else reads).update(registers_of(operand))
+    if instruction.predicate is not None:
+        reads.add(instruction.predicate.name)
+        reads |= writes
+    return reads, writes
+
+
+def _without_guarded_effects(
+    function: FunctionIR, table: Mapping[str, Row]
+) -> tuple[list[Instruction], dict[str, int]]:
+    places: dict[int, list[str]] = {}
+    for label, place in function.labels.items():
+        places.setdefault(place, []).append(label)
+    body: list[Instruction] = []
+    labels: dict[str, int] = {}
+    for place, instruction in enumerate(function.body):
+        for label in places.get(place, ()):
+            labels[label] = len(body)
+        guard = instruction.predicate
+        if guard is None or instruction.opcode == "bra" or table[instruction.opcode].effect is Effect.VALUE:
+            body.append(instruction)
+            continue
+        skip = f"~{place}"
+        line = instruction.line
+        body.append(Instruction("bra", (), (Sym(skip),), line, guard, not instruction.negated))
+        body.append(Instruction(instruction.opcode, instruction.modifiers, instruction.operands, line))
+        labels[skip] = len(body)
+    for label in places.get(len(function.body), ()):
+        labels[label] = len(body)
+    return body, labels
+
+
+def _cut(
+    function: FunctionIR, body: list[Instruction], labels: dict[str, int], table: Mapping[str, Row]
+) -> list[Block]:
+    targets = {labels[name] for i in body for name in _target_names(function, i, labels)}
+    blocks: list[Block] = []
+    block_at: dict[int, int] = {}
+    current: Block | None = None
+    together: Operand | None = None
+    for place, instruction in enumerate(body):
+        row = table[instruction.opcode]
+        mask = _member_mask(instruction, row)
+        if place in targets:
+            current, together = None, None
+        if mask is not None and together not in (FULL_MASK, mask):
+            current, together = None, mask
+        if current is None:
+            current = Block(len(blocks), [], mask=together)
+            block_at[place] = current.index
+            blocks.append(current)
+        if _ends(instruction, row):
+            current.end = instruction
+            current, together = None, None
+        else:
+            current.body.append(instruction)
+    return _linked(function, body, labels, blocks, block_at)
+
+
+def _linked(
+    function: FunctionIR,
+    body: list[Instruction],
+    labels: dict[str, int],
+    blocks: list[Block],
+    block_at: dict[int, int],
+) -> list[Block]:
+    if not blocks or _falls_through(blocks[-1].end) or any(labels[n] == len(body) for n in labels):
+        block_at[len(body)] = len(blocks)
+        line = body[-1].line if body else function.line
+        blocks.append(Block(len(blocks), [], end=Instruction("ret", (), (), line)))
+    for block in blocks:
+        if _falls_through(block.end):
+            block.next = block.index + 1
+        if block.end is not None:
+            names = _target_names(function, block.end, labels)
+            block.targets = tuple(block_at[labels[name]] for name in names)
+    return blocks
+
+
+def _ends(instruction: Instruction, row: Row) -> bool:
+    return row.effect is Effect.END and not (instruction.opcode == "bar" and instruction.modifiers[:1] == ("warp",))
+
+
+def _falls_through(end: Instruction | None) -> bool:
+    if end is None or end.opcode in ("bar", "barrier"):
+        return True
+    return end.opcode == "bra" and end.predicate is not None
+
+
+def _member_mask(instruction: Instruction, row: Row) -> Operand | None:
+    if instruction.opcode == "bar" and instruction.modifiers[:1] == ("warp",):
+        return instruction.operands[0]
+    if row.effect is Effect.END:
+        return FULL_MASK if instruction.opcode == "bar" or "aligned" in instruction.modifiers else None
+    if row.effect is not Effect.WARP:
+        return None
+    if row.mask is None:
+        return FULL_MASK
+    try:
+        mask = instruction.operands[row.mask]
+    except IndexError:
+        raise invalid(f"{instruction.name} needs a member mask", instruction.line) from None
+    return FULL_MASK if isinstance(mask, Imm) and mask.value & 0xFFFFFFFF == FULL_MASK.value else mask
+
+
+def _target_names(function: FunctionIR, instruction: Instruction, labels: dict[str, int]) -> tuple[str, ...]:
+    if instruction.opcode == "bra":
+        names = tuple(operand.name for operand in instruction.operands if isinstance(operand, Sym))
+    elif instruction.opcode == "brx":
+        operand = instruction.operands[1]
+        names = function.tables.get(operand.name, ()) if isinstance(operand, Sym) else ()
+    else:
+        return ()
+    for name in names:
+        if name not in labels:
+            raise invalid(f"no label {name!r}", instruction.line)
+    return names
+
+
+def _find_liveness(blocks: list[Block], table: Mapping[str, Row]) -> None:
+    for block in blocks:
+        for instruction in (*block.body, *((block.end,) if block.end else ())):
+            reads, writes = reads_and_writes(instruction, table[instruction.opcode])
+            block.reads |= reads - block.writes
+            block.writes |= writes
+        if block.mask is not None:
+            block.reads.update(registers_of(block.mask))
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(blocks):
+            out: set[str] = set()
+            for follower in (*block.targets, *((block.next,) if block.next >= 0 else ())):
+                out |= blocks[follower].live_in
+            live = block.reads | (out - block.writes)
+            if out != block.live_out or live != block.live_in:
+                block.live_out, block.live_in, changed = out, live, True
+    for block in blocks:
+        block.writes &= block.live_out
+
+
+def _find_spins(blocks: list[Block]) -> None:
+    for block in blocks:
+        for target in block.targets:
+            if target <= block.index and any(_waits(i) for b in blocks[target : block.index + 1] for i in b.body):
+                block.spins = True
+
+
+def _waits(instruction: Instruction) -> bool:
+    """May the value that this instruction reads be changed by other threads on purpose."""
+    return instruction.opcode == "atom" or (instruction.opcode == "ld" and not _SPIN_LOADS.isdisjoint(instruction.modifiers))
+
+
+def _home_codes(function: FunctionIR, body: list[Instruction]) -> dict[str, str]:
+    """The type that most instructions use a register with, among types of its size."""
+    sizes = {name: TYPES[kind] for name, kind in function.registers.items()}
+    votes: dict[str, Counter[str]] = {}
+    for instruction in body:
+        kinds = [TYPES[m] for m in instruction.modifiers if m in TYPES]
+        for operand in instruction.operands:
+            if isinstance(operand, Mem):
+                continue
+            for name in registers_of(operand):
+                for code, size in kinds:
+                    if name in sizes and sizes[name][1] == size:
+                        votes.setdefault(name, Counter())[code] += 1
+                        break
+    return {
+        name: "p" if code == "p" else votes[name].most_common(1)[0][0] if name in votes else code
+        for name, (code, _) in sizes.items()
+    }

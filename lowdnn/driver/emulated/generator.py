@@ -1,0 +1,377 @@
+"""Basic blocks -> Python source: one function ``b<n>(G, R)`` per block.
+
+``G`` is the running group of lanes, ``R`` the register file (a list; an entry is an array over the group's lanes, or a scalar
+while its value is the same in every lane). Within a function each PTX register lives in a local variable per type it is looked
+at with; names are used again once their value is dead, so that arrays are freed early. Every literal is a typed scalar, so that
+NumPy's promotion never decides. A block that ends in a branch returns the condition, one that ends in a barrier its operands.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from .faults import invalid, unsupported
+from .flow import Block, Flow, reads_and_writes
+from .instructions.core import Modifiers, Row
+from .instructions.special import special_value
+from .ir import TYPES, FunctionIR, Imm, Instruction, Not, Operand, Reg, Sink, Special, Sym, Variable
+from .memory import DTYPES
+
+SIZES = {"p": 1, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "u4": 4, "i4": 4, "f4": 4, "u8": 8, "i8": 8, "f8": 8}
+_CARRY = "%CC"
+_UNSIGNED = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a function's variables lie: offsets in the parameter block, in shared and in local memory.
+
+    ``dynamic`` is the shared offset of ``.extern .shared`` arrays. Names that are not here are module variables.
+    """
+
+    parameters: Mapping[str, int]
+    shared: Mapping[str, int]
+    local: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The generated code of one function. ``lines[n]`` is the PTX line of source line ``n + 1``; ``symbols`` are the module
+    variables whose addresses the namespace must hold as ``A_<n>``; ``constants`` completes the namespace."""
+
+    source: str
+    code: CodeType
+    lines: tuple[int, ...]
+    registers: tuple[str, ...]
+    homes: tuple[str, ...]
+    symbols: Mapping[str, str]
+    constants: Mapping[str, Any]
+    takes_parameter_address: bool
+
+
+def generate(function: FunctionIR, flow: Flow, table: Mapping[str, Row], layout: Layout) -> Program:
+    """Generates and compiles all blocks of a function. Refuses modifiers and operands that no emitter takes."""
+    emitter = Emitter(function, flow, table, layout)
+    for block in flow.blocks:
+        emitter.block(block)
+    source = "\n".join(emitter.text)
+    code = compile(source, filename_of(function.name), "exec")
+    return Program(
+        source,
+        code,
+        tuple(emitter.lines),
+        tuple(emitter.slots),
+        tuple(flow.homes[name] for name in emitter.slots),
+        dict(emitter.symbols),
+        dict(emitter.constants),
+        emitter.takes_parameter_address,
+    )
+
+
+def filename_of(kernel: str) -> str:
+    """The file name that generated code carries, by which a traceback is mapped back to PTX."""
+    return f"<ptx {kernel}>"
+
+
+class Emitter:
+    """Writes the blocks of one function. Emitters of instructions use ``use``, ``out``, ``temp``, ``do`` and ``modifiers``."""
+
+    def __init__(self, function: FunctionIR, flow: Flow, table: Mapping[str, Row], layout: Layout) -> None:
+        self.function = function
+        self.flow = flow
+        self.table = table
+        self.layout = layout
+        self.text: list[str] = []
+        self.lines: list[int] = []
+        self.slots: dict[str, int] = {}
+        self.symbols: dict[str, str] = {}
+        self.constants: dict[str, Any] = {}
+        self.takes_parameter_address = False
+        self.instruction = Instruction("", (), (), function.line)
+        self.guard = ""
+        self.names: dict[str, dict[str, str]] = {}
+        self.users: dict[str, int] = {}
+        self.free: list[str] = []
+        self.fresh: list[str] = []
+        self.named = 0
+
+    # -- for emitters of instructions ----------------------------------------------------------------------------
+    def modifiers(self) -> Modifiers:
+        return Modifiers(self.instruction)
+
+    def refuse(self, why: str) -> Exception:
+        return unsupported(f"{self.instruction.name}: {why}", self.instruction.line)
+
+    def use(self, operand: Operand, code: str) -> str:
+        """An expression for the operand's value as ``code``."""
+        if isinstance(operand, Reg):
+            return self._register(operand.name, code)
+        if isinstance(operand, Imm):
+            return self.constant(self._immediate(operand, code), code)
+        if isinstance(operand, Special):
+            return self._special(operand.name, code)
+        if isinstance(operand, Sym):
+            return self._address(operand, code)
+        if isinstance(operand, Not) and code == "p":
+            return f"~{self.use(operand.register, 'p')}"
+        raise self.refuse("an operand of this form")
+
+    def use_all(self, code: str, first: int = 1, count: int | None = None) -> list[str]:
+        """The operands from ``first`` on."""
+        operands = self.instruction.operands
+        return [self.use(o, code) for o in operands[first : None if count is None else first + count]]
+
+    def out(self, operand: Operand, code: str, expression: str) -> None:
+        """Assigns a value of type ``code`` to a destination operand, under the instruction's guard."""
+        if isinstance(operand, Sink):
+            self.do(expression)
+            return
+        if not isinstance(operand, Reg):
+            raise self.refuse("a destination that is no register")
+        name = operand.name
+        kind, size = TYPES[self.function.registers[name]]
+        if kind == "p" or code == "p":
+            if kind != code:
+                raise self.refuse(f"type of register {name}")
+        elif SIZES[code] != size:
+            if SIZES[code] > size:
+                raise self.refuse(f"register {name} is too small")
+            wide = ("i" if code[0] == "i" else "u") + str(size)
+            if code[0] == "f":
+                raise self.refuse(f"register {name} has another size")
+            expression, code = f"({expression}).astype({wide})", wide
+        value = self.temp(expression)
+        if self.guard:
+            old = self._register(name, code)
+            value = self.temp(f"select({self.guard},{value},{old})")
+        self._bind(name, code, value)
+
+    def alias(self, operand: Operand, code: str, source: Operand) -> None:
+        """``mov``: the destination gets the source's variable itself."""
+        simple = isinstance(operand, Reg) and isinstance(source, Reg) and not self.guard
+        if simple and isinstance(operand, Reg) and isinstance(source, Reg):
+            kinds = self.function.registers
+            if TYPES[kinds[operand.name]][1] == TYPES[kinds[source.name]][1] == SIZES[code]:
+                self._bind(operand.name, code, self._register(source.name, code))
+                return
+        self.out(operand, code, self.use(source, code))
+
+    def temp(self, expression: str) -> str:
+        """A local variable that holds ``expression``; it lives to the end of the instruction unless bound to a register."""
+        name = self._name()
+        self.do(f"{name}={expression}")
+        return name
+
+    def temps(self, count: int, expression: str) -> list[str]:
+        """``count`` variables from a tuple."""
+        names = [self._name() for _ in range(count)]
+        self.do(f"{','.join(names)},={expression}")
+        return names
+
+    def _name(self) -> str:
+        if self.free:
+            name = self.free.pop()
+        else:
+            self.named += 1
+            name = f"v{self.named}"
+        self.users[name] = 0
+        self.fresh.append(name)
+        return name
+
+    def do(self, statement: str) -> None:
+        self.text.append(" " + statement)
+        self.lines.append(self.instruction.line)
+
+    def constant(self, value: Any, code: str) -> str:
+        """The name of a typed NumPy scalar."""
+        bits = np.asarray(value, dtype=DTYPES[code]).tobytes()
+        name = f"K{code}_{bits.hex()}"
+        if name not in self.constants:
+            self.constants[name] = DTYPES[code](value)
+        return name
+
+    def call(self, function: Callable[..., Any], *arguments: str) -> str:
+        """A call of a value function."""
+        name = f"{function.__module__.rsplit('.', 1)[-1]}_{function.__name__}"
+        self.constants[name] = function
+        return f"{name}({','.join(arguments)})"
+
+    def bound(self, key: str, function: Callable[..., Any], *arguments: str) -> str:
+        """A call of a function that has its modifiers bound; ``key`` names it."""
+        self.constants[f"F_{key}"] = function
+        return f"F_{key}({','.join(arguments)})"
+
+    def carry(self) -> str:
+        """The carry flag that an instruction of this block has left."""
+        known = self.names.get(_CARRY)
+        if known is None:
+            raise self.refuse("reads the carry flag, but no instruction of its block writes it")
+        return known["p"]
+
+    def set_carry(self, value: str) -> None:
+        self._bind(_CARRY, "p", value)
+
+    def object(self, name: str, value: Any) -> str:
+        """Puts any object into the namespace of the code."""
+        self.constants[name] = value
+        return name
+
+    def register_size(self, operand: Operand) -> int:
+        """Bytes of a register operand; 0 for anything else."""
+        return TYPES[self.function.registers[operand.name]][1] if isinstance(operand, Reg) else 0
+
+    def register_kind(self, operand: Operand) -> str:
+        """Declared PTX type of a register operand; empty for anything else."""
+        return self.function.registers[operand.name] if isinstance(operand, Reg) else ""
+
+    def variable_space(self, name: str) -> str:
+        """State space of a variable by name: param, shared, local, or empty for one of the module."""
+        if name in self.layout.parameters:
+            return "param"
+        if name in self.layout.shared:
+            return "shared"
+        return "local" if name in self.layout.local else ""
+
+    # -- blocks ----------------------------------------------------------------------------------------------------
+    def block(self, block: Block) -> None:
+        self.names, self.users, self.free, self.fresh, self.named = {}, {}, [], [], 0
+        self.text.append(f"def b{block.index}(G,R):")
+        self.lines.append(block.line)
+        last_use = self._last_uses(block)
+        for place, instruction in enumerate(block.body):
+            self._emit(instruction)
+            for name in last_use.get(place, ()):
+                self._release(name)
+            self.free += [name for name in self.fresh if not self.users[name]]
+        if block.end is not None:
+            self.instruction = block.end
+            self.guard = ""
+        self._write_back(block)
+        if block.end is not None:
+            self.table[block.end.opcode].emit(self, block.end)
+        self.do("return")
+
+    def _emit(self, instruction: Instruction) -> None:
+        self.instruction = instruction
+        self.fresh = []
+        self.guard = ""
+        if instruction.predicate is not None:
+            guard = self._register(instruction.predicate.name, "p")
+            self.guard = f"~{guard}" if instruction.negated else guard
+        self.table[instruction.opcode].emit(self, instruction)
+
+    def _last_uses(self, block: Block) -> dict[int, list[str]]:
+        last: dict[str, int] = {}
+        for place, instruction in enumerate(block.body):
+            reads, writes = reads_and_writes(instruction, self.table[instruction.opcode])
+            for name in reads | writes:
+                last[name] = place
+        if block.end is not None:
+            for name in reads_and_writes(block.end, self.table[block.end.opcode])[0]:
+                last.pop(name, None)
+        dead: dict[int, list[str]] = {}
+        for name, place in last.items():
+            if name not in block.writes:
+                dead.setdefault(place, []).append(name)
+        return dead
+
+    def _write_back(self, block: Block) -> None:
+        for name in sorted(block.writes):
+            if name in self.names:
+                self.do(f"R[{self._slot(name)}]={self._register(name, self.flow.homes[name])}")
+
+    # -- registers -------------------------------------------------------------------------------------------------
+    def _slot(self, name: str) -> int:
+        return self.slots.setdefault(name, len(self.slots))
+
+    def _register(self, name: str, code: str) -> str:
+        kind, size = TYPES[self.function.registers[name]]
+        known = self.names.get(name)
+        if known is None:
+            home = self.flow.homes[name]
+            self._bind(name, home, self.temp(f"R[{self._slot(name)}]"))
+            known = self.names[name]
+        if code in known:
+            return known[code]
+        if kind == "p" or code == "p":
+            raise self.refuse(f"type of register {name}")
+        if SIZES[code] == size:
+            source = next(iter(known.values()))
+            return self._add_view(name, code, f"{source}.view({code})")
+        if SIZES[code] > size:
+            raise self.refuse(f"register {name} is too small")
+        if code[0] == "f":
+            raise self.refuse(f"register {name} has another size")
+        unsigned = self._register(name, _UNSIGNED[size])
+        return self._add_view(name, code, f"{unsigned}.astype({code})")
+
+    def _add_view(self, name: str, code: str, expression: str) -> str:
+        value = self.temp(expression)
+        self.names[name][code] = value
+        self.users[value] += 1
+        return value
+
+    def _bind(self, name: str, code: str, value: str) -> None:
+        self.users[value] += 1
+        self._release(name)
+        self.names[name] = {code: value}
+
+    def _release(self, name: str) -> None:
+        for value in self.names.pop(name, {}).values():
+            self.users[value] -= 1
+            if not self.users[value] and value not in self.fresh:
+                self.fresh.append(value)
+
+    # -- other operands --------------------------------------------------------------------------------------------
+    def _immediate(self, literal: Imm, code: str) -> Any:
+        size = SIZES[code]
+        if code == "p":
+            return bool(literal.value)
+        if code[0] == "f":
+            return _float_value(literal, code)
+        value = literal.value
+        if literal.kind == "f8" and size == 4:
+            value = struct.unpack("<I", struct.pack("<f", _float_value(literal, "f8")))[0]
+        value &= (1 << 8 * size) - 1
+        return value - (1 << 8 * size) if code[0] == "i" and value >> (8 * size - 1) else value
+
+    def _special(self, name: str, code: str) -> str:
+        expression, own = special_value(name, self.instruction.line)
+        return expression if own == code else f"({expression}).astype({code})"
+
+    def _address(self, symbol: Sym, code: str) -> str:
+        if code not in ("u8", "i8", "u4", "i4"):
+            raise self.refuse(f"address of {symbol.name} as {code}")
+        for space in (self.layout.shared, self.layout.local):
+            if symbol.name in space:
+                return self.constant(space[symbol.name] + symbol.offset, code)
+        if symbol.name in self.layout.parameters:
+            self.takes_parameter_address = True
+            offset = self.constant(self.layout.parameters[symbol.name] + symbol.offset, "u8")
+            return f"(G.batch.parameter_address+{offset}).astype({code})"
+        name = self.symbols.setdefault(symbol.name, f"A_{len(self.symbols)}")
+        return f"({name}+{self.constant(symbol.offset, 'u8')}).astype({code})"
+
+
+def _float_value(literal: Imm, code: str) -> Any:
+    if literal.kind == "f4":
+        return struct.unpack("<f", struct.pack("<I", literal.value & 0xFFFFFFFF))[0]
+    if literal.kind == "f8":
+        return struct.unpack("<d", struct.pack("<Q", literal.value))[0]
+    if code == "f4":
+        return np.uint32(literal.value & 0xFFFFFFFF).view(np.float32)
+    return np.uint64(literal.value & 0xFFFFFFFFFFFFFFFF).view(np.float64)
+
+
+def check_variables(function: FunctionIR, variables: Mapping[str, Variable], symbols: Mapping[str, str]) -> None:
+    """Refuses addresses of names that nothing declares."""
+    for name in symbols:
+        if name not in variables:
+            raise invalid(f"{function.name} uses {name!r}, which nothing declares", function.line)
+

@@ -1,0 +1,139 @@
+"""ld, st and what goes with them. PTX ISA manual, "ld", "ld.global.nc", "ldu", "st", "prefetch", "fence".
+
+Cache operators, eviction priorities, prefetch sizes, memory orders and scopes change no value here: they are taken and listed
+in ``_NO_EFFECT``.
+"""
+
+from __future__ import annotations
+
+from ..access import kind_of
+from ..generator import SIZES, Emitter
+from ..ir import Imm, Instruction, Mem, Operand, Sink, Sym, Vec
+from .core import Effect, Modifiers, Row, code_of
+
+_NO_EFFECT = frozenset({
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile", "relaxed", "acquire", "release", "mmio", "nc",
+    "cta", "cluster", "gpu", "sys",
+    "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
+    "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
+})  # fmt: skip
+_SPACES = {
+    "global": "global", "const": "global", "shared": "shared", "shared::cta": "shared", "local": "local",
+    "param": "param", "param::entry": "param", "param::func": "param",
+}  # fmt: skip
+
+
+def space_of(m: Modifiers) -> str:
+    """Takes the state space; generic where none is given."""
+    for name in m.left:
+        if name in _SPACES:
+            m.left.remove(name)
+            return _SPACES[name]
+    return "generic"
+
+
+def drop_hints(m: Modifiers) -> bool:
+    """Takes everything that changes no value; True where a cache-policy operand follows."""
+    m.left = [name for name in m.left if name not in _NO_EFFECT]
+    return m.flag("L2::cache_hint")
+
+
+def address_of(e: Emitter, operand: Operand) -> tuple[str, int]:
+    """(expression of the base, offset in bytes) of an address operand."""
+    if not isinstance(operand, Mem):
+        raise e.refuse("expected an address in brackets")
+    if isinstance(operand.base, Imm):
+        return e.constant(operand.base.value + operand.offset, "u8"), 0
+    size = e.register_size(operand.base) or 8
+    return e.use(operand.base, f"u{size}" if size in (4, 8) else "u8"), operand.offset
+
+
+def _vector_length(m: Modifiers) -> int:
+    return {"v2": 2, "v4": 4, "v8": 8}.get(m.choice("v2", "v4", "v8"), 1)
+
+
+def _load(e: Emitter, instruction: Instruction) -> None:
+    m = e.modifiers()
+    space = space_of(m)
+    drop_hints(m)
+    count = _vector_length(m)
+    code = code_of(m.type())
+    m.done()
+    target, source = instruction.operands[:2]
+    if space == "param":
+        _load_parameter(e, target, source, code, count)
+        return
+    base, offset = address_of(e, source)
+    kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
+    _assign(e, target, code, count, f"load_{space}(G,{base},{offset},{kind})")
+
+
+def _assign(e: Emitter, target: Operand, code: str, count: int, expression: str) -> None:
+    if count == 1:
+        e.out(target, code, expression)
+        return
+    if not isinstance(target, Vec) or len(target.items) != count:
+        raise e.refuse(f"expected {count} destinations")
+    values = e.temps(count, expression)
+    for item, value in zip(target.items, values, strict=True):
+        if not isinstance(item, Sink):
+            e.out(item, code, value)
+
+
+def _load_parameter(e: Emitter, target: Operand, source: Operand, code: str, count: int) -> None:
+    """Parameters of the kernel by name are scalars of the launch; by address they are global memory; those of a function call
+    are local memory."""
+    kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
+    if not isinstance(source, Mem) or not isinstance(source.base, Sym):
+        base, offset = address_of(e, source)
+        _assign(e, target, code, count, f"load_global(G,{base},{offset},{kind})")
+        return
+    if e.variable_space(source.base.name) == "local":
+        base, offset = address_of(e, source)
+        _assign(e, target, code, count, f"load_local(G,{base},{offset},{kind})")
+        return
+    start = e.layout.parameters[source.base.name] + source.offset
+    size = SIZES[code]
+    if start % size:
+        raise e.refuse(f"parameter offset {start} is not {size}-byte aligned")
+    values = [f"G.batch.parameter_views[{code!r}][{start // size + i}]" for i in range(count)]
+    _assign(e, target, code, count, values[0] if count == 1 else f"({','.join(values)})")
+
+
+def _store(e: Emitter, instruction: Instruction) -> None:
+    m = e.modifiers()
+    space = space_of(m)
+    drop_hints(m)
+    count = _vector_length(m)
+    code = code_of(m.type())
+    m.done()
+    target, source = instruction.operands[:2]
+    if space == "param":
+        space = "local"
+    base, offset = address_of(e, target)
+    kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
+    if count == 1:
+        value = e.use(source, code)
+    elif isinstance(source, Vec) and len(source.items) == count:
+        value = f"({','.join(e.use(item, code) for item in source.items)})"
+    else:
+        raise e.refuse(f"expected {count} sources")
+    e.do(f"store_{space}(G,{base},{offset},{kind},{value})")
+
+
+def _nothing(e: Emitter, instruction: Instruction) -> None:
+    """Instructions without an effect on the emulated device."""
+
+
+TABLE: dict[str, Row] = {
+    "ld": Row(_load, Effect.ACTION),
+    "ldu": Row(_load, Effect.ACTION),
+    "st": Row(_store, Effect.ACTION, destinations=0),
+    "prefetch": Row(_nothing, Effect.ACTION, destinations=0),
+    "prefetchu": Row(_nothing, Effect.ACTION, destinations=0),
+    "applypriority": Row(_nothing, Effect.ACTION, destinations=0),
+    "membar": Row(_nothing, Effect.ACTION, destinations=0),
+    "fence": Row(_nothing, Effect.ACTION, destinations=0),
+    "nanosleep": Row(_nothing, Effect.ACTION, destinations=0),
+    "pmevent": Row(_nothing, Effect.ACTION, destinations=0),
+}

@@ -1,0 +1,106 @@
+"""Special registers. PTX ISA manual, section "Special Registers"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..batch import SHARED_START, WARP, Batch
+from ..faults import unsupported
+from ..memory import Array
+
+_AXES = {"x": 0, "y": 1, "z": 2}
+_LANE_MASKS = ("%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge")
+_PLAIN = frozenset({
+    "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%dynamic_smem_size", "%total_smem_size",
+    "%aggr_smem_size", "%is_explicit_cluster", "%cluster_ctarank", "%cluster_nctarank", "%reserved_smem_offset_0",
+    *_LANE_MASKS,
+})  # fmt: skip
+_VECTORS = frozenset({"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"})
+_WIDE = frozenset({"%gridid"})
+
+
+def special_value(name: str, line: int) -> tuple[str, str]:
+    """(expression, value code) of a special register in generated code."""
+    vector, _, axis = name.partition(".")
+    if vector in _VECTORS and axis in _AXES:
+        return f"G.special({name!r},lambda b:special_array(b,{name!r}))", "u4"
+    if name in _PLAIN:
+        return f"G.special({name!r},lambda b:special_array(b,{name!r}))", "u8" if name in _WIDE else "u4"
+    if name in ("%clock64", "%globaltimer"):
+        return "clock(G)", "u8"
+    if name in ("%clock", "%globaltimer_lo"):
+        return "clock(G).astype(u4)", "u4"
+    if name in ("%clock_hi", "%globaltimer_hi"):
+        return "(clock(G)>>u8(32)).astype(u4)", "u4"
+    raise unsupported(f"special register {name}", line)
+
+
+def clock(group: Any) -> Any:
+    """A counter that goes up with every look (32 per step, so that code which waits for time to pass goes on)."""
+    group.batch.clock += 32
+    return np.uint64(group.batch.clock)
+
+
+def special_array(batch: Batch, name: str) -> Any:
+    """The register's value over the batch: uint32 array, or a scalar."""
+    vector, _, axis = name.partition(".")
+    if axis:
+        return _vector(batch, vector, _AXES[axis])
+    if name in _LANE_MASKS:
+        return _lane_mask(batch, name)
+    lane = (batch.thread % WARP).astype(np.uint32)
+    warp = (batch.thread // WARP).astype(np.uint32)
+    geometry = batch.geometry
+    values: dict[str, Any] = {
+        "%laneid": lane,
+        "%warpid": warp,
+        "%nwarpid": np.uint32(64),
+        "%smid": (geometry.ctas[batch.slot] % 132).astype(np.uint32),
+        "%nsmid": np.uint32(132),
+        "%gridid": np.uint64(1),
+        "%dynamic_smem_size": np.uint32(batch.dynamic_shared_bytes),
+        "%total_smem_size": np.uint32(batch.shared_bytes),
+        "%aggr_smem_size": np.uint32(batch.shared_bytes),
+        "%is_explicit_cluster": np.uint32(0),
+        "%cluster_ctarank": np.uint32(0),
+        "%cluster_nctarank": np.uint32(1),
+        "%reserved_smem_offset_0": np.uint32(SHARED_START),
+    }
+    return values[name]
+
+
+def _vector(batch: Batch, vector: str, axis: int) -> Any:
+    geometry = batch.geometry
+    if vector == "%ntid":
+        return np.uint32(geometry.block[axis])
+    if vector in ("%nctaid", "%nclusterid"):
+        return np.uint32(geometry.grid[axis])
+    if vector == "%cluster_ctaid":
+        return np.uint32(0)
+    if vector == "%cluster_nctaid":
+        return np.uint32(1)
+    if vector == "%tid":
+        return _axis(batch.thread, geometry.block, axis)
+    block = _axis(geometry.ctas, geometry.grid, axis)
+    return block[0] if batch.cta_count == 1 else block[batch.slot]
+
+
+def _axis(linear: Array, extents: tuple[int, int, int], axis: int) -> Array:
+    step = int(np.prod(extents[:axis], dtype=np.int64))
+    return (linear // step % extents[axis] if axis < 2 else linear // step).astype(np.uint32)
+
+
+def _lane_mask(batch: Batch, name: str) -> Array:
+    lane = (batch.thread % WARP).astype(np.uint64)
+    bit = np.uint64(1) << lane
+    below = bit - np.uint64(1)
+    masks = {
+        "%lanemask_eq": bit,
+        "%lanemask_lt": below,
+        "%lanemask_le": below | bit,
+        "%lanemask_gt": ~(below | bit),
+        "%lanemask_ge": ~below,
+    }
+    return (masks[name] & np.uint64(0xFFFFFFFF)).astype(np.uint32)

@@ -1,0 +1,22 @@
+"""The instruction table: opcode -> ``Row``. One module per family; a new opcode is one row there, and a value function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import arithmetic, async_copy, atomic, control, floating, half, integer, memory, moves, tensor, warp
+from .core import Row
+
+TABLE: Mapping[str, Row] = {
+    **arithmetic.TABLE,
+    **integer.TABLE,
+    **floating.TABLE,
+    **half.TABLE,
+    **moves.TABLE,
+    **memory.TABLE,
+    **warp.TABLE,
+    **tensor.TABLE,
+    **atomic.TABLE,
+    **async_copy.TABLE,
+    **control.TABLE,
+}

@@ -1,0 +1,222 @@
+"""The PTX machine: loads PTX text, places its variables, launches its kernels on the CPU. The driver facade stands on this.
+
+    machine = Machine(Arena())
+    module = machine.load(ptx)
+    machine.launch(module.functions["axpy"], (grid, 1, 1), (256, 1, 1), 0, (1, 1, 1), [x_bytes, y_bytes, n_bytes])
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .batch import Batch, Geometry, Unwritten
+from .faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
+from .ir import ModuleIR, Variable
+from .memory import Arena, Array
+from .policy import Policy
+from .program import Compiled, Parameter, compile_module
+from .reports import fault_of
+from .scheduler import BlockFault, Scheduler, Step
+
+_MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel that is loaded: what the facade may ask, and what a launch needs."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    static_shared_bytes: int
+    local_bytes: int
+    max_threads: int
+    required_block: Dim3 | None
+    compiled: Compiled = field(repr=False)
+    steps: tuple[Step, ...] = field(repr=False)
+
+
+@dataclass
+class Module:
+    """Loaded PTX: its kernels, and the device addresses and sizes of its variables."""
+
+    functions: Mapping[str, Function]
+    variables: Mapping[str, tuple[int, int]]
+    target: str
+
+
+class Machine:
+    """One emulated device.
+
+    ``checks``: report reads of never-written bytes. ``lane_budget``: lanes that run as one batch (whole CTAs, at least one).
+    ``timeout_s``: a launch that takes longer is a fault.
+    """
+
+    def __init__(
+        self,
+        memory: Arena,
+        arch: str = "sm_90a",
+        policy: Policy | None = None,
+        checks: bool = True,
+        lane_budget: int = 1 << 15,
+        timeout_s: float = 300.0,
+    ) -> None:
+        self.memory = memory
+        self.arch = arch
+        self.policy = policy or Policy("lockstep")
+        self.checks = checks
+        self.lane_budget = lane_budget
+        self.timeout_s = timeout_s
+
+    def load(self, ptx: str) -> Module:
+        """Parses PTX and generates code for all its kernels. Raises ``EmulationFault`` with the line of what cannot run."""
+        try:
+            ir, compiled = compile_module(ptx)
+        except RefusedPtx as refusal:
+            lines = ptx.split("\n")
+            text = lines[refusal.line - 1].strip() if 0 < refusal.line <= len(lines) else ""
+            report = FaultReport(refusal.kind, refusal.message, ptx_line=refusal.line, ptx_text=text)
+            raise EmulationFault(report) from None
+        addresses = self._place(ir)
+        functions = {name: self._function(name, one, addresses) for name, one in compiled.items()}
+        sizes = {name: (addresses[name], variable.size or 0) for name, variable in _placed(ir).items()}
+        return Module(functions, sizes, ir.target)
+
+    def unload(self, module: Module) -> None:
+        """Frees the module's variables; its functions must not be launched any more."""
+        for address, _ in module.variables.values():
+            self.memory.free(address)
+        module.variables = {}
+        module.functions = {}
+
+    def launch(
+        self,
+        function: Function,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        cluster: Dim3,
+        parameters: Sequence[bytes],
+        policy: Policy | None = None,
+        checks: bool | None = None,
+        lane_budget: int | None = None,
+    ) -> None:
+        """Runs a kernel to its end. ``parameters``: one byte string for each kernel parameter.
+
+        ``policy``, ``checks`` and ``lane_budget`` replace the machine's for this launch. Raises ``EmulationFault``.
+        """
+        self._check_launch(function, grid, block, cluster)
+        policy = policy or self.policy
+        threads = block[0] * block[1] * block[2]
+        lanes = -(-threads // 32) * 32
+        per_batch = max(1, (lane_budget or self.lane_budget) // lanes)
+        ctas = np.arange(grid[0] * grid[1] * grid[2], dtype=np.int64)
+        starts = range(0, ctas.size, per_batch)
+        block_of_parameters = _parameter_block(function, parameters)
+        address = self._parameter_address(function, block_of_parameters)
+        deadline = time.monotonic() + self.timeout_s
+        try:
+            with np.errstate(all="ignore"):
+                for start in reversed(starts) if policy.reverses_ctas else starts:
+                    geometry = Geometry(grid, block, ctas[start : start + per_batch])
+                    batch = Batch(
+                        geometry,
+                        self.memory,
+                        [Unwritten(name) for name in function.compiled.program.registers],
+                        function.static_shared_bytes + shared_bytes,
+                        function.local_bytes,
+                        shared_bytes,
+                        block_of_parameters,
+                        np.uint64(address),
+                        self.checks if checks is None else checks,
+                    )
+                    self._run(function, batch, policy, deadline)
+        finally:
+            if address:
+                self.memory.free(address)
+
+    def _run(self, function: Function, batch: Batch, policy: Policy, deadline: float) -> None:
+        scheduler = Scheduler(batch, function.steps, policy, deadline)
+        try:
+            scheduler.run()
+        except BlockFault as fault:
+            raise fault_of(fault, function.compiled, batch) from fault.cause
+        except LaneFault as fault:
+            raise EmulationFault(FaultReport(fault.kind, fault.message, function.name)) from None
+
+    def _place(self, ir: ModuleIR) -> dict[str, int]:
+        """Puts .global and .const variables into memory; never-initialised .global ones are zero."""
+        addresses = {}
+        for name, variable in _placed(ir).items():
+            read_only = variable.space == "const"
+            addresses[name] = self.memory.allocate(variable.size or 1, f"{variable.space} variable {name}", read_only)
+        for name, variable in _placed(ir).items():
+            content = bytearray(variable.initial or bytes(variable.size or 1))
+            for offset, target in variable.symbols:
+                if target not in addresses:
+                    raise _refusal(f"{name} is initialised with {target!r}, which is no variable", ir, variable)
+                value = addresses[target] + int.from_bytes(content[offset : offset + 8], "little")
+                content[offset : offset + 8] = value.to_bytes(8, "little")
+            self.memory.host_write(addresses[name], np.frombuffer(bytes(content), dtype=np.uint8))
+        return addresses
+
+    def _function(self, name: str, compiled: Compiled, addresses: Mapping[str, int]) -> Function:
+        return Function(
+            name,
+            compiled.parameters,
+            compiled.static_shared_bytes,
+            compiled.local_bytes,
+            compiled.max_threads or _MAX_THREADS,
+            compiled.required_block,
+            compiled,
+            compiled.steps(addresses),
+        )
+
+    def _check_launch(self, function: Function, grid: Dim3, block: Dim3, cluster: Dim3) -> None:
+        threads = block[0] * block[1] * block[2]
+        message = ""
+        if min(*grid, *block) < 1:
+            message = f"grid and block: expected positive extents, got {grid} and {block}"
+        elif threads > function.max_threads:
+            message = f"block: expected at most {function.max_threads} threads, got {threads}"
+        elif function.required_block is not None and block != function.required_block:
+            message = f"block: expected {function.required_block} (.reqntid), got {block}"
+        elif cluster != (1, 1, 1):
+            message = f"cluster: expected (1, 1, 1), got {cluster}"
+        if message:
+            raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, function.name))
+
+    def _parameter_address(self, function: Function, content: Array) -> int:
+        """Parameters whose address the kernel takes lie in memory during the launch; 0 where none is needed."""
+        if not function.compiled.program.takes_parameter_address:
+            return 0
+        address = self.memory.allocate(content.size, f"parameters of {function.name}", read_only=True)
+        self.memory.host_write(address, content)
+        return address
+
+
+def _placed(ir: ModuleIR) -> dict[str, Variable]:
+    return {name: v for name, v in ir.variables.items() if v.space in ("global", "const")}
+
+
+def _refusal(message: str, ir: ModuleIR, variable: Variable) -> EmulationFault:
+    text = ir.lines[variable.line - 1].strip()
+    return EmulationFault(FaultReport(FaultKind.INVALID_PTX, message, ptx_line=variable.line, ptx_text=text))
+
+
+def _parameter_block(function: Function, parameters: Sequence[bytes]) -> Array:
+    """All parameters at their offsets, padded to whole 16-byte words."""
+    if len(parameters) != len(function.parameters):
+        message = f"parameters: expected {len(function.parameters)}, got {len(parameters)}"
+        raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, function.name))
+    end = max((p.offset + p.size for p in function.parameters), default=0)
+    content = bytearray(-(-end // 16) * 16 or 16)
+    for place, (parameter, value) in enumerate(zip(function.parameters, parameters, strict=True)):
+        if len(value) != parameter.size:
+            message = f"parameters[{place}]: expected {parameter.size} bytes, got {len(value)}"
+            raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, function.name))
+        content[parameter.offset : parameter.offset + parameter.size] = value
+    return np.frombuffer(bytes(content), dtype=np.uint8)

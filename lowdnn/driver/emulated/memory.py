@@ -1,0 +1,234 @@
+"""Device memory of the emulated device.
+
+``Arena`` is one flat range of device addresses. Allocations are 256-byte aligned with gaps of at least 256 bytes; addresses are
+not used again until the whole range has been handed out, so that a stale pointer is told from a live one. A shadow byte stands beside every byte (1 = written). Both
+arrays are anonymous maps that take host memory only where they are touched, and give it back on ``free``.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_right, insort
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .faults import FaultKind, LaneFault
+
+Array = np.ndarray[Any, Any]
+
+#: Generic addresses: shared and local memory are windows below the arena.
+LOCAL_WINDOW = 0x7A00_0000_0000
+SHARED_WINDOW = 0x7B00_0000_0000
+WINDOW_BYTES = 1 << 32
+ARENA_BASE = 0x7C00_0000_0000
+
+#: Linux's number; the mmap module has no name for it before Python 3.13.
+_MAP_NORESERVE = 0x4000
+_ALIGN = 256
+_GAP = 256
+_POISON = 0xA5
+
+#: Value code -> NumPy type; ``w16`` is a 16-byte word that is moved as a whole.
+DTYPES: dict[str, Any] = {
+    "p": np.bool_,
+    "u1": np.uint8,
+    "u2": np.uint16,
+    "u4": np.uint32,
+    "u8": np.uint64,
+    "i1": np.int8,
+    "i2": np.int16,
+    "i4": np.int32,
+    "i8": np.int64,
+    "f4": np.float32,
+    "f8": np.float64,
+    "w16": np.complex128,
+}
+SHADOW_CODES = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
+#: The shadow of ``size`` written bytes, read as one integer.
+WRITTEN = {size: DTYPES[code](int.from_bytes(b"\1" * size, "little")) for size, code in SHADOW_CODES.items()}
+
+
+@dataclass
+class Allocation:
+    """One live or freed range. ``complete``: every byte is known to be written, so loads need no shadow check."""
+
+    address: int
+    size: int
+    label: str
+    read_only: bool = False
+    alive: bool = True
+    complete: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size
+
+
+class Bytes:
+    """A byte array with its shadow and with views of both by value code."""
+
+    def __init__(self, data: Array, shadow: Array) -> None:
+        self.data = data
+        self.shadow = shadow
+        self.views = {code: data.view(dtype) for code, dtype in DTYPES.items()}
+        self.shadows = {size: shadow.view(DTYPES[code]) for size, code in SHADOW_CODES.items()}
+
+
+class Arena(Bytes):
+    """Global memory. Sizes are bytes; addresses are Python integers."""
+
+    def __init__(self, limit_bytes: int = 80 << 30, range_bytes: int = 1 << 38) -> None:
+        self._maps = (_lazy_map(range_bytes), _lazy_map(range_bytes))
+        super().__init__(*(np.frombuffer(m, dtype=np.uint8) for m in self._maps))
+        self.limit_bytes = limit_bytes
+        self.live_bytes = 0
+        self._range_bytes = range_bytes
+        self._next = ARENA_BASE + _ALIGN
+        self._starts: list[int] = []
+        self._allocations: dict[int, Allocation] = {}
+        self._last: Allocation | None = None
+
+    # -- allocation -----------------------------------------------------------------------------------------
+    def allocate(self, size_bytes: int, label: str = "", read_only: bool = False) -> int:
+        """A new range of never-written bytes. Raises ``MemoryError`` beyond ``limit_bytes``, ``ValueError`` for no size."""
+        if size_bytes <= 0:
+            raise ValueError(f"size_bytes: expected a positive number, got {size_bytes}")
+        if self.live_bytes + size_bytes > self.limit_bytes:
+            raise MemoryError(f"{size_bytes} bytes asked for, {self.limit_bytes - self.live_bytes} of {self.limit_bytes} free")
+        span = -(-size_bytes // _ALIGN) * _ALIGN + _GAP
+        address = self._next
+        if address + span <= ARENA_BASE + self._range_bytes:
+            self._next += span
+        else:
+            address = self._reuse(size_bytes)
+        insort(self._starts, address)
+        self._allocations[address] = Allocation(address, size_bytes, label or f"buffer {address:#x}", read_only)
+        self.live_bytes += size_bytes
+        return address
+
+    def free(self, address: int) -> None:
+        """Ends an allocation; its bytes are gone and touching them is a fault. Raises ``ValueError`` for an unknown address."""
+        allocation = self._allocations.get(address)
+        if allocation is None or not allocation.alive:
+            raise ValueError(f"address: expected the start of a live allocation, got {address:#x}")
+        allocation.alive = False
+        self.live_bytes -= allocation.size
+        self._last = None
+        self._discard(allocation)
+
+    def allocation_at(self, address: int) -> Allocation | None:
+        """The live allocation that holds ``address``."""
+        found = self._nearest(address)
+        return found if found is not None and found.alive and address < found.end else None
+
+    def _reuse(self, size_bytes: int) -> int:
+        for start in self._starts:
+            freed = self._allocations[start]
+            if not freed.alive and freed.size >= size_bytes:
+                self._starts.remove(start)
+                del self._allocations[start]
+                return start
+        raise MemoryError(f"no range of {size_bytes} bytes is left")
+
+    def _discard(self, allocation: Allocation) -> None:
+        page = mmap.PAGESIZE
+        low = allocation.address - ARENA_BASE
+        high = low + allocation.size
+        first, last = -(-low // page) * page, high // page * page
+        if first >= last:
+            self.data[low:high] = _POISON
+            self.shadow[low:high] = 0
+            return
+        for part in (slice(low, first), slice(last, high)):
+            self.data[part] = _POISON
+            self.shadow[part] = 0
+        for map_ in self._maps:
+            map_.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    # -- host access ----------------------------------------------------------------------------------------
+    def host_write(self, address: int, source: Array) -> None:
+        """Copies ``source`` (uint8) to the device."""
+        allocation, span = self._span(address, source.size)
+        self.data[span] = source
+        self._mark(allocation, span)
+
+    def host_read(self, address: int, size_bytes: int) -> Array:
+        """A copy of device bytes as uint8; never-written ones read as they lie (zero)."""
+        _, span = self._span(address, size_bytes)
+        return self.data[span].copy()
+
+    def fill(self, address: int, value: int, count: int, width_bytes: int = 1) -> None:
+        """Writes ``count`` values of ``width_bytes`` (1, 2 or 4)."""
+        allocation, span = self._span(address, count * width_bytes)
+        pattern = np.frombuffer(value.to_bytes(width_bytes, "little"), np.uint8)
+        self.data[span].reshape(-1, width_bytes)[:] = pattern
+        self._mark(allocation, span)
+
+    def copy(self, destination: int, source: int, size_bytes: int) -> None:
+        """Device to device; what was never written stays never written."""
+        allocation, to = self._span(destination, size_bytes)
+        _, of = self._span(source, size_bytes)
+        self.data[to] = self.data[of].copy()
+        self.shadow[to] = self.shadow[of].copy()
+        allocation.complete = False
+
+    def written(self, address: int, size_bytes: int) -> bool:
+        """True when every byte has been written."""
+        return bool(self.shadow[self._span(address, size_bytes)[1]].all())
+
+    def _mark(self, allocation: Allocation, span: slice) -> None:
+        self.shadow[span] = 1
+        if span.stop - span.start == allocation.size:
+            allocation.complete = True
+
+    def _span(self, address: int, size_bytes: int) -> tuple[Allocation, slice]:
+        allocation = self.around(address, address + size_bytes)
+        if allocation is None:
+            raise self.fault(address, size_bytes, None)
+        return allocation, slice(address - ARENA_BASE, address - ARENA_BASE + size_bytes)
+
+    # -- checks ---------------------------------------------------------------------------------------------
+    def around(self, low: int, end: int) -> Allocation | None:
+        """The live allocation that holds all of [low, end)."""
+        last = self._last
+        if last is not None and last.address <= low and end <= last.end:
+            return last
+        found = self._nearest(low)
+        if found is None or not found.alive or end > found.end:
+            return None
+        self._last = found
+        return found
+
+    def inside(self, addresses: Array, size: int) -> Array:
+        """For each address: do [address, address + size) lie in one live allocation."""
+        starts = np.array(self._starts, dtype=np.uint64)
+        if starts.size == 0:
+            return np.zeros(addresses.shape, dtype=np.bool_)
+        kept = [self._allocations[start] for start in self._starts]
+        ends = np.array([a.end if a.alive else 0 for a in kept], dtype=np.uint64)
+        place = np.searchsorted(starts, addresses, side="right") - 1
+        return (place >= 0) & (addresses + np.uint64(size) <= ends[np.maximum(place, 0)])
+
+    def fault(self, address: int, size: int, position: int | None) -> LaneFault:
+        """The fault of touching [address, address + size), named after the nearest allocation."""
+        near = self._nearest(address)
+        what = f"{size} bytes at {address:#x}"
+        if near is None:
+            return LaneFault(FaultKind.OUT_OF_BOUNDS, f"{what}: no allocation is near", position, address)
+        offset = address - near.address
+        if not near.alive and address < near.end:
+            message = f"{what}: {near.label} has been freed"
+            return LaneFault(FaultKind.USE_AFTER_FREE, message, position, address, near.label, offset)
+        message = f"{what}: {offset + size - near.size} bytes past the end of {near.label} ({near.size} bytes)"
+        return LaneFault(FaultKind.OUT_OF_BOUNDS, message, position, address, near.label, offset)
+
+    def _nearest(self, address: int) -> Allocation | None:
+        place = bisect_right(self._starts, address) - 1
+        return self._allocations[self._starts[place]] if place >= 0 else None
+
+
+def _lazy_map(size_bytes: int) -> mmap.mmap:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    return mmap.mmap(-1, size_bytes, flags=flags)

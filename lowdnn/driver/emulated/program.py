@@ -1,0 +1,176 @@
+"""PTX text -> what a machine runs: layout of variables, generated code, and the steps of the scheduler. Cached by text."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from .barriers import BarrierOp
+from .batch import LOCAL_START, SHARED_START
+from .faults import Dim3
+from .flow import Block, Flow, build_flow
+from .generator import Layout, Program, check_variables, generate
+from .instructions.table import TABLE
+from .instructions.control import barrier_operation
+from .inlining import inlined
+from .ir import FunctionIR, Imm, ModuleIR, Reg, Variable
+from .namespace import base_namespace
+from .ptx import parse_module
+from .scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, Step
+from .scheduler import TABLE as TABLE_END
+
+_ENDS = {"bra": BRANCH, "brx": TABLE_END, "ret": EXIT, "exit": EXIT, "trap": TRAP, "bar": BARRIER, "barrier": BARRIER}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel parameter: offset, size and alignment in bytes within the parameter block."""
+
+    name: str
+    offset: int
+    size: int
+    align: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel, independent of where module variables lie."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    static_shared_bytes: int
+    local_bytes: int
+    max_threads: int
+    required_block: Dim3 | None
+    flow: Flow
+    program: Program
+    ptx_lines: tuple[str, ...]
+
+    def steps(self, addresses: Mapping[str, int]) -> tuple[Step, ...]:
+        """The blocks as functions, with the addresses of module variables bound."""
+        names = base_namespace()
+        names.update(self.program.constants)
+        for symbol, name in self.program.symbols.items():
+            names[name] = np.uint64(addresses[symbol])
+        exec(self.program.code, names)
+        slots = {name: slot for slot, name in enumerate(self.program.registers)}
+        return tuple(_step(block, names[f"b{block.index}"], slots) for block in self.flow.blocks)
+
+
+def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Compiled]]:
+    """Raises ``RefusedPtx``."""
+    return _compile(hashlib.sha256(ptx.encode()).digest(), _Text(ptx))
+
+
+class _Text:
+    """PTX text as a cache argument that is never compared: its digest stands beside it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Text)
+
+
+@lru_cache(maxsize=256)
+def _compile(digest: bytes, ptx: _Text) -> tuple[ModuleIR, dict[str, Compiled]]:
+    ir = parse_module(ptx.text)
+    return ir, {name: _kernel(f, ir) for name, f in ir.functions.items() if f.is_entry}
+
+
+def _kernel(function: FunctionIR, ir: ModuleIR) -> Compiled:
+    function = inlined(function, ir)
+    variables = [*ir.variables.values(), *function.variables.values()]
+    parameters = _parameters(function.parameters)
+    shared, shared_bytes = _shared_layout(variables)
+    local, local_bytes = _offsets([v for v in variables if v.space in ("local", "param")], LOCAL_START)
+    layout = Layout({p.name: p.offset for p in parameters}, shared, local)
+    flow = build_flow(function, TABLE)
+    program = generate(function, flow, TABLE, layout)
+    check_variables(function, ir.variables, program.symbols)
+    required = function.directives.get("reqntid")
+    limit = required or function.directives.get("maxntid") or ()
+    return Compiled(
+        function.name,
+        parameters,
+        shared_bytes,
+        local_bytes,
+        int(np.prod(limit)) if limit else 0,
+        _extents(required) if required else None,
+        flow,
+        program,
+        tuple(ir.lines),
+    )
+
+
+def _step(block: Block, function: object, slots: Mapping[str, int]) -> Step:
+    end = block.end
+    kind = GO if end is None or (end.opcode == "bra" and end.predicate is None) else _ENDS[end.opcode]
+    jump = block.targets[0] if kind == GO and end is not None else block.next
+    mask: int | None = None
+    if isinstance(block.mask, Imm):
+        mask = block.mask.value & 0xFFFFFFFF
+    elif isinstance(block.mask, Reg):
+        mask = ~slots[block.mask.name]
+    barrier: BarrierOp | None = None
+    if kind == BARRIER and end is not None:
+        barrier, target = barrier_operation(end)
+        barrier = replace(barrier, slot=slots.get(target.name, -1) if target is not None else -1)
+    return Step(
+        block.index,
+        function,  # type: ignore[arg-type]
+        tuple(sorted(slots[name] for name in block.reads if name in slots)),
+        tuple(sorted(slots[name] for name in block.writes if name in slots)),
+        kind,
+        jump,
+        block.targets,
+        block.line,
+        mask,
+        barrier,
+        block.spins,
+        end.line if end is not None else block.line,
+    )
+
+
+def _parameters(variables: list[Variable]) -> tuple[Parameter, ...]:
+    parameters = []
+    offset = 0
+    for variable in variables:
+        offset = -(-offset // variable.align) * variable.align
+        parameters.append(Parameter(variable.name, offset, variable.size or 0, variable.align))
+        offset += variable.size or 0
+    return tuple(parameters)
+
+
+def _shared_layout(variables: list[Variable]) -> tuple[dict[str, int], int]:
+    """Static arrays first, then the dynamic ones, all at one offset; the size is that up to the dynamic ones."""
+    shared = [v for v in variables if v.space == "shared"]
+    layout, size = _offsets([v for v in shared if v.size is not None], SHARED_START)
+    dynamic = [v for v in shared if v.size is None]
+    if dynamic:
+        align = max(v.align for v in dynamic)
+        size = -(-(SHARED_START + size) // align) * align - SHARED_START
+        layout.update({v.name: SHARED_START + size for v in dynamic})
+    return layout, size
+
+
+def _offsets(variables: list[Variable], start: int) -> tuple[dict[str, int], int]:
+    layout = {}
+    offset = start
+    for variable in variables:
+        offset = -(-offset // variable.align) * variable.align
+        layout[variable.name] = offset
+        offset += variable.size or 0
+    return layout, offset - start
+
+
+def _extents(values: tuple[int, ...]) -> Dim3:
+    x, y, z = (*values, 1, 1)[:3]
+    return x, y, z

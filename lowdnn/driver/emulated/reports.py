@@ -1,0 +1,55 @@
+"""From an exception in a block of generated code to a report: PTX line, block, thread, address."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from .batch import Batch
+from .faults import EmulationFault, FaultReport, LaneFault
+from .generator import filename_of
+from .program import Compiled
+from .scheduler import BlockFault
+
+
+def fault_of(fault: BlockFault, compiled: Compiled, batch: Batch) -> EmulationFault | BaseException:
+    """The fault to raise for what happened in a block; an exception that is no fault of the kernel comes back as it is."""
+    line = _ptx_line(fault, compiled)
+    cause = fault.cause
+    if not isinstance(cause, LaneFault):
+        cause.add_note(f"while emulating {compiled.name}, PTX line {line}: {_text(compiled, line)}")
+        return cause
+    block = thread = warp = lane = None
+    if cause.position is not None:
+        lanes = fault.group.lanes
+        block, thread, warp, lane = batch.place(int(lanes[min(cause.position, lanes.size - 1)]))
+    return EmulationFault(
+        FaultReport(
+            cause.kind,
+            cause.message,
+            compiled.name,
+            line,
+            _text(compiled, line),
+            block,
+            thread,
+            warp,
+            lane,
+            cause.address,
+            cause.buffer,
+            cause.buffer_offset,
+        )
+    )
+
+
+def _ptx_line(fault: BlockFault, compiled: Compiled) -> int:
+    name = filename_of(compiled.name)
+    trace: TracebackType | None = fault.cause.__traceback__
+    found = 0
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == name:
+            found = trace.tb_lineno
+        trace = trace.tb_next
+    return compiled.program.lines[found - 1] if found else fault.step.end_line
+
+
+def _text(compiled: Compiled, line: int) -> str:
+    return compiled.ptx_lines[line - 1].strip() if 0 < line <= len(compiled.ptx_lines) else ""

@@ -1,0 +1,315 @@
+"""Runs the blocks of a kernel over a batch until every lane has exited.
+
+Groups of lanes wait in ``ready`` by unit and block; the earliest block of a unit goes first, so that lanes which went different
+ways meet again. A group that comes to a member mask, a barrier or a spinning back edge is set aside until others have moved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .barriers import BarrierOp, Barriers, Released
+from .batch import WARP, Batch, Group, merge_into
+from .faults import FaultKind, LaneFault
+from .memory import Array
+from .policy import Policy
+
+BlockFunction = Callable[[Group, list[Any]], Any]
+
+#: How a block ends.
+GO, BRANCH, TABLE, EXIT, TRAP, BARRIER = range(6)
+
+_FULL = 0xFFFFFFFF
+#: How often spinning lanes may look again although nobody has stored anything (a loop that reads volatile data is no deadlock).
+_PATIENCE = 20_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """A block ready to run. ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it."""
+
+    index: int
+    function: BlockFunction
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    end: int
+    next: int
+    targets: tuple[int, ...]
+    line: int
+    mask: int | None = None
+    barrier: BarrierOp | None = None
+    spins: bool = False
+    end_line: int = 0
+
+
+@dataclass(frozen=True)
+class Spinning:
+    """Lanes that go round a waiting loop; ``stores`` is the batch's count when they were set aside."""
+
+    block: int
+    lanes: Array
+    stores: int
+
+
+class BlockFault(Exception):
+    """Any exception of a block function, with the group that ran it."""
+
+    def __init__(self, cause: BaseException, group: Group, step: Step) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.group = group
+        self.step = step
+
+
+class Scheduler:
+    """One run of a batch. ``deadline`` is a ``time.monotonic`` value."""
+
+    def __init__(self, batch: Batch, steps: Sequence[Step], policy: Policy, deadline: float) -> None:
+        self.batch = batch
+        self.steps = steps
+        self.barriers = Barriers(batch)
+        self.unit_of, units = policy.units(batch)
+        self.ready: list[dict[int, list[Array]]] = [{} for _ in range(units)]
+        self.picker = policy.picker()
+        self.parked: dict[int, list[Array]] = {}
+        self.spinning: list[Spinning] = []
+        self.deadline = deadline
+        self._work: list[Any] = [None] * len(batch.registers)
+        self._rounds = 0
+        self._patience = _PATIENCE
+
+    def run(self) -> None:
+        """Raises ``BlockFault`` for what a block does wrong and ``LaneFault`` for a deadlock or a timeout."""
+        self._push(0, self.batch.lanes[self.batch.alive])
+        while True:
+            units = [unit for unit, queue in enumerate(self.ready) if queue]
+            if units:
+                self._run_unit(self.ready[self.picker.pick(units)])
+            elif not self._wake():
+                break
+        if self.parked or self.barriers.waiting or self.spinning:
+            raise LaneFault(FaultKind.DEADLOCK, self._deadlock())
+
+    # -- one unit ---------------------------------------------------------------------------------------------------
+    def _run_unit(self, queue: dict[int, list[Array]]) -> None:
+        while queue:
+            block = min(queue)
+            self._run_group(queue, block, self._group(queue.pop(block)))
+
+    def _run_group(self, queue: dict[int, list[Array]], block: int, group: Group) -> None:
+        """Runs a group on while it stays whole and no other group is behind it."""
+        steps = self.steps
+        while True:
+            step = steps[block]
+            if step.mask is not None and group.index is not None:
+                gathered = self._gather(step, group)
+                if gathered is None:
+                    return
+                group = gathered
+            result = self._execute(step, group)
+            end = step.end
+            if end == GO:
+                block = step.next
+            elif end == BRANCH:
+                going = self._branch(step, group, result)
+                if going < 0:
+                    return
+                block = going
+            else:
+                going = self._end(step, group, result)
+                if going < 0:
+                    return
+                block = going
+            if queue and block >= min(queue):
+                self._push(block, group.lanes)
+                return
+
+    def _execute(self, step: Step, group: Group) -> Any:
+        self._rounds += 1
+        if not self._rounds & 0xFF and time.monotonic() > self.deadline:
+            raise BlockFault(LaneFault(FaultKind.TIMEOUT, "the launch ran out of time"), group, step)
+        registers = self.batch.registers
+        try:
+            if group.index is None:
+                return step.function(group, registers)
+            return self._execute_part(step, group, registers)
+        except Exception as cause:
+            raise BlockFault(cause, group, step) from cause
+
+    def _execute_part(self, step: Step, group: Group, registers: list[Any]) -> Any:
+        """Gathers the block's registers, runs the same code on them, and scatters what it wrote."""
+        work, index = self._work, group.index
+        for slot in step.reads:
+            value = registers[slot]
+            work[slot] = value[index] if value.__class__ is np.ndarray and value.ndim else value
+        result = step.function(group, work)
+        for slot in step.writes:
+            merge_into(registers, slot, work[slot], group)
+        for slot in step.reads:
+            work[slot] = None
+        return result
+
+    # -- ends of blocks ---------------------------------------------------------------------------------------------
+    def _branch(self, step: Step, group: Group, taken: Any) -> int:
+        """The block where the whole group goes, or -1 after it has been split or set aside."""
+        target = step.targets[0]
+        if taken.ndim == 0:
+            count = group.count if taken else 0
+        else:
+            count = int(np.count_nonzero(taken))
+        if count == 0:
+            return step.next
+        backward = step.spins and target <= step.index
+        if count == group.count:
+            if backward:
+                self.spinning.append(Spinning(target, group.lanes, self.batch.stores))
+                return -1
+            return target
+        lanes = group.lanes
+        if backward:
+            self.spinning.append(Spinning(target, lanes[taken], self.batch.stores))
+        else:
+            self._push(target, lanes[taken])
+        self._push(step.next, lanes[~taken])
+        return -1
+
+    def _end(self, step: Step, group: Group, result: Any) -> int:
+        if step.end == TABLE:
+            return self._table(step, group, result)
+        if step.end == EXIT:
+            self.batch.alive[group.lanes] = False
+            self._release(self.barriers.lanes_exited())
+            if self.parked:
+                self._unpark()
+            return -1
+        if step.end == TRAP:
+            raise BlockFault(LaneFault(FaultKind.TRAP, "the kernel trapped", 0), group, step)
+        return self._barrier(step, group, result)
+
+    def _table(self, step: Step, group: Group, choice: Any) -> int:
+        if choice.ndim == 0:
+            if int(choice) >= len(step.targets):
+                raise BlockFault(LaneFault(FaultKind.OUT_OF_BOUNDS, "brx.idx: index past its table", 0), group, step)
+            return step.targets[int(choice)]
+        for value in np.unique(choice):
+            if int(value) >= len(step.targets):
+                position = int(np.argmax(choice == value))
+                raise BlockFault(LaneFault(FaultKind.OUT_OF_BOUNDS, "brx.idx: index past its table", position), group, step)
+            self._push(step.targets[int(value)], group.lanes[choice == value])
+        return -1
+
+    def _barrier(self, step: Step, group: Group, operands: Any) -> int:
+        operation = step.barrier
+        if operation is None:
+            return step.next
+        simple = group.index is None and operation.kind == "sync" and operands[1] is None
+        if simple and operands[0].ndim == 0 and not self.barriers.waiting and int(operands[0]) < 16:
+            return step.next
+        try:
+            self._release(self.barriers.arrive(group, operation, operands, step.next, step.end_line))
+        except LaneFault as cause:
+            raise BlockFault(cause, group, step) from cause
+        return -1
+
+    def _release(self, released: list[Released]) -> None:
+        for one in released:
+            if one.result is not None and one.waiting.operation.slot >= 0:
+                merge_into(self.batch.registers, one.waiting.operation.slot, one.result, self._group([one.lanes]))
+            self._push(one.waiting.next, one.lanes)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+    def _gather(self, step: Step, group: Group) -> Group | None:
+        """The lanes whose member mask is complete, or None; the rest is parked at the block."""
+        batch = self.batch
+        parked = self.parked.pop(step.index, None)
+        if parked is not None:
+            group = self._group([group.lanes, *parked])
+            if group.index is None:
+                return group
+        lanes = group.lanes
+        here = np.zeros(batch.lane_count, dtype=np.bool_)
+        here[lanes] = True
+        bits = _lane_bits(here)
+        mask = self._mask(step, lanes)
+        warps = lanes // WARP
+        wanted = mask & _lane_bits(batch.alive)[warps]
+        complete = (bits[warps] & wanted) == wanted
+        if complete.all():
+            return group
+        self.parked[step.index] = [lanes[~complete]]
+        return self._group([lanes[complete]]) if complete.any() else None
+
+    def _mask(self, step: Step, lanes: Array) -> Any:
+        if step.mask is None or step.mask >= 0:
+            return np.int64(_FULL if step.mask is None else step.mask)
+        value = self.batch.registers[~step.mask]
+        return (value[lanes] if value.ndim else value).view(np.uint32).astype(np.int64)
+
+    def _unpark(self) -> None:
+        """Exited lanes are no longer waited for: parked ones try again."""
+        parked, self.parked = self.parked, {}
+        for block, parts in parked.items():
+            for lanes in parts:
+                self._push(block, lanes)
+
+    def _wake(self) -> bool:
+        """Nothing is ready: lets spinning lanes look again if somebody has stored since, or has gone round less often."""
+        if not self.spinning:
+            return False
+        stores = self.batch.stores
+        moved = any(one.stores != stores for one in self.spinning)
+        self._patience = _PATIENCE if moved else self._patience - 1
+        if self._patience <= 0:
+            return False
+        spinning, self.spinning = self.spinning, []
+        for one in spinning:
+            self._push(one.block, one.lanes)
+        return True
+
+    def _push(self, block: int, lanes: Array) -> None:
+        if self.unit_of is None:
+            self.ready[0].setdefault(block, []).append(lanes)
+            return
+        units = self.unit_of[lanes]
+        first = int(units[0])
+        if (units == first).all():
+            self.ready[first].setdefault(block, []).append(lanes)
+            return
+        for unit in np.unique(units):
+            self.ready[int(unit)].setdefault(block, []).append(lanes[units == unit])
+
+    def _group(self, parts: list[Array]) -> Group:
+        lanes = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
+        if lanes.size == self.batch.lane_count:
+            return Group(self.batch, None)
+        first, last = int(lanes[0]), int(lanes[-1])
+        if last - first + 1 == lanes.size:
+            return Group(self.batch, slice(first, last + 1))
+        return Group(self.batch, lanes)
+
+    # -- report -------------------------------------------------------------------------------------------------------
+    def _deadlock(self) -> str:
+        places = [(f"at barrier {w.number}", w.line, w.lanes) for w in self.barriers.waiting]
+        for block, parts in self.parked.items():
+            places += [("for other lanes of the warp", self.steps[block].line, lanes) for lanes in parts]
+        places += [("for a value that nobody stores", self.steps[s.block].line, s.lanes) for s in self.spinning]
+        return "nothing can run: " + "; ".join(self._waiting_place(*place) for place in places)
+
+    def _waiting_place(self, what: str, line: int, lanes: Array) -> str:
+        block, thread, warp, _ = self.batch.place(int(lanes[0]))
+        warps = np.unique(lanes // WARP).size
+        return (
+            f"{lanes.size} threads of {warps} warps wait {what} (PTX line {line}), "
+            f"the first is thread {thread} of block {block} in warp {warp}"
+        )
+
+
+def _lane_bits(flags: Array) -> Array:
+    """bool over the batch -> one 32-bit mask per warp (as int64)."""
+    packed = np.packbits(flags.reshape(-1, WARP), axis=1, bitorder="little")
+    return packed.view(np.uint32).reshape(-1).astype(np.int64)

@@ -1,0 +1,158 @@
+"""Matrix fragments and products (PTX ISA, "Warp-level Matrix Instructions": mma, ldmatrix, stmatrix, movmatrix).
+
+Fragments are [warps, 32, registers]. One rule covers every ``mma`` shape of 8 columns: with g = lane / 4, t = lane % 4
+and e elements in a register (32 / element bits, 1 for f64),
+
+    A register r, element j: row g + 8 * (r % (m / 8)), column 4 * e * (r / (m / 8)) + e * t + j
+    B register r, element j: row 4 * e * r + e * t + j, column g
+    C and D element i:       row g + 8 * (i / 2),       column 2 * t + i % 2
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from lowdnn.driver.emulated.values.formats import decode, encode
+from lowdnn.driver.emulated.values.packed import Lanes, elements, joined
+from lowdnn.status import NotSupportedError
+
+_GROUPS, _THREADS, _COLUMNS = 8, 4, 8
+_TF32_BITS = np.uint32(0xFFFFE000)
+_ELEMENT_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "f64": 64}
+_SHAPES: dict[str, frozenset[tuple[int, int]]] = {
+    "f16": frozenset({(16, 8), (16, 16)}),
+    "bf16": frozenset({(16, 8), (16, 16)}),
+    "tf32": frozenset({(16, 4), (16, 8)}),
+    "e4m3": frozenset({(16, 16), (16, 32)}),
+    "e5m2": frozenset({(16, 16), (16, 32)}),
+    "s8": frozenset({(8, 16), (16, 16), (16, 32)}),
+    "u8": frozenset({(8, 16), (16, 16), (16, 32)}),
+    "s4": frozenset({(8, 32), (16, 32), (16, 64)}),
+    "u4": frozenset({(8, 32), (16, 32), (16, 64)}),
+    "f64": frozenset({(8, 4), (16, 4), (16, 8), (16, 16)}),
+}
+
+Product = Callable[[Lanes, Lanes, Lanes], Lanes]
+
+
+def matrix_product(shape: str, a: str, b: str, c: str, d: str, satfinite: bool = False) -> Product:
+    """``mma.sync.aligned.shape.row.col{.satfinite}.d.a.b.c``: the function of fragments D = A @ B + C.
+
+    A and B are uint32 registers (float64 for f64); C and D are float32, int32, float64 or, for f16, uint32 pairs. Float
+    products are exact and summed in float32 (float64 for f64), so small integers give exact results; hardware's own
+    alignment and truncation of the sum is not reproduced. Integer sums wrap, with ``satfinite`` they clamp to int32.
+    Raises NotSupportedError for a shape that the type does not have.
+    """
+    rows, depth = _dimensions(shape, a)
+    accumulate = _accumulator(d, satfinite)
+
+    def product(a_registers: Lanes, b_registers: Lanes, c_registers: Lanes) -> Lanes:
+        left = _numbers(_a_rows(a_registers, rows), a).reshape(-1, rows, depth)
+        right = _numbers(_b_columns(b_registers), b).reshape(-1, _COLUMNS, depth).transpose(0, 2, 1)
+        total = accumulate(_c_fragment(np.matmul(left, right)), _loaded(c_registers, c))
+        return _stored(total, d)
+
+    return product
+
+
+def matrix_row_addresses(addresses: Lanes, matrices: int) -> Lanes:
+    """``ldmatrix``/``stmatrix``: [warps, 32] lane addresses as [warps, matrices, 8] addresses of 16-byte rows."""
+    return addresses[:, : 8 * matrices].reshape(-1, matrices, 8)
+
+
+def matrices_to_lanes(matrices: Lanes, transposed: bool = False) -> Lanes:
+    """``ldmatrix``: [warps, matrices, 8, 8] uint16 as registers [warps, 32, matrices] uint32.
+
+    Lane 4g + t receives elements 2t and 2t + 1 of row g, of column g with ``.trans``.
+    """
+    warps, count = matrices.shape[:2]
+    upright = matrices.transpose(0, 1, 3, 2) if transposed else matrices
+    rows = joined(np.ascontiguousarray(upright).reshape(warps, count, 32, 2))
+    return rows.transpose(0, 2, 1)
+
+
+def lanes_to_matrices(registers: Lanes, transposed: bool = False) -> Lanes:
+    """``stmatrix``: registers [warps, 32, matrices] uint32 as [warps, matrices, 8, 8] uint16, the inverse."""
+    warps, _, count = registers.shape
+    upright = elements(registers.transpose(0, 2, 1), np.uint16).reshape(warps, count, 8, 8)
+    return upright.transpose(0, 1, 3, 2) if transposed else upright
+
+
+def transpose_fragment(registers: Lanes) -> Lanes:
+    """``movmatrix.trans``: [warps, 32, 1] registers of one 8x8 matrix as those of its transpose."""
+    return matrices_to_lanes(lanes_to_matrices(registers), transposed=True)
+
+
+def _dimensions(shape: str, element: str) -> tuple[int, int]:
+    match = re.fullmatch(r"m(\d+)n8k(\d+)", shape)
+    dimensions = (int(match[1]), int(match[2])) if match else (0, 0)
+    if dimensions not in _SHAPES.get(element, frozenset()):
+        raise NotSupportedError.at("mma.shape", expected=f"a shape of the PTX ISA for {element}", got=shape)
+    return dimensions
+
+
+def _a_rows(registers: Lanes, rows: int) -> Lanes:
+    """A fragments [warps, 32, registers] as whole rows of A, still packed: [warps, rows / 8, 8, registers a row, 4]."""
+    halves = rows // _GROUPS
+    split = registers.reshape(registers.shape[0], _GROUPS, _THREADS, registers.shape[2] // halves, halves)
+    return np.ascontiguousarray(split.transpose(0, 4, 1, 3, 2))
+
+
+def _b_columns(registers: Lanes) -> Lanes:
+    """B fragments [warps, 32, registers] as whole columns of B, still packed: [warps, 8, registers, 4]."""
+    split = registers.reshape(registers.shape[0], _COLUMNS, _THREADS, registers.shape[2])
+    return np.ascontiguousarray(split.transpose(0, 1, 3, 2))
+
+
+def _numbers(registers: Lanes, element: str) -> Lanes:
+    """Registers [...] as numbers [..., e]: float64 for f64, else float32, exact for every type."""
+    if element == "f64":
+        return registers[..., None]
+    if element == "tf32":
+        return (registers & _TF32_BITS).view(np.float32)[..., None]
+    if element in ("s4", "u4"):
+        return _nibbles(registers, signed=element == "s4")
+    if element in ("s8", "u8"):
+        return elements(registers, np.int8 if element == "s8" else np.uint8).astype(np.float32)
+    return decode(elements(registers, np.uint16 if _ELEMENT_BITS[element] == 16 else np.uint8), element)
+
+
+def _nibbles(registers: Lanes, signed: bool) -> Lanes:
+    shifts = np.arange(28, -4, -4, dtype=np.uint32)
+    top = registers[..., None] << shifts
+    return ((top.view(np.int32) if signed else top) >> top.dtype.type(28)).astype(np.float32)
+
+
+def _loaded(registers: Lanes, element: str) -> Lanes:
+    """C registers as [warps, 32, elements]."""
+    if element != "f16":
+        return registers
+    halves = elements(registers, np.uint16)
+    return decode(halves.reshape(*halves.shape[:2], -1), element)
+
+
+def _accumulator(element: str, satfinite: bool) -> Callable[[Lanes, Lanes], Lanes]:
+    if element != "s32":
+        return np.add
+    limits = np.iinfo(np.int32)
+    if satfinite:
+        return lambda product, c: np.clip(product.astype(np.int64) + c, limits.min, limits.max).astype(np.int32)
+    return lambda product, c: product.astype(np.int32) + c
+
+
+def _c_fragment(matrix: Lanes) -> Lanes:
+    """[warps, rows, 8] as elements [warps, 32, rows / 4]; pairs of neighbours travel as one complex number."""
+    warps, rows = matrix.shape[:2]
+    pairs = matrix.view(np.complex64 if matrix.dtype == np.float32 else np.complex128)
+    split = pairs.reshape(warps, rows // _GROUPS, 32)
+    return np.ascontiguousarray(split.transpose(0, 2, 1)).view(matrix.dtype)
+
+
+def _stored(values: Lanes, element: str) -> Lanes:
+    """D elements [warps, 32, n] as registers."""
+    if element != "f16":
+        return values
+    return joined(encode(values.reshape(*values.shape[:2], -1, 2), element))
