@@ -111,7 +111,7 @@ class LowdnnError(Exception):
         self.detail = detail
 
     @classmethod
-    def at(cls, where: str, *, expected: str, got: object, hint: str = "") -> LowdnnError:
+    def at(cls, where: str, *, expected: object, got: object, hint: str = "") -> LowdnnError:
         """The error in the library's message form; ``where`` is ``object.field``."""
         return cls(f"{where}: expected {expected}, got {got}" + (f"; {hint}" if hint else ""))
 

@@ -128,6 +128,9 @@ class Driver(Protocol):
     #: ``"cuda"`` or ``"emulated"``: for reports only, never to branch on.
     kind: str
 
+    #: DLPack's device type of this driver's memory: 2 (kDLCUDA), or 12 (kDLExtDev) where only the driver can read it.
+    dlpack_device_type: int
+
     # -- device ---------------------------------------------------------------------------------------------
     def init(self) -> None:
         """cuInit. Idempotent. Nothing touches the driver before it."""

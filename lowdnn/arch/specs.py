@@ -1,0 +1,108 @@
+"""Frozen facts per compute capability; no logic beyond picking one.
+
+Rates are dense peaks per multiprocessor and clock, from the vendor's architecture papers; bandwidths are what a copy
+kernel reaches (read plus written). They feed the cost model, which needs shares of a peak and not exact times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from lowdnn.plan import MathUnit
+from lowdnn.status import ArchMismatchError
+
+
+@dataclass(frozen=True)
+class ArchSpec:
+    """One kind of device.
+
+    name: ``sm_90a``.  compute_capability: (major, minor).  clock_hz: sustained clock under load.
+    flops_per_clock: operations (FMA = 2) per multiprocessor and clock of each math unit.
+    shared_bytes_per_block: the opt-in limit.  copy_bytes_per_s: device memory, read plus written.
+    launch_overhead_s: from one kernel's end to the next one's start in a stream.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    sm_count: int
+    clock_hz: float
+    flops_per_clock: Mapping[MathUnit, int]
+    copy_bytes_per_s: float
+    l2_bytes: int
+    shared_bytes_per_block: int
+    shared_bytes_per_sm: int
+    threads_per_sm: int
+    registers_per_sm: int = 65536
+    launch_overhead_s: float = 2e-6
+
+    def rate(self, unit: MathUnit) -> float:
+        """Peak operations per second of the whole device in one unit."""
+        return self.flops_per_clock[unit] * self.sm_count * self.clock_hz
+
+    def with_sm_count(self, sm_count: int) -> ArchSpec:
+        """The same device with part of its multiprocessors (SM carve-out, or a smaller model of the family)."""
+        return replace(self, sm_count=sm_count)
+
+
+SM_80 = ArchSpec(
+    name="sm_80",
+    compute_capability=(8, 0),
+    sm_count=108,
+    clock_hz=1.35e9,
+    flops_per_clock={
+        MathUnit.NONE: 128,
+        MathUnit.FMA_F32: 128,
+        MathUnit.FMA_F64: 128,
+        MathUnit.MMA_F16: 2048,
+        MathUnit.MMA_TF32: 1024,
+        MathUnit.MMA_INT8: 4096,
+    },
+    copy_bytes_per_s=1.8e12,
+    l2_bytes=40 << 20,
+    shared_bytes_per_block=163 << 10,
+    shared_bytes_per_sm=164 << 10,
+    threads_per_sm=2048,
+)
+
+SM_90A = ArchSpec(
+    name="sm_90a",
+    compute_capability=(9, 0),
+    sm_count=132,
+    clock_hz=1.6e9,
+    flops_per_clock={
+        MathUnit.NONE: 256,
+        MathUnit.FMA_F32: 256,
+        MathUnit.FMA_F64: 256,
+        MathUnit.MMA_F16: 4096,
+        MathUnit.MMA_TF32: 2048,
+        MathUnit.MMA_INT8: 8192,
+    },
+    copy_bytes_per_s=4.3e12,
+    l2_bytes=60 << 20,
+    shared_bytes_per_block=227 << 10,
+    shared_bytes_per_sm=228 << 10,
+    threads_per_sm=2048,
+)
+
+#: Oldest first.
+SPECS: tuple[ArchSpec, ...] = (SM_80, SM_90A)
+
+
+def spec_for(major: int, minor: int) -> ArchSpec:
+    """The facts for a compute capability: the newest entry that is not newer than it.
+
+    Raises ArchMismatchError below 8.0.
+    """
+    fitting = [spec for spec in SPECS if spec.compute_capability <= (major, minor)]
+    if not fitting:
+        raise ArchMismatchError.at("device.compute_capability", expected="8.0 or newer", got=f"{major}.{minor}")
+    return fitting[-1]
+
+
+def spec_named(name: str) -> ArchSpec:
+    """The facts of ``sm_80`` or ``sm_90a``; raises ArchMismatchError for another name."""
+    for spec in SPECS:
+        if spec.name == name:
+            return spec
+    raise ArchMismatchError.at("arch", expected="one of " + ", ".join(spec.name for spec in SPECS), got=repr(name))

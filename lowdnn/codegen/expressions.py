@@ -1,0 +1,119 @@
+"""The CUDA expression of every pointwise mode: a fused mode is one row of this table.
+
+An expression is written over operand names ``{x} {b} {t} {dy}`` (``{t}`` is a condition), names of parameters, ``{T}``
+(the arithmetic type) and, for GEN_INDEX, ``{index}``. Functions are the compiler's own overloads for f32 and f64, or
+stand in ``engines/include/pointwise.cuh``. Formulas: ``lowdnn/ops/pointwise.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lowdnn.enums import PointwiseMode
+
+_SQRT_1_2 = "{T}(0.70710678118654752440)"
+_SQRT_2_PI = "{T}(0.79788456080286535588)"
+_CUBIC = "{T}(0.044715)"
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One mode.
+
+    real: the text for f32 and f64.  integer: the text for i32 and i64; empty where integers are computed in f64 and
+    rounded to the nearest.  parameters: fields of ``Pointwise`` that the text names.
+    """
+
+    real: str
+    integer: str = ""
+    parameters: tuple[str, ...] = ()
+
+
+def expression(mode: PointwiseMode) -> Expression:
+    """The row of ``mode``."""
+    return _TABLE[mode]
+
+
+def _same(text: str) -> Expression:
+    """One text for real and integer arithmetic."""
+    return Expression(text, text)
+
+
+_SIGMOID = "({T}(1) / ({T}(1) + exp(-{x})))"
+_SWISH_GATE = "({T}(1) / ({T}(1) + exp(-{swish_beta} * {x})))"
+_GELU_GATE = f"({{T}}(0.5) * ({{T}}(1) + erf({{x}} * {_SQRT_1_2})))"
+_TANH_INNER = f"tanh({_SQRT_2_PI} * ({{x}} + {_CUBIC} * {{x}} * {{x}} * {{x}}))"
+_RELU_PARAMETERS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope")
+
+_M = PointwiseMode
+_TABLE: Mapping[PointwiseMode, Expression] = {
+    _M.ADD: _same("{x} + {b}"),
+    _M.SUB: _same("{x} - {b}"),
+    _M.MUL: _same("{x} * {b}"),
+    _M.DIV: Expression("{x} / {b}", "divide({x}, {b})"),
+    _M.ADD_SQUARE: _same("{x} + {b} * {b}"),
+    _M.MIN: _same("minimum({x}, {b})"),
+    _M.MAX: _same("maximum({x}, {b})"),
+    _M.POW: Expression("pow({x}, {b})"),
+    _M.ATAN2: Expression("atan2({x}, {b})"),
+    _M.MOD: Expression("fmod({x}, {b})", "modulo({x}, {b})"),
+    _M.FLOOR_MOD: _same("floor_modulo({x}, {b})"),
+    _M.ABS: Expression("fabs({x})", "({x} < 0 ? -{x} : {x})"),
+    _M.CEIL: Expression("ceil({x})", "{x}"),
+    _M.FLOOR: Expression("floor({x})", "{x}"),
+    _M.COS: Expression("cos({x})"),
+    _M.EXP: Expression("exp({x})"),
+    _M.LOG: Expression("log({x})"),
+    _M.NEG: _same("-{x}"),
+    _M.RSQRT: Expression("rsqrt({x})"),
+    _M.SIN: Expression("sin({x})"),
+    _M.SQRT: Expression("sqrt({x})"),
+    _M.TAN: Expression("tan({x})"),
+    _M.ERF: Expression("erf({x})"),
+    _M.IDENTITY: _same("{x}"),
+    _M.RECIPROCAL: Expression("{T}(1) / {x}", "divide({T}(1), {x})"),
+    _M.RELU_FWD: Expression(
+        "clipped_relu({x}, {relu_lower_clip}, {relu_upper_clip}, {relu_lower_clip_slope})", parameters=_RELU_PARAMETERS
+    ),
+    _M.TANH_FWD: Expression("tanh({x})"),
+    _M.SIGMOID_FWD: Expression(_SIGMOID),
+    _M.ELU_FWD: Expression("({x} > {T}(0) ? {x} : {elu_alpha} * expm1({x}))", parameters=("elu_alpha",)),
+    _M.GELU_FWD: Expression(f"{{x}} * {_GELU_GATE}"),
+    _M.SOFTPLUS_FWD: Expression(
+        "(maximum({softplus_beta} * {x}, {T}(0)) + log1p(exp(-fabs({softplus_beta} * {x})))) / {softplus_beta}",
+        parameters=("softplus_beta",),
+    ),
+    _M.SWISH_FWD: Expression("{x} / ({T}(1) + exp(-{swish_beta} * {x}))", parameters=("swish_beta",)),
+    _M.GELU_APPROX_TANH_FWD: Expression(f"{{T}}(0.5) * {{x}} * ({{T}}(1) + {_TANH_INNER})"),
+    _M.RELU_BWD: Expression(
+        "clipped_relu_gradient({dy}, {x}, {relu_lower_clip}, {relu_upper_clip}, {relu_lower_clip_slope})",
+        parameters=_RELU_PARAMETERS,
+    ),
+    _M.TANH_BWD: Expression("{dy} * ({T}(1) - tanh({x}) * tanh({x}))"),
+    _M.SIGMOID_BWD: Expression(f"{{dy}} * {_SIGMOID} * ({{T}}(1) - {_SIGMOID})"),
+    _M.ELU_BWD: Expression("({x} > {T}(0) ? {dy} : {dy} * {elu_alpha} * exp({x}))", parameters=("elu_alpha",)),
+    _M.GELU_BWD: Expression(
+        f"{{dy}} * ({_GELU_GATE} + {{x}} * {{T}}(0.39894228040143267794) * exp({{T}}(-0.5) * {{x}} * {{x}}))"
+    ),
+    _M.SOFTPLUS_BWD: Expression("{dy} / ({T}(1) + exp(-{softplus_beta} * {x}))", parameters=("softplus_beta",)),
+    _M.SWISH_BWD: Expression(
+        f"{{dy}} * {_SWISH_GATE} * ({{T}}(1) + {{swish_beta}} * {{x}} * ({{T}}(1) - {_SWISH_GATE}))",
+        parameters=("swish_beta",),
+    ),
+    _M.GELU_APPROX_TANH_BWD: Expression(
+        f"{{dy}} * {{T}}(0.5) * ({{T}}(1) + {_TANH_INNER} + {{x}} * ({{T}}(1) - {_TANH_INNER} * {_TANH_INNER})"
+        f" * {_SQRT_2_PI} * ({{T}}(1) + {{T}}(3) * {_CUBIC} * {{x}} * {{x}}))"
+    ),
+    _M.CMP_EQ: _same("{T}({x} == {b})"),
+    _M.CMP_NEQ: _same("{T}({x} != {b})"),
+    _M.CMP_GT: _same("{T}({x} > {b})"),
+    _M.CMP_GE: _same("{T}({x} >= {b})"),
+    _M.CMP_LT: _same("{T}({x} < {b})"),
+    _M.CMP_LE: _same("{T}({x} <= {b})"),
+    _M.LOGICAL_AND: _same("{T}({x} != {T}(0) && {b} != {T}(0))"),
+    _M.LOGICAL_OR: _same("{T}({x} != {T}(0) || {b} != {T}(0))"),
+    _M.LOGICAL_NOT: _same("{T}({x} == {T}(0))"),
+    _M.GEN_INDEX: _same("convert<{T}>({index})"),
+    _M.BINARY_SELECT: _same("({t} ? {x} : {b})"),
+}

@@ -1,0 +1,405 @@
+"""A pointwise DAG as the CUDA C++ text of one functor: the header ``generated.cuh`` that a kernel includes.
+
+The text holds structure only (operations, types, stride classes along the vector axis); strides, scalars, clips and
+constants are run-time fields of ``Functor::Args``, so that a new shape or constant is not a new kernel. Every tensor's
+value is rounded to its data type, stored or not. No name given by a user reaches the text.
+
+    struct Functor {
+      static constexpr int RANK;
+      typedef ... Accumulator;  // where the DAG has an anchor: the type of the value handed in, before its rounding
+      typedef ... Result;       // where the DAG has a result: the type in which it is handed back
+      struct Args;              // pointers, strides, scalars
+      struct Cursor;            // element offsets of one row: of all coordinates but the vector axis's
+      template <int V> struct Loaded;  // what was read for V elements
+      static Cursor cursor(const Args&, const i64 (&coordinate)[RANK]);
+      template <int V> static void load(const Args&, const Cursor&, i64 column, int valid, Loaded<V>& in);
+      template <int V> static void finish(const Args&, const Cursor&, i64 column, int valid, const Loaded<V>& in,
+                                          const Accumulator (&accumulator)[V], Result (&result)[V]);
+      template <int V> static void apply(const Args&, const Cursor&, i64 column, int valid,
+                                         const Accumulator (&accumulator)[V], Result (&result)[V]);
+    };
+
+``apply`` is ``load`` and then ``finish``, for the elements ``column .. column + V - 1`` along the vector axis, of which
+the first ``valid`` exist; ``column`` must be a multiple of V. A kernel that calls ``load`` for several groups before it
+finishes the first has more bytes in flight. ``accumulator`` and ``result`` are parameters only where the types exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from itertools import count
+from math import copysign, inf, isnan
+
+from lowdnn import dtypes
+from lowdnn.codegen.expressions import expression
+from lowdnn.codegen.space import IndexSpace, space_of
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.pointwise import PointwiseOperation, is_backward
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, Scalar, ScalarType, Struct, TensorPointer, TensorValue
+
+#: The greatest number of elements that one call of ``apply`` handles.
+MAX_VECTOR = 16
+
+_LARGEST_F32 = 3.4028234663852886e38
+_SCALAR_TYPES = {"f32": ScalarType.F32, "f64": ScalarType.F64, "i32": ScalarType.I32, "i64": ScalarType.I64}
+
+
+@dataclass(frozen=True)
+class Functor:
+    """The generated functor of one DAG.
+
+    text: ``generated.cuh``.  digest: 10 hex digits of the text, for kernel names.
+    arguments: the fields of ``Functor::Args`` in order.
+    vector: the greatest V at which every contiguous tensor is accessed in whole vectors of 16 bytes or V elements.
+    """
+
+    text: str
+    digest: str
+    arguments: Struct
+    vector: int
+
+
+def generate(
+    dag: PointwiseDag,
+    *,
+    accumulator: DataType | None,
+    vector_axis: int,
+    result: DataType | None = None,
+    space: IndexSpace | None = None,
+) -> Functor:
+    """The functor of ``dag``.
+
+    accumulator: the type in which the kernel hands in the anchor's value; None where the DAG has no anchor.
+    vector_axis: the axis (of ``space``) along which ``apply`` handles neighbouring elements.
+    result: the type in which ``dag.result`` is handed back; by default the one that its data type is computed in.
+    space: the coordinates that the kernel uses; by default the DAG's own axes.
+    """
+    writer = _Writer(dag, space if space is not None else space_of(dag), vector_axis)
+    if dag.anchor is not None:
+        writer.take_accumulator(dag.anchor, accumulator if accumulator is not None else dag.anchor.data_type)
+    for tensor in dag.loads:
+        writer.load(tensor)
+    for tensor in dag.scalars:
+        writer.take_scalar(tensor)
+    for op in dag.operations:
+        writer.compute(op)
+    for tensor in dag.stores:
+        writer.store(tensor)
+    if dag.result is not None:
+        writer.hand_back(dag.result, result if result is not None else dag.result.data_type)
+    text = writer.text()
+    return Functor(text, hashlib.sha256(text.encode()).hexdigest()[:10], Struct(tuple(writer.arguments)), writer.vector)
+
+
+def register_type(data_type: DataType) -> str:
+    """The C type in which values of ``data_type`` are held: f32, f64, i32 or i64."""
+    if data_type in (DataType.DOUBLE, DataType.INT64):
+        return dtypes.info(data_type).c_type
+    return "f32" if dtypes.info(data_type).kind is dtypes.Kind.FLOAT else "i32"
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A tensor's value in registers: its name, its C type, and its name in the tensor's storage type."""
+
+    name: str
+    type: str
+    stored: str
+
+
+class _Writer:
+    """Collects the functor's parts in the order in which they are asked for."""
+
+    def __init__(self, dag: PointwiseDag, space: IndexSpace, vector_axis: int) -> None:
+        self.arguments: list[Argument] = []
+        self._dag = dag
+        self._space = space
+        self._vector_axis = vector_axis
+        self._fields: list[str] = []
+        self._types: list[str] = []
+        self._handed: list[tuple[str, str]] = []
+        self._loaded: list[str] = []
+        self._loads: list[str] = []
+        self._offsets: dict[str, str] = {}
+        self._before: list[str] = []
+        self._body: list[str] = []
+        self._after: list[str] = []
+        self._values: dict[int, _Value] = {}
+        self._pointers: dict[int, str] = {}
+        self._numbers = count()
+        self._widths: list[int] = []
+        self._narrowest_bytes = 16
+
+    @property
+    def vector(self) -> int:
+        return min([*self._widths, 16 // self._narrowest_bytes])
+
+    def take_accumulator(self, anchor: Tensor, accumulator: DataType) -> None:
+        c_type = register_type(accumulator)
+        self._types.append(f"typedef {c_type} Accumulator;")
+        self._handed.append(("const Accumulator (&accumulator)[V]", "accumulator"))
+        self._body.append("// the accumulator, rounded to its tensor's type")
+        self._define(anchor, "accumulator[i]", c_type)
+
+    def load(self, tensor: Tensor) -> None:
+        name, stride = self._pointer(tensor), self._stride(tensor)
+        storage, held = dtypes.info(tensor.data_type).c_type, register_type(tensor.data_type)
+        address, loaded = self._address(tensor), f"in.{name}[i]"
+        self._loaded.append(f"{storage} {name}{'' if stride == 0 else '[V]'};")
+        if stride == 0:
+            loaded = f"in.{name}"
+            self._loads.append(f"{loaded} = {address}[0];")
+        elif stride == 1:
+            path = "Stream" if self._is_read_once(tensor) else "Plain"
+            self._loads.append(f"load_row<{path}, {self._width(tensor)}>(in.{name}, {address} + column, valid);")
+        else:
+            step = f"args.{name}_stride{self._vector_axis}"
+            self._loads.append(f"load_strided(in.{name}, {address} + column * {step}, {step}, valid);")
+        value = _Value(f"value{next(self._numbers)}", held, loaded)
+        self._body.append(f"const {held} {value.name} = {_converted(loaded, storage, held)};")
+        self._values[tensor.uid] = value
+
+    def take_scalar(self, tensor: Tensor) -> None:
+        """A by-value or constant tensor: a field, rounded to the tensor's type on the device."""
+        number, held = next(self._numbers), register_type(tensor.data_type)
+        if tensor.constant_value is None:
+            self._field(held, f"scalar{number}", TensorValue(tensor.uid, _SCALAR_TYPES[held]))
+        else:
+            self._field(held, f"scalar{number}", _scalar(held, tensor.constant_value))
+        storage, name = dtypes.info(tensor.data_type).c_type, f"value{number}"
+        text = f"args.scalar{number}" if storage == held else f"rounded<{storage}, {held}>(args.scalar{number})"
+        self._before.append(f"const {held} {name} = {text};")
+        self._values[tensor.uid] = _Value(name, held, name)
+
+    def compute(self, op: PointwiseOperation) -> None:
+        number, compute_type = next(self._numbers), op.pointwise.compute_type
+        row, c_type = expression(op.mode), register_type(compute_type)
+        in_f64 = c_type in ("i32", "i64") and not row.integer
+        arithmetic = "f64" if in_f64 else c_type
+        self._body.append(f"// {op.mode.name} in {compute_type.name}")
+        names = {"T": arithmetic}
+        if op.mode is PointwiseMode.GEN_INDEX:
+            names["index"] = self._index(op)
+        else:
+            for port, tensor in op.operands.items():
+                names[port] = self._operand(op, port, self._values[tensor.uid], arithmetic, number)
+        for parameter in row.parameters:
+            names[parameter] = f"args.op{number}_{parameter}"
+            self._field(arithmetic, f"op{number}_{parameter}", _scalar(arithmetic, getattr(op.pointwise, parameter)))
+        text = (row.integer if c_type in ("i32", "i64") and not in_f64 else row.real).format_map(names)
+        result = _as_result(text, arithmetic, compute_type, op.output.data_type)
+        self._define(op.output, result, c_type, number)
+
+    def store(self, tensor: Tensor) -> None:
+        name, stride = self._pointer(tensor), self._stride(tensor)
+        self._before.append(f"{dtypes.info(tensor.data_type).c_type} {name}_out[V];")
+        self._body.append(f"{name}_out[i] = {self._values[tensor.uid].stored};")
+        address = self._address(tensor)
+        if stride == 1:
+            self._after.append(f"store_row<{self._width(tensor)}>({address} + column, {name}_out, valid);")
+        elif stride == 0:
+            self._after.append(f"store_strided({address}, {name}_out, 0, valid);")
+        else:
+            step = f"args.{name}_stride{self._vector_axis}"
+            self._after.append(f"store_strided({address} + column * {step}, {name}_out, {step}, valid);")
+
+    def hand_back(self, tensor: Tensor, result: DataType) -> None:
+        value, c_type = self._values[tensor.uid], register_type(result)
+        self._types.append(f"typedef {c_type} Result;")
+        self._handed.append(("Result (&result)[V]", "result"))
+        self._body.append(f"result[i] = {_converted(value.name, value.type, c_type)};")
+
+    def text(self) -> str:
+        """The header, from the collected parts."""
+        if not self._fields:
+            self._field("i32", "unused", Scalar(ScalarType.I32, 0))
+        parameters = "".join(f",\n      {declared}" for declared, _ in self._handed)
+        passed = "".join(f", {name}" for _, name in self._handed)
+        group = "const Args& args, const Cursor& at, i64 column, int valid"
+        lines = [
+            "#pragma once",
+            "",
+            *(f'#include "include/{header}.cuh"' for header in ("numeric", "pointwise", "vector")),
+            "",
+            "struct Functor {",
+            f"  static constexpr int RANK = {self._space.rank};",
+            *(f"  {line}" for line in self._types),
+            "",
+            "  struct Args {",
+            *(f"    {line}" for line in self._fields),
+            "  };",
+            "",
+            "  struct Cursor {",
+            *(f"    i64 {name};" for name in self._offsets),
+            "  };",
+            "",
+            "  template <int V> struct Loaded {",
+            *(f"    {line}" for line in self._loaded),
+            "  };",
+            "",
+            "  static __device__ __forceinline__ Cursor cursor(const Args& args, const i64 (&coordinate)[RANK]) {",
+            "    Cursor at;",
+            *(f"    at.{name} = {value};" for name, value in self._offsets.items()),
+            "    return at;",
+            "  }",
+            "",
+            "  template <int V>",
+            "  static __device__ __forceinline__ void load(",
+            f"      {group}, Loaded<V>& in) {{",
+            *(f"    {line}" for line in self._loads),
+            "  }",
+            "",
+            "  template <int V>",
+            "  static __device__ __forceinline__ void finish(",
+            f"      {group}, const Loaded<V>& in{parameters}) {{",
+            *(f"    {line}" for line in self._before),
+            "#pragma unroll",
+            "    for (int i = 0; i < V; ++i) {",
+            *(f"      {line}" for line in self._body),
+            "    }",
+            *(f"    {line}" for line in self._after),
+            "  }",
+            "",
+            "  template <int V>",
+            "  static __device__ __forceinline__ void apply(",
+            f"      {group}{parameters}) {{",
+            "    Loaded<V> in;",
+            "    load<V>(args, at, column, valid, in);",
+            f"    finish<V>(args, at, column, valid, in{passed});",
+            "  }",
+            "};",
+            "",
+        ]
+        return "\n".join(lines)
+
+    def _field(self, c_type: str, name: str, argument: Argument) -> None:
+        self._fields.append(f"{c_type} {name};")
+        self.arguments.append(argument)
+
+    def _pointer(self, tensor: Tensor) -> str:
+        """The name of the tensor's pointer; the first call declares its fields and its offset in the cursor."""
+        if tensor.uid in self._pointers:
+            return self._pointers[tensor.uid]
+        name = f"tensor{len(self._pointers)}"
+        self._pointers[tensor.uid] = name
+        facts = dtypes.info(tensor.data_type)
+        constness = "" if tensor in self._dag.stores else "const "
+        self._field(f"{constness}{facts.c_type}*", name, TensorPointer(tensor.uid))
+        strides = self._space.strides[tensor.uid]
+        terms = []
+        for axis, stride in enumerate(strides):
+            if axis != self._vector_axis:
+                terms.append(f"coordinate[{axis}] * args.{name}_stride{axis}")
+            if axis != self._vector_axis or stride > 1:
+                self._field("i64", f"{name}_stride{axis}", Scalar(ScalarType.I64, stride))
+        self._offsets[name] = "\n      + ".join(terms) or "0"
+        if strides[self._vector_axis] == 1:
+            self._widths.append(_contiguous_elements(tensor, strides, self._vector_axis))
+            self._narrowest_bytes = min(self._narrowest_bytes, facts.size_bytes)
+        return name
+
+    def _address(self, tensor: Tensor) -> str:
+        name = self._pointers[tensor.uid]
+        return f"(args.{name} + at.{name})"
+
+    def _stride(self, tensor: Tensor) -> int:
+        return self._space.strides[tensor.uid][self._vector_axis]
+
+    def _is_read_once(self, tensor: Tensor) -> bool:
+        repeats = zip(self._space.strides[tensor.uid], self._space.extents, strict=True)
+        return tensor not in self._dag.stores and all(stride or extent == 1 for stride, extent in repeats)
+
+    def _width(self, tensor: Tensor) -> int:
+        elements = _contiguous_elements(tensor, self._space.strides[tensor.uid], self._vector_axis)
+        return min(elements, 16 // tensor.element_bytes)
+
+    def _index(self, op: PointwiseOperation) -> str:
+        """The element's index along the axis of a GEN_INDEX."""
+        axis = op.pointwise.axis
+        if op.output.dims[axis] == 1:
+            return "i64(0)"
+        here = self._space.origin.index(axis)
+        if here == self._vector_axis:
+            return "(column + i)"
+        self._offsets[f"index{here}"] = f"coordinate[{here}]"
+        return f"at.index{here}"
+
+    def _operand(self, op: PointwiseOperation, port: str, value: _Value, arithmetic: str, number: int) -> str:
+        """The name under which an operand, converted to the arithmetic type and scaled, enters the expression."""
+        if port == "t":
+            return f"({value.name} != 0)"
+        compute_type = op.pointwise.compute_type
+        text = _as_number(value, op.operands[port].data_type, compute_type)
+        text = _converted(text, register_type(compute_type), arithmetic)
+        alpha = 1.0 if is_backward(op.mode) else {"x": op.alpha1, "b": op.alpha2}[port]
+        if alpha != 1.0:
+            text = self._scaled(text, alpha, arithmetic, f"op{number}_alpha_{port}")
+        if text == value.name:
+            return text
+        self._body.append(f"const {arithmetic} op{number}_{port} = {text};")
+        return f"op{number}_{port}"
+
+    def _scaled(self, text: str, alpha: float, arithmetic: str, name: str) -> str:
+        if arithmetic in ("f32", "f64") or float(alpha).is_integer():
+            self._field(arithmetic, name, _scalar(arithmetic, alpha))
+            return f"args.{name} * {text}"
+        self._field("f64", name, _scalar("f64", alpha))
+        return f"convert<{arithmetic}>(args.{name} * f64({text}))"
+
+    def _define(self, tensor: Tensor, text: str, c_type: str, number: int | None = None) -> None:
+        """Binds ``tensor`` to ``text``, which has type ``c_type``, rounded to the tensor's data type."""
+        name = f"value{next(self._numbers) if number is None else number}"
+        storage, held = dtypes.info(tensor.data_type).c_type, register_type(tensor.data_type)
+        if storage == held:
+            self._body.append(f"const {held} {name} = {_converted(text, c_type, held)};")
+            self._values[tensor.uid] = _Value(name, held, name)
+        else:
+            self._body.append(f"const {storage} {name}_stored = convert<{storage}>({text});")
+            self._body.append(f"const {held} {name} = convert<{held}>({name}_stored);")
+            self._values[tensor.uid] = _Value(name, held, f"{name}_stored")
+
+
+def _converted(text: str, source: str, target: str) -> str:
+    return text if source == target else f"convert<{target}>({text})"
+
+
+def _as_number(value: _Value, data_type: DataType, compute_type: DataType) -> str:
+    """A value of ``data_type`` as a number of the compute type, in that type's register type."""
+    storage, held = dtypes.info(compute_type).c_type, register_type(compute_type)
+    if storage == held or data_type is compute_type:
+        return _converted(value.name, value.type, held)
+    return f"rounded<{storage}, {held}>({value.name})"
+
+
+def _as_result(text: str, arithmetic: str, compute_type: DataType, data_type: DataType) -> str:
+    """``text`` as a number of the compute type; the rounding to ``data_type``, which follows, is not done twice."""
+    storage, held = dtypes.info(compute_type).c_type, register_type(compute_type)
+    if storage == held or data_type is compute_type:
+        return _converted(text, arithmetic, held)
+    return f"rounded<{storage}, {held}>({text})"
+
+
+def _contiguous_elements(tensor: Tensor, strides: tuple[int, ...], vector_axis: int) -> int:
+    """The greatest power of two, at most MAX_VECTOR, of which the address of every row is a multiple."""
+    elements = min(MAX_VECTOR, tensor.alignment_bytes // tensor.element_bytes)
+    for axis, stride in enumerate(strides):
+        while axis != vector_axis and stride % elements:
+            elements //= 2
+    return elements
+
+
+def _scalar(c_type: str, value: float | int) -> Scalar:
+    """``value`` as a field of type i32, i64, f32 or f64: rounded, and saturated to the type's range."""
+    if c_type == "f64":
+        return Scalar(ScalarType.F64, float(value))
+    if c_type == "f32":
+        number = float(value)
+        return Scalar(ScalarType.F32, copysign(inf, number) if _LARGEST_F32 < abs(number) < inf else number)
+    limit = 2 ** (31 if c_type == "i32" else 63)
+    if isnan(value):
+        return Scalar(_SCALAR_TYPES[c_type], 0)
+    bounded = max(-limit, min(limit - 1, value))
+    return Scalar(_SCALAR_TYPES[c_type], max(-limit, min(limit - 1, round(bounded))))

@@ -1,0 +1,109 @@
+"""Configuration: the only reader of ``LOWDNN_*`` environment variables.
+
+| variable               | values                           | default            | meaning                             |
+| ---------------------- | -------------------------------- | ------------------ | ----------------------------------- |
+| LOWDNN_DEVICE          | auto, cuda, emulated             | auto               | driver of a handle that names none  |
+| LOWDNN_EMULATED_ARCH   | sm_80, sm_90a                    | sm_90a             | architecture of the emulated device |
+| LOWDNN_EMULATED_POLICY | lockstep, warp-serial(SEED), ... | lockstep           | its scheduling policy               |
+| LOWDNN_CACHE_DIR       | an absolute path                 | XDG cache + lowdnn | directory of compiled kernels       |
+| LOWDNN_DISK_CACHE      | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk       |
+| LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE   |
+| LOWDNN_LOG_FILE        | a path; %p is the process id     | standard error     | where events are written            |
+| LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
+| LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
+
+A value that is not understood gives a ``ConfigWarning`` and the default. Nothing is read when Python ignores the
+environment (``python -E``, ``-I``). Variables are read when a ``Config`` is made, never later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from lowdnn.status import LowdnnWarning
+
+T = TypeVar("T")
+
+
+class ConfigWarning(LowdnnWarning):
+    """An environment variable has a value that is not understood; its default is taken."""
+
+
+def default_cache_dir(environment: Mapping[str, str]) -> Path | None:
+    """``$XDG_CACHE_HOME/lowdnn``, else ``$HOME/.cache/lowdnn``, else None (no home: nothing is kept on disk)."""
+    xdg = environment.get("XDG_CACHE_HOME", "")
+    if Path(xdg).is_absolute():
+        return Path(xdg) / "lowdnn"
+    home = environment.get("HOME", "")
+    return Path(home) / ".cache" / "lowdnn" if Path(home).is_absolute() else None
+
+
+@dataclass(frozen=True)
+class Config:
+    """See the module's table. ``cache_dir`` is None where no directory is known."""
+
+    device: str = "auto"
+    emulated_arch: str = "sm_90a"
+    emulated_policy: str = "lockstep"
+    cache_dir: Path | None = field(default_factory=lambda: default_cache_dir(_environment()))
+    disk_cache: bool = True
+    log_level: str = "off"
+    log_file: str = ""
+    debug: bool = False
+    nvtx: bool = False
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
+        """The configuration that ``environment`` (the process's own by default) asks for."""
+        source = _environment() if environment is None else environment
+        return cls(
+            device=_read(source, "LOWDNN_DEVICE", "auto", _one_of("auto", "cuda", "emulated")),
+            emulated_arch=_read(source, "LOWDNN_EMULATED_ARCH", "sm_90a", _one_of("sm_80", "sm_90a")),
+            emulated_policy=_read(source, "LOWDNN_EMULATED_POLICY", "lockstep", _policy),
+            cache_dir=_read(source, "LOWDNN_CACHE_DIR", default_cache_dir(source), _absolute_path),
+            disk_cache=_read(source, "LOWDNN_DISK_CACHE", True, _boolean),
+            log_level=_read(source, "LOWDNN_LOG_LEVEL", "off", _one_of("debug", "info", "warning", "error", "off")),
+            log_file=source.get("LOWDNN_LOG_FILE", ""),
+            debug=_read(source, "LOWDNN_DEBUG", False, _boolean),
+            nvtx=_read(source, "LOWDNN_NVTX", False, _boolean),
+        )
+
+
+def _environment() -> Mapping[str, str]:
+    return {} if sys.flags.ignore_environment else os.environ
+
+
+def _read(environment: Mapping[str, str], name: str, default: T, parse: Callable[[str], T | None]) -> T:
+    text = environment.get(name, "").strip()
+    if not text:
+        return default
+    value = parse(text)
+    if value is None:
+        warnings.warn(f"{name}={text!r} is not understood; taking {default}", ConfigWarning, stacklevel=3)
+        return default
+    return value
+
+
+def _one_of(*values: str) -> Callable[[str], str | None]:
+    return lambda text: text.lower() if text.lower() in values else None
+
+
+def _boolean(text: str) -> bool | None:
+    if text.lower() in ("1", "true", "on", "yes"):
+        return True
+    return False if text.lower() in ("0", "false", "off", "no") else None
+
+
+def _policy(text: str) -> str | None:
+    return text if re.fullmatch(r"[a-z]+(-[a-z]+)*(\(\d{1,9}\))?", text) else None
+
+
+def _absolute_path(text: str) -> Path | None:
+    return Path(text) if Path(text).is_absolute() else None

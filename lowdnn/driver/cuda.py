@@ -1,0 +1,361 @@
+"""The real driver, through ``cuda.bindings.driver``. Importing this module loads the bindings, not libcuda.
+
+Handles are turned into integers at the seam. Every call checks its CUresult; a failing one raises ``DriverError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from cuda.bindings import driver as bindings_driver
+
+from lowdnn.driver.base import (
+    CaptureMode,
+    DeviceAttribute,
+    DriverError,
+    EventFlags,
+    FunctionAttribute,
+    LaunchConfig,
+    PointerInfo,
+    StreamFlags,
+)
+from lowdnn.status import SublibraryLoadingFailedError
+
+#: DLPack's kDLCUDA.
+_DLPACK_CUDA = 2
+
+
+class CudaDriver:
+    """``Driver`` over the CUDA driver API. ``bindings`` stands in for ``cuda.bindings.driver`` in tests."""
+
+    kind = "cuda"
+    dlpack_device_type = _DLPACK_CUDA
+
+    def __init__(self, bindings: ModuleType = bindings_driver) -> None:
+        self._cu: Any = bindings
+
+    # -- device ---------------------------------------------------------------------------------------------
+    def init(self) -> None:
+        try:
+            self._call("cuInit", 0)
+        except DriverError:
+            raise
+        except (RuntimeError, ImportError, OSError) as error:
+            raise SublibraryLoadingFailedError.at(
+                "cuInit", expected="the NVIDIA driver (libcuda.so.1)", got=str(error), hint="install the display driver"
+            ) from error
+
+    def driver_version(self) -> int:
+        return int(self._call("cuDriverGetVersion"))
+
+    def ptx_isa_version(self) -> tuple[int, int]:
+        return ptx_isa_of_cuda(self.driver_version())
+
+    def device_count(self) -> int:
+        return int(self._call("cuDeviceGetCount"))
+
+    def device_name(self, device: int) -> str:
+        name: bytes = self._call("cuDeviceGetName", 256, device)
+        return name.split(b"\0", 1)[0].decode()
+
+    def device_total_memory_bytes(self, device: int) -> int:
+        return int(self._call("cuDeviceTotalMem", device))
+
+    def device_attribute(self, device: int, attribute: DeviceAttribute) -> int:
+        return int(self._call("cuDeviceGetAttribute", self._cu.CUdevice_attribute(attribute), device))
+
+    # -- context --------------------------------------------------------------------------------------------
+    def primary_context_retain(self, device: int) -> int:
+        return int(self._call("cuDevicePrimaryCtxRetain", device))
+
+    def primary_context_release(self, device: int) -> None:
+        self._call("cuDevicePrimaryCtxRelease", device)
+
+    def context_get_current(self) -> int:
+        result, context = self._cu.cuCtxGetCurrent()
+        if result:
+            raise self._error("cuCtxGetCurrent", result, ())
+        return int(context)
+
+    def context_set_current(self, context: int) -> None:
+        self._call("cuCtxSetCurrent", context)
+
+    def context_synchronize(self) -> None:
+        self._call("cuCtxSynchronize")
+
+    # -- memory ---------------------------------------------------------------------------------------------
+    def mem_get_info(self) -> tuple[int, int]:
+        free_bytes, total_bytes = self._call("cuMemGetInfo")
+        return int(free_bytes), int(total_bytes)
+
+    def mem_alloc(self, size_bytes: int, label: str = "") -> int:
+        return int(self._call("cuMemAlloc", size_bytes))
+
+    def mem_free(self, address: int) -> None:
+        self._call("cuMemFree", address)
+
+    def mem_alloc_async(self, size_bytes: int, stream: int, label: str = "") -> int:
+        return int(self._call("cuMemAllocAsync", size_bytes, stream))
+
+    def mem_free_async(self, address: int, stream: int) -> None:
+        self._call("cuMemFreeAsync", address, stream)
+
+    def pointer_info(self, address: int) -> PointerInfo | None:
+        attribute = self._cu.CUpointer_attribute
+        wanted = (
+            attribute.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+            attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+            attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        )
+        values = []
+        for name in wanted:
+            result, value = self._cu.cuPointerGetAttribute(name, address)
+            if result == self._cu.CUresult.CUDA_ERROR_INVALID_VALUE:
+                return None
+            if result:
+                raise self._error("cuPointerGetAttribute", result, (name, address))
+            values.append(int(value))
+        return PointerInfo(*values) if values[1] else None
+
+    def memcpy_htod_async(self, destination: int, source_host: int, size_bytes: int, stream: int) -> None:
+        self._call("cuMemcpyHtoDAsync", destination, source_host, size_bytes, stream)
+
+    def memcpy_dtoh_async(self, destination_host: int, source: int, size_bytes: int, stream: int) -> None:
+        self._call("cuMemcpyDtoHAsync", destination_host, source, size_bytes, stream)
+
+    def memcpy_dtod_async(self, destination: int, source: int, size_bytes: int, stream: int) -> None:
+        self._call("cuMemcpyDtoDAsync", destination, source, size_bytes, stream)
+
+    def memset_d8_async(self, destination: int, value: int, count: int, stream: int) -> None:
+        self._call("cuMemsetD8Async", destination, value, count, stream)
+
+    def memset_d32_async(self, destination: int, value: int, count: int, stream: int) -> None:
+        self._call("cuMemsetD32Async", destination, value, count, stream)
+
+    # -- stream and event -----------------------------------------------------------------------------------
+    def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int:
+        return int(self._call("cuStreamCreateWithPriority", int(flags), priority))
+
+    def stream_destroy(self, stream: int) -> None:
+        self._call("cuStreamDestroy", stream)
+
+    def stream_synchronize(self, stream: int) -> None:
+        self._call("cuStreamSynchronize", stream)
+
+    def stream_query(self, stream: int) -> bool:
+        return self._ready("cuStreamQuery", stream)
+
+    def stream_wait_event(self, stream: int, event: int) -> None:
+        self._call("cuStreamWaitEvent", stream, event, 0)
+
+    def stream_context(self, stream: int) -> int:
+        return int(self._call("cuStreamGetCtx", stream))
+
+    def stream_begin_capture(self, stream: int, mode: CaptureMode = CaptureMode.THREAD_LOCAL) -> None:
+        self._call("cuStreamBeginCapture", stream, self._cu.CUstreamCaptureMode(mode))
+
+    def stream_end_capture(self, stream: int) -> int:
+        return int(self._call("cuStreamEndCapture", stream))
+
+    def stream_is_capturing(self, stream: int) -> bool:
+        status = self._call("cuStreamIsCapturing", stream)
+        return bool(status != self._cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    def event_create(self, flags: EventFlags = EventFlags.DEFAULT) -> int:
+        return int(self._call("cuEventCreate", int(flags)))
+
+    def event_destroy(self, event: int) -> None:
+        self._call("cuEventDestroy", event)
+
+    def event_record(self, event: int, stream: int) -> None:
+        self._call("cuEventRecord", event, stream)
+
+    def event_synchronize(self, event: int) -> None:
+        self._call("cuEventSynchronize", event)
+
+    def event_query(self, event: int) -> bool:
+        return self._ready("cuEventQuery", event)
+
+    def event_elapsed_ms(self, start: int, end: int) -> float:
+        return float(self._call("cuEventElapsedTime", start, end))
+
+    # -- module and launch ----------------------------------------------------------------------------------
+    def module_load_data(self, image: bytes) -> int:
+        terminated = image if image.endswith(b"\0") else image + b"\0"
+        log = bytearray(8192)
+        options = self._cu.CUjit_option
+        result, module = self._cu.cuModuleLoadDataEx(
+            terminated,
+            2,
+            [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES],
+            [log, len(log)],
+        )
+        if result:
+            text = bytes(log).rstrip(b"\0").decode(errors="replace").strip()
+            raise self._error("cuModuleLoadDataEx", result, (f"{len(image)} bytes",), text)
+        return int(module)
+
+    def module_unload(self, module: int) -> None:
+        self._call("cuModuleUnload", module)
+
+    def module_get_function(self, module: int, name: str) -> int:
+        return int(self._call("cuModuleGetFunction", module, name.encode()))
+
+    def function_get_attribute(self, function: int, attribute: FunctionAttribute) -> int:
+        return int(self._call("cuFuncGetAttribute", self._cu.CUfunction_attribute(attribute), function))
+
+    def function_set_attribute(self, function: int, attribute: FunctionAttribute, value: int) -> None:
+        self._call("cuFuncSetAttribute", function, self._cu.CUfunction_attribute(attribute), value)
+
+    def occupancy_max_active_blocks(self, function: int, block_threads: int, shared_bytes: int) -> int:
+        return int(self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, block_threads, shared_bytes))
+
+    def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
+        if config.cluster == (1, 1, 1) and not config.cooperative and not config.programmatic_serialization:
+            return self._plain_launch(function, config, parameters)
+        return self._attributed_launch(function, config, parameters)
+
+    def _plain_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
+        launch_kernel = self._cu.cuLaunchKernel
+        handle = self._cu.CUfunction(function)
+        (grid_x, grid_y, grid_z), (block_x, block_y, block_z) = config.grid, config.block
+        shared_bytes = config.shared_bytes
+
+        def launch(stream: int) -> None:
+            (result,) = launch_kernel(
+                handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, 0
+            )
+            if result:
+                raise self._launch_error("cuLaunchKernel", result, handle, config, stream)
+
+        return launch
+
+    def _attributed_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
+        launch_kernel = self._cu.cuLaunchKernelEx
+        handle = self._cu.CUfunction(function)
+        make_stream = self._cu.CUstream
+        prepared = self._cu.CUlaunchConfig()
+        prepared.gridDimX, prepared.gridDimY, prepared.gridDimZ = config.grid
+        prepared.blockDimX, prepared.blockDimY, prepared.blockDimZ = config.block
+        prepared.sharedMemBytes = config.shared_bytes
+        attributes = self._launch_attributes(config)
+        prepared.attrs = attributes
+        prepared.numAttrs = len(attributes)
+
+        def launch(stream: int) -> None:
+            prepared.hStream = make_stream(stream)
+            (result,) = launch_kernel(prepared, handle, parameters, 0)
+            if result:
+                raise self._launch_error("cuLaunchKernelEx", result, handle, config, stream)
+
+        return launch
+
+    def _launch_attributes(self, config: LaunchConfig) -> list[Any]:
+        attributes = []
+        for attribute_id, value in self._attribute_values(config, self._cu.CUlaunchAttributeValue):
+            attribute = self._cu.CUlaunchAttribute()
+            attribute.id = attribute_id
+            attribute.value = value
+            attributes.append(attribute)
+        return attributes
+
+    def _attribute_values(self, config: LaunchConfig, make_value: Callable[[], Any]) -> list[tuple[Any, Any]]:
+        """(attribute id, value) of what ``config`` asks for; launches and graph nodes have a value class each."""
+        ids = self._cu.CUlaunchAttributeID
+        cluster, cooperative, serialization = make_value(), make_value(), make_value()
+        cluster.clusterDim.x, cluster.clusterDim.y, cluster.clusterDim.z = config.cluster
+        cooperative.cooperative = 1
+        serialization.programmaticStreamSerializationAllowed = 1
+        choices = (
+            (config.cluster != (1, 1, 1), ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cluster),
+            (config.cooperative, ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, cooperative),
+            (
+                config.programmatic_serialization,
+                ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                serialization,
+            ),
+        )
+        return [(attribute_id, value) for wanted, attribute_id, value in choices if wanted]
+
+    # -- graph ----------------------------------------------------------------------------------------------
+    def graph_create(self) -> int:
+        return int(self._call("cuGraphCreate", 0))
+
+    def graph_destroy(self, graph: int) -> None:
+        self._call("cuGraphDestroy", graph)
+
+    def graph_add_kernel_node(
+        self, graph: int, dependencies: Sequence[int], function: int, config: LaunchConfig, parameters: int
+    ) -> int:
+        nodes = [self._cu.CUgraphNode(node) for node in dependencies]
+        node = self._call(
+            "cuGraphAddKernelNode", graph, nodes, len(nodes), self._node_params(function, config, parameters)
+        )
+        for attribute_id, value in self._attribute_values(config, self._cu.CUkernelNodeAttrValue):
+            self._call("cuGraphKernelNodeSetAttribute", node, attribute_id, value)
+        return int(node)
+
+    def graph_instantiate(self, graph: int) -> int:
+        return int(self._call("cuGraphInstantiate", graph, 0))
+
+    def graph_exec_kernel_node_set_params(
+        self, graph_exec: int, node: int, function: int, config: LaunchConfig, parameters: int
+    ) -> None:
+        params = self._node_params(function, config, parameters)
+        self._call("cuGraphExecKernelNodeSetParams", graph_exec, node, params)
+
+    def graph_launch(self, graph_exec: int, stream: int) -> None:
+        self._call("cuGraphLaunch", graph_exec, stream)
+
+    def graph_exec_destroy(self, graph_exec: int) -> None:
+        self._call("cuGraphExecDestroy", graph_exec)
+
+    def _node_params(self, function: int, config: LaunchConfig, parameters: int) -> Any:
+        params = self._cu.CUDA_KERNEL_NODE_PARAMS()
+        params.func = self._cu.CUfunction(function)
+        params.gridDimX, params.gridDimY, params.gridDimZ = config.grid
+        params.blockDimX, params.blockDimY, params.blockDimZ = config.block
+        params.sharedMemBytes = config.shared_bytes
+        params.kernelParams = parameters
+        return params
+
+    # -- errors ---------------------------------------------------------------------------------------------
+    def _call(self, name: str, *arguments: Any) -> Any:
+        result, *values = getattr(self._cu, name)(*arguments)
+        if result:
+            raise self._error(name, result, arguments)
+        return values[0] if len(values) == 1 else values
+
+    def _ready(self, name: str, handle: int) -> bool:
+        (result,) = getattr(self._cu, name)(handle)
+        if result == self._cu.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        if result:
+            raise self._error(name, result, (handle,))
+        return True
+
+    def _launch_error(self, call: str, result: Any, function: Any, config: LaunchConfig, stream: int) -> DriverError:
+        failed, name = self._cu.cuFuncGetName(function)
+        kernel = f"{int(function):#x}" if failed else name.decode()
+        return self._error(call, result, (kernel, config, f"stream {stream:#x}"))
+
+    def _error(self, call: str, result: Any, arguments: Sequence[Any], explanation: str = "") -> DriverError:
+        text = ", ".join(
+            f"{value:#x}" if isinstance(value, int) and value > 4096 else str(value) for value in arguments
+        )
+        return DriverError(call, int(result), result.name, text, explanation)
+
+
+def ptx_isa_of_cuda(cuda_version: int) -> tuple[int, int]:
+    """The newest PTX ISA of a CUDA version (1000 * major + 10 * minor), as the PTX manual's release table has it."""
+    major, minor = cuda_version // 1000, cuda_version % 1000 // 10
+    if major >= 13:
+        return major - 4, minor
+    if major == 12:
+        # The table skips: 12.5 and 12.6 are both 8.5; from 12.7 on the minor is one lower than CUDA's.
+        return 8, minor if minor <= 5 else minor - 1
+    if major == 11:
+        return 7, min(minor, 8)
+    return 6, 5

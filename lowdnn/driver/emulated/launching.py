@@ -1,0 +1,129 @@
+"""What the emulated driver checks before a module is loaded or a kernel is launched, as the real driver does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lowdnn.driver.base import DeviceAttribute, FunctionAttribute, LaunchConfig
+from lowdnn.driver.emulated.device import (
+    DEFAULT_SHARED_BYTES,
+    MAX_BLOCK,
+    MAX_BLOCKS_PER_SM,
+    MAX_GRID,
+    MAX_PORTABLE_CLUSTER,
+    MAX_THREADS_PER_BLOCK,
+    PTX_ISA,
+    EmulatedDevice,
+)
+from lowdnn.driver.emulated.machine import Function
+from lowdnn.driver.emulated.results import CuResult
+
+_VERSION = re.compile(r"^\.version[ \t]+(\d+)\.(\d+)", re.MULTILINE)
+_TARGET = re.compile(r"^\.target[ \t]+(sm_(\d+)([af]?))", re.MULTILINE)
+
+
+@dataclass
+class LoadedFunction:
+    """A kernel and the attributes that the program has set on it."""
+
+    function: Function
+    max_dynamic_shared_bytes: int = DEFAULT_SHARED_BYTES
+    allows_large_cluster: bool = False
+
+    def set_attribute(self, attribute: FunctionAttribute, value: int, device: EmulatedDevice) -> str:
+        """Sets one attribute; why not, or an empty string."""
+        if attribute is FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+            self.allows_large_cluster = bool(value)
+            return ""
+        if attribute is not FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES:
+            return "a read-only attribute"
+        limit = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN] - self.function.static_shared_bytes
+        if not 0 <= value <= limit:
+            return f"expected 0 to {limit} bytes"
+        self.max_dynamic_shared_bytes = value
+        return ""
+
+
+def function_attribute(loaded: LoadedFunction, attribute: FunctionAttribute, device: EmulatedDevice) -> int:
+    """An attribute's value; registers and local bytes are decided by an assembler, which is not here, and read as 0."""
+    function = loaded.function
+    compute = _capability(device)
+    return {
+        FunctionAttribute.MAX_THREADS_PER_BLOCK: function.max_threads or MAX_THREADS_PER_BLOCK,
+        FunctionAttribute.SHARED_SIZE_BYTES: function.static_shared_bytes,
+        FunctionAttribute.CONST_SIZE_BYTES: 0,
+        FunctionAttribute.LOCAL_SIZE_BYTES: 0,
+        FunctionAttribute.NUM_REGS: 0,
+        FunctionAttribute.PTX_VERSION: compute,
+        FunctionAttribute.BINARY_VERSION: compute,
+        FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES: loaded.max_dynamic_shared_bytes,
+        FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED: int(loaded.allows_large_cluster),
+    }[attribute]
+
+
+def blocks_per_multiprocessor(
+    loaded: LoadedFunction, block_threads: int, shared_bytes: int, device: EmulatedDevice
+) -> int:
+    """min(threads, shared memory, block slots); each block's shared memory costs 1 KB more than it asks for."""
+    threads = device.attributes[DeviceAttribute.MAX_THREADS_PER_MULTIPROCESSOR] // max(block_threads, 1)
+    per_block = loaded.function.static_shared_bytes + shared_bytes + 1024
+    shared = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR] // per_block
+    return min(threads, shared, MAX_BLOCKS_PER_SM)
+
+
+def launch_problem(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> tuple[CuResult, str] | None:
+    """Why the driver would refuse the launch: a result and a sentence."""
+    threads = config.block[0] * config.block[1] * config.block[2]
+    allowed = loaded.function.max_threads or MAX_THREADS_PER_BLOCK
+    if any(not 1 <= size <= limit for size, limit in zip(config.grid, MAX_GRID, strict=True)):
+        return CuResult.INVALID_VALUE, f"grid: expected 1 to {MAX_GRID}, got {config.grid}"
+    if any(not 1 <= size <= limit for size, limit in zip(config.block, MAX_BLOCK, strict=True)):
+        return CuResult.INVALID_VALUE, f"block: expected 1 to {MAX_BLOCK}, got {config.block}"
+    if threads > allowed:
+        result = CuResult.INVALID_VALUE if threads > MAX_THREADS_PER_BLOCK else CuResult.LAUNCH_OUT_OF_RESOURCES
+        return result, f"block: expected at most {allowed} threads, got {threads}"
+    if config.shared_bytes > loaded.max_dynamic_shared_bytes:
+        limit = loaded.max_dynamic_shared_bytes
+        return CuResult.INVALID_VALUE, f"shared_bytes: expected at most {limit}, got {config.shared_bytes}"
+    return _cluster_problem(loaded, config, device)
+
+
+def image_problem(image: bytes, device: EmulatedDevice) -> tuple[CuResult, str, str] | None:
+    """Why the driver would refuse the image: a result, arguments and a sentence."""
+    size = f"{len(image)} bytes"
+    if image.startswith(b"\x7fELF"):
+        return CuResult.NO_BINARY_FOR_GPU, size, "a cubin; the emulated device takes PTX"
+    text = image.rstrip(b"\0").decode(errors="replace")
+    version, target = _VERSION.search(text), _TARGET.search(text)
+    if version is None or target is None:
+        return CuResult.INVALID_IMAGE, size, "neither PTX nor a cubin"
+    if (int(version[1]), int(version[2])) > PTX_ISA:
+        return CuResult.UNSUPPORTED_PTX_VERSION, size, f"PTX ISA {version[1]}.{version[2]}, newest is {PTX_ISA}"
+    compute = _capability(device)
+    if int(target[2]) > compute or (target[3] and int(target[2]) != compute):
+        return CuResult.NO_BINARY_FOR_GPU, size, f"PTX for {target[1]} on {device.arch}"
+    return None
+
+
+def _cluster_problem(
+    loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice
+) -> tuple[CuResult, str] | None:
+    cluster = config.cluster
+    blocks = cluster[0] * cluster[1] * cluster[2]
+    if blocks == 1:
+        return None
+    limit = 2 * MAX_PORTABLE_CLUSTER if loaded.allows_large_cluster else MAX_PORTABLE_CLUSTER
+    if not device.attributes[DeviceAttribute.CLUSTER_LAUNCH] or blocks > limit:
+        return (
+            CuResult.INVALID_VALUE,
+            f"cluster: expected at most {limit} blocks on sm_90, got {cluster} on {device.arch}",
+        )
+    if any(size % part for size, part in zip(config.grid, cluster, strict=True)):
+        return CuResult.INVALID_VALUE, f"grid: expected multiples of the cluster {cluster}, got {config.grid}"
+    return None
+
+
+def _capability(device: EmulatedDevice) -> int:
+    major = device.attributes[DeviceAttribute.COMPUTE_CAPABILITY_MAJOR]
+    return 10 * major + device.attributes[DeviceAttribute.COMPUTE_CAPABILITY_MINOR]

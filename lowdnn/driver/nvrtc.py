@@ -1,0 +1,124 @@
+"""NVRTC: CUDA C++ text in, PTX or a cubin out. Needs no GPU and no driver.
+
+One program per call, with its headers in memory: no file is read, no include path is searched. NVRTC is thread-safe and
+``cuda.bindings`` releases the GIL, so several programs may compile in parallel threads.
+Source: NVRTC User Guide 13.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import ModuleType
+from typing import Any
+
+from lowdnn.status import BadParamError, CompilationFailedError, SublibraryLoadingFailedError
+
+#: Options that a program may be compiled with; anything else is refused, so that no option can name a file.
+ALLOWED_OPTIONS = re.compile(
+    r"--gpu-architecture=(compute|sm)_\d{2,3}[af]?"
+    r"|-std=c\+\+(14|17|20)"
+    r"|-default-device"
+    r"|-lineinfo"
+    r"|-w"
+    r"|--fmad=(true|false)"
+    r"|--use_fast_math"
+    r"|--maxrregcount=\d+"
+    r"|--ptxas-options=(-v|--warn-on-spills)"
+    r"|-D[A-Za-z_][A-Za-z0-9_]*(=[A-Za-z0-9_.:<>,+\- ]+)?"
+)
+
+
+class Output(Enum):
+    """What a compilation gives: PTX text, or the machine code of one architecture."""
+
+    PTX = "ptx"
+    CUBIN = "cubin"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """``image`` is PTX text (no trailing NUL) or a cubin; ``log`` holds the compiler's warnings, or is empty."""
+
+    image: bytes
+    log: str
+
+
+def version() -> tuple[int, int]:
+    """(major, minor) of the NVRTC library that is loaded."""
+    nvrtc = _library()
+    result, major, minor = nvrtc.nvrtcVersion()
+    _check(nvrtc, "nvrtcVersion", result)
+    return int(major), int(minor)
+
+
+def compile_program(
+    source: str, *, name: str, headers: Mapping[str, str], options: Sequence[str], output: Output = Output.PTX
+) -> Compiled:
+    """Compiles ``source``. ``headers`` maps the name in an ``#include`` to its text; ``name`` is for messages.
+
+    Raises BadParamError for an option that is not allowed, CompilationFailedError (with the log) where NVRTC rejects
+    the program, SublibraryLoadingFailedError where there is no NVRTC.
+    """
+    for option in options:
+        if not ALLOWED_OPTIONS.fullmatch(option):
+            raise BadParamError.at("compile_program.options", expected="options of the allow-list", got=repr(option))
+    nvrtc = _library()
+    result, program = nvrtc.nvrtcCreateProgram(
+        source.encode(),
+        name.encode(),
+        len(headers),
+        [text.encode() for text in headers.values()],
+        [header.encode() for header in headers],
+    )
+    _check(nvrtc, "nvrtcCreateProgram", result)
+    try:
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _text(nvrtc, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
+        if result == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
+            raise CompilationFailedError(f"{name}: NVRTC rejected the program (options {' '.join(options)})\n{log}")
+        _check(nvrtc, f"nvrtcCompileProgram({name})", result, log)
+        if output is Output.PTX:
+            image = _text(nvrtc, program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+        else:
+            image = _bytes(nvrtc, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        return Compiled(image, log.strip())
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _library() -> ModuleType:
+    """``cuda.bindings.nvrtc`` with its shared library found; imported here because the import alone costs 0.1 s."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError, OSError) as error:
+        raise SublibraryLoadingFailedError.at(
+            "nvrtc",
+            expected="NVRTC 13 beside cuda-python",
+            got=str(error),
+            hint="pip install 'nvidia-cuda-nvrtc==13.0.*'",
+        ) from error
+    return nvrtc  # type: ignore[no-any-return]
+
+
+def _check(nvrtc: ModuleType, call: str, result: Any, log: str = "") -> None:
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompilationFailedError(f"{call}: {result.name} ({int(result)})" + (f"\n{log}" if log else ""))
+
+
+def _text(nvrtc: ModuleType, program: Any, size_of: Callable[..., Any], get: Callable[..., Any]) -> bytes:
+    return _bytes(nvrtc, program, size_of, get).rstrip(b"\0")
+
+
+def _bytes(nvrtc: ModuleType, program: Any, size_of: Callable[..., Any], get: Callable[..., Any]) -> bytes:
+    result, size = size_of(program)
+    _check(nvrtc, size_of.__name__, result)
+    data = bytearray(size)
+    if size:
+        (result,) = get(program, data)
+        _check(nvrtc, get.__name__, result)
+    return bytes(data)

@@ -1,0 +1,100 @@
+"""What every engine is: three pure methods from a graph to a plan. An engine never touches a driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import outputs_of
+from lowdnn.plan import KernelRef, Plan, PlanTensor
+from lowdnn.status import BadParamError, Status
+
+#: Alignment of the workspace and of every part of it.
+WORKSPACE_ALIGNMENT_BYTES = 256
+
+Choices = Mapping[KnobType, int]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an engine does not take a graph: ``<field>: expected <limit>, got <value>``, and the status it amounts to."""
+
+    engine: str
+    reason: str
+    status: Status = Status.NOT_SUPPORTED_GRAPH_PATTERN
+
+    def __str__(self) -> str:
+        return f"{self.engine}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One tunable of an engine: explicit values in ascending order, a default among them, one line of help."""
+
+    name: str
+    type: KnobType
+    values: tuple[int, ...]
+    default: int
+    help: str
+
+
+class Engine(Protocol):
+    """A family of kernels that can run some graphs.
+
+    ``name`` is ``<family>_<idea>``; ``index`` is its global index, given once and never reused.
+    """
+
+    name: str
+    index: int
+    numerical_notes: tuple[NumericalNote, ...]
+    behavior_notes: tuple[BehaviorNote, ...]
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """None where ``plan`` will succeed with the default knobs, otherwise the first reason why not."""
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """The knobs for a graph that the engine does not refuse; defaults are the heuristic's choice for it."""
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """The plan for ``choices`` (knobs left out take their defaults).
+
+        Raises BadParamError for an unknown knob or value, NotSupportedError where the engine refuses the graph.
+        """
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """The kernels whose PTX is shipped in ``ptx/``."""
+
+
+def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> dict[KnobType, int]:
+    """All knobs with the chosen or default value; raises BadParamError for an unknown knob or value."""
+    known = {knob.type: knob for knob in knobs}
+    for knob_type, value in choices.items():
+        if knob_type not in known:
+            names = ", ".join(k.type.name for k in knobs) or "no knobs"
+            raise BadParamError.at(f"{engine}.knob_choices", expected=names, got=knob_type.name)
+        if value not in known[knob_type].values:
+            allowed = list(known[knob_type].values)
+            raise BadParamError.at(f"{engine}.{knob_type.name}", expected=f"one of {allowed}", got=value)
+    return {knob.type: choices.get(knob.type, knob.default) for knob in knobs}
+
+
+def plan_tensors(graph: OperationGraph) -> tuple[PlanTensor, ...]:
+    """What execute must be given: every non-virtual tensor of the graph except constants."""
+    written = {t.uid for op in graph.operations for t in outputs_of(op).values()}
+    return tuple(
+        PlanTensor(
+            uid=tensor.uid,
+            name=tensor.name,
+            data_type=tensor.data_type,
+            size_bytes=tensor.span_bytes,
+            alignment_bytes=tensor.alignment_bytes,
+            is_output=tensor.uid in written,
+            is_by_value=tensor.is_by_value,
+        )
+        for tensor in graph.tensors.values()
+        if not tensor.is_virtual and tensor.constant_value is None
+    )

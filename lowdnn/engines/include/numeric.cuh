@@ -1,0 +1,168 @@
+// Number types of lowdnn's kernels and the conversions between them.
+//
+// convert<To>(x) follows the rules of lowdnn/dtypes.py: round to nearest even; float to integer saturates and turns NaN
+// into 0; integer to integer saturates; fp16 and bf16 overflow to infinity; fp8 saturates to its largest finite value
+// and keeps NaN; b8 is `x != 0` and reads as 0 or 1. Every conversion rounds once.
+//
+// f16, bf16, e4m3, e5m2 and b8 are storage types: arithmetic happens in f32, f64, i32 or i64.
+
+#pragma once
+
+typedef signed char i8;
+typedef unsigned char u8;
+typedef short i16;
+typedef unsigned short u16;
+typedef int i32;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+typedef float f32;
+typedef double f64;
+
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+struct e4m3 { u8 bits; };
+struct e5m2 { u8 bits; };
+struct b8 { u8 bits; };
+
+template <class To, class From> __device__ __forceinline__ To convert(From x);
+
+// Compute<T>::Type: the type in which a stored T is computed with: f32, f64, i32 or i64.
+template <class T> struct Compute { typedef i32 Type; };
+template <> struct Compute<f16> { typedef f32 Type; };
+template <> struct Compute<bf16> { typedef f32 Type; };
+template <> struct Compute<e4m3> { typedef f32 Type; };
+template <> struct Compute<e5m2> { typedef f32 Type; };
+template <> struct Compute<f32> { typedef f32 Type; };
+template <> struct Compute<f64> { typedef f64 Type; };
+template <> struct Compute<u32> { typedef i64 Type; };
+template <> struct Compute<i64> { typedef i64 Type; };
+
+// x rounded to Storage, as a To: what a write to memory and a read back would give.
+template <class Storage, class To, class From> __device__ __forceinline__ To rounded(From x) {
+  return convert<To>(convert<Storage>(x));
+}
+
+// ---- storage type to compute type (exact) -----------------------------------------------------------------------------
+
+__device__ __forceinline__ f32 widen(f32 x) { return x; }
+__device__ __forceinline__ f64 widen(f64 x) { return x; }
+__device__ __forceinline__ i32 widen(i8 x) { return x; }
+__device__ __forceinline__ i32 widen(u8 x) { return x; }
+__device__ __forceinline__ i32 widen(i16 x) { return x; }
+__device__ __forceinline__ i32 widen(u16 x) { return x; }
+__device__ __forceinline__ i32 widen(i32 x) { return x; }
+__device__ __forceinline__ i64 widen(u32 x) { return x; }
+__device__ __forceinline__ i64 widen(i64 x) { return x; }
+__device__ __forceinline__ i32 widen(bool x) { return x; }
+__device__ __forceinline__ i32 widen(b8 x) { return x.bits != 0; }
+__device__ __forceinline__ f32 widen(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
+
+__device__ __forceinline__ f32 widen(f16 x) {
+  f32 wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+  return wide;
+}
+
+__device__ __forceinline__ f32 widen(e5m2 x) { return widen(f16{u16(x.bits << 8)}); }
+
+__device__ __forceinline__ f32 widen(e4m3 x) {
+  const u32 sign = u32(x.bits & 0x80) << 24;
+  const u32 magnitude = x.bits & 0x7f;
+  // An fp16 with the same exponent field is 2^8 too small: biases 15 and 7.
+  const f32 value = widen(f16{u16(magnitude << 7)}) * 256.0f;
+  return __uint_as_float((magnitude == 0x7f ? 0x7fffffffu : __float_as_uint(value)) | sign);
+}
+
+// ---- compute type to storage type -------------------------------------------------------------------------------------
+
+template <class T> struct Tag {};
+
+// Rounding to f32 by truncation, with the last bit set where something was lost ("round to odd"): a further rounding to
+// at most 22 bits then gives what one rounding of the original would have given.
+__device__ __forceinline__ f32 sticky(f64 x) {
+  const f32 truncated = __double2float_rz(x);
+  return f64(truncated) == x || x != x ? truncated : __uint_as_float(__float_as_uint(truncated) | 1);
+}
+__device__ __forceinline__ f32 sticky(i32 x) {
+  const f32 truncated = __int2float_rz(x);
+  return i32(truncated) == x ? truncated : __uint_as_float(__float_as_uint(truncated) | 1);
+}
+__device__ __forceinline__ f32 sticky(i64 x) {
+  const f32 truncated = __ll2float_rz(x);
+  return i64(truncated) == x ? truncated : __uint_as_float(__float_as_uint(truncated) | 1);
+}
+__device__ __forceinline__ f32 sticky(f32 x) { return x; }
+
+template <class T> __device__ __forceinline__ T clamped(T x, T lowest, T highest) {
+  return x < lowest ? lowest : x > highest ? highest : x;
+}
+
+template <class From> __device__ __forceinline__ f32 narrow(Tag<f32>, From x) { return f32(x); }
+template <class From> __device__ __forceinline__ f64 narrow(Tag<f64>, From x) { return f64(x); }
+
+__device__ __forceinline__ i32 narrow(Tag<i32>, f32 x) { return x != x ? 0 : __float2int_rn(x); }
+__device__ __forceinline__ i32 narrow(Tag<i32>, f64 x) { return x != x ? 0 : __double2int_rn(x); }
+__device__ __forceinline__ i32 narrow(Tag<i32>, i32 x) { return x; }
+__device__ __forceinline__ i32 narrow(Tag<i32>, i64 x) { return i32(clamped<i64>(x, -0x80000000ll, 0x7fffffffll)); }
+
+__device__ __forceinline__ i64 narrow(Tag<i64>, f32 x) { return x != x ? 0 : __float2ll_rn(x); }
+__device__ __forceinline__ i64 narrow(Tag<i64>, f64 x) { return x != x ? 0 : __double2ll_rn(x); }
+__device__ __forceinline__ i64 narrow(Tag<i64>, i32 x) { return x; }
+__device__ __forceinline__ i64 narrow(Tag<i64>, i64 x) { return x; }
+
+template <class From> __device__ __forceinline__ u32 narrow(Tag<u32>, From x) {
+  return u32(clamped<i64>(narrow(Tag<i64>(), x), 0, 0xffffffffll));
+}
+template <class From> __device__ __forceinline__ i8 narrow(Tag<i8>, From x) {
+  return i8(clamped(narrow(Tag<i32>(), x), -128, 127));
+}
+template <class From> __device__ __forceinline__ u8 narrow(Tag<u8>, From x) {
+  return u8(clamped(narrow(Tag<i32>(), x), 0, 255));
+}
+template <class From> __device__ __forceinline__ i16 narrow(Tag<i16>, From x) {
+  return i16(clamped(narrow(Tag<i32>(), x), -32768, 32767));
+}
+template <class From> __device__ __forceinline__ u16 narrow(Tag<u16>, From x) {
+  return u16(clamped(narrow(Tag<i32>(), x), 0, 65535));
+}
+template <class From> __device__ __forceinline__ bool narrow(Tag<bool>, From x) { return x != From(0); }
+template <class From> __device__ __forceinline__ b8 narrow(Tag<b8>, From x) { return b8{u8(x != From(0))}; }
+
+template <class From> __device__ __forceinline__ f16 narrow(Tag<f16>, From x) {
+  f16 result;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(sticky(x)));
+  return result;
+}
+
+template <class From> __device__ __forceinline__ bf16 narrow(Tag<bf16>, From x) {
+  bf16 result;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(sticky(x)));
+  return result;
+}
+
+// Bits of the nearest value of a float with EXPONENT and MANTISSA bits, saturating at the pattern LARGEST. Devices have
+// this as an instruction from 8.9 on only.
+template <int EXPONENT, int MANTISSA, u32 LARGEST, u32 NOT_A_NUMBER> __device__ __forceinline__ u8 to_fp8(f32 x) {
+  constexpr u32 BIAS = (1u << (EXPONENT - 1)) - 1;
+  constexpr u32 DROPPED = 23 - MANTISSA;
+  constexpr u32 SMALLEST_NORMAL = (128 - BIAS) << 23;
+  const u32 sign = (__float_as_uint(x) >> 24) & 0x80;
+  const u32 magnitude = __float_as_uint(x) & 0x7fffffff;
+  const u32 half_up = magnitude + ((1u << (DROPPED - 1)) - 1) + ((magnitude >> DROPPED) & 1);
+  const u32 normal = (half_up >> DROPPED) - ((127 - BIAS) << MANTISSA);
+  // 2^(BIAS - 1 + MANTISSA) turns the smallest subnormal into 1.
+  const f32 scale = __uint_as_float((127 + BIAS - 1 + MANTISSA) << 23);
+  const u32 subnormal = u32(__float2int_rn(__uint_as_float(magnitude) * scale));
+  const u32 finite = magnitude >= SMALLEST_NORMAL ? (normal < LARGEST ? normal : LARGEST) : subnormal;
+  return u8(sign | (magnitude > 0x7f800000 ? NOT_A_NUMBER : finite));
+}
+
+template <class From> __device__ __forceinline__ e4m3 narrow(Tag<e4m3>, From x) {
+  return e4m3{to_fp8<4, 3, 0x7e, 0x7f>(sticky(x))};
+}
+template <class From> __device__ __forceinline__ e5m2 narrow(Tag<e5m2>, From x) {
+  return e5m2{to_fp8<5, 2, 0x7b, 0x7e>(sticky(x))};
+}
+
+template <class To, class From> __device__ __forceinline__ To convert(From x) { return narrow(Tag<To>(), widen(x)); }

@@ -1,0 +1,116 @@
+// Groups of V neighbouring elements, and their movement between device memory and registers.
+//
+// load<WIDTH> and store<WIDTH> move V elements in accesses of WIDTH elements, at most 16 bytes each; the address must be
+// aligned to one access. WIDTH is a compile-time power of two; one greater than V or than 16 bytes allow is cut down.
+
+#pragma once
+
+#include "include/numeric.cuh"
+
+template <class T, int V> struct alignas(sizeof(T) * V) Vector { T v[V]; };
+
+constexpr int access_width(int width, int count, int element_bytes) {
+  const int most = 16 / element_bytes < count ? 16 / element_bytes : count;
+  return width < most ? width : most;
+}
+
+// ---- one access of BYTES bytes ----------------------------------------------------------------------------------------
+
+template <int BYTES> struct Word;
+template <> struct Word<16> { typedef uint4 Type; };
+template <> struct Word<8> { typedef uint2 Type; };
+template <> struct Word<4> { typedef u32 Type; };
+template <> struct Word<2> { typedef u16 Type; };
+template <> struct Word<1> { typedef u8 Type; };
+
+// Read-only path, not kept in L1.
+__device__ __forceinline__ void load_streaming(uint4& to, const void* from) {
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "l"(from));
+}
+__device__ __forceinline__ void load_streaming(uint2& to, const void* from) {
+  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(to.x), "=r"(to.y) : "l"(from));
+}
+__device__ __forceinline__ void load_streaming(u32& to, const void* from) {
+  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to) : "l"(from));
+}
+__device__ __forceinline__ void load_streaming(u16& to, const void* from) {
+  asm("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(to) : "l"(from));
+}
+__device__ __forceinline__ void load_streaming(u8& to, const void* from) {
+  u32 byte;
+  asm("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=r"(byte) : "l"(from));
+  to = u8(byte);
+}
+
+// How a tensor is read.
+struct Stream {  // each element once, and not written by the same kernel
+  template <class T, int W> static __device__ __forceinline__ Vector<T, W> load(const T* from) {
+    typename Word<sizeof(T) * W>::Type word;
+    load_streaming(word, from);
+    return *reinterpret_cast<const Vector<T, W>*>(&word);
+  }
+};
+struct Plain {  // several times, or written by the same kernel
+  template <class T, int W> static __device__ __forceinline__ Vector<T, W> load(const T* from) {
+    const auto word = *reinterpret_cast<const typename Word<sizeof(T) * W>::Type*>(from);
+    return *reinterpret_cast<const Vector<T, W>*>(&word);
+  }
+};
+
+// ---- V elements -------------------------------------------------------------------------------------------------------
+
+template <class Path, int WIDTH, class T, int V> __device__ __forceinline__ void load(T (&to)[V], const T* from) {
+  constexpr int W = access_width(WIDTH, V, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < V; i += W) {
+    const Vector<T, W> part = Path::template load<T, W>(from + i);
+#pragma unroll
+    for (int j = 0; j < W; ++j) to[i + j] = part.v[j];
+  }
+}
+
+template <int WIDTH, class T, int V> __device__ __forceinline__ void store(T* to, const T (&from)[V]) {
+  constexpr int W = access_width(WIDTH, V, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < V; i += W) {
+    Vector<T, W> part;
+#pragma unroll
+    for (int j = 0; j < W; ++j) part.v[j] = from[i + j];
+    typedef typename Word<sizeof(T) * W>::Type Whole;
+    *reinterpret_cast<Whole*>(to + i) = *reinterpret_cast<const Whole*>(&part);
+  }
+}
+
+// The first `valid` of V elements that lie `stride` apart; the others become zero bits, or stay unwritten.
+template <class T, int V>
+__device__ __forceinline__ void load_strided(T (&to)[V], const T* from, i64 stride, int valid) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) to[i] = i < valid ? from[i * stride] : T{};
+}
+
+template <class T, int V>
+__device__ __forceinline__ void store_strided(T* to, const T (&from)[V], i64 stride, int valid) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i < valid) to[i * stride] = from[i];
+  }
+}
+
+// Neighbouring elements, whole where all V exist.
+template <class Path, int WIDTH, class T, int V>
+__device__ __forceinline__ void load_row(T (&to)[V], const T* from, int valid) {
+  if (valid == V) {
+    load<Path, WIDTH>(to, from);
+  } else {
+    load_strided(to, from, 1, valid);
+  }
+}
+
+template <int WIDTH, class T, int V> __device__ __forceinline__ void store_row(T* to, const T (&from)[V], int valid) {
+  if (valid == V) {
+    store<WIDTH>(to, from);
+  } else {
+    store_strided(to, from, 1, valid);
+  }
+}

@@ -1,0 +1,246 @@
+"""``matmul_simt``: matrix products in the true arithmetic of the compute type, without tensor cores.
+
+Any strides, any data types that the operation takes, any number of batch axes, any pointwise epilogue. fp32 operands
+are multiplied in fp32 (no TF32), fp64 in fp64, integers in int32; fp16, bf16 and fp8 are summed in fp32 (fp64 where the
+compute type says so). One kernel (``matmul_simt.cu``) serves all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.engines import simt
+from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
+from lowdnn.engines.simt import SimtTile, ceil_div
+from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import Anchored, match_anchored
+from lowdnn.ops.matmul import Matmul, MatmulOperation
+from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
+from lowdnn.status import NotSupportedError, Status
+
+_TILES = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Params:
+    """The macros of ``matmul_simt.cu``, described there."""
+
+    ROWS_TYPE: str
+    COLUMNS_TYPE: str
+    TILE_ROWS: int
+    TILE_COLUMNS: int
+    TILE_DEPTH: int
+    ROW_AXIS: int
+    ROWS_ALONG_DEPTH: int
+    COLUMNS_ALONG_DEPTH: int
+
+
+class MatmulSimt:
+    """See the module's docstring."""
+
+    name = "matmul_simt"
+    index = 3
+    numerical_notes: tuple[NumericalNote, ...] = ()
+    behavior_notes: tuple[BehaviorNote, ...] = (
+        BehaviorNote.RUNTIME_COMPILATION,
+        BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
+    )
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses what is not one matmul with a pointwise epilogue, and extents past 32 bits."""
+        matched = match_anchored(graph, MatmulOperation)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        return self._refuse_shape(matched)
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_M and TILE_N; the defaults have the least work on the busiest multiprocessor."""
+        problem = _Problem.of(self._matched(graph))
+        tile_m, tile_n = problem.best_tile(arch)
+        return (
+            Knob("tile_m", KnobType.TILE_M, problem.tiles, tile_m, "rows of c that one thread block computes"),
+            Knob("tile_n", KnobType.TILE_N, problem.tiles, tile_n, "columns of c that one thread block computes"),
+        )
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """One launch, none where c is empty."""
+        matched = self._matched(graph)
+        problem = _Problem.of(matched)
+        chosen = resolve_choices(self.name, self.knobs(graph, arch), choices)
+        tile = problem.tile(chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
+        functor = generate(matched.epilogue, accumulator=problem.accumulator, vector_axis=problem.column_axis)
+        empty = 0 in problem.c_dims
+        return Plan(
+            engine=self.name,
+            engine_index=self.index,
+            graph_key=graph.key,
+            target_arch=arch.name,
+            choices=tuple(chosen.items()),
+            kernels=() if empty else (problem.kernel(tile, functor),),
+            launches=() if empty else (problem.launch(tile, functor, matched),),
+            tensors=plan_tensors(graph),
+            numerical_notes=self.numerical_notes,
+            behavior_notes=self.behavior_notes,
+        )
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """The plain product of packed fp32 and fp64 matrices at the common tiles."""
+        return tuple(
+            _plain_kernel(data_type, tile)
+            for data_type, tiles in ((DataType.FLOAT, (64, 128)), (DataType.DOUBLE, (32, 64)))
+            for tile in tiles
+        )
+
+    def _matched(self, graph: OperationGraph) -> Anchored[MatmulOperation]:
+        matched = match_anchored(graph, MatmulOperation)
+        refused = Refusal(self.name, matched) if isinstance(matched, str) else self._refuse_shape(matched)
+        if refused is not None or isinstance(matched, str):
+            raise NotSupportedError(str(refused))
+        return matched
+
+    def _refuse_shape(self, matched: Anchored[MatmulOperation]) -> Refusal | None:
+        problem = _Problem.of(matched)
+        largest = max((*problem.c_dims, problem.depth))
+        if largest > simt.MAX_EXTENT:
+            reason = f"matmul.dims: expected extents of at most {simt.MAX_EXTENT}, got {largest}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        blocks = problem.block_count(problem.tile(problem.tiles[0], problem.tiles[0]))
+        if blocks > simt.MAX_BLOCKS:
+            reason = f"matmul.c.dims: expected at most {simt.MAX_BLOCKS} tiles of 32 x 32, got {blocks}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        return None
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The product as the kernel sees it: c[b, r, s] = sum over k of rows[b, r, k] * columns[b, k, s].
+
+    row_axis, column_axis: c's axes along r and s.  rows_strides, columns_strides: of the batch axes (0 where the
+    operand repeats), then of r or s, then of k.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    c_dims: tuple[int, ...]
+    depth: int
+    row_axis: int
+    column_axis: int
+    rows_strides: tuple[int, ...]
+    columns_strides: tuple[int, ...]
+    accumulator: DataType
+
+    @classmethod
+    def of(cls, matched: Anchored[MatmulOperation]) -> _Problem:
+        anchor, dims = matched.anchor, matched.epilogue.dims
+        last = len(dims) - 1
+        column_axis = simt.vector_axis(matched.epilogue, (last, last - 1))
+        a_strides = (*_batch_strides(anchor.a), anchor.a.strides[-2], anchor.a.strides[-1])
+        b_strides = (*_batch_strides(anchor.b), anchor.b.strides[-1], anchor.b.strides[-2])
+        is_transposed = column_axis != last
+        return cls(
+            rows=anchor.b if is_transposed else anchor.a,
+            columns=anchor.a if is_transposed else anchor.b,
+            c_dims=dims,
+            depth=anchor.a.dims[-1],
+            row_axis=2 * last - 1 - column_axis,
+            column_axis=column_axis,
+            rows_strides=b_strides if is_transposed else a_strides,
+            columns_strides=a_strides if is_transposed else b_strides,
+            accumulator=simt.accumulator_type(anchor.matmul.compute_type),
+        )
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """fp64 accumulators of the largest tile would not fit the registers."""
+        return _TILES[:2] if self.accumulator is DataType.DOUBLE else _TILES
+
+    def tile(self, tile_m: int, tile_n: int) -> SimtTile:
+        rows, columns = (tile_n, tile_m) if self.column_axis < self.row_axis else (tile_m, tile_n)
+        return SimtTile(rows, columns, 8 if max(rows, columns) == _TILES[-1] else 16)
+
+    def best_tile(self, arch: ArchSpec) -> tuple[int, int]:
+        """(TILE_M, TILE_N) with the least multiply-adds on the busiest multiprocessor, weighed by efficiency."""
+
+        def cost(tile_m: int, tile_n: int) -> float:
+            tile = self.tile(tile_m, tile_n)
+            return ceil_div(self.block_count(tile), arch.sm_count) * tile.rows * tile.columns / tile.efficiency
+
+        candidates = [(tile_m, tile_n) for tile_m in reversed(self.tiles) for tile_n in reversed(self.tiles)]
+        return min(candidates, key=lambda candidate: cost(*candidate))
+
+    def grid(self, tile: SimtTile) -> tuple[int, int]:
+        """Tiles along r and s."""
+        return ceil_div(self.c_dims[self.row_axis], tile.rows), ceil_div(self.c_dims[self.column_axis], tile.columns)
+
+    def block_count(self, tile: SimtTile) -> int:
+        return prod(self.grid(tile)) * prod(self.c_dims[:-2])
+
+    def params(self, tile: SimtTile) -> Params:
+        return Params(
+            ROWS_TYPE=dtypes.info(self.rows.data_type).c_type,
+            COLUMNS_TYPE=dtypes.info(self.columns.data_type).c_type,
+            TILE_ROWS=tile.rows,
+            TILE_COLUMNS=tile.columns,
+            TILE_DEPTH=tile.depth,
+            ROW_AXIS=self.row_axis,
+            ROWS_ALONG_DEPTH=int(self.rows_strides[-1] < self.rows_strides[-2]),
+            COLUMNS_ALONG_DEPTH=int(self.columns_strides[-1] < self.columns_strides[-2]),
+        )
+
+    def kernel(self, tile: SimtTile, functor: Functor) -> KernelRef:
+        params = self.params(tile)
+        types = "_".join(dtypes.info(t).short_name for t in (self.rows.data_type, self.columns.data_type))
+        layout = "rk"[params.ROWS_ALONG_DEPTH] + "sk"[params.COLUMNS_ALONG_DEPTH] + str(params.ROW_AXIS)
+        return KernelRef(
+            name=f"matmul_simt_{types}_{tile.rows}x{tile.columns}x{tile.depth}_{layout}_sm80_{functor.digest}",
+            source="matmul/matmul_simt.cu",
+            target="sm_80",
+            parameters=tuple((field.name, getattr(params, field.name)) for field in fields(params)),
+            generated=functor.text,
+        )
+
+    def launch(self, tile: SimtTile, functor: Functor, matched: Anchored[MatmulOperation]) -> Launch:
+        row_tiles, column_tiles = self.grid(tile)
+        blocks = self.block_count(tile)
+        axes = (*range(len(self.c_dims) - 2), self.row_axis, self.column_axis)
+        arguments = Struct(
+            (
+                TensorPointer(self.rows.uid),
+                TensorPointer(self.columns.uid),
+                *simt.strides(self.rows_strides),
+                *simt.strides(self.columns_strides),
+                *simt.extents(self.c_dims[axis] for axis in axes),
+                *simt.extents((self.depth, row_tiles, column_tiles)),
+                functor.arguments,
+            )
+        )
+        dag = matched.epilogue
+        work = Work(
+            flops=2 * blocks * tile.rows * tile.columns * ceil_div(self.depth, tile.depth) * tile.depth,
+            bytes=simt.unique_bytes((self.rows, self.columns, *dag.loads)) + simt.unique_bytes(dag.stores),
+            unit=simt.math_unit(self.accumulator),
+        )
+        return Launch(0, (blocks, 1, 1), (tile.threads, 1, 1), (arguments,), work=work)
+
+
+def _batch_strides(operand: Tensor) -> tuple[int, ...]:
+    pairs = zip(operand.dims[:-2], operand.strides[:-2], strict=True)
+    return tuple(0 if extent == 1 else stride for extent, stride in pairs)
+
+
+def _plain_kernel(data_type: DataType, tile: int) -> KernelRef:
+    """The kernel of a packed product of ``data_type`` at tile x tile; its extents are run-time values."""
+    dims = (1, tile, tile)
+    a, b, c = (Tensor(uid, data_type, dims, packed_strides(dims), alignment_bytes=16) for uid in (1, 2, 3))
+    matched = match_anchored(OperationGraph([MatmulOperation(Matmul(data_type), a, b, c)]), MatmulOperation)
+    if isinstance(matched, str):
+        raise NotSupportedError(matched)
+    problem = _Problem.of(matched)
+    functor = generate(matched.epilogue, accumulator=problem.accumulator, vector_axis=problem.column_axis)
+    return problem.kernel(problem.tile(tile, tile), functor)

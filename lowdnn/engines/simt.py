@@ -1,0 +1,87 @@
+"""What the engines without tensor cores share: the host side of ``include/tile_simt.cuh`` and small facts of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from lowdnn.enums import DataType
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import MathUnit, Scalar, ScalarType
+
+#: Extents are 32-bit in the kernels; a tile past the last element must not overflow them.
+MAX_EXTENT = 2**31 - 1024
+
+#: Blocks of one launch along the grid's x.
+MAX_BLOCKS = 2**31 - 1
+
+_GROUP = 4
+_LARGE = 128
+
+
+@dataclass(frozen=True)
+class SimtTile:
+    """``SimtTile<T, rows, columns, depth>`` of ``tile_simt.cuh``: the accumulators of one CTA and its step along k."""
+
+    rows: int
+    columns: int
+    depth: int
+
+    @property
+    def thread_rows(self) -> int:
+        return 8 if self.rows >= _LARGE else _GROUP
+
+    @property
+    def thread_columns(self) -> int:
+        return 8 if self.columns >= _LARGE else _GROUP
+
+    @property
+    def threads(self) -> int:
+        return self.rows * self.columns // (self.thread_rows * self.thread_columns)
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the multiply-add peak that the tile's shared-memory traffic leaves, roughly."""
+        return {64: 1.0, 32: 0.85, 16: 0.7}[self.thread_rows * self.thread_columns]
+
+
+def accumulator_type(compute_type: DataType) -> DataType:
+    """The type in which a contraction of ``compute_type`` is summed; HALF is summed in FLOAT."""
+    return DataType.FLOAT if compute_type is DataType.HALF else compute_type
+
+
+def math_unit(accumulator: DataType) -> MathUnit:
+    return MathUnit.FMA_F64 if accumulator is DataType.DOUBLE else MathUnit.FMA_F32
+
+
+def vector_axis(dag: PointwiseDag, candidates: tuple[int, ...]) -> int:
+    """The axis of ``candidates`` along which the DAG's stored tensors lie closest; the first one where they tie."""
+    stored = [tensor for tensor in dag.stores if tensor.dims == dag.dims]
+
+    def distance(axis: int) -> int:
+        alone = dag.dims[axis] == 1
+        return MAX_EXTENT if alone else sum(tensor.strides[axis] for tensor in stored)
+
+    return min(candidates, key=distance)
+
+
+def unique_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the tensors' distinct elements: a repeated element (stride 0) counts once."""
+    return sum(
+        prod(extent for extent, stride in zip(t.dims, t.strides, strict=True) if stride or not extent) * t.element_bytes
+        for t in {tensor.uid: tensor for tensor in tensors}.values()
+    )
+
+
+def extents(values: Iterable[int]) -> tuple[Scalar, ...]:
+    return tuple(Scalar(ScalarType.I32, value) for value in values)
+
+
+def strides(values: Iterable[int]) -> tuple[Scalar, ...]:
+    return tuple(Scalar(ScalarType.I64, value) for value in values)
+
+
+def ceil_div(value: int, divisor: int) -> int:
+    return -(-value // divisor)

@@ -1,0 +1,159 @@
+"""Operation graphs: an immutable, validated DAG of operations over tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass, replace
+from functools import cache, cached_property
+from operator import attrgetter
+from typing import Any
+
+from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.tensor import Tensor
+from lowdnn.status import BadParamError, DuplicatedEntriesError
+
+
+class OperationGraph:
+    """Operations in topological order, and the tensors between them.
+
+    The graph is checked when it is made: one meaning for each uid, one producer for each tensor, no cycle, no virtual
+    tensor without a producer. Raises DuplicatedEntriesError and BadParamError, naming tensor and operation.
+    """
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        given = tuple(operations)
+        if not given:
+            raise BadParamError.at("operation_graph.operations", expected="at least one operation", got="none")
+        self.tensors: dict[int, Tensor] = _tensors_by_uid(given)
+        self._producers: dict[int, Operation] = _producers(given)
+        self._check_virtual_tensors()
+        self.operations: tuple[Operation, ...] = self._sorted(given)
+
+    def producer(self, tensor: Tensor) -> Operation | None:
+        """The operation that writes ``tensor``, or None for a graph input."""
+        return self._producers.get(tensor.uid)
+
+    def consumers(self, tensor: Tensor) -> tuple[Operation, ...]:
+        """The operations that read ``tensor``, in topological order."""
+        return tuple(op for op in self.operations if any(t.uid == tensor.uid for t in inputs_of(op).values()))
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Tensors that no operation writes, by-value ones and constants included, in order of first use."""
+        return tuple(t for t in self.tensors.values() if t.uid not in self._producers)
+
+    @cached_property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Non-virtual tensors that an operation writes, in order of first use."""
+        return tuple(t for t in self.tensors.values() if t.uid in self._producers and not t.is_virtual)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of the graph's meaning: equal for equal graphs whatever their uids and names, in every process."""
+        text = json.dumps(_describe(self.operations), separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def subgraph(self, operations: Iterable[Operation]) -> OperationGraph:
+        """The graph of some of the operations; a virtual tensor that crosses its border becomes non-virtual."""
+        chosen = tuple(operations)
+        written = {t.uid for op in chosen for t in outputs_of(op).values()}
+        inside = {id(op) for op in chosen}
+        border = {
+            uid
+            for uid, tensor in self.tensors.items()
+            if tensor.is_virtual and (uid not in written or any(id(op) not in inside for op in self.consumers(tensor)))
+        }
+        return OperationGraph(_with_materialised(op, border) for op in chosen)
+
+    def __repr__(self) -> str:
+        names = ", ".join(type(op).__name__ for op in self.operations)
+        return f"OperationGraph([{names}], key={self.key[:12]})"
+
+    def _check_virtual_tensors(self) -> None:
+        for tensor in self.tensors.values():
+            if tensor.is_virtual and tensor.uid not in self._producers:
+                raise BadParamError.at(
+                    f"operation_graph: {tensor.label}", expected="an operation that writes a virtual tensor", got="none"
+                )
+
+    def _sorted(self, given: tuple[Operation, ...]) -> tuple[Operation, ...]:
+        """Kahn's algorithm, stable in the given order."""
+        done: set[int] = set()
+        order: list[Operation] = []
+        waiting = list(given)
+        while waiting:
+            ready = next((op for op in waiting if self._is_ready(op, done)), None)
+            if ready is None:
+                names = ", ".join(type(op).__name__ for op in waiting)
+                raise BadParamError.at(
+                    "operation_graph.operations", expected="no cycle", got=f"a cycle through {names}"
+                )
+            waiting.remove(ready)
+            order.append(ready)
+            done.update(t.uid for t in outputs_of(ready).values())
+        return tuple(order)
+
+    def _is_ready(self, operation: Operation, done: set[int]) -> bool:
+        return all(t.uid in done or t.uid not in self._producers for t in inputs_of(operation).values())
+
+
+def _tensors_by_uid(operations: tuple[Operation, ...]) -> dict[int, Tensor]:
+    tensors: dict[int, Tensor] = {}
+    for op in operations:
+        for tensor in (*inputs_of(op).values(), *outputs_of(op).values()):
+            known = tensors.setdefault(tensor.uid, tensor)
+            if known != tensor:
+                raise DuplicatedEntriesError.at(
+                    f"operation_graph.{tensor.label}", expected="one tensor for each uid", got=f"{known} and {tensor}"
+                )
+    return tensors
+
+
+def _producers(operations: tuple[Operation, ...]) -> dict[int, Operation]:
+    producers: dict[int, Operation] = {}
+    for op in operations:
+        for tensor in outputs_of(op).values():
+            if tensor.uid in producers:
+                raise DuplicatedEntriesError.at(
+                    f"operation_graph.{tensor.label}",
+                    expected="one operation that writes it",
+                    got=f"{type(producers[tensor.uid]).__name__} and {type(op).__name__}",
+                )
+            producers[tensor.uid] = op
+    return producers
+
+
+def _with_materialised(operation: Operation, uids: set[int]) -> Operation:
+    changes = {
+        port: replace(tensor, is_virtual=False)
+        for port, tensor in (inputs_of(operation) | outputs_of(operation)).items()
+        if tensor.uid in uids
+    }
+    return replace(operation, **changes) if changes else operation  # type: ignore[type-var]
+
+
+_tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("uid", "name")))
+
+
+def _describe(operations: tuple[Operation, ...]) -> list[Any]:
+    """A JSON form without names and uids: tensors are numbered by first use and described there, enums are numbers."""
+    numbers: dict[int, int] = {}
+
+    def describe(value: object) -> Any:
+        if isinstance(value, Tensor):
+            if value.uid in numbers:
+                return {"tensor": numbers[value.uid]}
+            numbers[value.uid] = len(numbers)
+            return {"tensor": numbers[value.uid], "is": _tensor_facts(value)}
+        if is_dataclass(value) and not isinstance(value, type):
+            return [type(value).__name__, *[describe(getattr(value, name)) for name in _field_names(type(value))]]
+        return value
+
+    return [describe(operation) for operation in operations]
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))

@@ -1,0 +1,138 @@
+"""What engines look for in a graph: an anchor operation with a DAG of pointwise operations behind it.
+
+A tensor's value is always the value rounded to its data type, whether it is stored or virtual. So an engine that
+keeps a virtual tensor in registers gives the same numbers as one that writes it to memory and reads it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.tensor import Tensor
+
+#: uid of the accumulator in a DAG whose anchor scales or accumulates; graphs cannot have negative uids.
+ACCUMULATOR_UID = -1
+
+OperationT = TypeVar("OperationT", bound=Operation)
+
+
+@dataclass(frozen=True)
+class PointwiseDag:
+    """Pointwise operations over one index space: the input of the code generator.
+
+    dims: extents of the index space; a tensor of the DAG has these dims, 1 where it repeats, or one element.
+    operations: in topological order.
+    anchor: the tensor whose value the kernel hands in (the accumulator), or None.
+    result: the tensor whose value the DAG hands back to the kernel (to be reduced), or None.
+    loads: tensors read from device memory.  scalars: by-value and constant tensors.  stores: tensors written.
+    """
+
+    dims: tuple[int, ...]
+    operations: tuple[PointwiseOperation, ...]
+    anchor: Tensor | None
+    result: Tensor | None
+    loads: tuple[Tensor, ...]
+    scalars: tuple[Tensor, ...]
+    stores: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Anchored(Generic[OperationT]):
+    """One anchor operation and everything behind it."""
+
+    anchor: OperationT
+    epilogue: PointwiseDag
+
+
+def match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anchored[OperationT] | str:
+    """The graph as ``anchor_type`` with a pointwise epilogue, or why it is not one."""
+    anchors = [op for op in graph.operations if isinstance(op, anchor_type)]
+    if len(anchors) != 1:
+        return f"operations: expected exactly one {anchor_type.__name__}, got {len(anchors)}"
+    anchor = anchors[0]
+    others = [op for op in graph.operations if op is not anchor]
+    for op in others:
+        if not isinstance(op, PointwiseOperation):
+            return f"operations: expected {anchor_type.__name__} and pointwise operations, got {type(op).__name__}"
+    for port, tensor in inputs_of(anchor).items():
+        if graph.producer(tensor) is not None or tensor.is_scalar_value:
+            return f"{anchor_type.__name__}.{port}: expected a graph input in device memory, got {tensor.label}"
+    output = next(iter(outputs_of(anchor).values()))
+    pointwise = tuple(op for op in others if isinstance(op, PointwiseOperation))
+    refused = refuse_index_space(pointwise, output.dims)
+    if refused:
+        return refused
+    return Anchored(anchor, epilogue_of(anchor, output, pointwise))
+
+
+def refuse_index_space(operations: tuple[PointwiseOperation, ...], dims: tuple[int, ...]) -> str:
+    """Why the operations cannot be evaluated element by element over ``dims``, or an empty string."""
+    for op in operations:
+        tensor = op.output
+        if tensor.dims == dims:
+            continue
+        if not tensor.is_virtual:
+            return f"{tensor.label}.dims: expected {list(dims)} for a stored tensor, got {list(tensor.dims)}"
+        repeats = tensor.rank == len(dims) and all(e in (1, d) for e, d in zip(tensor.dims, dims, strict=True))
+        if tensor.element_count != 1 and not repeats:
+            return f"{tensor.label}.dims: expected {list(dims)}, with 1 where it repeats, got {list(tensor.dims)}"
+    return ""
+
+
+def epilogue_of(anchor: Operation, output: Tensor, operations: tuple[PointwiseOperation, ...]) -> PointwiseDag:
+    """The DAG behind ``anchor``; a convolution's alpha and beta become its first operation."""
+    accumulator = output
+    if isinstance(anchor, ConvolutionForward) and (anchor.alpha, anchor.beta) != (1.0, 0.0):
+        accumulator, blend = _alpha_beta(anchor, output)
+        operations = (blend, *operations)
+    return dag_of(output.dims, operations, anchor=accumulator)
+
+
+def dag_of(
+    dims: tuple[int, ...],
+    operations: tuple[PointwiseOperation, ...],
+    anchor: Tensor | None = None,
+    result: Tensor | None = None,
+) -> PointwiseDag:
+    """Sorts the operations' tensors into loads, scalars and stores."""
+    written = {op.output.uid for op in operations}
+    read = {t.uid: t for op in operations for t in op.operands.values()}
+    if anchor is not None:
+        read.pop(anchor.uid, None)
+    accumulated = {op.output.uid for op in operations if any(t.uid == op.output.uid for t in op.operands.values())}
+    given = [t for uid, t in read.items() if uid not in written or uid in accumulated]
+    stores = {op.output.uid: op.output for op in operations if not op.output.is_virtual}
+    if anchor is not None and not anchor.is_virtual:
+        stores = {anchor.uid: anchor} | stores
+    return PointwiseDag(
+        dims=dims,
+        operations=operations,
+        anchor=anchor,
+        result=result,
+        loads=tuple(t for t in given if not t.is_scalar_value),
+        scalars=tuple(t for t in given if t.is_scalar_value),
+        stores=tuple(stores.values()),
+    )
+
+
+def _alpha_beta(anchor: ConvolutionForward, output: Tensor) -> tuple[Tensor, PointwiseOperation]:
+    """(accumulator, operation): y = alpha * accumulator [+ beta * y], computed in the accumulator's type."""
+    compute = anchor.convolution.compute_type
+    if compute is DataType.HALF:
+        compute = DataType.FLOAT
+    accumulator = replace(
+        output, uid=ACCUMULATOR_UID, data_type=compute, alignment_bytes=16, is_virtual=True, name="accumulator"
+    )
+    arithmetic = DataType.DOUBLE if compute is DataType.DOUBLE else DataType.FLOAT
+    if anchor.beta == 0.0:
+        mode = Pointwise(PointwiseMode.IDENTITY, arithmetic)
+        return accumulator, PointwiseOperation(mode, x=accumulator, y=output, alpha1=anchor.alpha)
+    mode = Pointwise(PointwiseMode.ADD, arithmetic)
+    blend = PointwiseOperation(mode, x=accumulator, b=output, y=output, alpha1=anchor.alpha, alpha2=anchor.beta)
+    return accumulator, blend

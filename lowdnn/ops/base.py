@@ -1,0 +1,59 @@
+"""What every operation has: ports, checks, reference. One file of this package is one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn import schema
+from lowdnn.enums import DescriptorType
+from lowdnn.ops.tensor import Tensor
+
+#: Values of an operation's ports in the reference: float64, int64 or bool arrays in the tensor's logical shape.
+Values = Mapping[str, NDArray[Any]]
+
+
+@runtime_checkable
+class Operation(Protocol):
+    """A frozen dataclass that declares one operation; its checks run when it is made.
+
+    Fields made with ``schema.tensor_input`` and ``schema.tensor_output`` are its ports, named by the field.
+    """
+
+    descriptor_type: ClassVar[DescriptorType]
+
+    def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        """The outputs by port, from inputs by port, computed in float64 (integer types in int64).
+
+        Arrays have the tensors' logical dims. The values are not yet rounded to the outputs' data types.
+        """
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations, one fused multiply-add counting two."""
+
+
+def inputs_of(operation: Operation) -> dict[str, Tensor]:
+    """The input tensors by port, in declaration order; optional ports that are unset are left out."""
+    return _ports(operation, "input")
+
+
+def outputs_of(operation: Operation) -> dict[str, Tensor]:
+    """The output tensors by port, in declaration order."""
+    return _ports(operation, "output")
+
+
+def _ports(operation: Operation, role: str) -> dict[str, Tensor]:
+    declared = schema.attributes_of(type(operation)).values()
+    found = {item.field: getattr(operation, item.field) for item in declared if item.role == role}
+    return {port: tensor for port, tensor in found.items() if tensor is not None}
+
+
+def broadcast_to(values: NDArray[Any], dims: tuple[int, ...]) -> NDArray[Any]:
+    """``values`` repeated to ``dims``; a one-element array of any rank fits every shape."""
+    if values.size == 1:
+        values = values.reshape((1,) * len(dims))
+    return np.broadcast_to(values, dims)

@@ -1,0 +1,52 @@
+"""Rules for compute types that several operations share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from lowdnn import dtypes
+from lowdnn.enums import DataType
+from lowdnn.ops.tensor import Tensor
+from lowdnn.status import UnsupportedDataTypeError
+
+#: Compute types of contractions (convolution, matmul). FLOAT with fp32 inputs means TF32 or true fp32, as the engine's
+#: notes say; HALF accumulates at least as precisely as fp16.
+_CONTRACTION_TYPES = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.INT32)
+
+
+def check_compute_type(where: str, compute_type: DataType, operands: tuple[Tensor, ...]) -> None:
+    """Checks the compute type of a contraction against its operands; raises UnsupportedDataTypeError."""
+    if compute_type not in _CONTRACTION_TYPES:
+        raise UnsupportedDataTypeError.at(
+            f"{where}.compute_type",
+            expected="one of " + ", ".join(t.name for t in _CONTRACTION_TYPES),
+            got=compute_type.name,
+        )
+    for tensor in operands:
+        kind = dtypes.info(tensor.data_type).kind
+        integer = kind is not dtypes.Kind.FLOAT
+        if kind is dtypes.Kind.BOOLEAN or (integer and tensor.data_type not in (DataType.INT8, DataType.INT32)):
+            raise UnsupportedDataTypeError.at(
+                f"{where}: {tensor.label}.data_type", expected="a float type, INT8 or INT32", got=tensor.data_type.name
+            )
+        if integer and compute_type is not DataType.INT32:
+            raise UnsupportedDataTypeError.at(
+                f"{where}.compute_type",
+                expected="INT32 for integer operands",
+                got=compute_type.name,
+                hint=f"{tensor.label} is {tensor.data_type.name}",
+            )
+        if not integer and compute_type is DataType.INT32:
+            raise UnsupportedDataTypeError.at(
+                f"{where}.compute_type",
+                expected="FLOAT, DOUBLE or HALF for float operands",
+                got=compute_type.name,
+                hint=f"{tensor.label} is {tensor.data_type.name}",
+            )
+
+
+def wrap_accumulator(values: NDArray[Any], compute_type: DataType) -> NDArray[Any]:
+    """Accumulated ``values`` as the compute type holds them: integers wrap at its width, floats stay as they are."""
+    return dtypes.wrapped(values, compute_type) if compute_type is DataType.INT32 else values

@@ -1,0 +1,77 @@
+"""Matrix product: c[b, m, n] = sum over k of a[b, m, k] * b[b, k, n].
+
+a is (batch..., M, K), b is (batch..., K, N), c is (batch..., M, N); a batch extent of 1 in a or b repeats it.
+Source: cudnn_graph.h, CUDNN_BACKEND_MATMUL_DESCRIPTOR, OPERATION_MATMUL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
+from lowdnn.ops.base import Values
+from lowdnn.ops.compute import check_compute_type, wrap_accumulator
+from lowdnn.ops.tensor import Tensor
+from lowdnn.schema import attribute, tensor_input, tensor_output
+from lowdnn.status import ShapeMismatchError, UnsupportedPaddingError, UnsupportedShapeError
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """Arithmetic of a matrix product. ``padding_value`` belongs to ragged products and must be 0 here."""
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.MATMUL
+
+    compute_type: DataType = attribute(AttributeName.MATMUL_COMP_TYPE, AttributeType.DATA_TYPE)
+    padding_value: float = attribute(AttributeName.MATMUL_PADDING_VALUE, AttributeType.DOUBLE, default=0.0)
+
+    def __post_init__(self) -> None:
+        if self.padding_value != 0.0:
+            raise UnsupportedPaddingError.at("matmul.padding_value", expected="0.0", got=self.padding_value)
+
+
+@dataclass(frozen=True)
+class MatmulOperation:
+    """See the module's docstring."""
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_MATMUL
+
+    matmul: Matmul = attribute(
+        AttributeName.OPERATION_MATMUL_DESC, AttributeType.BACKEND_DESCRIPTOR, descriptor=DescriptorType.MATMUL
+    )
+    a: Tensor = tensor_input(AttributeName.OPERATION_MATMUL_ADESC)
+    b: Tensor = tensor_input(AttributeName.OPERATION_MATMUL_BDESC)
+    c: Tensor = tensor_output(AttributeName.OPERATION_MATMUL_CDESC)
+
+    def __post_init__(self) -> None:
+        expected = output_dims(self.a.dims, self.b.dims)
+        if self.c.dims != expected:
+            raise ShapeMismatchError.at("matmul.c.dims", expected=list(expected), got=list(self.c.dims))
+        check_compute_type("matmul", self.matmul.compute_type, (self.a, self.b))
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.c.element_count * self.a.dims[-1]
+
+    def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        return {"c": wrap_accumulator(np.matmul(inputs["a"], inputs["b"]), self.matmul.compute_type)}
+
+
+def output_dims(a_dims: tuple[int, ...], b_dims: tuple[int, ...]) -> tuple[int, ...]:
+    """The dims of c. Raises UnsupportedShapeError for a rank under 2, ShapeMismatchError where dims disagree."""
+    if len(a_dims) < 2 or len(b_dims) < 2:
+        raise UnsupportedShapeError.at("matmul.a.dims, b.dims", expected="rank >= 2", got=[list(a_dims), list(b_dims)])
+    if len(a_dims) != len(b_dims):
+        raise ShapeMismatchError.at("matmul.b.dims", expected=f"rank {len(a_dims)} as a", got=list(b_dims))
+    if a_dims[-1] != b_dims[-2]:
+        raise ShapeMismatchError.at("matmul.b.dims[-2]", expected=f"K = {a_dims[-1]} of a", got=b_dims[-2])
+    batch = []
+    for axis, (left, right) in enumerate(zip(a_dims[:-2], b_dims[:-2], strict=True)):
+        if left != right and 1 not in (left, right):
+            raise ShapeMismatchError.at(f"matmul.b.dims[{axis}]", expected=f"1 or {left} of a", got=right)
+        batch.append(right if left == 1 else left)
+    return (*batch, a_dims[-2], b_dims[-1])

@@ -1,0 +1,138 @@
+"""Tensors of an operation graph: what a tensor is, never where its data lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from lowdnn import dtypes
+from lowdnn.enums import DIM_MAX, AttributeName, AttributeType, DataType, DescriptorType, TensorReordering
+from lowdnn.schema import attribute
+from lowdnn.status import BadParamError, NotSupportedError, UnsupportedDataTypeError
+
+#: Bytes and elements are computed in Python integers and must fit a signed 64-bit offset.
+MAX_SPAN_BYTES = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An n-dimensional array: element ``i`` lies at ``sum(i[d] * strides[d])`` elements from the base.
+
+    dims: extents, 0 allowed (an empty tensor).  strides: in elements, >= 0; 0 repeats one element (inputs only).
+    alignment_bytes: what the caller promises of the address; a power of two, at least the element size.
+    is_virtual: an edge inside the graph that has no address.
+    is_by_value: a host scalar passed by value at execute.  constant_value: a scalar fixed in the graph itself.
+    Source: cudnn_graph.h, CUDNN_BACKEND_TENSOR_DESCRIPTOR.
+    """
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.TENSOR
+
+    uid: int = attribute(AttributeName.TENSOR_UNIQUE_ID, AttributeType.INT64)
+    data_type: DataType = attribute(AttributeName.TENSOR_DATA_TYPE, AttributeType.DATA_TYPE)
+    dims: tuple[int, ...] = attribute(AttributeName.TENSOR_DIMENSIONS, AttributeType.INT64, max_count=DIM_MAX)
+    strides: tuple[int, ...] = attribute(AttributeName.TENSOR_STRIDES, AttributeType.INT64, max_count=DIM_MAX)
+    alignment_bytes: int = attribute(AttributeName.TENSOR_BYTE_ALIGNMENT, AttributeType.INT64)
+    is_virtual: bool = attribute(AttributeName.TENSOR_IS_VIRTUAL, AttributeType.BOOLEAN, default=False)
+    is_by_value: bool = attribute(AttributeName.TENSOR_IS_BY_VALUE, AttributeType.BOOLEAN, default=False)
+    vector_count: int = attribute(AttributeName.TENSOR_VECTOR_COUNT, AttributeType.INT64, default=1)
+    vectorized_dimension: int = attribute(AttributeName.TENSOR_VECTORIZED_DIMENSION, AttributeType.INT64, default=-1)
+    reordering: TensorReordering = attribute(
+        AttributeName.TENSOR_REORDERING_MODE, AttributeType.TENSOR_REORDERING_MODE, default=TensorReordering.NONE
+    )
+    constant_value: float | int | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self._check_shape()
+        self._check_placement()
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def element_count(self) -> int:
+        return prod(self.dims)
+
+    @property
+    def element_bytes(self) -> int:
+        return dtypes.info(self.data_type).size_bytes
+
+    @property
+    def span_bytes(self) -> int:
+        """Bytes from the base to the end of the last element; 0 for an empty tensor."""
+        return span_elements(self.dims, self.strides) * self.element_bytes
+
+    @property
+    def label(self) -> str:
+        """How messages name the tensor."""
+        return f"tensor {self.name!r} (uid {self.uid})" if self.name else f"tensor uid {self.uid}"
+
+    @property
+    def is_scalar_value(self) -> bool:
+        """True where the value travels with the launch and not through device memory."""
+        return self.is_by_value or self.constant_value is not None
+
+    def _check_shape(self) -> None:
+        where = self.label
+        facts = dtypes.info(self.data_type)
+        if not 1 <= len(self.dims) <= DIM_MAX:
+            raise BadParamError.at(f"{where}.dims", expected=f"1 to {DIM_MAX} dimensions", got=list(self.dims))
+        if len(self.strides) != len(self.dims):
+            raise BadParamError.at(
+                f"{where}.strides", expected=f"{len(self.dims)} strides, one for each dimension", got=list(self.strides)
+            )
+        if any(extent < 0 for extent in self.dims):
+            raise BadParamError.at(f"{where}.dims", expected="extents >= 0", got=list(self.dims))
+        if any(stride < 0 for stride in self.strides):
+            raise BadParamError.at(f"{where}.strides", expected="strides >= 0", got=list(self.strides))
+        if self.span_bytes > MAX_SPAN_BYTES:
+            raise BadParamError.at(
+                f"{where}.strides", expected=f"at most {MAX_SPAN_BYTES} bytes", got=f"{self.span_bytes} bytes"
+            )
+        alignment = self.alignment_bytes
+        if alignment < facts.size_bytes or alignment & (alignment - 1):
+            raise BadParamError.at(
+                f"{where}.alignment_bytes",
+                expected=f"a power of two of at least the element size {facts.size_bytes}",
+                got=alignment,
+            )
+
+    def _check_placement(self) -> None:
+        where = self.label
+        if self.is_by_value and self.is_virtual:
+            raise BadParamError.at(f"{where}.is_by_value", expected="false for a virtual tensor", got=True)
+        if self.is_scalar_value and self.element_count != 1:
+            raise BadParamError.at(f"{where}.dims", expected="one element in a by-value tensor", got=list(self.dims))
+        if self.vector_count != 1:
+            raise UnsupportedDataTypeError.at(
+                f"{where}.vector_count", expected="1", got=self.vector_count, hint="use NHWC strides instead"
+            )
+        if self.reordering is not TensorReordering.NONE:
+            raise NotSupportedError.at(f"{where}.reordering", expected="NONE", got=self.reordering.name)
+
+
+def span_elements(dims: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the base to just past the last element; 0 where an extent is 0."""
+    if 0 in dims:
+        return 0
+    return 1 + sum((extent - 1) * stride for extent, stride in zip(dims, strides, strict=True))
+
+
+def packed_strides(dims: tuple[int, ...], order: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Strides of a packed tensor whose dimensions lie in memory in ``order``, outermost first (default: as given).
+
+    Example: NHWC strides of an NCHW shape are ``packed_strides(dims, (0, 2, 3, 1))``.
+    """
+    strides = [0] * len(dims)
+    step = 1
+    for axis in reversed(order if order is not None else tuple(range(len(dims)))):
+        strides[axis] = step
+        step *= max(dims[axis], 1)
+    return tuple(strides)
+
+
+def channels_last_strides(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """NHWC-like strides for dims given as (n, c, spatial...)."""
+    return packed_strides(dims, (0, *range(2, len(dims)), 1))

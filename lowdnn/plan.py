@@ -1,0 +1,249 @@
+"""Plans: what to launch, as data.
+
+A ``Plan`` is everything that an engine decided about one graph on one architecture: kernels, launches in stream order,
+arguments, workspace bytes. It is frozen, comparable, printable, made without a device, and goes to JSON and back
+unchanged. Tensors are named by uid; addresses come at execute.
+
+Kernel parameters are by-value structs with natural C alignment (``Struct``), so that one launch has one parameter block
+in which only pointers and by-value tensors are ever patched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
+from lowdnn.status import BadParamError, SerializationVersionMismatchError
+
+#: Version of the JSON form. A reader refuses other versions.
+SCHEMA_VERSION = 1
+
+
+class ScalarType(Enum):
+    """C types of kernel arguments; the value is the ``struct`` module's format character."""
+
+    I32 = "i"
+    U32 = "I"
+    I64 = "q"
+    U64 = "Q"
+    F32 = "f"
+    F64 = "d"
+
+    @property
+    def size_bytes(self) -> int:
+        return 8 if self.value in "qQd" else 4
+
+
+@dataclass(frozen=True)
+class TensorPointer:
+    """The device address of a tensor of the variant pack, plus a constant offset."""
+
+    uid: int
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class WorkspacePointer:
+    """An address inside the workspace."""
+
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number known when the plan is made: an extent, a stride, alpha."""
+
+    type: ScalarType
+    value: int | float
+
+
+@dataclass(frozen=True)
+class TensorValue:
+    """The value of a by-value tensor, read from host memory at execute and converted to ``type``."""
+
+    uid: int
+    type: ScalarType
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A by-value struct; fields lie in order with natural C alignment."""
+
+    fields: tuple[Argument, ...]
+
+
+Argument = TensorPointer | WorkspacePointer | Scalar | TensorValue | Struct
+
+
+@dataclass(frozen=True)
+class KernelRef:
+    """A kernel by its source and compile-time parameters; equal refs are the same binary.
+
+    name: the symbol (family, idea, dtype, tile, arch, and a digest of ``generated`` where there is one).
+    source: path of the ``.cu`` file under ``lowdnn/engines``.
+    target: the PTX target, ``sm_80`` or ``sm_90a``; compiled with ``compute_80``, ``compute_90a``.
+    parameters: macro names and values, in the order of the engine's ``Params`` dataclass.
+    generated: text of the header ``generated.cuh`` (a fused functor), or empty.
+    """
+
+    name: str
+    source: str
+    target: str
+    parameters: tuple[tuple[str, int | str], ...] = ()
+    generated: str = ""
+
+
+class MathUnit(Enum):
+    """What does the arithmetic of a launch, for the cost model."""
+
+    NONE = "none"
+    FMA_F32 = "fma_f32"
+    FMA_F64 = "fma_f64"
+    MMA_F16 = "mma_f16"
+    MMA_TF32 = "mma_tf32"
+    MMA_INT8 = "mma_int8"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch has to do: operations (one FMA = 2), bytes of device memory read and written at least once each."""
+
+    flops: int = 0
+    bytes: int = 0
+    unit: MathUnit = MathUnit.NONE
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. ``kernel`` indexes ``Plan.kernels``; sizes in blocks, threads, blocks and bytes."""
+
+    kernel: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Argument, ...]
+    shared_bytes: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    work: Work = Work()
+
+
+@dataclass(frozen=True)
+class PlanTensor:
+    """What execute must be given for one uid. ``size_bytes`` spans the first to the last element touched."""
+
+    uid: int
+    name: str
+    data_type: DataType
+    size_bytes: int
+    alignment_bytes: int
+    is_output: bool
+    is_by_value: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """See the module's docstring. ``workspace_bytes`` is what execute needs, 256-byte aligned."""
+
+    engine: str
+    engine_index: int
+    graph_key: str
+    target_arch: str
+    choices: tuple[tuple[KnobType, int], ...]
+    kernels: tuple[KernelRef, ...]
+    launches: tuple[Launch, ...]
+    tensors: tuple[PlanTensor, ...]
+    workspace_bytes: int = 0
+    numerical_notes: tuple[NumericalNote, ...] = ()
+    behavior_notes: tuple[BehaviorNote, ...] = ()
+    parts: tuple[str, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """``eng<index>_<engine>_k<knob>=<value>...``, the form that cuDNN's users know, with the engine's name."""
+        knobs = "".join(f"_k{int(knob)}={value}" for knob, value in self.choices)
+        return f"eng{self.engine_index}_{self.engine}{knobs}"
+
+    @property
+    def work(self) -> Work:
+        """The sum over the launches; the unit is that of the launch with the most arithmetic."""
+        heaviest = max((launch.work for launch in self.launches), key=lambda work: work.flops, default=Work())
+        return Work(
+            flops=sum(launch.work.flops for launch in self.launches),
+            bytes=sum(launch.work.bytes for launch in self.launches),
+            unit=heaviest.unit,
+        )
+
+    def to_json(self) -> str:
+        return json.dumps({"lowdnn_plan": SCHEMA_VERSION, "plan": _encode(self)}, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Reads ``to_json``'s form.
+
+        Raises SerializationVersionMismatchError for another schema version, BadParamError for anything malformed.
+        """
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BadParamError.at("Plan.json", expected="a JSON document", got=str(error)) from None
+        version = document.get("lowdnn_plan") if isinstance(document, dict) else None
+        if version != SCHEMA_VERSION:
+            raise SerializationVersionMismatchError.at(
+                "Plan.json.lowdnn_plan", expected=str(SCHEMA_VERSION), got=version, hint="make the plan again"
+            )
+        plan = _decode(document.get("plan"), "Plan.json.plan")
+        if not isinstance(plan, Plan):
+            raise BadParamError.at("Plan.json.plan", expected="a Plan", got=type(plan).__name__)
+        return plan
+
+
+_CLASSES: Mapping[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        Plan,
+        PlanTensor,
+        Launch,
+        Work,
+        KernelRef,
+        Struct,
+        Scalar,
+        TensorPointer,
+        TensorValue,
+        WorkspacePointer,
+    )
+}
+_ENUMS: Mapping[str, type[Enum]] = {
+    cls.__name__: cls for cls in (ScalarType, MathUnit, DataType, KnobType, NumericalNote, BehaviorNote)
+}
+
+
+def _encode(value: object) -> Any:
+    if isinstance(value, Enum):
+        return {"enum": type(value).__name__, "name": value.name}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"class": type(value).__name__} | {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    return value
+
+
+def _decode(value: Any, where: str) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode(item, f"{where}[{index}]") for index, item in enumerate(value))
+    if isinstance(value, dict) and "enum" in value:
+        enum = _ENUMS.get(value["enum"])
+        if enum is None or value.get("name") not in enum.__members__:
+            raise BadParamError.at(where, expected="a known enum member", got=value)
+        return enum[value["name"]]
+    if isinstance(value, dict):
+        cls = _CLASSES.get(value.get("class", ""))
+        if cls is None:
+            raise BadParamError.at(where, expected=f"one of {sorted(_CLASSES)}", got=value.get("class"))
+        values = {name: _decode(item, f"{where}.{name}") for name, item in value.items() if name != "class"}
+        if set(values) != {f.name for f in fields(cls)}:
+            raise BadParamError.at(where, expected=f"the fields of {cls.__name__}", got=sorted(values))
+        return cls(**values)
+    return value

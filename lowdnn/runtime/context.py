@@ -1,0 +1,147 @@
+"""The primary context of one device, retained as long as the object is open.
+
+lowdnn makes no context of its own, so every library in the process shares addresses with it. Calls that need the
+context current run inside ``with context.activated():``, which puts the caller's context back.
+
+A context does not survive ``fork`` or the end of the interpreter: later calls raise NotInitializedError.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+
+from lowdnn.driver.base import DeviceAttribute, Driver, DriverError
+from lowdnn.events import emit, event_logger
+from lowdnn.status import InvalidValueError, NotInitializedError
+
+
+class Liveness:
+    """Whether a context may still be used: one attribute, so that the hot path can afford to ask."""
+
+    __slots__ = ("__weakref__", "is_usable", "reason")
+
+    def __init__(self) -> None:
+        self.is_usable = True
+        self.reason = ""
+
+    def end(self, reason: str) -> None:
+        if self.is_usable:
+            self.is_usable = False
+            self.reason = reason
+
+    def check(self) -> None:
+        """Raises NotInitializedError, with the reason, once the context has ended."""
+        if not self.is_usable:
+            raise NotInitializedError.at("Context", expected="an open context", got=self.reason)
+
+
+class Context:
+    """``handle`` is the CUcontext; ``device`` the device's ordinal; ``liveness`` says whether both may be used."""
+
+    def __init__(self, driver: Driver, device: int = 0) -> None:
+        """Retains the primary context. Raises InvalidValueError for a device that is not there."""
+        count = driver.device_count()
+        if not 0 <= device < count:
+            raise InvalidValueError.at("Context.device", expected=f"0 to {count - 1}", got=device)
+        self.driver = driver
+        self.device = device
+        self.handle = driver.primary_context_retain(device)
+        self.liveness = Liveness()
+        self._attributes: dict[DeviceAttribute, int] = {}
+        _end_after_fork(self.liveness)
+        # Runs at close, at collection or at exit, whichever is first, and only once.
+        self._release = weakref.finalize(self, _release_context, driver, device, self.liveness)
+
+    def activated(self) -> Activated:
+        """Makes the context current in the calling thread for a ``with`` block."""
+        self.liveness.check()
+        return Activated(self.driver, self.handle)
+
+    def attribute(self, attribute: DeviceAttribute) -> int:
+        """A device attribute; asked for once."""
+        if attribute not in self._attributes:
+            self._attributes[attribute] = self.driver.device_attribute(self.device, attribute)
+        return self._attributes[attribute]
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        return (
+            self.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR),
+            self.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR),
+        )
+
+    def synchronize(self) -> None:
+        """Waits for all work of the context."""
+        with self.activated():
+            self.driver.context_synchronize()
+
+    def give_back(self, what: str, destroy: Callable[[], None]) -> None:
+        """Runs ``destroy``, where the context is still there.
+
+        A failure is logged and not raised: after a fault on the device every call fails, and there is nothing that the
+        owner of ``what`` could do about it.
+        """
+        if not self.liveness.is_usable:
+            return
+        try:
+            with self.activated():
+                destroy()
+        except DriverError as error:
+            emit(event_logger("context"), logging.WARNING, "give_back_failed", {"what": what, "error": error})
+
+    def close(self) -> None:
+        """Releases the primary context. Closing twice does nothing."""
+        self._release()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Activated:
+    """The ``with`` block of ``Context.activated``; costs two driver calls less where the context is current already."""
+
+    def __init__(self, driver: Driver, handle: int) -> None:
+        self._driver = driver
+        self._handle = handle
+        self._previous = handle
+
+    def __enter__(self) -> None:
+        self._previous = self._driver.context_get_current()
+        if self._previous != self._handle:
+            self._driver.context_set_current(self._handle)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._previous != self._handle:
+            self._driver.context_set_current(self._previous)
+
+
+def _release_context(driver: Driver, device: int, liveness: Liveness) -> None:
+    if not liveness.is_usable:
+        return
+    liveness.end("a closed one; open a new one")
+    try:
+        driver.primary_context_release(device)
+    except DriverError as error:
+        # At exit the driver may have shut down before us, and then there is nothing left to release.
+        if error.name != "CUDA_ERROR_DEINITIALIZED":
+            raise
+
+
+def _end_after_fork(liveness: Liveness) -> None:
+    reference = weakref.ref(liveness)
+
+    def end() -> None:
+        found = reference()
+        if found is not None:
+            found.end("one of the parent process; it does not survive fork: start workers by spawn or forkserver")
+
+    os.register_at_fork(after_in_child=end)

@@ -1,0 +1,259 @@
+"""A plan on a device: functions resolved, parameters laid out, ready to be launched again and again.
+
+``execute`` is the hot path of the library. It compares the addresses with the last ones, patches what changed and
+launches. It allocates nothing, waits for nothing and loads nothing, so a stream may be capturing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from threading import Lock
+
+from lowdnn.driver.base import DriverError, LaunchConfig
+from lowdnn.events import Annotate, emit, event_logger
+from lowdnn.plan import Launch, Plan, PlanTensor
+from lowdnn.runtime.context import Context
+from lowdnn.runtime.modules import ModuleCache
+from lowdnn.runtime.parameters import ParameterBlock
+from lowdnn.runtime.workspace import ALIGNMENT_BYTES
+from lowdnn.status import (
+    AttributeTypeError,
+    BadParamError,
+    CudaGraphMismatchError,
+    LowdnnError,
+    MisalignedPointerError,
+    NullPointerError,
+    SizeInsufficientError,
+    StreamMismatchError,
+)
+
+#: Addresses in the order of ``plan.tensors``, or by uid.
+Pointers = tuple[int, ...] | Mapping[int, int]
+
+
+class LoadedPlan:
+    """``plan`` on the device of ``context``. Safe to share between threads: an execute is one whole."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        context: Context,
+        modules: ModuleCache,
+        *,
+        annotate: Annotate | None = None,
+        checks_ranges: bool = False,
+    ) -> None:
+        """Compiles and loads what is not loaded yet.
+
+        ``annotate`` opens a profiler range for each execute. ``checks_ranges`` asks the driver about every new address.
+        """
+        self.plan = plan
+        self.context = context
+        self.uids = tuple(tensor.uid for tensor in plan.tensors)
+        self._functions = tuple(_function(plan, launch, modules) for launch in plan.launches)
+        self._configs = tuple(_launch_config(launch) for launch in plan.launches)
+        self._block = ParameterBlock(plan)
+        with context.activated():
+            self._launches: tuple[Callable[[int], None], ...] = tuple(
+                context.driver.prepare_launch(function, config, parameters)
+                for function, config, parameters in zip(
+                    self._functions, self._configs, self._block.launch_parameters, strict=True
+                )
+            )
+        self._lock = Lock()
+        self._annotate = annotate
+        self._checks_ranges = checks_ranges
+        self._logger = event_logger("launch")
+        self._is_observed = annotate is not None or self._logger.isEnabledFor(logging.DEBUG)
+        self._liveness = context.liveness
+        self._rules = tuple(map(_pointer_rule, plan.tensors))
+        self._has_values = bool(self._block.value_slots)
+        self._unbound: tuple[object, ...] = (object(),) * len(plan.tensors)
+        self._pointers: tuple[int, ...] | None = None
+        self._workspace: int | None = None
+
+    def execute(self, pointers: Pointers, workspace: int = 0, stream: int = 0) -> None:
+        """Launches the plan into ``stream``.
+
+        ``pointers``: a device address for each tensor, or a host address for a by-value one. ``workspace``: an address
+        with ``plan.workspace_bytes`` behind it, 256-byte aligned; 0 where the plan needs none. The same tuple again is
+        the fastest call. Launches are logged where the logger ``lowdnn.launch`` had level DEBUG at load.
+
+        Raises NullPointerError, MisalignedPointerError, SizeInsufficientError, BadParamError (a uid missing or
+        unknown), DriverError, NotInitializedError (context closed). The plan stays usable after each but the last.
+        """
+        with self._lock:
+            if pointers != self._pointers or workspace != self._workspace or self._has_values:
+                self._bind(pointers, workspace)
+            if self._is_observed or not self._liveness.is_usable:
+                self._launch_observed(stream)
+                return
+            try:
+                for launch in self._launches:
+                    launch(stream)
+            except DriverError:
+                # The driver refuses a launch where another context is current; asking it first at each call costs more.
+                if self.context.driver.context_get_current() == self.context.handle:
+                    raise
+                self._launch_observed(stream)
+
+    def add_to_graph(
+        self, graph: int, pointers: Pointers, workspace: int = 0, dependencies: Sequence[int] = ()
+    ) -> tuple[int, ...]:
+        """Adds one kernel node for each launch to a CUgraph, one after the other, the first after ``dependencies``.
+
+        Returns the nodes. Addresses and by-value tensors are copied now.
+        """
+        nodes: list[int] = []
+        with self._lock:
+            self._bind(pointers, workspace)
+            with self.context.activated():
+                for function, config, parameters in self._prepared():
+                    after = nodes[-1:] or dependencies
+                    nodes.append(self.context.driver.graph_add_kernel_node(graph, after, function, config, parameters))
+        return tuple(nodes)
+
+    def update_graph(self, graph_exec: int, nodes: Sequence[int], pointers: Pointers, workspace: int = 0) -> None:
+        """Gives the nodes that ``add_to_graph`` returned new addresses in an instantiated graph."""
+        if len(nodes) != len(self._launches):
+            raise CudaGraphMismatchError.at("LoadedPlan.nodes", expected=f"{len(self._launches)} nodes", got=len(nodes))
+        with self._lock:
+            self._bind(pointers, workspace)
+            with self.context.activated():
+                for node, (function, config, parameters) in zip(nodes, self._prepared(), strict=True):
+                    self.context.driver.graph_exec_kernel_node_set_params(
+                        graph_exec, node, function, config, parameters
+                    )
+
+    def _prepared(self) -> list[tuple[int, LaunchConfig, int]]:
+        return list(zip(self._functions, self._configs, self._block.launch_parameters, strict=True))
+
+    def _launch_observed(self, stream: int) -> None:
+        """The same launches in another context, or with events and profiler ranges."""
+        with (
+            self.context.activated(),
+            nullcontext() if self._annotate is None else self._annotate(self.plan.name),
+        ):
+            for launch, planned in zip(self._launches, self.plan.launches, strict=True):
+                emit(self._logger, logging.DEBUG, "launch", _launch_fields(self.plan, planned, stream))
+                launch(stream)
+
+    def _bind(self, pointers: Pointers, workspace: int) -> None:
+        """Checks and patches what differs from the last call; after an error the next call patches everything."""
+        ordered = pointers if isinstance(pointers, tuple) else self._in_order(pointers)
+        if len(ordered) != len(self.uids):
+            raise BadParamError.at("LoadedPlan.pointers", expected=f"{len(self.uids)} addresses", got=len(ordered))
+        last, self._pointers = self._pointers or self._unbound, None
+        for index, address in enumerate(ordered):
+            if address != last[index]:
+                self._bind_tensor(index, address)
+        if workspace != self._workspace:
+            self._check_workspace(workspace)
+            self._block.patch(self._block.workspace_slots, workspace)
+            self._workspace = workspace
+        if self._has_values:
+            self._block.patch_values(ordered)
+        self._pointers = ordered
+
+    def _bind_tensor(self, index: int, address: int) -> None:
+        lowest, alignment_bytes = self._rules[index]
+        try:
+            if address < lowest or address % alignment_bytes or self._checks_ranges:
+                self._check_tensor(self.plan.tensors[index], address)
+            self._block.patch(self._block.tensor_slots[index], address)
+        except LowdnnError:
+            raise
+        except (TypeError, ValueError):
+            raise _no_address(_where(self.plan.tensors[index]), address) from None
+
+    def _in_order(self, pointers: Mapping[int, int]) -> tuple[int, ...]:
+        missing = [tensor for tensor in self.plan.tensors if tensor.uid not in pointers]
+        if missing:
+            names = ", ".join(f"{tensor.uid} ({tensor.name})" for tensor in missing)
+            raise BadParamError.at("variant_pack.unique_ids", expected=f"an address for {names}", got=sorted(pointers))
+        if len(pointers) != len(self.uids):
+            unknown = sorted(set(pointers) - set(self.uids))
+            raise BadParamError.at("variant_pack.unique_ids", expected=f"uids of {sorted(self.uids)}", got=unknown)
+        return tuple(map(pointers.__getitem__, self.uids))
+
+    def _check_tensor(self, tensor: PlanTensor, address: int) -> None:
+        where = _where(tensor)
+        if tensor.size_bytes == 0:
+            return
+        if address == 0:
+            raise NullPointerError.at(where, expected="an address", got="0")
+        if address < 0:
+            raise _no_address(where, address)
+        if not tensor.is_by_value:
+            if address % tensor.alignment_bytes:
+                raise MisalignedPointerError.at(
+                    where, expected=f"a multiple of {tensor.alignment_bytes} bytes", got=f"{address:#x}"
+                )
+            self._check_range(where, address, tensor.size_bytes)
+
+    def _check_workspace(self, address: int) -> None:
+        needed_bytes = self.plan.workspace_bytes
+        if needed_bytes == 0:
+            return
+        where = "variant_pack.workspace"
+        if not isinstance(address, int) or not 0 <= address < 2**64:
+            raise _no_address(where, address)
+        if address == 0:
+            raise NullPointerError.at(where, expected=f"the address of {needed_bytes} bytes", got="0")
+        if address % ALIGNMENT_BYTES:
+            raise MisalignedPointerError.at(
+                where, expected=f"a multiple of {ALIGNMENT_BYTES} bytes", got=f"{address:#x}"
+            )
+        self._check_range(where, address, needed_bytes)
+
+    def _check_range(self, where: str, address: int, size_bytes: int) -> None:
+        with self.context.activated():
+            info = self.context.driver.pointer_info(address)
+        if info is None:
+            return
+        if info.device != self.context.device:
+            raise StreamMismatchError.at(
+                where, expected=f"memory of device {self.context.device}", got=f"device {info.device}"
+            )
+        rest_bytes = info.base + info.size_bytes - address
+        if rest_bytes < size_bytes:
+            raise SizeInsufficientError.at(
+                where, expected=f"{size_bytes} bytes", got=f"{rest_bytes} to the end of its buffer"
+            )
+
+
+def _function(plan: Plan, launch: Launch, modules: ModuleCache) -> int:
+    return modules.function(
+        plan.kernels[launch.kernel], shared_bytes=launch.shared_bytes, cluster_blocks=math.prod(launch.cluster)
+    )
+
+
+def _pointer_rule(tensor: PlanTensor) -> tuple[int, int]:
+    """(lowest address, alignment in bytes) that need no second look."""
+    return int(tensor.size_bytes > 0), 1 if tensor.is_by_value or not tensor.size_bytes else tensor.alignment_bytes
+
+
+def _no_address(where: str, value: object) -> LowdnnError:
+    return AttributeTypeError.at(where, expected="an address as an integer of 64 bits", got=repr(value))
+
+
+def _where(tensor: PlanTensor) -> str:
+    return f"variant_pack.data_pointers[uid {tensor.uid} ({tensor.name})]"
+
+
+def _launch_config(launch: Launch) -> LaunchConfig:
+    return LaunchConfig(launch.grid, launch.block, launch.shared_bytes, launch.cluster)
+
+
+def _launch_fields(plan: Plan, launch: Launch, stream: int) -> dict[str, object]:
+    return {
+        "kernel": plan.kernels[launch.kernel].name,
+        "plan": plan.name,
+        "grid": "x".join(map(str, launch.grid)),
+        "block": "x".join(map(str, launch.block)),
+        "shared_bytes": launch.shared_bytes,
+        "stream": f"{stream:#x}",
+    }

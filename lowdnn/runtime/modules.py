@@ -1,0 +1,75 @@
+"""Loaded modules of one context: each kernel is compiled and loaded once, whoever asks first."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from threading import Lock
+
+from lowdnn.driver.base import FunctionAttribute
+from lowdnn.events import Counters, emit, event_logger
+from lowdnn.plan import KernelRef
+from lowdnn.runtime.compile import KernelCompiler
+from lowdnn.runtime.context import Context
+
+#: Dynamic shared memory that a kernel gets without being asked for, in bytes.
+_DEFAULT_SHARED_BYTES = 48 << 10
+#: Blocks of the largest cluster that a kernel gets without being asked for.
+_PORTABLE_CLUSTER_BLOCKS = 8
+
+
+class ModuleCache:
+    """CUfunctions by kernel. Safe to share between threads; counts ``modules_loaded``."""
+
+    def __init__(self, context: Context, compiler: KernelCompiler, counters: Counters) -> None:
+        self._context = context
+        self._compiler = compiler
+        self._counters = counters
+        self._logger = event_logger("module")
+        self._lock = Lock()
+        self._functions: dict[KernelRef, int] = {}
+        self._modules: list[int] = []
+        self._shared_bytes: dict[int, int] = {}
+
+    def function(self, kernel: KernelRef, *, shared_bytes: int = 0, cluster_blocks: int = 1) -> int:
+        """The CUfunction of ``kernel``, allowed to use this much dynamic shared memory and clusters of this size.
+
+        The limit of a function only ever rises, since plans share functions.
+        """
+        with self._lock:
+            function = self._functions.get(kernel)
+            if function is None:
+                function = self._functions[kernel] = self._load(kernel)
+            if shared_bytes > self._shared_bytes.get(function, _DEFAULT_SHARED_BYTES):
+                self._set(function, FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
+                self._shared_bytes[function] = shared_bytes
+            if cluster_blocks > _PORTABLE_CLUSTER_BLOCKS:
+                self._set(function, FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+            return function
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def close(self) -> None:
+        """Unloads every module, where the context is still there."""
+        with self._lock:
+            modules, self._modules = self._modules, []
+            self._functions.clear()
+            self._shared_bytes.clear()
+        for module in modules:
+            self._context.give_back("module", partial(self._context.driver.module_unload, module))
+
+    def _load(self, kernel: KernelRef) -> int:
+        driver = self._context.driver
+        image = self._compiler.image(kernel, driver.ptx_isa_version())
+        emit(self._logger, logging.INFO, "load_module", {"kernel": kernel.name, "bytes": len(image)})
+        with self._context.activated():
+            module = driver.module_load_data(image)
+            self._modules.append(module)
+            function = driver.module_get_function(module, kernel.name)
+        self._counters.add("modules_loaded")
+        return function
+
+    def _set(self, function: int, attribute: FunctionAttribute, value: int) -> None:
+        with self._context.activated():
+            self._context.driver.function_set_attribute(function, attribute, value)

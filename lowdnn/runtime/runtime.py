@@ -1,0 +1,76 @@
+"""The runtime: one device of one driver, with everything that plans need to run there."""
+
+from __future__ import annotations
+
+from lowdnn.config import Config
+from lowdnn.driver import open_driver
+from lowdnn.driver.base import Driver
+from lowdnn.events import Counters, log_to, range_annotator, stop_logging
+from lowdnn.plan import Plan
+from lowdnn.runtime.cache import DiskCache
+from lowdnn.runtime.compile import KernelCompiler
+from lowdnn.runtime.context import Context
+from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.runtime.module_store import ModuleStore
+from lowdnn.runtime.modules import ModuleCache
+from lowdnn.runtime.sources import SourceTree
+
+
+class Runtime:
+    """Owns the context, the compiler, the loaded modules and the counters. Close it, or use ``with``."""
+
+    def __init__(
+        self, driver: Driver, *, device: int = 0, config: Config | None = None, sources: SourceTree | None = None
+    ) -> None:
+        """``sources``: where kernels are read from, ``lowdnn/engines`` by default."""
+        self.config = Config.from_environment() if config is None else config
+        self.driver = driver
+        self.counters = Counters()
+        self.context = Context(driver, device)
+        self.cache = _disk_cache(self.config)
+        self.compiler = KernelCompiler(
+            sources=SourceTree() if sources is None else sources,
+            store=ModuleStore.installed(),
+            cache=self.cache,
+            counters=self.counters,
+        )
+        self.modules = ModuleCache(self.context, self.compiler, self.counters)
+        self._annotate = range_annotator(self.config)
+        self._log_handler = log_to(self.config)
+
+    @classmethod
+    def open(cls, kind: str | None = None, *, device: int = 0, config: Config | None = None) -> Runtime:
+        """A runtime on a driver of this kind (``auto``, ``cuda``, ``emulated``); by default the configuration's."""
+        chosen = Config.from_environment() if config is None else config
+        driver = open_driver(
+            chosen.device if kind is None else kind, arch=chosen.emulated_arch, policy=chosen.emulated_policy
+        )
+        return cls(driver, device=device, config=chosen)
+
+    def load(self, plan: Plan) -> LoadedPlan:
+        """``plan`` ready to be executed here; compiles and loads kernels that are not there yet.
+
+        Counts ``plans_loaded``.
+        """
+        self.context.liveness.check()
+        loaded = LoadedPlan(plan, self.context, self.modules, annotate=self._annotate, checks_ranges=self.config.debug)
+        self.counters.add("plans_loaded")
+        return loaded
+
+    def close(self) -> None:
+        """Unloads modules and releases the context. Closing twice does nothing."""
+        self.modules.close()
+        self.context.close()
+        if self._log_handler is not None:
+            stop_logging(self._log_handler)
+            self._log_handler = None
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _disk_cache(config: Config) -> DiskCache | None:
+    return DiskCache(config.cache_dir) if config.disk_cache and config.cache_dir is not None else None

@@ -1,0 +1,62 @@
+"""Workspace: scratch memory that the caller owns. Nothing grows it but ``grow``."""
+
+from __future__ import annotations
+
+from lowdnn.runtime.context import Context
+from lowdnn.runtime.owned import Owned
+from lowdnn.status import InvalidValueError, SizeInsufficientError
+
+#: Alignment of every workspace address.
+ALIGNMENT_BYTES = 256
+
+
+class Workspace(Owned):
+    """``size_bytes`` of device memory at ``address``, 256-byte aligned; size 0 has address 0."""
+
+    def __init__(self, context: Context, size_bytes: int, *, label: str = "workspace") -> None:
+        if size_bytes < 0:
+            raise InvalidValueError.at("Workspace.size_bytes", expected="0 or more", got=size_bytes)
+        super().__init__(context, _allocate(context, size_bytes, label), is_borrowed=False)
+        self.size_bytes = size_bytes
+        self._label = label
+
+    @property
+    def address(self) -> int:
+        return self._open_handle()
+
+    def require(self, size_bytes: int) -> None:
+        """Raises SizeInsufficientError unless the workspace has ``size_bytes``."""
+        if size_bytes > self.size_bytes:
+            raise SizeInsufficientError.at(
+                "Workspace.size_bytes",
+                expected=f"at least {size_bytes}",
+                got=self.size_bytes,
+                hint="call grow() outside of any capture",
+            )
+
+    def grow(self, size_bytes: int) -> None:
+        """Makes the workspace at least this large: a new address, contents lost.
+
+        Waits for the device first, since work under way may use the old memory.
+        """
+        old = self._open_handle()
+        if size_bytes <= self.size_bytes:
+            return
+        self.context.synchronize()
+        self._handle = 0
+        with self.context.activated():
+            self._destroy(old)
+        self.size_bytes = 0
+        self._handle = _allocate(self.context, size_bytes, self._label)
+        self.size_bytes = size_bytes
+
+    def _destroy(self, handle: int) -> None:
+        if handle:
+            self.context.driver.mem_free(handle)
+
+
+def _allocate(context: Context, size_bytes: int, label: str) -> int:
+    if size_bytes == 0:
+        return 0
+    with context.activated():
+        return context.driver.mem_alloc(size_bytes, label)

@@ -1,0 +1,123 @@
+"""Attribute declarations: how a dataclass field says which backend attribute it is.
+
+One dataclass declares one descriptor. Each field made with ``attribute`` carries the attribute's name and number, its
+type, how many elements it may have and whether it must be set; the backend's generic descriptor code, the frontend,
+the JSON form and the documentation all read this one declaration:
+
+    @dataclass(frozen=True)
+    class Matmul:
+        descriptor_type: ClassVar[DescriptorType] = DescriptorType.MATMUL
+        compute_type: DataType = attribute(AttributeName.MATMUL_COMP_TYPE, AttributeType.DATA_TYPE)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Any, Final
+
+from lowdnn.enums import (
+    AttributeName,
+    AttributeType,
+    BehaviorNote,
+    ConvolutionMode,
+    DataType,
+    DescriptorType,
+    HeurMode,
+    KnobType,
+    LayoutType,
+    NumericalNote,
+    PointwiseMode,
+    ReduceTensorOp,
+    TensorReordering,
+)
+
+_KEY: Final = "lowdnn.attribute"
+
+#: The Python type of one element of each attribute type that lowdnn reads or writes.
+ELEMENT_TYPES: Mapping[AttributeType, type] = {
+    AttributeType.DATA_TYPE: DataType,
+    AttributeType.BOOLEAN: bool,
+    AttributeType.INT64: int,
+    AttributeType.INT32: int,
+    AttributeType.FLOAT: float,
+    AttributeType.DOUBLE: float,
+    AttributeType.VOID_PTR: int,
+    AttributeType.CHAR: str,
+    AttributeType.CONVOLUTION_MODE: ConvolutionMode,
+    AttributeType.HEUR_MODE: HeurMode,
+    AttributeType.KNOB_TYPE: KnobType,
+    AttributeType.NUMERICAL_NOTE: NumericalNote,
+    AttributeType.BEHAVIOR_NOTE: BehaviorNote,
+    AttributeType.LAYOUT_TYPE: LayoutType,
+    AttributeType.POINTWISE_MODE: PointwiseMode,
+    AttributeType.REDUCTION_OPERATOR_TYPE: ReduceTensorOp,
+    AttributeType.TENSOR_REORDERING_MODE: TensorReordering,
+}
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute of one descriptor.
+
+    types: the accepted attribute types, the first being the one that a get returns.
+    max_count: the most elements (1: a scalar, more: an array, given to the dataclass as a tuple).
+    descriptors: for BACKEND_DESCRIPTOR, the descriptor types that an element may have.
+    role: ``"input"`` or ``"output"`` where the attribute is a tensor of an operation, otherwise ``""``.
+    field: the name of the dataclass field.  required: whether finalize needs it.
+    """
+
+    name: AttributeName
+    types: tuple[AttributeType, ...]
+    max_count: int = 1
+    descriptors: tuple[DescriptorType, ...] = ()
+    role: str = ""
+    field: str = ""
+    required: bool = True
+
+
+def attribute(
+    name: AttributeName,
+    *types: AttributeType,
+    max_count: int = 1,
+    descriptor: DescriptorType | None = None,
+    default: Any = MISSING,
+) -> Any:
+    """A dataclass field that is a backend attribute; without a default it is required."""
+    declared = Attribute(name, types, max_count, () if descriptor is None else (descriptor,))
+    return field(default=default, metadata={_KEY: declared})
+
+
+def tensor_input(name: AttributeName, *, default: Any = MISSING) -> Any:
+    """A field that holds an input tensor of an operation."""
+    return _tensor(name, "input", default)
+
+
+def tensor_output(name: AttributeName, *, default: Any = MISSING) -> Any:
+    """A field that holds an output tensor of an operation."""
+    return _tensor(name, "output", default)
+
+
+def _tensor(name: AttributeName, role: str, default: Any) -> Any:
+    declared = Attribute(name, (AttributeType.BACKEND_DESCRIPTOR,), descriptors=(DescriptorType.TENSOR,), role=role)
+    return field(default=default, metadata={_KEY: declared})
+
+
+@cache
+def attributes_of(cls: type) -> Mapping[AttributeName, Attribute]:
+    """The attributes that a declaring dataclass has, in field order."""
+    found: dict[AttributeName, Attribute] = {}
+    for item in fields(cls):
+        declared = item.metadata.get(_KEY)
+        if declared is not None:
+            found[declared.name] = Attribute(
+                declared.name,
+                declared.types,
+                declared.max_count,
+                declared.descriptors,
+                declared.role,
+                field=item.name,
+                required=item.default is MISSING,
+            )
+    return found
