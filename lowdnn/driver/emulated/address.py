@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .faults import FaultKind, LaneFault
-from .memory import ARENA_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, Array, Bytes
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import ARENA_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, Array, Bytes
 
 if TYPE_CHECKING:
-    from .batch import Group
+    from lowdnn.driver.emulated.batch import Group
 
 _I8 = np.int64
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .batch import WARP, Batch, Group
-from .faults import FaultKind, LaneFault
-from .memory import Array
+from lowdnn.driver.emulated.batch import WARP, Batch, Group
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import Array
 
 BARRIERS = 16
 _ALL = -1

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from .access import unwritten_fault
-from .address import Address, check, resolve
-from .batch import WARP, Group
-from .faults import FaultKind, LaneFault
-from .memory import WRITTEN, Array
-from .values import tensor_core, warp
+from lowdnn.driver.emulated.access import unwritten_fault
+from lowdnn.driver.emulated.address import Address, check, resolve
+from lowdnn.driver.emulated.batch import WARP, Group
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import WRITTEN, Array
+from lowdnn.driver.emulated.values import tensor_core, warp
 
 _FULL = 0xFFFFFFFF
 

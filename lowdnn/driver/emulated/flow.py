@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .faults import invalid, unsupported
-from .instructions.core import Effect, Row
-from .ir import TYPES, FunctionIR, Imm, Instruction, Mem, Not, Operand, Pair, Reg, Sym, Vec
+from lowdnn.driver.emulated.faults import invalid, unsupported
+from lowdnn.driver.emulated.instructions.core import Effect, Row
+from lowdnn.driver.emulated.ir import TYPES, FunctionIR, Imm, Instruction, Mem, Not, Operand, Pair, Reg, Sym, Vec
 
 FULL_MASK = Imm(0xFFFFFFFF, "i")
 _SPIN_LOADS = frozenset({"volatile", "relaxed", "acquire", "mmio"})

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .batch import Batch, Geometry, Unwritten
-from .faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
-from .ir import ModuleIR, Variable
-from .memory import Arena, Array
-from .policy import Policy
-from .program import Compiled, Parameter, compile_module
-from .reports import fault_of
-from .scheduler import BlockFault, Scheduler, Step
+from lowdnn.driver.emulated.batch import Batch, Geometry, Unwritten
+from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
+from lowdnn.driver.emulated.ir import ModuleIR, Variable
+from lowdnn.driver.emulated.memory import Arena, Array
+from lowdnn.driver.emulated.policy import Policy
+from lowdnn.driver.emulated.program import Compiled, Parameter, compile_module
+from lowdnn.driver.emulated.reports import fault_of
+from lowdnn.driver.emulated.scheduler import BlockFault, Scheduler, Step
 
 _MAX_THREADS = 1024
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 
 Array = np.ndarray[Any, Any]
 

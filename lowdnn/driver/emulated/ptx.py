@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import struct
 
-from .faults import invalid, unsupported
-from .ir import (
+from lowdnn.driver.emulated.faults import invalid, unsupported
+from lowdnn.driver.emulated.ir import (
     TYPES,
     FunctionIR,
     Imm,

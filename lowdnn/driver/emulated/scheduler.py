@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from .barriers import BarrierOp, Barriers, Released
-from .batch import WARP, Batch, Group, merge_into
-from .faults import FaultKind, LaneFault
-from .memory import Array
-from .policy import Policy
+from lowdnn.driver.emulated.barriers import BarrierOp, Barriers, Released
+from lowdnn.driver.emulated.batch import WARP, Batch, Group, merge_into
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import Array
+from lowdnn.driver.emulated.policy import Policy
 
 BlockFunction = Callable[[Group, list[Any]], Any]
 

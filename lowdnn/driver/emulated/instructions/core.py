@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from ..faults import RefusedPtx, unsupported
-from ..ir import TYPES, Instruction
+from lowdnn.driver.emulated.faults import RefusedPtx, unsupported
+from lowdnn.driver.emulated.ir import TYPES, Instruction
 
 if TYPE_CHECKING:
-    from ..generator import Emitter
+    from lowdnn.driver.emulated.generator import Emitter
 
 
 class Effect(Enum):

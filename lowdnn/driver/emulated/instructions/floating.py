@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..generator import Emitter
-from ..ir import Instruction
-from ..values import approximate, floating
-from .core import Modifiers, Row, code_of
+from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.instructions.core import Modifiers, Row, code_of
+from lowdnn.driver.emulated.ir import Instruction
+from lowdnn.driver.emulated.values import approximate, floating
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..generator import Emitter
-from ..ir import Imm, Instruction
-from ..values import bitfield, integer
-from .core import Row, code_of, signed
+from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.instructions.core import Row, code_of, signed
+from lowdnn.driver.emulated.ir import Imm, Instruction
+from lowdnn.driver.emulated.values import bitfield, integer
 
 _NORMAL = ("u16", "s16", "u32", "s32", "u64", "s64")
 _PACKED = ("u16x2", "s16x2")

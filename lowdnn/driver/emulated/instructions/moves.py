@@ -3,13 +3,12 @@ Selection"."""
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated.generator import SIZES, Emitter
+from lowdnn.driver.emulated.instructions.core import Row, code_of
+from lowdnn.driver.emulated.ir import TYPES, Instruction, Operand, Pair, Reg, Vec
+from lowdnn.driver.emulated.memory import LOCAL_WINDOW, SHARED_WINDOW
+from lowdnn.driver.emulated.values import convert, floating, half
 from lowdnn.status import NotSupportedError
-
-from ..generator import SIZES, Emitter
-from ..ir import TYPES, Instruction, Operand, Pair, Reg, Vec
-from ..memory import LOCAL_WINDOW, SHARED_WINDOW
-from ..values import convert, floating, half
-from .core import Row, code_of
 
 _COMPARISONS = (
     "eq",
