@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.cli.execution import run_graph
 from lowdnn.enums import HeurMode
 from lowdnn.graph.cases import Case, parse_case, parse_cases
-from lowdnn.graph.compare import differences, tolerance_of
+from lowdnn.graph.compare import EXACT, differences, tolerance_of
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
@@ -28,7 +27,7 @@ from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 class Result:
     """One case on one device.
 
-    status: ``ok``, ``FAILED`` (numbers differ), ``refused`` (no plan) or ``error``.  detail: the differences or the reason.
+    status: ``ok``, ``FAILED`` (numbers differ), ``refused`` (no plan) or ``error``.  detail: differences or reason.
     """
 
     case: str
@@ -48,9 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("cases", nargs="+", metavar="CASE", help="a case in quotes, or @FILE with one a line")
     parser.add_argument("--device", choices=("auto", "cuda", "emulated"), help="where to run (default: LOWDNN_DEVICE)")
     parser.add_argument("--check", action="store_true", help="compare with the float64 reference; exit 1 if it differs")
-    parser.add_argument("--exact", action="store_true", help="integer-filled data, compared bit for bit; implies --check")
+    parser.add_argument(
+        "--exact", action="store_true", help="integer-filled data, compared bit for bit; implies --check"
+    )
     parser.add_argument("--engine", help="this engine instead of the heuristics' first choice; 'all' for each that can")
-    parser.add_argument("--policy", help="scheduling policy of the emulated device: lockstep, warp-serial(7), cta-reverse")
+    parser.add_argument(
+        "--policy", help="scheduling policy of the emulated device: lockstep, warp-serial(7), cta-reverse"
+    )
     parser.add_argument("--arch", help="architecture of the emulated device: sm_80 or sm_90a")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="times are medians of N executes")
     parser.add_argument("--seed", type=int, help="seed of the input data (default: drawn and printed)")
@@ -147,7 +150,9 @@ def _differences(
     expected = evaluate(graph, inputs)
     reports = []
     for tensor in graph.outputs:
-        allowed = tolerance_of(graph, tensor, candidate.plan.numerical_notes, case.length, is_exact and case.is_exact)
+        allowed = tolerance_of(graph, tensor, candidate.plan.numerical_notes, case.length)
+        if is_exact and case.is_exact:
+            allowed = EXACT
         report = differences(outputs[tensor.uid], expected[tensor.uid], tensor.data_type, allowed)
         if report:
             reports.append(f"{tensor.label}: {report}")
@@ -163,9 +168,3 @@ def _line(result: Result) -> str:
     elif result.detail:
         text += f"\n  {result.detail}"
     return text
-
-
-def report_error(error: LowdnnError) -> int:
-    """Prints an error of the library as one line on standard error; the exit code for it."""
-    print(f"lowdnn: {error}", file=sys.stderr)
-    return 2
