@@ -31,7 +31,9 @@ def demo(arguments: argparse.Namespace) -> int:
     inputs = demo_inputs()
     with Handle.open(arguments.device) as handle:
         print(f"device     {handle.runtime.driver.device_name(0)}, {handle.arch.name}")
-        print(f"data       {_IMAGES} handwritten digits, 8 edge filters of 3x3: relu(conv(x, w) * scale + bias) in fp16\n")
+        print(
+            f"data       {_IMAGES} handwritten digits, 8 edge filters of 3x3: relu(conv(x, w) * scale + bias) in fp16\n"
+        )
         start = time.perf_counter()
         built = demo_backend.build(handle, _IMAGES, 8)
         print(f"backend descriptors: graph, heuristics and plan in {(time.perf_counter() - start) * 1e3:.1f} ms")
@@ -68,9 +70,7 @@ def demo_inputs() -> Arrays:
     }
 
 
-def _run_backend(
-    handle: Handle, built: demo_backend.BackendGraph, inputs: Arrays
-) -> tuple[NDArray[np.float16], float]:
+def _run_backend(handle: Handle, built: demo_backend.BackendGraph, inputs: Arrays) -> tuple[NDArray[np.float16], float]:
     context, tensors = handle.runtime.context, built.graph.value.graph.tensors
     y = tensors[demo_backend.Y]
     with ExitStack() as stack:

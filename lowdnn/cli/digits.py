@@ -18,12 +18,6 @@ def images(count: int) -> NDArray[np.float16]:
     return np.array([row[:64] for row in rows], np.float16).reshape(count, 1, 8, 8)
 
 
-def labels(count: int) -> list[int]:
-    """The digits that the first ``count`` images show."""
-    text = (files("lowdnn.cli") / "data" / "digits.csv").read_text(encoding="utf-8")
-    return [int(line.split(",")[64]) for line in text.splitlines()[:count]]
-
-
 def edge_filters() -> NDArray[np.float16]:
     """Sobel's filter turned into the eight compass directions, as (8, 1, 3, 3).
 
