@@ -25,7 +25,7 @@ _PACKAGES = ("cuda-bindings", "cuda-core", "numpy", "nvidia-cuda-nvrtc", "ml_dty
 _ADVICE = {
     "cuda": "no GPU is needed: the emulated device runs everything; for one, install NVIDIA driver 580 or newer",
     "nvrtc": "pip install 'nvidia-cuda-nvrtc==13.0.*'; without it only precompiled kernels run",
-    "cache": "set LOWDNN_CACHE_DIR to a directory that only you can write; without it nothing is kept between processes",
+    "cache": "set LOWDNN_CACHE_DIR to a directory of your own; without it each process compiles anew",
     "ptx": "reinstall lowdnn; without precompiled PTX every kernel is compiled at first use",
 }
 

@@ -28,7 +28,7 @@ from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 class Result:
     """One case on one device.
 
-    status: ``ok``, ``FAILED`` (numbers differ), ``refused`` (no plan) or ``error``.  detail: the differences or the reason.
+    status: ``ok``, ``FAILED`` (numbers differ), ``refused`` (no plan) or ``error``.  detail: differences or reason.
     """
 
     case: str
