@@ -82,17 +82,13 @@ def _parameter(x: Array, value: float) -> Any:
 
 
 def _relu(p: Pointwise, x: Array) -> Array:
-    lower, upper, slope = (
-        _parameter(x, v) for v in (p.relu_lower_clip, p.relu_upper_clip, p.relu_lower_clip_slope)
-    )
+    lower, upper, slope = (_parameter(x, v) for v in (p.relu_lower_clip, p.relu_upper_clip, p.relu_lower_clip_slope))
     below = lower if slope == 0 else lower + slope * (x - lower)
     return np.where(x > lower, np.minimum(x, upper), np.where(np.isnan(x), x, below))
 
 
 def _relu_gradient(p: Pointwise, dy: Array, x: Array) -> Array:
-    lower, upper, slope = (
-        _parameter(x, v) for v in (p.relu_lower_clip, p.relu_upper_clip, p.relu_lower_clip_slope)
-    )
+    lower, upper, slope = (_parameter(x, v) for v in (p.relu_lower_clip, p.relu_upper_clip, p.relu_lower_clip_slope))
     below = np.zeros_like(dy) if slope == 0 else slope * dy
     return np.where(x >= upper, 0, np.where(x > lower, dy, below))
 

@@ -3,8 +3,8 @@
 ADD, MUL, MIN, MAX; AMAX = max |x|; AVG = sum / count; NORM1 = sum |x|; NORM2 = sqrt(sum x^2);
 MUL_NO_ZEROS = product of the non-zero elements. An empty reduction gives the neutral element
 (0, 1, +inf, -inf, 0, NaN, 0, 0, 1; integer types give their largest and smallest value for MIN and MAX, 0 for AVG).
-MIN, MAX and AMAX propagate NaN. x is converted to the compute type first. Integer sums and products wrap at the compute
-type's width, AVG truncates toward zero, and NORM2 needs a float compute type.
+MIN, MAX and AMAX propagate NaN. x is converted to the compute type first and the result rounded to it. Integer sums and
+products wrap at the compute type's width, AVG truncates toward zero, and NORM2 needs a float compute type.
 Source: cudnn_graph.h, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, OPERATION_REDUCTION, cudnnReduceTensorOp_t.
 """
 
@@ -92,7 +92,7 @@ class ReductionOperation:
         values = dtypes.rounded(inputs["x"], compute)
         with np.errstate(all="ignore"):
             result = _reduce(values, self.axes, self.reduction)
-        return {"y": dtypes.wrapped(result, compute) if self.reduction.is_integer else result}
+            return {"y": (dtypes.wrapped if self.reduction.is_integer else dtypes.rounded)(result, compute)}
 
 
 def _reduce(values: NDArray[Any], axes: tuple[int, ...], reduction: Reduction) -> NDArray[Any]:

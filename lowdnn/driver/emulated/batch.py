@@ -85,10 +85,10 @@ class Batch:
         self.shared_start, self.shared_end = SHARED_START, SHARED_START + self.shared_bytes
         self.shared_stride = -(-self.shared_end // 128) * 128
         self.shared_single = self.cta_count == 1
-        self.shared = _bytes(self.cta_count * self.shared_stride)
+        self.shared = _bytes(self.cta_count * self.shared_stride, "shared memory")
         self.local_start, self.local_end = LOCAL_START, LOCAL_START + self.local_bytes
         self.local_stride = -(-self.local_end // 16) * 16 if self.local_bytes else 16
-        self.local = _bytes(self.lane_count * self.local_stride)
+        self.local = _bytes(self.lane_count * self.local_stride, "local memory")
         self.lanes = np.arange(self.lane_count, dtype=np.int64)
         self.slot = self.lanes // geometry.cta_lanes
         self.thread = self.lanes % geometry.cta_lanes
@@ -247,9 +247,9 @@ def _alone() -> int:
     return getrefcount(holder[0])
 
 
-def _bytes(size: int) -> Bytes:
+def _bytes(size: int, name: str) -> Bytes:
     size = -(-size // 16) * 16 + 16
-    return Bytes(np.full(size, 0xA5, dtype=np.uint8), np.zeros(size, dtype=np.uint8))
+    return Bytes(np.full(size, 0xA5, dtype=np.uint8), np.zeros(size, dtype=np.uint8), name)
 
 
 def _coordinates(linear: int, extents: Dim3) -> Dim3:

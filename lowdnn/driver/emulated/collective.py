@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .access import shared_index
+from .access import unwritten_fault
+from .address import Address, check, resolve
 from .batch import WARP, Group
 from .faults import FaultKind, LaneFault
 from .memory import WRITTEN, Array
@@ -75,17 +76,16 @@ def active_mask(group: Group) -> Any:
 
 
 # -- matrices ---------------------------------------------------------------------------------------------------------
-def load_matrix(group: Group, address: Any, offset: int, count: int, transposed: bool) -> tuple[Any, ...]:
+def load_matrix(group: Group, address: Address, offset: int, count: int, transposed: bool) -> tuple[Any, ...]:
     """``ldmatrix``: ``count`` 8x8 matrices of 16-bit elements, one register each."""
     place = _matrix_rows(group, address, offset, count)
     shared = group.batch.shared
     if group.batch.checks:
-        for step in (0, 1):
-            good = shared.shadows[8][(place >> 3) + step] == WRITTEN[8]
-            if not good.all():
-                position = _row_position(good)
-                raise LaneFault(FaultKind.UNINITIALISED_READ, "ldmatrix reads bytes that nothing has written", position)
-    rows = shared.views["w16"][place >> 4]
+        good = shared.shadows[16][place] == WRITTEN[16]
+        if not good.all():
+            position = _row_position(good)
+            raise unwritten_fault(shared, address.lane(position, offset), 16, position)
+    rows = shared.views["w16"][place]
     if not transposed:
         words = rows.view(np.uint32).reshape(-1, count, WARP)
         return tuple(np.ascontiguousarray(words.transpose(1, 0, 2)).reshape(count, -1))
@@ -93,14 +93,13 @@ def load_matrix(group: Group, address: Any, offset: int, count: int, transposed:
     return _columns(tensor_core.matrices_to_lanes(matrices, transposed=True))
 
 
-def store_matrix(group: Group, address: Any, offset: int, transposed: bool, registers: tuple[Any, ...]) -> None:
+def store_matrix(group: Group, address: Address, offset: int, transposed: bool, registers: tuple[Any, ...]) -> None:
     """``stmatrix``: the inverse of ``load_matrix``."""
     place = _matrix_rows(group, address, offset, len(registers))
     matrices = np.ascontiguousarray(tensor_core.lanes_to_matrices(_stacked(group, registers), transposed))
     shared = group.batch.shared
-    shared.views["w16"][place >> 4] = matrices.view(np.complex128).reshape(place.shape)
-    shared.shadows[8][place >> 3] = WRITTEN[8]
-    shared.shadows[8][(place >> 3) + 1] = WRITTEN[8]
+    shared.views["w16"][place] = matrices.view(np.complex128).reshape(place.shape)
+    shared.shadows[16][place] = WRITTEN[16]
     group.batch.stores += 1
 
 
@@ -122,23 +121,24 @@ def multiply(
     return _columns(product(_stacked(group, a), _stacked(group, b), _stacked(group, c)))
 
 
-def _matrix_rows(group: Group, address: Any, offset: int, count: int) -> Array:
-    """[warps, count, 8]: where in the batch's shared memory each row of 16 bytes lies."""
+def _matrix_rows(group: Group, address: Address, offset: int, count: int) -> Array:
+    """[warps, count, 8]: number, in units of 16 bytes, of each matrix row in the batch's shared memory."""
     _need_whole_warps(group, "a matrix access")
-    if address.ndim:
-        used = address.reshape(-1, WARP)[:, : 8 * count]
-        lanes = group.lanes.reshape(-1, WARP)[:, : 8 * count]
-        part = Group(group.batch, lanes.reshape(-1))
-        index = shared_index(part, used.reshape(-1), offset, 16)
-    else:
-        lanes = group.lanes.reshape(-1, WARP)[:, : 8 * count]
-        index = shared_index(Group(group.batch, lanes.reshape(-1)), np.full(lanes.size, address), offset, 16)
-    return np.asarray(index).reshape(-1, count, 8)
+    used = address
+    if not address.scalar and count < 4:
+        mask = group.lanes % WARP < 8 * count
+        used, group = address.subset(mask), group.subset(mask)
+    space, origin = resolve(group, "shared", used, offset)
+    check(group, space, origin, used, offset, 16)
+    place = np.broadcast_to(used.places(group, space, origin, offset, 4), group.count)
+    if used.scalar and count < 4:
+        place = place.reshape(-1, WARP)[:, : 8 * count]
+    return place.reshape(-1, count, 8)
 
 
 def _row_position(good: Array) -> int:
     """The lane (within the group) that gave the address of the first bad row."""
-    flat = int(np.argmin(good.reshape(-1)))
+    flat = int(np.argmin(good))
     rows = good[0].size
     return flat // rows * WARP + flat % rows
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .access import locate, shared_index
+from .access import unwritten_fault
+from .address import Address, check, resolve
 from .faults import FaultKind, LaneFault
 from .memory import WRITTEN, Array, Bytes
 
@@ -23,7 +24,8 @@ _WORDS = {4: "u4", 8: "u8", 16: "w16"}
 
 @dataclass(frozen=True)
 class _Copy:
-    """Copies under way of the lanes ``lanes``; ``stage`` numbers their group. ``kept`` is how many bytes come from the source."""
+    """Copies under way of the lanes ``lanes``; ``stage`` numbers their group, ``target`` counts words of
+    ``size`` bytes, ``source`` bytes. ``kept`` is how many bytes come from the source."""
 
     lanes: Array
     stage: Array
@@ -44,18 +46,22 @@ class AsyncCopies:
         self._under_way: list[_Copy] = []
 
     def issue(
-        self, group: Group, to: Any, to_offset: int, of: Any, of_offset: int, size: int, kept: Any | None
+        self, group: Group, to: Address, to_offset: int, of: Address, of_offset: int, size: int, kept: Any | None
     ) -> None:
         """``size`` bytes for each lane; beyond ``kept`` bytes the target is filled with zeros."""
-        target = np.broadcast_to(shared_index(group, to, to_offset, size), group.count)
-        source = self._source(group, of, of_offset, size, kept)
-        limits = None if kept is None else np.broadcast_to(kept, group.count)
+        shift = size.bit_length() - 1
+        space, origin = resolve(group, "shared", to, to_offset)
+        check(group, space, origin, to, to_offset, size, write=True)
+        target = np.broadcast_to(to.places(group, space, origin, to_offset, shift), group.count)
+        limits = self._limits(group, size, kept)
+        source = self._source(group, of, of_offset, size, limits)
         copy = _Copy(group.lanes, group.pick(self._committed).copy(), target, source, limits, size)
+        group.batch.stores += 1
         if self._early:
             self._land(copy)
             return
         self._under_way.append(copy)
-        _mark(self._shared, target, size, False)
+        self._shared.shadows[size][target] = self._shared.shadows[size].dtype.type(0)
 
     def commit(self, group: Group) -> None:
         """``cp.async.commit_group``."""
@@ -78,62 +84,60 @@ class AsyncCopies:
             left.append(copy)
         self._under_way = left
 
-    def _source(self, group: Group, of: Any, offset: int, size: int, kept: Any | None) -> Array:
-        """Byte index of each lane's source in the arena; lanes that keep nothing do not touch theirs."""
-        if kept is None or (kept.ndim == 0 and int(kept) == size) or (kept.ndim and (kept == size).all()):
-            return np.broadcast_to(self._checked(group, of, offset, size, size), group.count)
+    def _limits(self, group: Group, size: int, kept: Any | None) -> Array | None:
+        """Bytes that each lane keeps; None where all keep all."""
+        if kept is None or (np.atleast_1d(kept) == size).all():
+            return None
         wrong = np.atleast_1d(kept > size)
         if wrong.any():
             raise LaneFault(FaultKind.OUT_OF_BOUNDS, f"src-size is above cp-size {size}", int(np.argmax(wrong)))
+        return np.broadcast_to(kept, group.count)
+
+    def _source(self, group: Group, of: Address, offset: int, size: int, limits: Array | None) -> Array:
+        """Byte number of each lane's source in the arena; lanes that keep nothing do not touch theirs."""
+        if limits is None:
+            return np.broadcast_to(self._checked(group, of, offset, size, size), group.count)
         source = np.zeros(group.count, dtype=np.int64)
-        spread = np.broadcast_to(kept, group.count)
-        addresses = np.broadcast_to(of, group.count)
-        for length in np.unique(spread):
-            mask = spread == length
+        for length in np.unique(limits):
+            mask = limits == length
             if length:
-                source[mask] = self._checked(group.subset(mask), addresses[mask], offset, size, int(length))
+                source[mask] = self._checked(group.subset(mask), of.subset(mask), offset, size, int(length))
         return source
 
-    def _checked(self, group: Group, of: Any, offset: int, size: int, length: int) -> Any:
-        """Aligned to ``size``, and ``length`` bytes inside an allocation and written."""
-        _, index = locate(group, "generic", of, offset, 1, False)
-        if np.any(index & (size - 1)):
-            position = int(np.argmax(np.atleast_1d(index & (size - 1)) != 0))
-            raise LaneFault(FaultKind.MISALIGNED, f"cp.async source: not {size}-byte aligned", position)
-        locate(group, "generic", of, offset + length - 1, 1, False)
-        allocation = group.batch.arena.around(int(of.min()) + offset, int(of.max()) + offset + length)
-        if group.batch.checks and (allocation is None or not allocation.complete):
-            place = np.atleast_1d(index)[:, None] + np.arange(length)
-            good = (self._arena.shadow[place] == 1).all(axis=1)
+    def _checked(self, group: Group, of: Address, offset: int, size: int, length: int) -> Any:
+        """Aligned to ``size``, with ``length`` bytes inside one allocation and written."""
+        space, origin = resolve(group, "generic", of, offset)
+        if space != "global":
+            raise LaneFault(FaultKind.OUT_OF_BOUNDS, "the source of cp.async is not in global memory", 0, of.lane(0, offset))
+        _, unwritten = check(group, space, origin, of, offset, 1)
+        check(group, space, origin, of, offset + length - 1, 1)
+        index = of.places(group, space, origin, offset, 0)
+        wrong = np.atleast_1d(index & (size - 1)) != 0
+        if wrong.any():
+            position = int(np.argmax(wrong))
+            where = of.lane(position, offset)
+            raise LaneFault(FaultKind.MISALIGNED, f"cp.async source {where:#x}: not {size}-byte aligned", position, where)
+        if unwritten and group.batch.checks:
+            good = (self._arena.shadow[np.atleast_1d(index)[:, None] + np.arange(length)] == 1).all(axis=1)
             if not good.all():
                 position = int(np.argmin(good))
-                where = int(np.atleast_1d(of)[position]) + offset
-                raise LaneFault(FaultKind.UNINITIALISED_READ, f"cp.async reads unwritten bytes at {where:#x}", position, where)
+                raise unwritten_fault(self._arena, of.lane(position, offset), length, position)
         return index
 
     def _land(self, copy: _Copy) -> None:
         size = copy.size
         word = _WORDS[size]
-        shift = size.bit_length() - 1
         if copy.kept is None:
-            data = self._arena.views[word][copy.source >> shift]
+            data = self._arena.views[word][copy.source >> (size.bit_length() - 1)]
         else:
-            places = copy.source[:, None] + np.arange(size)
             inside = np.arange(size) < copy.kept[:, None]
-            data = np.where(inside, self._arena.data[np.where(inside, places, 0)], np.uint8(0))
-            data = data.view(self._shared.views[word].dtype)[:, 0]
-        self._shared.views[word][copy.target >> shift] = data
-        _mark(self._shared, copy.target, size, True)
+            places = np.where(inside, copy.source[:, None] + np.arange(size), 0)
+            data = np.where(inside, self._arena.data[places], np.uint8(0)).view(self._shared.views[word].dtype)[:, 0]
+        self._shared.views[word][copy.target] = data
+        self._shared.shadows[size][copy.target] = WRITTEN[size]
 
 
 def _part(copy: _Copy, mask: Array) -> _Copy:
     kept = None if copy.kept is None else copy.kept[mask]
     return _Copy(copy.lanes[mask], copy.stage[mask], copy.target[mask], copy.source[mask], kept, copy.size)
 
-
-def _mark(memory: Bytes, index: Array, size: int, written: bool) -> None:
-    step = min(size, 8)
-    shadow = memory.shadows[step]
-    value = WRITTEN[step] if written else shadow.dtype.type(0)
-    for place in range(0, size, step):
-        shadow[(index + place) >> (step.bit_length() - 1)] = value

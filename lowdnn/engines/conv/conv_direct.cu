@@ -71,15 +71,18 @@ struct Pixel {
     }
 };
 
+// The entries' arrays fill whole 8-byte words, all of them written: the compiler reads entries in wide accesses.
+constexpr int ENTRY_AXES = (SPATIAL + 1) / 2 * 2;
+
 struct PixelEntry {
     i64 offset;  // of x[n, 0, first]
-    i32 first[SPATIAL];
+    i32 first[ENTRY_AXES];
 };
 
 struct DepthEntry {
     i64 x_offset;
     i64 w_offset;
-    i32 displacement[SPATIAL];
+    i32 displacement[ENTRY_AXES];
 };
 
 struct alignas(16) Shared {
@@ -90,7 +93,7 @@ struct alignas(16) Shared {
 
 static __device__ PixelEntry pixel_entry(const Params& p, u32 number) {
     const Pixel pixel(p, number);
-    PixelEntry entry;
+    PixelEntry entry = {};
     entry.offset = pixel.image * p.x_strides[0];
 #pragma unroll
     for (int s = 0; s < SPATIAL; ++s) {
@@ -106,7 +109,7 @@ static __device__ DepthEntry depth_entry(const Params& p, u32 kk) {
     const u32 slow = kk / fast_extent;
     const u32 channel = CHANNELS_FASTEST ? fast : slow;
     u32 tap = CHANNELS_FASTEST ? slow : fast;
-    DepthEntry entry;
+    DepthEntry entry = {};
     entry.x_offset = channel * p.x_strides[1];
     entry.w_offset = channel * p.w_strides[1];
 #pragma unroll
