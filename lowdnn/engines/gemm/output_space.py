@@ -146,7 +146,7 @@ def reduction_launch(
     offset_bytes: int,
     stored_bytes: int,
 ) -> Launch:
-    """Sums the slices at ``at_bytes`` of the workspace and applies the epilogue."""
+    """Sums the slices at ``offset_bytes`` of the workspace and applies the epilogue."""
     groups = ceil_div(slices.columns, vector)
     arguments = Struct(
         (

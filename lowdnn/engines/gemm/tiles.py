@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -180,7 +179,6 @@ def tiling_of(engine: str, product: Product, arch: ArchSpec, chosen: Mapping[Kno
     return Tiling.of(product, tile, chosen[KnobType.SPLIT_K_SLC])
 
 
-@lru_cache(maxsize=256)
 def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     """The tiling with the least modelled time."""
     candidates = (t for tile in _default_tiles(product, arch) for t in _splittings(product, tile, arch))
