@@ -105,6 +105,24 @@ def to_float64(stored: NDArray[Any], data_type: DataType) -> NDArray[np.float64]
     return values
 
 
+def to_values(stored: NDArray[Any], data_type: DataType) -> NDArray[Any]:
+    """The numbers of ``stored`` without loss: float64 for float types, int64 for integers, bool for booleans."""
+    kind = info(data_type).kind
+    if kind is Kind.FLOAT:
+        return to_float64(stored, data_type)
+    return stored.astype(np.bool_ if kind is Kind.BOOLEAN else np.int64)
+
+
+def rounded(values: NDArray[Any], data_type: DataType) -> NDArray[Any]:
+    """``values`` after a trip through ``data_type``: the nearest numbers that the type has."""
+    return to_values(from_float64(values, data_type), data_type)
+
+
+def wrapped(values: NDArray[Any], data_type: DataType) -> NDArray[np.int64]:
+    """Integer ``values`` modulo the width of the signed integer type ``data_type``, as its arithmetic gives them."""
+    return values.astype(np.int64).astype(info(data_type).storage).astype(np.int64)
+
+
 def from_float64(values: NDArray[Any], data_type: DataType) -> NDArray[Any]:
     """Rounds to nearest even into the type's storage.
 

@@ -10,13 +10,18 @@ value is rounded to its data type, stored or not. No name given by a user reache
       typedef ... Result;       // where the DAG has a result: the type in which it is handed back
       struct Args;              // pointers, strides, scalars
       struct Cursor;            // element offsets of one row: of all coordinates but the vector axis's
+      template <int V> struct Loaded;  // what was read for V elements
       static Cursor cursor(const Args&, const i64 (&coordinate)[RANK]);
+      template <int V> static void load(const Args&, const Cursor&, i64 column, int valid, Loaded<V>& in);
+      template <int V> static void finish(const Args&, const Cursor&, i64 column, int valid, const Loaded<V>& in,
+                                          const Accumulator (&accumulator)[V], Result (&result)[V]);
       template <int V> static void apply(const Args&, const Cursor&, i64 column, int valid,
                                          const Accumulator (&accumulator)[V], Result (&result)[V]);
     };
 
-``apply`` computes the elements ``column .. column + V - 1`` along the vector axis, of which the first ``valid`` exist;
-``column`` must be a multiple of V. The parameters ``accumulator`` and ``result`` are there only where the types are.
+``apply`` is ``load`` and then ``finish``, for the elements ``column .. column + V - 1`` along the vector axis, of which
+the first ``valid`` exist; ``column`` must be a multiple of V. A kernel that calls ``load`` for several groups before it
+finishes the first has more bytes in flight. ``accumulator`` and ``result`` are parameters only where the types exist.
 """
 
 from __future__ import annotations
@@ -115,7 +120,9 @@ class _Writer:
         self._vector_axis = vector_axis
         self._fields: list[str] = []
         self._types: list[str] = []
-        self._signature: list[str] = []
+        self._handed: list[tuple[str, str]] = []
+        self._loaded: list[str] = []
+        self._loads: list[str] = []
         self._offsets: dict[str, str] = {}
         self._before: list[str] = []
         self._body: list[str] = []
@@ -133,27 +140,24 @@ class _Writer:
     def take_accumulator(self, anchor: Tensor, accumulator: DataType) -> None:
         c_type = register_type(accumulator)
         self._types.append(f"typedef {c_type} Accumulator;")
-        self._signature.append("const Accumulator (&accumulator)[V]")
+        self._handed.append(("const Accumulator (&accumulator)[V]", "accumulator"))
         self._body.append("// the accumulator, rounded to its tensor's type")
         self._define(anchor, "accumulator[i]", c_type)
 
     def load(self, tensor: Tensor) -> None:
         name, stride = self._pointer(tensor), self._stride(tensor)
         storage, held = dtypes.info(tensor.data_type).c_type, register_type(tensor.data_type)
-        loaded = f"{name}_in[i]"
+        address, loaded = self._address(tensor), f"in.{name}[i]"
+        self._loaded.append(f"{storage} {name}{'' if stride == 0 else '[V]'};")
         if stride == 0:
-            loaded = f"{name}_in"
-            self._before.append(f"const {storage} {loaded} = {self._address(tensor)}[0];")
+            loaded = f"in.{name}"
+            self._loads.append(f"{loaded} = {address}[0];")
         elif stride == 1:
-            path = "Plain" if tensor in self._dag.stores else "Stream"
-            self._before.append(f"{storage} {name}_in[V];")
-            address = f"{self._address(tensor)} + column"
-            self._before.append(f"load_row<{path}, {self._width(tensor)}>({name}_in, {address}, valid);")
+            path = "Stream" if self._is_read_once(tensor) else "Plain"
+            self._loads.append(f"load_row<{path}, {self._width(tensor)}>(in.{name}, {address} + column, valid);")
         else:
             step = f"args.{name}_stride{self._vector_axis}"
-            self._before.append(f"{storage} {name}_in[V];")
-            address = f"{self._address(tensor)} + column * {step}"
-            self._before.append(f"load_strided({name}_in, {address}, {step}, valid);")
+            self._loads.append(f"load_strided(in.{name}, {address} + column * {step}, {step}, valid);")
         value = _Value(f"value{next(self._numbers)}", held, loaded)
         self._body.append(f"const {held} {value.name} = {_converted(loaded, storage, held)};")
         self._values[tensor.uid] = value
@@ -205,14 +209,16 @@ class _Writer:
     def hand_back(self, tensor: Tensor, result: DataType) -> None:
         value, c_type = self._values[tensor.uid], register_type(result)
         self._types.append(f"typedef {c_type} Result;")
-        self._signature.append("Result (&result)[V]")
+        self._handed.append(("Result (&result)[V]", "result"))
         self._body.append(f"result[i] = {_converted(value.name, value.type, c_type)};")
 
     def text(self) -> str:
         """The header, from the collected parts."""
         if not self._fields:
             self._field("i32", "unused", Scalar(ScalarType.I32, 0))
-        signature = ",\n      ".join(["const Args& args, const Cursor& at, i64 column, int valid", *self._signature])
+        parameters = "".join(f",\n      {declared}" for declared, _ in self._handed)
+        passed = "".join(f", {name}" for _, name in self._handed)
+        group = "const Args& args, const Cursor& at, i64 column, int valid"
         lines = [
             "#pragma once",
             "",
@@ -230,6 +236,10 @@ class _Writer:
             *(f"    i64 {name};" for name in self._offsets),
             "  };",
             "",
+            "  template <int V> struct Loaded {",
+            *(f"    {line}" for line in self._loaded),
+            "  };",
+            "",
             "  static __device__ __forceinline__ Cursor cursor(const Args& args, const i64 (&coordinate)[RANK]) {",
             "    Cursor at;",
             *(f"    at.{name} = {value};" for name, value in self._offsets.items()),
@@ -237,14 +247,28 @@ class _Writer:
             "  }",
             "",
             "  template <int V>",
-            "  static __device__ __forceinline__ void apply(",
-            f"      {signature}) {{",
+            "  static __device__ __forceinline__ void load(",
+            f"      {group}, Loaded<V>& in) {{",
+            *(f"    {line}" for line in self._loads),
+            "  }",
+            "",
+            "  template <int V>",
+            "  static __device__ __forceinline__ void finish(",
+            f"      {group}, const Loaded<V>& in{parameters}) {{",
             *(f"    {line}" for line in self._before),
             "#pragma unroll",
             "    for (int i = 0; i < V; ++i) {",
             *(f"      {line}" for line in self._body),
             "    }",
             *(f"    {line}" for line in self._after),
+            "  }",
+            "",
+            "  template <int V>",
+            "  static __device__ __forceinline__ void apply(",
+            f"      {group}{parameters}) {{",
+            "    Loaded<V> in;",
+            "    load<V>(args, at, column, valid, in);",
+            f"    finish<V>(args, at, column, valid, in{passed});",
             "  }",
             "};",
             "",
@@ -283,6 +307,10 @@ class _Writer:
 
     def _stride(self, tensor: Tensor) -> int:
         return self._space.strides[tensor.uid][self._vector_axis]
+
+    def _is_read_once(self, tensor: Tensor) -> bool:
+        repeats = zip(self._space.strides[tensor.uid], self._space.extents, strict=True)
+        return tensor not in self._dag.stores and all(stride or extent == 1 for stride, extent in repeats)
 
     def _width(self, tensor: Tensor) -> int:
         elements = _contiguous_elements(tensor, self._space.strides[tensor.uid], self._vector_axis)

@@ -6,8 +6,8 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
-from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
+from operator import attrgetter
 from typing import Any
 
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
@@ -52,8 +52,7 @@ class OperationGraph:
     @cached_property
     def key(self) -> str:
         """A digest of the graph's meaning: equal for equal graphs whatever their uids and names, in every process."""
-        numbers = {uid: number for number, uid in enumerate(self._tensors_in_order())}
-        text = json.dumps([_describe(op, numbers) for op in self.operations], sort_keys=True, separators=(",", ":"))
+        text = json.dumps(_describe(self.operations), separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def subgraph(self, operations: Iterable[Operation]) -> OperationGraph:
@@ -99,13 +98,6 @@ class OperationGraph:
     def _is_ready(self, operation: Operation, done: set[int]) -> bool:
         return all(t.uid in done or t.uid not in self._producers for t in inputs_of(operation).values())
 
-    def _tensors_in_order(self) -> list[int]:
-        seen: dict[int, None] = {}
-        for op in self.operations:
-            for tensor in (*inputs_of(op).values(), *outputs_of(op).values()):
-                seen.setdefault(tensor.uid)
-        return list(seen)
-
 
 def _tensors_by_uid(operations: tuple[Operation, ...]) -> dict[int, Tensor]:
     tensors: dict[int, Tensor] = {}
@@ -142,16 +134,26 @@ def _with_materialised(operation: Operation, uids: set[int]) -> Operation:
     return replace(operation, **changes) if changes else operation  # type: ignore[type-var]
 
 
-def _describe(value: object, numbers: dict[int, int]) -> Any:
-    """A JSON form without names, in which uids are numbered by first use."""
-    if isinstance(value, Tensor):
-        shown = {f.name: getattr(value, f.name) for f in fields(value) if f.name not in ("uid", "name")}
-        return {"tensor": numbers[value.uid]} | {name: _describe(item, numbers) for name, item in shown.items()}
-    if isinstance(value, Enum):
-        return value.name
-    if is_dataclass(value) and not isinstance(value, type):
-        described = {f.name: _describe(getattr(value, f.name), numbers) for f in fields(value)}
-        return {"class": type(value).__name__} | described
-    if isinstance(value, tuple):
-        return [_describe(item, numbers) for item in value]
-    return repr(value) if isinstance(value, float) else value
+_tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("uid", "name")))
+
+
+def _describe(operations: tuple[Operation, ...]) -> list[Any]:
+    """A JSON form without names and uids: tensors are numbered by first use and described there, enums are numbers."""
+    numbers: dict[int, int] = {}
+
+    def describe(value: object) -> Any:
+        if isinstance(value, Tensor):
+            if value.uid in numbers:
+                return {"tensor": numbers[value.uid]}
+            numbers[value.uid] = len(numbers)
+            return {"tensor": numbers[value.uid], "is": _tensor_facts(value)}
+        if is_dataclass(value) and not isinstance(value, type):
+            return [type(value).__name__, *[describe(getattr(value, name)) for name in _field_names(type(value))]]
+        return value
+
+    return [describe(operation) for operation in operations]
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from numpy.typing import NDArray
+
 from lowdnn import dtypes
 from lowdnn.enums import DataType
 from lowdnn.ops.tensor import Tensor
@@ -41,3 +45,8 @@ def check_compute_type(where: str, compute_type: DataType, operands: tuple[Tenso
                 got=compute_type.name,
                 hint=f"{tensor.label} is {tensor.data_type.name}",
             )
+
+
+def wrap_accumulator(values: NDArray[Any], compute_type: DataType) -> NDArray[Any]:
+    """Accumulated ``values`` as the compute type holds them: integers wrap at its width, floats stay as they are."""
+    return dtypes.wrapped(values, compute_type) if compute_type is DataType.INT32 else values

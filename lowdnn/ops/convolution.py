@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lowdnn.enums import AttributeName, AttributeType, ConvolutionMode, DataType, DescriptorType
 from lowdnn.ops.base import Values
-from lowdnn.ops.compute import check_compute_type
+from lowdnn.ops.compute import check_compute_type, wrap_accumulator
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError
@@ -146,8 +146,12 @@ class ConvolutionForward:
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         """y from x and w (and, where beta is not 0, the old y as input ``y``)."""
-        result = self.alpha * _convolve(inputs["x"], inputs["w"], self)
+        result = wrap_accumulator(_convolve(inputs["x"], inputs["w"], self), self.convolution.compute_type)
+        if self.alpha != 1:
+            result = self.alpha * result
         if self.beta != 0:
+            if "y" not in inputs:
+                raise BadParamError.at("convolution_forward.y", expected="old values where beta is not 0", got="none")
             result = result + self.beta * inputs["y"]
         return {"y": result}
 
@@ -170,7 +174,7 @@ def _convolve(x: NDArray[Any], w: NDArray[Any], operation: ConvolutionForward) -
             for t, dilation, extent, stride in zip(tap, geometry.dilations, outputs, geometry.strides, strict=True)
         )
         pixels = padded[(slice(None), slice(None), *window)]
-        pixels = pixels.reshape(x.shape[0], groups, group_channels, -1)
+        pixels = pixels.reshape(x.shape[0], groups, group_channels, prod(outputs))
         taps = w[(slice(None), slice(None), *source)].reshape(groups, filters, group_channels)
         result += (taps[None] @ pixels).reshape(result.shape)
     return result.reshape(operation.y.dims)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
 from lowdnn.ops.base import Values
-from lowdnn.ops.compute import check_compute_type
+from lowdnn.ops.compute import check_compute_type, wrap_accumulator
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import ShapeMismatchError, UnsupportedPaddingError, UnsupportedShapeError
@@ -58,7 +58,7 @@ class MatmulOperation:
         return 2 * self.c.element_count * self.a.dims[-1]
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
-        return {"c": np.matmul(inputs["a"], inputs["b"])}
+        return {"c": wrap_accumulator(np.matmul(inputs["a"], inputs["b"]), self.matmul.compute_type)}
 
 
 def output_dims(a_dims: tuple[int, ...], b_dims: tuple[int, ...]) -> tuple[int, ...]:

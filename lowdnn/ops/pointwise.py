@@ -2,18 +2,25 @@
 
 Forward modes compute y = f(alpha1 * x [, alpha2 * b] [, t]); activation backward modes dx = dy * f'(x) with x the
 input of the forward activation. An input extent of 1 repeats along that axis, and a one-element input of any rank fits
-every shape. All arithmetic happens in ``compute_type``; comparisons and logical modes give 0 or 1.
+every shape. All arithmetic happens in ``compute_type``; comparisons and logical modes give 0 or 1. Backward modes,
+LOGICAL_* and GEN_INDEX take no alpha. Compute types: every mode in floats; in integers those marked [i], whose alphas,
+clips and slopes must be integers; in BOOLEAN the comparisons, LOGICAL_*, IDENTITY and BINARY_SELECT.
 
-    ADD x+b  SUB x-b  MUL x*b  DIV x/b  ADD_SQUARE x+b*b  MIN, MAX (NaN wins)  POW x**b  ATAN2 atan2(x, b)
-    MOD x-b*trunc(x/b)  FLOOR_MOD x-b*floor(x/b)  ABS CEIL COS EXP FLOOR LOG NEG RSQRT SIN SQRT TAN ERF IDENTITY
-    RECIPROCAL 1/x
-    RELU_FWD min(x, upper) where x > lower, otherwise lower + slope * (x - lower)
-    RELU_BWD dy where lower < x < upper, 0 where x >= upper, otherwise slope * dy
+    [i] ADD x+b  SUB x-b  MUL x*b  DIV x/b  ADD_SQUARE x+b*b  MIN, MAX (NaN wins)
+    [i] MOD x-b*trunc(x/b) (fmod)  FLOOR_MOD x-b*floor(x/b) (fmod, plus b where the signs of the remainder and b differ)
+    [i] ABS NEG IDENTITY    POW x**b  ATAN2 atan2(x, b)  CEIL COS EXP FLOOR LOG RSQRT SIN SQRT TAN ERF  RECIPROCAL 1/x
+    [i] RELU_FWD x where x is NaN, min(x, upper) where x > lower, otherwise lower + slope * (x - lower)
+    [i] RELU_BWD dy where lower < x < upper, 0 where x >= upper, otherwise slope * dy (NaN in x counts as lower);
+        a slope of 0 gives exactly lower and 0, for infinite x and dy too
     ELU_FWD x where x > 0, otherwise alpha * (exp(x) - 1)   TANH_FWD  SIGMOID_FWD 1/(1+exp(-x))
     GELU_FWD x/2 * (1 + erf(x / sqrt 2))   GELU_APPROX_TANH_FWD x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))
     SOFTPLUS_FWD log(1 + exp(beta * x)) / beta   SWISH_FWD x / (1 + exp(-beta * x))
-    CMP_EQ CMP_NEQ CMP_GT CMP_GE CMP_LT CMP_LE  LOGICAL_AND LOGICAL_OR LOGICAL_NOT (non-zero is true)
-    GEN_INDEX the element's index along ``axis``   BINARY_SELECT x where t is non-zero, otherwise b
+    [i] CMP_EQ CMP_NEQ CMP_GT CMP_GE CMP_LT CMP_LE  LOGICAL_AND LOGICAL_OR LOGICAL_NOT (non-zero is true)
+    [i] GEN_INDEX the element's index along ``axis``   BINARY_SELECT x where t is non-zero, otherwise b
+
+Integer arithmetic wraps at the compute type's width; DIV truncates toward zero; DIV, MOD and FLOOR_MOD by zero give 0.
+Truth is judged on an operand's own value, and comparisons in BOOLEAN compare the operands' own values: neither is
+converted to the compute type first.
 
 Source: cudnn_graph.h, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, OPERATION_POINTWISE, cudnnPointwiseMode_t.
 """
@@ -26,6 +33,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, PointwiseMode
+from lowdnn.ops import pointwise_reference
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import attribute, tensor_input, tensor_output
@@ -54,15 +62,29 @@ _BINARY = frozenset(
         PointwiseMode.LOGICAL_OR,
     }
 )
-_COMPUTE_TYPES = (
-    DataType.FLOAT,
-    DataType.DOUBLE,
-    DataType.HALF,
-    DataType.BFLOAT16,
-    DataType.INT32,
-    DataType.INT64,
-    DataType.BOOLEAN,
+_FLOAT_TYPES = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
+_INTEGER_TYPES = (DataType.INT32, DataType.INT64)
+_INTEGER_MODES = frozenset(
+    {
+        PointwiseMode.ADD,
+        PointwiseMode.SUB,
+        PointwiseMode.MUL,
+        PointwiseMode.DIV,
+        PointwiseMode.ADD_SQUARE,
+        PointwiseMode.MIN,
+        PointwiseMode.MAX,
+        PointwiseMode.MOD,
+        PointwiseMode.FLOOR_MOD,
+        PointwiseMode.ABS,
+        PointwiseMode.NEG,
+        PointwiseMode.IDENTITY,
+        PointwiseMode.RELU_FWD,
+        PointwiseMode.RELU_BWD,
+        PointwiseMode.GEN_INDEX,
+        PointwiseMode.BINARY_SELECT,
+    }
 )
+_BOOLEAN_MODES = frozenset({PointwiseMode.IDENTITY, PointwiseMode.BINARY_SELECT})
 
 
 def is_backward(mode: PointwiseMode) -> bool:
@@ -73,6 +95,19 @@ def is_backward(mode: PointwiseMode) -> bool:
 def is_predicate(mode: PointwiseMode) -> bool:
     """True for comparisons and logical modes, whose result is 0 or 1."""
     return 300 <= mode < 500
+
+
+def compute_types(mode: PointwiseMode) -> tuple[DataType, ...]:
+    """The compute types in which ``mode`` has a meaning."""
+    integer = _INTEGER_TYPES if mode in _INTEGER_MODES or is_predicate(mode) else ()
+    boolean = (DataType.BOOLEAN,) if mode in _BOOLEAN_MODES or is_predicate(mode) else ()
+    return (*_FLOAT_TYPES, *integer, *boolean)
+
+
+def takes_alpha(mode: PointwiseMode) -> bool:
+    """True for the modes whose operands x and b are scaled by alpha1 and alpha2."""
+    is_logical = PointwiseMode.LOGICAL_AND <= mode <= PointwiseMode.LOGICAL_NOT
+    return not (is_backward(mode) or is_logical or mode is PointwiseMode.GEN_INDEX)
 
 
 def input_ports(mode: PointwiseMode) -> tuple[str, ...]:
@@ -117,14 +152,37 @@ class Pointwise:
     axis: int = attribute(AttributeName.POINTWISE_AXIS, AttributeType.INT64, default=-1)
 
     def __post_init__(self) -> None:
-        if self.compute_type not in _COMPUTE_TYPES:
+        allowed = compute_types(self.mode)
+        if self.compute_type not in allowed:
             raise UnsupportedDataTypeError.at(
                 "pointwise.compute_type",
-                expected="one of " + ", ".join(t.name for t in _COMPUTE_TYPES),
+                expected="one of " + ", ".join(t.name for t in allowed) + f" for {self.mode.name}",
                 got=self.compute_type.name,
             )
         if self.softplus_beta == 0:
             raise BadParamError.at("pointwise.softplus_beta", expected="a value other than 0", got=self.softplus_beta)
+        if self.is_integer:
+            for field in ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope"):
+                self._check_integral(f"pointwise.{field}", getattr(self, field))
+
+    @property
+    def is_integer(self) -> bool:
+        """True for integer arithmetic."""
+        return self.compute_type in _INTEGER_TYPES
+
+    def check_alpha(self, field: str, alpha: float, is_used: bool) -> None:
+        """Checks alpha1 or alpha2 of an operation with this arithmetic; raises BadParamError."""
+        where = f"pointwise.{field}"
+        if alpha == 1.0:
+            return
+        if not is_used or self.compute_type is DataType.BOOLEAN:
+            raise BadParamError.at(where, expected=f"1.0 for {self.mode.name} in {self.compute_type.name}", got=alpha)
+        if self.is_integer:
+            self._check_integral(where, alpha)
+
+    def _check_integral(self, where: str, value: float) -> None:
+        if value == value and not (value == float("inf") or float(value).is_integer()):
+            raise BadParamError.at(where, expected=f"an integer for {self.compute_type.name}", got=value)
 
 
 @dataclass(frozen=True)
@@ -153,6 +211,9 @@ class PointwiseOperation:
 
     def __post_init__(self) -> None:
         self._check_ports()
+        scaled = input_ports(self.mode) if takes_alpha(self.mode) else ()
+        self.pointwise.check_alpha("alpha1", self.alpha1, "x" in scaled)
+        self.pointwise.check_alpha("alpha2", self.alpha2, "b" in scaled)
         dims = self.output.dims
         for port, tensor in self.operands.items():
             if tensor.element_count != 1 and not _repeats_to(tensor.dims, dims):
@@ -185,7 +246,7 @@ class PointwiseOperation:
         return self.output.element_count
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
-        raise NotImplementedError
+        return {output_port(self.mode): pointwise_reference.evaluate(self, inputs)}
 
     def _check_ports(self) -> None:
         needed = {*input_ports(self.mode), output_port(self.mode)}

@@ -3,17 +3,21 @@
 ADD, MUL, MIN, MAX; AMAX = max |x|; AVG = sum / count; NORM1 = sum |x|; NORM2 = sqrt(sum x^2);
 MUL_NO_ZEROS = product of the non-zero elements. An empty reduction gives the neutral element
 (0, 1, +inf, -inf, 0, NaN, 0, 0, 1; integer types give their largest and smallest value for MIN and MAX, 0 for AVG).
-MIN, MAX and AMAX propagate NaN.
+MIN, MAX and AMAX propagate NaN. x is converted to the compute type first and the result rounded to it. Integer sums and
+products wrap at the compute type's width, AVG truncates toward zero, and NORM2 needs a float compute type.
 Source: cudnn_graph.h, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, OPERATION_REDUCTION, cudnnReduceTensorOp_t.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn import dtypes
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, ReduceTensorOp
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
@@ -40,6 +44,15 @@ class Reduction:
                 expected="one of " + ", ".join(t.name for t in _COMPUTE_TYPES),
                 got=self.compute_type.name,
             )
+        if self.operator is ReduceTensorOp.NORM2 and self.is_integer:
+            raise UnsupportedDataTypeError.at(
+                "reduction.compute_type", expected="FLOAT or DOUBLE for NORM2", got=self.compute_type.name
+            )
+
+    @property
+    def is_integer(self) -> bool:
+        """True for integer arithmetic."""
+        return self.compute_type in (DataType.INT32, DataType.INT64)
 
 
 @dataclass(frozen=True)
@@ -75,4 +88,59 @@ class ReductionOperation:
         return self.x.element_count
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
-        raise NotImplementedError
+        compute = self.reduction.compute_type
+        values = dtypes.rounded(inputs["x"], compute)
+        with np.errstate(all="ignore"):
+            result = _reduce(values, self.axes, self.reduction)
+            return {"y": (dtypes.wrapped if self.reduction.is_integer else dtypes.rounded)(result, compute)}
+
+
+def _reduce(values: NDArray[Any], axes: tuple[int, ...], reduction: Reduction) -> NDArray[Any]:
+    """The operator over ``axes``, which stay with extent 1; ``values`` are float64 or int64."""
+    if reduction.operator is ReduceTensorOp.AVG:
+        return _average(np.add.reduce(values, axes, keepdims=True, initial=0), values, reduction)
+    prepare = _PREPARE.get(reduction.operator)
+    combine, neutral = _combination(reduction)
+    result = combine.reduce(prepare(values) if prepare else values, axes, keepdims=True, initial=neutral)
+    return np.asarray(np.sqrt(result) if reduction.operator is ReduceTensorOp.NORM2 else result)
+
+
+def _combination(reduction: Reduction) -> tuple[np.ufunc, float]:
+    """What joins two elements, and its neutral element."""
+    smallest, largest = _extremes(reduction.compute_type)
+    match reduction.operator:
+        case ReduceTensorOp.MUL | ReduceTensorOp.MUL_NO_ZEROS:
+            return np.multiply, 1
+        case ReduceTensorOp.MIN:
+            return np.minimum, largest
+        case ReduceTensorOp.MAX:
+            return np.maximum, smallest
+        case ReduceTensorOp.AMAX:
+            return np.maximum, 0
+        case _:
+            return np.add, 0
+
+
+#: What happens to each element before it is joined to the others.
+_PREPARE: Mapping[ReduceTensorOp, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    ReduceTensorOp.AMAX: lambda values: np.abs(values),
+    ReduceTensorOp.NORM1: lambda values: np.abs(values),
+    ReduceTensorOp.NORM2: lambda values: np.square(values),
+    ReduceTensorOp.MUL_NO_ZEROS: lambda values: np.asarray(np.where(values == 0, 1, values)),
+}
+
+
+def _average(total: NDArray[Any], values: NDArray[Any], reduction: Reduction) -> NDArray[Any]:
+    count = values.size // total.size if total.size else 0
+    if not reduction.is_integer:
+        return total / count if count else np.full_like(total, np.nan)
+    total = dtypes.wrapped(total, reduction.compute_type)
+    return (total - np.fmod(total, count)) // count if count else np.zeros_like(total)
+
+
+def _extremes(compute_type: DataType) -> tuple[float, float]:
+    """The smallest and the largest value of a compute type."""
+    storage = dtypes.info(compute_type).storage
+    if storage.kind == "f":
+        return -np.inf, np.inf
+    return int(np.iinfo(storage).min), int(np.iinfo(storage).max)

@@ -1,0 +1,182 @@
+"""Descriptors: the generic object behind every backend descriptor type.
+
+A descriptor is created, its attributes are set, it is finalized, and from then on it is read. What attributes it has
+comes from one declaring dataclass: fields made with ``schema.attribute`` are settable, methods made with
+``read_only`` are computed. ``finalize`` makes the dataclass instance, whose own checks are the descriptor's checks.
+
+A call that fails changes nothing: the descriptor can be corrected and used on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lowdnn.backend.read_only import read_only_of
+from lowdnn.backend.values import as_sequence, checked
+from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+from lowdnn.schema import Attribute, attributes_of
+from lowdnn.status import (
+    AttributeTypeError,
+    BadParamError,
+    DescriptorTypeError,
+    NotFinalizedError,
+    NotSupportedError,
+    OutOfBoundError,
+    SizeInsufficientError,
+)
+
+
+class Descriptor:
+    """One backend descriptor; made by ``lowdnn.backend.create``.
+
+    ``type`` is its DescriptorType, ``value`` the immutable object that it became when it was finalized.
+    """
+
+    def __init__(self, declaration: type) -> None:
+        self.type: DescriptorType = declaration.descriptor_type  # type: ignore[attr-defined]
+        self._declaration = declaration
+        self._draft: dict[AttributeName, Any] = {}
+        self._value: Any = None
+
+    @classmethod
+    def of(cls, value: Any) -> Descriptor:
+        """A finalized descriptor of a declared value, as ``get_attribute`` returns for nested descriptors."""
+        descriptor = cls(type(value))
+        descriptor._value = value
+        return descriptor
+
+    @property
+    def is_finalized(self) -> bool:
+        return self._value is not None
+
+    @property
+    def value(self) -> Any:
+        """The immutable object; raises NotFinalizedError before ``finalize``."""
+        if self._value is None:
+            raise NotFinalizedError.at(self._label, expected="a finalized descriptor", got="one that is not")
+        return self._value
+
+    def set_attribute(
+        self, name: AttributeName, attribute_type: AttributeType, values: object, count: int | None = None
+    ) -> None:
+        """Sets one attribute: ``values`` is one element, a sequence of elements, or text for CHAR.
+
+        count: the number of elements, if the caller wants it checked (cudnnBackendSetAttribute's elementCount).
+        Raises BadParamError after finalize, for another descriptor's attribute or a read-only one, AttributeTypeError
+        for another type, OutOfBoundError for too many elements or numbers out of range, SizeInsufficientError for
+        none, DescriptorTypeError and NotFinalizedError for nested descriptors.
+        """
+        where = f"{self._label}.{_text(name)}"
+        if self.is_finalized:
+            raise BadParamError.at(where, expected="a set before finalize", got="a finalized descriptor")
+        declared = self._settable(name)
+        if attribute_type not in declared.types:
+            raise AttributeTypeError.at(where, expected=_names(declared.types), got=_text(attribute_type))
+        elements = as_sequence(where, attribute_type, values, count)
+        _check_count(where, len(elements), declared.max_count)
+        if attribute_type is AttributeType.BACKEND_DESCRIPTOR:
+            converted = tuple(_nested(where, declared, element) for element in elements)
+        else:
+            converted = checked(where, attribute_type, elements)
+        self._draft[name] = _field_value(attribute_type, declared, converted)
+
+    def get_attribute(
+        self, name: AttributeName, attribute_type: AttributeType, requested_count: int | None = None
+    ) -> list[Any]:
+        """The elements of one attribute, at most ``requested_count`` of them; empty for an optional one left unset.
+
+        CHAR gives a list with one text. Raises NotFinalizedError before finalize, AttributeTypeError for another
+        type, BadParamError for another descriptor's attribute, OutOfBoundError for a negative count.
+        """
+        where = f"{self._label}.{_text(name)}"
+        value = self.value
+        if requested_count is not None and requested_count < 0:
+            raise OutOfBoundError.at(f"{where}.requested_count", expected="0 or more", got=requested_count)
+        computed = read_only_of(self._declaration).get(name)
+        types = (computed.type,) if computed else self._declared(name).types
+        if attribute_type not in types:
+            raise AttributeTypeError.at(where, expected=_names(types), got=_text(attribute_type))
+        found = getattr(value, computed.method)() if computed else getattr(value, self._declared(name).field)
+        elements = _elements(found)
+        if attribute_type is AttributeType.BACKEND_DESCRIPTOR:
+            elements = [Descriptor.of(element) for element in elements]
+        return elements if requested_count is None else elements[:requested_count]
+
+    def get_attribute_count(self, name: AttributeName, attribute_type: AttributeType) -> int:
+        """How many elements ``get_attribute`` would return (cudnnBackendGetAttribute's elementCount)."""
+        return len(self.get_attribute(name, attribute_type))
+
+    def finalize(self) -> None:
+        """Checks everything that was set and makes the descriptor immutable.
+
+        Raises BadParamError for a missing attribute or a second finalize, NotSupportedError for a descriptor that
+        only the library makes, and what the declaration's own checks raise.
+        """
+        if self.is_finalized:
+            raise BadParamError.at(self._label, expected="one finalize", got="a second one")
+        declared = attributes_of(self._declaration)
+        if not declared:
+            raise NotSupportedError.at(self._label, expected="a descriptor that callers finalize", got="a read-only one")
+        missing = [item.name.name for item in declared.values() if item.required and item.name not in self._draft]
+        if missing:
+            raise BadParamError.at(self._label, expected="every required attribute", got="none for " + ", ".join(missing))
+        self._value = self._declaration(**{declared[name].field: value for name, value in self._draft.items()})
+
+    def __repr__(self) -> str:
+        return f"<{self._label}: {self._value if self.is_finalized else 'not finalized'}>"
+
+    @property
+    def _label(self) -> str:
+        return f"{self.type.name} descriptor"
+
+    def _declared(self, name: AttributeName) -> Attribute:
+        """The settable attribute ``name``, or the error that says why there is none."""
+        found = attributes_of(self._declaration).get(name)
+        if found is not None:
+            return found
+        where = f"{self._label}.{_text(name)}"
+        if isinstance(name, AttributeName) and name.name.startswith(f"{self.type.name}_"):
+            raise NotSupportedError.at(where, expected="an attribute that lowdnn has", got="one that it has not")
+        owned = [item.name for item in (*attributes_of(self._declaration), *read_only_of(self._declaration))]
+        raise BadParamError.at(where, expected="one of " + ", ".join(owned), got=_text(name))
+
+    def _settable(self, name: AttributeName) -> Attribute:
+        if name not in attributes_of(self._declaration) and name in read_only_of(self._declaration):
+            raise BadParamError.at(f"{self._label}.{name.name}", expected="a get", got="a set of a read-only attribute")
+        return self._declared(name)
+
+
+def _check_count(where: str, count: int, most: int) -> None:
+    if count == 0:
+        raise SizeInsufficientError.at(f"{where}.count", expected="at least 1 element", got=0)
+    if count > most:
+        raise OutOfBoundError.at(f"{where}.count", expected=f"at most {most} elements", got=count)
+
+
+def _nested(where: str, declared: Attribute, element: object) -> Any:
+    if not isinstance(element, Descriptor):
+        raise AttributeTypeError.at(where, expected="a Descriptor", got=type(element).__name__)
+    if declared.descriptors and element.type not in declared.descriptors:
+        raise DescriptorTypeError.at(where, expected=_names(declared.descriptors), got=element.type.name)
+    return element.value
+
+
+def _field_value(attribute_type: AttributeType, declared: Attribute, elements: tuple[Any, ...]) -> Any:
+    if attribute_type is AttributeType.CHAR:
+        return "".join(elements)
+    return elements if declared.max_count > 1 else elements[0]
+
+
+def _elements(found: object) -> list[Any]:
+    if found is None:
+        return []
+    return list(found) if isinstance(found, tuple) else [found]
+
+
+def _names(members: Sequence[AttributeType | DescriptorType]) -> str:
+    return " or ".join(member.name for member in members)
+
+
+def _text(value: object) -> str:
+    return value.name if isinstance(value, (AttributeName, AttributeType)) else repr(value)

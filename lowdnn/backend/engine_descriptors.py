@@ -1,0 +1,253 @@
+"""Descriptors of how a graph may be computed: ENGINE, its knobs, ENGINECFG and ENGINEHEUR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+from typing import ClassVar
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.backend.graph_descriptors import DeviceProperties, GraphDescription
+from lowdnn.backend.read_only import read_only
+from lowdnn.engines.base import Engine, Knob
+from lowdnn.enums import (
+    AttributeName,
+    AttributeType,
+    BehaviorNote,
+    DescriptorType,
+    HeurMode,
+    KnobType,
+    LayoutType,
+    NumericalNote,
+)
+from lowdnn.heuristics.ranking import Candidate, Ranking, candidate_for, rank
+from lowdnn.schema import attribute
+from lowdnn.status import EXCEPTIONS, DuplicatedEntriesError, NotSupportedError
+
+_MANY = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class KnobChoice:
+    """One knob and the value chosen for it."""
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.KNOB_CHOICE
+
+    knob_type: KnobType = attribute(AttributeName.KNOB_CHOICE_KNOB_TYPE, AttributeType.KNOB_TYPE)
+    knob_value: int = attribute(AttributeName.KNOB_CHOICE_KNOB_VALUE, AttributeType.INT64)
+
+
+@dataclass(frozen=True)
+class KnobInfo:
+    """One knob of an engine, as cuDNN describes it: an evenly spaced range that holds every value of ``knob``.
+
+    A value of the range that is not one of ``knob.values`` is refused when a plan is made with it.
+    """
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.KNOB_INFO
+
+    knob: Knob
+
+    @read_only(AttributeName.KNOB_INFO_TYPE, AttributeType.KNOB_TYPE)
+    def knob_type(self) -> KnobType:
+        return self.knob.type
+
+    @read_only(AttributeName.KNOB_INFO_MAXIMUM_VALUE, AttributeType.INT64)
+    def maximum_value(self) -> int:
+        return max(self.knob.values)
+
+    @read_only(AttributeName.KNOB_INFO_MINIMUM_VALUE, AttributeType.INT64)
+    def minimum_value(self) -> int:
+        return min(self.knob.values)
+
+    @read_only(AttributeName.KNOB_INFO_STRIDE, AttributeType.INT64)
+    def stride(self) -> int:
+        least = min(self.knob.values)
+        return gcd(*(value - least for value in self.knob.values)) or 1
+
+
+@dataclass(frozen=True)
+class LayoutInfo:
+    """A tensor's preferred layouts. No engine prefers one: each takes the strides that the graph declares."""
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.LAYOUT_INFO
+
+    uid: int
+    layouts: tuple[LayoutType, ...]
+
+    @read_only(AttributeName.LAYOUT_INFO_TENSOR_UID, AttributeType.INT64)
+    def tensor_uid(self) -> int:
+        return self.uid
+
+    @read_only(AttributeName.LAYOUT_INFO_TYPES, AttributeType.LAYOUT_TYPE)
+    def types(self) -> tuple[LayoutType, ...]:
+        return self.layouts
+
+
+@dataclass(frozen=True)
+class IntermediateInfo:
+    """An intermediate that callers could provide. No engine has one: intermediates lie in the workspace."""
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.INTERMEDIATE_INFO
+
+    uid: int
+    intermediate_bytes: int
+
+    @read_only(AttributeName.INTERMEDIATE_INFO_UNIQUE_ID, AttributeType.INT64)
+    def unique_id(self) -> int:
+        return self.uid
+
+    @read_only(AttributeName.INTERMEDIATE_INFO_SIZE, AttributeType.INT64)
+    def size(self) -> int:
+        return self.intermediate_bytes
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """One engine for one graph on one device.
+
+    sm_count_target: plan for this many multiprocessors; 0 for all.
+    Raises NotSupportedError for an index without an engine, and the refusal's status where the engine refuses.
+    """
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.ENGINE
+
+    description: GraphDescription = attribute(
+        AttributeName.ENGINE_OPERATION_GRAPH,
+        AttributeType.BACKEND_DESCRIPTOR,
+        descriptor=DescriptorType.OPERATIONGRAPH,
+    )
+    global_index: int = attribute(AttributeName.ENGINE_GLOBAL_INDEX, AttributeType.INT64)
+    sm_count_target: int = attribute(AttributeName.ENGINE_SM_COUNT_TARGET, AttributeType.INT32, default=0)
+    device_properties: DeviceProperties | None = attribute(
+        AttributeName.ENGINE_DEVICEPROP,
+        AttributeType.BACKEND_DESCRIPTOR,
+        descriptor=DescriptorType.DEVICEPROP,
+        default=None,
+    )
+
+    def __post_init__(self) -> None:
+        refusal = self.engine.refuse(self.description.graph, self.arch)
+        if refusal is not None:
+            raise EXCEPTIONS[refusal.status](f"ENGINE descriptor: {refusal}")
+
+    @cached_property
+    def arch(self) -> ArchSpec:
+        return self.description.arch_for("ENGINE descriptor", self.device_properties, self.sm_count_target)
+
+    @cached_property
+    def engine(self) -> Engine:
+        engines = self.description.engines
+        for engine in engines:
+            if engine.index == self.global_index:
+                return engine
+        raise NotSupportedError.at(
+            "ENGINE descriptor.ENGINE_GLOBAL_INDEX", expected=f"0 to {len(engines) - 1}", got=self.global_index
+        )
+
+    @read_only(AttributeName.ENGINE_KNOB_INFO, AttributeType.BACKEND_DESCRIPTOR)
+    def knob_info(self) -> tuple[KnobInfo, ...]:
+        return tuple(KnobInfo(knob) for knob in self.engine.knobs(self.description.graph, self.arch))
+
+    @read_only(AttributeName.ENGINE_NUMERICAL_NOTE, AttributeType.NUMERICAL_NOTE)
+    def numerical_notes(self) -> tuple[NumericalNote, ...]:
+        return self.engine.numerical_notes
+
+    @read_only(AttributeName.ENGINE_BEHAVIOR_NOTE, AttributeType.BEHAVIOR_NOTE)
+    def behavior_notes(self) -> tuple[BehaviorNote, ...]:
+        return self.engine.behavior_notes
+
+    @read_only(AttributeName.ENGINE_LAYOUT_INFO, AttributeType.BACKEND_DESCRIPTOR)
+    def layout_info(self) -> tuple[LayoutInfo, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """An engine with knob choices; knobs left out take the engine's defaults.
+
+    Raises DuplicatedEntriesError for a knob chosen twice, BadParamError for a knob or value that the engine has not.
+    """
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.ENGINECFG
+
+    engine: EngineChoice = attribute(
+        AttributeName.ENGINECFG_ENGINE, AttributeType.BACKEND_DESCRIPTOR, descriptor=DescriptorType.ENGINE
+    )
+    knob_choices: tuple[KnobChoice, ...] = attribute(
+        AttributeName.ENGINECFG_KNOB_CHOICES,
+        AttributeType.BACKEND_DESCRIPTOR,
+        max_count=_MANY,
+        descriptor=DescriptorType.KNOB_CHOICE,
+        default=(),
+    )
+
+    def __post_init__(self) -> None:
+        types = [choice.knob_type for choice in self.knob_choices]
+        for knob_type in types:
+            if types.count(knob_type) > 1:
+                raise DuplicatedEntriesError.at(
+                    "ENGINECFG descriptor.ENGINECFG_KNOB_CHOICES", expected="each knob once", got=knob_type.name
+                )
+        if types:
+            _ = self.candidate
+
+    @cached_property
+    def candidate(self) -> Candidate:
+        """The candidate of this engine and these choices, with its plan."""
+        choices = {choice.knob_type: choice.knob_value for choice in self.knob_choices}
+        return candidate_for(self.engine.engine, self.engine.description.graph, self.engine.arch, choices)
+
+    @read_only(AttributeName.ENGINECFG_WORKSPACE_SIZE, AttributeType.INT64)
+    def workspace_size(self) -> int:
+        return self.candidate.plan.workspace_bytes
+
+    @read_only(AttributeName.ENGINECFG_SHARED_MEMORY_USED, AttributeType.INT32)
+    def shared_memory_used(self) -> int:
+        return max((launch.shared_bytes for launch in self.candidate.plan.launches), default=0)
+
+    @read_only(AttributeName.ENGINECFG_INTERMEDIATE_INFO, AttributeType.BACKEND_DESCRIPTOR)
+    def intermediate_info(self) -> tuple[IntermediateInfo, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class EngineHeuristics:
+    """A question to the heuristics: which engine configurations run the graph, best first."""
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.ENGINEHEUR
+
+    mode: HeurMode = attribute(AttributeName.ENGINEHEUR_MODE, AttributeType.HEUR_MODE)
+    description: GraphDescription = attribute(
+        AttributeName.ENGINEHEUR_OPERATION_GRAPH,
+        AttributeType.BACKEND_DESCRIPTOR,
+        descriptor=DescriptorType.OPERATIONGRAPH,
+    )
+    sm_count_target: int = attribute(AttributeName.ENGINEHEUR_SM_COUNT_TARGET, AttributeType.INT32, default=0)
+    device_properties: DeviceProperties | None = attribute(
+        AttributeName.ENGINEHEUR_DEVICEPROP,
+        AttributeType.BACKEND_DESCRIPTOR,
+        descriptor=DescriptorType.DEVICEPROP,
+        default=None,
+    )
+
+    def __post_init__(self) -> None:
+        _ = self.ranking
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """The ranked candidates and the reasons of the engines that refused."""
+        arch = self.description.arch_for("ENGINEHEUR descriptor", self.device_properties, self.sm_count_target)
+        return rank(self.description.graph, arch, self.mode, self.description.engines)
+
+    @read_only(AttributeName.ENGINEHEUR_RESULTS, AttributeType.BACKEND_DESCRIPTOR)
+    def results(self) -> tuple[EngineConfig, ...]:
+        return tuple(
+            EngineConfig(
+                EngineChoice(
+                    self.description, candidate.engine.index, self.sm_count_target, self.device_properties
+                )
+            )
+            for candidate in self.ranking.candidates
+        )

@@ -1,0 +1,29 @@
+"""Execution of a plan descriptor with a variant pack (cudnnBackendExecute)."""
+
+from __future__ import annotations
+
+from lowdnn.backend.descriptor import Descriptor
+from lowdnn.backend.handle import Handle
+from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
+from lowdnn.enums import DescriptorType
+from lowdnn.status import DescriptorTypeError
+
+
+def execute(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
+    """Launches ``plan`` with the variant pack's addresses into the handle's stream; does not wait.
+
+    Raises NotInitializedError for a closed handle, DescriptorTypeError, NotFinalizedError, BadParamError (a tensor
+    missing or unknown), NullPointerError, MisalignedPointerError, SizeInsufficientError (no workspace), DriverError.
+    Every object stays usable after each.
+    """
+    with handle.entered("execute"):
+        _check_type("plan", plan, DescriptorType.EXECUTION_PLAN)
+        _check_type("variant_pack", variant_pack, DescriptorType.VARIANT_PACK)
+        description: ExecutionPlan = plan.value
+        pack: VariantPack = variant_pack.value
+        description.loaded_for(handle).execute(pack.addresses, pack.workspace, handle.stream)
+
+
+def _check_type(argument: str, descriptor: Descriptor, wanted: DescriptorType) -> None:
+    if descriptor.type is not wanted:
+        raise DescriptorTypeError.at(f"execute.{argument}", expected=wanted.name, got=descriptor.type.name)

@@ -1,0 +1,139 @@
+"""Descriptors of what is to be computed and for which device: OPERATIONGRAPH and DEVICEPROP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.backend.handle import Handle
+from lowdnn.backend.read_only import read_only
+from lowdnn.engines.base import Engine
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import Operation
+from lowdnn.schema import attribute
+from lowdnn.status import BadParamError, DescriptorTypeError, SerializationVersionMismatchError
+
+_MANY = 2**31 - 1
+#: Version of DEVICEPROP's JSON form.
+_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """The device that plans are made for, taken from a handle or from JSON; no device is touched.
+
+    JSON form: ``{"lowdnn_device": 1, "arch": "sm_90a", "sm_count": 132}``.
+    """
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.DEVICEPROP
+
+    handle: Handle | None = attribute(AttributeName.DEVICEPROP_HANDLE, AttributeType.HANDLE, default=None)
+    json: str = attribute(
+        AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR, max_count=_MANY, default=""
+    )
+
+    def __post_init__(self) -> None:
+        if (self.handle is None) == (not self.json):
+            raise BadParamError.at(
+                "DEVICEPROP descriptor",
+                expected="either a handle or JSON",
+                got="neither" if self.handle is None else "both",
+            )
+        _ = self.arch
+
+    @cached_property
+    def arch(self) -> ArchSpec:
+        """The architecture's facts; raises BadParamError and ArchMismatchError for JSON that names none."""
+        return self.handle.arch if self.handle is not None else _arch_from_json(self.json)
+
+    @read_only(AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR)
+    def json_representation(self) -> str:
+        return json.dumps(
+            {"lowdnn_device": _SCHEMA_VERSION, "arch": self.arch.name, "sm_count": self.arch.sm_count}
+        )
+
+
+@dataclass(frozen=True)
+class GraphDescription:
+    """Operations that form a graph, and the handle whose device it is for (none: for a DEVICEPROP given later).
+
+    Every kernel of lowdnn takes extents at run time, so that graphs of new shapes reuse compiled kernels whether
+    ``is_dynamic_shape_enabled`` is set or not.
+    """
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATIONGRAPH
+
+    operations: tuple[Operation, ...] = attribute(
+        AttributeName.OPERATIONGRAPH_OPS, AttributeType.BACKEND_DESCRIPTOR, max_count=_MANY
+    )
+    handle: Handle | None = attribute(AttributeName.OPERATIONGRAPH_HANDLE, AttributeType.HANDLE, default=None)
+    is_dynamic_shape_enabled: bool = attribute(
+        AttributeName.OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED, AttributeType.BOOLEAN, default=False
+    )
+
+    def __post_init__(self) -> None:
+        for index, operation in enumerate(self.operations):
+            if not isinstance(operation, Operation):
+                raise DescriptorTypeError.at(
+                    f"OPERATIONGRAPH descriptor.OPERATIONGRAPH_OPS[{index}]",
+                    expected="an operation descriptor",
+                    got=type(operation).__name__,
+                )
+        _ = self.graph
+
+    @cached_property
+    def graph(self) -> OperationGraph:
+        """The checked graph; raises what OperationGraph raises."""
+        return OperationGraph(self.operations)
+
+    @property
+    def engines(self) -> Sequence[Engine]:
+        """The engines that may run the graph, by global index."""
+        return ENGINES if self.handle is None else self.handle.engines
+
+    def arch_for(self, where: str, device_properties: DeviceProperties | None, sm_count_target: int) -> ArchSpec:
+        """The device to plan for: the given one, else the handle's; with part of its multiprocessors if asked.
+
+        Raises BadParamError where neither is there.
+        """
+        if device_properties is not None:
+            arch = device_properties.arch
+        elif self.handle is not None:
+            arch = self.handle.arch
+        else:
+            raise BadParamError.at(
+                where, expected="a device", got="neither a DEVICEPROP nor a handle on the OPERATIONGRAPH descriptor"
+            )
+        if not 0 <= sm_count_target <= arch.sm_count:
+            raise BadParamError.at(
+                f"{where}.sm_count_target", expected=f"0 (all) to {arch.sm_count}", got=sm_count_target
+            )
+        return arch.with_sm_count(sm_count_target) if sm_count_target else arch
+
+    @read_only(AttributeName.OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, AttributeType.INT64)
+    def engine_global_count(self) -> int:
+        return len(self.engines)
+
+
+def _arch_from_json(text: str) -> ArchSpec:
+    where = "DEVICEPROP descriptor.json"
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadParamError.at(where, expected="a JSON document", got=str(error)) from None
+    if not isinstance(document, dict) or set(document) != {"lowdnn_device", "arch", "sm_count"}:
+        raise BadParamError.at(where, expected="an object with lowdnn_device, arch and sm_count", got=text[:80])
+    if document["lowdnn_device"] != _SCHEMA_VERSION:
+        raise SerializationVersionMismatchError.at(
+            f"{where}.lowdnn_device", expected=_SCHEMA_VERSION, got=document["lowdnn_device"]
+        )
+    sm_count = document["sm_count"]
+    if type(sm_count) is not int or sm_count < 1:
+        raise BadParamError.at(f"{where}.sm_count", expected="an integer >= 1", got=sm_count)
+    return spec_named(document["arch"]).with_sm_count(sm_count)

@@ -1,0 +1,159 @@
+"""The handle: one user's view of one device. It owns what the library keeps between calls, and nothing else does.
+
+A handle serves one thread at a time. With ``Config.debug`` a call that finds another thread inside raises; plans that
+a handle has loaded may be executed from any thread, each with its own handle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Self
+
+from lowdnn.arch.specs import ArchSpec, spec_for
+from lowdnn.config import Config
+from lowdnn.driver import open_driver
+from lowdnn.driver.base import DeviceAttribute
+from lowdnn.engines.base import Engine
+from lowdnn.engines.registry import ENGINES
+from lowdnn.plan import Plan
+from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.runtime.stream import Stream
+from lowdnn.status import ArchMismatchError, BadParamError, LowdnnError, NotInitializedError
+
+#: Loaded plans that a handle keeps; the least recently used one goes first.
+MAX_LOADED_PLANS = 256
+
+
+class Handle:
+    """A device, its context, a stream, and the plans loaded for it (cudnnHandle_t).
+
+    ``stream`` is the CUstream as an integer, ``arch`` the device's facts, ``engines`` what may run here by global
+    index, ``last_error`` the message of the last call on this handle that failed, or "".
+    Close with ``close`` or ``with``; afterwards every call raises NotInitializedError.
+    """
+
+    def __init__(self, runtime: Runtime, engines: Sequence[Engine] = ENGINES) -> None:
+        """Takes over ``runtime``, which ``close`` closes."""
+        self.runtime = runtime
+        self.engines = engines
+        self.arch = _arch_of(runtime)
+        self.stream = 0
+        self.last_error = ""
+        self._loaded: OrderedDict[Plan, LoadedPlan] = OrderedDict()
+        self._is_open = True
+        self._is_debug = runtime.config.debug
+        self._user: int | None = None
+
+    @classmethod
+    def open(
+        cls,
+        device: str | None = None,
+        *,
+        ordinal: int = 0,
+        arch: str | None = None,
+        policy: str | None = None,
+        config: Config | None = None,
+    ) -> Handle:
+        """A handle on ``device``: ``cuda``, ``emulated`` or ``auto``; what is left out comes from ``config``.
+
+        ordinal: the device's number.  arch, policy: of the emulated device.  config: the environment's, if left out.
+        """
+        settings = config or Config.from_environment()
+        settings = replace(
+            settings,
+            device=device or settings.device,
+            emulated_arch=arch or settings.emulated_arch,
+            emulated_policy=policy or settings.emulated_policy,
+        )
+        driver = open_driver(settings.device, arch=settings.emulated_arch, policy=settings.emulated_policy)
+        return cls(Runtime(driver, device=ordinal, config=settings))
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def set_stream(self, stream: object) -> None:
+        """Work goes into ``stream`` from now on: an integer, or an object with ``__cuda_stream__``.
+
+        Raises StreamMismatchError for a stream of another context.
+        """
+        with self.entered("set_stream"):
+            if not (type(stream) is int and stream == self.stream):
+                self.stream = Stream.borrow(self.runtime.context, stream).handle
+
+    def load(self, plan: Plan) -> LoadedPlan:
+        """``plan`` on this handle's device: compiled and loaded at the first call, taken from the cache afterwards.
+
+        Raises ArchMismatchError for a plan made for a newer architecture.
+        """
+        found = self._loaded.get(plan)
+        if found is not None:
+            self._loaded.move_to_end(plan)
+            return found
+        with self.entered("load"):
+            if plan.target_arch != self.arch.name:
+                raise ArchMismatchError.at(
+                    "plan.target_arch", expected=self.arch.name, got=plan.target_arch, hint="make the plan again"
+                )
+            loaded = self.runtime.load(plan)
+            self._loaded[plan] = loaded
+            if len(self._loaded) > MAX_LOADED_PLANS:
+                self._loaded.popitem(last=False)
+        return loaded
+
+    def synchronize(self) -> None:
+        """Waits for all work in the handle's stream."""
+        with self.entered("synchronize"), self.runtime.context.activated():
+            self.runtime.driver.stream_synchronize(self.stream)
+
+    @contextmanager
+    def entered(self, call: str) -> Iterator[None]:
+        """The frame of a call on the handle: it must be open, one thread at a time, and failures are remembered."""
+        self.check_open(call)
+        outer = self._user
+        me = threading.get_ident()
+        if self._is_debug and outer not in (None, me):
+            raise BadParamError.at(
+                f"handle.{call}", expected="one thread at a time", got=f"thread {me} while thread {outer} is inside"
+            )
+        self._user = me
+        try:
+            yield
+        except LowdnnError as error:
+            self.last_error = str(error)
+            raise
+        finally:
+            self._user = outer
+
+    def check_open(self, call: str) -> None:
+        """Raises NotInitializedError for a closed handle."""
+        if not self._is_open:
+            raise NotInitializedError.at(f"handle.{call}", expected="an open handle", got="a closed one")
+
+    def close(self) -> None:
+        """Unloads everything and releases the context. Closing twice does nothing."""
+        if self._is_open:
+            self._is_open = False
+            self._loaded.clear()
+            self.runtime.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"stream {self.stream:#x}" if self._is_open else "closed"
+        return f"<Handle {self.arch.name}, {state}>"
+
+
+def _arch_of(runtime: Runtime) -> ArchSpec:
+    major, minor = runtime.context.compute_capability
+    sm_count = runtime.context.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT)
+    return spec_for(major, minor).with_sm_count(sm_count)

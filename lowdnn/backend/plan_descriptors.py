@@ -1,0 +1,125 @@
+"""Descriptors of what is executed: EXECUTION_PLAN and VARIANT_PACK."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+from lowdnn.backend.engine_descriptors import EngineConfig
+from lowdnn.backend.graph_descriptors import DeviceProperties
+from lowdnn.backend.handle import Handle
+from lowdnn.backend.read_only import read_only
+from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+from lowdnn.plan import Plan
+from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.schema import attribute
+from lowdnn.status import ArchMismatchError, BadParamError, DuplicatedEntriesError
+
+_MANY = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """A plan, from an engine configuration or from the JSON of another plan.
+
+    With a handle, the plan's kernels are loaded when the descriptor is finalized; otherwise at the first execute.
+    """
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.EXECUTION_PLAN
+
+    engine_config: EngineConfig | None = attribute(
+        AttributeName.EXECUTION_PLAN_ENGINE_CONFIG,
+        AttributeType.BACKEND_DESCRIPTOR,
+        descriptor=DescriptorType.ENGINECFG,
+        default=None,
+    )
+    json: str = attribute(
+        AttributeName.EXECUTION_PLAN_JSON_REPRESENTATION, AttributeType.CHAR, max_count=_MANY, default=""
+    )
+    handle: Handle | None = attribute(AttributeName.EXECUTION_PLAN_HANDLE, AttributeType.HANDLE, default=None)
+    device_properties: DeviceProperties | None = attribute(
+        AttributeName.EXECUTION_PLAN_DEVICEPROP,
+        AttributeType.BACKEND_DESCRIPTOR,
+        descriptor=DescriptorType.DEVICEPROP,
+        default=None,
+    )
+
+    def __post_init__(self) -> None:
+        if (self.engine_config is None) == (not self.json):
+            raise BadParamError.at(
+                "EXECUTION_PLAN descriptor",
+                expected="either an ENGINECFG or JSON",
+                got="neither" if self.engine_config is None else "both",
+            )
+        self._check_device()
+        if self.handle is not None:
+            self.loaded_for(self.handle)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan as data."""
+        return Plan.from_json(self.json) if self.engine_config is None else self.engine_config.candidate.plan
+
+    def loaded_for(self, handle: Handle) -> LoadedPlan:
+        """The plan on the handle's device; found again without a look at the plan."""
+        loaded = self._loaded.get(handle)
+        if loaded is None:
+            loaded = self._loaded[handle] = handle.load(self.plan)
+        return loaded
+
+    @cached_property
+    def _loaded(self) -> WeakKeyDictionary[Handle, LoadedPlan]:
+        return WeakKeyDictionary()
+
+    def _check_device(self) -> None:
+        wanted = self.device_properties
+        if wanted is not None and wanted.arch.name != self.plan.target_arch:
+            raise ArchMismatchError.at(
+                "EXECUTION_PLAN descriptor.EXECUTION_PLAN_DEVICEPROP",
+                expected=f"{self.plan.target_arch}, for which the plan was made",
+                got=wanted.arch.name,
+            )
+
+    @read_only(AttributeName.EXECUTION_PLAN_WORKSPACE_SIZE, AttributeType.INT64)
+    def workspace_size(self) -> int:
+        return self.plan.workspace_bytes
+
+    @read_only(AttributeName.EXECUTION_PLAN_JSON_REPRESENTATION, AttributeType.CHAR)
+    def json_representation(self) -> str:
+        return self.plan.to_json()
+
+
+@dataclass(frozen=True)
+class VariantPack:
+    """Addresses for one execute: ``pointers[i]`` is that of tensor ``uids[i]``.
+
+    A by-value tensor's pointer is the host address of its value. ``workspace`` may be 0 for a plan that needs none.
+    """
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.VARIANT_PACK
+
+    uids: tuple[int, ...] = attribute(AttributeName.VARIANT_PACK_UNIQUE_IDS, AttributeType.INT64, max_count=_MANY)
+    pointers: tuple[int, ...] = attribute(
+        AttributeName.VARIANT_PACK_DATA_POINTERS, AttributeType.VOID_PTR, max_count=_MANY
+    )
+    workspace: int = attribute(AttributeName.VARIANT_PACK_WORKSPACE, AttributeType.VOID_PTR, default=0)
+
+    def __post_init__(self) -> None:
+        if len(self.uids) != len(self.pointers):
+            raise BadParamError.at(
+                "VARIANT_PACK descriptor.VARIANT_PACK_DATA_POINTERS",
+                expected=f"{len(self.uids)} pointers, one for each uid",
+                got=len(self.pointers),
+            )
+        repeated = sorted({uid for uid in self.uids if self.uids.count(uid) > 1})
+        if repeated:
+            raise DuplicatedEntriesError.at(
+                "VARIANT_PACK descriptor.VARIANT_PACK_UNIQUE_IDS", expected="each uid once", got=repeated
+            )
+
+    @cached_property
+    def addresses(self) -> dict[int, int]:
+        """Address by uid."""
+        return dict(zip(self.uids, self.pointers, strict=True))

@@ -1,0 +1,50 @@
+"""Read-only attributes: methods of a declaring dataclass whose results a descriptor's ``get_attribute`` returns.
+
+    @read_only(AttributeName.ENGINE_BEHAVIOR_NOTE, AttributeType.BEHAVIOR_NOTE)
+    def behavior_notes(self) -> tuple[BehaviorNote, ...]: ...
+
+The settable attributes are the dataclass fields made with ``schema.attribute``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from lowdnn.enums import AttributeName, AttributeType
+
+_KEY: Final = "_lowdnn_read_only"
+
+MethodT = TypeVar("MethodT", bound=Callable[[Any], Any])
+
+
+@dataclass(frozen=True)
+class ReadOnlyAttribute:
+    """``method`` names the method whose result (a tuple of elements, or text for CHAR) is the attribute."""
+
+    name: AttributeName
+    type: AttributeType
+    method: str
+
+
+def read_only(name: AttributeName, attribute_type: AttributeType) -> Callable[[MethodT], MethodT]:
+    """Declares the decorated method as the attribute ``name``."""
+
+    def declare(method: MethodT) -> MethodT:
+        setattr(method, _KEY, (name, attribute_type))
+        return method
+
+    return declare
+
+
+@cache
+def read_only_of(cls: type) -> Mapping[AttributeName, ReadOnlyAttribute]:
+    """The read-only attributes that a declaring dataclass has."""
+    found: dict[AttributeName, ReadOnlyAttribute] = {}
+    for method, member in vars(cls).items():
+        declared = getattr(member, _KEY, None)
+        if declared is not None:
+            found[declared[0]] = ReadOnlyAttribute(declared[0], declared[1], method)
+    return found

@@ -1,0 +1,66 @@
+"""Checks of attribute elements: what a caller hands to ``set_attribute`` becomes what a declaration's field holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from lowdnn.backend.handle import Handle
+from lowdnn.enums import AttributeType
+from lowdnn.schema import ELEMENT_TYPES
+from lowdnn.status import AttributeTypeError, BadParamError, OutOfBoundError
+
+#: Inclusive limits of the integer types.
+_LIMITS = {
+    AttributeType.INT32: (-(2**31), 2**31 - 1),
+    AttributeType.INT64: (-(2**63), 2**63 - 1),
+    AttributeType.VOID_PTR: (0, 2**64 - 1),
+}
+
+
+def as_sequence(where: str, attribute_type: AttributeType, values: object, count: int | None) -> Sequence[Any]:
+    """``values`` (one element, a sequence, or text for CHAR) as a sequence of ``count`` elements."""
+    if isinstance(values, str) and attribute_type is not AttributeType.CHAR:
+        raise AttributeTypeError.at(where, expected=f"elements of {attribute_type.name}", got=repr(values))
+    elements = values if isinstance(values, Sequence) else (values,)
+    if count is not None and count != len(elements):
+        raise BadParamError.at(f"{where}.count", expected=f"{len(elements)}, the elements given", got=count)
+    return elements
+
+
+def checked(where: str, attribute_type: AttributeType, elements: Sequence[Any]) -> tuple[Any, ...]:
+    """The elements in the attribute type's Python type.
+
+    An enum may be given by number; a float may be given as an integer; nothing else is converted.
+    Raises AttributeTypeError, and OutOfBoundError for a number that the type cannot hold.
+    """
+    wanted = Handle if attribute_type is AttributeType.HANDLE else ELEMENT_TYPES.get(attribute_type)
+    if wanted is None:
+        raise AttributeTypeError.at(where, expected="an attribute type with values", got=attribute_type.name)
+    return tuple(_element(where, index, attribute_type, wanted, value) for index, value in enumerate(elements))
+
+
+def _element(where: str, index: int, attribute_type: AttributeType, wanted: type, value: Any) -> Any:
+    if issubclass(wanted, IntEnum) and type(value) is int:
+        return _member(f"{where}[{index}]", wanted, value)
+    if wanted is float and type(value) is int:
+        return float(value)
+    fits = type(value) is wanted if wanted in (int, bool) else isinstance(value, wanted)
+    if not fits:
+        raise AttributeTypeError.at(
+            f"{where}[{index}]",
+            expected=f"{wanted.__name__} for {attribute_type.name}",
+            got=f"{type(value).__name__} {value!r}",
+        )
+    least, most = _LIMITS.get(attribute_type, (None, None))
+    if least is not None and most is not None and not least <= value <= most:
+        raise OutOfBoundError.at(f"{where}[{index}]", expected=f"{least} to {most} for {attribute_type.name}", got=value)
+    return value
+
+
+def _member(where: str, wanted: type[IntEnum], number: int) -> IntEnum:
+    try:
+        return wanted(number)
+    except ValueError:
+        raise OutOfBoundError.at(where, expected=f"a number of {wanted.__name__}", got=number) from None

@@ -1,0 +1,203 @@
+"""What a pygraph holds while it is written: tensors, operations, default types; and how it becomes an OperationGraph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lowdnn.enums import DataType
+from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
+from lowdnn.frontend.enums import scalar_type, tensor_reordering
+from lowdnn.frontend.graph_tensor import DEFAULT_ALIGNMENT_BYTES, NO_UID, Tensor
+from lowdnn.frontend.nodes import Node
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.tensor import packed_strides
+from lowdnn.runtime.interchange import describe
+from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
+
+#: What pointwise methods take: a tensor of the graph, or a number.
+Operand = Tensor | float | int
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Types of what leaves its own out: tensors in memory, tensors inside the graph, arithmetic."""
+
+    io: data_type
+    intermediate: data_type
+    compute: data_type
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operation of the graph with its output."""
+
+    node: Node
+    output: Tensor
+    compute_data_type: data_type
+    name: str
+
+
+class GraphBuilder:
+    """Tensors and operations in the order in which they were added; the base of pygraph's operation methods."""
+
+    def __init__(self, name: str, defaults: Defaults) -> None:
+        self.name = name
+        self.defaults = defaults
+        self._tensors: list[Tensor] = []
+        self._entries: list[Entry] = []
+
+    def tensor(
+        self,
+        dim: Sequence[int],
+        stride: Sequence[int] | None = None,
+        data_type: DataTypeLike = data_type.NOT_SET,
+        is_virtual: bool = False,
+        is_pass_by_value: bool = False,
+        ragged_offset: Tensor | None = None,
+        reordering_type: tensor_reordering = tensor_reordering.NONE,
+        name: str = "",
+        uid: int = NO_UID,
+        ragged_offset_multiplier: int = 1,
+        alignment_value: int = 1,
+    ) -> Tensor:
+        """An input of the graph. ``stride`` in elements, row-major if left out.
+
+        alignment_value: bytes that divide the address; 1, the default, stands for cudnn-frontend's 16.
+        """
+        made = Tensor(
+            dim=dim,
+            stride=packed_strides(tuple(dim)) if stride is None else stride,
+            data_type=data_type,
+            is_virtual=is_virtual,
+            is_pass_by_value=is_pass_by_value,
+            reordering_type=reordering_type,
+            name=name,
+            uid=uid,
+            alignment_bytes=DEFAULT_ALIGNMENT_BYTES if alignment_value == 1 else alignment_value,
+        )
+        made.set_ragged_offset(ragged_offset).set_ragged_offset_multiplier(ragged_offset_multiplier)
+        return self._register(made)
+
+    def tensor_like(self, x: object, name: str = "") -> Tensor:
+        """An input with dims, strides and data type of another tensor of a graph, or of any array.
+
+        ``x``: a Tensor, or an array with ``__cuda_array_interface__`` or DLPack.
+        """
+        if isinstance(x, Tensor):
+            like = Tensor(
+                dim=x.get_dim(),
+                stride=x.get_stride(),
+                data_type=x.get_data_type(),
+                is_virtual=x.get_is_virtual(),
+                is_pass_by_value=x.get_is_pass_by_value(),
+                name=name,
+                alignment_bytes=x.get_alignment(),
+            )
+            return self._register(like)
+        facts = describe(x)
+        return self.tensor(facts.dims, facts.strides, facts.data_type, is_pass_by_value=facts.is_host, name=name)
+
+    def tensor_scalar(
+        self, value: float | int, scalar_type: scalar_type = scalar_type.RUNTIME_PARAM, name: str = ""
+    ) -> Tensor:
+        """A number: fixed in the graph, or passed by value with ``value`` taken where execute gives none.
+
+        An integer is an INT32 (INT64 where it needs to be), anything else a FLOAT.
+        """
+        wide = isinstance(value, int) and not -(2**31) <= value < 2**31
+        kind = (data_type.INT64 if wide else data_type.INT32) if isinstance(value, int) else data_type.FLOAT
+        is_constant = scalar_type is type(scalar_type).COMPILE_TIME_CONST
+        made = Tensor(
+            dim=(1,),
+            stride=(1,),
+            data_type=kind,
+            is_pass_by_value=not is_constant,
+            name=name,
+            value=value,
+            is_constant=is_constant,
+        )
+        return self._register(made)
+
+    def _register(self, tensor: Tensor) -> Tensor:
+        self._tensors.append(tensor)
+        return tensor
+
+    def _operands(self, method: str, operands: tuple[Operand, ...]) -> tuple[Tensor, ...]:
+        """The operands as tensors of the graph, numbers as constants; the first must be a tensor."""
+        if not isinstance(operands[0], Tensor):
+            raise BadParamError.at(
+                f"pygraph.{method}", expected="a tensor as the first operand", got=type(operands[0]).__name__
+            )
+        return tuple(self._operand(method, operand) for operand in operands)
+
+    def _operand(self, method: str, operand: Operand) -> Tensor:
+        if isinstance(operand, Tensor):
+            return operand
+        if isinstance(operand, bool) or not isinstance(operand, (int, float)):
+            raise BadParamError.at(f"pygraph.{method}", expected="a tensor or a number", got=type(operand).__name__)
+        return self._register(Tensor(dim=(1,), stride=(1,), value=operand, is_constant=True))
+
+    def _add(self, node: Node, compute_data_type: DataTypeLike, name: str) -> Tensor:
+        """Adds an operation with a virtual output; names what has no name, as cudnn-frontend does."""
+        label = name or str(len(self._entries))
+        for tensor, port in zip(node.inputs, node.input_names, strict=False):
+            if not isinstance(tensor, Tensor):
+                raise BadParamError.at(f"pygraph {label}.{port}", expected="a tensor", got=type(tensor).__name__)
+            if not tensor.get_name():
+                tensor.set_name(f"{label}::{port}")
+        output = self._register(Tensor(is_virtual=True, name=f"{label}::{node.output_suffix}"))
+        compute = as_data_type(compute_data_type, f"{label}.compute_data_type")
+        self._entries.append(Entry(node, output, compute, label))
+        return output
+
+    def _lowered(self) -> OperationGraph:
+        """Infers what was left out, numbers the tensors and checks the graph.
+
+        Raises BadParamError, NotSupportedError and their kin, naming operation or tensor.
+        """
+        if not self._entries:
+            raise BadParamError.at(f"pygraph {self.name!r}", expected="at least one operation", got="none")
+        self._number_tensors()
+        for entry in self._entries:
+            for tensor in entry.node.inputs:
+                self._infer_type(tensor)
+            entry.node.infer(entry.output, self._compute_type(entry))
+            self._infer_type(entry.output)
+        return OperationGraph(entry.node.lower(entry.output, self._compute_type(entry)) for entry in self._entries)
+
+    def _number_tensors(self) -> None:
+        taken: dict[int, Tensor] = {}
+        for tensor in self._used():
+            uid = tensor.get_uid()
+            if uid != NO_UID and taken.setdefault(uid, tensor) is not tensor:
+                raise DuplicatedEntriesError.at(
+                    f"{tensor.label}.uid", expected="a uid of its own", got=f"{uid}, which {taken[uid].label} has"
+                )
+        free = 1
+        for tensor in self._used():
+            if tensor.get_uid() == NO_UID:
+                while free in taken:
+                    free += 1
+                taken[free] = tensor.set_uid(free)
+
+    def _used(self) -> list[Tensor]:
+        """Every tensor that an operation reads or writes, once, in order of first use."""
+        found = {id(t): t for entry in self._entries for t in (*entry.node.inputs, entry.output)}
+        return list(found.values())
+
+    def _infer_type(self, tensor: Tensor) -> None:
+        if not tensor.get_data_type() and not tensor.is_constant:
+            default = self.defaults.intermediate if tensor.get_is_virtual() else self.defaults.io
+            which = "intermediate_data_type" if tensor.get_is_virtual() else "io_data_type"
+            if not default:
+                raise NotSupportedError.at(
+                    f"{tensor.label}.data_type", expected=f"a data type, or the graph's {which}", got="NOT_SET"
+                )
+            tensor.set_data_type(default)
+
+    def _compute_type(self, entry: Entry) -> DataType:
+        return to_backend(
+            entry.compute_data_type or self.defaults.compute,
+            f"operation {entry.name!r}: compute_data_type (or the graph's)",
+        )

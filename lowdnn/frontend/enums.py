@@ -1,0 +1,159 @@
+"""The frontend's enums, with cudnn-frontend's names and numbers, and their backend counterparts."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from lowdnn.enums import BehaviorNote, ConvolutionMode, HeurMode, KnobType, NumericalNote, ReduceTensorOp
+from lowdnn.status import BadParamError, NotSupportedError
+
+
+class heur_mode(IntEnum):
+    """cudnn.heur_mode. OPENSOURCE names engines of another library; asking for it raises NotSupportedError."""
+
+    A = 0
+    B = 1
+    FALLBACK = 2
+    OPENSOURCE = 3
+
+
+class build_plan_policy(IntEnum):
+    """cudnn.build_plan_policy: load the first plan that works, or all."""
+
+    HEURISTICS_CHOICE = 0
+    ALL = 1
+
+
+class behavior_note(IntEnum):
+    """cudnn.behavior_note."""
+
+    RUNTIME_COMPILATION = 1
+    REQUIRES_FILTER_INT8x32_REORDER = 2
+    REQUIRES_BIAS_INT8x32_REORDER = 3
+    SUPPORTS_CUDA_GRAPH_NATIVE_API = 4
+    CUBLASLT_DEPENDENCY = 5
+
+
+class numerical_note(IntEnum):
+    """cudnn.numerical_note."""
+
+    TENSOR_CORE = 1
+    DOWN_CONVERT_INPUTS = 2
+    REDUCED_PRECISION_REDUCTION = 3
+    FFT = 4
+    NONDETERMINISTIC = 5
+    WINOGRAD = 6
+    WINOGRAD_TILE_4x4 = 7
+    WINOGRAD_TILE_6x6 = 8
+    WINOGRAD_TILE_13x13 = 9
+    STRICT_NAN_PROP = 10
+
+
+class reduction_mode(IntEnum):
+    """cudnn.reduction_mode."""
+
+    NOT_SET = 0
+    ADD = 1
+    MUL = 2
+    MIN = 3
+    MAX = 4
+    AMAX = 5
+    AVG = 6
+    NORM1 = 7
+    NORM2 = 8
+    MUL_NO_ZEROS = 9
+
+
+class convolution_mode(IntEnum):
+    """cudnn.convolution_mode."""
+
+    CONVOLUTION = 1
+    CROSS_CORRELATION = 2
+
+
+class tensor_reordering(IntEnum):
+    """cudnn.tensor_reordering."""
+
+    NONE = 0
+    INT8x32 = 1
+    F16x16 = 2
+    F8_128x4 = 3
+
+
+class scalar_type(IntEnum):
+    """cudnn.scalar_type: a value given at execute, or fixed in the graph."""
+
+    RUNTIME_PARAM = 0
+    COMPILE_TIME_CONST = 1
+
+
+class knob_type(IntEnum):
+    """cudnn.knob_type."""
+
+    NOT_SET = 0
+    SWIZZLE = 1
+    TILE_SIZE = 2
+    EDGE = 3
+    MULTIPLY = 4
+    SPLIT_K_BUF = 5
+    TILEK = 6
+    STAGES = 7
+    REDUCTION_MODE = 8
+    SPLIT_K_SLC = 9
+    IDX_MODE = 10
+    SPECFILT = 11
+    KERNEL_CFG = 12
+    WORKSPACE = 13
+    TILE_CGA_M = 14
+    TILE_CGA_N = 15
+    BLOCK_SIZE = 16
+    OCCUPANCY = 17
+    ARRAY_SIZE_PER_THREAD = 18
+    SPLIT_COLS = 19
+    TILE_ROWS = 20
+    TILE_COLS = 21
+    LOAD_SIZE = 22
+    CTA_COUNT = 23
+    STREAM_K = 24
+    SPLIT_P_SLC = 25
+    TILE_M = 26
+    TILE_N = 27
+    WARP_SPEC_CFG = 28
+    SWAP_AB = 29
+    INPUT_TMA_ENABLE = 30
+    OUTPUT_TMA_ENABLE = 31
+    TILE_CGA = 32
+
+
+def backend_mode(mode: heur_mode) -> HeurMode:
+    if mode is heur_mode.OPENSOURCE:
+        raise NotSupportedError.at("heur_mode", expected="A, B or FALLBACK", got="OPENSOURCE")
+    return HeurMode[heur_mode(mode).name]
+
+
+def backend_reduction(mode: reduction_mode) -> ReduceTensorOp:
+    if mode is reduction_mode.NOT_SET:
+        raise BadParamError.at("reduction.mode", expected="a reduction mode", got="NOT_SET")
+    return ReduceTensorOp[reduction_mode(mode).name]
+
+
+def backend_convolution(mode: convolution_mode) -> ConvolutionMode:
+    return ConvolutionMode[convolution_mode(mode).name]
+
+
+def backend_knob(knob: knob_type) -> KnobType:
+    if knob is knob_type.NOT_SET:
+        raise BadParamError.at("knob_type", expected="a knob", got="NOT_SET")
+    return KnobType[knob_type(knob).name]
+
+
+def frontend_knob(knob: KnobType) -> knob_type:
+    return knob_type[knob.name]
+
+
+def frontend_behavior_note(note: BehaviorNote) -> behavior_note:
+    return behavior_note[note.name]
+
+
+def frontend_numerical_note(note: NumericalNote) -> numerical_note:
+    return numerical_note[note.name]

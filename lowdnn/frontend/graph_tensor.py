@@ -1,0 +1,201 @@
+"""Tensors of a pygraph: what is set, what was left out and will be inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from lowdnn.enums import TensorReordering
+from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
+from lowdnn.frontend.enums import tensor_reordering
+from lowdnn.ops import tensor as ops
+from lowdnn.status import BadParamError, NotSupportedError
+
+#: Alignment in bytes that a pygraph promises of every device address, unless ``set_alignment`` says otherwise.
+DEFAULT_ALIGNMENT_BYTES = 16
+#: uid of a tensor that has none yet.
+NO_UID = -1
+
+
+class Tensor:
+    """One tensor of a graph; setters return the tensor, so that they can be chained.
+
+    Dims, strides and data type may be left out where the graph infers them: empty lists and NOT_SET.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: Sequence[int] = (),
+        stride: Sequence[int] = (),
+        data_type: DataTypeLike = data_type.NOT_SET,
+        is_virtual: bool = False,
+        is_pass_by_value: bool = False,
+        reordering_type: tensor_reordering = tensor_reordering.NONE,
+        name: str = "",
+        uid: int = NO_UID,
+        alignment_bytes: int = DEFAULT_ALIGNMENT_BYTES,
+        value: float | int | None = None,
+        is_constant: bool = False,
+    ) -> None:
+        """``value``: that of a by-value tensor when execute gives none; ``is_constant`` fixes it in the graph."""
+        self._name = name
+        self._dim: tuple[int, ...] = ()
+        self._stride: tuple[int, ...] = ()
+        self._uid = NO_UID
+        self._is_virtual = is_virtual
+        self._is_pass_by_value = is_pass_by_value
+        self._reordering_type = tensor_reordering(reordering_type)
+        self._alignment_bytes = alignment_bytes
+        self.value = value
+        self.is_constant = is_constant
+        self.set_dim(dim)
+        self.set_stride(stride)
+        self.set_uid(uid)
+        self._data_type = as_data_type(data_type, f"{self.label}.data_type")
+
+    def set_output(self, is_output: bool) -> Self:
+        """An output lies in device memory; a tensor that is none is an edge inside the graph."""
+        self._is_virtual = not is_output
+        return self
+
+    def set_data_type(self, data_type: DataTypeLike) -> Self:
+        self._data_type = as_data_type(data_type, f"{self.label}.data_type")
+        return self
+
+    def set_dim(self, dim: Sequence[int]) -> Self:
+        self._dim = _integers(dim, f"{self.label}.dim")
+        return self
+
+    def set_stride(self, stride: Sequence[int]) -> Self:
+        """Strides in elements, one for each dimension."""
+        self._stride = _integers(stride, f"{self.label}.stride")
+        return self
+
+    def set_name(self, name: str) -> Self:
+        self._name = name
+        return self
+
+    def set_uid(self, uid: int) -> Self:
+        if type(uid) is not int or uid < NO_UID:
+            raise BadParamError.at(f"{self.label}.uid", expected="an integer >= 0", got=uid)
+        self._uid = uid
+        return self
+
+    def set_is_virtual(self, is_virtual: bool) -> Self:
+        self._is_virtual = is_virtual
+        return self
+
+    def set_is_pass_by_value(self, is_pass_by_value: bool) -> Self:
+        self._is_pass_by_value = is_pass_by_value
+        return self
+
+    def set_reordering_type(self, reordering_type: tensor_reordering) -> Self:
+        self._reordering_type = tensor_reordering(reordering_type)
+        return self
+
+    def set_alignment(self, alignment_bytes: int) -> Self:
+        """What the caller promises of the address: a power of two, at least the element size."""
+        self._alignment_bytes = alignment_bytes
+        return self
+
+    def set_vector_count_and_dimension(self, count: int, dimension: int) -> Self:
+        """Raises NotSupportedError for a count other than 1: vectorised layouts do not exist here."""
+        if count != 1:
+            raise NotSupportedError.at(
+                f"{self.label}.vector_count", expected="1", got=count, hint=f"use strides for dimension {dimension}"
+            )
+        return self
+
+    def set_ragged_offset(self, ragged_offset: Tensor | None) -> Self:
+        """Raises NotSupportedError for a tensor: ragged tensors do not exist here."""
+        if ragged_offset is not None:
+            raise NotSupportedError.at(f"{self.label}.ragged_offset", expected="None", got=ragged_offset.label)
+        return self
+
+    def set_ragged_offset_multiplier(self, multiplier: int) -> Self:
+        """Raises NotSupportedError for anything but 1: ragged tensors do not exist here."""
+        if multiplier != 1:
+            raise NotSupportedError.at(f"{self.label}.ragged_offset_multiplier", expected="1", got=multiplier)
+        return self
+
+    def get_dim(self) -> list[int]:
+        return list(self._dim)
+
+    def get_stride(self) -> list[int]:
+        return list(self._stride)
+
+    def get_data_type(self) -> data_type:
+        return self._data_type
+
+    def get_name(self) -> str:
+        return self._name
+
+    def get_uid(self) -> int:
+        return self._uid
+
+    def get_is_virtual(self) -> bool:
+        return self._is_virtual
+
+    def get_is_pass_by_value(self) -> bool:
+        return self._is_pass_by_value
+
+    def get_reordering_type(self) -> tensor_reordering:
+        return self._reordering_type
+
+    def get_alignment(self) -> int:
+        return self._alignment_bytes
+
+    def get_vector_count(self) -> int:
+        return 1
+
+    def get_vector_dimension(self) -> int:
+        return -1
+
+    def get_ragged_offset_multiplier(self) -> int:
+        return 1
+
+    def get_has_compile_time_constant(self) -> bool:
+        return self.is_constant
+
+    @property
+    def label(self) -> str:
+        """How messages name the tensor."""
+        return f"tensor {self._name!r}" if self._name else f"tensor uid {self._uid}"
+
+    def lowered(self) -> ops.Tensor:
+        """The operation graph's tensor; dims, strides, data type and uid must be there by now.
+
+        Raises BadParamError and UnsupportedDataTypeError, naming the tensor and what is missing.
+        """
+        for field, value in (("dim", self._dim), ("stride", self._stride)):
+            if not value:
+                raise BadParamError.at(f"{self.label}.{field}", expected="one entry for each dimension", got="none")
+        backend_type = to_backend(self._data_type, f"{self.label}.data_type")
+        return ops.Tensor(
+            uid=self._uid,
+            data_type=backend_type,
+            dims=self._dim,
+            strides=self._stride,
+            alignment_bytes=self._alignment_bytes,
+            is_virtual=self._is_virtual,
+            is_by_value=self._is_pass_by_value,
+            reordering=TensorReordering[self._reordering_type.name],
+            constant_value=self.value if self.is_constant else None,
+            name=self._name,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.label}: dim {list(self._dim)}, stride {list(self._stride)}, {self._data_type.name}"
+            f"{', virtual' if self._is_virtual else ''}>"
+        )
+
+
+def _integers(values: Sequence[int], where: str) -> tuple[int, ...]:
+    found = tuple(values)
+    for value in found:
+        # Shapes of arrays come as NumPy integers, which are integers to index() alone.
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise BadParamError.at(where, expected="integers", got=list(found))
+    return tuple(value.__index__() for value in found)

@@ -1,0 +1,152 @@
+"""The pointwise chains of cases: ``bias+relu``, ``scale+gelu``, ``add+store+relu``.
+
+A chain turns one value into the next, step by step. A step is a mode of the pointwise operation by its name in lower
+case (``relu`` for RELU_FWD, ``relu_bwd``, ``cmp_gt``, ``select`` for BINARY_SELECT...) or one of the named ones below.
+A mode with two operands takes a new tensor for the second. ``store`` writes the value so far to memory as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.ops.pointwise import Pointwise, input_ports
+from lowdnn.ops.tensor import Tensor
+
+STORE = "store"
+
+
+class OperandShape(Enum):
+    """What the second operand of a step looks like."""
+
+    CHAIN = "chain"  #: the operand dims of the chain
+    CHANNEL = "channel"  #: one value for each channel
+    FULL = "full"  #: the value's own dims
+    BY_VALUE = "by_value"  #: one number, given at execute
+    CONSTANT = "constant"  #: one number, part of the graph
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pointwise operation of a chain; clips and slope are those of RELU_FWD and RELU_BWD."""
+
+    mode: PointwiseMode
+    operand: OperandShape = OperandShape.CHAIN
+    upper_clip: float = float("inf")
+    slope: float = 0.0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of steps over values of ``dims``.
+
+    operand_dims, channel_dims: dims of the second operands, by the step's ``OperandShape``.
+    operand_type: their data type.  compute_type: the arithmetic.  axis: of gen_index.
+    """
+
+    steps: tuple[str, ...]
+    dims: tuple[int, ...]
+    operand_dims: tuple[int, ...]
+    channel_dims: tuple[int, ...]
+    operand_type: DataType
+    compute_type: DataType
+    operand_layout: Layout = Layout.ROW_MAJOR
+    axis: int = 0
+
+    def build(self, builder: GraphBuilder, value: Tensor, store: DataType | None, layout: Layout) -> Tensor:
+        """Adds the steps behind ``value``; the last one is stored in ``store``, or virtual where that is None."""
+        for number, name in enumerate(self.steps):
+            if name == STORE:
+                continue
+            is_last = number == len(self.steps) - 1
+            is_stored = not is_last and self.steps[number + 1] == STORE
+            value = self._apply(builder, STEPS[name], value, store if is_last or is_stored else None, layout)
+        return value
+
+    def _apply(
+        self, builder: GraphBuilder, step: Step, value: Tensor, store: DataType | None, layout: Layout
+    ) -> Tensor:
+        arithmetic = Pointwise(
+            step.mode,
+            self.compute_type,
+            relu_upper_clip=step.upper_clip,
+            relu_lower_clip_slope=step.slope,
+            axis=self.axis if step.mode is PointwiseMode.GEN_INDEX else -1,
+        )
+        ports = input_ports(step.mode)
+        operands = [value, *[self._operand(builder, step, port) for port in ports[1:]]]
+        return builder.pointwise(arithmetic, *operands, store=store, layout=layout)
+
+    def _operand(self, builder: GraphBuilder, step: Step, port: str) -> Tensor:
+        rank = len(self.dims)
+        data_type = DataType.BOOLEAN if port == "t" else self.operand_type
+        if step.operand is OperandShape.BY_VALUE:
+            return builder.by_value(rank, _scalar_type(self.compute_type), name="scalar")
+        if step.operand is OperandShape.CONSTANT:
+            return builder.constant(rank, _scalar_type(self.compute_type), 2, name="constant")
+        dims = {
+            OperandShape.CHAIN: self.operand_dims,
+            OperandShape.CHANNEL: self.channel_dims,
+            OperandShape.FULL: self.dims,
+        }[step.operand]
+        return builder.tensor(dims, data_type, layout=self.operand_layout, name=port)
+
+
+def is_exact(steps: tuple[str, ...]) -> bool:
+    """True where small integers stay exact through the steps, so that results are compared bit for bit."""
+    return all(name == STORE or STEPS[name].mode in _EXACT_MODES for name in steps)
+
+
+def _scalar_type(compute_type: DataType) -> DataType:
+    """By-value scalars travel in the compute type; narrow floats as fp32."""
+    return DataType.FLOAT if compute_type in (DataType.HALF, DataType.BFLOAT16, DataType.BOOLEAN) else compute_type
+
+
+def _step_name(mode: PointwiseMode) -> str:
+    return "select" if mode is PointwiseMode.BINARY_SELECT else mode.name.removesuffix("_FWD").lower()
+
+
+STEPS: Mapping[str, Step] = {_step_name(mode): Step(mode) for mode in PointwiseMode} | {
+    "bias": Step(PointwiseMode.ADD, OperandShape.CHANNEL),
+    "scale": Step(PointwiseMode.MUL, OperandShape.CHANNEL),
+    "residual": Step(PointwiseMode.ADD, OperandShape.FULL),
+    "scalar": Step(PointwiseMode.MUL, OperandShape.BY_VALUE),
+    "double": Step(PointwiseMode.MUL, OperandShape.CONSTANT),
+    "relu6": Step(PointwiseMode.RELU_FWD, upper_clip=6.0),
+    "leaky_relu": Step(PointwiseMode.RELU_FWD, slope=0.25),
+}
+
+#: What a chain may name.
+NAMES = (*STEPS, STORE)
+
+_EXACT_MODES = frozenset(
+    {
+        PointwiseMode.ADD,
+        PointwiseMode.SUB,
+        PointwiseMode.MUL,
+        PointwiseMode.ADD_SQUARE,
+        PointwiseMode.MIN,
+        PointwiseMode.MAX,
+        PointwiseMode.ABS,
+        PointwiseMode.CEIL,
+        PointwiseMode.FLOOR,
+        PointwiseMode.NEG,
+        PointwiseMode.IDENTITY,
+        PointwiseMode.RELU_FWD,
+        PointwiseMode.RELU_BWD,
+        PointwiseMode.CMP_EQ,
+        PointwiseMode.CMP_NEQ,
+        PointwiseMode.CMP_GT,
+        PointwiseMode.CMP_GE,
+        PointwiseMode.CMP_LT,
+        PointwiseMode.CMP_LE,
+        PointwiseMode.LOGICAL_AND,
+        PointwiseMode.LOGICAL_OR,
+        PointwiseMode.LOGICAL_NOT,
+        PointwiseMode.GEN_INDEX,
+        PointwiseMode.BINARY_SELECT,
+    }
+)

@@ -1,0 +1,380 @@
+"""Cases: one line of text is one graph with its input data.
+
+    conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 stride=1 dil=1 groups=1 layout=nhwc dtype=bf16 epilogue=bias+relu
+    matmul b=2 m=64 n=96 k=40 layout=nt dtype=fp16 epilogue=scale+gelu
+    pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
+    reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
+
+Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
+and the benchmarks. ``#`` starts a comment in a file of cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import ConvolutionMode, DataType, ReduceTensorOp
+from lowdnn.graph import case_steps, case_text
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.case_steps import Chain
+from lowdnn.graph.case_text import key
+from lowdnn.graph.data import exact_values, real_values, unit_values
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import outputs_of
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.tensor import Tensor
+from lowdnn.status import BadParamError
+
+Inputs = dict[int, NDArray[Any]]
+
+
+class Case(Protocol):
+    """One graph with data. ``str(case)`` is its text; ``parse_case`` reads it back to an equal case."""
+
+    family: ClassVar[str]
+
+    def graph(self) -> OperationGraph:
+        """The graph; raises the operations' errors where the values do not fit together."""
+
+    def inputs(self, seed: int, exact: bool) -> Inputs:
+        """Storage arrays in logical dims for every tensor that execute must be given values of.
+
+        exact: small integers for which every order of summation gives the same bits; otherwise normal numbers.
+        """
+
+    @property
+    def length(self) -> int:
+        """Terms that are summed for one output element, for tolerances."""
+
+    @property
+    def is_exact(self) -> bool:
+        """True where exact inputs must give the reference's result bit for bit."""
+
+
+def parse_case(line: str) -> Case:
+    """The case of one line. Raises BadParamError naming the family or key, the rule and the value."""
+    family, *words = line.split("#")[0].split() or [""]
+    if family not in _FAMILIES:
+        raise BadParamError.at("case", expected="a line that starts with " + ", ".join(_FAMILIES), got=repr(line))
+    case: Case = case_text.parse_fields(_FAMILIES[family], family, words)
+    return case
+
+
+def parse_cases(lines: Iterable[str]) -> list[Case]:
+    """The cases of a file's lines; blank and comment lines are left out."""
+    return [parse_case(line) for line in lines if line.split("#")[0].strip()]
+
+
+class _CaseText:
+    """The text form and the data that all families share."""
+
+    family: ClassVar[str]
+
+    def __str__(self) -> str:
+        return case_text.format_fields(self, self.family)
+
+    def graph(self) -> OperationGraph:
+        raise NotImplementedError
+
+    @property
+    def length(self) -> int:
+        return 1
+
+    def inputs(self, seed: int, exact: bool) -> Inputs:
+        rng = np.random.default_rng(seed)
+        graph = self.graph()
+        needed = [t for t in graph.inputs if t.constant_value is None] + self._accumulated(graph)
+        return {tensor.uid: self._values(rng, tensor, exact) for tensor in needed}
+
+    def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
+        """Outputs whose old values are read."""
+        return []
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        if exact:
+            return exact_values(rng, tensor.dims, tensor.data_type, self.length)
+        return real_values(rng, tensor.dims, tensor.data_type)
+
+
+@dataclass(frozen=True)
+class ConvolutionCase(_CaseText):
+    """y = alpha * conv(x, w) + beta * y, then the epilogue; channels c and filters k are totals over the groups."""
+
+    family: ClassVar[str] = "conv"
+
+    n: int = key(case_text.integer(0))
+    c: int = key(case_text.integer(1))
+    hw: tuple[int, ...] = key(case_text.extents(0, 3))
+    k: int = key(case_text.integer(0))
+    rs: tuple[int, ...] = key(case_text.extents(1, 3))
+    pad: tuple[tuple[int, int], ...] = key(case_text.paddings(), ((0, 0),))
+    stride: tuple[int, ...] = key(case_text.extents(1, 3), (1,))
+    dil: tuple[int, ...] = key(case_text.extents(1, 3), (1,))
+    groups: int = key(case_text.integer(1), 1)
+    mode: str = key(case_text.choice("cross", "flipped"), "cross")
+    layout: str = key(case_text.choice("nchw", "nhwc"), "nhwc")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    compute: DataType | None = key(case_text.data_type(), None)
+    virtual: DataType | None = key(case_text.data_type(), None)
+    alpha: float = key(case_text.number(), 1.0)
+    beta: float = key(case_text.number(), 0.0)
+    align: int = key(case_text.integer(1), 16)
+    epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+
+    def graph(self) -> OperationGraph:
+        layout = Layout.CHANNELS_LAST if self.layout == "nhwc" else Layout.ROW_MAJOR
+        builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
+        compute = self.compute or contraction_type(self.dtype)
+        x = builder.tensor((self.n, self.c, *self.hw), self.dtype, name="x")
+        w = builder.tensor((self.k, self.c // self.groups, *self.rs), self.dtype, name="w")
+        store, final, steps = _stores(self.epilogue, self.out or contraction_output(self.dtype))
+        y = builder.convolution(x, w, geometry=self._geometry(compute), store=store, alpha=self.alpha, beta=self.beta)
+        channels = (1, self.k, *(1,) * len(self.hw))
+        _epilogue(steps, y, channels, self.dtype, compute).build(builder, y, final, layout)
+        return builder.graph()
+
+    @property
+    def length(self) -> int:
+        return self.c // self.groups * prod(self.rs)
+
+    @property
+    def is_exact(self) -> bool:
+        return case_steps.is_exact(self.epilogue)
+
+    def _geometry(self, compute: DataType) -> Convolution:
+        spatial = len(self.hw)
+        pad = _each_axis("pad", self.pad, spatial)
+        return Convolution(
+            compute,
+            spatial,
+            tuple(before for before, _ in pad),
+            tuple(after for _, after in pad),
+            _each_axis("stride", self.stride, spatial),
+            _each_axis("dil", self.dil, spatial),
+            ConvolutionMode.CROSS_CORRELATION if self.mode == "cross" else ConvolutionMode.CONVOLUTION,
+        )
+
+    def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
+        return list(outputs_of(graph.operations[0]).values()) if self.beta else []
+
+
+@dataclass(frozen=True)
+class MatmulCase(_CaseText):
+    """c = a b, then the epilogue. layout: memory order of a and b, n as the formula has it or t transposed."""
+
+    family: ClassVar[str] = "matmul"
+
+    m: int = key(case_text.integer(0))
+    n: int = key(case_text.integer(0))
+    k: int = key(case_text.integer(0))
+    b: tuple[int, ...] = key(case_text.extents(0, 6), ())
+    broadcast: str = key(case_text.choice("none", "a", "b"), "none")
+    layout: str = key(case_text.choice("nn", "nt", "tn", "tt"), "nn")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    compute: DataType | None = key(case_text.data_type(), None)
+    virtual: DataType | None = key(case_text.data_type(), None)
+    align: int = key(case_text.integer(1), 16)
+    epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
+        compute = self.compute or contraction_type(self.dtype)
+        a_layout, b_layout = (Layout.TRANSPOSED if letter == "t" else Layout.ROW_MAJOR for letter in self.layout)
+        ones = (1,) * len(self.b)
+        a_batch, b_batch = (ones if self.broadcast == name else self.b for name in "ab")
+        a = builder.tensor((*a_batch, self.m, self.k), self.dtype, layout=a_layout, name="a")
+        b = builder.tensor((*b_batch, self.k, self.n), self.dtype, layout=b_layout, name="b")
+        store, final, steps = _stores(self.epilogue, self.out or contraction_output(self.dtype))
+        c = builder.matmul(a, b, compute_type=compute, store=store)
+        columns = (*(1,) * (len(self.b) + 1), self.n)
+        _epilogue(steps, c, columns, self.dtype, compute).build(builder, c, final, Layout.ROW_MAJOR)
+        return builder.graph()
+
+    @property
+    def length(self) -> int:
+        return self.k
+
+    @property
+    def is_exact(self) -> bool:
+        return case_steps.is_exact(self.epilogue)
+
+
+@dataclass(frozen=True)
+class PointwiseCase(_CaseText):
+    """The chain ``ops`` over x; broadcast: along which axes the second operands have their extent."""
+
+    family: ClassVar[str] = "pointwise"
+
+    dims: tuple[int, ...] = key(case_text.extents(0))
+    ops: tuple[str, ...] = key(case_text.names(case_steps.NAMES))
+    broadcast: str = key(case_text.choice("none", "channel", "row", "column", "batch", "scalar"), "none")
+    layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    operand_layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    out_layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    compute: DataType | None = key(case_text.data_type(), None)
+    virtual: DataType | None = key(case_text.data_type(), None)
+    axis: int = key(case_text.integer(0), 0)
+    align: int = key(case_text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
+        x = builder.tensor(self.dims, self.dtype, layout=Layout(self.layout), name="x")
+        chain = Chain(
+            steps=self.ops,
+            dims=self.dims,
+            operand_dims=_broadcast_dims(self.dims, self.broadcast),
+            channel_dims=_broadcast_dims(self.dims, "channel"),
+            operand_type=self.dtype,
+            compute_type=self.compute or pointwise_type(self.dtype),
+            operand_layout=Layout(self.operand_layout),
+            axis=self.axis,
+        )
+        chain.build(builder, x, self.out or self.dtype, Layout(self.out_layout))
+        return builder.graph()
+
+    @property
+    def is_exact(self) -> bool:
+        return case_steps.is_exact(self.ops)
+
+
+@dataclass(frozen=True)
+class ReductionCase(_CaseText):
+    """y = op over ``axes`` of x, with pointwise steps before (on x) and after (on the reduced value)."""
+
+    family: ClassVar[str] = "reduction"
+
+    dims: tuple[int, ...] = key(case_text.extents(0))
+    axes: tuple[int, ...] = key(case_text.axes())
+    op: str = key(case_text.choice(*(operator.name.lower() for operator in ReduceTensorOp)))
+    layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    out_layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    compute: DataType | None = key(case_text.data_type(), None)
+    virtual: DataType | None = key(case_text.data_type(), None)
+    align: int = key(case_text.integer(1), 16)
+    before: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+    after: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+
+    def graph(self) -> OperationGraph:
+        if self.axes[-1] >= len(self.dims):
+            raise BadParamError.at(
+                "reduction.axes", expected=f"axes under the rank {len(self.dims)}", got=list(self.axes)
+            )
+        builder = GraphBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
+        compute = self.compute or pointwise_type(self.dtype)
+        x = builder.tensor(self.dims, self.dtype, layout=Layout(self.layout), name="x")
+        value = _same_dims_chain(self.before, x, self.dtype, compute).build(builder, x, None, Layout(self.layout))
+        store, final, steps = _stores(self.after, self.out or self.dtype)
+        layout = Layout(self.out_layout)
+        y = builder.reduction(
+            ReduceTensorOp[self.op.upper()], value, self.axes, compute_type=compute, store=store, layout=layout
+        )
+        _same_dims_chain(steps, y, self.dtype, compute).build(builder, y, final, layout)
+        return builder.graph()
+
+    @property
+    def length(self) -> int:
+        return prod(self.dims[axis] for axis in self.axes)
+
+    @property
+    def is_exact(self) -> bool:
+        return case_steps.is_exact(self.before) and case_steps.is_exact(self.after)
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        if exact and self.op.startswith("mul"):
+            return unit_values(rng, tensor.dims, tensor.data_type)
+        return super()._values(rng, tensor, exact)
+
+
+_FAMILIES: Mapping[str, type[Any]] = {
+    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase)
+}
+
+
+def contraction_type(data_type: DataType) -> DataType:
+    """The default compute type of a contraction over operands of ``data_type``."""
+    if data_type is DataType.DOUBLE:
+        return DataType.DOUBLE
+    return DataType.INT32 if data_type in (DataType.INT8, DataType.INT32) else DataType.FLOAT
+
+
+def contraction_output(data_type: DataType) -> DataType:
+    """The default output type of a contraction: the operands' own, INT32 for INT8."""
+    return DataType.INT32 if data_type is DataType.INT8 else data_type
+
+
+def pointwise_type(data_type: DataType) -> DataType:
+    """The default compute type of pointwise operations and reductions over operands of ``data_type``."""
+    if data_type in (DataType.DOUBLE, DataType.INT64, DataType.BOOLEAN):
+        return data_type
+    return DataType.INT32 if data_type in (DataType.INT8, DataType.UINT8, DataType.INT32) else DataType.FLOAT
+
+
+def _stores(steps: tuple[str, ...], out: DataType) -> tuple[DataType | None, DataType, tuple[str, ...]]:
+    """(data type in which the anchor stores, that of the last step, steps after the anchor)."""
+    if steps and steps[0] == case_steps.STORE:
+        return out, out, steps[1:]
+    return (None if steps else out), out, steps
+
+
+def _epilogue(
+    steps: tuple[str, ...], value: Tensor, channel_dims: tuple[int, ...], data_type: DataType, compute: DataType
+) -> Chain:
+    """The chain behind a contraction: float arithmetic, operands in the contraction's float type or fp32."""
+    is_integer = compute is DataType.INT32
+    return Chain(
+        steps=steps,
+        dims=value.dims,
+        operand_dims=value.dims,
+        channel_dims=channel_dims,
+        operand_type=DataType.FLOAT if is_integer else data_type,
+        compute_type=DataType.DOUBLE if compute is DataType.DOUBLE else DataType.FLOAT,
+        operand_layout=Layout.CHANNELS_LAST if _is_channels_last(value) else Layout.ROW_MAJOR,
+    )
+
+
+def _same_dims_chain(steps: tuple[str, ...], value: Tensor, data_type: DataType, compute: DataType) -> Chain:
+    return Chain(
+        steps=steps,
+        dims=value.dims,
+        operand_dims=value.dims,
+        channel_dims=_broadcast_dims(value.dims, "channel"),
+        operand_type=data_type,
+        compute_type=compute,
+    )
+
+
+def _is_channels_last(value: Tensor) -> bool:
+    return value.rank > 2 and value.strides[1] == 1 and value.strides[-1] != 1
+
+
+def _broadcast_dims(dims: tuple[int, ...], broadcast: str) -> tuple[int, ...]:
+    """``dims`` with 1 on every axis but those named: batch 0, channel 1, row the last, column all but the last."""
+    last = len(dims) - 1
+    kept = {
+        "none": range(last + 1),
+        "batch": (0,),
+        "channel": (min(1, last),),
+        "row": (last,),
+        "column": range(last),
+        "scalar": (),
+    }[broadcast]
+    return tuple(extent if axis in kept else 1 for axis, extent in enumerate(dims))
+
+
+def _each_axis(name: str, values: tuple[Any, ...], spatial: int) -> tuple[Any, ...]:
+    """One value for each spatial axis; a single one serves all."""
+    if len(values) not in (1, spatial):
+        raise BadParamError.at(f"conv.{name}", expected=f"1 or {spatial} values", got=list(values))
+    return values if len(values) == spatial else values * spatial

@@ -1,0 +1,49 @@
+"""Input data for cases: seeded storage arrays of any data type."""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn import dtypes
+from lowdnn.enums import DataType
+
+#: Sums of products stay under 2**20 (fp16 accumulators: 2**10), which leaves an epilogue room to stay exact in fp32.
+_SUM_LIMIT = 2**20
+_HALF_SUM_LIMIT = 2**10
+_LARGEST_EXACT = 4
+
+
+def exact_values(
+    rng: np.random.Generator,
+    dims: tuple[int, ...],
+    data_type: DataType,
+    length: int = 1,
+    compute_type: DataType = DataType.FLOAT,
+) -> NDArray[Any]:
+    """Small integers, both signs, of which a sum of ``length`` products of two is exact in ``compute_type``."""
+    limit = _HALF_SUM_LIMIT if compute_type is DataType.HALF else _SUM_LIMIT
+    largest = max(1, min(_LARGEST_EXACT, isqrt(limit // max(length, 1))))
+    is_signed = dtypes.info(data_type).kind in (dtypes.Kind.FLOAT, dtypes.Kind.SIGNED)
+    return dtypes.from_float64(rng.integers(-largest if is_signed else 0, largest + 1, dims), data_type)
+
+
+def real_values(rng: np.random.Generator, dims: tuple[int, ...], data_type: DataType) -> NDArray[Any]:
+    """Normal numbers of unit variance; integers over a tenth of the int8 range; booleans by a fair coin."""
+    kind = dtypes.info(data_type).kind
+    if kind is dtypes.Kind.FLOAT:
+        return dtypes.from_float64(rng.standard_normal(dims), data_type)
+    if kind is dtypes.Kind.BOOLEAN:
+        return rng.integers(0, 2, dims).astype(np.bool_)
+    return dtypes.from_float64(rng.integers(-12 if kind is dtypes.Kind.SIGNED else 0, 13, dims), data_type)
+
+
+def unit_values(rng: np.random.Generator, dims: tuple[int, ...], data_type: DataType) -> NDArray[Any]:
+    """-1, 0 and 1, mostly without 0, for products: about one array in two has a zero."""
+    is_signed = dtypes.info(data_type).kind in (dtypes.Kind.FLOAT, dtypes.Kind.SIGNED)
+    signs = rng.choice([-1, 1] if is_signed else [1, 1], dims)
+    count = max(1, int(np.prod(dims)))
+    return dtypes.from_float64(np.where(rng.random(dims) < 0.7 / count, 0, signs), data_type)

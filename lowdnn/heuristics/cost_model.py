@@ -1,0 +1,89 @@
+"""How long a plan takes, estimated from the plan and the architecture's facts alone.
+
+    time(plan)   = sum over its launches of time(launch)
+    time(launch) = overhead + max(flops / (peak * efficiency), bytes / bandwidth) / utilisation
+    utilisation  = blocks / (sm_count * ceil(blocks / sm_count))
+
+Utilisation is the share of multiprocessors that have work while the longest-running one finishes (wave quantisation).
+The bytes are those that a launch must move at least once; re-reads are taken to hit the L2 cache. The model is there to
+put plans in order: it is right about what limits a launch, not about its microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.enums import DataType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import Operation, inputs_of
+from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Launch, MathUnit, Plan
+
+#: Share of a unit's peak that a well-fed kernel of this library reaches.
+_EFFICIENCY: Mapping[MathUnit, float] = {
+    MathUnit.NONE: 0.5,
+    MathUnit.FMA_F32: 0.6,
+    MathUnit.FMA_F64: 0.6,
+    MathUnit.MMA_F16: 0.5,
+    MathUnit.MMA_TF32: 0.5,
+    MathUnit.MMA_INT8: 0.5,
+}
+_MMA_UNITS: Mapping[DataType, MathUnit] = {
+    DataType.HALF: MathUnit.MMA_F16,
+    DataType.BFLOAT16: MathUnit.MMA_F16,
+    DataType.FLOAT: MathUnit.MMA_TF32,
+    DataType.INT8: MathUnit.MMA_INT8,
+}
+
+
+def plan_us(plan: Plan, arch: ArchSpec) -> float:
+    """Estimated microseconds of one execution of ``plan``."""
+    return sum(launch_us(launch, arch) for launch in plan.launches)
+
+
+def launch_us(launch: Launch, arch: ArchSpec) -> float:
+    """Estimated microseconds from the end of the kernel before to the end of this one."""
+    busy_s = _busy_s(launch.work.flops, launch.work.bytes, launch.work.unit, arch)
+    return 1e6 * (arch.launch_overhead_s + busy_s / utilisation(prod(launch.grid), arch.sm_count))
+
+
+def utilisation(blocks: int, sm_count: int) -> float:
+    """Share of the multiprocessors kept busy by ``blocks`` equal blocks, in (0, 1]."""
+    if blocks <= 0:
+        return 1.0
+    waves = -(-blocks // sm_count)
+    return blocks / (sm_count * waves)
+
+
+def bound_us(graph: OperationGraph, numerical_notes: tuple[NumericalNote, ...], arch: ArchSpec) -> float:
+    """A time that no plan of an engine with these notes is estimated to beat: one launch, no waste.
+
+    Contractions run at the tensor cores' rate where the notes say TENSOR_CORE, all else on the FMA units.
+    """
+    on_tensor_cores = NumericalNote.TENSOR_CORE in numerical_notes
+    contractions = [op for op in graph.operations if isinstance(op, (ConvolutionForward, MatmulOperation))]
+    arithmetic_s = sum(_contraction_s(op, on_tensor_cores, arch) for op in contractions)
+    moved = sum(_touched_bytes(tensor) for tensor in graph.tensors.values() if not tensor.is_virtual)
+    return 1e6 * (arch.launch_overhead_s + max(arithmetic_s, moved / arch.copy_bytes_per_s))
+
+
+def _busy_s(flops: int, size_bytes: int, unit: MathUnit, arch: ArchSpec) -> float:
+    return max(flops / (arch.rate(unit) * _EFFICIENCY[unit]), size_bytes / arch.copy_bytes_per_s)
+
+
+def _contraction_s(operation: Operation, on_tensor_cores: bool, arch: ArchSpec) -> float:
+    data_type = next(iter(inputs_of(operation).values())).data_type
+    unit = MathUnit.FMA_F64 if data_type is DataType.DOUBLE else MathUnit.FMA_F32
+    if on_tensor_cores:
+        unit = _MMA_UNITS.get(data_type, unit)
+    return _busy_s(operation.flops, 0, unit, arch)
+
+
+def _touched_bytes(tensor: Tensor) -> int:
+    """Bytes of the distinct elements: a repeated (stride 0) axis counts once."""
+    distinct = prod(extent for extent, stride in zip(tensor.dims, tensor.strides, strict=True) if stride or not extent)
+    return distinct * tensor.element_bytes

@@ -1,0 +1,46 @@
+"""Between logical arrays and what lies in device memory: one flat array that spans a tensor's strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn import dtypes
+from lowdnn.ops.tensor import Tensor, span_elements
+from lowdnn.status import BadParamError, ShapeMismatchError
+
+
+def to_memory(values: NDArray[Any], tensor: Tensor, background: NDArray[Any] | None = None) -> NDArray[Any]:
+    """The flat storage of ``values`` (storage type, logical dims) in ``tensor``'s strides.
+
+    Elements between those of the tensor keep ``background``'s (default: zeros). Along a stride of 0 all values must be
+    equal; the last one is stored. Raises ShapeMismatchError, BadParamError.
+    """
+    check_storage(values, tensor)
+    count = span_elements(tensor.dims, tensor.strides)
+    memory = np.zeros(count, values.dtype) if background is None else background.copy()
+    if memory.size:
+        np.lib.stride_tricks.as_strided(memory, tensor.dims, _byte_strides(tensor, memory))[...] = values
+    return memory
+
+
+def from_memory(memory: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
+    """The logical array (storage type) that lies in ``memory``, the flat storage of ``tensor``."""
+    if tensor.element_count == 0:
+        return np.zeros(tensor.dims, memory.dtype)
+    return np.lib.stride_tricks.as_strided(memory, tensor.dims, _byte_strides(tensor, memory), writeable=False).copy()
+
+
+def check_storage(values: NDArray[Any], tensor: Tensor) -> None:
+    """Checks that ``values`` has the tensor's storage type and dims."""
+    storage = dtypes.info(tensor.data_type).storage
+    if values.dtype != storage:
+        raise BadParamError.at(f"{tensor.label}.values.dtype", expected=storage, got=values.dtype)
+    if values.shape != tensor.dims:
+        raise ShapeMismatchError.at(f"{tensor.label}.values.shape", expected=list(tensor.dims), got=list(values.shape))
+
+
+def _byte_strides(tensor: Tensor, memory: NDArray[Any]) -> tuple[int, ...]:
+    return tuple(stride * memory.itemsize for stride in tensor.strides)

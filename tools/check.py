@@ -1,0 +1,54 @@
+"""Every check of the project in one command: ``python tools/check.py [STEP...]``.
+
+Steps, in order: lint, format, types, layers, manifest, tests. Without arguments all run; the exit code is that of the
+first step that failed. Run from anywhere; the working directory becomes the repository root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+STEPS: dict[str, Sequence[str]] = {
+    "lint": (sys.executable, "-m", "ruff", "check", "."),
+    "format": (sys.executable, "-m", "ruff", "format", "--check", "."),
+    "types": (sys.executable, "-m", "mypy"),
+    "layers": (sys.executable, "-m", "pytest", "-q", "tests/test_layers.py"),
+    "manifest": (sys.executable, "tools/build_ptx.py", "--check"),
+    "tests": (sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"any of: {', '.join(STEPS)}")
+    chosen = parser.parse_args().steps or list(STEPS)
+    unknown = [step for step in chosen if step not in STEPS]
+    if unknown:
+        parser.error(f"expected steps out of {', '.join(STEPS)}, got {', '.join(unknown)}")
+    for step in chosen:
+        code = run(step)
+        if code:
+            return code
+    return 0
+
+
+def run(step: str) -> int:
+    print(f"== {step}", flush=True)
+    start = time.monotonic()
+    # Two test workers with a threaded BLAS each would fight for the same cores.
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    code = subprocess.run(STEPS[step], cwd=ROOT, env=environment, check=False).returncode
+    print(f"== {step}: {'ok' if code == 0 else f'FAILED ({code})'} in {time.monotonic() - start:.1f} s", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
