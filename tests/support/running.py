@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A
+from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Engine
 from lowdnn.enums import DataType
 from lowdnn.graph.data import exact_values, real_values
@@ -35,13 +35,20 @@ _EXACT = Tolerance(0.0, 0.0)
 
 
 def check_exact(
-    runtime: Runtime, engine: Engine, graph: OperationGraph, *, length: int = 1, choices: Choices | None = None
+    runtime: Runtime,
+    engine: Engine,
+    graph: OperationGraph,
+    *,
+    length: int = 1,
+    choices: Choices | None = None,
+    arch: ArchSpec = SM_90A,
 ) -> Plan:
-    """Integer data, of which sums of ``length`` products are exact, must give the oracle's numbers; returns the plan."""
+    """Integer data, of which sums of ``length`` products are exact, must match the oracle exactly; returns the plan."""
     return _check(
         runtime,
         engine,
         graph,
+        arch,
         choices or {},
         draw=lambda rng, tensor: exact_values(rng, tensor.dims, tensor.data_type, length),
         allowed=lambda tensor: _EXACT,
@@ -57,12 +64,14 @@ def check_close(
     length: int,
     compute_type: DataType = DataType.FLOAT,
     choices: Choices | None = None,
+    arch: ArchSpec = SM_90A,
 ) -> Plan:
     """Normally distributed data must come within the tolerance table. Returns the plan."""
     return _check(
         runtime,
         engine,
         graph,
+        arch,
         choices or {},
         draw=lambda rng, tensor: real_values(rng, tensor.dims, tensor.data_type),
         allowed=lambda tensor: tolerance(op_class, tensor.data_type, length, compute_type),
@@ -100,13 +109,14 @@ def _check(
     runtime: Runtime,
     engine: Engine,
     graph: OperationGraph,
+    arch: ArchSpec,
     choices: Choices,
     draw: Callable[[np.random.Generator, Tensor], NDArray[Any]],
     allowed: Callable[[Tensor], Tolerance],
 ) -> Plan:
-    refusal = engine.refuse(graph, SM_90A)
+    refusal = engine.refuse(graph, arch)
     assert refusal is None, str(refusal)
-    plan = engine.plan(graph, SM_90A, choices)
+    plan = engine.plan(graph, arch, choices)
     seed = fresh_seed()
     rng = np.random.default_rng(seed)
     inputs = {tensor.uid: _repeated(draw(rng, tensor), tensor) for tensor in read_tensors(graph)}
