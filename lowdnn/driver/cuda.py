@@ -228,7 +228,7 @@ class CudaDriver:
                 handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, 0
             )
             if result:
-                raise self._error("cuLaunchKernel", result, (config, f"stream {stream:#x}"))
+                raise self._launch_error("cuLaunchKernel", result, handle, config, stream)
 
         return launch
 
@@ -248,7 +248,7 @@ class CudaDriver:
             prepared.hStream = make_stream(stream)
             (result,) = launch_kernel(prepared, handle, parameters, 0)
             if result:
-                raise self._error("cuLaunchKernelEx", result, (config, f"stream {stream:#x}"))
+                raise self._launch_error("cuLaunchKernelEx", result, handle, config, stream)
 
         return launch
 
@@ -335,6 +335,11 @@ class CudaDriver:
         if result:
             raise self._error(name, result, (handle,))
         return True
+
+    def _launch_error(self, call: str, result: Any, function: Any, config: LaunchConfig, stream: int) -> DriverError:
+        failed, name = self._cu.cuFuncGetName(function)
+        kernel = f"{int(function):#x}" if failed else name.decode()
+        return self._error(call, result, (kernel, config, f"stream {stream:#x}"))
 
     def _error(self, call: str, result: Any, arguments: Sequence[Any], explanation: str = "") -> DriverError:
         text = ", ".join(

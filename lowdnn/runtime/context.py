@@ -8,11 +8,14 @@ A context does not survive ``fork`` or the end of the interpreter: later calls r
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 
 from lowdnn.driver.base import DeviceAttribute, Driver, DriverError
+from lowdnn.events import emit, event_logger
 from lowdnn.status import InvalidValueError, NotInitializedError
 
 
@@ -75,6 +78,20 @@ class Context:
         """Waits for all work of the context."""
         with self.activated():
             self.driver.context_synchronize()
+
+    def give_back(self, what: str, destroy: Callable[[], None]) -> None:
+        """Runs ``destroy``, where the context is still there.
+
+        A failure is logged and not raised: after a fault on the device every call fails, and there is nothing that the
+        owner of ``what`` could do about it.
+        """
+        if not self.liveness.is_usable:
+            return
+        try:
+            with self.activated():
+                destroy()
+        except DriverError as error:
+            emit(event_logger("context"), logging.WARNING, "give_back_failed", {"what": what, "error": error})
 
     def close(self) -> None:
         """Releases the primary context. Closing twice does nothing."""

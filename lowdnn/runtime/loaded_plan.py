@@ -71,6 +71,7 @@ class LoadedPlan:
         self._liveness = context.liveness
         self._rules = tuple(map(_pointer_rule, plan.tensors))
         self._has_values = bool(self._block.value_slots)
+        self._unbound: tuple[object, ...] = (object(),) * len(plan.tensors)
         self._pointers: tuple[int, ...] | None = None
         self._workspace: int | None = None
 
@@ -143,16 +144,12 @@ class LoadedPlan:
     def _bind(self, pointers: Pointers, workspace: int) -> None:
         """Checks and patches what differs from the last call; after an error the next call patches everything."""
         ordered = pointers if isinstance(pointers, tuple) else self._in_order(pointers)
-        last, self._pointers = self._pointers, None
-        if last is None:
-            if len(ordered) != len(self.uids):
-                raise BadParamError.at("LoadedPlan.pointers", expected=f"{len(self.uids)} addresses", got=len(ordered))
-            for index, address in enumerate(ordered):
+        if len(ordered) != len(self.uids):
+            raise BadParamError.at("LoadedPlan.pointers", expected=f"{len(self.uids)} addresses", got=len(ordered))
+        last, self._pointers = self._pointers or self._unbound, None
+        for index, address in enumerate(ordered):
+            if address != last[index]:
                 self._bind_tensor(index, address)
-        else:
-            for index, (address, old) in enumerate(zip(ordered, last, strict=True)):
-                if address != old:
-                    self._bind_tensor(index, address)
         if workspace != self._workspace:
             self._check_workspace(workspace)
             self._block.patch(self._block.workspace_slots, workspace)
@@ -167,12 +164,10 @@ class LoadedPlan:
             if address < lowest or address % alignment_bytes or self._checks_ranges:
                 self._check_tensor(self.plan.tensors[index], address)
             self._block.patch(self._block.tensor_slots[index], address)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, LowdnnError):
-                raise
-            raise AttributeTypeError.at(
-                _where(self.plan.tensors[index]), expected="an address as an integer of 64 bits", got=repr(address)
-            ) from None
+        except LowdnnError:
+            raise
+        except (TypeError, ValueError):
+            raise _no_address(_where(self.plan.tensors[index]), address) from None
 
     def _in_order(self, pointers: Mapping[int, int]) -> tuple[int, ...]:
         missing = [tensor for tensor in self.plan.tensors if tensor.uid not in pointers]
@@ -190,6 +185,8 @@ class LoadedPlan:
             return
         if address == 0:
             raise NullPointerError.at(where, expected="an address", got="0")
+        if address < 0:
+            raise _no_address(where, address)
         if not tensor.is_by_value:
             if address % tensor.alignment_bytes:
                 raise MisalignedPointerError.at(
@@ -202,6 +199,8 @@ class LoadedPlan:
         if needed_bytes == 0:
             return
         where = "variant_pack.workspace"
+        if not isinstance(address, int) or not 0 <= address < 2**64:
+            raise _no_address(where, address)
         if address == 0:
             raise NullPointerError.at(where, expected=f"the address of {needed_bytes} bytes", got="0")
         if address % ALIGNMENT_BYTES:
@@ -235,6 +234,10 @@ def _function(plan: Plan, launch: Launch, modules: ModuleCache) -> int:
 def _pointer_rule(tensor: PlanTensor) -> tuple[int, int]:
     """(lowest address, alignment in bytes) that need no second look."""
     return int(tensor.size_bytes > 0), 1 if tensor.is_by_value or not tensor.size_bytes else tensor.alignment_bytes
+
+
+def _no_address(where: str, value: object) -> LowdnnError:
+    return AttributeTypeError.at(where, expected="an address as an integer of 64 bits", got=repr(value))
 
 
 def _where(tensor: PlanTensor) -> str:

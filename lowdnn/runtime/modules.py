@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from threading import Lock
 
 from lowdnn.driver.base import FunctionAttribute
@@ -55,10 +56,8 @@ class ModuleCache:
             modules, self._modules = self._modules, []
             self._functions.clear()
             self._shared_bytes.clear()
-            if modules and self._context.liveness.is_usable:
-                with self._context.activated():
-                    for module in modules:
-                        self._context.driver.module_unload(module)
+        for module in modules:
+            self._context.give_back("module", partial(self._context.driver.module_unload, module))
 
     def _load(self, kernel: KernelRef) -> int:
         driver = self._context.driver

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from functools import partial
 from typing import Self
 
-from lowdnn.driver.base import DriverError
 from lowdnn.runtime.context import Context
 from lowdnn.status import NotInitializedError
 
@@ -13,8 +12,8 @@ from lowdnn.status import NotInitializedError
 class Owned:
     """A handle of a context. ``close`` gives it back; use after ``close`` raises NotInitializedError.
 
-    A subclass says how in ``_destroy``. Borrowed handles are never destroyed. An object that nobody refers to any more is
-    closed when Python collects it.
+    A subclass says how in ``_destroy``. Borrowed handles are never destroyed. An object that nobody refers to any more
+    is closed when Python collects it.
     """
 
     _is_open = False
@@ -34,9 +33,8 @@ class Owned:
         if not self._is_open:
             return
         self._is_open = False
-        if not self.is_borrowed and self.context.liveness.is_usable:
-            with self.context.activated():
-                self._destroy(self._handle)
+        if not self.is_borrowed:
+            self.context.give_back(type(self).__name__, partial(self._destroy, self._handle))
 
     def _open_handle(self) -> int:
         """The handle; raises NotInitializedError once closed."""
@@ -48,17 +46,10 @@ class Owned:
         raise NotImplementedError
 
     def __del__(self) -> None:
-        # After a fault every call fails; nobody is there to be told a second time.
-        with suppress(DriverError):
-            self.close()
+        self.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        try:
-            self.close()
-        except DriverError:
-            # After a fault every call fails the same way; the fault that is under way says more.
-            if error is None:
-                raise
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
-from lowdnn.driver.base import Driver, DriverError
+from lowdnn.driver.base import Driver
 from lowdnn.events import Counters, log_to, range_annotator, stop_logging
 from lowdnn.plan import Plan
 from lowdnn.runtime.cache import DiskCache
@@ -59,24 +59,17 @@ class Runtime:
 
     def close(self) -> None:
         """Unloads modules and releases the context. Closing twice does nothing."""
-        try:
-            self.modules.close()
-        finally:
-            self.context.close()
-            if self._log_handler is not None:
-                stop_logging(self._log_handler)
-                self._log_handler = None
+        self.modules.close()
+        self.context.close()
+        if self._log_handler is not None:
+            stop_logging(self._log_handler)
+            self._log_handler = None
 
     def __enter__(self) -> Runtime:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        try:
-            self.close()
-        except DriverError:
-            # After a fault every call fails the same way; the fault that is under way says more.
-            if error is None:
-                raise
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _disk_cache(config: Config) -> DiskCache | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .copies import AsyncCopies
 from .faults import Dim3, FaultKind, LaneFault
 from .memory import DTYPES, Arena, Array, Bytes
 
@@ -58,7 +59,8 @@ class Geometry:
 
 @dataclass
 class Batch:
-    """State of the CTAs that run together. ``checks``: report reads of never-written bytes."""
+    """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``early``: asynchronous
+    copies land at once."""
 
     geometry: Geometry
     arena: Arena
@@ -69,6 +71,7 @@ class Batch:
     parameters: Array
     parameter_address: np.uint64
     checks: bool
+    early: bool = False
     stores: int = 0
     clock: int = 0
     shared: Bytes = field(init=False)
@@ -82,16 +85,17 @@ class Batch:
         self.shared_start, self.shared_end = SHARED_START, SHARED_START + self.shared_bytes
         self.shared_stride = -(-self.shared_end // 128) * 128
         self.shared_single = self.cta_count == 1
-        self.shared = _bytes(self.cta_count * self.shared_stride)
+        self.shared = _bytes(self.cta_count * self.shared_stride, "shared memory")
         self.local_start, self.local_end = LOCAL_START, LOCAL_START + self.local_bytes
         self.local_stride = -(-self.local_end // 16) * 16 if self.local_bytes else 16
-        self.local = _bytes(self.lane_count * self.local_stride)
+        self.local = _bytes(self.lane_count * self.local_stride, "local memory")
         self.lanes = np.arange(self.lane_count, dtype=np.int64)
         self.slot = self.lanes // geometry.cta_lanes
         self.thread = self.lanes % geometry.cta_lanes
         self.shared_base = self.slot * self.shared_stride
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads
+        self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.early)
         self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items() if code != "w16"}
 
     def place(self, lane: int) -> tuple[Dim3, Dim3, int, int]:
@@ -243,9 +247,9 @@ def _alone() -> int:
     return getrefcount(holder[0])
 
 
-def _bytes(size: int) -> Bytes:
+def _bytes(size: int, name: str) -> Bytes:
     size = -(-size // 16) * 16 + 16
-    return Bytes(np.full(size, 0xA5, dtype=np.uint8), np.zeros(size, dtype=np.uint8))
+    return Bytes(np.full(size, 0xA5, dtype=np.uint8), np.zeros(size, dtype=np.uint8), name)
 
 
 def _coordinates(linear: int, extents: Dim3) -> Dim3:

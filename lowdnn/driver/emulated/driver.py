@@ -394,8 +394,8 @@ class EmulatedDriver:
             if state is None or not self.context_get_current():
                 raise driver_error(call, CuResult.INVALID_CONTEXT, text, "no context is current in this thread")
             if state.fault is not None:
-                fault = state.fault
-                raise driver_error(call, fault.result, text, f"since {fault.call}: {fault.explanation}")
+                first_line = state.fault.explanation.partition("\n")[0]
+                raise driver_error(call, state.fault.result, text, f"since {state.fault.call}: {first_line}")
             if not captures:
                 self._refuse_in_capture(next(iter(state.strict_captures()), None), call)
             try:

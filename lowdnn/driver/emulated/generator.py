@@ -25,6 +25,8 @@ from .memory import DTYPES
 
 SIZES = {"p": 1, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "u4": 4, "i4": 4, "f4": 4, "u8": 8, "i8": 8, "f8": 8}
 _CARRY = "%CC"
+#: The pseudo code under which a register's ``Address`` is kept.
+_ADDRESS = "@"
 _UNSIGNED = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
 
 
@@ -121,6 +123,18 @@ class Emitter:
         if isinstance(operand, Not) and code == "p":
             return f"~{self.use(operand.register, 'p')}"
         raise self.refuse("an operand of this form")
+
+    def address(self, base: Operand) -> str:
+        """The ``Address`` of a base operand; made once for a register's value."""
+        if not isinstance(base, Reg):
+            return self.temp(f"Address({self.use(base, 'u8')})")
+        known = self.names.get(base.name, {}).get(_ADDRESS)
+        if known is None:
+            size = TYPES[self.function.registers[base.name]][1]
+            if size not in (4, 8):
+                raise self.refuse(f"register {base.name} as an address")
+            known = self._add_view(base.name, _ADDRESS, f"Address({self._register(base.name, _UNSIGNED[size])})")
+        return known
 
     def use_all(self, code: str, first: int = 1, count: int | None = None) -> list[str]:
         """The operands from ``first`` on."""
@@ -302,7 +316,7 @@ class Emitter:
         if kind == "p" or code == "p":
             raise self.refuse(f"type of register {name}")
         if SIZES[code] == size:
-            source = next(iter(known.values()))
+            source = next(value for have, value in known.items() if have != _ADDRESS)
             return self._add_view(name, code, f"{source}.view({code})")
         if SIZES[code] > size:
             raise self.refuse(f"register {name} is too small")

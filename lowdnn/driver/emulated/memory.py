@@ -45,9 +45,9 @@ DTYPES: dict[str, Any] = {
     "f8": np.float64,
     "w16": np.complex128,
 }
-SHADOW_CODES = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
-#: The shadow of ``size`` written bytes, read as one integer.
-WRITTEN = {size: DTYPES[code](int.from_bytes(b"\1" * size, "little")) for size, code in SHADOW_CODES.items()}
+SHADOW_CODES = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "w16"}
+#: The shadow of ``size`` written bytes, read as one element.
+WRITTEN = {size: np.frombuffer(b"\1" * size, dtype=DTYPES[code])[0] for size, code in SHADOW_CODES.items()}
 
 
 @dataclass
@@ -67,13 +67,18 @@ class Allocation:
 
 
 class Bytes:
-    """A byte array with its shadow and with views of both by value code."""
+    """A byte array with its shadow and with views of both, by value code and by size. ``name`` is for reports."""
 
-    def __init__(self, data: Array, shadow: Array) -> None:
+    def __init__(self, data: Array, shadow: Array, name: str) -> None:
+        self.name = name
         self.data = data
         self.shadow = shadow
         self.views = {code: data.view(dtype) for code, dtype in DTYPES.items()}
         self.shadows = {size: shadow.view(DTYPES[code]) for size, code in SHADOW_CODES.items()}
+
+    def name_of(self, address: int) -> tuple[str, int]:
+        """(what holds an address, offset in it)."""
+        return self.name, address
 
 
 class Arena(Bytes):
@@ -81,7 +86,7 @@ class Arena(Bytes):
 
     def __init__(self, limit_bytes: int = 80 << 30, range_bytes: int = 1 << 38) -> None:
         self._maps = (_lazy_map(range_bytes), _lazy_map(range_bytes))
-        super().__init__(*(np.frombuffer(m, dtype=np.uint8) for m in self._maps))
+        super().__init__(*(np.frombuffer(m, dtype=np.uint8) for m in self._maps), "global memory")
         self.limit_bytes = limit_bytes
         self.live_bytes = 0
         self._range_bytes = range_bytes
@@ -201,15 +206,21 @@ class Arena(Bytes):
         self._last = found
         return found
 
-    def inside(self, addresses: Array, size: int) -> Array:
-        """For each address: do [address, address + size) lie in one live allocation."""
+    def name_of(self, address: int) -> tuple[str, int]:
+        near = self._nearest(address)
+        return (self.name, address) if near is None else (near.label, address - near.address)
+
+    def inside(self, addresses: Array, size: int) -> tuple[Array, Array]:
+        """For each address: do [address, address + size) lie in one live allocation; may that be written."""
         starts = np.array(self._starts, dtype=np.uint64)
         if starts.size == 0:
-            return np.zeros(addresses.shape, dtype=np.bool_)
+            return np.zeros(addresses.shape, dtype=np.bool_), np.zeros(addresses.shape, dtype=np.bool_)
         kept = [self._allocations[start] for start in self._starts]
         ends = np.array([a.end if a.alive else 0 for a in kept], dtype=np.uint64)
         place = np.searchsorted(starts, addresses, side="right") - 1
-        return (place >= 0) & (addresses + np.uint64(size) <= ends[np.maximum(place, 0)])
+        writable = np.array([not a.read_only for a in kept], dtype=np.bool_)
+        nearest = np.maximum(place, 0)
+        return (place >= 0) & (addresses + np.uint64(size) <= ends[nearest]), writable[nearest]
 
     def fault(self, address: int, size: int, position: int | None) -> LaneFault:
         """The fault of touching [address, address + size), named after the nearest allocation."""

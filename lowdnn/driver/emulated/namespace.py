@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from . import access
+from .access import load, store
+from .address import Address
 from .batch import Group, poison, select
 from .instructions.special import clock, special_array
-from .memory import DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, ARENA_BASE
+from .memory import ARENA_BASE, DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 
 
 def base_namespace() -> dict[str, Any]:
@@ -25,10 +26,10 @@ def base_namespace() -> dict[str, Any]:
         "clock": clock,
         "special_array": special_array,
         "in_space": in_space,
+        "Address": Address,
+        "load": load,
+        "store": store,
     }
-    for space in ("global", "shared", "local", "generic"):
-        names[f"load_{space}"] = getattr(access, f"load_{space}")
-        names[f"store_{space}"] = getattr(access, f"store_{space}")
     names.update({code: dtype for code, dtype in DTYPES.items() if code != "w16"})
     return names
 
@@ -42,10 +43,5 @@ def in_space(group: Group, address: Any, space: str) -> Any:
     in_arena = address >= np.uint64(ARENA_BASE)
     if space == "global":
         return in_arena
-    return in_arena & _read_only(group, address)
-
-
-def _read_only(group: Group, address: Any) -> Any:
-    flat = np.atleast_1d(address)
-    found = np.array([access.arena_is_read_only(group, int(one)) for one in flat], dtype=np.bool_)
-    return found if address.ndim else found[0]
+    _, writable = group.batch.arena.inside(np.atleast_1d(address), 1)
+    return in_arena & (~writable if address.ndim else ~writable[0])

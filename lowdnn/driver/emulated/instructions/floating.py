@@ -42,8 +42,14 @@ def _divide(e: Emitter) -> None:
     ftz = m.flag("ftz")
     m.type("f32")
     m.done()
-    name = f"div_{form}"
-    value = e.bound(f"{name}{'_ftz' * ftz}", approximate.function(name, ftz), *e.use_all("f4"))
+    operands = e.use_all("f4")
+    if form == "approx":
+        value = e.bound(f"div_approx{'_ftz' * ftz}", approximate.function("div", ftz), *operands)
+    elif ftz:
+        flushed = [e.temp(e.call(floating.flush, operand)) for operand in operands]
+        value = e.call(floating.flush, e.call(approximate.div_full, *flushed))
+    else:
+        value = e.call(approximate.div_full, *operands)
     e.out(e.instruction.operands[0], "f4", value)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..access import kind_of
 from ..generator import SIZES, Emitter
-from ..ir import Imm, Instruction, Mem, Operand, Sink, Sym, Vec
+from ..ir import Instruction, Mem, Operand, Sink, Sym, Vec
 from .core import Effect, Modifiers, Row, code_of
 
 _NO_EFFECT = frozenset({
@@ -38,14 +38,11 @@ def drop_hints(m: Modifiers) -> bool:
     return m.flag("L2::cache_hint")
 
 
-def address_of(e: Emitter, operand: Operand, space: str) -> tuple[str, int]:
-    """(expression of the base, offset in bytes) of an address operand."""
+def address_of(e: Emitter, operand: Operand) -> tuple[str, int]:
+    """(name of the base's ``Address``, offset in bytes) of an address operand."""
     if not isinstance(operand, Mem):
         raise e.refuse("expected an address in brackets")
-    if isinstance(operand.base, Imm):
-        return e.constant(operand.base.value + operand.offset, "u8"), 0
-    size = e.register_size(operand.base) or 8
-    return e.use(operand.base, f"u{size}" if size in (4, 8) else "u8"), operand.offset
+    return e.address(operand.base), operand.offset
 
 
 def _vector_length(m: Modifiers) -> int:
@@ -63,9 +60,9 @@ def _load(e: Emitter, instruction: Instruction) -> None:
     if space == "param":
         _load_parameter(e, target, source, code, count)
         return
-    base, offset = address_of(e, source, space)
+    base, offset = address_of(e, source)
     kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
-    _assign(e, target, code, count, f"load_{space}(G,{base},{offset},{kind})")
+    _assign(e, target, code, count, f"load(G,{space!r},{base},{offset},{kind})")
 
 
 def _assign(e: Emitter, target: Operand, code: str, count: int, expression: str) -> None:
@@ -85,12 +82,12 @@ def _load_parameter(e: Emitter, target: Operand, source: Operand, code: str, cou
     are local memory."""
     kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
     if not isinstance(source, Mem) or not isinstance(source.base, Sym):
-        base, offset = address_of(e, source, "global")
-        _assign(e, target, code, count, f"load_global(G,{base},{offset},{kind})")
+        base, offset = address_of(e, source)
+        _assign(e, target, code, count, f"load(G,'global',{base},{offset},{kind})")
         return
     if e.variable_space(source.base.name) == "local":
-        base, offset = address_of(e, source, "local")
-        _assign(e, target, code, count, f"load_local(G,{base},{offset},{kind})")
+        base, offset = address_of(e, source)
+        _assign(e, target, code, count, f"load(G,'local',{base},{offset},{kind})")
         return
     start = e.layout.parameters[source.base.name] + source.offset
     size = SIZES[code]
@@ -110,7 +107,7 @@ def _store(e: Emitter, instruction: Instruction) -> None:
     target, source = instruction.operands[:2]
     if space == "param":
         space = "local"
-    base, offset = address_of(e, target, space)
+    base, offset = address_of(e, target)
     kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
     if count == 1:
         value = e.use(source, code)
@@ -118,7 +115,7 @@ def _store(e: Emitter, instruction: Instruction) -> None:
         value = f"({','.join(e.use(item, code) for item in source.items)})"
     else:
         raise e.refuse(f"expected {count} sources")
-    e.do(f"store_{space}(G,{base},{offset},{kind},{value})")
+    e.do(f"store(G,{space!r},{base},{offset},{kind},{value})")
 
 
 def _nothing(e: Emitter, instruction: Instruction) -> None:

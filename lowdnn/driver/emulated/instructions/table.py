@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import arithmetic, control, floating, half, integer, memory, moves
+from . import arithmetic, async_copy, atomic, control, floating, half, integer, memory, moves, tensor, warp
 from .core import Row
 
 TABLE: Mapping[str, Row] = {
@@ -14,5 +14,9 @@ TABLE: Mapping[str, Row] = {
     **half.TABLE,
     **moves.TABLE,
     **memory.TABLE,
+    **warp.TABLE,
+    **tensor.TABLE,
+    **atomic.TABLE,
+    **async_copy.TABLE,
     **control.TABLE,
 }

@@ -9,6 +9,7 @@ from lowdnn.driver.emulated.values.packed import Lanes, joined
 
 _NOT_FOUND = np.uint32(0xFFFFFFFF)
 _NIBBLE_SHIFTS = np.array([0, 4, 8, 12], np.uint32)
+_SIGN_NIBBLES = np.uint32(0x8888)
 _MODE_SELECTORS = {
     "f4e": np.array([0x3210, 0x4321, 0x5432, 0x6543], np.uint32),
     "b4e": np.array([0x5670, 0x6701, 0x7012, 0x0123], np.uint32),
@@ -118,16 +119,16 @@ def permute_bytes(a: Lanes, b: Lanes, selector: Lanes, mode: str = "") -> Lanes:
     Default mode: nibble i of ``selector`` picks byte i; its top bit replicates the sign of the picked byte instead.
     Modes f4e, b4e, rc8, ecl, ecr, rc16 take their pattern from bits 0 and 1 of ``selector``.
     """
-    source = (b.astype(np.uint64) << np.uint64(32)) | a
     if mode:
         selector = _MODE_SELECTORS[mode][selector & np.uint32(3)]
+    if np.ndim(selector) == 0 and not selector & _SIGN_NIBBLES:
+        return _fixed_permutation(a, b, int(selector))
+    source = (b.astype(np.uint64) << np.uint64(32)) | a
     nibble = (np.asarray(selector)[..., None] >> _NIBBLE_SHIFTS) & np.uint32(15)
     shift = ((nibble & np.uint32(7)) << np.uint32(3)).astype(np.uint64)
     picked = (np.asarray(source)[..., None] >> shift).astype(np.uint8)
-    if (nibble & np.uint32(8)).any():
-        sign = (picked.view(np.int8) >> np.int8(7)).view(np.uint8)
-        picked = np.where(nibble & np.uint32(8) != 0, sign, picked)
-    return joined(picked)
+    sign = (picked.view(np.int8) >> np.int8(7)).view(np.uint8)
+    return joined(np.where(nibble & np.uint32(8) != 0, sign, picked))
 
 
 def lookup_3(a: Lanes, b: Lanes, c: Lanes, table: int) -> Lanes:
@@ -137,6 +138,20 @@ def lookup_3(a: Lanes, b: Lanes, c: Lanes, table: int) -> Lanes:
 
 def _low_mask(length: Lanes, like: Lanes) -> Lanes:
     return ~shl(~np.zeros_like(like), length)
+
+
+def _fixed_permutation(a: Lanes, b: Lanes, selector: int) -> Lanes:
+    """`permute_bytes` by one selector for all lanes: bytes that move alike move together, by one shift and mask."""
+    masks: dict[tuple[int, int], int] = {}
+    for place in range(4):
+        word, byte = divmod(selector >> 4 * place & 7, 4)
+        masks[word, place - byte] = masks.get((word, place - byte), 0) | 0xFF << 8 * place
+    result = None
+    for (word, move), mask in masks.items():
+        source, shift = (a, b)[word], np.uint32(8 * abs(move))
+        part = (source << shift if move > 0 else source >> shift) & np.uint32(mask)
+        result = part if result is None else result | part
+    return result
 
 
 def _lookup(operands: tuple[Lanes, ...], table: int) -> Lanes:

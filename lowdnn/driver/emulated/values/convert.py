@@ -94,15 +94,21 @@ def _float_to_integer(source: str, target: str, rounding: str, ftz: bool) -> Con
     """Out-of-range values clamp. NaN is 0, but 1 << (bits - 1) if the source is f64 or the target has 64 bits."""
     kind = INTEGERS[target]
     load = _loader(source, ftz)
-    bits = np.iinfo(kind).bits
-    special_nan = source == "f64" or bits == 64
-    nan = np.array(1 << (bits - 1), f"u{bits // 8}").view(kind)[()] if special_nan else kind(0)
+    limits = np.iinfo(kind)
+    exponent = limits.bits - (1 if limits.min < 0 else 0)
+    nan = kind(0)
+    if source == "f64" or limits.bits == 64:
+        nan = kind(limits.min if limits.min < 0 else 1 << (limits.bits - 1))
 
     def convert(value: Lanes) -> Lanes:
         whole = integral(load(value), rounding)
-        result = _clamped_to_integer(whole, kind)
-        undefined = np.isnan(whole)
-        return np.where(undefined, nan, result) if np.count_nonzero(undefined) else result
+        lowest, beyond = whole.dtype.type(limits.min), whole.dtype.type(2.0**exponent)
+        inside = (whole >= lowest) & (whole < beyond)
+        if np.count_nonzero(inside) == inside.size:
+            return whole.astype(kind)
+        result = np.where(inside, whole, whole.dtype.type(0)).astype(kind)
+        result = np.where(whole >= beyond, kind(limits.max), np.where(whole < lowest, kind(limits.min), result))
+        return np.where(np.isnan(whole), nan, result)
 
     return convert
 
@@ -179,17 +185,6 @@ def _with_saturation(convert: Converter, target: str, saturate: bool) -> Convert
     if not saturate:
         return convert
     return lambda value: convert(np.clip(value, value.dtype.type(0), value.dtype.type(1)))
-
-
-def _clamped_to_integer(whole: Lanes, kind: type[np.integer]) -> Lanes:
-    """NaN lanes hold some integer afterwards."""
-    limits = np.iinfo(kind)
-    if limits.bits < 64:
-        return np.fmin(np.fmax(whole.astype(np.float64), limits.min), limits.max).astype(kind)
-    lowest, beyond = whole.dtype.type(limits.min), whole.dtype.type(2.0 ** (64 if limits.min == 0 else 63))
-    inside = (whole >= lowest) & (whole < beyond)
-    result = np.where(inside, whole, whole.dtype.type(0)).astype(kind)
-    return np.where(whole >= beyond, kind(limits.max), np.where(whole < lowest, kind(limits.min), result))
 
 
 def _exact_or_odd(value: Lanes) -> Lanes:

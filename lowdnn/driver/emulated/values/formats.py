@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +49,9 @@ class FloatFormat:
 
 def decode(bits: Lanes, name: str) -> Lanes:
     """The exact float32 value of ``bits`` in format f16, bf16, e4m3 or e5m2."""
-    return _DECODERS[name](bits)
+    if name == "bf16":
+        return _decode_bf16(bits)
+    return _VALUES[name].take(bits, mode="wrap")
 
 
 def encode(value: Lanes, name: str, rounding: str = NEAREST, satfinite: bool = False) -> Lanes:
@@ -59,8 +60,9 @@ def encode(value: Lanes, name: str, rounding: str = NEAREST, satfinite: bool = F
     Overflow goes to infinity or to the largest value as the rounding asks; with ``satfinite`` everything beyond the
     largest value, infinity included, becomes that value.
     """
-    if not satfinite and value.dtype == np.float32 and (name, rounding) in _FAST_ENCODERS:
-        bits = _FAST_ENCODERS[name, rounding](value)
+    fast = None if satfinite else _FAST_ENCODERS.get((name, rounding, value.dtype.char))
+    if fast:
+        bits = fast(value)
     else:
         bits = FORMATS[name].encode_exact(_on_grid(value.astype(np.float64), FORMATS[name], rounding, satfinite))
     undefined = np.isnan(value)
@@ -94,24 +96,24 @@ def _overflow_value(rounding: str, value: Lanes, largest: Lanes) -> Lanes:
     return infinity
 
 
-def _decode_f16(bits: Lanes) -> Lanes:
-    return bits.view(np.float16).astype(np.float32)
-
-
 def _decode_bf16(bits: Lanes) -> Lanes:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def _decode_e4m3(bits: Lanes) -> Lanes:
+def _values_of_f16() -> Lanes:
+    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+def _values_of_e4m3() -> Lanes:
     """Shift exponent and fraction to their places in f32, and scale by the difference of the biases, 2**120."""
-    wide = bits.astype(np.uint32)
-    magnitude = ((wide & np.uint32(0x7F)) << np.uint32(20)).view(np.float32) * np.float32(2.0**120)
-    magnitude = np.where(wide & np.uint32(0x7F) == np.uint32(0x7F), np.float32(np.nan), magnitude)
-    return np.copysign(magnitude, (wide << np.uint32(24)).view(np.float32))
+    magnitude = (np.arange(128, dtype=np.uint32) << np.uint32(20)).view(np.float32) * np.float32(2.0**120)
+    magnitude[127] = np.nan
+    return np.concatenate([magnitude, -magnitude])
 
 
-def _decode_e5m2(bits: Lanes) -> Lanes:
-    return _decode_f16(bits.astype(np.uint16) << np.uint16(8))
+def _values_of_e5m2() -> Lanes:
+    """The upper byte of an f16."""
+    return (np.arange(256, dtype=np.uint16) << np.uint16(8)).view(np.float16).astype(np.float32)
 
 
 def _exact_f16(value: Lanes) -> Lanes:
@@ -162,16 +164,12 @@ FORMATS: dict[str, FloatFormat] = {
     "e5m2": FloatFormat(3, -14, 57344.0, np.uint8(0x7F), _exact_e5m2),
 }
 
-_DECODERS: dict[str, Callable[[Lanes], Lanes]] = {
-    "f16": _decode_f16,
-    "bf16": _decode_bf16,
-    "e4m3": _decode_e4m3,
-    "e5m2": _decode_e5m2,
-}
+_VALUES: dict[str, Lanes] = {"f16": _values_of_f16(), "e4m3": _values_of_e4m3(), "e5m2": _values_of_e5m2()}
 
-_FAST_ENCODERS: dict[tuple[str, Any], Callable[[Lanes], Lanes]] = {
-    ("f16", "rn"): _exact_f16,
-    ("bf16", "rn"): _nearest_bf16,
-    ("bf16", "rz"): _truncate_to_bf16,
-    ("tf32", "rna"): _nearest_away_tf32,
+_FAST_ENCODERS: dict[tuple[str, str, str], Callable[[Lanes], Lanes]] = {
+    ("f16", "rn", "f"): _exact_f16,
+    ("f16", "rn", "d"): _exact_f16,
+    ("bf16", "rn", "f"): _nearest_bf16,
+    ("bf16", "rz", "f"): _truncate_to_bf16,
+    ("tf32", "rna", "f"): _nearest_away_tf32,
 }

@@ -16,6 +16,8 @@ from lowdnn.driver.emulated.values.packed import Lanes, by_element, elements
 from lowdnn.driver.emulated.values.rounding import add_to_odd
 
 _SIGN = 0x8000
+_BF16_MIDPOINT = np.uint32(0x8000)
+_F32_MIN_NORMAL = np.float32(2.0**-126)
 
 
 def arithmetic(
@@ -101,13 +103,28 @@ def _subtract(name: str, a: Lanes, b: Lanes) -> Lanes:
 
 
 def _multiply(name: str, a: Lanes, b: Lanes) -> Lanes:
-    """f16 products are exact in float32; bf16 products may be subnormal there, so they go through float64."""
-    return a * b if name == "f16" else f32_to_odd(a.astype(np.float64) * b)
+    """f16 products are exact in float32, and so are bf16 products but for subnormal ones."""
+    product = a * b
+    if name == "bf16" and np.count_nonzero((np.abs(product) < _F32_MIN_NORMAL) & (product != 0)):
+        return f32_to_odd(a.astype(np.float64) * b)
+    return product
 
 
 def _fused(name: str, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """The product is exact in float64; the sum is rounded to odd twice and then once to the format."""
-    return f32_to_odd(add_to_odd(a.astype(np.float64) * b, c.astype(np.float64)))
+    """The product is exact in float64, and the sum is as good as exact for f16.
+
+    For bf16, where c may lie beyond the last bit of a large product, float32 sums that look like a midpoint of bf16
+    neighbours are redone with rounding to odd.
+    """
+    total = a.astype(np.float64) * b + c
+    if name == "f16":
+        return total
+    nearest = np.asarray(total.astype(np.float32))
+    doubtful = nearest.view(np.uint32) & np.uint32(0xFFFF) == _BF16_MIDPOINT
+    if np.count_nonzero(doubtful):
+        a, b, c = (np.broadcast_to(operand, nearest.shape)[doubtful].astype(np.float64) for operand in (a, b, c))
+        nearest[doubtful] = f32_to_odd(add_to_odd(a * b, c))
+    return nearest
 
 
 _OPERATIONS: dict[str, Callable[..., Lanes]] = {

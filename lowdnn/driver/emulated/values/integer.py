@@ -109,12 +109,16 @@ def sad(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 def shl(a: Lanes, amount: Lanes) -> Lanes:
     """``shl``: a << amount (uint32); amounts beyond the width clamp to the width, so the result is 0."""
+    if np.ndim(amount) == 0:
+        return a << a.dtype.type(amount) if amount < width(a) else np.zeros_like(a)
     return np.where(amount < width(a), a << (amount & np.uint32(width(a) - 1)).astype(a.dtype), np.zeros_like(a))
 
 
 def shr(a: Lanes, amount: Lanes) -> Lanes:
     """``shr``: a >> amount (uint32), filled with the sign for signed dtypes; amounts clamp to the width."""
     last = np.uint32(width(a) - 1)
+    if np.ndim(amount) == 0 and amount <= last:
+        return a >> a.dtype.type(amount)
     if a.dtype.kind == "i":
         return a >> np.minimum(amount, last).astype(a.dtype)
     return np.where(amount <= last, a >> (amount & last).astype(a.dtype), np.zeros_like(a))

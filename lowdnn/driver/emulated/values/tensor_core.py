@@ -50,25 +50,12 @@ def matrix_product(shape: str, a: str, b: str, c: str, d: str, satfinite: bool =
     accumulate = _accumulator(d, satfinite)
 
     def product(a_registers: Lanes, b_registers: Lanes, c_registers: Lanes) -> Lanes:
-        left = a_matrix(_numbers(a_registers, a), rows, depth)
-        right = b_matrix(_numbers(b_registers, b), depth)
-        return _from_matrix(accumulate(np.matmul(left, right), _to_matrix(_loaded(c_registers, c), rows)), d)
+        left = _numbers(_a_rows(a_registers, rows), a).reshape(-1, rows, depth)
+        right = _numbers(_b_columns(b_registers), b).reshape(-1, _COLUMNS, depth).transpose(0, 2, 1)
+        total = accumulate(_c_fragment(np.matmul(left, right)), _loaded(c_registers, c))
+        return _stored(total, d)
 
     return product
-
-
-def a_matrix(parts: Lanes, rows: int, depth: int) -> Lanes:
-    """A fragments [warps, 32, registers, e] as matrices [warps, rows, depth]."""
-    warps, halves, width = parts.shape[0], rows // _GROUPS, parts.shape[-1]
-    split = parts.reshape(warps, _GROUPS, _THREADS, depth // (_THREADS * width), halves, width)
-    return split.transpose(0, 4, 1, 3, 2, 5).reshape(warps, rows, depth)
-
-
-def b_matrix(parts: Lanes, depth: int) -> Lanes:
-    """B fragments [warps, 32, registers, e] as matrices [warps, depth, 8]."""
-    warps, width = parts.shape[0], parts.shape[-1]
-    split = parts.reshape(warps, _COLUMNS, _THREADS, depth // (_THREADS * width), width)
-    return split.transpose(0, 3, 2, 4, 1).reshape(warps, depth, _COLUMNS)
 
 
 def matrix_row_addresses(addresses: Lanes, matrices: int) -> Lanes:
@@ -107,8 +94,21 @@ def _dimensions(shape: str, element: str) -> tuple[int, int]:
     return dimensions
 
 
+def _a_rows(registers: Lanes, rows: int) -> Lanes:
+    """A fragments [warps, 32, registers] as whole rows of A, still packed: [warps, rows / 8, 8, registers a row, 4]."""
+    halves = rows // _GROUPS
+    split = registers.reshape(registers.shape[0], _GROUPS, _THREADS, registers.shape[2] // halves, halves)
+    return np.ascontiguousarray(split.transpose(0, 4, 1, 3, 2))
+
+
+def _b_columns(registers: Lanes) -> Lanes:
+    """B fragments [warps, 32, registers] as whole columns of B, still packed: [warps, 8, registers, 4]."""
+    split = registers.reshape(registers.shape[0], _COLUMNS, _THREADS, registers.shape[2])
+    return np.ascontiguousarray(split.transpose(0, 1, 3, 2))
+
+
 def _numbers(registers: Lanes, element: str) -> Lanes:
-    """Registers [warps, 32, n] as numbers [warps, 32, n, e]: float64 for f64, else float32, exact for every type."""
+    """Registers [...] as numbers [..., e]: float64 for f64, else float32, exact for every type."""
     if element == "f64":
         return registers[..., None]
     if element == "tf32":
@@ -143,16 +143,16 @@ def _accumulator(element: str, satfinite: bool) -> Callable[[Lanes, Lanes], Lane
     return lambda product, c: product.astype(np.int32) + c
 
 
-def _to_matrix(values: Lanes, rows: int) -> Lanes:
-    """C elements [warps, 32, rows / 4] as [warps, rows, 8]."""
-    split = values.reshape(values.shape[0], _GROUPS, _THREADS, rows // _GROUPS, 2)
-    return split.transpose(0, 3, 1, 2, 4).reshape(values.shape[0], rows, _COLUMNS)
-
-
-def _from_matrix(matrix: Lanes, element: str) -> Lanes:
-    """The inverse of `_to_matrix`, in D's registers."""
+def _c_fragment(matrix: Lanes) -> Lanes:
+    """[warps, rows, 8] as elements [warps, 32, rows / 4]; pairs of neighbours travel as one complex number."""
     warps, rows = matrix.shape[:2]
-    split = matrix.reshape(warps, rows // _GROUPS, _GROUPS, _THREADS, 2).transpose(0, 2, 3, 1, 4)
-    if element == "f16":
-        return joined(encode(split.reshape(warps, 32, rows // _GROUPS, 2), element))
-    return split.reshape(warps, 32, rows // _THREADS)
+    pairs = matrix.view(np.complex64 if matrix.dtype == np.float32 else np.complex128)
+    split = pairs.reshape(warps, rows // _GROUPS, 32)
+    return np.ascontiguousarray(split.transpose(0, 2, 1)).view(matrix.dtype)
+
+
+def _stored(values: Lanes, element: str) -> Lanes:
+    """D elements [warps, 32, n] as registers."""
+    if element != "f16":
+        return values
+    return joined(encode(values.reshape(*values.shape[:2], -1, 2), element))

@@ -7,6 +7,7 @@ operand as uint32, 0-d or [warps, 32]: lanes of one warp may name different memb
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,30 +26,17 @@ def shuffle_source(mode: str, operand: Lanes, control: Lanes) -> tuple[Lanes, La
     ``control`` holds the clamp value in bits 0 to 4 and the segment mask in bits 8 to 12. A source out of range makes
     the predicate false and the lane its own source.
     """
-    step, clamp = operand & _FIVE_BITS, control & _FIVE_BITS
-    segment = (control >> np.uint32(8)) & _FIVE_BITS
-    first = _LANE & segment
-    last = (first | (clamp & ~segment)).astype(np.int32)
-    lane = _LANE.astype(np.int32)
-    if mode == "up":
-        source = lane - step.astype(np.int32)
-        in_range = source >= last
-    else:
-        source = {
-            "down": lambda: lane + step.astype(np.int32),
-            "bfly": lambda: (_LANE ^ step).astype(np.int32),
-            "idx": lambda: (first | (step & ~segment)).astype(np.int32),
-        }[mode]()
-        in_range = source <= last
-    return np.where(in_range, source, lane), in_range
+    if np.ndim(operand) == 0 and np.ndim(control) == 0:
+        return _uniform_source(mode, int(operand) & 31, int(control))
+    return _sources(mode, operand, control)
 
 
 def shuffle(value: Lanes, source: Lanes, active: Lanes) -> Lanes:
     """The value of each lane's ``source`` lane; all ones, a NaN, where that lane is inactive (undefined in PTX)."""
+    if source.ndim == 1 and active.all():
+        return value[:, source]
     source = np.broadcast_to(source, value.shape)
     taken = np.take_along_axis(value, source, axis=1)
-    if active.all():
-        return taken
     undefined = ~np.take_along_axis(active, source, axis=1)
     poison = np.full(1, 0xFF, np.uint8).repeat(value.dtype.itemsize).view(value.dtype)[0]
     return np.where(undefined, poison, taken)
@@ -85,6 +73,9 @@ def reduce(
     """``redux``: add, min, max, and, or, xor over the active members; f32 min and max with ``.abs`` and ``.NaN``."""
     combine, identity = _reduction(operation, value.dtype, propagate_nan)
     operands = np.abs(value) if absolute else value
+    if np.ndim(members) == 0:
+        inside = active & ((members >> _LANE) & np.uint32(1) != 0)
+        return np.broadcast_to(_folded(combine, np.where(inside, operands, identity)), value.shape)
     masks = np.broadcast_to(members, value.shape)
     result = np.empty_like(value)
     for mask in np.unique(masks[active]):
@@ -104,6 +95,31 @@ def elect(members: Lanes, active: Lanes) -> tuple[Lanes, Lanes]:
 def active_mask(active: Lanes) -> Lanes:
     """``activemask``: the active lanes as a uint32 mask, in every lane."""
     return np.broadcast_to(_bits(active), active.shape)
+
+
+@lru_cache(maxsize=1024)
+def _uniform_source(mode: str, operand: int, control: int) -> tuple[Lanes, Lanes]:
+    """One row of 32 sources for operands that are the same in every lane; their number is small."""
+    return _sources(mode, np.uint32(operand), np.uint32(control))
+
+
+def _sources(mode: str, operand: Lanes, control: Lanes) -> tuple[Lanes, Lanes]:
+    step, clamp = operand & _FIVE_BITS, control & _FIVE_BITS
+    segment = (control >> np.uint32(8)) & _FIVE_BITS
+    first = _LANE & segment
+    last = (first | (clamp & ~segment)).astype(np.int32)
+    lane = _LANE.astype(np.int32)
+    if mode == "up":
+        source = lane - step.astype(np.int32)
+        in_range = source >= last
+    else:
+        source = {
+            "down": lambda: lane + step.astype(np.int32),
+            "bfly": lambda: (_LANE ^ step).astype(np.int32),
+            "idx": lambda: (first | (step & ~segment)).astype(np.int32),
+        }[mode]()
+        in_range = source <= last
+    return np.where(in_range, source, lane), in_range
 
 
 def _bits(flags: Lanes) -> Lanes:

@@ -1,0 +1,99 @@
+"""Running one graph once on a handle's device, with its data in the tensors' own strides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn import dtypes
+from lowdnn.backend.handle import Handle
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.memory import from_memory, to_memory
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Plan
+from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.event import Event
+from lowdnn.runtime.stream import Stream
+from lowdnn.runtime.workspace import Workspace
+
+Arrays = Mapping[int, NDArray[Any]]
+
+#: What outputs hold before a run, so that an element that nobody writes shows.
+POISON_BYTE = 0xCD
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outputs by uid (storage arrays in logical dims), and the device's and the host's microseconds for one execute."""
+
+    outputs: dict[int, NDArray[Any]]
+    device_us: float
+    host_us: float
+
+
+def run_graph(handle: Handle, graph: OperationGraph, plan: Plan, inputs: Arrays, repeats: int = 1) -> Outcome:
+    """Executes ``plan`` on ``inputs`` (storage arrays in logical dims) and copies the outputs back.
+
+    With ``repeats`` > 1 the times are the medians of further executes on the same data; outputs are those of the first.
+    """
+    loaded = handle.load(plan)
+    context = handle.runtime.context
+    with ExitStack() as stack:
+        addresses: dict[int, int] = {}
+        buffers: dict[int, DeviceBuffer] = {}
+        keep_alive: list[NDArray[Any]] = []
+        for planned in plan.tensors:
+            tensor = graph.tensors[planned.uid]
+            memory = _initial_memory(tensor, inputs.get(tensor.uid))
+            if tensor.is_by_value:
+                keep_alive.append(memory)
+                addresses[tensor.uid] = memory.ctypes.data
+                continue
+            buffer = DeviceBuffer.allocate(context, memory.nbytes, label=tensor.label)
+            buffers[tensor.uid] = stack.enter_context(buffer)
+            buffer.copy_from_host(memory)
+            addresses[tensor.uid] = buffer.address
+        workspace = stack.enter_context(Workspace(context, plan.workspace_bytes))
+        stream = stack.enter_context(Stream.create(context))
+
+        def execute() -> None:
+            loaded.execute(addresses, workspace.address, stream.handle)
+
+        execute()
+        stream.synchronize()
+        outputs = {tensor.uid: _read(buffers[tensor.uid], tensor) for tensor in graph.outputs}
+        device_us, host_us = _times(handle, stream, execute, repeats)
+    return Outcome(outputs, device_us, host_us)
+
+
+def _initial_memory(tensor: Tensor, values: NDArray[Any] | None) -> NDArray[Any]:
+    """The tensor's memory before the run; what has no value is poisoned, gaps between elements too."""
+    count = tensor.span_bytes // tensor.element_bytes
+    storage = np.dtype(np.uint8) if values is None else values.dtype
+    poison = np.full(count * tensor.element_bytes, POISON_BYTE, np.uint8)
+    return poison if values is None else to_memory(values, tensor, poison.view(storage))
+
+
+def _read(buffer: DeviceBuffer, tensor: Tensor) -> NDArray[Any]:
+    return from_memory(buffer.to_host().view(dtypes.info(tensor.data_type).storage), tensor)
+
+
+def _times(handle: Handle, stream: Stream, execute: Callable[[], None], repeats: int) -> tuple[float, float]:
+    context = handle.runtime.context
+    device, host = [], []
+    with Event.create(context) as start, Event.create(context) as end:
+        for _ in range(repeats):
+            start.record(stream)
+            before = time.perf_counter()
+            execute()
+            host.append((time.perf_counter() - before) * 1e6)
+            end.record(stream)
+            end.synchronize()
+            device.append(end.elapsed_ms(start) * 1e3)
+    return float(np.median(device)), float(np.median(host))

@@ -1,0 +1,149 @@
+"""``lowdnn info``: what is installed, which devices there are, what is missing and what to do about it.
+
+Every probe is guarded: the report comes even where the installation is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lowdnn import __version__
+from lowdnn.config import Config
+from lowdnn.driver.base import DeviceAttribute, Driver
+from lowdnn.engines.registry import engines
+from lowdnn.runtime.module_store import ModuleStore
+from lowdnn.status import LowdnnError
+
+_PACKAGES = ("cuda-bindings", "cuda-core", "numpy", "nvidia-cuda-nvrtc", "ml_dtypes", "torch")
+_ADVICE = {
+    "cuda": "no GPU is needed: the emulated device runs everything; for one, install NVIDIA driver 580 or newer",
+    "nvrtc": "pip install 'nvidia-cuda-nvrtc==13.0.*'; without it only precompiled kernels run",
+    "cache": "set LOWDNN_CACHE_DIR to a directory of your own; without it each process compiles anew",
+    "ptx": "reinstall lowdnn; without precompiled PTX every kernel is compiled at first use",
+}
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Prints the report; always 0."""
+    report = collect()
+    print(json.dumps(report, indent=1) if arguments.json else _as_text(report))
+    return 0
+
+
+def collect() -> dict[str, Any]:
+    """The report as JSON-ready values; ``missing`` maps what failed to the reason and the advice."""
+    missing: dict[str, dict[str, str]] = {}
+
+    def probe(name: str, find: Callable[[], Any]) -> Any:
+        try:
+            return find()
+        except (LowdnnError, ImportError, OSError, ValueError) as error:
+            missing[name] = {"reason": str(error), "advice": _ADVICE[name]}
+            return None
+
+    return {
+        "lowdnn": {"version": __version__, "path": str(Path(__file__).resolve().parent.parent)},
+        "python": {"version": platform.python_version(), "executable": sys.executable, "platform": platform.platform()},
+        "packages": {name: _installed(name) for name in _PACKAGES},
+        "nvrtc": probe("nvrtc", _nvrtc),
+        "cuda": probe("cuda", _cuda_devices),
+        "emulated": _device(_emulated(), 0),
+        "engines": [f"{engine.index} {engine.name}" for engine in engines()],
+        "ptx": probe("ptx", _precompiled),
+        "cache": probe("cache", _cache),
+        "config": {key: str(value) for key, value in vars(Config.from_environment()).items()},
+        "missing": missing,
+    }
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _nvrtc() -> dict[str, str]:
+    from lowdnn.driver import nvrtc
+
+    return {"version": ".".join(map(str, nvrtc.version()))}
+
+
+def _cuda_devices() -> dict[str, Any]:
+    from lowdnn.driver import open_driver
+
+    driver = open_driver("cuda")
+    devices = [_device(driver, ordinal) for ordinal in range(driver.device_count())]
+    return {"driver_version": driver.driver_version(), "devices": devices}
+
+
+def _emulated() -> Driver:
+    from lowdnn.driver import open_driver
+
+    config = Config.from_environment()
+    return open_driver("emulated", arch=config.emulated_arch, policy=config.emulated_policy)
+
+
+def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
+    def attribute(which: DeviceAttribute) -> int:
+        return driver.device_attribute(ordinal, which)
+
+    major, minor = (
+        attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR),
+        attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR),
+    )
+    return {
+        "name": driver.device_name(ordinal),
+        "compute_capability": f"{major}.{minor}",
+        "multiprocessors": attribute(DeviceAttribute.MULTIPROCESSOR_COUNT),
+        "memory_bytes": driver.device_total_memory_bytes(ordinal),
+    }
+
+
+def _precompiled() -> dict[str, int]:
+    store = ModuleStore.installed()
+    if not store.kernels:
+        raise LowdnnError("ptx/MANIFEST.json: expected precompiled kernels, got none")
+    return {"kernels": len(store.kernels)}
+
+
+def _cache() -> dict[str, Any]:
+    config = Config.from_environment()
+    if not config.disk_cache or config.cache_dir is None:
+        raise LowdnnError("cache: expected a directory, got none (switched off, or no home directory)")
+    files = [file for file in config.cache_dir.rglob("*") if file.is_file()] if config.cache_dir.is_dir() else []
+    return {"directory": str(config.cache_dir), "files": len(files), "bytes": sum(f.stat().st_size for f in files)}
+
+
+def _as_text(report: dict[str, Any]) -> str:
+    lines = []
+    for section, content in report.items():
+        if section == "missing":
+            continue
+        lines.append(f"{section}")
+        lines += _indented(content if content is not None else "missing", 1)
+    for name, found in report["missing"].items():
+        lines += [f"missing: {name}", f"  {found['reason']}", f"  -> {found['advice']}"]
+    return "\n".join(lines)
+
+
+def _indented(content: Any, depth: int) -> list[str]:
+    pad = "  " * depth
+    if isinstance(content, dict):
+        lines = []
+        for key, value in content.items():
+            if isinstance(value, (dict, list)):
+                lines += [f"{pad}{key}", *_indented(value, depth + 1)]
+            else:
+                lines.append(f"{pad}{key:20s} {value if value is not None else 'not installed'}")
+        return lines
+    if isinstance(content, list):
+        return [line for value in content for line in _indented(value, depth)]
+    return [f"{pad}{content}"]

@@ -1,0 +1,64 @@
+"""The ``lowdnn`` command: ``info``, ``run``, ``demo``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from lowdnn import __version__
+from lowdnn.status import LowdnnError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parses ``argv`` (default: the command line) and runs one command. Returns the exit code: 2 for bad input."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return _COMMANDS[arguments.command](arguments)
+    except LowdnnError as error:
+        print(f"lowdnn: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lowdnn", description="Deep-learning primitives for NVIDIA GPUs.")
+    parser.add_argument("--version", action="version", version=f"lowdnn {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    info = commands.add_parser("info", help="versions, devices, caches, and what is missing")
+    info.add_argument("--json", action="store_true", help="one JSON object")
+    run = commands.add_parser("run", help="run text cases on a device and check them")
+    _add_run_arguments(run)
+    demo = commands.add_parser("demo", help="a fused convolution on handwritten digits, end to end")
+    demo.add_argument("--device", choices=("auto", "cuda", "emulated"), help="where to run (default: LOWDNN_DEVICE)")
+    return parser
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    from lowdnn.cli.run import add_arguments
+
+    add_arguments(parser)
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.info import info
+
+    return info(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.run import run
+
+    return run(arguments)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.demo import demo
+
+    return demo(arguments)
+
+
+_COMMANDS = {"info": _info, "run": _run, "demo": _demo}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Asynchronous copies to shared memory (``cp.async``). PTX ISA manual, "Non-bulk copy".
+
+The bytes land at the wait (``late``), so that a missing wait reads bytes that nothing has written; or at once (``early``), which shows a stage that is
+overwritten while it is still read. Bounds and alignment are checked at issue. Groups are counted per lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .access import unwritten_fault
+from .address import Address, check, resolve
+from .faults import FaultKind, LaneFault
+from .memory import WRITTEN, Array, Bytes
+
+if TYPE_CHECKING:
+    from .batch import Group
+
+_WORDS = {4: "u4", 8: "u8", 16: "w16"}
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """Copies under way of the lanes ``lanes``; ``stage`` numbers their group, ``target`` counts words of
+    ``size`` bytes, ``source`` bytes. ``kept`` is how many bytes come from the source."""
+
+    lanes: Array
+    stage: Array
+    target: Array
+    source: Array
+    kept: Array | None
+    size: int
+
+
+class AsyncCopies:
+    """All copies under way in a batch."""
+
+    def __init__(self, lane_count: int, shared: Bytes, arena: Bytes, early: bool) -> None:
+        self._committed = np.zeros(lane_count, dtype=np.int32)
+        self._shared = shared
+        self._arena = arena
+        self._early = early
+        self._under_way: list[_Copy] = []
+
+    def issue(
+        self, group: Group, to: Address, to_offset: int, of: Address, of_offset: int, size: int, kept: Any | None
+    ) -> None:
+        """``size`` bytes for each lane; beyond ``kept`` bytes the target is filled with zeros."""
+        shift = size.bit_length() - 1
+        space, origin = resolve(group, "shared", to, to_offset)
+        check(group, space, origin, to, to_offset, size, write=True)
+        target = np.broadcast_to(to.places(group, space, origin, to_offset, shift), group.count)
+        limits = self._limits(group, size, kept)
+        source = self._source(group, of, of_offset, size, limits)
+        copy = _Copy(group.lanes, group.pick(self._committed).copy(), target, source, limits, size)
+        group.batch.stores += 1
+        if self._early:
+            self._land(copy)
+            return
+        self._under_way.append(copy)
+        self._shared.shadows[size][target] = self._shared.shadows[size].dtype.type(0)
+
+    def commit(self, group: Group) -> None:
+        """``cp.async.commit_group``."""
+        self._committed[slice(None) if group.index is None else group.index] += 1
+
+    def wait(self, group: Group, pending: int) -> None:
+        """``cp.async.wait_group``: all but the last ``pending`` groups of each lane land. -1: uncommitted copies too."""
+        limit = np.full(self._committed.size, -1, dtype=np.int32)
+        index = slice(None) if group.index is None else group.index
+        limit[index] = self._committed[index] - pending
+        left = []
+        for copy in self._under_way:
+            due = copy.stage < limit[copy.lanes]
+            if due.all():
+                self._land(copy)
+                continue
+            if due.any():
+                self._land(_part(copy, due))
+                copy = _part(copy, ~due)
+            left.append(copy)
+        self._under_way = left
+
+    def _limits(self, group: Group, size: int, kept: Any | None) -> Array | None:
+        """Bytes that each lane keeps; None where all keep all."""
+        if kept is None or (np.atleast_1d(kept) == size).all():
+            return None
+        wrong = np.atleast_1d(kept > size)
+        if wrong.any():
+            raise LaneFault(FaultKind.OUT_OF_BOUNDS, f"src-size is above cp-size {size}", int(np.argmax(wrong)))
+        return np.broadcast_to(kept, group.count)
+
+    def _source(self, group: Group, of: Address, offset: int, size: int, limits: Array | None) -> Array:
+        """Byte number of each lane's source in the arena; lanes that keep nothing do not touch theirs."""
+        if limits is None:
+            return np.broadcast_to(self._checked(group, of, offset, size, size), group.count)
+        source = np.zeros(group.count, dtype=np.int64)
+        for length in np.unique(limits):
+            mask = limits == length
+            if length:
+                source[mask] = self._checked(group.subset(mask), of.subset(mask), offset, size, int(length))
+        return source
+
+    def _checked(self, group: Group, of: Address, offset: int, size: int, length: int) -> Any:
+        """Aligned to ``size``, with ``length`` bytes inside one allocation and written."""
+        space, origin = resolve(group, "generic", of, offset)
+        if space != "global":
+            raise LaneFault(FaultKind.OUT_OF_BOUNDS, "the source of cp.async is not in global memory", 0, of.lane(0, offset))
+        _, unwritten = check(group, space, origin, of, offset, 1)
+        check(group, space, origin, of, offset + length - 1, 1)
+        index = of.places(group, space, origin, offset, 0)
+        wrong = np.atleast_1d(index & (size - 1)) != 0
+        if wrong.any():
+            position = int(np.argmax(wrong))
+            where = of.lane(position, offset)
+            raise LaneFault(FaultKind.MISALIGNED, f"cp.async source {where:#x}: not {size}-byte aligned", position, where)
+        if unwritten and group.batch.checks:
+            good = (self._arena.shadow[np.atleast_1d(index)[:, None] + np.arange(length)] == 1).all(axis=1)
+            if not good.all():
+                position = int(np.argmin(good))
+                raise unwritten_fault(self._arena, of.lane(position, offset), length, position)
+        return index
+
+    def _land(self, copy: _Copy) -> None:
+        size = copy.size
+        word = _WORDS[size]
+        if copy.kept is None:
+            data = self._arena.views[word][copy.source >> (size.bit_length() - 1)]
+        else:
+            inside = np.arange(size) < copy.kept[:, None]
+            places = np.where(inside, copy.source[:, None] + np.arange(size), 0)
+            data = np.where(inside, self._arena.data[places], np.uint8(0)).view(self._shared.views[word].dtype)[:, 0]
+        self._shared.views[word][copy.target] = data
+        self._shared.shadows[size][copy.target] = WRITTEN[size]
+
+
+def _part(copy: _Copy, mask: Array) -> _Copy:
+    kept = None if copy.kept is None else copy.kept[mask]
+    return _Copy(copy.lanes[mask], copy.stage[mask], copy.target[mask], copy.source[mask], kept, copy.size)
+

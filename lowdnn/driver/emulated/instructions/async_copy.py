@@ -1,0 +1,57 @@
+"""cp.async and its groups. PTX ISA manual, "cp.async", "cp.async.commit_group", "cp.async.wait_group"."""
+
+from __future__ import annotations
+
+from ..generator import Emitter
+from ..ir import Imm, Instruction
+from .core import Effect, Row
+from .memory import address_of, drop_hints
+
+_COPIES = "G.batch.copies"
+
+
+def _cp(e: Emitter, instruction: Instruction) -> None:
+    m = e.modifiers()
+    m.need("async")
+    form = m.choice("commit_group", "wait_group", "wait_all")
+    if form:
+        m.done()
+        _group(e, instruction, form)
+        return
+    m.need("ca", "cg")
+    m.need("shared", "shared::cta")
+    m.need("global")
+    hint = drop_hints(m)
+    m.done()
+    operands = list(instruction.operands)
+    if hint:
+        operands.pop()
+    target, source, size = operands[:3]
+    if not isinstance(size, Imm) or size.value not in (4, 8, 16):
+        raise e.refuse("cp-size must be 4, 8 or 16")
+    to, to_offset = address_of(e, target)
+    of, of_offset = address_of(e, source)
+    kept = "None"
+    if len(operands) > 3:
+        if e.register_kind(operands[3]) == "pred":
+            ignored = e.use(operands[3], "p")
+            kept = f"where({ignored},{e.constant(0, 'u4')},{e.constant(size.value, 'u4')})[()]"
+        else:
+            kept = e.use(operands[3], "u4")
+    e.do(f"{_COPIES}.issue(G,{to},{to_offset},{of},{of_offset},{size.value},{kept})")
+
+
+def _group(e: Emitter, instruction: Instruction, form: str) -> None:
+    if form == "commit_group":
+        e.do(f"{_COPIES}.commit(G)")
+        return
+    pending = -1
+    if form == "wait_group":
+        operand = instruction.operands[0]
+        if not isinstance(operand, Imm):
+            raise e.refuse("the number of groups must be a number")
+        pending = operand.value
+    e.do(f"{_COPIES}.wait(G,{pending})")
+
+
+TABLE: dict[str, Row] = {"cp": Row(_cp, Effect.ACTION, destinations=0)}

@@ -1,0 +1,90 @@
+// conv_implicit_gemm_mma: y[n, k, o] = epilogue(sum over c, r of x[n, c, o * stride + r * dilation - padding] * w[k, c, r])
+// as a matrix product with mma.sync, for sm_80 and newer.
+//
+// Layouts: x channels-last with any other strides; w [filters][taps][channels], packed; both with channels padded to
+// ALIGNMENT bytes (x in place, or repacked by channels_last_pack.cu). Product: pixels (n, o) by filters, or, where
+// PIXELS_ARE_COLUMNS (y contiguous along its last spatial axis), filters by pixels; k = (taps, channels).
+// Block: blockIdx.x = ((split * groups) + group) * tiles + tile in grouped order; it computes one TILE_M x TILE_N tile
+// over `split_tiles` k tiles.
+// Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
+// Launch: WARPS_M * WARPS_N * 32 threads; dynamic shared memory max(STAGES * stage, staging) bytes.
+// SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and split_k_reduce.cu applies the epilogue.
+
+#include "include/epilogue_tile.cuh"
+#include "include/output_map.cuh"
+#include "include/pixel_operand.cuh"
+#include "include/raster.cuh"
+#include "include/strided_operand.cuh"
+#if !SPLIT_K
+#include "generated.cuh"
+#endif
+
+typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, true, true> Product;
+typedef EpilogueTile<Product> Epilogue;
+typedef OutputMap<OUTPUT_RANK, ROW_AXES, COLUMN_AXES> Map;
+template <class Tile> using Pixels = PixelOperand<TYPE, Tile, ALIGNMENT, Product::THREADS, SPATIAL, TAP_MASK>;
+template <class Tile> using Filters = StridedOperand<TYPE, Tile, ALIGNMENT, Product::THREADS>;
+
+struct Params {
+  const TYPE* x;
+  const TYPE* w;
+  Product::Accumulator* workspace;  // [splits][rows][workspace_pitch], rows and columns of all groups
+  i64 workspace_pitch, slice_stride;
+  PixelGeometry<SPATIAL> pixels;
+  i32 filters, group_filters, group_channels;  // channels in elements of x, padding included
+  i32 depth;                                   // of the product: taps * group_channels
+  i32 groups, tile_rows, tile_columns, split_tiles;
+  Map map;
+#if !SPLIT_K
+  Functor::Args epilogue;
+#endif
+};
+
+extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) u8 shared[];
+  constexpr int UNIT = ALIGNMENT / int(sizeof(TYPE));
+
+  // Which tile of which group, and which part of K.
+  const u32 tiles = p.tile_rows * p.tile_columns;
+  const u32 slab = blockIdx.x / tiles;
+  const u32 split = slab / p.groups, group = slab % p.groups;
+  const TileIndex tile = grouped_tile<8>(blockIdx.x % tiles, p.tile_rows, p.tile_columns);
+  const u32 row = tile.row * TILE_M, column = tile.column * TILE_N;
+  const u32 pixel = PIXELS_ARE_COLUMNS ? column : row, filter = PIXELS_ARE_COLUMNS ? row : column;
+  const i32 first_k = split * p.split_tiles * TILE_K;
+  const i32 end_k = min(p.depth, first_k + p.split_tiles * TILE_K);
+  const i32 k_tiles = (end_k - first_k + TILE_K - 1) / TILE_K;
+
+  // The product.
+  const TYPE* x = p.x + i64(group) * p.group_channels;
+  const TYPE* w = p.w + i64(group * p.group_filters + filter) * p.depth + first_k;
+  const i32 filters = p.group_filters - filter;
+  Product product;
+#if PIXELS_ARE_COLUMNS
+  Filters<Product::TileA> load_a(w, p.depth, filters, end_k - first_k);
+  Pixels<Product::TileB> load_b(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT);
+#else
+  Pixels<Product::TileA> load_a(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT);
+  Filters<Product::TileB> load_b(w, p.depth, filters, end_k - first_k);
+#endif
+  product.run(load_a, load_b, shared_address(shared), k_tiles);
+
+  // The epilogue.
+  const u32 first_filter = group * p.group_filters, end_filter = first_filter + p.group_filters;
+#if PIXELS_ARE_COLUMNS
+  const TilePlace place = {first_filter + row, column, end_filter, u32(p.pixels.rows)};
+#else
+  const TilePlace place = {row, first_filter + column, u32(p.pixels.rows), end_filter};
+#endif
+#if SPLIT_K
+  Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
+#else
+  Epilogue::run<VECTOR>(product, shared, place,
+                        [&](u32 at_row, u32 at_column, i32 valid, const Product::Accumulator(&values)[VECTOR]) {
+                          i64 at[OUTPUT_RANK] = {};
+                          const i64 along = p.map.locate(at_row, at_column, at);
+                          const Functor::Cursor cursor = Functor::cursor(p.epilogue, at);
+                          Functor::apply<VECTOR>(p.epilogue, cursor, along, valid, values);
+                        });
+#endif
+}

@@ -1,0 +1,163 @@
+"""The plan of ``conv_depthwise.cu``: convolutions in which every output channel has one input channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines import simt
+from lowdnn.engines.conv.direct_geometry import DirectGeometry
+from lowdnn.engines.simt import ceil_div
+from lowdnn.enums import DataType
+from lowdnn.plan import KernelRef, Launch, Struct
+
+#: Values of BLOCK_SIZE.
+BLOCK_SIZES = (64, 128, 256)
+
+_STRIP = 4
+_MAX_LANES = 32
+_MAX_REPEATS = 16
+_SHARED_BYTES = 48 << 10
+
+#: The longest filter row, and the largest stride, that are unrolled over a window of registers.
+_MAX_UNROLLED_TAPS = 7
+_MAX_UNROLLED_STEP = 2
+
+
+@dataclass(frozen=True)
+class Params:
+    """The macros of ``conv_depthwise.cu``, described there."""
+
+    X_TYPE: str
+    W_TYPE: str
+    SPATIAL: int
+    CHANNELS: int
+    STRIP: int
+    LANES: int
+    THREADS: int
+    TAPS: int
+    STEP: int
+    X_WIDTH: int
+
+
+def takes(geometry: DirectGeometry) -> bool:
+    """One input channel in each of several groups, and a filter whose weights fit shared memory."""
+    is_depthwise = geometry.group_channels == 1 and geometry.operation.groups > 1
+    return is_depthwise and _weight_bytes(geometry, lanes=1) <= _SHARED_BYTES
+
+
+def strip_count(geometry: DirectGeometry) -> int:
+    """Strips of the whole tensor."""
+    *outer, last = geometry.outputs
+    return geometry.images * prod(outer) * ceil_div(last, _STRIP)
+
+
+def kernel(geometry: DirectGeometry, threads: int, functor: Functor) -> KernelRef:
+    params = _params(geometry, threads)
+    unrolled = f"t{params.TAPS}s{params.STEP}"
+    size = f"{params.CHANNELS}x{params.STRIP}_l{params.LANES}_b{threads}_{unrolled}_x{params.X_WIDTH}"
+    return KernelRef(
+        name=f"conv_depthwise_{params.SPATIAL}d_{geometry.types}_{size}_sm80_{functor.digest}",
+        source="conv/conv_depthwise.cu",
+        target="sm_80",
+        parameters=tuple((field.name, getattr(params, field.name)) for field in fields(params)),
+        generated=functor.text,
+    )
+
+
+def launch(geometry: DirectGeometry, arch: ArchSpec, threads: int, functor: Functor) -> Launch:
+    channels, lanes = _channels(geometry), _lanes(geometry, threads)
+    channel_blocks = ceil_div(geometry.filters, channels * lanes)
+    sets = ceil_div(strip_count(geometry), threads // lanes)
+    repeats = max(1, min(_MAX_REPEATS, sets * channel_blocks // (arch.sm_count * _MAX_REPEATS)))
+    blocks = ceil_div(sets, repeats) * channel_blocks
+    w_strides = geometry.w_strides
+    counts = (
+        geometry.filters,
+        geometry.group_filters,
+        geometry.tap_count,
+        strip_count(geometry),
+        ceil_div(geometry.outputs[-1], _STRIP),
+        channel_blocks,
+        repeats,
+    )
+    arguments = Struct(
+        (
+            *geometry.pointers(),
+            *simt.strides(geometry.operation.x.strides),
+            *simt.strides((w_strides[0], *w_strides[2:])),
+            *geometry.extents(),
+            *simt.extents(counts),
+            functor.arguments,
+        )
+    )
+    products = strip_count(geometry) * _STRIP * channel_blocks * channels * lanes * geometry.tap_count
+    return Launch(
+        kernel=0,
+        grid=(blocks, 1, 1),
+        block=(threads, 1, 1),
+        arguments=(arguments,),
+        shared_bytes=_weight_bytes(geometry, lanes),
+        work=geometry.work(products),
+    )
+
+
+def _params(geometry: DirectGeometry, threads: int) -> Params:
+    taps, step = geometry.taps[-1], geometry.operation.convolution.strides[-1]
+    dense = geometry.operation.convolution.dilations[-1] == 1 or taps == 1
+    unrolls = dense and taps <= _MAX_UNROLLED_TAPS and step <= _MAX_UNROLLED_STEP
+    return Params(
+        X_TYPE=dtypes.info(geometry.operation.x.data_type).c_type,
+        W_TYPE=dtypes.info(geometry.operation.w.data_type).c_type,
+        SPATIAL=geometry.spatial,
+        CHANNELS=_channels(geometry),
+        STRIP=_STRIP,
+        LANES=_lanes(geometry, threads),
+        THREADS=threads,
+        TAPS=taps if unrolls else 0,
+        STEP=step if unrolls else 0,
+        X_WIDTH=_x_width(geometry),
+    )
+
+
+def _channels(geometry: DirectGeometry) -> int:
+    """Channels of one thread: 16 bytes of accumulators where channels lie side by side."""
+    if not geometry.is_channels_last:
+        return 1
+    return 2 if geometry.accumulator is DataType.DOUBLE else 4
+
+
+def _lanes(geometry: DirectGeometry, threads: int) -> int:
+    """Channel groups side by side in a block: a power of two."""
+    wanted = _power_of_two(ceil_div(geometry.filters, _channels(geometry)))
+    if not geometry.is_channels_last:
+        wanted = min(wanted, threads // min(threads, _power_of_two(strip_count(geometry))))
+    lanes = min(wanted, _MAX_LANES)
+    while _weight_bytes(geometry, lanes) > _SHARED_BYTES:
+        lanes //= 2
+    return lanes
+
+
+def _x_width(geometry: DirectGeometry) -> int:
+    """Channels of x that one access reads: the most that alignment and strides allow."""
+    x = geometry.operation.x
+    if x.strides[1] != 1 or geometry.group_filters != 1:
+        return 1
+    steps = [stride for axis, stride in enumerate(x.strides) if axis != 1 and x.dims[axis] != 1]
+    width = _channels(geometry)
+    while any(step % width for step in steps) or x.alignment_bytes % (width * x.element_bytes):
+        width //= 2
+    return width
+
+
+def _weight_bytes(geometry: DirectGeometry, lanes: int) -> int:
+    element_bytes = dtypes.info(geometry.accumulator).size_bytes
+    return geometry.tap_count * lanes * _channels(geometry) * element_bytes
+
+
+def _power_of_two(value: int) -> int:
+    """The least power of two that is not smaller."""
+    return 1 << max(value - 1, 0).bit_length()

@@ -1,0 +1,19 @@
+// Division of indices by run-time constants.
+
+#pragma once
+
+#include "include/numeric.cuh"
+
+// n / divisor for n < 2^31 by one multiplication: (umulhi(n, multiplier) + n) >> shift, with shift = ceil(log2 divisor)
+// and multiplier = floor(2^32 * (2^shift - divisor) / divisor) + 1. Source: Granlund and Montgomery, "Division by
+// invariant integers using multiplication", PLDI 1994.
+struct Divider {
+  u32 divisor;
+  u32 multiplier;
+  u32 shift;
+
+  __device__ __forceinline__ u32 divide(u32 n) const { return (__umulhi(n, multiplier) + n) >> shift; }
+
+  // Any n: the hardware has no 64-bit division, so this is a subroutine.
+  __device__ __forceinline__ i64 divide(i64 n) const { return n / i64(divisor); }
+};

@@ -1,0 +1,85 @@
+// matmul_mma: c[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n]) with mma.sync, for sm_80 and newer.
+//
+// Layouts: A_K_MAJOR: a's k is contiguous, otherwise its m; B_K_MAJOR: b's k is contiguous, otherwise its n; the other
+// dimension has any stride. Rows and columns of the product are the output's axes ROW_AXES and COLUMN_AXES (see
+// output_map.cuh): the engine swaps a and b where the output is contiguous along m, so that columns are always the
+// contiguous axis here.
+// Block: blockIdx.x = ((split * batches) + batch) * tiles + tile in grouped order; it computes one TILE_M x TILE_N tile
+// over `split_tiles` k tiles.
+// Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
+// Launch: WARPS_M * WARPS_N * 32 threads; dynamic shared memory max(STAGES * stage, staging) bytes.
+// SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and split_k_reduce.cu applies the epilogue.
+
+#include "include/epilogue_tile.cuh"
+#include "include/output_map.cuh"
+#include "include/raster.cuh"
+#include "include/strided_operand.cuh"
+#if !SPLIT_K
+#include "generated.cuh"
+#endif
+
+typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, A_K_MAJOR, B_K_MAJOR> Product;
+typedef EpilogueTile<Product> Epilogue;
+typedef OutputMap<OUTPUT_RANK, ROW_AXES, COLUMN_AXES> Map;
+
+struct Params {
+  const TYPE* a;
+  const TYPE* b;
+  Product::Accumulator* workspace;  // [splits][batches * m][workspace_pitch]
+  i64 a_stride, b_stride;           // of the dimension that is not contiguous
+  i64 a_axis_stride[OUTPUT_RANK], b_axis_stride[OUTPUT_RANK];  // by the output's axis: 0 except for batch axes
+  i64 workspace_pitch, slice_stride;
+  i32 m, n, k;
+  i32 batches, tile_rows, tile_columns, split_tiles;
+  Map map;
+#if !SPLIT_K
+  Functor::Args epilogue;
+#endif
+};
+
+extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) u8 shared[];
+
+  // Which tile of which batch, and which part of K.
+  const u32 tiles = p.tile_rows * p.tile_columns;
+  const u32 slab = blockIdx.x / tiles;
+  const u32 split = slab / p.batches, batch = slab % p.batches;
+  const TileIndex tile = grouped_tile<8>(blockIdx.x % tiles, p.tile_rows, p.tile_columns);
+  const u32 row = tile.row * TILE_M, column = tile.column * TILE_N;
+  const i32 first_k = split * p.split_tiles * TILE_K;
+  const i32 depth = min(p.k - first_k, p.split_tiles * TILE_K);
+
+  // Where the operands of the batch begin.
+  i64 coordinate[OUTPUT_RANK] = {};
+  p.map.locate_row(batch * p.m, coordinate);
+  const TYPE* a = p.a;
+  const TYPE* b = p.b;
+#pragma unroll
+  for (int axis = 0; axis < OUTPUT_RANK; ++axis) {
+    a += coordinate[axis] * p.a_axis_stride[axis];
+    b += coordinate[axis] * p.b_axis_stride[axis];
+  }
+  a += A_K_MAJOR ? row * p.a_stride + first_k : first_k * p.a_stride + row;
+  b += B_K_MAJOR ? column * p.b_stride + first_k : first_k * p.b_stride + column;
+
+  // The product.
+  StridedOperand<TYPE, Product::TileA, A_ALIGNMENT, Product::THREADS> load_a(a, p.a_stride, p.m - row, depth);
+  StridedOperand<TYPE, Product::TileB, B_ALIGNMENT, Product::THREADS> load_b(b, p.b_stride, p.n - column, depth);
+  Product product;
+  product.run(load_a, load_b, shared_address(shared), (depth + TILE_K - 1) / TILE_K);
+
+  // The epilogue.
+  const u32 first_row = batch * p.m;
+  const TilePlace place = {first_row + row, column, first_row + p.m, u32(p.n)};
+#if SPLIT_K
+  Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
+#else
+  Epilogue::run<VECTOR>(product, shared, place,
+                        [&](u32 at_row, u32 at_column, i32 valid, const Product::Accumulator(&values)[VECTOR]) {
+                          i64 at[OUTPUT_RANK] = {};
+                          const i64 along = p.map.locate(at_row, at_column, at);
+                          const Functor::Cursor cursor = Functor::cursor(p.epilogue, at);
+                          Functor::apply<VECTOR>(p.epilogue, cursor, along, valid, values);
+                        });
+#endif
+}

@@ -1,0 +1,72 @@
+// Pointwise operations over one index space: every element of the outputs from the elements at the same coordinate of
+// the inputs. The arithmetic is the generated functor.
+//
+// The space has RANK axes. Along VECTOR_AXIS it is cut into groups of VECTOR neighbouring elements, which the functor
+// handles at once (16-byte accesses where the layouts allow). Groups are numbered with the last axis fastest: group g
+// has the coordinates that g's mixed-radix digits give, `axes` being the radices.
+//
+// Block b computes the groups b * THREADS * UNROLL and up; thread t of it the groups t, t + THREADS, ...: neighbouring
+// threads take neighbouring groups, and each has UNROLL of them in flight. No shared memory.
+//
+// Launch: grid (ceil(groups / (THREADS * UNROLL)), 1, 1), block (THREADS, 1, 1).
+// Macros: KERNEL_NAME, THREADS, UNROLL, VECTOR, VECTOR_AXIS, INDEX (u32 up to 2^31 groups, otherwise i64).
+
+#include "generated.cuh"
+#include "include/division.cuh"
+
+struct Params {
+  i64 groups;
+  i64 whole_groups;             // leading groups of which each has VECTOR elements
+  i64 extent;                   // elements along VECTOR_AXIS
+  Divider axes[Functor::RANK];  // groups along each axis; the first is not used
+  Functor::Args pointwise;
+};
+
+// Where a group lies: its row, its first element along the vector axis, how many of its elements exist.
+struct Group {
+  Functor::Cursor row;
+  i64 column;
+  int valid;
+};
+
+template <bool WHOLE> __device__ __forceinline__ Group locate(const Params& p, INDEX group) {
+  i64 coordinate[Functor::RANK];
+  INDEX rest = group;
+#pragma unroll
+  for (int axis = Functor::RANK - 1; axis > 0; --axis) {
+    const INDEX quotient = p.axes[axis].divide(rest);
+    coordinate[axis] = rest - quotient * INDEX(p.axes[axis].divisor);
+    rest = quotient;
+  }
+  coordinate[0] = rest;
+  const i64 column = coordinate[VECTOR_AXIS] * VECTOR;
+  const i64 remaining = p.extent - column;
+  return {Functor::cursor(p.pointwise, coordinate), column, WHOLE || remaining >= VECTOR ? VECTOR : int(remaining)};
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  const i64 begin = i64(blockIdx.x) * (THREADS * UNROLL);
+  const i64 first = begin + threadIdx.x;
+
+  if (begin + THREADS * UNROLL <= p.whole_groups) {
+    // All loads before the first store.
+    Group groups[UNROLL];
+    Functor::Loaded<VECTOR> in[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+      groups[u] = locate<true>(p, INDEX(first + u * THREADS));
+      Functor::load<VECTOR>(p.pointwise, groups[u].row, groups[u].column, VECTOR, in[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+      Functor::finish<VECTOR>(p.pointwise, groups[u].row, groups[u].column, VECTOR, in[u]);
+    }
+    return;
+  }
+
+#pragma unroll 1
+  for (i64 index = first; index < p.groups && index < begin + THREADS * UNROLL; index += THREADS) {
+    const Group group = locate<false>(p, INDEX(index));
+    Functor::apply<VECTOR>(p.pointwise, group.row, group.column, group.valid);
+  }
+}

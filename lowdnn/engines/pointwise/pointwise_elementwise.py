@@ -1,0 +1,242 @@
+"""Any DAG of pointwise operations over one index space in one launch (``pointwise_elementwise.cu``).
+
+Axes are ordered by the first output's strides and merged where all tensors allow, so that a packed graph of any rank is
+one long row. Elements are handled in groups along the axis in which the output is contiguous; where a large input is
+contiguous along another axis (a transposition), neighbouring threads go along that one instead, and a group is as long
+as one 32-byte sector of the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.codegen.functor import MAX_VECTOR, Functor, generate
+from lowdnn.codegen.space import IndexSpace, collapsed, space_of
+from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
+from lowdnn.engines.launch import MAX_GRID_X, bytes_touched, ceil_div, divider
+from lowdnn.engines.pointwise.samples import samples
+from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote, PointwiseMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Scalar, ScalarType, Struct, Work
+from lowdnn.status import NotSupportedError
+
+_SECTOR_BYTES = 32
+#: Both axes of a transposition have at least this extent.
+_MIN_TRANSPOSED = 16
+#: Extents of an axis of the kernel's space are divisors of 32-bit indices.
+_MAX_EXTENT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Params:
+    """Compile-time parameters of the kernel; field names are its macros."""
+
+    THREADS: int
+    UNROLL: int
+    VECTOR: int
+    VECTOR_AXIS: int
+    INDEX: str
+
+
+class PointwiseElementwise:
+    """See the module's docstring."""
+
+    name = "pointwise_elementwise"
+    index = 4
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
+    behavior_notes: tuple[BehaviorNote, ...] = (BehaviorNote.RUNTIME_COMPILATION,)
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses other operations, several index spaces, and outputs in which elements overlap."""
+        dag = _match(graph)
+        if isinstance(dag, str):
+            return Refusal(self.name, dag)
+        return self._refuse_size(_Layout.of(dag))
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        return _knobs(_Layout.of(self._dag(graph)), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        dag = self._dag(graph)
+        layout = _Layout.of(dag)
+        refused = self._refuse_size(layout)
+        if refused:
+            raise NotSupportedError(str(refused))
+        chosen = resolve_choices(self.name, _knobs(layout, arch), choices)
+        params = Params(
+            THREADS=chosen[KnobType.BLOCK_SIZE],
+            UNROLL=chosen[KnobType.MULTIPLY],
+            VECTOR=layout.vector,
+            VECTOR_AXIS=layout.vector_axis,
+            INDEX="u32" if layout.groups < 2**31 else "i64",
+        )
+        kernel = _kernel(params, layout.functor, dag.stores[0].data_type)
+        launches = (_launch(params, layout, dag),) if layout.groups else ()
+        return Plan(
+            engine=self.name,
+            engine_index=self.index,
+            graph_key=graph.key,
+            target_arch=arch.name,
+            choices=tuple(chosen.items()),
+            kernels=(kernel,) if launches else (),
+            launches=launches,
+            tensors=plan_tensors(graph),
+            numerical_notes=self.numerical_notes,
+            behavior_notes=self.behavior_notes,
+        )
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """Copies, sums and scale-bias-activation chains over packed tensors in fp32, fp16 and bf16."""
+        return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
+
+    def _dag(self, graph: OperationGraph) -> PointwiseDag:
+        dag = _match(graph)
+        if isinstance(dag, str):
+            raise NotSupportedError(f"{self.name}: {dag}")
+        return dag
+
+    def _refuse_size(self, layout: _Layout) -> Refusal | None:
+        blocks = ceil_div(layout.groups, 64)
+        if blocks > MAX_GRID_X:
+            return Refusal(self.name, f"tensor.dims: expected at most {MAX_GRID_X} blocks, got {blocks}")
+        extent = max(layout.radices[1:], default=1)
+        if extent > _MAX_EXTENT:
+            return Refusal(self.name, f"tensor.dims: expected at most {_MAX_EXTENT} groups an axis, got {extent}")
+        return None
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How the kernel walks over a DAG's elements.
+
+    space: its axes, slowest first.  vector_axis: the one that is cut into groups of ``vector`` elements.
+    """
+
+    space: IndexSpace
+    vector_axis: int
+    vector: int
+    functor: Functor
+
+    @staticmethod
+    def of(dag: PointwiseDag) -> _Layout:
+        space = _ordered(dag)
+        vector_axis, lane_axis = space.rank - 1, _lane_axis(dag, space)
+        if lane_axis != vector_axis:
+            order = tuple(a for a in range(space.rank) if a != lane_axis)
+            space, vector_axis = space.permuted((*order, lane_axis)), space.rank - 2
+        functor = generate(dag, accumulator=None, vector_axis=vector_axis, space=space)
+        vector = functor.vector
+        if vector_axis != space.rank - 1:
+            vector = min(_SECTOR_BYTES // min(t.element_bytes for t in dag.stores), MAX_VECTOR)
+        return _Layout(space, vector_axis, min(vector, _power_of_two(space.extents[vector_axis])), functor)
+
+    @property
+    def radices(self) -> tuple[int, ...]:
+        """Groups along each axis."""
+        return tuple(
+            ceil_div(extent, self.vector) if axis == self.vector_axis else extent
+            for axis, extent in enumerate(self.space.extents)
+        )
+
+    @property
+    def groups(self) -> int:
+        return prod(self.radices)
+
+    @property
+    def whole_groups(self) -> int:
+        """Leading groups of which each has ``vector`` elements."""
+        extent = self.space.extents[self.vector_axis]
+        if extent % self.vector == 0:
+            return self.groups
+        return extent // self.vector if self.space.rank == 1 else 0
+
+    def default_unroll(self, arch: ArchSpec) -> int:
+        """About 16 elements a thread in flight, fewer where that would leave multiprocessors without work."""
+        unroll = max(1, min(8, 16 // self.vector))
+        while unroll > 1 and self.groups < arch.sm_count * arch.threads_per_sm * unroll:
+            unroll //= 2
+        return unroll
+
+
+def _match(graph: OperationGraph) -> PointwiseDag | str:
+    """The graph as one DAG over the dims of its stored tensors, or why it is not one."""
+    operations = tuple(op for op in graph.operations if isinstance(op, PointwiseOperation))
+    if len(operations) != len(graph.operations):
+        other = next(type(op).__name__ for op in graph.operations if not isinstance(op, PointwiseOperation))
+        return f"operations: expected pointwise operations only, got {other}"
+    if not graph.outputs:
+        return "operations: expected at least one tensor that is not virtual among the outputs, got none"
+    dims = graph.outputs[0].dims
+    refused = refuse_index_space(operations, dims)
+    if refused:
+        return refused
+    for tensor in graph.outputs:
+        if any(extent > 1 and stride == 0 for extent, stride in zip(tensor.dims, tensor.strides, strict=True)):
+            return f"{tensor.label}.strides: expected strides > 0 for an output, got {list(tensor.strides)}"
+    return dag_of(dims, operations)
+
+
+def _ordered(dag: PointwiseDag) -> IndexSpace:
+    """The DAG's axes, those with the greatest strides in its outputs first, merged where possible."""
+    space = space_of(dag)
+    rows = tuple(space.strides[t.uid] for t in (*dag.stores, *dag.loads))
+    order = sorted(range(space.rank), key=lambda axis: tuple(-row[axis] for row in rows))
+    indexed = {op.pointwise.axis for op in dag.operations if op.mode is PointwiseMode.GEN_INDEX}
+    return collapsed(space.permuted(tuple(order)), kept=indexed)
+
+
+def _lane_axis(dag: PointwiseDag, space: IndexSpace) -> int:
+    """The axis along which neighbouring threads go: the last one, unless the largest load is contiguous elsewhere."""
+    last = space.rank - 1
+    largest = max(dag.loads, key=bytes_touched, default=None)
+    if largest is None or space.strides[largest.uid][last] <= 1 or space.extents[last] < _MIN_TRANSPOSED:
+        return last
+    contiguous = [a for a, stride in enumerate(space.strides[largest.uid]) if stride == 1]
+    return next((a for a in contiguous if space.extents[a] >= _MIN_TRANSPOSED), last)
+
+
+def _knobs(layout: _Layout, arch: ArchSpec) -> tuple[Knob, ...]:
+    return (
+        Knob("threads", KnobType.BLOCK_SIZE, (64, 128, 256, 512), 256, "threads of a block"),
+        Knob("unroll", KnobType.MULTIPLY, (1, 2, 4, 8), layout.default_unroll(arch), "groups in flight per thread"),
+    )
+
+
+def _kernel(params: Params, functor: Functor, data_type: DataType) -> KernelRef:
+    macros = tuple((item.name, getattr(params, item.name)) for item in fields(params))
+    shape = f"v{params.VECTOR}u{params.UNROLL}t{params.THREADS}a{params.VECTOR_AXIS}_{params.INDEX}"
+    return KernelRef(
+        name=f"pointwise_elementwise_{dtypes.info(data_type).short_name}_{shape}_sm80_{functor.digest}",
+        source="pointwise/pointwise_elementwise.cu",
+        target="sm_80",
+        parameters=macros,
+        generated=functor.text,
+    )
+
+
+def _launch(params: Params, layout: _Layout, dag: PointwiseDag) -> Launch:
+    axes = tuple(field for radix in (1, *layout.radices[1:]) for field in divider(radix))
+    sizes = (layout.groups, layout.whole_groups, layout.space.extents[layout.vector_axis])
+    arguments = Struct((*(Scalar(ScalarType.I64, size) for size in sizes), *axes, layout.functor.arguments))
+    in_double = any(op.pointwise.compute_type is DataType.DOUBLE for op in dag.operations)
+    return Launch(
+        kernel=0,
+        grid=(ceil_div(layout.groups, params.THREADS * params.UNROLL), 1, 1),
+        block=(params.THREADS, 1, 1),
+        arguments=(arguments,),
+        work=Work(
+            flops=prod(dag.dims) * len(dag.operations),
+            bytes=sum(bytes_touched(tensor) for tensor in (*dag.loads, *dag.stores)),
+            unit=MathUnit.FMA_F64 if in_double else MathUnit.FMA_F32,
+        ),
+    )
+
+
+def _power_of_two(extent: int) -> int:
+    """The least power of two that is not below ``extent``."""
+    return 1 << max(extent - 1, 0).bit_length()
