@@ -7,6 +7,7 @@ from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.conv.conv_direct import ConvDirect
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.pointwise.pointwise_elementwise import PointwiseElementwise
+from lowdnn.engines.pointwise.pointwise_elementwise import PointwiseElementwise
 from lowdnn.status import BadParamError
 
 _SINGLE: tuple[Engine, ...] = (ConvDirect(), MatmulSimt(), PointwiseElementwise())
