@@ -94,7 +94,7 @@ def evaluate(bench, compile_cuda, calls: list[str], kind: str, a: np.ndarray, b:
 
 
 def check_errors(names: list[str], actual: np.ndarray, exact: np.ndarray, bounds: list[int]) -> None:
-    """Results are at most their bound, in units of the last place, from the correctly rounded one, as the guide counts."""
+    """Results are at most their bound, in units of the last place, from the correctly rounded value."""
     for name, values, wanted, bound in zip(names, actual, exact.astype(actual.dtype), bounds, strict=True):
         error = np.abs(values - wanted) / np.abs(np.spacing(wanted))
         worst = int(error.argmax())
