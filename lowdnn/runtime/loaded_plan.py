@@ -44,6 +44,7 @@ class LoadedPlan:
         self.plan = plan
         self.context = context
         self.uids = tuple(tensor.uid for tensor in plan.tensors)
+        modules.load(plan.kernels)
         self._functions = tuple(_function(plan, launch, modules) for launch in plan.launches)
         self._configs = tuple(_launch_config(launch) for launch in plan.launches)
         self._block = ParameterBlock(plan)
