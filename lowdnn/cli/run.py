@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.cli.execution import run_graph
 from lowdnn.enums import HeurMode
 from lowdnn.graph.cases import Case, parse_case, parse_cases
-from lowdnn.graph.compare import differences, tolerance_of
+from lowdnn.graph.compare import EXACT, differences, tolerance_of
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
@@ -151,7 +150,9 @@ def _differences(
     expected = evaluate(graph, inputs)
     reports = []
     for tensor in graph.outputs:
-        allowed = tolerance_of(graph, tensor, candidate.plan.numerical_notes, case.length, is_exact and case.is_exact)
+        allowed = tolerance_of(graph, tensor, candidate.plan.numerical_notes, case.length)
+        if is_exact and case.is_exact:
+            allowed = EXACT
         report = differences(outputs[tensor.uid], expected[tensor.uid], tensor.data_type, allowed)
         if report:
             reports.append(f"{tensor.label}: {report}")
@@ -167,9 +168,3 @@ def _line(result: Result) -> str:
     elif result.detail:
         text += f"\n  {result.detail}"
     return text
-
-
-def report_error(error: LowdnnError) -> int:
-    """Prints an error of the library as one line on standard error; the exit code for it."""
-    print(f"lowdnn: {error}", file=sys.stderr)
-    return 2

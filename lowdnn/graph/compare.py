@@ -1,0 +1,128 @@
+"""The one tolerance table, and the comparison that reports where two arrays differ.
+
+A result passes where |actual - expected| <= relative * |expected| + absolute. Float defaults are those that
+``torch.testing.assert_close`` uses; a sum of ``length`` terms of unit size adds the rounding of its accumulator.
+Integers may be one off where they are rounded from float arithmetic. NaN must meet NaN and an infinity the same
+infinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn import dtypes
+from lowdnn.enums import DataType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.reduction import ReductionOperation
+from lowdnn.ops.tensor import Tensor
+
+_MAX_SHOWN = 5
+
+#: (relative, absolute) of one rounded result.
+_BASE = {
+    DataType.DOUBLE: (1e-13, 1e-13),
+    DataType.FLOAT: (1.3e-6, 1e-5),
+    DataType.HALF: (1e-3, 1e-5),
+    DataType.BFLOAT16: (1.6e-2, 1e-5),
+    DataType.FP8_E4M3: (0.125, 2.0**-9),
+    DataType.FP8_E5M2: (0.25, 2.0**-16),
+}
+_TF32_EPSILON = 2.0**-10
+
+
+class OpClass(Enum):
+    """What bounds an operation's error besides the rounding of its result."""
+
+    POINTWISE = "pointwise"  #: nothing
+    REDUCTION = "reduction"  #: a sum or a product in the compute type
+    CONTRACTION = "contraction"  #: a sum of products in the compute type
+    CONTRACTION_TF32 = "contraction_tf32"  #: the same, with operands rounded to TF32
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    relative: float
+    absolute: float
+
+
+#: For integer-filled data sized for exactness.
+EXACT = Tolerance(0.0, 0.0)
+
+
+def tolerance(
+    op_class: OpClass, data_type: DataType, length: int = 1, compute_type: DataType = DataType.FLOAT
+) -> Tolerance:
+    """The tolerance of an output of ``data_type`` that sums ``length`` terms of unit size in ``compute_type``."""
+    relative, absolute = _BASE.get(data_type, (0.0, 0.0))
+    accumulated = dtypes.info(compute_type).epsilon * length
+    if dtypes.info(data_type).kind in (dtypes.Kind.SIGNED, dtypes.Kind.UNSIGNED):
+        absolute = 1.0 if dtypes.info(compute_type).kind is dtypes.Kind.FLOAT else 0.0
+    if op_class is not OpClass.POINTWISE:
+        absolute += accumulated
+    if op_class is OpClass.REDUCTION:
+        relative += accumulated
+    if op_class is OpClass.CONTRACTION_TF32:
+        absolute += 4 * _TF32_EPSILON * float(np.sqrt(length))
+    return Tolerance(relative, absolute)
+
+
+def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[NumericalNote], length: int) -> Tolerance:
+    """The tolerance of a graph's output, from its operations and the plan's numerical notes.
+
+    length: terms that are summed for one element of the contractions and reductions.
+    """
+    classes = {_class_of(op, notes): _compute_type(op) for op in graph.operations}
+    order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.POINTWISE)
+    worst = next(op_class for op_class in order if op_class in classes)
+    return tolerance(worst, tensor.data_type, length, classes[worst])
+
+
+def differences(actual: NDArray[Any], expected: NDArray[Any], data_type: DataType, allowed: Tolerance) -> str:
+    """Count of differing elements, the first coordinates and both values; empty where all pass.
+
+    Arrays are storage arrays. The signs of zeros and the bits of NaNs may differ.
+    """
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return f"expected {expected.dtype} {expected.shape}, got {actual.dtype} {actual.shape}"
+    got, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (actual, expected))
+    with np.errstate(invalid="ignore"):
+        near = np.abs(got - wanted) <= allowed.relative * np.abs(wanted) + allowed.absolute
+    same = near & np.isfinite(wanted) | (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+    return "" if bool(same.all()) else _report(got, wanted, ~same, allowed)
+
+
+def _report(got: NDArray[np.float64], wanted: NDArray[np.float64], bad: NDArray[np.bool_], allowed: Tolerance) -> str:
+    places = np.argwhere(bad)
+    lines = [f"{len(places)} of {bad.size} elements differ ({allowed})"]
+    for place in places[:_MAX_SHOWN]:
+        index = tuple(int(i) for i in place)
+        lines.append(f"  at {index}: got {got[index]!r}, expected {wanted[index]!r}")
+    return "\n".join(lines)
+
+
+def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
+    if isinstance(operation, ConvolutionForward | MatmulOperation):
+        is_tf32 = NumericalNote.DOWN_CONVERT_INPUTS in notes
+        return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
+    return OpClass.REDUCTION if isinstance(operation, ReductionOperation) else OpClass.POINTWISE
+
+
+def _compute_type(operation: object) -> DataType:
+    if isinstance(operation, ConvolutionForward):
+        return operation.convolution.compute_type
+    if isinstance(operation, MatmulOperation):
+        return operation.matmul.compute_type
+    if isinstance(operation, ReductionOperation):
+        return operation.reduction.compute_type
+    if isinstance(operation, PointwiseOperation):
+        return operation.pointwise.compute_type
+    raise TypeError(type(operation).__name__)
