@@ -65,7 +65,7 @@ _TABLE: Mapping[PointwiseMode, Expression] = {
     _M.EXP: Expression("exp({x})"),
     _M.LOG: Expression("log({x})"),
     _M.NEG: _same("-{x}"),
-    _M.RSQRT: Expression("rsqrt({x})"),
+    _M.RSQRT: Expression("inverse_sqrt({x})"),
     _M.SIN: Expression("sin({x})"),
     _M.SQRT: Expression("sqrt({x})"),
     _M.TAN: Expression("tan({x})"),
