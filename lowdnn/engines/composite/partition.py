@@ -44,6 +44,15 @@ def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) 
     return parts if cost < inf else search.uncovered()
 
 
+def find_uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> Uncovered | None:
+    """Why there is no cut, or None; cheap where every operation is taken by itself."""
+    parts = (graph.subgraph((operation,)) for operation in graph.operations)
+    if all(any(engine.refuse(part, arch) is None for engine in engines) for part in parts):
+        return None
+    found = partition(graph, arch, engines)
+    return found if isinstance(found, Uncovered) else None
+
+
 def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
     """An upper estimate of the plan's time at the peaks of ``arch``: nothing overlaps."""
     return sum(
