@@ -107,6 +107,16 @@ def test_stored_outputs_of_another_index_space(device: Runtime) -> None:
     assert len(plan.parts) == 2
 
 
+def test_operations_that_no_output_depends_on_are_left_out(device: Runtime) -> None:
+    builder = GraphBuilder()
+    a, b = builder.tensor((2, 5, 3), DataType.FLOAT), builder.tensor((2, 3, 7), DataType.FLOAT)
+    product = builder.matmul(a, b)
+    builder.reduction(ReduceTensorOp.MAX, builder.pointwise(PointwiseMode.ABS, product), (2,))
+    builder.pointwise(PointwiseMode.NEG, product, store=DataType.FLOAT)
+    plan = check_exact(device, ENGINE, builder.graph(), length=3)
+    assert engines_of(plan) == ["matmul_simt"]
+
+
 def softmax(builder: GraphBuilder, x: Tensor, axis: int) -> Tensor:
     """exp(x - max x) / sum of the same, stored in fp32."""
     largest = builder.reduction(ReduceTensorOp.MAX, x, (axis,))
