@@ -32,7 +32,7 @@ template <class T> __device__ __forceinline__ T clipped_relu(T x, T lower, T upp
   return x != x ? x : x > lower ? (x < upper ? x : upper) : below;
 }
 
-// Its gradient: dy where lower < x < upper, 0 where x >= upper, otherwise slope * dy.
+// Its gradient: dy where lower < x < upper, 0 where x >= upper, otherwise slope * dy; a slope of 0 gives 0 for every dy.
 template <class T> __device__ __forceinline__ T clipped_relu_gradient(T dy, T x, T lower, T upper, T slope) {
-  return x >= upper ? T(0) : x > lower ? dy : slope * dy;
+  return x >= upper ? T(0) : x > lower ? dy : slope == T(0) ? T(0) : slope * dy;
 }

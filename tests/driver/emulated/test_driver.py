@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lowdnn.driver.base import (
+    CaptureMode,
+    DeviceAttribute,
+    DriverError,
+    FunctionAttribute,
+    LaunchConfig,
+    PointerInfo,
+)
+from lowdnn.driver.emulated.driver import EmulatedDriver
+from lowdnn.status import ArchMismatchError
+
+#: Adds a constant to each of 32 integers.
+PTX = b"""
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry add(.param .u64 add_x, .param .u32 add_c)
+{
+  .reg .b32 %r<4>;
+  .reg .b64 %rd<4>;
+  ld.param.u64 %rd1, [add_x];
+  ld.param.u32 %r1, [add_c];
+  cvta.to.global.u64 %rd1, %rd1;
+  mov.u32 %r2, %tid.x;
+  mul.wide.u32 %rd2, %r2, 4;
+  add.s64 %rd3, %rd1, %rd2;
+  ld.global.u32 %r3, [%rd3];
+  add.u32 %r3, %r3, %r1;
+  st.global.u32 [%rd3], %r3;
+  ret;
+}
+"""
+
+
+@pytest.fixture
+def driver() -> EmulatedDriver:
+    return opened()
+
+
+def opened(arch: str = "sm_90a") -> EmulatedDriver:
+    """A driver with its context current."""
+    driver = EmulatedDriver(arch)
+    driver.init()
+    driver.context_set_current(driver.primary_context_retain(0))
+    return driver
+
+
+class Parameters:
+    """A ``void*[]`` over an address and a 32-bit number."""
+
+    def __init__(self, address: int, number: int) -> None:
+        self.pointer = ctypes.c_uint64(address)
+        self.number = ctypes.c_uint32(number)
+        self.array = (ctypes.c_void_p * 2)(ctypes.addressof(self.pointer), ctypes.addressof(self.number))
+        self.address = ctypes.addressof(self.array)
+
+
+def integers(driver: EmulatedDriver, values: list[int]) -> int:
+    array = np.array(values, np.uint32)
+    address = driver.mem_alloc(array.nbytes, "integers")
+    driver.memcpy_htod_async(address, array.ctypes.data, array.nbytes, 0)
+    return address
+
+
+def read(driver: EmulatedDriver, address: int, count: int = 32) -> list[int]:
+    array = np.zeros(count, np.uint32)
+    driver.memcpy_dtoh_async(array.ctypes.data, address, array.nbytes, 0)
+    return [int(value) for value in array]
+
+
+def fails_with(name: str, call: Callable[[], object]) -> DriverError:
+    with pytest.raises(DriverError) as caught:
+        call()
+    assert caught.value.name == f"CUDA_ERROR_{name}"
+    return caught.value
+
+
+def add_launch(driver: EmulatedDriver, parameters: Parameters, threads: int = 32) -> Callable[[int], None]:
+    function = driver.module_get_function(driver.module_load_data(PTX), "add")
+    return driver.prepare_launch(function, LaunchConfig((1, 1, 1), (threads, 1, 1)), parameters.address)
+
+
+def test_a_launch_reads_its_parameters_each_time(driver: EmulatedDriver) -> None:
+    address = integers(driver, list(range(32)))
+    parameters = Parameters(address, 10)
+    launch = add_launch(driver, parameters)
+    launch(0)
+    parameters.number.value = 100
+    launch(0)
+    assert read(driver, address) == [value + 110 for value in range(32)]
+
+
+def test_facts_differ_by_arch() -> None:
+    ampere, hopper = opened("sm_80"), opened("sm_90a")
+    wanted = (
+        DeviceAttribute.MULTIPROCESSOR_COUNT,
+        DeviceAttribute.CLUSTER_LAUNCH,
+        DeviceAttribute.COMPUTE_CAPABILITY_MAJOR,
+    )
+    assert [ampere.device_attribute(0, a) for a in wanted] == [108, 0, 8]
+    assert [hopper.device_attribute(0, a) for a in wanted] == [132, 1, 9]
+    assert all(hopper.device_attribute(0, attribute) >= 0 for attribute in DeviceAttribute)
+    with pytest.raises(ArchMismatchError):
+        EmulatedDriver("sm_75")
+
+
+def test_nothing_works_before_init_or_without_a_context() -> None:
+    driver = EmulatedDriver()
+    fails_with("NOT_INITIALIZED", driver.device_count)
+    driver.init()
+    fails_with("INVALID_CONTEXT", lambda: driver.mem_alloc(16))
+    fails_with("INVALID_DEVICE", lambda: driver.primary_context_retain(1))
+    driver.primary_context_retain(0)
+    fails_with("INVALID_CONTEXT", lambda: driver.mem_alloc(16))
+
+
+def test_memory_calls(driver: EmulatedDriver) -> None:
+    free_before, total = driver.mem_get_info()
+    address = integers(driver, [1, 2, 3, 4])
+    assert address % 256 == 0
+    assert driver.mem_get_info() == (free_before - 16, total)
+    assert driver.pointer_info(address + 15) == PointerInfo(address, 16, 0)
+    assert driver.pointer_info(address + 16) is None
+    other = driver.mem_alloc_async(16, 0)
+    driver.memcpy_dtod_async(other, address, 16, 0)
+    driver.memset_d32_async(other + 4, 0xDEAD, 1, 0)
+    driver.memset_d8_async(other + 8, 0xFF, 4, 0)
+    assert read(driver, other, 4) == [1, 0xDEAD, 0xFFFFFFFF, 4]
+    fails_with("INVALID_VALUE", lambda: read(driver, other, 5))
+    driver.mem_free_async(other, 0)
+    fails_with("INVALID_VALUE", lambda: driver.mem_free(other))
+    fails_with("OUT_OF_MEMORY", lambda: driver.mem_alloc(total + 1))
+    driver.mem_free(0)
+
+
+def test_a_fault_sticks_until_the_context_is_released(driver: EmulatedDriver) -> None:
+    address = integers(driver, list(range(31)))
+    parameters = Parameters(address, 1)
+    launch = add_launch(driver, parameters)
+    error = fails_with("ILLEGAL_ADDRESS", lambda: launch(0))
+    assert "kernel add" in error.explanation
+    assert "thread (31, 0, 0)" in error.explanation
+    assert "integers" in error.explanation
+    again = fails_with("ILLEGAL_ADDRESS", lambda: driver.mem_alloc(16))
+    assert "since cuLaunchKernel" in again.explanation
+    driver.primary_context_release(0)
+    driver.primary_context_retain(0)
+    assert driver.mem_alloc(16)
+
+
+def test_unwritten_memory_is_reported(driver: EmulatedDriver) -> None:
+    parameters = Parameters(driver.mem_alloc(128, "fresh"), 1)
+    launch = add_launch(driver, parameters)
+    error = fails_with("LAUNCH_FAILED", lambda: launch(0))
+    assert "uninitialised-read" in error.explanation
+    assert "fresh" in error.explanation
+
+
+def test_a_captured_stream_records_and_replays(driver: EmulatedDriver) -> None:
+    address = integers(driver, [0] * 32)
+    parameters = Parameters(address, 1)
+    launch = add_launch(driver, parameters)
+    stream, joined, event = driver.stream_create(), driver.stream_create(), driver.event_create()
+    driver.stream_begin_capture(stream)
+    launch(stream)
+    parameters.number.value = 1000
+    driver.event_record(event, stream)
+    driver.stream_wait_event(joined, event)
+    assert driver.stream_is_capturing(joined)
+    driver.memset_d32_async(address, 7, 1, joined)
+    graph = driver.stream_end_capture(stream)
+    assert not driver.stream_is_capturing(joined)
+    assert read(driver, address) == [0] * 32
+    executable = driver.graph_instantiate(graph)
+    driver.graph_destroy(graph)
+    driver.graph_launch(executable, stream)
+    driver.graph_launch(executable, stream)
+    assert read(driver, address) == [7, *[2] * 31]
+    driver.graph_exec_destroy(executable)
+    fails_with("INVALID_HANDLE", lambda: driver.graph_launch(executable, stream))
+
+
+@pytest.mark.parametrize("mode", [CaptureMode.THREAD_LOCAL, CaptureMode.GLOBAL])
+def test_allocation_and_synchronisation_break_a_capture(driver: EmulatedDriver, mode: CaptureMode) -> None:
+    stream = driver.stream_create()
+    for call in (
+        lambda: driver.mem_alloc(16),
+        lambda: driver.module_load_data(PTX),
+        driver.context_synchronize,
+        lambda: driver.stream_synchronize(stream),
+    ):
+        driver.stream_begin_capture(stream, mode)
+        fails_with("STREAM_CAPTURE_UNSUPPORTED", call)
+        fails_with("STREAM_CAPTURE_INVALIDATED", lambda: driver.stream_end_capture(stream))
+    fails_with("STREAM_CAPTURE_UNSUPPORTED", lambda: driver.stream_begin_capture(0))
+    fails_with("ILLEGAL_STATE", lambda: driver.stream_end_capture(stream))
+
+
+def test_a_relaxed_capture_allows_allocation(driver: EmulatedDriver) -> None:
+    stream = driver.stream_create()
+    driver.stream_begin_capture(stream, CaptureMode.RELAXED)
+    assert driver.mem_alloc(16)
+    driver.stream_end_capture(stream)
+
+
+def test_explicit_graph_nodes_and_their_update(driver: EmulatedDriver) -> None:
+    first, second = integers(driver, [0] * 32), integers(driver, [0] * 32)
+    function = driver.module_get_function(driver.module_load_data(PTX), "add")
+    config = LaunchConfig((1, 1, 1), (32, 1, 1))
+    graph = driver.graph_create()
+    ones, twos, fives = Parameters(first, 1), Parameters(first, 2), Parameters(second, 5)
+    node = driver.graph_add_kernel_node(graph, (), function, config, ones.address)
+    last = driver.graph_add_kernel_node(graph, (node,), function, config, twos.address)
+    fails_with(
+        "INVALID_HANDLE",
+        lambda: driver.graph_add_kernel_node(graph, (last + 1,), function, config, ones.address),
+    )
+    executable = driver.graph_instantiate(graph)
+    driver.graph_exec_kernel_node_set_params(executable, last, function, config, fives.address)
+    driver.graph_launch(executable, 0)
+    assert read(driver, first) == [1] * 32
+    assert read(driver, second) == [5] * 32
+
+
+def test_launches_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
+    function = driver.module_get_function(driver.module_load_data(PTX), "add")
+    parameters = Parameters(integers(driver, [0] * 32), 1)
+
+    def prepare(config: LaunchConfig) -> Callable[[], object]:
+        return lambda: driver.prepare_launch(function, config, parameters.address)
+
+    one, warp = (1, 1, 1), (32, 1, 1)
+    fails_with("INVALID_VALUE", prepare(LaunchConfig((0, 1, 1), warp)))
+    fails_with("INVALID_VALUE", prepare(LaunchConfig((1, 65536, 1), warp)))
+    fails_with("INVALID_VALUE", prepare(LaunchConfig(one, (1025, 1, 1))))
+    fails_with("INVALID_VALUE", prepare(LaunchConfig(one, (32, 32, 2))))
+    fails_with("INVALID_VALUE", prepare(LaunchConfig(one, warp, 48 * 1024 + 1)))
+    fails_with("INVALID_VALUE", prepare(LaunchConfig((3, 1, 1), warp, cluster=(2, 1, 1))))
+    fails_with("INVALID_VALUE", prepare(LaunchConfig((16, 1, 1), warp, cluster=(16, 1, 1))))
+    optin = driver.device_attribute(0, DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+    attribute = FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+    fails_with("INVALID_VALUE", lambda: driver.function_set_attribute(function, attribute, optin + 1))
+    driver.function_set_attribute(function, attribute, optin)
+    assert driver.function_get_attribute(function, attribute) == optin
+    driver.prepare_launch(function, LaunchConfig(one, warp, optin), parameters.address)
+
+
+def test_images_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
+    fails_with("UNSUPPORTED_PTX_VERSION", lambda: driver.module_load_data(PTX.replace(b"8.0", b"9.5")))
+    fails_with("NO_BINARY_FOR_GPU", lambda: driver.module_load_data(b"\x7fELF..."))
+    fails_with("INVALID_IMAGE", lambda: driver.module_load_data(b"hello"))
+    fails_with("INVALID_PTX", lambda: driver.module_load_data(PTX.replace(b"ret;", b"ret")))
+    ampere = opened("sm_80")
+    fails_with("NO_BINARY_FOR_GPU", lambda: ampere.module_load_data(PTX.replace(b"sm_80", b"sm_90")))
+    fails_with("NO_BINARY_FOR_GPU", lambda: driver.module_load_data(PTX.replace(b"sm_80", b"sm_80a")))
+    fails_with("NOT_FOUND", lambda: driver.module_get_function(driver.module_load_data(PTX), "missing"))
+    assert driver.mem_alloc(16), "a refused image breaks nothing"
+
+
+def test_events_measure_time(driver: EmulatedDriver) -> None:
+    start, end = driver.event_create(), driver.event_create()
+    fails_with("INVALID_HANDLE", lambda: driver.event_elapsed_ms(start, end))
+    driver.event_record(start, 0)
+    driver.event_record(end, 0)
+    assert 0 <= driver.event_elapsed_ms(start, end) < 1000
+    assert driver.event_query(end)
+    driver.event_destroy(end)
+    fails_with("INVALID_HANDLE", lambda: driver.event_record(end, 0))
+
+
+def test_occupancy_is_bounded_by_threads_and_shared_memory(driver: EmulatedDriver) -> None:
+    function = driver.module_get_function(driver.module_load_data(PTX), "add")
+    assert driver.occupancy_max_active_blocks(function, 1024, 0) == 2
+    assert driver.occupancy_max_active_blocks(function, 32, 0) == 32
+    assert driver.occupancy_max_active_blocks(function, 128, 100 << 10) == 2

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from lowdnn.driver import nvrtc
+from lowdnn.driver.nvrtc import Output
+from lowdnn.status import BadParamError, CompilationFailedError
+
+SOURCE = '#include "two.cuh"\nextern "C" __global__ void KERNEL_NAME(float* x) { x[threadIdx.x] = two(); }'
+HEADERS = {"two.cuh": "__device__ float two() { return 2.0f; }"}
+
+
+def test_ptx_of_a_program_with_a_header_in_memory() -> None:
+    options = ("--gpu-architecture=compute_80", "-DKERNEL_NAME=fill_two")
+    compiled = nvrtc.compile_program(SOURCE, name="two.cu", headers=HEADERS, options=options)
+    text = compiled.image.decode()
+    assert ".target sm_80" in text
+    assert ".entry fill_two(" in text
+    assert not text.endswith("\0")
+    assert compiled.log == ""
+
+
+def test_cubin_and_the_assemblers_log() -> None:
+    options = ("--gpu-architecture=sm_90a", "-DKERNEL_NAME=fill_two", "--ptxas-options=-v")
+    compiled = nvrtc.compile_program(SOURCE, name="two.cu", headers=HEADERS, options=options, output=Output.CUBIN)
+    assert compiled.image.startswith(b"\x7fELF")
+    assert "fill_two" in compiled.log
+
+
+def test_rejected_program_carries_the_log_with_file_and_line() -> None:
+    with pytest.raises(CompilationFailedError, match=r"broken\.cu\(2\): error"):
+        nvrtc.compile_program(
+            "\n__device__ int f() { return nothing; }",
+            name="broken.cu",
+            headers={},
+            options=("--gpu-architecture=compute_80",),
+        )
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "-I/tmp",
+        "--include-path=/tmp",
+        "--pre-include=/etc/passwd",
+        "-DX=$(id)",
+        "--gpu-architecture=sm_90a;",
+        "-DX=a\nb",
+    ],
+)
+def test_options_that_name_files_are_refused(option: str) -> None:
+    with pytest.raises(BadParamError, match="allow-list"):
+        nvrtc.compile_program("", name="x.cu", headers={}, options=(option,))
+
+
+def test_version_is_that_of_the_wheel() -> None:
+    assert nvrtc.version() == (13, 0)
