@@ -12,7 +12,7 @@ from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.read_only import read_only
 from lowdnn.engines.base import Engine
-from lowdnn.engines.registry import ENGINES
+from lowdnn.engines.registry import engines
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation
@@ -34,9 +34,7 @@ class DeviceProperties:
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.DEVICEPROP
 
     handle: Handle | None = attribute(AttributeName.DEVICEPROP_HANDLE, AttributeType.HANDLE, default=None)
-    json: str = attribute(
-        AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR, max_count=_MANY, default=""
-    )
+    json: str = attribute(AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR, max_count=_MANY, default="")
 
     def __post_init__(self) -> None:
         if (self.handle is None) == (not self.json):
@@ -54,9 +52,7 @@ class DeviceProperties:
 
     @read_only(AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR)
     def json_representation(self) -> str:
-        return json.dumps(
-            {"lowdnn_device": _SCHEMA_VERSION, "arch": self.arch.name, "sm_count": self.arch.sm_count}
-        )
+        return json.dumps({"lowdnn_device": _SCHEMA_VERSION, "arch": self.arch.name, "sm_count": self.arch.sm_count})
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ class GraphDescription:
     @property
     def engines(self) -> Sequence[Engine]:
         """The engines that may run the graph, by global index."""
-        return ENGINES if self.handle is None else self.handle.engines
+        return engines() if self.handle is None else self.handle.engines
 
     def arch_for(self, where: str, device_properties: DeviceProperties | None, sm_count_target: int) -> ArchSpec:
         """The device to plan for: the given one, else the handle's; with part of its multiprocessors if asked.
