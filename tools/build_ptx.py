@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from lowdnn.driver import nvrtc
-from lowdnn.engines.registry import engines
+from lowdnn.engines.registry import ENGINES
 from lowdnn.plan import KernelRef
 from lowdnn.runtime.compile import compile_source
 from lowdnn.runtime.module_store import MANIFEST_VERSION
@@ -64,7 +64,7 @@ def build() -> dict[str, bytes]:
 def precompiled() -> list[KernelRef]:
     """All engines' precompiled kernels; two kernels with one name and target are a defect."""
     found: dict[tuple[str, str], KernelRef] = {}
-    for engine in engines():
+    for engine in ENGINES:
         for kernel in engine.precompiled():
             known = found.setdefault((kernel.target, kernel.name), kernel)
             if known != kernel:

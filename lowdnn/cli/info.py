@@ -17,7 +17,7 @@ from typing import Any
 from lowdnn import __version__
 from lowdnn.config import Config
 from lowdnn.driver.base import DeviceAttribute, Driver
-from lowdnn.engines.registry import engines
+from lowdnn.engines.registry import ENGINES
 from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.status import LowdnnError
 
@@ -55,7 +55,7 @@ def collect() -> dict[str, Any]:
         "nvrtc": probe("nvrtc", _nvrtc),
         "cuda": probe("cuda", _cuda_devices),
         "emulated": _device(_emulated(), 0),
-        "engines": [f"{engine.index} {engine.name}" for engine in engines()],
+        "engines": [f"{engine.index} {engine.name}" for engine in ENGINES],
         "ptx": probe("ptx", _precompiled),
         "cache": probe("cache", _cache),
         "config": {key: str(value) for key, value in vars(Config.from_environment()).items()},

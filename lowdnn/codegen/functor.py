@@ -70,6 +70,7 @@ def generate(
     vector_axis: int,
     result: DataType | None = None,
     space: IndexSpace | None = None,
+    name: str = "Functor",
 ) -> Functor:
     """The functor of ``dag``.
 
@@ -77,6 +78,7 @@ def generate(
     vector_axis: the axis (of ``space``) along which ``apply`` handles neighbouring elements.
     result: the type in which ``dag.result`` is handed back; by default the one that its data type is computed in.
     space: the coordinates that the kernel uses; by default the DAG's own axes.
+    name: the C name of the struct, for kernels with two functors.
     """
     writer = _Writer(dag, space if space is not None else space_of(dag), vector_axis)
     if dag.anchor is not None:
@@ -91,7 +93,7 @@ def generate(
         writer.store(tensor)
     if dag.result is not None:
         writer.hand_back(dag.result, result if result is not None else dag.result.data_type)
-    text = writer.text()
+    text = writer.text(name)
     return Functor(text, hashlib.sha256(text.encode()).hexdigest()[:10], Struct(tuple(writer.arguments)), writer.vector)
 
 
@@ -218,7 +220,7 @@ class _Writer:
         self._handed.append(("Result (&result)[V]", "result"))
         self._body.append(f"result[i] = {_converted(value.name, value.type, c_type)};")
 
-    def text(self) -> str:
+    def text(self, name: str) -> str:
         """The header, from the collected parts."""
         if not self._fields:
             self._field("i32", "unused", Scalar(ScalarType.I32, 0))
@@ -230,7 +232,7 @@ class _Writer:
             "",
             *(f'#include "include/{header}.cuh"' for header in ("numeric", "pointwise", "vector")),
             "",
-            "struct Functor {",
+            f"struct {name} {{",
             f"  static constexpr int RANK = {self._space.rank};",
             *(f"  {line}" for line in self._types),
             "",
@@ -327,7 +329,7 @@ class _Writer:
         axis = op.pointwise.axis
         if op.output.dims[axis] == 1:
             return "i64(0)"
-        here = self._space.origin.index(axis)
+        here = self._space.origin.index((axis,))
         if here == self._vector_axis:
             return "(column + i)"
         self._offsets[f"index{here}"] = f"coordinate[{here}]"

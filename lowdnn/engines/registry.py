@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.conv.conv_direct import ConvDirect
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
+from lowdnn.engines.pointwise.pointwise_elementwise import PointwiseElementwise
+from lowdnn.engines.pointwise.pointwise_elementwise import PointwiseElementwise
 from lowdnn.status import BadParamError
 
+_SINGLE: tuple[Engine, ...] = (ConvDirect(), MatmulSimt(), PointwiseElementwise())
 
-@cache
-def engines() -> tuple[Engine, ...]:
-    """All engines in order of their indices; ``composite``, the last resort, builds on the others."""
-    single: tuple[Engine, ...] = (ConvDirect(), MatmulSimt())
-    return (*single, Composite(single))
+#: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
+ENGINES: tuple[Engine, ...] = (*_SINGLE, Composite(_SINGLE))
 
 
 def engine_named(name: str) -> Engine:
     """The engine with this name; raises BadParamError."""
-    for engine in engines():
+    for engine in ENGINES:
         if engine.name == name:
             return engine
-    raise BadParamError.at("engine.name", expected=f"one of {', '.join(e.name for e in engines())}", got=repr(name))
+    raise BadParamError.at("engine.name", expected=f"one of {', '.join(e.name for e in ENGINES)}", got=repr(name))
 
 
 def engine_at(index: int) -> Engine:
     """The engine with this global index; raises BadParamError."""
-    for engine in engines():
+    for engine in ENGINES:
         if engine.index == index:
             return engine
-    known = ", ".join(f"{engine.index} ({engine.name})" for engine in engines())
+    known = ", ".join(f"{engine.index} ({engine.name})" for engine in ENGINES)
     raise BadParamError.at("engine.global_index", expected=f"one of {known}", got=index)

@@ -35,7 +35,7 @@ class KernelCompiler:
         self._sources = sources
         self._store = store
         self._cache = cache
-        self._counters = counters
+        self.counters = counters
         self._logger = event_logger("compile")
 
     def image(self, kernel: KernelRef, driver_ptx_isa: tuple[int, int] = PTX_ISA) -> bytes:
@@ -47,7 +47,7 @@ class KernelCompiler:
         output = Output.PTX if driver_ptx_isa >= PTX_ISA else Output.CUBIN
         stored = self._store.get(source.digest) if output is Output.PTX else None
         if stored is not None:
-            self._counters.add("store_hits")
+            self.counters.add("store_hits")
             return stored
         return self._cached(source, kernel, output)
 
@@ -57,16 +57,16 @@ class KernelCompiler:
         key = cache_key(source, output, nvrtc.version())
         cached = self._cache.get(key)
         if cached is not None:
-            self._counters.add("cache_hits")
+            self.counters.add("cache_hits")
             return cached
-        self._counters.add("cache_misses")
+        self.counters.add("cache_misses")
         image = self._compile(source, output)
         self._cache.put(key, image, {".cuh": kernel.generated} if kernel.generated else None)
         return image
 
     def _compile(self, source: KernelSource, output: Output) -> bytes:
         emit(self._logger, logging.INFO, "compile", {"kernel": source.name, "output": output.value})
-        self._counters.add("compiles")
+        self.counters.add("compiles")
         start = time.perf_counter()
         image = compile_source(source, output)
         elapsed_ms = (time.perf_counter() - start) * 1e3

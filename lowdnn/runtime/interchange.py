@@ -141,12 +141,14 @@ def _element_strides(byte_strides: object, size_bytes: int) -> tuple[int, ...] |
 
 def _wait_for_producer(producer: object, context: Context, stream: int) -> None:
     """Orders ``stream`` after the producer's stream; None asks for nothing."""
-    if producer is None or producer == stream:
+    if producer is None:
         return
     if not isinstance(producer, int) or producer == 0:
         raise BadParamError.at(
             "__cuda_array_interface__.stream", expected="None, 1, 2 or a stream handle", got=repr(producer)
         )
+    if producer == stream:
+        return
     driver = context.driver
     with context.activated():
         event = driver.event_create(EventFlags.DISABLE_TIMING)

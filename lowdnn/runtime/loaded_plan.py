@@ -144,6 +144,8 @@ class LoadedPlan:
     def _bind(self, pointers: Pointers, workspace: int) -> None:
         """Checks and patches what differs from the last call; after an error the next call patches everything."""
         ordered = pointers if isinstance(pointers, tuple) else self._in_order(pointers)
+        if ordered == self._pointers and workspace == self._workspace and not self._has_values:
+            return
         if len(ordered) != len(self.uids):
             raise BadParamError.at("LoadedPlan.pointers", expected=f"{len(self.uids)} addresses", got=len(ordered))
         last, self._pointers = self._pointers or self._unbound, None
@@ -170,14 +172,17 @@ class LoadedPlan:
             raise _no_address(_where(self.plan.tensors[index]), address) from None
 
     def _in_order(self, pointers: Mapping[int, int]) -> tuple[int, ...]:
-        missing = [tensor for tensor in self.plan.tensors if tensor.uid not in pointers]
-        if missing:
-            names = ", ".join(f"{tensor.uid} ({tensor.name})" for tensor in missing)
-            raise BadParamError.at("variant_pack.unique_ids", expected=f"an address for {names}", got=sorted(pointers))
-        if len(pointers) != len(self.uids):
+        try:
+            ordered = tuple(map(pointers.__getitem__, self.uids))
+        except KeyError:
+            missing = [f"{tensor.uid} ({tensor.name})" for tensor in self.plan.tensors if tensor.uid not in pointers]
+            raise BadParamError.at(
+                "variant_pack.unique_ids", expected=f"an address for {', '.join(missing)}", got=sorted(pointers)
+            ) from None
+        if len(pointers) != len(ordered):
             unknown = sorted(set(pointers) - set(self.uids))
             raise BadParamError.at("variant_pack.unique_ids", expected=f"uids of {sorted(self.uids)}", got=unknown)
-        return tuple(map(pointers.__getitem__, self.uids))
+        return ordered
 
     def _check_tensor(self, tensor: PlanTensor, address: int) -> None:
         where = _where(tensor)

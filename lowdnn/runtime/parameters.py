@@ -165,7 +165,8 @@ def _leaves(argument: Argument, position: int) -> Iterator[tuple[int, Leaf]]:
 def _pack(block: memoryview, position: int, scalar_type: ScalarType, value: int | float) -> None:
     is_float = scalar_type in (ScalarType.F32, ScalarType.F64)
     try:
-        struct.pack_into(scalar_type.value, block, position, float(value) if is_float else int(value))
+        # Little-endian and not native: native packing turns a float that does not fit into infinity.
+        struct.pack_into(f"<{scalar_type.value}", block, position, float(value) if is_float else int(value))
     except (struct.error, OverflowError, ValueError):
         raise BadParamError.at("Scalar.value", expected=f"a number that fits {scalar_type.name}", got=value) from None
 

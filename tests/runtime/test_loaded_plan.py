@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lowdnn.driver.base import DriverError
+from lowdnn.driver.emulated.driver import EmulatedDriver
 from lowdnn.plan import Plan
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.context import Context
@@ -177,13 +178,44 @@ def test_an_empty_tensor_may_be_null(scale: Scale) -> None:
     scale.load(empty).execute((0, 0))
 
 
-def test_runs_without_a_current_context_and_restores_the_callers(scale: Scale) -> None:
+def test_a_thread_without_a_context_gets_the_primary_one(scale: Scale) -> None:
     loaded = scale.load(scale_plan(COUNT))
     driver = scale.runtime.driver
     driver.context_set_current(0)
     loaded.execute(scale.pointers)
-    assert driver.context_get_current() == 0
+    assert driver.context_get_current() == scale.runtime.context.handle
     assert np.array_equal(scale.result(), scale.expected(2))
+
+
+class TwoContexts(EmulatedDriver):
+    """An emulated device in a process where somebody has a context of their own."""
+
+    THEIRS = 0x20
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_theirs = False
+
+    def context_get_current(self) -> int:
+        return self.THEIRS if self.is_theirs else super().context_get_current()
+
+    def context_set_current(self, context: int) -> None:
+        self.is_theirs = context == self.THEIRS
+        if not self.is_theirs:
+            super().context_set_current(context)
+
+
+def test_another_context_stays_current(device: Runtime, tmp_path: Path) -> None:
+    driver = TwoContexts()
+    driver.init()
+    with Runtime(driver, config=device.config, sources=scale_sources(tmp_path)) as runtime:
+        loaded = runtime.load(scale_plan(4))
+        x, y, alpha = upload(runtime, np.ones(4, np.float32)), upload(runtime, np.zeros(4, np.float32)), np.array([2.0])
+        driver.context_set_current(TwoContexts.THEIRS)
+        for _ in range(2):
+            loaded.execute((x.address, y.address, alpha.ctypes.data))
+            assert driver.context_get_current() == TwoContexts.THEIRS
+        assert (download(y, np.float32) == 2.5).all()
 
 
 def test_execute_is_captured_and_replayed(scale: Scale) -> None:

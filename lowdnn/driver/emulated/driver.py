@@ -391,8 +391,8 @@ class EmulatedDriver:
         with self._lock:
             self._check_initialised(call)
             state = self._state
-            if state is None or not self.context_get_current():
-                raise driver_error(call, CuResult.INVALID_CONTEXT, text, "no context is current in this thread")
+            if state is None or self.context_get_current() != _CONTEXT:
+                raise driver_error(call, CuResult.INVALID_CONTEXT, text, "the context is not current in this thread")
             if state.fault is not None:
                 first_line = state.fault.explanation.partition("\n")[0]
                 raise driver_error(call, state.fault.result, text, f"since {state.fault.call}: {first_line}")

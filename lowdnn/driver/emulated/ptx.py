@@ -1,7 +1,7 @@
 """PTX text -> ``ModuleIR``. Grammar: PTX ISA manual, sections 4 (syntax), 5 (state spaces and types), 11 (directives).
 
-Scopes are flattened: a register, variable or label of an inner ``{ }`` gets a suffix, so that inline asm may repeat names.
-What the parser does not know, it refuses with the line.
+Scopes are flattened: a register, variable or label of an inner ``{ }`` gets a suffix, so that inline asm may repeat
+names. What the parser does not know, it refuses with the line.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import struct
 
-from .faults import invalid, unsupported
-from .ir import (
+from lowdnn.driver.emulated.faults import invalid, unsupported
+from lowdnn.driver.emulated.ir import (
     TYPES,
     FunctionIR,
     Imm,
@@ -442,9 +442,7 @@ class _Body:
             p.accept(",")
         if opcode in _STATE_TARGETS:
             self.branches.append((len(self.function.body), self.scope))
-        self.function.body.append(
-            Instruction(opcode, tuple(modifiers), tuple(operands), line, predicate, negated)
-        )
+        self.function.body.append(Instruction(opcode, tuple(modifiers), tuple(operands), line, predicate, negated))
 
     def _operand(self) -> Operand:
         p = self.p

@@ -2,9 +2,8 @@
 
 An interval of a topological order is convex, so its parts can run one after the other. Two orders are tried, the
 graph's own and a depth-first one that keeps producers beside their consumers; among all cuts of both, the one with the
-least estimated time wins, and the first one found where they tie. Time is the sum over launches of the launch overhead
-and the larger of bytes / bandwidth and arithmetic / peak; between kernels that are bound by memory, that is the number
-of bytes moved.
+least estimated time wins, and the first one found where they tie. Time is the sum over launches of the launch overhead,
+bytes / bandwidth and arithmetic / peak: between cuts with the same launches and arithmetic, the fewest bytes moved win.
 """
 
 from __future__ import annotations
@@ -46,10 +45,11 @@ def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) 
 
 
 def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
-    """The time that the plan's launches need one after the other, at the peaks of ``arch``."""
+    """An upper estimate of the plan's time at the peaks of ``arch``: nothing overlaps."""
     return sum(
         arch.launch_overhead_s
-        + max(launch.work.bytes / arch.copy_bytes_per_s, launch.work.flops / arch.rate(launch.work.unit))
+        + launch.work.bytes / arch.copy_bytes_per_s
+        + launch.work.flops / arch.rate(launch.work.unit)
         for launch in plan.launches
     )
 

@@ -1,15 +1,15 @@
 """ld, st and what goes with them. PTX ISA manual, "ld", "ld.global.nc", "ldu", "st", "prefetch", "fence".
 
-Cache operators, eviction priorities, prefetch sizes, memory orders and scopes change no value here: they are taken and listed
-in ``_NO_EFFECT``.
+Cache operators, eviction priorities, prefetch sizes, memory orders and scopes change no value here: they are taken
+and listed in ``_NO_EFFECT``.
 """
 
 from __future__ import annotations
 
-from ..access import kind_of
-from ..generator import SIZES, Emitter
-from ..ir import Instruction, Mem, Operand, Sink, Sym, Vec
-from .core import Effect, Modifiers, Row, code_of
+from lowdnn.driver.emulated.access import kind_of
+from lowdnn.driver.emulated.generator import SIZES, Emitter
+from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
+from lowdnn.driver.emulated.ir import Instruction, Mem, Operand, Sink, Sym, Vec
 
 _NO_EFFECT = frozenset({
     "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile", "relaxed", "acquire", "release", "mmio", "nc",
@@ -78,8 +78,8 @@ def _assign(e: Emitter, target: Operand, code: str, count: int, expression: str)
 
 
 def _load_parameter(e: Emitter, target: Operand, source: Operand, code: str, count: int) -> None:
-    """Parameters of the kernel by name are scalars of the launch; by address they are global memory; those of a function call
-    are local memory."""
+    """Parameters of the kernel by name are scalars of the launch; by address they are global memory; those of a call
+    call are local memory."""
     kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
     if not isinstance(source, Mem) or not isinstance(source.base, Sym):
         base, offset = address_of(e, source)

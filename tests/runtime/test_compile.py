@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lowdnn.driver.nvrtc import Output
+from lowdnn.events import Counters
+from lowdnn.plan import KernelRef
+from lowdnn.runtime.cache import DiskCache
+from lowdnn.runtime.compile import KernelCompiler, cache_key, compile_source, lowered
+from lowdnn.runtime.module_store import ModuleStore
+from lowdnn.runtime.sources import SourceTree
+from lowdnn.status import CompilationFailedError
+from tests.support.runtime import write_sources
+
+KERNEL = KernelRef("fill_f32", "fill.cu", "sm_80", (("VALUE", 3),), "__device__ float f() { return VALUE; }\n")
+TEXT = '#include "generated.cuh"\nextern "C" __global__ void KERNEL_NAME(float* x) { x[0] = f(); }\n'
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> SourceTree:
+    return write_sources(tmp_path / "engines", {"fill.cu": TEXT})
+
+
+def make_compiler(sources: SourceTree, cache: DiskCache | None, store: ModuleStore | None = None) -> KernelCompiler:
+    return KernelCompiler(sources=sources, store=store or ModuleStore(None), cache=cache, counters=Counters())
+
+
+def counts(compiler: KernelCompiler) -> dict[str, int]:
+    return compiler.counters.snapshot()
+
+
+def test_ptx_is_lowered_to_the_oldest_isa(sources: SourceTree) -> None:
+    image = make_compiler(sources, None).image(KERNEL)
+    assert b"\n.version 8.0\n" in image
+    assert b".entry fill_f32(" in image
+
+
+def test_an_old_driver_gets_a_cubin(sources: SourceTree) -> None:
+    assert make_compiler(sources, None).image(KERNEL, (7, 8)).startswith(b"\x7fELF")
+
+
+def test_the_second_process_compiles_nothing(sources: SourceTree, tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    first = make_compiler(sources, cache)
+    image = first.image(KERNEL)
+    assert counts(first) == {"cache_misses": 1, "compiles": 1}
+    second = make_compiler(sources, cache)
+    assert second.image(KERNEL) == image
+    assert counts(second) == {"cache_hits": 1}
+    companions = [path for path in cache.directory.iterdir() if path.suffix == ".cuh"]
+    assert [path.read_text() for path in companions] == [KERNEL.generated]
+
+
+def test_an_edited_kernel_is_compiled_again(sources: SourceTree, tmp_path: Path) -> None:
+    compiler = make_compiler(sources, DiskCache(tmp_path / "cache"))
+    compiler.image(KERNEL)
+    compiler.image(replace(KERNEL, parameters=(("VALUE", 4),)))
+    assert counts(compiler)["compiles"] == 2
+
+
+def test_a_damaged_entry_is_compiled_again(sources: SourceTree, tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    image = make_compiler(sources, cache).image(KERNEL)
+    for path in cache.directory.iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    assert make_compiler(sources, cache).image(KERNEL) == image
+
+
+def test_the_store_comes_first(sources: SourceTree, tmp_path: Path) -> None:
+    digest = sources.read(KERNEL).digest
+    entry = {
+        "name": KERNEL.name,
+        "target": "sm_80",
+        "file": "fill.ptx",
+        "sha256": hashlib.sha256(b"stored").hexdigest(),
+        "nvrtc": "13.0",
+    }
+    root = tmp_path / "ptx"
+    root.mkdir()
+    (root / "fill.ptx").write_bytes(b"stored")
+    (root / "MANIFEST.json").write_text(json.dumps({"lowdnn_ptx": 1, "kernels": {digest: entry}}))
+    compiler = make_compiler(sources, DiskCache(tmp_path / "cache"), ModuleStore(root))
+    assert compiler.image(KERNEL) == b"stored"
+    assert counts(compiler) == {"store_hits": 1}
+    assert compiler.image(KERNEL, (7, 8)).startswith(b"\x7fELF")
+
+
+def test_a_kernel_that_does_not_compile(sources: SourceTree) -> None:
+    with pytest.raises(CompilationFailedError, match=r"(?s)fill_f32\.cu.*generated\.cuh\(1\): error"):
+        make_compiler(sources, None).image(replace(KERNEL, generated="float f() { return missing; }"))
+
+
+def test_lowering_touches_the_version_line_only() -> None:
+    text = b"// .version 9.0 in a comment\n.version 9.0\n.target sm_80\n"
+    assert lowered(text) == b"// .version 9.0 in a comment\n.version 8.0\n.target sm_80\n"
+    assert lowered(b".version 7.8\n") == b".version 7.8\n"
+    assert lowered(b"\x7fELF") == b"\x7fELF"
+
+
+def test_cache_key_depends_on_source_output_and_compiler(sources: SourceTree) -> None:
+    source = sources.read(KERNEL)
+    keys = {
+        cache_key(source, Output.PTX, (13, 0)),
+        cache_key(source, Output.CUBIN, (13, 0)),
+        cache_key(source, Output.PTX, (13, 5)),
+        cache_key(replace(source, digest="other"), Output.PTX, (13, 0)),
+    }
+    assert len(keys) == 4
+
+
+def test_compiling_is_reproducible(sources: SourceTree) -> None:
+    source = sources.read(KERNEL)
+    assert compile_source(source) == compile_source(source)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowdnn.enums import DataType
+from lowdnn.runtime.dlpack import make_capsule, read_capsule
+from lowdnn.status import BadParamError, UnsupportedDataTypeError
+
+CPU = (1, 0)
+
+
+class Owner:
+    """Something whose end can be watched; hands out capsules over ``array``, as a producer does."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU
+
+    def __dlpack__(self, *, max_version: tuple[int, int] | None = None, **_: object) -> object:
+        return make_capsule(
+            self,
+            address=self.array.ctypes.data,
+            device=CPU,
+            data_type=DataType.FLOAT,
+            shape=self.array.shape,
+            strides=tuple(stride // 4 for stride in self.array.strides),
+            is_versioned=max_version is not None,
+        )
+
+
+@pytest.fixture
+def array() -> Any:
+    return np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_what_numpy_exports_is_read(array: Any, version: tuple[int, int] | None) -> None:
+    facts = read_capsule(array[:, 1:].__dlpack__(max_version=version))
+    assert facts.address == array[:, 1:].ctypes.data
+    assert (facts.data_type, facts.shape, facts.strides) == (DataType.FLOAT, (2, 2), (3, 1))
+    assert facts.device == CPU
+    assert not facts.is_read_only
+
+
+def test_read_only_flag_is_read(array: Any) -> None:
+    array.flags.writeable = False
+    assert read_capsule(array.__dlpack__(max_version=(1, 0))).is_read_only
+
+
+def test_numpy_reads_what_is_exported(array: Any) -> None:
+    taken = np.from_dlpack(Owner(array))
+    assert np.array_equal(taken, array)
+    assert np.shares_memory(taken, array)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_the_owner_lives_as_long_as_the_capsule(array: Any, version: tuple[int, int] | None) -> None:
+    owner = Owner(array)
+    watched = weakref.ref(owner)
+    capsule: object = owner.__dlpack__(max_version=version)
+    del owner
+    gc.collect()
+    assert watched() is not None
+    read_capsule(capsule)
+    assert watched() is not None
+    del capsule
+    gc.collect()
+    assert watched() is None
+
+
+def test_the_owner_lives_as_long_as_the_consumer(array: Any) -> None:
+    owner = Owner(array)
+    watched = weakref.ref(owner)
+    taken = np.from_dlpack(owner)
+    del owner
+    gc.collect()
+    assert watched() is not None
+    del taken
+    gc.collect()
+    assert watched() is None
+
+
+def test_a_consumed_capsule_is_refused(array: Any) -> None:
+    capsule = Owner(array).__dlpack__()
+
+    class Holder(Owner):
+        def __dlpack__(self, **_: object) -> object:
+            return capsule
+
+    np.from_dlpack(Holder(array))
+    with pytest.raises(BadParamError, match="unconsumed"):
+        read_capsule(capsule)
+    with pytest.raises(BadParamError):
+        read_capsule(42)
+
+
+def test_types_without_a_counterpart(array: Any) -> None:
+    with pytest.raises(UnsupportedDataTypeError, match="16 bits"):
+        read_capsule(array.astype(np.int16).__dlpack__())
+    with pytest.raises(UnsupportedDataTypeError):
+        make_capsule(None, address=0, device=CPU, data_type=DataType.INT8x4, shape=(), strides=(), is_versioned=False)

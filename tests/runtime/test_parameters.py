@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from lowdnn import dtypes
+from lowdnn.enums import DataType
+from lowdnn.plan import (
+    Argument,
+    KernelRef,
+    Launch,
+    Plan,
+    PlanTensor,
+    Scalar,
+    ScalarType,
+    Struct,
+    TensorPointer,
+    TensorValue,
+    WorkspacePointer,
+)
+from lowdnn.runtime.parameters import ParameterBlock, layout_of, read_host_value
+from lowdnn.status import BadParamError
+
+I32, I64, F32, F64 = ScalarType.I32, ScalarType.I64, ScalarType.F32, ScalarType.F64
+
+
+def plan_of(*launches: Sequence[Argument]) -> Plan:
+    tensors = (
+        PlanTensor(7, "x", DataType.FLOAT, 64, 16, is_output=False),
+        PlanTensor(8, "alpha", DataType.HALF, 2, 2, is_output=False, is_by_value=True),
+    )
+    kernel = KernelRef("k", "k.cu", "sm_80")
+    made = tuple(Launch(0, (1, 1, 1), (32, 1, 1), tuple(arguments)) for arguments in launches)
+    return Plan("e", 0, "g", "sm_80", (), (kernel,), made, tensors, 512)
+
+
+def argument(block: ParameterBlock, launch: int, index: int, c_type: type[ctypes.Structure]) -> ctypes.Structure:
+    """The argument as the C type that the kernel would see."""
+    pointer = ctypes.c_uint64.from_address(block.launch_parameters[launch] + 8 * index).value
+    return c_type.from_address(pointer)
+
+
+class Inner(ctypes.Structure):
+    _fields_ = (("a", ctypes.c_int32), ("b", ctypes.c_double))
+
+
+class Outer(ctypes.Structure):
+    _fields_ = (
+        ("first", ctypes.c_int32),
+        ("x", ctypes.c_void_p),
+        ("inner", Inner),
+        ("alpha", ctypes.c_float),
+        ("scratch", ctypes.c_void_p),
+        ("last", ctypes.c_int32),
+    )
+
+
+OUTER = Struct(
+    (
+        Scalar(I32, -5),
+        TensorPointer(7, 32),
+        Struct((Scalar(I32, 3), Scalar(F64, 0.25))),
+        TensorValue(8, F32),
+        WorkspacePointer(256),
+        Scalar(I32, 9),
+    )
+)
+
+
+def test_layout_is_that_of_c() -> None:
+    assert layout_of(OUTER) == (ctypes.sizeof(Outer), ctypes.alignment(Outer))
+    assert layout_of(Struct((Scalar(I64, 1), Scalar(I32, 1)))) == (16, 8)
+    assert layout_of(Struct((Scalar(I32, 1), Scalar(F32, 1)))) == (8, 4)
+    assert layout_of(Struct(())) == (1, 1)
+    assert layout_of(Struct((Scalar(I64, 1), Struct(())))) == (16, 8)
+
+
+def test_values_land_where_the_kernel_reads_them() -> None:
+    block = ParameterBlock(plan_of([Scalar(I64, 1)], [Scalar(I32, 4), OUTER]))
+    alpha = np.array([1.5], np.float16)
+    block.patch(block.tensor_slots[0], 0x1000)
+    block.patch(block.workspace_slots, 0x8000)
+    block.patch_values((0x1000, alpha.ctypes.data))
+    outer = argument(block, 1, 1, Outer)
+    assert (outer.first, outer.x, outer.inner.a, outer.inner.b) == (-5, 0x1020, 3, 0.25)
+    assert (outer.alpha, outer.scratch, outer.last) == (1.5, 0x8100, 9)
+
+
+def test_a_pointer_in_several_launches_is_patched_in_all() -> None:
+    block = ParameterBlock(plan_of([TensorPointer(7)], [TensorPointer(7, 16)]))
+    block.patch(block.tensor_slots[0], 0x40)
+    found = [ctypes.c_uint64.from_address(ctypes.c_uint64.from_address(p).value).value for p in block.launch_parameters]
+    assert found == [0x40, 0x50]
+
+
+def test_structs_are_16_byte_aligned() -> None:
+    for _ in range(8):
+        block = ParameterBlock(plan_of([Scalar(I32, 1), OUTER, Scalar(I32, 1), OUTER]))
+        pointers = (ctypes.c_uint64 * 4).from_address(block.launch_parameters[0])
+        assert all(pointer % 16 == 0 for pointer in pointers)
+
+
+@pytest.mark.parametrize(
+    ("scalar_type", "value"),
+    [(I32, 2**31), (I32, -(2**31) - 1), (ScalarType.U32, -1), (ScalarType.U64, 2**64), (F32, 1e39)],
+)
+def test_a_number_that_does_not_fit_is_refused(scalar_type: ScalarType, value: float) -> None:
+    with pytest.raises(BadParamError, match=f"fits {scalar_type.name}"):
+        ParameterBlock(plan_of([Scalar(scalar_type, value)]))
+
+
+def test_special_floats_survive() -> None:
+    block = ParameterBlock(plan_of([Scalar(F32, float("inf")), Scalar(F64, float("nan"))]))
+    pointers = (ctypes.c_uint64 * 2).from_address(block.launch_parameters[0])
+    assert ctypes.c_float.from_address(pointers[0]).value == float("inf")
+    assert np.isnan(ctypes.c_double.from_address(pointers[1]).value)
+
+
+def test_unknown_uid_is_refused() -> None:
+    with pytest.raises(BadParamError, match="uids of plan"):
+        ParameterBlock(plan_of([TensorPointer(99)]))
+
+
+@pytest.mark.parametrize("data_type", dtypes.supported())
+def test_host_values_of_every_type(data_type: DataType) -> None:
+    stored = dtypes.from_float64(np.array([1.0]), data_type)
+    assert read_host_value(stored.ctypes.data, data_type) == 1
+
+
+def test_large_integers_are_exact() -> None:
+    stored = np.array([2**63 - 1])
+    assert read_host_value(stored.ctypes.data, DataType.INT64) == 2**63 - 1

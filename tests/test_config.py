@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from lowdnn.config import Config, ConfigWarning
+
+
+def test_defaults_without_variables() -> None:
+    config = Config.from_environment({"HOME": "/home/me"})
+    assert config == Config(cache_dir=Path("/home/me/.cache/lowdnn"))
+    assert (config.device, config.disk_cache, config.log_level, config.debug) == ("auto", True, "off", False)
+
+
+def test_every_variable_is_read() -> None:
+    config = Config.from_environment(
+        {
+            "LOWDNN_DEVICE": "Emulated",
+            "LOWDNN_EMULATED_ARCH": "sm_80",
+            "LOWDNN_EMULATED_POLICY": "warp-serial(7)",
+            "LOWDNN_CACHE_DIR": "/somewhere",
+            "LOWDNN_DISK_CACHE": "off",
+            "LOWDNN_LOG_LEVEL": "DEBUG",
+            "LOWDNN_LOG_FILE": "log.%p",
+            "LOWDNN_DEBUG": "1",
+            "LOWDNN_NVTX": "yes",
+        }
+    )
+    assert config == Config(
+        "emulated", "sm_80", "warp-serial(7)", Path("/somewhere"), False, "debug", "log.%p", True, True
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LOWDNN_DEVICE", "gpu"),
+        ("LOWDNN_EMULATED_ARCH", "sm_75"),
+        ("LOWDNN_EMULATED_POLICY", "rm -rf"),
+        ("LOWDNN_CACHE_DIR", "relative"),
+        ("LOWDNN_DISK_CACHE", "2"),
+        ("LOWDNN_LOG_LEVEL", "loud"),
+        ("LOWDNN_DEBUG", "maybe"),
+    ],
+)
+def test_unknown_value_warns_and_takes_the_default(name: str, value: str) -> None:
+    with pytest.warns(ConfigWarning, match=f"{name}='{value}'"):
+        config = Config.from_environment({"HOME": "/home/me", name: value})
+    assert config == Config.from_environment({"HOME": "/home/me"})
+
+
+def test_cache_directory_follows_xdg_and_needs_a_home() -> None:
+    assert Config.from_environment({"XDG_CACHE_HOME": "/xdg", "HOME": "/h"}).cache_dir == Path("/xdg/lowdnn")
+    assert Config.from_environment({"XDG_CACHE_HOME": "relative", "HOME": "/h"}).cache_dir == Path("/h/.cache/lowdnn")
+    assert Config.from_environment({}).cache_dir is None
+
+
+def test_isolated_python_reads_nothing() -> None:
+    code = "from lowdnn.config import Config; c = Config.from_environment(); print(c.device, c.cache_dir)"
+    root = Path(__file__).parents[1]
+    found = subprocess.run(
+        [sys.executable, "-E", "-c", f"import sys; sys.path.insert(0, {str(root)!r}); {code}"],
+        env={"LOWDNN_DEVICE": "cuda", "HOME": "/h"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == "auto None"
+
+
+def test_the_table_in_the_docstring_is_complete() -> None:
+    import lowdnn.config as module
+
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    table, code = source.split('"""', 2)[1:]
+    read = {word.strip('",') for word in code.replace("(", " ").split() if word.startswith('"LOWDNN_')}
+    assert len(read) <= 10
+    assert all(f"| {name} " in table for name in read | {"LOWDNN_LOG_FILE"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Config.from_environment(dict.fromkeys(read, ""))
