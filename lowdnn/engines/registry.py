@@ -7,10 +7,10 @@ from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.conv.conv_direct import ConvDirect
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.pointwise.pointwise_elementwise import PointwiseElementwise
-from lowdnn.engines.pointwise.pointwise_elementwise import PointwiseElementwise
+from lowdnn.engines.reduction.reduction_blocked import ReductionBlocked
 from lowdnn.status import BadParamError
 
-_SINGLE: tuple[Engine, ...] = (ConvDirect(), MatmulSimt(), PointwiseElementwise())
+_SINGLE: tuple[Engine, ...] = (ConvDirect(), MatmulSimt(), PointwiseElementwise(), ReductionBlocked())
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
 ENGINES: tuple[Engine, ...] = (*_SINGLE, Composite(_SINGLE))
