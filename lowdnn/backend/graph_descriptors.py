@@ -12,7 +12,7 @@ from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.read_only import read_only
 from lowdnn.engines.base import Engine
-from lowdnn.engines.registry import engines
+from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation
@@ -91,7 +91,7 @@ class GraphDescription:
     @property
     def engines(self) -> Sequence[Engine]:
         """The engines that may run the graph, by global index."""
-        return engines() if self.handle is None else self.handle.engines
+        return ENGINES if self.handle is None else self.handle.engines
 
     def arch_for(self, where: str, device_properties: DeviceProperties | None, sm_count_target: int) -> ArchSpec:
         """The device to plan for: the given one, else the handle's; with part of its multiprocessors if asked.

@@ -17,7 +17,7 @@ from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.config import Config
 from lowdnn.driver.base import DeviceAttribute
 from lowdnn.engines.base import Engine
-from lowdnn.engines.registry import engines
+from lowdnn.engines.registry import ENGINES
 from lowdnn.plan import Plan
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.runtime import Runtime
@@ -39,7 +39,7 @@ class Handle:
     def __init__(self, runtime: Runtime, engine_set: Sequence[Engine] | None = None) -> None:
         """Takes over ``runtime``, which ``close`` closes. ``engine_set``: all of the registry by default."""
         self.runtime = runtime
-        self.engines = engines() if engine_set is None else engine_set
+        self.engines = ENGINES if engine_set is None else engine_set
         self.arch = _arch_of(runtime)
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)

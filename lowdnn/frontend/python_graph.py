@@ -21,7 +21,7 @@ from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
 from lowdnn.engines.base import Engine
-from lowdnn.engines.registry import engines
+from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.frontend.builder import Defaults
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type
@@ -352,7 +352,7 @@ class pygraph(PointwiseMethods, OperationMethods):
         return arch if self._sm_count is None else arch.with_sm_count(self._sm_count)
 
     def _engines(self) -> Sequence[Engine]:
-        return engines() if self._handle is None else self._handle.engines
+        return ENGINES if self._handle is None else self._handle.engines
 
     def _engine(self, engine_id: int) -> Engine:
         for engine in self._engines():
