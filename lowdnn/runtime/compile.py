@@ -1,7 +1,7 @@
 """Kernels to images: the store of precompiled PTX, then the disk cache, then NVRTC.
 
-The ``.version`` line of the PTX is lowered to 8.0, the oldest PTX ISA with all that the kernels use, so that drivers as
-old as CUDA 12.0 load what NVRTC 13 emits. A driver older than that gets a cubin instead of PTX.
+The ``.version`` line of the PTX is lowered to 8.3, the oldest PTX ISA with all that NVRTC writes for the kernels (the pragma
+used_bytes_mask), so that drivers as old as CUDA 12.3 load it. A driver older than that gets a cubin instead of PTX.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.runtime.sources import KernelSource, SourceTree
 
 #: The PTX ISA that every kernel's PTX is lowered to.
-PTX_ISA = (8, 0)
+PTX_ISA = (8, 3)
 
 _VERSION_LINE = re.compile(rb"^\.version[ \t]+(\d+)\.(\d+)", re.MULTILINE)
 
@@ -39,7 +39,7 @@ class KernelCompiler:
         self._logger = event_logger("compile")
 
     def image(self, kernel: KernelRef, driver_ptx_isa: tuple[int, int] = PTX_ISA) -> bytes:
-        """PTX text of ``kernel``; a cubin of ``kernel.target`` where the driver's PTX ISA is older than 8.0.
+        """PTX text of ``kernel``; a cubin of ``kernel.target`` where the driver's PTX ISA is older than 8.3.
 
         Raises CompilationFailedError with NVRTC's log, SublibraryLoadingFailedError where NVRTC is needed and missing.
         """
