@@ -54,7 +54,7 @@ def test_large_shared_memory_is_allowed_before_the_launch(runtime: Runtime) -> N
 
 def test_a_module_that_does_not_load_is_not_kept(runtime: Runtime) -> None:
     class BrokenCompiler:
-        def image(self, kernel: KernelRef, isa: tuple[int, int]) -> bytes:
+        def image(self, kernel: KernelRef, binary_arch: str) -> bytes:
             return b".version 8.0\n.target sm_80\n.address_size 64\nnonsense"
 
     modules = ModuleCache(runtime.context, BrokenCompiler(), runtime.counters)  # type: ignore[arg-type]
