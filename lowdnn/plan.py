@@ -10,14 +10,12 @@ in which only pointers and by-value tensors are ever patched.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from functools import cache
 
+from lowdnn.codec import Codec, read_document, write_document
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
-from lowdnn.status import BadParamError, SerializationVersionMismatchError
 
 #: Version of the JSON form. A reader refuses other versions.
 SCHEMA_VERSION = 1
@@ -177,7 +175,7 @@ class Plan:
         )
 
     def to_json(self) -> str:
-        return json.dumps({"lowdnn_plan": SCHEMA_VERSION, "plan": _encode(self)}, separators=(",", ":"))
+        return write_document("lowdnn_plan", SCHEMA_VERSION, "plan", _codec().encode(self))
 
     @staticmethod
     def from_json(text: str) -> Plan:
@@ -185,65 +183,24 @@ class Plan:
 
         Raises SerializationVersionMismatchError for another schema version, BadParamError for anything malformed.
         """
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise BadParamError.at("Plan.json", expected="a JSON document", got=str(error)) from None
-        version = document.get("lowdnn_plan") if isinstance(document, dict) else None
-        if version != SCHEMA_VERSION:
-            raise SerializationVersionMismatchError.at(
-                "Plan.json.lowdnn_plan", expected=str(SCHEMA_VERSION), got=version, hint="make the plan again"
-            )
-        plan = _decode(document.get("plan"), "Plan.json.plan")
-        if not isinstance(plan, Plan):
-            raise BadParamError.at("Plan.json.plan", expected="a Plan", got=type(plan).__name__)
-        return plan
+        content = read_document(text, "lowdnn_plan", SCHEMA_VERSION, "plan", "Plan.json")
+        return _codec().decode(content, Plan, "Plan.json.plan")
 
 
-_CLASSES: Mapping[str, type] = {
-    cls.__name__: cls
-    for cls in (
-        Plan,
-        PlanTensor,
-        Launch,
-        Work,
-        KernelRef,
-        Struct,
-        Scalar,
-        TensorPointer,
-        TensorValue,
-        WorkspacePointer,
+@cache
+def _codec() -> Codec:
+    return Codec(
+        classes=(
+            Plan,
+            PlanTensor,
+            Launch,
+            Work,
+            KernelRef,
+            Struct,
+            Scalar,
+            TensorPointer,
+            TensorValue,
+            WorkspacePointer,
+        ),
+        enums=(ScalarType, MathUnit, DataType, KnobType, NumericalNote, BehaviorNote),
     )
-}
-_ENUMS: Mapping[str, type[Enum]] = {
-    cls.__name__: cls for cls in (ScalarType, MathUnit, DataType, KnobType, NumericalNote, BehaviorNote)
-}
-
-
-def _encode(value: object) -> Any:
-    if isinstance(value, Enum):
-        return {"enum": type(value).__name__, "name": value.name}
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"class": type(value).__name__} | {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, tuple):
-        return [_encode(item) for item in value]
-    return value
-
-
-def _decode(value: Any, where: str) -> Any:
-    if isinstance(value, list):
-        return tuple(_decode(item, f"{where}[{index}]") for index, item in enumerate(value))
-    if isinstance(value, dict) and "enum" in value:
-        enum = _ENUMS.get(value["enum"])
-        if enum is None or value.get("name") not in enum.__members__:
-            raise BadParamError.at(where, expected="a known enum member", got=value)
-        return enum[value["name"]]
-    if isinstance(value, dict):
-        cls = _CLASSES.get(value.get("class", ""))
-        if cls is None:
-            raise BadParamError.at(where, expected=f"one of {sorted(_CLASSES)}", got=value.get("class"))
-        values = {name: _decode(item, f"{where}.{name}") for name, item in value.items() if name != "class"}
-        if set(values) != {f.name for f in fields(cls)}:
-            raise BadParamError.at(where, expected=f"the fields of {cls.__name__}", got=sorted(values))
-        return cls(**values)
-    return value

@@ -15,7 +15,6 @@ from typing import Self
 
 from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.config import Config
-from lowdnn.driver import open_driver
 from lowdnn.driver.base import DeviceAttribute
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
@@ -37,12 +36,13 @@ class Handle:
     Close with ``close`` or ``with``; afterwards every call raises NotInitializedError.
     """
 
-    def __init__(self, runtime: Runtime, engines: Sequence[Engine] = ENGINES) -> None:
-        """Takes over ``runtime``, which ``close`` closes."""
+    def __init__(self, runtime: Runtime, engine_set: Sequence[Engine] | None = None) -> None:
+        """Takes over ``runtime``, which ``close`` closes. ``engine_set``: all of the registry by default."""
         self.runtime = runtime
-        self.engines = engines
+        self.engines = ENGINES if engine_set is None else engine_set
         self.arch = _arch_of(runtime)
         self.stream = 0
+        self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
         self._loaded: OrderedDict[Plan, LoadedPlan] = OrderedDict()
         self._is_open = True
@@ -70,8 +70,7 @@ class Handle:
             emulated_arch=arch or settings.emulated_arch,
             emulated_policy=policy or settings.emulated_policy,
         )
-        driver = open_driver(settings.device, arch=settings.emulated_arch, policy=settings.emulated_policy)
-        return cls(Runtime(driver, device=ordinal, config=settings))
+        return cls(Runtime.open(device=ordinal, config=settings))
 
     @property
     def is_open(self) -> bool:
@@ -83,8 +82,15 @@ class Handle:
         Raises StreamMismatchError for a stream of another context.
         """
         with self.entered("set_stream"):
-            if not (type(stream) is int and stream == self.stream):
-                self.stream = Stream.borrow(self.runtime.context, stream).handle
+            if type(stream) is int and stream == self.stream:
+                return
+            self._borrowed_stream = Stream.borrow(self.runtime.context, stream)
+            self.stream = self._borrowed_stream.handle
+
+    def borrowed_stream(self) -> Stream:
+        """The stream as an object of the runtime."""
+        self.check_open("stream")
+        return self._borrowed_stream
 
     def load(self, plan: Plan) -> LoadedPlan:
         """``plan`` on this handle's device: compiled and loaded at the first call, taken from the cache afterwards.

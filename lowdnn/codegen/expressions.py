@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from lowdnn.enums import PointwiseMode
 
-_SQRT_1_2 = "{T}(0.70710678118654752440)"
 _SQRT_2_PI = "{T}(0.79788456080286535588)"
 _CUBIC = "{T}(0.044715)"
 
@@ -21,8 +20,8 @@ _CUBIC = "{T}(0.044715)"
 class Expression:
     """One mode.
 
-    real: the text for f32 and f64.  integer: the text for i32 and i64; empty where integers are computed in f64 and
-    rounded to the nearest.  parameters: fields of ``Pointwise`` that the text names.
+    real: the text for f32 and f64.  integer: the text for i32 and i64; empty where the mode has no meaning in integers.
+    parameters: fields of ``Pointwise`` that the text names.
     """
 
     real: str
@@ -35,15 +34,15 @@ def expression(mode: PointwiseMode) -> Expression:
     return _TABLE[mode]
 
 
-def _same(text: str) -> Expression:
+def _same(text: str, parameters: tuple[str, ...] = ()) -> Expression:
     """One text for real and integer arithmetic."""
-    return Expression(text, text)
+    return Expression(text, text, parameters)
 
 
 _SIGMOID = "({T}(1) / ({T}(1) + exp(-{x})))"
 _SWISH_GATE = "({T}(1) / ({T}(1) + exp(-{swish_beta} * {x})))"
-_GELU_GATE = f"({{T}}(0.5) * ({{T}}(1) + erf({{x}} * {_SQRT_1_2})))"
 _TANH_INNER = f"tanh({_SQRT_2_PI} * ({{x}} + {_CUBIC} * {{x}} * {{x}} * {{x}}))"
+_RELU_CLIPS = "{relu_lower_clip}, {relu_upper_clip}, {relu_lower_clip_slope}"
 _RELU_PARAMETERS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope")
 
 _M = PointwiseMode
@@ -60,41 +59,36 @@ _TABLE: Mapping[PointwiseMode, Expression] = {
     _M.MOD: Expression("fmod({x}, {b})", "modulo({x}, {b})"),
     _M.FLOOR_MOD: _same("floor_modulo({x}, {b})"),
     _M.ABS: Expression("fabs({x})", "({x} < 0 ? -{x} : {x})"),
-    _M.CEIL: Expression("ceil({x})", "{x}"),
-    _M.FLOOR: Expression("floor({x})", "{x}"),
+    _M.CEIL: Expression("ceil({x})"),
+    _M.FLOOR: Expression("floor({x})"),
     _M.COS: Expression("cos({x})"),
     _M.EXP: Expression("exp({x})"),
     _M.LOG: Expression("log({x})"),
     _M.NEG: _same("-{x}"),
-    _M.RSQRT: Expression("rsqrt({x})"),
+    _M.RSQRT: Expression("inverse_sqrt({x})"),
     _M.SIN: Expression("sin({x})"),
     _M.SQRT: Expression("sqrt({x})"),
     _M.TAN: Expression("tan({x})"),
     _M.ERF: Expression("erf({x})"),
     _M.IDENTITY: _same("{x}"),
-    _M.RECIPROCAL: Expression("{T}(1) / {x}", "divide({T}(1), {x})"),
-    _M.RELU_FWD: Expression(
-        "clipped_relu({x}, {relu_lower_clip}, {relu_upper_clip}, {relu_lower_clip_slope})", parameters=_RELU_PARAMETERS
-    ),
+    _M.RECIPROCAL: Expression("{T}(1) / {x}"),
+    _M.RELU_FWD: _same(f"clipped_relu({{x}}, {_RELU_CLIPS})", _RELU_PARAMETERS),
     _M.TANH_FWD: Expression("tanh({x})"),
     _M.SIGMOID_FWD: Expression(_SIGMOID),
     _M.ELU_FWD: Expression("({x} > {T}(0) ? {x} : {elu_alpha} * expm1({x}))", parameters=("elu_alpha",)),
-    _M.GELU_FWD: Expression(f"{{x}} * {_GELU_GATE}"),
+    _M.GELU_FWD: Expression("{x} * normal_cdf({x})"),
     _M.SOFTPLUS_FWD: Expression(
         "(maximum({softplus_beta} * {x}, {T}(0)) + log1p(exp(-fabs({softplus_beta} * {x})))) / {softplus_beta}",
         parameters=("softplus_beta",),
     ),
     _M.SWISH_FWD: Expression("{x} / ({T}(1) + exp(-{swish_beta} * {x}))", parameters=("swish_beta",)),
     _M.GELU_APPROX_TANH_FWD: Expression(f"{{T}}(0.5) * {{x}} * ({{T}}(1) + {_TANH_INNER})"),
-    _M.RELU_BWD: Expression(
-        "clipped_relu_gradient({dy}, {x}, {relu_lower_clip}, {relu_upper_clip}, {relu_lower_clip_slope})",
-        parameters=_RELU_PARAMETERS,
-    ),
+    _M.RELU_BWD: _same(f"clipped_relu_gradient({{dy}}, {{x}}, {_RELU_CLIPS})", _RELU_PARAMETERS),
     _M.TANH_BWD: Expression("{dy} * ({T}(1) - tanh({x}) * tanh({x}))"),
     _M.SIGMOID_BWD: Expression(f"{{dy}} * {_SIGMOID} * ({{T}}(1) - {_SIGMOID})"),
     _M.ELU_BWD: Expression("({x} > {T}(0) ? {dy} : {dy} * {elu_alpha} * exp({x}))", parameters=("elu_alpha",)),
     _M.GELU_BWD: Expression(
-        f"{{dy}} * ({_GELU_GATE} + {{x}} * {{T}}(0.39894228040143267794) * exp({{T}}(-0.5) * {{x}} * {{x}}))"
+        "{dy} * (normal_cdf({x}) + {x} * {T}(0.39894228040143267794) * exp({T}(-0.5) * {x} * {x}))"
     ),
     _M.SOFTPLUS_BWD: Expression("{dy} / ({T}(1) + exp(-{softplus_beta} * {x}))", parameters=("softplus_beta",)),
     _M.SWISH_BWD: Expression(
@@ -111,9 +105,9 @@ _TABLE: Mapping[PointwiseMode, Expression] = {
     _M.CMP_GE: _same("{T}({x} >= {b})"),
     _M.CMP_LT: _same("{T}({x} < {b})"),
     _M.CMP_LE: _same("{T}({x} <= {b})"),
-    _M.LOGICAL_AND: _same("{T}({x} != {T}(0) && {b} != {T}(0))"),
-    _M.LOGICAL_OR: _same("{T}({x} != {T}(0) || {b} != {T}(0))"),
-    _M.LOGICAL_NOT: _same("{T}({x} == {T}(0))"),
+    _M.LOGICAL_AND: _same("{T}({x} != 0 && {b} != 0)"),
+    _M.LOGICAL_OR: _same("{T}({x} != 0 || {b} != 0)"),
+    _M.LOGICAL_NOT: _same("{T}({x} == 0)"),
     _M.GEN_INDEX: _same("convert<{T}>({index})"),
     _M.BINARY_SELECT: _same("({t} ? {x} : {b})"),
 }

@@ -27,6 +27,7 @@ finishes the first has more bytes in flight. ``accumulator`` and ``result`` are 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from math import copysign, inf, isnan
@@ -36,7 +37,7 @@ from lowdnn.codegen.expressions import expression
 from lowdnn.codegen.space import IndexSpace, space_of
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
-from lowdnn.ops.pointwise import PointwiseOperation, is_backward
+from lowdnn.ops.pointwise import PointwiseOperation, is_predicate
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, Scalar, ScalarType, Struct, TensorPointer, TensorValue
 
@@ -69,6 +70,7 @@ def generate(
     vector_axis: int,
     result: DataType | None = None,
     space: IndexSpace | None = None,
+    name: str = "Functor",
 ) -> Functor:
     """The functor of ``dag``.
 
@@ -76,6 +78,7 @@ def generate(
     vector_axis: the axis (of ``space``) along which ``apply`` handles neighbouring elements.
     result: the type in which ``dag.result`` is handed back; by default the one that its data type is computed in.
     space: the coordinates that the kernel uses; by default the DAG's own axes.
+    name: the C name of the struct, for kernels with two functors.
     """
     writer = _Writer(dag, space if space is not None else space_of(dag), vector_axis)
     if dag.anchor is not None:
@@ -90,7 +93,7 @@ def generate(
         writer.store(tensor)
     if dag.result is not None:
         writer.hand_back(dag.result, result if result is not None else dag.result.data_type)
-    text = writer.text()
+    text = writer.text(name)
     return Functor(text, hashlib.sha256(text.encode()).hexdigest()[:10], Struct(tuple(writer.arguments)), writer.vector)
 
 
@@ -99,6 +102,11 @@ def register_type(data_type: DataType) -> str:
     if data_type in (DataType.DOUBLE, DataType.INT64):
         return dtypes.info(data_type).c_type
     return "f32" if dtypes.info(data_type).kind is dtypes.Kind.FLOAT else "i32"
+
+
+def reads_own_values(mode: PointwiseMode, compute_type: DataType) -> bool:
+    """True where operands enter an operation as they are and not as numbers of the compute type."""
+    return is_predicate(mode) and (mode >= PointwiseMode.LOGICAL_AND or compute_type is DataType.BOOLEAN)
 
 
 @dataclass(frozen=True)
@@ -176,22 +184,22 @@ class _Writer:
 
     def compute(self, op: PointwiseOperation) -> None:
         number, compute_type = next(self._numbers), op.pointwise.compute_type
-        row, c_type = expression(op.mode), register_type(compute_type)
-        in_f64 = c_type in ("i32", "i64") and not row.integer
-        arithmetic = "f64" if in_f64 else c_type
+        arithmetic = register_type(compute_type)
         self._body.append(f"// {op.mode.name} in {compute_type.name}")
         names = {"T": arithmetic}
         if op.mode is PointwiseMode.GEN_INDEX:
             names["index"] = self._index(op)
         else:
-            for port, tensor in op.operands.items():
-                names[port] = self._operand(op, port, self._values[tensor.uid], arithmetic, number)
+            names |= self._operands(op, number)
+        row = expression(op.mode)
         for parameter in row.parameters:
             names[parameter] = f"args.op{number}_{parameter}"
             self._field(arithmetic, f"op{number}_{parameter}", _scalar(arithmetic, getattr(op.pointwise, parameter)))
-        text = (row.integer if c_type in ("i32", "i64") and not in_f64 else row.real).format_map(names)
-        result = _as_result(text, arithmetic, compute_type, op.output.data_type)
-        self._define(op.output, result, c_type, number)
+        text = (row.integer if arithmetic in ("i32", "i64") else row.real).format_map(names)
+        storage = dtypes.info(compute_type).c_type
+        if storage != arithmetic and op.output.data_type is not compute_type:
+            text = f"rounded<{storage}, {arithmetic}>({text})"
+        self._define(op.output, text, arithmetic, number)
 
     def store(self, tensor: Tensor) -> None:
         name, stride = self._pointer(tensor), self._stride(tensor)
@@ -212,7 +220,7 @@ class _Writer:
         self._handed.append(("Result (&result)[V]", "result"))
         self._body.append(f"result[i] = {_converted(value.name, value.type, c_type)};")
 
-    def text(self) -> str:
+    def text(self, name: str) -> str:
         """The header, from the collected parts."""
         if not self._fields:
             self._field("i32", "unused", Scalar(ScalarType.I32, 0))
@@ -224,7 +232,7 @@ class _Writer:
             "",
             *(f'#include "include/{header}.cuh"' for header in ("numeric", "pointwise", "vector")),
             "",
-            "struct Functor {",
+            f"struct {name} {{",
             f"  static constexpr int RANK = {self._space.rank};",
             *(f"  {line}" for line in self._types),
             "",
@@ -321,33 +329,36 @@ class _Writer:
         axis = op.pointwise.axis
         if op.output.dims[axis] == 1:
             return "i64(0)"
-        here = self._space.origin.index(axis)
+        here = self._space.origin.index((axis,))
         if here == self._vector_axis:
             return "(column + i)"
         self._offsets[f"index{here}"] = f"coordinate[{here}]"
         return f"at.index{here}"
 
-    def _operand(self, op: PointwiseOperation, port: str, value: _Value, arithmetic: str, number: int) -> str:
-        """The name under which an operand, converted to the arithmetic type and scaled, enters the expression."""
-        if port == "t":
-            return f"({value.name} != 0)"
+    def _operands(self, op: PointwiseOperation, number: int) -> dict[str, str]:
+        """The names under which the operands enter the expression of ``op``."""
+        values = {port: self._values[tensor.uid] for port, tensor in op.operands.items()}
+        if reads_own_values(op.mode, op.pointwise.compute_type):
+            common = _common_type(value.type for value in values.values())
+            return {port: _converted(value.name, value.type, common) for port, value in values.items()}
+        return {
+            port: f"({value.name} != 0)" if port == "t" else self._operand(op, port, value, number)
+            for port, value in values.items()
+        }
+
+    def _operand(self, op: PointwiseOperation, port: str, value: _Value, number: int) -> str:
+        """An operand as a number of the compute type, times its alpha."""
         compute_type = op.pointwise.compute_type
+        arithmetic = register_type(compute_type)
         text = _as_number(value, op.operands[port].data_type, compute_type)
-        text = _converted(text, register_type(compute_type), arithmetic)
-        alpha = 1.0 if is_backward(op.mode) else {"x": op.alpha1, "b": op.alpha2}[port]
+        alpha = {"x": op.alpha1, "b": op.alpha2}.get(port, 1.0)
         if alpha != 1.0:
-            text = self._scaled(text, alpha, arithmetic, f"op{number}_alpha_{port}")
+            self._field(arithmetic, f"op{number}_alpha_{port}", _scalar(arithmetic, alpha))
+            text = f"args.op{number}_alpha_{port} * {text}"
         if text == value.name:
             return text
         self._body.append(f"const {arithmetic} op{number}_{port} = {text};")
         return f"op{number}_{port}"
-
-    def _scaled(self, text: str, alpha: float, arithmetic: str, name: str) -> str:
-        if arithmetic in ("f32", "f64") or float(alpha).is_integer():
-            self._field(arithmetic, name, _scalar(arithmetic, alpha))
-            return f"args.{name} * {text}"
-        self._field("f64", name, _scalar("f64", alpha))
-        return f"convert<{arithmetic}>(args.{name} * f64({text}))"
 
     def _define(self, tensor: Tensor, text: str, c_type: str, number: int | None = None) -> None:
         """Binds ``tensor`` to ``text``, which has type ``c_type``, rounded to the tensor's data type."""
@@ -374,12 +385,12 @@ def _as_number(value: _Value, data_type: DataType, compute_type: DataType) -> st
     return f"rounded<{storage}, {held}>({value.name})"
 
 
-def _as_result(text: str, arithmetic: str, compute_type: DataType, data_type: DataType) -> str:
-    """``text`` as a number of the compute type; the rounding to ``data_type``, which follows, is not done twice."""
-    storage, held = dtypes.info(compute_type).c_type, register_type(compute_type)
-    if storage == held or data_type is compute_type:
-        return _converted(text, arithmetic, held)
-    return f"rounded<{storage}, {held}>({text})"
+def _common_type(types: Iterable[str]) -> str:
+    """The C type in which values of all ``types`` are compared."""
+    distinct = set(types)
+    if len(distinct) == 1:
+        return distinct.pop()
+    return "i64" if distinct <= {"i32", "i64"} else "f64"
 
 
 def _contiguous_elements(tensor: Tensor, strides: tuple[int, ...], vector_axis: int) -> int:

@@ -17,19 +17,19 @@ class IndexSpace:
     """Extents of a space, and the strides of every tensor that is read or written over it.
 
     strides: by uid, in elements; 0 where the tensor repeats or the extent is 1.
-    origin: for every axis, the axis of the DAG that it stands for, or -1 for several merged into one.
+    origin: for every axis, the axes of the DAG that were merged into it.
     """
 
     extents: tuple[int, ...]
     strides: Mapping[int, tuple[int, ...]]
-    origin: tuple[int, ...]
+    origin: tuple[tuple[int, ...], ...]
 
     @property
     def rank(self) -> int:
         return len(self.extents)
 
     def permuted(self, order: tuple[int, ...]) -> IndexSpace:
-        """The space whose axis ``i`` is axis ``order[i]`` of this one; axes left out must have extent 1."""
+        """The space whose axis ``i`` is axis ``order[i]`` of this one."""
         return IndexSpace(
             extents=tuple(self.extents[axis] for axis in order),
             strides={uid: tuple(strides[axis] for axis in order) for uid, strides in self.strides.items()},
@@ -43,7 +43,7 @@ def space_of(dag: PointwiseDag) -> IndexSpace:
     return IndexSpace(
         extents=dag.dims,
         strides={uid: strides_over(tensor, dag.dims) for uid, tensor in tensors.items()},
-        origin=tuple(range(len(dag.dims))),
+        origin=tuple((axis,) for axis in range(len(dag.dims))),
     )
 
 
@@ -57,35 +57,44 @@ def strides_over(tensor: Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
-def collapsed(space: IndexSpace, kept: Collection[int] = ()) -> IndexSpace:
+def collapsed(space: IndexSpace, alone: Collection[int] = (), apart: Collection[int] = ()) -> IndexSpace:
     """The space without axes of extent 1, and with neighbouring axes merged where every tensor's strides allow it.
 
-    Axes whose origin is in ``kept`` stay alone. The order of the axes does not change; the rank is at least 1.
+    alone: axes of the DAG that stay as they are.  apart: axes that merge only with each other. The order of the axes
+    does not change.
     """
-    axes = [a for a in range(space.rank) if space.extents[a] != 1 or space.origin[a] in kept]
-    if not axes:
-        return IndexSpace((1,), dict.fromkeys(space.strides, (0,)), (-1,))
     extents: list[int] = []
-    origin: list[int] = []
-    columns: list[list[int]] = []
-    rows = tuple(space.strides.values())
-    for axis in axes:
-        extent, column = space.extents[axis], [row[axis] for row in rows]
-        alone = space.origin[axis] in kept or (bool(origin) and origin[-1] in kept)
-        mergeable = (
-            all(outer == inner * extent for outer, inner in zip(columns[-1], column, strict=True)) if columns else False
-        )
-        if mergeable and not alone:
+    origin: list[tuple[int, ...]] = []
+    columns: list[tuple[int, ...]] = []
+    for axis in range(space.rank):
+        extent, own = space.extents[axis], space.origin[axis]
+        column = tuple(row[axis] for row in space.strides.values())
+        if extent == 1 and not set(own) & set(alone):
+            continue
+        if origin and _may_merge(origin[-1], own, alone, apart) and _merges(columns[-1], column, extent):
             extents[-1] *= extent
-            origin[-1] = -1
+            origin[-1] += own
             columns[-1] = column
         else:
             extents.append(extent)
-            origin.append(space.origin[axis])
+            origin.append(own)
             columns.append(column)
     strides = {uid: tuple(column[i] for column in columns) for i, uid in enumerate(space.strides)}
     return IndexSpace(tuple(extents), strides, tuple(origin))
 
 
-def _merges(outer: list[int], inner: list[int], inner_extent: int) -> bool:
+def with_axis(space: IndexSpace, position: int) -> IndexSpace:
+    """The space with one more axis, of extent 1."""
+    return IndexSpace(
+        extents=(*space.extents[:position], 1, *space.extents[position:]),
+        strides={uid: (*row[:position], 0, *row[position:]) for uid, row in space.strides.items()},
+        origin=(*space.origin[:position], (), *space.origin[position:]),
+    )
+
+
+def _may_merge(outer: tuple[int, ...], inner: tuple[int, ...], alone: Collection[int], apart: Collection[int]) -> bool:
+    return not set(outer + inner) & set(alone) and (outer[0] in apart) == (inner[0] in apart)
+
+
+def _merges(outer: tuple[int, ...], inner: tuple[int, ...], inner_extent: int) -> bool:
     return all(o == i * inner_extent for o, i in zip(outer, inner, strict=True))

@@ -1,0 +1,59 @@
+"""The names of cudnn-frontend's Python package: ``import lowdnn.frontend as cudnn``."""
+
+from lowdnn.backend.handle import Handle
+from lowdnn.frontend.data_types import data_type
+from lowdnn.frontend.device_tensor import DeviceTensor, from_numpy
+from lowdnn.frontend.enums import (
+    behavior_note,
+    build_plan_policy,
+    convolution_mode,
+    heur_mode,
+    knob_type,
+    numerical_note,
+    reduction_mode,
+    scalar_type,
+    tensor_reordering,
+)
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.handles import (
+    backend_version,
+    backend_version_string,
+    create_device_properties,
+    create_handle,
+    destroy_handle,
+    get_stream,
+    set_stream,
+)
+from lowdnn.frontend.python_graph import knob, pygraph
+from lowdnn.status import NotSupportedError as cudnnGraphNotSupportedError
+
+#: cudnn-frontend's older name of the class.
+tensor = Tensor
+
+__all__ = [
+    "DeviceTensor",
+    "Handle",
+    "Tensor",
+    "backend_version",
+    "backend_version_string",
+    "behavior_note",
+    "build_plan_policy",
+    "convolution_mode",
+    "create_device_properties",
+    "create_handle",
+    "cudnnGraphNotSupportedError",
+    "data_type",
+    "destroy_handle",
+    "from_numpy",
+    "get_stream",
+    "heur_mode",
+    "knob",
+    "knob_type",
+    "numerical_note",
+    "pygraph",
+    "reduction_mode",
+    "scalar_type",
+    "set_stream",
+    "tensor",
+    "tensor_reordering",
+]

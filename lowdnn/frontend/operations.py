@@ -15,6 +15,10 @@ from lowdnn.status import BadParamError, NotSupportedError
 NOT_SET = data_type.NOT_SET
 CROSS_CORRELATION = convolution_mode.CROSS_CORRELATION
 
+#: The orders of conv_fprop's arguments by position, behind image and weight.
+_SYMMETRIC = ("padding", "stride", "dilation", "convolution_mode", "compute_data_type", "name")
+_ASYMMETRIC = ("pre_padding", "post_padding", *_SYMMETRIC[1:])
+
 
 class OperationMethods(GraphBuilder):
     """See the module's docstring."""
@@ -46,8 +50,50 @@ class OperationMethods(GraphBuilder):
         name: str = ...,
     ) -> Tensor: ...
 
-    def conv_fprop(self, image: Tensor, weight: Tensor, *positional: Any, **named: Any) -> Tensor:
-        raise NotImplementedError
+    def conv_fprop(
+        self,
+        image: Tensor,
+        weight: Tensor,
+        *positional: Any,
+        padding: Sequence[int] | None = None,
+        pre_padding: Sequence[int] | None = None,
+        post_padding: Sequence[int] | None = None,
+        stride: Sequence[int] | None = None,
+        dilation: Sequence[int] | None = None,
+        convolution_mode: convolution_mode | None = None,
+        compute_data_type: DataTypeLike = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """The convolution of ``image`` (N, C, spatial...) with ``weight`` (K, C / groups, filter...).
+
+        Geometry has one entry for each spatial dimension; paddings left out are 0, strides and dilations 1. Given by
+        position, the arguments are those of the first form, or of the second where the fourth of them is a sequence.
+        """
+        named = {
+            "padding": padding,
+            "pre_padding": pre_padding,
+            "post_padding": post_padding,
+            "stride": stride,
+            "dilation": dilation,
+            "convolution_mode": convolution_mode,
+            "compute_data_type": compute_data_type,
+            "name": name,
+        }
+        given = _bind(positional, {key: value for key, value in named.items() if value is not None})
+        if "padding" in given and ("pre_padding" in given or "post_padding" in given):
+            raise BadParamError.at(
+                "conv_fprop.padding", expected="either padding or pre_padding and post_padding", got="both"
+            )
+        both = given.get("padding", ())
+        node = ConvolutionNode(
+            (image, weight),
+            tuple(given.get("pre_padding", both)),
+            tuple(given.get("post_padding", both)),
+            tuple(given.get("stride", ())),
+            tuple(given.get("dilation", ())),
+            backend_convolution(given.get("convolution_mode", CROSS_CORRELATION)),
+        )
+        return self._add(node, given.get("compute_data_type", NOT_SET), given.get("name", ""))
 
     def matmul(
         self, A: Tensor, B: Tensor, compute_data_type: DataTypeLike = NOT_SET, padding: float = 0.0, name: str = ""
@@ -67,3 +113,16 @@ class OperationMethods(GraphBuilder):
         if group_offset is not None:
             raise NotSupportedError.at("reduction.group_offset", expected="None", got=group_offset.label)
         return self._add(ReductionNode((input,), backend_reduction(mode)), compute_data_type, name)
+
+
+def _bind(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """conv_fprop's arguments by name."""
+    is_asymmetric = len(positional) > 3 and isinstance(positional[3], (list, tuple))
+    order = _ASYMMETRIC if is_asymmetric or {"pre_padding", "post_padding"} & set(named) else _SYMMETRIC
+    if len(positional) > len(order):
+        raise BadParamError.at("conv_fprop", expected=f"at most {2 + len(order)} arguments", got=2 + len(positional))
+    bound = dict(zip(order, positional, strict=False))
+    repeated = sorted(set(bound) & set(named))
+    if repeated:
+        raise BadParamError.at(f"conv_fprop.{repeated[0]}", expected="one value", got="one by position and one by name")
+    return bound | named

@@ -10,9 +10,14 @@ from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any
 
+from lowdnn.codec import Codec, read_document, write_document
+from lowdnn.ops import catalog
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError, DuplicatedEntriesError
+
+#: Version of the JSON form. A reader refuses other versions.
+SCHEMA_VERSION = 1
 
 
 class OperationGraph:
@@ -66,6 +71,24 @@ class OperationGraph:
             if tensor.is_virtual and (uid not in written or any(id(op) not in inside for op in self.consumers(tensor)))
         }
         return OperationGraph(_with_materialised(op, border) for op in chosen)
+
+    def to_json(self) -> str:
+        """The operations in topological order, with all that ``from_json`` needs to make an equal graph."""
+        content = [_codec().encode(operation) for operation in self.operations]
+        return write_document("lowdnn_graph", SCHEMA_VERSION, "operations", content)
+
+    @staticmethod
+    def from_json(text: str) -> OperationGraph:
+        """Reads ``to_json``'s form.
+
+        Raises SerializationVersionMismatchError for another schema version, BadParamError for anything malformed, and
+        the errors of operations and graphs that break their rules.
+        """
+        content = read_document(text, "lowdnn_graph", SCHEMA_VERSION, "operations", "OperationGraph.json")
+        where = "OperationGraph.json.operations"
+        if not isinstance(content, list):
+            raise BadParamError.at(where, expected="a list", got=type(content).__name__)
+        return OperationGraph(_decode_operation(item, f"{where}[{i}]") for i, item in enumerate(content))
 
     def __repr__(self) -> str:
         names = ", ".join(type(op).__name__ for op in self.operations)
@@ -132,6 +155,19 @@ def _with_materialised(operation: Operation, uids: set[int]) -> Operation:
         if tensor.uid in uids
     }
     return replace(operation, **changes) if changes else operation  # type: ignore[type-var]
+
+
+@cache
+def _codec() -> Codec:
+    return Codec(catalog.DESCRIPTORS, catalog.enums())
+
+
+def _decode_operation(value: Any, where: str) -> Operation:
+    operation: object = _codec().decode(value, object, where)
+    if not isinstance(operation, catalog.OPERATIONS):
+        raise BadParamError.at(where, expected="an operation", got=type(operation).__name__)
+    decoded: Operation = operation
+    return decoded
 
 
 _tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("uid", "name")))

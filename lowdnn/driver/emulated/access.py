@@ -1,8 +1,8 @@
 """Loads, stores and atomics of a group of lanes. Generated code calls these.
 
-``address`` is an ``Address``, ``offset`` a number of bytes, ``kind`` says element type and vector length. A load from a uniform
-address gives a scalar. Reading bytes that nothing has written is a fault where the batch checks it.
-Source: PTX ISA manual, "ld", "st", "atom".
+``address`` is an ``Address``, ``offset`` a number of bytes, ``kind`` says element type and vector length. A load from
+a uniform address gives a scalar. Reading bytes that nothing has written is a fault where the batch checks it. Source:
+PTX ISA manual, "ld", "st", "atom".
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .address import Address, check, resolve, split
-from .faults import FaultKind, LaneFault
-from .memory import WRITTEN, Bytes
+from lowdnn.driver.emulated.address import Address, check, resolve, split
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import WRITTEN, Bytes
 
 if TYPE_CHECKING:
-    from .batch import Group
+    from lowdnn.driver.emulated.batch import Group
 
 
 @dataclass(frozen=True)
 class Kind:
-    """``count`` elements of ``code``, ``total`` bytes together, moved as ``words`` of type ``word`` and ``1 << shift`` bytes."""
+    """``count`` elements of ``code``, ``total`` bytes together, moved as ``words`` of type ``word`` and ``1 << shift``
+    bytes."""
 
     code: str
     count: int
@@ -88,7 +89,7 @@ def atomic(
     update: Callable[..., Any],
     *operands: Any,
 ) -> Any:
-    """``update(memory, element numbers, *operands)`` with lanes that meet at an address in lane order; the old values."""
+    """``update(memory, element numbers, *operands)``: lanes that meet take turns in lane order; the old values."""
     space, origin = resolve(group, space, address, offset)
     if not space:
         raise LaneFault(FaultKind.OUT_OF_BOUNDS, "lanes of one atomic point into different state spaces", 0)

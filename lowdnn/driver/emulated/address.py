@@ -1,7 +1,8 @@
 """Addresses of a group of lanes: which bytes of which memory they mean, with every check.
 
-An ``Address`` is made once for each register that a block uses as a base; loads and stores at several offsets share its extremes
-and its element numbers. Source: PTX ISA manual, "State Spaces", "Addresses as Operands", "Generic Addressing".
+An ``Address`` is made once for each register that a block uses as a base; loads and stores at several offsets share
+its extremes and its element numbers. Source: PTX ISA manual, "State Spaces", "Addresses as Operands", "Generic
+Addressing".
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .faults import FaultKind, LaneFault
-from .memory import ARENA_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, Array, Bytes
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import ARENA_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, Array, Bytes
 
 if TYPE_CHECKING:
-    from .batch import Group
+    from lowdnn.driver.emulated.batch import Group
 
 _I8 = np.int64
 
@@ -22,7 +23,7 @@ _I8 = np.int64
 class Address:
     """Base addresses over the lanes of a group (uint32 or uint64), or one scalar for all of them."""
 
-    __slots__ = ("bits", "high", "low", "scalar", "value", "_places")
+    __slots__ = ("_places", "bits", "high", "low", "scalar", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -48,7 +49,8 @@ class Address:
         return self if self.scalar else Address(self.value[mask])
 
     def places(self, group: Group, space: str, origin: int, offset: int, shift: int) -> Any:
-        """Numbers of the elements of ``1 << shift`` bytes at address + offset - origin, in the batch's memory of ``space``."""
+        """Numbers of the elements of ``1 << shift`` bytes at address + offset - origin, in the batch's memory of
+        ``space``."""
         if (self.bits | offset) & ((1 << shift) - 1):
             return (self.signed(offset - origin) + _lane_base(group, space)) >> shift
         key = (space, origin, shift)

@@ -1,7 +1,8 @@
 """CTA barriers: ``bar``/``barrier`` sync, arrive and red, 16 per CTA. PTX ISA manual, "bar, barrier".
 
-Arrivals count per barrier number, whatever instruction they come from. ``.aligned`` forms arrive as whole warps, each counting
-32; the others count threads. Without a thread count the barrier takes every thread of the CTA that has not exited.
+Arrivals count per barrier number, whatever instruction they come from. ``.aligned`` forms arrive as whole warps, each
+counting 32; the others count threads. Without a thread count the barrier takes every thread of the CTA that has not
+exited.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .batch import WARP, Batch, Group
-from .faults import FaultKind, LaneFault
-from .memory import Array
+from lowdnn.driver.emulated.batch import WARP, Batch, Group
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import Array
 
 BARRIERS = 16
 _ALL = -1
@@ -21,7 +22,8 @@ _ALL = -1
 
 @dataclass(frozen=True)
 class BarrierOp:
-    """Static part of a barrier instruction. ``kind``: sync, arrive or red; ``reduction``: popc, and, or; ``slot`` its destination."""
+    """Static part of a barrier instruction. ``kind``: sync, arrive or red; ``reduction``: popc, and, or; ``slot`` its
+    destination."""
 
     kind: str
     aligned: bool
@@ -98,7 +100,7 @@ class Barriers:
             position = int(np.argmax((before != 0) & (before != needed)))
             raise LaneFault(FaultKind.BARRIER_MISUSE, f"barrier {number}: its threads give different counts", position)
         self.needed[number][slots] = needed
-        arriving = np.bincount(slots[:: WARP] if False else slots, minlength=batch.cta_count)
+        arriving = np.bincount(slots, minlength=batch.cta_count)
         if operation.aligned:
             warps = np.unique(lanes // WARP)
             arriving = WARP * np.bincount(batch.slot[warps * WARP], minlength=batch.cta_count)
@@ -120,7 +122,9 @@ class Barriers:
         if np.any(wrong):
             position = int(np.argmax(np.atleast_1d(wrong)))
             bad = int(np.atleast_1d(count)[position])
-            raise LaneFault(FaultKind.BARRIER_MISUSE, f"thread count {bad}: expected a positive multiple of 32", position)
+            raise LaneFault(
+                FaultKind.BARRIER_MISUSE, f"thread count {bad}: expected a positive multiple of 32", position
+            )
         return count.astype(np.int64)
 
     def _complete(self, number: int) -> list[Released]:
@@ -145,9 +149,7 @@ class Barriers:
                 lanes = waiting.lanes if go.all() else waiting.lanes[go]
                 released.append(Released(waiting, lanes, self._result(waiting, lanes)))
             if not go.all():
-                kept.append(
-                    Waiting(number, waiting.next, waiting.line, waiting.lanes[~go], waiting.operation)
-                )
+                kept.append(Waiting(number, waiting.next, waiting.line, waiting.lanes[~go], waiting.operation))
         self.waiting = kept
         arrived[done] = 0
         needed[done] = 0
@@ -158,7 +160,7 @@ class Barriers:
         """Threads that a barrier without a count waits for: whole warps with at least one live thread."""
         batch = self.batch
         warps = batch.alive.reshape(batch.cta_count, -1, WARP).any(axis=2)
-        return WARP * warps.sum(axis=1)
+        return np.asarray(WARP * warps.sum(axis=1))
 
     def _result(self, waiting: Waiting, lanes: Array) -> Array | None:
         operation = waiting.operation

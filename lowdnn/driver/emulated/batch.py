@@ -1,7 +1,8 @@
 """A batch: all lanes of some CTAs, their registers, shared and local memory; and a group: the lanes that run together.
 
-Each CTA takes a whole number of warps; lanes beyond its last thread exist but never run. A group's ``index`` selects its lanes from an array
-over the batch: None for all, a slice where they are contiguous, else an array of lane numbers.
+Each CTA takes a whole number of warps; lanes beyond its last thread exist but never run. A group's ``index`` selects
+its lanes from an array over the batch: None for all, a slice where they are contiguous, else an array of lane
+numbers.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .copies import AsyncCopies
-from .faults import Dim3, FaultKind, LaneFault
-from .memory import DTYPES, Arena, Array, Bytes
+from lowdnn.driver.emulated.copies import AsyncCopies
+from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import DTYPES, Arena, Array, Bytes
 
 WARP = 32
 #: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
@@ -102,7 +103,12 @@ class Batch:
         """(block, thread, warp, lane in the warp) of a lane of the batch."""
         thread = int(self.thread[lane])
         cta = int(self.geometry.ctas[int(self.slot[lane])])
-        return _coordinates(cta, self.geometry.grid), _coordinates(thread, self.geometry.block), thread // 32, thread % 32
+        return (
+            _coordinates(cta, self.geometry.grid),
+            _coordinates(thread, self.geometry.block),
+            thread // 32,
+            thread % 32,
+        )
 
 
 class Group:
@@ -234,7 +240,7 @@ def merge_into(registers: list[Any], slot: int, new: Any, group: Group) -> None:
     old = registers[slot]
     if old.__class__ is np.ndarray and old.ndim and old.base is None and old.flags.writeable:
         del old
-        if getrefcount(registers[slot]) <= _alone():
+        if getrefcount(registers[slot]) <= _ALONE:
             registers[slot][group.index] = new
             return
         old = registers[slot]
@@ -245,6 +251,9 @@ def _alone() -> int:
     """What ``getrefcount`` says of a list's element that nobody else holds (it differs between CPython versions)."""
     holder = [object()]
     return getrefcount(holder[0])
+
+
+_ALONE = _alone()
 
 
 def _bytes(size: int, name: str) -> Bytes:

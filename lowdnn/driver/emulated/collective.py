@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from .access import unwritten_fault
-from .address import Address, check, resolve
-from .batch import WARP, Group
-from .faults import FaultKind, LaneFault
-from .memory import WRITTEN, Array
-from .values import tensor_core, warp
+from lowdnn.driver.emulated.access import unwritten_fault
+from lowdnn.driver.emulated.address import Address, check, resolve
+from lowdnn.driver.emulated.batch import WARP, Group
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import WRITTEN, Array
+from lowdnn.driver.emulated.values import tensor_core, warp
 
 _FULL = 0xFFFFFFFF
 
@@ -139,7 +139,7 @@ def _matrix_rows(group: Group, address: Address, offset: int, count: int) -> Arr
 def _row_position(good: Array) -> int:
     """The lane (within the group) that gave the address of the first bad row."""
     flat = int(np.argmin(good))
-    rows = good[0].size
+    rows = int(good[0].size)
     return flat // rows * WARP + flat % rows
 
 
@@ -161,7 +161,8 @@ def _need_whole_warps(group: Group, what: str) -> None:
         raise LaneFault(FaultKind.WARP_DIVERGED, f"{what} needs all 32 lanes of the warp", 0)
 
 
-# -- member masks -------------------------------------------------------------------------------------------------------
+# -- member masks
+# -------------------------------------------------------------------------------------------------------
 def _grid(group: Group, value: Any) -> Any:
     return value if value.ndim == 0 else group.in_warps(value)
 

@@ -1,7 +1,8 @@
 """Asynchronous copies to shared memory (``cp.async``). PTX ISA manual, "Non-bulk copy".
 
-The bytes land at the wait (``late``), so that a missing wait reads bytes that nothing has written; or at once (``early``), which shows a stage that is
-overwritten while it is still read. Bounds and alignment are checked at issue. Groups are counted per lane.
+The bytes land at the wait (``late``), so that a missing wait reads bytes that nothing has written; or at once
+(``early``), which shows a stage that is overwritten while it is still read. Bounds and alignment are checked at
+issue. Groups are counted per lane.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .access import unwritten_fault
-from .address import Address, check, resolve
-from .faults import FaultKind, LaneFault
-from .memory import WRITTEN, Array, Bytes
+from lowdnn.driver.emulated.access import unwritten_fault
+from lowdnn.driver.emulated.address import Address, check, resolve
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import WRITTEN, Array, Bytes
 
 if TYPE_CHECKING:
-    from .batch import Group
+    from lowdnn.driver.emulated.batch import Group
 
 _WORDS = {4: "u4", 8: "u8", 16: "w16"}
 
@@ -68,7 +69,7 @@ class AsyncCopies:
         self._committed[slice(None) if group.index is None else group.index] += 1
 
     def wait(self, group: Group, pending: int) -> None:
-        """``cp.async.wait_group``: all but the last ``pending`` groups of each lane land. -1: uncommitted copies too."""
+        """``cp.async.wait_group``: all but the last ``pending`` groups of each lane land. -1: uncommitted ones too."""
         limit = np.full(self._committed.size, -1, dtype=np.int32)
         index = slice(None) if group.index is None else group.index
         limit[index] = self._committed[index] - pending
@@ -108,7 +109,9 @@ class AsyncCopies:
         """Aligned to ``size``, with ``length`` bytes inside one allocation and written."""
         space, origin = resolve(group, "generic", of, offset)
         if space != "global":
-            raise LaneFault(FaultKind.OUT_OF_BOUNDS, "the source of cp.async is not in global memory", 0, of.lane(0, offset))
+            raise LaneFault(
+                FaultKind.OUT_OF_BOUNDS, "the source of cp.async is not in global memory", 0, of.lane(0, offset)
+            )
         _, unwritten = check(group, space, origin, of, offset, 1)
         check(group, space, origin, of, offset + length - 1, 1)
         index = of.places(group, space, origin, offset, 0)
@@ -116,7 +119,9 @@ class AsyncCopies:
         if wrong.any():
             position = int(np.argmax(wrong))
             where = of.lane(position, offset)
-            raise LaneFault(FaultKind.MISALIGNED, f"cp.async source {where:#x}: not {size}-byte aligned", position, where)
+            raise LaneFault(
+                FaultKind.MISALIGNED, f"cp.async source {where:#x}: not {size}-byte aligned", position, where
+            )
         if unwritten and group.batch.checks:
             good = (self._arena.shadow[np.atleast_1d(index)[:, None] + np.arange(length)] == 1).all(axis=1)
             if not good.all():
@@ -140,4 +145,3 @@ class AsyncCopies:
 def _part(copy: _Copy, mask: Array) -> _Copy:
     kept = None if copy.kept is None else copy.kept[mask]
     return _Copy(copy.lanes[mask], copy.stage[mask], copy.target[mask], copy.source[mask], kept, copy.size)
-

@@ -1,8 +1,8 @@
 """What an emulated kernel can do wrong, and how it is told.
 
-``EmulationFault`` is what ``Machine.launch`` and ``Machine.load`` raise. Its ``report`` is plain data; its text names kernel,
-PTX line, block, thread and address. Helpers that run inside a block of generated code know lanes only and raise
-``LaneFault``; the scheduler adds the rest.
+``EmulationFault`` is what ``Machine.launch`` and ``Machine.load`` raise. Its ``report`` is plain data; its text names
+kernel, PTX line, block, thread and address. Helpers that run inside a block of generated code know lanes only and
+raise ``LaneFault``; the scheduler adds the rest.
 """
 
 from __future__ import annotations

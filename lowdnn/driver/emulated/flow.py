@@ -1,7 +1,7 @@
 """Basic blocks of a function, liveness and the home type of each register.
 
-A block ends at a label that is branched to, at an END instruction, and before a WARP instruction whose lanes must first be brought together.
-A guarded instruction with an effect becomes a branch around it.
+A block ends at a label that is branched to, at an END instruction, and before a WARP instruction whose lanes must
+first be brought together. A guarded instruction with an effect becomes a branch around it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .faults import invalid, unsupported
-from .instructions.core import Effect, Row
-from .ir import TYPES, FunctionIR, Imm, Instruction, Mem, Not, Operand, Pair, Reg, Sym, Vec
+from lowdnn.driver.emulated.faults import invalid, unsupported
+from lowdnn.driver.emulated.instructions.core import Effect, Row
+from lowdnn.driver.emulated.ir import TYPES, FunctionIR, Imm, Instruction, Mem, Not, Operand, Pair, Reg, Sym, Vec
 
 FULL_MASK = Imm(0xFFFFFFFF, "i")
 _SPIN_LOADS = frozenset({"volatile", "relaxed", "acquire", "mmio"})
@@ -238,7 +238,9 @@ def _find_spins(blocks: list[Block]) -> None:
 
 def _waits(instruction: Instruction) -> bool:
     """May the value that this instruction reads be changed by other threads on purpose."""
-    return instruction.opcode == "atom" or (instruction.opcode == "ld" and not _SPIN_LOADS.isdisjoint(instruction.modifiers))
+    return instruction.opcode == "atom" or (
+        instruction.opcode == "ld" and not _SPIN_LOADS.isdisjoint(instruction.modifiers)
+    )
 
 
 def _home_codes(function: FunctionIR, body: list[Instruction]) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """Basic blocks -> Python source: one function ``b<n>(G, R)`` per block.
 
-``G`` is the running group of lanes, ``R`` the register file (a list; an entry is an array over the group's lanes, or a scalar
-while its value is the same in every lane). Within a function each PTX register lives in a local variable per type it is looked
-at with; names are used again once their value is dead, so that arrays are freed early. Every literal is a typed scalar, so that
-NumPy's promotion never decides. A block that ends in a branch returns the condition, one that ends in a barrier its operands.
+``G`` is the running group of lanes, ``R`` the register file (a list; an entry is an array over the group's lanes, or
+a scalar while its value is the same in every lane). Within a function each PTX register lives in a local variable per
+type it is looked at with; names are used again once their value is dead, so that arrays are freed early. Every
+literal is a typed scalar, so that NumPy's promotion never decides. A block that ends in a branch returns the
+condition, one that ends in a barrier its operands.
 """
 
 from __future__ import annotations
@@ -16,12 +17,24 @@ from typing import Any
 
 import numpy as np
 
-from .faults import invalid, unsupported
-from .flow import Block, Flow, reads_and_writes
-from .instructions.core import Modifiers, Row
-from .instructions.special import special_value
-from .ir import TYPES, FunctionIR, Imm, Instruction, Not, Operand, Reg, Sink, Special, Sym, Variable
-from .memory import DTYPES
+from lowdnn.driver.emulated.faults import invalid, unsupported
+from lowdnn.driver.emulated.flow import Block, Flow, reads_and_writes
+from lowdnn.driver.emulated.instructions.core import Modifiers, Row
+from lowdnn.driver.emulated.instructions.special import special_value
+from lowdnn.driver.emulated.ir import (
+    TYPES,
+    FunctionIR,
+    Imm,
+    Instruction,
+    Not,
+    Operand,
+    Reg,
+    Sink,
+    Special,
+    Sym,
+    Variable,
+)
+from lowdnn.driver.emulated.memory import DTYPES
 
 SIZES = {"p": 1, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "u4": 4, "i4": 4, "f4": 4, "u8": 8, "i8": 8, "f8": 8}
 _CARRY = "%CC"
@@ -44,8 +57,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Program:
-    """The generated code of one function. ``lines[n]`` is the PTX line of source line ``n + 1``; ``symbols`` are the module
-    variables whose addresses the namespace must hold as ``A_<n>``; ``constants`` completes the namespace."""
+    """The generated code of one function. ``lines[n]`` is the PTX line of source line ``n + 1``; ``symbols`` are the
+    module variables whose addresses the namespace must hold as ``A_<n>``; ``constants`` completes the namespace."""
 
     source: str
     code: CodeType
@@ -82,7 +95,8 @@ def filename_of(kernel: str) -> str:
 
 
 class Emitter:
-    """Writes the blocks of one function. Emitters of instructions use ``use``, ``out``, ``temp``, ``do`` and ``modifiers``."""
+    """Writes the blocks of one function. Emitters of instructions use ``use``, ``out``, ``temp``, ``do`` and
+    ``modifiers``."""
 
     def __init__(self, function: FunctionIR, flow: Flow, table: Mapping[str, Row], layout: Layout) -> None:
         self.function = function
@@ -177,7 +191,7 @@ class Emitter:
         self.out(operand, code, self.use(source, code))
 
     def temp(self, expression: str) -> str:
-        """A local variable that holds ``expression``; it lives to the end of the instruction unless bound to a register."""
+        """A local variable that holds ``expression``, free after the instruction unless bound to a register."""
         name = self._name()
         self.do(f"{name}={expression}")
         return name
@@ -388,4 +402,3 @@ def check_variables(function: FunctionIR, variables: Mapping[str, Variable], sym
     for name in symbols:
         if name not in variables:
             raise invalid(f"{function.name} uses {name!r}, which nothing declares", function.line)
-

@@ -1,15 +1,15 @@
 """Calls of device functions: the callee's body takes the place of the call.
 
-Registers, labels and variables of the callee get a suffix for each call site; its parameters and return values become the
-caller's ``.param`` variables, which lie in local memory. Recursion and calls through pointers are refused.
+Registers, labels and variables of the callee get a suffix for each call site; its parameters and return values become
+the caller's ``.param`` variables, which lie in local memory. Recursion and calls through pointers are refused.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from .faults import invalid, unsupported
-from .ir import FunctionIR, Instruction, Mem, ModuleIR, Not, Operand, Pair, Reg, Sym, Vec
+from lowdnn.driver.emulated.faults import invalid, unsupported
+from lowdnn.driver.emulated.ir import FunctionIR, Instruction, Mem, ModuleIR, Not, Operand, Pair, Reg, Sym, Vec
 
 
 def inlined(function: FunctionIR, module: ModuleIR) -> FunctionIR:
@@ -105,7 +105,10 @@ class _Inliner:
         self.sites += 1
         suffix = f"#{self.sites}"
         given: dict[str, str] = {}
-        for formal, actual in (*zip(callee.returns, returns, strict=True), *zip(callee.parameters, arguments, strict=True)):
+        for formal, actual in (
+            *zip(callee.returns, returns, strict=True),
+            *zip(callee.parameters, arguments, strict=True),
+        ):
             given[formal.name] = names.symbol(actual, own)
         inner = _Names(given, suffix)
         for register, kind in callee.registers.items():
@@ -142,4 +145,3 @@ def _names(operand: Operand, call: Instruction) -> tuple[str, ...]:
     if not isinstance(operand, Vec) or not all(isinstance(item, Sym) for item in operand.items):
         raise invalid("call: expected lists of .param variables", call.line)
     return tuple(item.name for item in operand.items if isinstance(item, Sym))
-

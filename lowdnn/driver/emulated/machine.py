@@ -1,4 +1,5 @@
-"""The PTX machine: loads PTX text, places its variables, launches its kernels on the CPU. The driver facade stands on this.
+"""The PTX machine: loads PTX text, places its variables, launches its kernels on the CPU. The driver facade stands on
+this.
 
     machine = Machine(Arena())
     module = machine.load(ptx)
@@ -13,14 +14,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .batch import Batch, Geometry, Unwritten
-from .faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
-from .ir import ModuleIR, Variable
-from .memory import Arena, Array
-from .policy import Policy
-from .program import Compiled, Parameter, compile_module
-from .reports import fault_of
-from .scheduler import BlockFault, Scheduler, Step
+from lowdnn.driver.emulated.batch import Batch, Geometry, Unwritten
+from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
+from lowdnn.driver.emulated.ir import ModuleIR, Variable
+from lowdnn.driver.emulated.memory import Arena, Array
+from lowdnn.driver.emulated.policy import Policy
+from lowdnn.driver.emulated.program import Compiled, Parameter, compile_module
+from lowdnn.driver.emulated.reports import fault_of
+from lowdnn.driver.emulated.scheduler import BlockFault, Scheduler, Step
 
 _MAX_THREADS = 1024
 
@@ -51,8 +52,9 @@ class Module:
 class Machine:
     """One emulated device.
 
-    ``checks``: report reads of never-written bytes. ``lane_budget``: lanes that run as one batch (whole CTAs, at least one).
-    ``timeout_s``: a launch that takes longer is a fault.
+    ``checks``: report reads of never-written bytes. ``lane_budget``: lanes that run as one batch (whole CTAs, at
+    least one). ``timeout_s``: a launch that takes longer is a fault. ``landing``: when asynchronous copies land,
+    ``late`` or ``early``.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Machine:
         checks: bool = True,
         lane_budget: int = 1 << 15,
         timeout_s: float = 300.0,
+        landing: str = "late",
     ) -> None:
         self.memory = memory
         self.arch = arch
@@ -70,9 +73,10 @@ class Machine:
         self.checks = checks
         self.lane_budget = lane_budget
         self.timeout_s = timeout_s
+        self.landing = landing
 
     def load(self, ptx: str) -> Module:
-        """Parses PTX and generates code for all its kernels. Raises ``EmulationFault`` with the line of what cannot run."""
+        """Parses PTX and generates code for its kernels. Raises ``EmulationFault`` with the line that cannot run."""
         try:
             ir, compiled = compile_module(ptx)
         except RefusedPtx as refusal:
@@ -103,10 +107,12 @@ class Machine:
         policy: Policy | None = None,
         checks: bool | None = None,
         lane_budget: int | None = None,
+        landing: str | None = None,
     ) -> None:
         """Runs a kernel to its end. ``parameters``: one byte string for each kernel parameter.
 
-        ``policy``, ``checks`` and ``lane_budget`` replace the machine's for this launch. Raises ``EmulationFault``.
+        ``policy``, ``checks``, ``lane_budget`` and ``landing`` replace the machine's for this launch. Raises
+        ``EmulationFault``.
         """
         self._check_launch(function, grid, block, cluster)
         policy = policy or self.policy
@@ -132,6 +138,7 @@ class Machine:
                         block_of_parameters,
                         np.uint64(address),
                         self.checks if checks is None else checks,
+                        early=(landing or self.landing) == "early",
                     )
                     self._run(function, batch, policy, deadline)
         finally:
@@ -143,7 +150,7 @@ class Machine:
         try:
             scheduler.run()
         except BlockFault as fault:
-            raise fault_of(fault, function.compiled, batch) from fault.cause
+            raise fault_of(fault, function.compiled, batch) from None
         except LaneFault as fault:
             raise EmulationFault(FaultReport(fault.kind, fault.message, function.name)) from None
 

@@ -1,8 +1,9 @@
 """Device memory of the emulated device.
 
-``Arena`` is one flat range of device addresses. Allocations are 256-byte aligned with gaps of at least 256 bytes; addresses are
-not used again until the whole range has been handed out, so that a stale pointer is told from a live one. A shadow byte stands beside every byte (1 = written). Both
-arrays are anonymous maps that take host memory only where they are touched, and give it back on ``free``.
+``Arena`` is one flat range of device addresses. Allocations are 256-byte aligned with gaps of at least 256 bytes;
+addresses are not used again until the whole range has been handed out, so that a stale pointer is told from a live
+one. A shadow byte stands beside every byte (1 = written). Both arrays are anonymous maps that take host memory only
+where they are touched, and give it back on ``free``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 
 Array = np.ndarray[Any, Any]
 
@@ -84,9 +85,10 @@ class Bytes:
 class Arena(Bytes):
     """Global memory. Sizes are bytes; addresses are Python integers."""
 
-    def __init__(self, limit_bytes: int = 80 << 30, range_bytes: int = 1 << 38) -> None:
+    def __init__(self, limit_bytes: int = 80 << 30, range_bytes: int = 1 << 37) -> None:
         self._maps = (_lazy_map(range_bytes), _lazy_map(range_bytes))
-        super().__init__(*(np.frombuffer(m, dtype=np.uint8) for m in self._maps), "global memory")
+        data, shadow = (np.frombuffer(m, dtype=np.uint8) for m in self._maps)
+        super().__init__(data, shadow, "global memory")
         self.limit_bytes = limit_bytes
         self.live_bytes = 0
         self._range_bytes = range_bytes
@@ -97,11 +99,13 @@ class Arena(Bytes):
 
     # -- allocation -----------------------------------------------------------------------------------------
     def allocate(self, size_bytes: int, label: str = "", read_only: bool = False) -> int:
-        """A new range of never-written bytes. Raises ``MemoryError`` beyond ``limit_bytes``, ``ValueError`` for no size."""
+        """A new range of never-written bytes. Raises ``MemoryError`` beyond ``limit_bytes``."""
         if size_bytes <= 0:
             raise ValueError(f"size_bytes: expected a positive number, got {size_bytes}")
         if self.live_bytes + size_bytes > self.limit_bytes:
-            raise MemoryError(f"{size_bytes} bytes asked for, {self.limit_bytes - self.live_bytes} of {self.limit_bytes} free")
+            raise MemoryError(
+                f"{size_bytes} bytes asked for, {self.limit_bytes - self.live_bytes} of {self.limit_bytes} free"
+            )
         span = -(-size_bytes // _ALIGN) * _ALIGN + _GAP
         address = self._next
         if address + span <= ARENA_BASE + self._range_bytes:
@@ -114,7 +118,8 @@ class Arena(Bytes):
         return address
 
     def free(self, address: int) -> None:
-        """Ends an allocation; its bytes are gone and touching them is a fault. Raises ``ValueError`` for an unknown address."""
+        """Ends an allocation; its bytes are gone and touching them is a fault. Raises ``ValueError`` for an unknown
+        address."""
         allocation = self._allocations.get(address)
         if allocation is None or not allocation.alive:
             raise ValueError(f"address: expected the start of a live allocation, got {address:#x}")
@@ -177,7 +182,10 @@ class Arena(Bytes):
         _, of = self._span(source, size_bytes)
         self.data[to] = self.data[of].copy()
         self.shadow[to] = self.shadow[of].copy()
-        allocation.complete = False
+        if bool(self.shadow[to].all()):
+            self._mark(allocation, to)
+        else:
+            allocation.complete = False
 
     def written(self, address: int, size_bytes: int) -> bool:
         """True when every byte has been written."""

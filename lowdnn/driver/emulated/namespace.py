@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .access import load, store
-from .address import Address
-from .batch import Group, poison, select
-from .instructions.special import clock, special_array
-from .memory import ARENA_BASE, DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from lowdnn.driver.emulated.access import load, store
+from lowdnn.driver.emulated.address import Address
+from lowdnn.driver.emulated.batch import Group, poison, select
+from lowdnn.driver.emulated.instructions.special import clock, special_array
+from lowdnn.driver.emulated.memory import ARENA_BASE, DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 
 
 def base_namespace() -> dict[str, Any]:

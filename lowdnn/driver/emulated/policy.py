@@ -1,7 +1,8 @@
 """Scheduling policies: in which order the warps of a batch run.
 
-``lockstep``: all lanes together, the earliest block first; fast, and blind to missing barriers. ``warp-serial(seed)``: one warp
-(of every CTA of the batch) as far as it goes, then another one picked by the seed. ``cta-reverse``: one CTA after the other, from the last.
+``lockstep``: all lanes together, the earliest block first; fast, and blind to missing barriers.
+``warp-serial(seed)``: one warp (of every CTA of the batch) as far as it goes, then another one picked by the seed.
+``cta-reverse``: one CTA after the other, from the last.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import random
 import re
 from dataclasses import dataclass
 
-from .batch import WARP, Batch
-from .memory import Array
+from lowdnn.driver.emulated.batch import WARP, Batch
+from lowdnn.driver.emulated.memory import Array
 
 _FORM = re.compile(r"(lockstep|cta-reverse|warp-serial\((\d+)\))")
 

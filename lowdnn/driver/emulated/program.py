@@ -1,4 +1,4 @@
-"""PTX text -> what a machine runs: layout of variables, generated code, and the steps of the scheduler. Cached by text."""
+"""PTX text -> what a machine runs: layout of variables, generated code, steps of the scheduler. Cached by text."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from functools import lru_cache
 
 import numpy as np
 
-from .barriers import BarrierOp
-from .batch import LOCAL_START, SHARED_START
-from .faults import Dim3
-from .flow import Block, Flow, build_flow
-from .generator import Layout, Program, check_variables, generate
-from .instructions.table import TABLE
-from .instructions.control import barrier_operation
-from .inlining import inlined
-from .ir import FunctionIR, Imm, ModuleIR, Reg, Variable
-from .namespace import base_namespace
-from .ptx import parse_module
-from .scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, Step
-from .scheduler import TABLE as TABLE_END
+from lowdnn.driver.emulated.barriers import BarrierOp
+from lowdnn.driver.emulated.batch import LOCAL_START, SHARED_START
+from lowdnn.driver.emulated.faults import Dim3
+from lowdnn.driver.emulated.flow import Block, Flow, build_flow
+from lowdnn.driver.emulated.generator import Layout, Program, check_variables, generate
+from lowdnn.driver.emulated.inlining import inlined
+from lowdnn.driver.emulated.instructions.control import barrier_operation
+from lowdnn.driver.emulated.instructions.table import TABLE
+from lowdnn.driver.emulated.ir import FunctionIR, Imm, ModuleIR, Reg, Variable
+from lowdnn.driver.emulated.namespace import base_namespace
+from lowdnn.driver.emulated.ptx import parse_module
+from lowdnn.driver.emulated.scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, Step
+from lowdnn.driver.emulated.scheduler import TABLE as TABLE_END
 
 _ENDS = {"bra": BRANCH, "brx": TABLE_END, "ret": EXIT, "exit": EXIT, "trap": TRAP, "bar": BARRIER, "barrier": BARRIER}
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from .batch import Batch
-from .faults import EmulationFault, FaultReport, LaneFault
-from .generator import filename_of
-from .program import Compiled
-from .scheduler import BlockFault
+from lowdnn.driver.emulated.batch import Batch
+from lowdnn.driver.emulated.faults import EmulationFault, FaultReport, LaneFault
+from lowdnn.driver.emulated.generator import filename_of
+from lowdnn.driver.emulated.program import Compiled
+from lowdnn.driver.emulated.scheduler import BlockFault
 
 
 def fault_of(fault: BlockFault, compiled: Compiled, batch: Batch) -> EmulationFault | BaseException:
-    """The fault to raise for what happened in a block; an exception that is no fault of the kernel comes back as it is."""
+    """What to raise for what happened in a block; an exception that is no fault of the kernel comes back as it is."""
     line = _ptx_line(fault, compiled)
     cause = fault.cause
     if not isinstance(cause, LaneFault):

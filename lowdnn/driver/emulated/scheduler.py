@@ -1,7 +1,8 @@
 """Runs the blocks of a kernel over a batch until every lane has exited.
 
-Groups of lanes wait in ``ready`` by unit and block; the earliest block of a unit goes first, so that lanes which went different
-ways meet again. A group that comes to a member mask, a barrier or a spinning back edge is set aside until others have moved.
+Groups of lanes wait in ``ready`` by unit and block; the earliest block of a unit goes first, so that lanes which went
+different ways meet again. A group that comes to a member mask, a barrier or a spinning back edge is set aside until
+others have moved.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from .barriers import BarrierOp, Barriers, Released
-from .batch import WARP, Batch, Group, merge_into
-from .faults import FaultKind, LaneFault
-from .memory import Array
-from .policy import Policy
+from lowdnn.driver.emulated.barriers import BarrierOp, Barriers, Released
+from lowdnn.driver.emulated.batch import WARP, Batch, Group, merge_into
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory import Array
+from lowdnn.driver.emulated.policy import Policy
 
 BlockFunction = Callable[[Group, list[Any]], Any]
 
@@ -25,7 +26,8 @@ BlockFunction = Callable[[Group, list[Any]], Any]
 GO, BRANCH, TABLE, EXIT, TRAP, BARRIER = range(6)
 
 _FULL = 0xFFFFFFFF
-#: How often spinning lanes may look again although nobody has stored anything (a loop that reads volatile data is no deadlock).
+#: How often spinning lanes may look again although nobody has stored anything (a loop that reads volatile data is no
+#: deadlock).
 _PATIENCE = 20_000
 
 
@@ -150,7 +152,7 @@ class Scheduler:
         result = step.function(group, work)
         for slot in step.writes:
             merge_into(registers, slot, work[slot], group)
-        for slot in step.reads:
+        for slot in (*step.reads, *step.writes):
             work[slot] = None
         return result
 
@@ -158,10 +160,7 @@ class Scheduler:
     def _branch(self, step: Step, group: Group, taken: Any) -> int:
         """The block where the whole group goes, or -1 after it has been split or set aside."""
         target = step.targets[0]
-        if taken.ndim == 0:
-            count = group.count if taken else 0
-        else:
-            count = int(np.count_nonzero(taken))
+        count = (group.count if taken else 0) if taken.ndim == 0 else int(np.count_nonzero(taken))
         if count == 0:
             return step.next
         backward = step.spins and target <= step.index
@@ -199,7 +198,9 @@ class Scheduler:
         for value in np.unique(choice):
             if int(value) >= len(step.targets):
                 position = int(np.argmax(choice == value))
-                raise BlockFault(LaneFault(FaultKind.OUT_OF_BOUNDS, "brx.idx: index past its table", position), group, step)
+                raise BlockFault(
+                    LaneFault(FaultKind.OUT_OF_BOUNDS, "brx.idx: index past its table", position), group, step
+                )
             self._push(step.targets[int(value)], group.lanes[choice == value])
         return -1
 
@@ -258,7 +259,7 @@ class Scheduler:
                 self._push(block, lanes)
 
     def _wake(self) -> bool:
-        """Nothing is ready: lets spinning lanes look again if somebody has stored since, or has gone round less often."""
+        """Nothing is ready: lets spinning lanes look again, unless nobody has stored anything for long."""
         if not self.spinning:
             return False
         stores = self.batch.stores

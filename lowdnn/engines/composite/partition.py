@@ -2,9 +2,8 @@
 
 An interval of a topological order is convex, so its parts can run one after the other. Two orders are tried, the
 graph's own and a depth-first one that keeps producers beside their consumers; among all cuts of both, the one with the
-least estimated time wins, and the first one found where they tie. Time is the sum over launches of the launch overhead
-and the larger of bytes / bandwidth and arithmetic / peak; between kernels that are bound by memory, that is the number
-of bytes moved.
+least estimated time wins, and the first one found where they tie. Time is the sum over launches of the launch overhead,
+bytes / bandwidth and arithmetic / peak: between cuts with the same launches and arithmetic, the fewest bytes moved win.
 """
 
 from __future__ import annotations
@@ -38,18 +37,32 @@ class Uncovered:
 
 
 def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> tuple[Part, ...] | Uncovered:
-    """The cheapest cut of ``graph``, or why there is none."""
-    search = _Search(graph, arch, engines)
-    cuts = [search.cheapest_cut(order) for order in _orders(graph)]
+    """The cheapest cut of ``graph``, or why there is none; operations that no output depends on are left out."""
+    live = _live_operations(graph)
+    if not live:
+        return ()
+    needed = OperationGraph(live)
+    search = _Search(needed, arch, engines)
+    cuts = [search.cheapest_cut(order) for order in _orders(needed)]
     cost, parts = min(cuts, key=lambda cut: cut[0])
     return parts if cost < inf else search.uncovered()
 
 
+def find_uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> Uncovered | None:
+    """Why there is no cut, or None; cheap where every operation is taken by itself."""
+    parts = (graph.subgraph((operation,)) for operation in _live_operations(graph))
+    if all(any(engine.refuse(part, arch) is None for engine in engines) for part in parts):
+        return None
+    found = partition(graph, arch, engines)
+    return found if isinstance(found, Uncovered) else None
+
+
 def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
-    """The time that the plan's launches need one after the other, at the peaks of ``arch``."""
+    """An upper estimate of the plan's time at the peaks of ``arch``: nothing overlaps."""
     return sum(
         arch.launch_overhead_s
-        + max(launch.work.bytes / arch.copy_bytes_per_s, launch.work.flops / arch.rate(launch.work.unit))
+        + launch.work.bytes / arch.copy_bytes_per_s
+        + launch.work.flops / arch.rate(launch.work.unit)
         for launch in plan.launches
     )
 
@@ -107,6 +120,17 @@ class _Search:
 
 def _lowers_precision(plan: Plan) -> bool:
     return NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
+
+
+def _live_operations(graph: OperationGraph) -> tuple[Operation, ...]:
+    """The operations that a stored tensor depends on, in the graph's order."""
+    needed: set[int] = set()
+    live: list[Operation] = []
+    for operation in reversed(graph.operations):
+        if any(not tensor.is_virtual or tensor.uid in needed for tensor in outputs_of(operation).values()):
+            live.append(operation)
+            needed.update(tensor.uid for tensor in inputs_of(operation).values())
+    return tuple(reversed(live))
 
 
 def _orders(graph: OperationGraph) -> list[tuple[Operation, ...]]:

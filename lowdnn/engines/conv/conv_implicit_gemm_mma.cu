@@ -21,7 +21,7 @@
 
 typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, true, true> Product;
 typedef EpilogueTile<Product> Epilogue;
-typedef OutputMap<OUTPUT_RANK, ROW_AXES, COLUMN_AXES> Map;
+typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 template <class Tile> using Pixels = PixelOperand<TYPE, Tile, ALIGNMENT, Product::THREADS, SPATIAL, TAP_MASK>;
 template <class Tile> using Filters = StridedOperand<TYPE, Tile, ALIGNMENT, Product::THREADS>;
 

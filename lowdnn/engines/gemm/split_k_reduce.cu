@@ -8,21 +8,21 @@
 #include "include/output_map.cuh"
 #include "generated.cuh"
 
-typedef OutputMap<OUTPUT_RANK, ROW_AXES, COLUMN_AXES> Map;
+typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 typedef Functor::Accumulator Accumulator;
 
 struct Params {
   const Accumulator* slices;
   i64 pitch, slice_stride;  // elements
   i32 splits, rows, columns;
-  FastDivide groups;  // of VECTOR columns in a row
+  Divider groups;  // of VECTOR columns in a row
   Map map;
   Functor::Args epilogue;
 };
 
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
   const u32 item = blockIdx.x * 256 + threadIdx.x;
-  const u32 row = p.groups.quotient(item);
+  const u32 row = p.groups.divide(item);
   const u32 column = (item - row * p.groups.divisor) * VECTOR;
   if (row >= u32(p.rows)) return;
 

@@ -10,16 +10,16 @@
 #pragma once
 
 #include "include/operand_tile.cuh"
-#include "include/output_map.cuh"
+#include "include/division.cuh"
 
 // AXES axes, outermost first. `image_stride`, `stride` of x, in units; `rows` = images * output pixels.
 template <int AXES> struct PixelGeometry {
   i32 extent[AXES];      // of x
   i32 unit_stride[AXES];  // of x, in units
   i32 image_stride;         // of x, in units
-  FastDivide output[AXES];
-  FastDivide taps[AXES];
-  FastDivide channels;      // in units, of one group
+  Divider output[AXES];
+  Divider taps[AXES];
+  Divider channels;      // in units, of one group
   i32 stride[AXES], dilation[AXES], padding[AXES];
   i32 rows;
 };
@@ -75,7 +75,7 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
     Mask mask = 0;
 #pragma unroll
     for (int axis = AXES - 1; axis >= 0; --axis) {
-      const u32 rest = geometry.output[axis].quotient(pixel);
+      const u32 rest = geometry.output[axis].divide(pixel);
       const i32 start = i32(pixel - rest * geometry.output[axis].divisor) * geometry.stride[axis] - geometry.padding[axis];
       pixel = rest;
       offset += start * geometry.unit_stride[axis];
@@ -96,11 +96,11 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
 
   // Past the end of k the bits are those of no row.
   __device__ __forceinline__ Tap locate(i32 at) const {
-    u32 index = geometry.channels.quotient(at);
+    u32 index = geometry.channels.divide(u32(at));
     Tap tap = {i32(at - index * geometry.channels.divisor), 0};
 #pragma unroll
     for (int axis = AXES - 1; axis >= 0; --axis) {
-      const u32 rest = axis ? geometry.taps[axis].quotient(index) : 0;
+      const u32 rest = axis ? geometry.taps[axis].divide(index) : 0;
       const u32 position = index - rest * geometry.taps[axis].divisor;
       index = rest;
       tap.offset += i32(position) * geometry.dilation[axis] * geometry.unit_stride[axis];

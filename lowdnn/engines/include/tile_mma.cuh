@@ -5,7 +5,7 @@
 // Warps lie in a WARP_ROWS x WARP_COLUMNS grid, each with its own part of the accumulator in registers.
 //
 // A loader fills one operand's stage: `void load(u32 stage_address)` issues this thread's copies of the next k tile and
-// moves on to the one after it.
+// moves on to the one after it; past the last tile it fills zeros, so that no stage is ever read before it is written.
 
 #pragma once
 
@@ -37,13 +37,11 @@ struct TileMma {
     const FragmentReader<T, TileB> reader_b(warp / WARP_ROWS * WARP_N, lane);
     clear();
 
-    // Prologue: the first RING - 1 tiles, one group each (empty past the end, so that the count holds).
+    // Prologue: the first RING - 1 tiles, one group each.
 #pragma unroll
     for (int stage = 0; stage < RING - 1; ++stage) {
-      if (stage < k_tiles) {
-        load_a.load(shared + stage * STAGE_BYTES);
-        load_b.load(shared + stage * STAGE_BYTES + TileA::BYTES);
-      }
+      load_a.load(shared + stage * STAGE_BYTES);
+      load_b.load(shared + stage * STAGE_BYTES + TileA::BYTES);
       cp_async_commit();
     }
     cp_async_wait<RING - 2>();
@@ -54,7 +52,6 @@ struct TileMma {
 
 #pragma unroll 1
     for (i32 tile = 0; tile < k_tiles; ++tile) {
-      const bool loads = tile + RING - 1 < k_tiles;
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         if (step == STEPS - 1) {
@@ -63,9 +60,9 @@ struct TileMma {
           read_stage = next(read_stage, shared);
         }
         read(reader_a, reader_b, read_stage, (step + 1) % STEPS);
-        if (step == 0 && loads) load_a.load(write_stage);
+        if (step == 0) load_a.load(write_stage);
         if (step == (STEPS > 2 ? 1 : 0)) {
-          if (loads) load_b.load(write_stage + TileA::BYTES);
+          load_b.load(write_stage + TileA::BYTES);
           cp_async_commit();
           write_stage = next(write_stage, shared);
         }

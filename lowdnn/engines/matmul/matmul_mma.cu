@@ -1,9 +1,8 @@
 // matmul_mma: c[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n]) with mma.sync, for sm_80 and newer.
 //
 // Layouts: A_K_MAJOR: a's k is contiguous, otherwise its m; B_K_MAJOR: b's k is contiguous, otherwise its n; the other
-// dimension has any stride. Rows and columns of the product are the output's axes ROW_AXES and COLUMN_AXES (see
-// output_map.cuh): the engine swaps a and b where the output is contiguous along m, so that columns are always the
-// contiguous axis here.
+// dimension has any stride. Rows are the first ROW_AXES axes of the output's index space (batch axes, then m),
+// columns its last axis (output_map.cuh): the engine swaps a and b where the output is contiguous along m.
 // Block: blockIdx.x = ((split * batches) + batch) * tiles + tile in grouped order; it computes one TILE_M x TILE_N tile
 // over `split_tiles` k tiles.
 // Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
@@ -20,14 +19,14 @@
 
 typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, A_K_MAJOR, B_K_MAJOR> Product;
 typedef EpilogueTile<Product> Epilogue;
-typedef OutputMap<OUTPUT_RANK, ROW_AXES, COLUMN_AXES> Map;
+typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 
 struct Params {
   const TYPE* a;
   const TYPE* b;
   Product::Accumulator* workspace;  // [splits][batches * m][workspace_pitch]
   i64 a_stride, b_stride;           // of the dimension that is not contiguous
-  i64 a_axis_stride[OUTPUT_RANK], b_axis_stride[OUTPUT_RANK];  // by the output's axis: 0 except for batch axes
+  i64 a_axis_stride[OUTPUT_RANK], b_axis_stride[OUTPUT_RANK];  // by the output's axes; 0 for m and n
   i64 workspace_pitch, slice_stride;
   i32 m, n, k;
   i32 batches, tile_rows, tile_columns, split_tiles;

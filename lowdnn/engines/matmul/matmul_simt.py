@@ -18,7 +18,7 @@ from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_ch
 from lowdnn.engines.simt import SimtTile, ceil_div
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import Anchored, match_anchored
+from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
@@ -54,36 +54,28 @@ class MatmulSimt:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one matmul with a pointwise epilogue, and extents past 32 bits."""
-        matched = match_anchored(graph, MatmulOperation)
-        if isinstance(matched, str):
-            return Refusal(self.name, matched)
-        return self._refuse_shape(matched)
+        problem = self._problem(graph)
+        return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M and TILE_N; the defaults have the least work on the busiest multiprocessor."""
-        problem = _Problem.of(self._matched(graph))
-        tile_m, tile_n = problem.best_tile(arch)
-        return (
-            Knob("tile_m", KnobType.TILE_M, problem.tiles, tile_m, "rows of c that one thread block computes"),
-            Knob("tile_n", KnobType.TILE_N, problem.tiles, tile_n, "columns of c that one thread block computes"),
-        )
+        return _knobs(self._accepted(graph), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch, none where c is empty."""
-        matched = self._matched(graph)
-        problem = _Problem.of(matched)
-        chosen = resolve_choices(self.name, self.knobs(graph, arch), choices)
+        problem = self._accepted(graph)
+        chosen = resolve_choices(self.name, _knobs(problem, arch), choices)
         tile = problem.tile(chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
-        functor = generate(matched.epilogue, accumulator=problem.accumulator, vector_axis=problem.column_axis)
-        empty = 0 in problem.c_dims
+        functor = problem.functor()
+        is_empty = 0 in problem.c_dims
         return Plan(
             engine=self.name,
             engine_index=self.index,
             graph_key=graph.key,
             target_arch=arch.name,
             choices=tuple(chosen.items()),
-            kernels=() if empty else (problem.kernel(tile, functor),),
-            launches=() if empty else (problem.launch(tile, functor, matched),),
+            kernels=() if is_empty else (problem.kernel(tile, functor),),
+            launches=() if is_empty else (problem.launch(tile, functor),),
             tensors=plan_tensors(graph),
             numerical_notes=self.numerical_notes,
             behavior_notes=self.behavior_notes,
@@ -92,42 +84,44 @@ class MatmulSimt:
     def precompiled(self) -> tuple[KernelRef, ...]:
         """The plain product of packed fp32 and fp64 matrices at the common tiles."""
         return tuple(
-            _plain_kernel(data_type, tile)
+            self._plain_kernel(data_type, tile)
             for data_type, tiles in ((DataType.FLOAT, (64, 128)), (DataType.DOUBLE, (32, 64)))
             for tile in tiles
         )
 
-    def _matched(self, graph: OperationGraph) -> Anchored[MatmulOperation]:
-        matched = match_anchored(graph, MatmulOperation)
-        refused = Refusal(self.name, matched) if isinstance(matched, str) else self._refuse_shape(matched)
-        if refused is not None or isinstance(matched, str):
-            raise NotSupportedError(str(refused))
-        return matched
+    def _accepted(self, graph: OperationGraph) -> _Problem:
+        problem = self._problem(graph)
+        if isinstance(problem, Refusal):
+            raise NotSupportedError(str(problem))
+        return problem
 
-    def _refuse_shape(self, matched: Anchored[MatmulOperation]) -> Refusal | None:
+    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+        matched = match_anchored(graph, MatmulOperation)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
         problem = _Problem.of(matched)
-        largest = max((*problem.c_dims, problem.depth))
-        if largest > simt.MAX_EXTENT:
-            reason = f"matmul.dims: expected extents of at most {simt.MAX_EXTENT}, got {largest}"
-            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
-        blocks = problem.block_count(problem.tile(problem.tiles[0], problem.tiles[0]))
-        if blocks > simt.MAX_BLOCKS:
-            reason = f"matmul.c.dims: expected at most {simt.MAX_BLOCKS} tiles of 32 x 32, got {blocks}"
-            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
-        return None
+        reason = _refuse_extents(problem)
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
+
+    def _plain_kernel(self, data_type: DataType, tile: int) -> KernelRef:
+        """The kernel of a packed product of ``data_type`` at tile x tile; its extents are run-time values."""
+        dims = (1, tile, tile)
+        a, b, c = (Tensor(uid, data_type, dims, packed_strides(dims), alignment_bytes=16) for uid in (1, 2, 3))
+        problem = self._accepted(OperationGraph([MatmulOperation(Matmul(data_type), a, b, c)]))
+        return problem.kernel(problem.tile(tile, tile), problem.functor())
 
 
 @dataclass(frozen=True)
 class _Problem:
     """The product as the kernel sees it: c[b, r, s] = sum over k of rows[b, r, k] * columns[b, k, s].
 
-    row_axis, column_axis: c's axes along r and s.  rows_strides, columns_strides: of the batch axes (0 where the
-    operand repeats), then of r or s, then of k.
+    epilogue: over c's dims.  row_axis, column_axis: c's axes along r and s.
+    rows_strides, columns_strides: of the batch axes (0 where the operand repeats), then of r or s, then of k.
     """
 
     rows: Tensor
     columns: Tensor
-    c_dims: tuple[int, ...]
+    epilogue: PointwiseDag
     depth: int
     row_axis: int
     column_axis: int
@@ -137,8 +131,8 @@ class _Problem:
 
     @classmethod
     def of(cls, matched: Anchored[MatmulOperation]) -> _Problem:
-        anchor, dims = matched.anchor, matched.epilogue.dims
-        last = len(dims) - 1
+        anchor = matched.anchor
+        last = anchor.c.rank - 1
         column_axis = simt.vector_axis(matched.epilogue, (last, last - 1))
         a_strides = (*_batch_strides(anchor.a), anchor.a.strides[-2], anchor.a.strides[-1])
         b_strides = (*_batch_strides(anchor.b), anchor.b.strides[-1], anchor.b.strides[-2])
@@ -146,7 +140,7 @@ class _Problem:
         return cls(
             rows=anchor.b if is_transposed else anchor.a,
             columns=anchor.a if is_transposed else anchor.b,
-            c_dims=dims,
+            epilogue=matched.epilogue,
             depth=anchor.a.dims[-1],
             row_axis=2 * last - 1 - column_axis,
             column_axis=column_axis,
@@ -154,6 +148,10 @@ class _Problem:
             columns_strides=a_strides if is_transposed else b_strides,
             accumulator=simt.accumulator_type(anchor.matmul.compute_type),
         )
+
+    @property
+    def c_dims(self) -> tuple[int, ...]:
+        return self.epilogue.dims
 
     @property
     def tiles(self) -> tuple[int, ...]:
@@ -193,6 +191,9 @@ class _Problem:
             COLUMNS_ALONG_DEPTH=int(self.columns_strides[-1] < self.columns_strides[-2]),
         )
 
+    def functor(self) -> Functor:
+        return generate(self.epilogue, accumulator=self.accumulator, vector_axis=self.column_axis)
+
     def kernel(self, tile: SimtTile, functor: Functor) -> KernelRef:
         params = self.params(tile)
         types = "_".join(dtypes.info(t).short_name for t in (self.rows.data_type, self.columns.data_type))
@@ -205,7 +206,7 @@ class _Problem:
             generated=functor.text,
         )
 
-    def launch(self, tile: SimtTile, functor: Functor, matched: Anchored[MatmulOperation]) -> Launch:
+    def launch(self, tile: SimtTile, functor: Functor) -> Launch:
         row_tiles, column_tiles = self.grid(tile)
         blocks = self.block_count(tile)
         axes = (*range(len(self.c_dims) - 2), self.row_axis, self.column_axis)
@@ -220,27 +221,34 @@ class _Problem:
                 functor.arguments,
             )
         )
-        dag = matched.epilogue
+        read = (self.rows, self.columns, *self.epilogue.loads)
         work = Work(
             flops=2 * blocks * tile.rows * tile.columns * ceil_div(self.depth, tile.depth) * tile.depth,
-            bytes=simt.unique_bytes((self.rows, self.columns, *dag.loads)) + simt.unique_bytes(dag.stores),
+            bytes=simt.unique_bytes(read) + simt.unique_bytes(self.epilogue.stores),
             unit=simt.math_unit(self.accumulator),
         )
         return Launch(0, (blocks, 1, 1), (tile.threads, 1, 1), (arguments,), work=work)
 
 
+def _knobs(problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+    tile_m, tile_n = problem.best_tile(arch)
+    return (
+        Knob("tile_m", KnobType.TILE_M, problem.tiles, tile_m, "rows of c that one thread block computes"),
+        Knob("tile_n", KnobType.TILE_N, problem.tiles, tile_n, "columns of c that one thread block computes"),
+    )
+
+
+def _refuse_extents(problem: _Problem) -> str:
+    largest = max((*problem.c_dims, problem.depth))
+    if largest > simt.MAX_EXTENT:
+        return f"matmul.dims: expected extents of at most {simt.MAX_EXTENT}, got {largest}"
+    smallest = problem.tiles[0]
+    blocks = problem.block_count(problem.tile(smallest, smallest))
+    if blocks > simt.MAX_BLOCKS:
+        return f"matmul.c.dims: expected at most {simt.MAX_BLOCKS} tiles of {smallest} x {smallest}, got {blocks}"
+    return ""
+
+
 def _batch_strides(operand: Tensor) -> tuple[int, ...]:
     pairs = zip(operand.dims[:-2], operand.strides[:-2], strict=True)
     return tuple(0 if extent == 1 else stride for extent, stride in pairs)
-
-
-def _plain_kernel(data_type: DataType, tile: int) -> KernelRef:
-    """The kernel of a packed product of ``data_type`` at tile x tile; its extents are run-time values."""
-    dims = (1, tile, tile)
-    a, b, c = (Tensor(uid, data_type, dims, packed_strides(dims), alignment_bytes=16) for uid in (1, 2, 3))
-    matched = match_anchored(OperationGraph([MatmulOperation(Matmul(data_type), a, b, c)]), MatmulOperation)
-    if isinstance(matched, str):
-        raise NotSupportedError(matched)
-    problem = _Problem.of(matched)
-    functor = generate(matched.epilogue, accumulator=problem.accumulator, vector_axis=problem.column_axis)
-    return problem.kernel(problem.tile(tile, tile), functor)

@@ -14,7 +14,7 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import MAX_VECTOR, Functor, generate
-from lowdnn.codegen.space import IndexSpace, collapsed, space_of
+from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
 from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
 from lowdnn.engines.launch import MAX_GRID_X, bytes_touched, ceil_div, divider
 from lowdnn.engines.pointwise.samples import samples
@@ -49,7 +49,10 @@ class PointwiseElementwise:
     name = "pointwise_elementwise"
     index = 4
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
-    behavior_notes: tuple[BehaviorNote, ...] = (BehaviorNote.RUNTIME_COMPILATION,)
+    behavior_notes: tuple[BehaviorNote, ...] = (
+        BehaviorNote.RUNTIME_COMPILATION,
+        BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
+    )
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other operations, several index spaces, and outputs in which elements overlap."""
@@ -187,7 +190,8 @@ def _ordered(dag: PointwiseDag) -> IndexSpace:
     rows = tuple(space.strides[t.uid] for t in (*dag.stores, *dag.loads))
     order = sorted(range(space.rank), key=lambda axis: tuple(-row[axis] for row in rows))
     indexed = {op.pointwise.axis for op in dag.operations if op.mode is PointwiseMode.GEN_INDEX}
-    return collapsed(space.permuted(tuple(order)), kept=indexed)
+    space = collapsed(space.permuted(tuple(order)), alone=indexed)
+    return space if space.rank else with_axis(space, 0)
 
 
 def _lane_axis(dag: PointwiseDag, space: IndexSpace) -> int:

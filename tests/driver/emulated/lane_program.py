@@ -3,8 +3,9 @@
     d, = run("add.u32 %d, %a, %b;", {"%a": array, "%b": array}, {"%d": np.uint32})
 
 Inputs arrive in registers of their dtype (bool as .pred) and outputs leave the same way. `run` executes the program
-three times: with operands that differ by lane, with operands that are kernel parameters and so the same in every lane,
-and with only the first differing; all must agree. Where nvJitLink is installed, the assembler must accept the PTX too.
+with operands that differ by lane. It also demands that kernel parameters, which are the same in every lane, give what
+equal numbers loaded by each lane give: for all operands, and for all but the first. Where nvJitLink is installed, the
+assembler must accept the PTX too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory import Arena
+from lowdnn.driver.emulated.policy import Policy
 
 _REGISTERS = {"b": ".pred", "u2": ".b16", "i2": ".b16", "u4": ".b32", "i4": ".b32", "u8": ".b64", "i8": ".b64"}
 _REGISTERS |= {"f4": ".f32", "f8": ".f64"}
@@ -33,14 +35,19 @@ def run(body: str, inputs: Values, outputs: Outputs, mixed: bool = True) -> list
     if mixed:
         names = list(inputs)
         everywhere = {name: np.full_like(values, values[_SAMPLE]) for name, values in inputs.items()}
-        _compare(execute(body, everywhere, outputs, lanes, names), [result[_SAMPLE] for result in results])
         partly = everywhere | {names[0]: inputs[names[0]]}
-        _compare(execute(body, partly, outputs, lanes, names[1:]), execute(body, partly, outputs, lanes))
+        for values, uniform in ((everywhere, names), (partly, names[1:])):
+            _compare(execute(body, values, outputs, lanes, uniform), execute(body, values, outputs, lanes))
     return results
 
 
 def execute(
-    body: str, inputs: Values, outputs: Outputs, lanes: int, uniform: list[str] | None = None
+    body: str,
+    inputs: Values,
+    outputs: Outputs,
+    lanes: int,
+    uniform: list[str] | None = None,
+    policy: str = "lockstep",
 ) -> list[np.ndarray]:
     """One launch of one block; operands named in ``uniform`` are passed by value."""
     arena = Arena()
@@ -56,7 +63,7 @@ def execute(
         parameters.append(address.to_bytes(8, "little"))
     places = [(arena.allocate(_width(dtype) * lanes, name), dtype) for name, dtype in outputs.items()]
     parameters += [address.to_bytes(8, "little") for address, _ in places]
-    machine = Machine(arena)
+    machine = Machine(arena, policy=Policy.parse(policy))
     text = _ptx(body, inputs, outputs, uniform)
     if not uniform:
         assemble(text)
@@ -154,8 +161,7 @@ def _width(dtype: np.dtype | type) -> int:
 
 def _compare(actual: list[np.ndarray], expected: list[np.ndarray]) -> None:
     for one, other in zip(actual, expected, strict=True):
-        whole = np.broadcast_to(other, one.shape)
-        np.testing.assert_array_equal(_bits(one), _bits(whole), err_msg="uniform operands give another result")
+        np.testing.assert_array_equal(_bits(one), _bits(other), err_msg="uniform operands give another result")
 
 
 def _bits(values: np.ndarray) -> np.ndarray:

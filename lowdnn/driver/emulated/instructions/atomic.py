@@ -5,14 +5,13 @@ Subnormal f32 sums are kept in every state space (hardware flushes them in globa
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated.access import atomic
+from lowdnn.driver.emulated.generator import SIZES, Emitter
+from lowdnn.driver.emulated.instructions.core import Effect, Row, code_of
+from lowdnn.driver.emulated.instructions.memory import address_of, drop_hints, space_of
+from lowdnn.driver.emulated.ir import Instruction, Mem, Operand, Vec
+from lowdnn.driver.emulated.values import atomic as values
 from lowdnn.status import NotSupportedError
-
-from ..access import atomic
-from ..generator import SIZES, Emitter
-from ..ir import Instruction, Mem, Operand, Vec
-from ..values import atomic as values
-from .core import Effect, Row, code_of
-from .memory import address_of, drop_hints, space_of
 
 _OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _KINDS = ("b16", "b32", "b64", "u32", "s32", "u64", "s64", "f32", "f64", "f16", "bf16", "f16x2", "bf16x2")

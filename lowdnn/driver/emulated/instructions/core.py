@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from ..faults import RefusedPtx, unsupported
-from ..ir import TYPES, Instruction
+from lowdnn.driver.emulated.faults import RefusedPtx, unsupported
+from lowdnn.driver.emulated.ir import TYPES, Instruction
 
 if TYPE_CHECKING:
-    from ..generator import Emitter
+    from lowdnn.driver.emulated.generator import Emitter
 
 
 class Effect(Enum):
     """How an instruction takes part in control flow.
 
-    VALUE: a pure function of registers; under a guard it becomes a select. ACTION: touches memory or shared state; under a
-    guard it becomes a branch around it. WARP: needs the lanes of its member mask together. END: ends a block.
+    VALUE: a pure function of registers; under a guard it becomes a select. ACTION: touches memory or shared state;
+    under a guard it becomes a branch around it. WARP: needs the lanes of its member mask together. END: ends a block.
     """
 
     VALUE = auto()
@@ -29,8 +29,8 @@ class Effect(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One opcode. ``destinations``: how many leading operands it writes. ``mask``: operand index of the member mask of a WARP
-    instruction, None where the whole warp must take part."""
+    """One opcode. ``destinations``: how many leading operands it writes. ``mask``: operand index of the member mask of
+    a WARP instruction, None where the whole warp must take part."""
 
     emit: Callable[[Emitter, Instruction], None]
     effect: Effect = Effect.VALUE

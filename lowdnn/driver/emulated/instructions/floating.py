@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..generator import Emitter
-from ..ir import Instruction
-from ..values import approximate, floating
-from .core import Modifiers, Row, code_of
+from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.instructions.core import Modifiers, Row, code_of
+from lowdnn.driver.emulated.ir import Instruction
+from lowdnn.driver.emulated.values import approximate, floating
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
@@ -127,7 +127,9 @@ def _property(e: Emitter, instruction: Instruction) -> None:
     name = m.need("finite", "infinite", "number", "notanumber", "normal", "subnormal")
     code = code_of(m.type("f32", "f64"))
     m.done()
-    e.out(instruction.operands[0], "p", e.call(floating.property_test, e.use(instruction.operands[1], code), repr(name)))
+    e.out(
+        instruction.operands[0], "p", e.call(floating.property_test, e.use(instruction.operands[1], code), repr(name))
+    )
 
 
 #: f32 and f64 forms of the opcodes that integers have too.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..generator import Emitter
-from ..ir import Instruction
-from ..values import half
-from .core import Row, code_of
-from .floating import _approximate
+from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.instructions.core import Row, code_of
+from lowdnn.driver.emulated.instructions.floating import _approximate
+from lowdnn.driver.emulated.ir import Instruction
+from lowdnn.driver.emulated.values import half
 
 HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 

@@ -1,13 +1,14 @@
-"""Integer arithmetic, bit fields, logic and shifts. PTX ISA manual, "Integer Arithmetic", "Logic and Shift", "Extended-Precision"."""
+"""Integer arithmetic, bit fields, logic and shifts. PTX ISA manual, "Integer Arithmetic", "Logic and Shift",
+"Extended-Precision"."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..generator import Emitter
-from ..ir import Imm, Instruction
-from ..values import bitfield, integer
-from .core import Row, code_of, signed
+from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.instructions.core import Row, code_of, signed
+from lowdnn.driver.emulated.ir import Imm, Instruction
+from lowdnn.driver.emulated.values import bitfield, integer
 
 _NORMAL = ("u16", "s16", "u32", "s32", "u64", "s64")
 _PACKED = ("u16x2", "s16x2")
@@ -149,7 +150,6 @@ def _same_type(function: Callable[..., object], *kinds: str) -> Callable[[Emitte
     return emit
 
 
-
 def _negate(e: Emitter) -> None:
     _unary(e, "-{a}")
 
@@ -198,7 +198,9 @@ def _not(e: Emitter, instruction: Instruction) -> None:
 
 def _cnot(e: Emitter, instruction: Instruction) -> None:
     code = _bits_code(e)
-    e.out(instruction.operands[0], code, f"({e.use(instruction.operands[1], code)}=={e.constant(0, code)}).astype({code})")
+    e.out(
+        instruction.operands[0], code, f"({e.use(instruction.operands[1], code)}=={e.constant(0, code)}).astype({code})"
+    )
 
 
 def _bits_code(e: Emitter) -> str:
@@ -219,7 +221,11 @@ def _shift(e: Emitter, instruction: Instruction) -> None:
         width = 8 * int(code[1])
         count = amount.value & 0xFFFFFFFF
         if count >= width:
-            result = f"{value}>>{e.constant(width - 1, code)}" if code[0] == "i" and not left else f"{value}&{e.constant(0, code)}"
+            result = (
+                f"{value}>>{e.constant(width - 1, code)}"
+                if code[0] == "i" and not left
+                else f"{value}&{e.constant(0, code)}"
+            )
         else:
             result = f"{value}{'<<' if left else '>>'}{e.constant(count, code)}"
     else:

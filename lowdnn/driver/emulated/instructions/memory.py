@@ -1,15 +1,15 @@
 """ld, st and what goes with them. PTX ISA manual, "ld", "ld.global.nc", "ldu", "st", "prefetch", "fence".
 
-Cache operators, eviction priorities, prefetch sizes, memory orders and scopes change no value here: they are taken and listed
-in ``_NO_EFFECT``.
+Cache operators, eviction priorities, prefetch sizes, memory orders and scopes change no value here: they are taken
+and listed in ``_NO_EFFECT``.
 """
 
 from __future__ import annotations
 
-from ..access import kind_of
-from ..generator import SIZES, Emitter
-from ..ir import Instruction, Mem, Operand, Sink, Sym, Vec
-from .core import Effect, Modifiers, Row, code_of
+from lowdnn.driver.emulated.access import kind_of
+from lowdnn.driver.emulated.generator import SIZES, Emitter
+from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
+from lowdnn.driver.emulated.ir import Instruction, Mem, Operand, Sink, Sym, Vec
 
 _NO_EFFECT = frozenset({
     "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile", "relaxed", "acquire", "release", "mmio", "nc",
@@ -78,8 +78,8 @@ def _assign(e: Emitter, target: Operand, code: str, count: int, expression: str)
 
 
 def _load_parameter(e: Emitter, target: Operand, source: Operand, code: str, count: int) -> None:
-    """Parameters of the kernel by name are scalars of the launch; by address they are global memory; those of a function call
-    are local memory."""
+    """Parameters of the kernel by name are scalars of the launch; by address they are global memory; those of a call
+    call are local memory."""
     kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
     if not isinstance(source, Mem) or not isinstance(source.base, Sym):
         base, offset = address_of(e, source)
@@ -118,19 +118,28 @@ def _store(e: Emitter, instruction: Instruction) -> None:
     e.do(f"store(G,{space!r},{base},{offset},{kind},{value})")
 
 
-def _nothing(e: Emitter, instruction: Instruction) -> None:
-    """Instructions without an effect on the emulated device."""
+def _nothing(*allowed: str) -> Row:
+    """An instruction without an effect on the emulated device, and the modifiers that it may carry."""
+
+    def emit(e: Emitter, instruction: Instruction) -> None:
+        m = e.modifiers()
+        m.left = [name for name in m.left if name not in allowed and name not in _NO_EFFECT]
+        m.done()
+
+    return Row(emit, Effect.ACTION, destinations=0)
 
 
 TABLE: dict[str, Row] = {
     "ld": Row(_load, Effect.ACTION),
     "ldu": Row(_load, Effect.ACTION),
     "st": Row(_store, Effect.ACTION, destinations=0),
-    "prefetch": Row(_nothing, Effect.ACTION, destinations=0),
-    "prefetchu": Row(_nothing, Effect.ACTION, destinations=0),
-    "applypriority": Row(_nothing, Effect.ACTION, destinations=0),
-    "membar": Row(_nothing, Effect.ACTION, destinations=0),
-    "fence": Row(_nothing, Effect.ACTION, destinations=0),
-    "nanosleep": Row(_nothing, Effect.ACTION, destinations=0),
-    "pmevent": Row(_nothing, Effect.ACTION, destinations=0),
+    "prefetch": _nothing("global", "local", "const", "param", "tensormap", "L1", "L2"),
+    "prefetchu": _nothing("L1"),
+    "applypriority": _nothing("global"),
+    "membar": _nothing("gl"),
+    "fence": _nothing("sc", "acq_rel", "proxy", "alias", "async", "global", "shared::cta", "shared::cluster"),
+    "nanosleep": _nothing("u32"),
+    "pmevent": _nothing("mask"),
+    "griddepcontrol": _nothing("wait", "launch_dependents"),
+    "setmaxnreg": _nothing("inc", "dec", "sync", "aligned", "u32"),
 }

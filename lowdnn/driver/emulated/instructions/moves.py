@@ -1,16 +1,35 @@
-"""Moves, conversions, comparisons and selections. PTX ISA manual, "Data Movement and Conversion", "Comparison and Selection"."""
+"""Moves, conversions, comparisons and selections. PTX ISA manual, "Data Movement and Conversion", "Comparison and
+Selection"."""
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated.generator import SIZES, Emitter
+from lowdnn.driver.emulated.instructions.core import Row, code_of
+from lowdnn.driver.emulated.ir import TYPES, Instruction, Operand, Pair, Reg, Vec
+from lowdnn.driver.emulated.memory import LOCAL_WINDOW, SHARED_WINDOW
+from lowdnn.driver.emulated.values import convert, floating, half
 from lowdnn.status import NotSupportedError
 
-from ..generator import SIZES, Emitter
-from ..ir import TYPES, Instruction, Operand, Pair, Reg, Vec
-from ..memory import SHARED_WINDOW, LOCAL_WINDOW
-from ..values import convert, floating, half
-from .core import Row, code_of
-
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
+_COMPARISONS = (
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "lo",
+    "ls",
+    "hi",
+    "hs",
+    "equ",
+    "neu",
+    "ltu",
+    "leu",
+    "gtu",
+    "geu",
+    "num",
+    "nan",
+)
 _INTEGER_COMPARISONS = {
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">=",
 }  # fmt: skip
@@ -69,7 +88,10 @@ def _cvt(e: Emitter, instruction: Instruction) -> None:
         return
     m = e.modifiers()
     rounding = m.choice(*_CVT_ROUNDINGS) or None
-    flags = {name: m.flag(word) for name, word in (("saturate", "sat"), ("ftz", "ftz"), ("relu", "relu"), ("satfinite", "satfinite"))}
+    flags = {
+        name: m.flag(word)
+        for name, word in (("saturate", "sat"), ("ftz", "ftz"), ("relu", "relu"), ("satfinite", "satfinite"))
+    }
     kinds = [name for name in m.left if name in _CVT_TYPES]
     if len(kinds) != 2 or m.left != kinds:
         raise m.refusal("has modifiers or types that are not supported")

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..batch import SHARED_START, WARP, Batch
-from ..faults import unsupported
-from ..memory import Array
+from lowdnn.driver.emulated.batch import SHARED_START, WARP, Batch
+from lowdnn.driver.emulated.faults import unsupported
+from lowdnn.driver.emulated.memory import Array
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 _LANE_MASKS = ("%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge")
@@ -17,7 +17,9 @@ _PLAIN = frozenset({
     "%aggr_smem_size", "%is_explicit_cluster", "%cluster_ctarank", "%cluster_nctarank", "%reserved_smem_offset_0",
     *_LANE_MASKS,
 })  # fmt: skip
-_VECTORS = frozenset({"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"})
+_VECTORS = frozenset(
+    {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
+)
 _WIDE = frozenset({"%gridid"})
 
 

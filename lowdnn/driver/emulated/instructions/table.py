@@ -1,11 +1,23 @@
-"""The instruction table: opcode -> ``Row``. One module per family; a new opcode is one row there, and a value function."""
+"""The instruction table: opcode -> ``Row``. One module per family; a new opcode is one row there and a function."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import arithmetic, async_copy, atomic, control, floating, half, integer, memory, moves, tensor, warp
-from .core import Row
+from lowdnn.driver.emulated.instructions import (
+    arithmetic,
+    async_copy,
+    atomic,
+    control,
+    floating,
+    half,
+    integer,
+    memory,
+    moves,
+    tensor,
+    warp,
+)
+from lowdnn.driver.emulated.instructions.core import Row
 
 TABLE: Mapping[str, Row] = {
     **arithmetic.TABLE,

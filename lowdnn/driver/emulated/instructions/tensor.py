@@ -1,15 +1,14 @@
-"""Matrix instructions of a warp. PTX ISA manual, "Warp-Level Matrix Instructions": mma, ldmatrix, stmatrix, movmatrix."""
+"""mma, ldmatrix, stmatrix, movmatrix. PTX ISA manual, "Warp-Level Matrix Instructions"."""
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated import collective
+from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
+from lowdnn.driver.emulated.instructions.memory import address_of
+from lowdnn.driver.emulated.ir import Instruction, Operand, Vec
+from lowdnn.driver.emulated.values import tensor_core
 from lowdnn.status import NotSupportedError
-
-from .. import collective
-from ..generator import Emitter
-from ..ir import Instruction, Operand, Vec
-from ..values import tensor_core
-from .core import Effect, Modifiers, Row
-from .memory import address_of
 
 _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 _CODES = {"f64": "f8", "f32": "f4", "s32": "i4"}

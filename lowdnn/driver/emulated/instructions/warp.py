@@ -1,11 +1,11 @@
-"""Warp-wide exchange. PTX ISA manual, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync", "activemask"."""
+"""Warp-wide exchange. PTX ISA manual: "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync"."""
 
 from __future__ import annotations
 
-from .. import collective
-from ..generator import Emitter
-from ..ir import Instruction, Operand, Pair
-from .core import Effect, Row, code_of
+from lowdnn.driver.emulated import collective
+from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.instructions.core import Effect, Row, code_of
+from lowdnn.driver.emulated.ir import Instruction, Operand, Pair
 
 
 def _pair(e: Emitter, target: Operand, first_code: str, expression: str) -> None:

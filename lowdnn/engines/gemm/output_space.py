@@ -1,0 +1,181 @@
+"""The output of an mma.sync engine: its index space as rows and columns of a product, its functor, its reduction.
+
+Host side of ``include/output_map.cuh`` and ``gemm/split_k_reduce.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from math import prod
+
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.codegen.space import IndexSpace, collapsed, space_of
+from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES
+from lowdnn.engines.gemm.tiles import ACCUMULATORS
+from lowdnn.engines.launch import ceil_div, divider
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.plan import KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, Work, WorkspacePointer
+
+#: Elements of a functor call: 16 bytes of a 16-bit output.
+MAX_VECTOR = 8
+
+_REDUCE_THREADS = 256
+_ACCUMULATOR_BYTES = 4
+
+
+@dataclass(frozen=True)
+class OutputSpace:
+    """An index space whose first ``row_axes`` axes are the rows of a product, the others its columns."""
+
+    space: IndexSpace
+    row_axes: int
+
+    @property
+    def row_extents(self) -> tuple[int, ...]:
+        return self.space.extents[: self.row_axes]
+
+    @property
+    def rows(self) -> int:
+        return prod(self.row_extents)
+
+    @property
+    def columns(self) -> int:
+        return prod(self.space.extents[self.row_axes :])
+
+    @property
+    def map(self) -> Struct:
+        """``OutputMap``."""
+        return Struct(tuple(Struct(divider(max(extent, 1))) for extent in self.space.extents))
+
+    def vector(self, functor: Functor) -> int:
+        """Elements of a functor call: no more than the functor's width, and none across the end of the last axis.
+
+        Where there are several column axes or groups of columns, a call must end with the last axis.
+        """
+        width = min(functor.vector, MAX_VECTOR)
+        if self.space.rank - self.row_axes > 1:
+            while self.space.extents[-1] % width:
+                width //= 2
+        return width
+
+
+def output_space(
+    dag: PointwiseDag,
+    row_axes: tuple[int, ...],
+    column_axes: tuple[int, ...],
+    kept: tuple[int, ...],
+    operands: Mapping[int, tuple[int, ...]],
+) -> OutputSpace:
+    """The DAG's axes as rows and columns, neighbours merged where every tensor and every operand allows it.
+
+    kept: axes that stay alone.  operands: strides of the product's operands over the DAG's axes, under negative keys;
+    they are carried along in ``OutputSpace.space.strides``.
+    """
+    own = space_of(dag)
+    joined = replace(own, strides={**own.strides, **operands})
+    alone = {*kept, *_indexed_axes(dag)}
+    rows, columns = (collapsed(_part(joined, axes), alone) for axes in (row_axes, column_axes))
+    space = IndexSpace(
+        extents=(*rows.extents, *columns.extents),
+        strides={uid: (*rows.strides[uid], *columns.strides[uid]) for uid in joined.strides},
+        origin=(*rows.origin, *columns.origin),
+    )
+    return OutputSpace(space, rows.rank)
+
+
+def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace) -> Functor:
+    """The epilogue's functor for operands of ``data_type``."""
+    return generate(dag, accumulator=ACCUMULATORS[data_type], vector_axis=output.space.rank - 1, space=output.space)
+
+
+def macros(params: object) -> tuple[tuple[str, int | str], ...]:
+    """``KernelRef.parameters`` of a ``Params`` dataclass."""
+    return tuple((field.name, getattr(params, field.name)) for field in fields(params))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The partial sums of a split product: ``splits`` slices of rows x pitch accumulators in the workspace."""
+
+    splits: int
+    rows: int
+    columns: int
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a row: whole vectors of the reduction."""
+        return ceil_div(self.columns, MAX_VECTOR) * MAX_VECTOR
+
+    @property
+    def slice_elements(self) -> int:
+        return self.rows * self.pitch
+
+    @property
+    def size_bytes(self) -> int:
+        used = self.splits * self.slice_elements * _ACCUMULATOR_BYTES
+        return ceil_div(used, WORKSPACE_ALIGNMENT_BYTES) * WORKSPACE_ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True)
+class ReduceParams:
+    """Macros of ``gemm/split_k_reduce.cu``."""
+
+    OUTPUT_RANK: int
+    ROW_AXES: int
+    VECTOR: int
+
+
+def reduction_kernel(output: OutputSpace, functor: Functor, vector: int) -> KernelRef:
+    return KernelRef(
+        name=f"gemm_split_k_reduce_{output.row_axes}of{output.space.rank}_v{vector}_sm80_{functor.digest}",
+        source="gemm/split_k_reduce.cu",
+        target="sm_80",
+        parameters=macros(ReduceParams(output.space.rank, output.row_axes, vector)),
+        generated=functor.text,
+    )
+
+
+def reduction_launch(
+    kernel: int,
+    output: OutputSpace,
+    functor: Functor,
+    vector: int,
+    slices: Slices,
+    offset_bytes: int,
+    stored_bytes: int,
+) -> Launch:
+    """Sums the slices at ``offset_bytes`` of the workspace and applies the epilogue."""
+    groups = ceil_div(slices.columns, vector)
+    arguments = Struct(
+        (
+            WorkspacePointer(offset_bytes),
+            Scalar(ScalarType.I64, slices.pitch),
+            Scalar(ScalarType.I64, slices.slice_elements),
+            *(Scalar(ScalarType.I32, value) for value in (slices.splits, slices.rows, slices.columns)),
+            Struct(divider(groups)),
+            output.map,
+            functor.arguments,
+        )
+    )
+    work = Work(
+        flops=slices.splits * slices.slice_elements,
+        bytes=slices.splits * slices.slice_elements * _ACCUMULATOR_BYTES + stored_bytes,
+        unit=MathUnit.FMA_F32,
+    )
+    blocks = ceil_div(slices.rows * groups, _REDUCE_THREADS)
+    return Launch(kernel, (blocks, 1, 1), (_REDUCE_THREADS, 1, 1), (arguments,), work=work)
+
+
+def _part(space: IndexSpace, axes: tuple[int, ...]) -> IndexSpace:
+    return IndexSpace(
+        extents=tuple(space.extents[axis] for axis in axes),
+        strides={uid: tuple(strides[axis] for axis in axes) for uid, strides in space.strides.items()},
+        origin=tuple(space.origin[axis] for axis in axes),
+    )
+
+
+def _indexed_axes(dag: PointwiseDag) -> frozenset[int]:
+    """Axes whose index is a value of the DAG."""
+    return frozenset(op.pointwise.axis for op in dag.operations if op.mode is PointwiseMode.GEN_INDEX)

@@ -1,0 +1,224 @@
+"""Tiles of the mma.sync engines: what a thread block computes, and which tile suits a product.
+
+A tile is TILE_M x TILE_N accumulators, spread over a grid of warps, and a ring of STAGES shared-memory stages, each
+TILE_K deep (see ``include/tile_mma.cuh``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Knob
+from lowdnn.engines.launch import ceil_div
+from lowdnn.enums import DataType, KnobType
+from lowdnn.plan import MathUnit
+from lowdnn.status import BadParamError
+
+#: Inputs that mma.sync takes on sm_80, the type they are summed in, and the unit's rate.
+ACCUMULATORS: Mapping[DataType, DataType] = {
+    DataType.HALF: DataType.FLOAT,
+    DataType.BFLOAT16: DataType.FLOAT,
+    DataType.FLOAT: DataType.FLOAT,
+    DataType.INT8: DataType.INT32,
+}
+UNITS: Mapping[DataType, MathUnit] = {
+    DataType.HALF: MathUnit.MMA_F16,
+    DataType.BFLOAT16: MathUnit.MMA_F16,
+    DataType.FLOAT: MathUnit.MMA_TF32,
+    DataType.INT8: MathUnit.MMA_INT8,
+}
+
+_ACCUMULATOR_BYTES = 4
+_STAGING_PADDING = 8
+_MAX_STAGES = 5
+_MAX_SPLITS = 32
+#: The share of the unit's peak that mma.sync reaches at best; newer devices have faster instructions for the rest.
+_MMA_SYNC_SHARE = 0.65
+#: Time of a block before its first and after its last multiplication.
+_BLOCK_OVERHEAD_S = 2e-6
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """Accumulators of a block and the warps they are spread over.
+
+    efficiency: the share of mma.sync's rate that a multiprocessor full of such blocks reaches.
+    """
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+    efficiency: float
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def staging_bytes(self) -> int:
+        """Shared memory in which the epilogue turns the accumulators (``include/epilogue_tile.cuh``)."""
+        warp_n = self.n // self.warps_n
+        return self.m * self.warps_n * (warp_n + _STAGING_PADDING) * _ACCUMULATOR_BYTES
+
+
+_SHAPES = {
+    (shape.m, shape.n): shape
+    for shape in (
+        TileShape(256, 128, 4, 2, 1.0),
+        TileShape(128, 256, 2, 4, 1.0),
+        TileShape(128, 128, 2, 4, 0.95),
+        TileShape(256, 64, 4, 2, 0.85),
+        TileShape(64, 256, 2, 4, 0.85),
+        TileShape(128, 64, 2, 2, 0.8),
+        TileShape(64, 128, 2, 2, 0.8),
+        TileShape(64, 64, 2, 2, 0.65),
+    )
+}
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """A tile shape with the depth (elements) and number of its stages, for operands of ``element_bytes``."""
+
+    shape: TileShape
+    k: int
+    stages: int
+    element_bytes: int
+
+    @property
+    def shared_bytes(self) -> int:
+        stage_bytes = (self.shape.m + self.shape.n) * self.k * self.element_bytes
+        return max(self.stages * stage_bytes, self.shape.staging_bytes)
+
+    @property
+    def label(self) -> str:
+        """As it stands in kernel names."""
+        return f"{self.shape.m}x{self.shape.n}x{self.k}_{self.stages}"
+
+
+@dataclass(frozen=True)
+class Product:
+    """Extents of ``batches`` products m x n x k of one data type.
+
+    may_split: whether k may be cut into parts that are summed later.
+    """
+
+    data_type: DataType
+    batches: int
+    m: int
+    n: int
+    k: int
+    may_split: bool = True
+
+    @property
+    def element_bytes(self) -> int:
+        return dtypes.info(self.data_type).size_bytes
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a product is cut: the tile, tiles along m and n, parts of k and k tiles of each part."""
+
+    tile: MmaTile
+    rows: int
+    columns: int
+    splits: int
+    split_tiles: int
+
+    @classmethod
+    def of(cls, product: Product, tile: MmaTile, splits: int) -> Tiling:
+        """``splits`` is cut down so that no part is empty."""
+        k_tiles = max(ceil_div(product.k, tile.k), 1)
+        split_tiles = ceil_div(k_tiles, min(splits, k_tiles))
+        rows, columns = ceil_div(product.m, tile.shape.m), ceil_div(product.n, tile.shape.n)
+        return cls(tile, rows, columns, ceil_div(k_tiles, split_tiles), split_tiles)
+
+    def block_count(self, product: Product) -> int:
+        return self.rows * self.columns * product.batches * self.splits
+
+    def flops(self, product: Product) -> int:
+        """Operations with the tails of tiles counted in full."""
+        shape = self.tile.shape
+        return 2 * self.block_count(product) * shape.m * shape.n * self.split_tiles * self.tile.k
+
+
+def knobs(product: Product, arch: ArchSpec) -> tuple[Knob, ...]:
+    """TILE_M, TILE_N, TILEK, STAGES and SPLIT_K_SLC; the defaults have the least time by a model of waves."""
+    best = best_tiling(product, arch)
+    depths = tuple(row_bytes // product.element_bytes for row_bytes in (64, 128))
+    splits = (1, *(2**i for i in range(1, 6))) if product.may_split else (1,)
+    values = tuple(sorted({*splits, best.splits}))
+    return (
+        Knob("tile_m", KnobType.TILE_M, (64, 128, 256), best.tile.shape.m, "rows of the product a block computes"),
+        Knob("tile_n", KnobType.TILE_N, (64, 128, 256), best.tile.shape.n, "columns of the product a block computes"),
+        Knob("tile_k", KnobType.TILEK, depths, best.tile.k, "depth of one pipeline stage, elements"),
+        Knob("stages", KnobType.STAGES, tuple(range(2, _MAX_STAGES + 1)), best.tile.stages, "pipeline stages"),
+        Knob("split_k", KnobType.SPLIT_K_SLC, values, best.splits, "parts of k, summed in a second launch"),
+    )
+
+
+def tiling_of(engine: str, product: Product, arch: ArchSpec, chosen: Mapping[KnobType, int]) -> Tiling:
+    """The tiling of resolved knobs; raises BadParamError for a tile that does not exist or exceeds shared memory."""
+    shape = _SHAPES.get((chosen[KnobType.TILE_M], chosen[KnobType.TILE_N]))
+    if shape is None:
+        got = f"{chosen[KnobType.TILE_M]} x {chosen[KnobType.TILE_N]}"
+        known = ", ".join(f"{m} x {n}" for m, n in _SHAPES)
+        raise BadParamError.at(f"{engine}.TILE_M, TILE_N", expected=f"one of {known}", got=got)
+    tile = MmaTile(shape, chosen[KnobType.TILEK], chosen[KnobType.STAGES], product.element_bytes)
+    if tile.shared_bytes > arch.shared_bytes_per_block:
+        raise BadParamError.at(
+            f"{engine}.STAGES",
+            expected=f"at most {arch.shared_bytes_per_block} bytes of shared memory on {arch.name}",
+            got=f"{tile.shared_bytes} bytes",
+            hint="take fewer stages or a smaller tile",
+        )
+    return Tiling.of(product, tile, chosen[KnobType.SPLIT_K_SLC])
+
+
+def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
+    """The tiling with the least modelled time."""
+    candidates = (t for tile in _default_tiles(product, arch) for t in _splittings(product, tile, arch))
+    return min(candidates, key=lambda tiling: _seconds(product, tiling, arch))
+
+
+def _default_tiles(product: Product, arch: ArchSpec) -> Iterator[MmaTile]:
+    """Every shape with as many stages as fit twice on a multiprocessor, or once for the large ones."""
+    row_bytes = 128 if product.k * product.element_bytes > 64 else 64
+    depth = row_bytes // product.element_bytes
+    for shape in _SHAPES.values():
+        blocks = _blocks_per_sm(shape)
+        budget = min(arch.shared_bytes_per_sm // blocks - 1024, arch.shared_bytes_per_block)
+        stages = min(budget // ((shape.m + shape.n) * row_bytes), 4)
+        if stages >= 2 and shape.staging_bytes <= budget:
+            yield MmaTile(shape, depth, stages, product.element_bytes)
+
+
+def _blocks_per_sm(shape: TileShape) -> int:
+    """Blocks that registers let share a multiprocessor: 64 x 64 warps of accumulators take nearly all a thread has."""
+    return 1 if shape.threads > 128 else 2
+
+
+def _splittings(product: Product, tile: MmaTile, arch: ArchSpec) -> Iterator[Tiling]:
+    whole = Tiling.of(product, tile, 1)
+    yield whole
+    free = arch.sm_count * _blocks_per_sm(tile.shape) // max(whole.block_count(product), 1)
+    if product.may_split and free >= 2 and whole.split_tiles >= 8:
+        yield Tiling.of(product, tile, min(free, whole.split_tiles // 4, _MAX_SPLITS))
+
+
+def _seconds(product: Product, tiling: Tiling, arch: ArchSpec) -> float:
+    """Waves of blocks at the tile's rate; a split pays a write and a read of its slices and one more launch."""
+    shape = tiling.tile.shape
+    slots = arch.sm_count * _blocks_per_sm(shape)
+    waves = ceil_div(max(tiling.block_count(product), 1), slots)
+    flops = 2 * shape.m * shape.n * tiling.tile.k * tiling.split_tiles * _blocks_per_sm(shape)
+    rate = arch.rate(UNITS[product.data_type]) / arch.sm_count * _MMA_SYNC_SHARE * shape.efficiency
+    seconds = waves * (flops / rate + _BLOCK_OVERHEAD_S)
+    if tiling.splits > 1:
+        moved = 2 * tiling.splits * product.batches * product.m * product.n * _ACCUMULATOR_BYTES
+        seconds += moved / arch.copy_bytes_per_s + arch.launch_overhead_s
+    return seconds

@@ -1,0 +1,118 @@
+"""How the reduction kernels walk over a fused reduction: axes, functors, and how much work lies along each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.codegen.space import IndexSpace, collapsed, strides_over, with_axis
+from lowdnn.engines.launch import bytes_touched, ceil_div
+from lowdnn.enums import PointwiseMode
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.graph.reduction_pattern import FusedReduction
+
+#: Accumulators of one thread: more would cost occupancy.
+_MAX_VECTOR = 8
+
+
+@dataclass(frozen=True)
+class ReductionLayout:
+    """Axes of the kernels: ``kept`` kept ones, then the reduced ones; at least one of each.
+
+    is_row: the vector axis is reduced (the last axis), otherwise kept (the last kept axis).
+    vector: elements of a group along the vector axis.  before, after: the generated functors.
+    """
+
+    space: IndexSpace
+    kept: int
+    is_row: bool
+    vector: int
+    before: Functor
+    after: Functor
+
+    @property
+    def vector_axis(self) -> int:
+        return self.space.rank - 1 if self.is_row else self.kept - 1
+
+    @property
+    def outputs(self) -> int:
+        return prod(self.space.extents[: self.kept])
+
+    @property
+    def count(self) -> int:
+        """Elements reduced into one output."""
+        return prod(self.space.extents[self.kept :])
+
+    @property
+    def extent(self) -> int:
+        """Elements along the vector axis."""
+        return self.space.extents[self.vector_axis]
+
+    @property
+    def radices(self) -> tuple[int, ...]:
+        """Extents, with the vector axis in groups."""
+        axis = self.vector_axis
+        groups = ceil_div(self.extent, self.vector)
+        return (*self.space.extents[:axis], groups, *self.space.extents[axis + 1 :])
+
+    @property
+    def kept_groups(self) -> int:
+        return prod(self.radices[: self.kept])
+
+    @property
+    def reduced_groups(self) -> int:
+        return prod(self.radices[self.kept :])
+
+    @property
+    def whole_groups(self) -> int:
+        """Leading reduced groups of which each has ``vector`` elements, where the vector axis is reduced."""
+        if self.extent % self.vector == 0:
+            return self.reduced_groups
+        return self.extent // self.vector if self.space.rank - self.kept == 1 else 0
+
+
+def layout_of(fused: FusedReduction) -> ReductionLayout:
+    """The layout in which the largest tensor before the reduction is read along its memory."""
+    space = _ordered(fused)
+    reduced = set(fused.operation.axes)
+    is_kept = [not set(origin) & reduced for origin in space.origin]
+    is_row = bool(is_kept) and not is_kept[-1]
+    order = sorted(range(space.rank), key=lambda axis: not is_kept[axis])
+    space, kept = space.permuted(tuple(order)), sum(is_kept)
+    if kept == 0:
+        space, kept = with_axis(space, 0), 1
+    if kept == space.rank:
+        space = with_axis(space, space.rank)
+    vector_axis = space.rank - 1 if is_row else kept - 1
+    compute_type = fused.operation.reduction.compute_type
+    before = generate(
+        fused.before, accumulator=None, vector_axis=vector_axis, result=compute_type, space=space, name="Prologue"
+    )
+    after = generate(
+        fused.after,
+        accumulator=compute_type,
+        vector_axis=kept - 1,
+        space=space.permuted(tuple(range(kept))),
+        name="Epilogue",
+    )
+    extent = space.extents[vector_axis]
+    vector = min(before.vector, _MAX_VECTOR, 1 << max(extent - 1, 0).bit_length())
+    return ReductionLayout(space, kept, is_row, vector, before, after)
+
+
+def _ordered(fused: FusedReduction) -> IndexSpace:
+    """The axes of x by falling strides of the largest load, merged where all tensors allow."""
+    before, after = fused.before, fused.after
+    loads = sorted(before.loads, key=lambda tensor: -bytes_touched(tensor))
+    tensors = {t.uid: strides_over(t, before.dims) for t in (*loads, *before.stores)}
+    behind = {t.uid: strides_over(t, after.dims) for t in (*after.loads, *after.stores)}
+    axes = tuple((axis,) for axis in range(len(before.dims)))
+    space = IndexSpace(before.dims, tensors | behind, axes)
+    order = sorted(range(space.rank), key=lambda axis: tuple(-row[axis] for row in space.strides.values()))
+    return collapsed(space.permuted(tuple(order)), alone=_indexed(before) | _indexed(after), apart=fused.operation.axes)
+
+
+def _indexed(dag: PointwiseDag) -> set[int]:
+    """The axes along which a GEN_INDEX needs the coordinate."""
+    return {op.pointwise.axis for op in dag.operations if op.mode is PointwiseMode.GEN_INDEX}

@@ -1,0 +1,77 @@
+// Reduction operators. For elements x of type T (f32, f64, i32 or i64), the result over `count` of them is
+// finish(combine(...combine(neutral(), prepare(x0)), ..., prepare(xn)), count).
+
+#pragma once
+
+#include "include/pointwise.cuh"
+
+template <class T> struct Range;
+template <> struct Range<f32> {
+  static __device__ __forceinline__ f32 lowest() { return -__int_as_float(0x7f800000); }
+  static __device__ __forceinline__ f32 highest() { return __int_as_float(0x7f800000); }
+};
+template <> struct Range<f64> {
+  static __device__ __forceinline__ f64 lowest() { return -__longlong_as_double(0x7ff0000000000000ll); }
+  static __device__ __forceinline__ f64 highest() { return __longlong_as_double(0x7ff0000000000000ll); }
+};
+template <> struct Range<i32> {
+  static __device__ __forceinline__ i32 lowest() { return -0x7fffffff - 1; }
+  static __device__ __forceinline__ i32 highest() { return 0x7fffffff; }
+};
+template <> struct Range<i64> {
+  static __device__ __forceinline__ i64 lowest() { return -0x7fffffffffffffffll - 1; }
+  static __device__ __forceinline__ i64 highest() { return 0x7fffffffffffffffll; }
+};
+
+template <class T> __device__ __forceinline__ T magnitude(T x) { return x < T(0) ? T(0) - x : x; }
+__device__ __forceinline__ f32 magnitude(f32 x) { return fabs(x); }
+__device__ __forceinline__ f64 magnitude(f64 x) { return fabs(x); }
+
+// Integers: towards zero, and 0 over nothing.
+template <class T> __device__ __forceinline__ T mean(T sum, i64 count) { return count ? T(i64(sum) / count) : T(0); }
+__device__ __forceinline__ f32 mean(f32 sum, i64 count) { return sum / f32(count); }
+__device__ __forceinline__ f64 mean(f64 sum, i64 count) { return sum / f64(count); }
+
+struct Add {
+  template <class T> static __device__ __forceinline__ T neutral() { return T(0); }
+  template <class T> static __device__ __forceinline__ T prepare(T x) { return x; }
+  template <class T> static __device__ __forceinline__ T combine(T a, T b) { return a + b; }
+  template <class T> static __device__ __forceinline__ T finish(T x, i64 count) { return x; }
+};
+struct Avg : Add {
+  template <class T> static __device__ __forceinline__ T finish(T x, i64 count) { return mean(x, count); }
+};
+struct Norm1 : Add {
+  template <class T> static __device__ __forceinline__ T prepare(T x) { return magnitude(x); }
+};
+struct Norm2 : Add {
+  template <class T> static __device__ __forceinline__ T prepare(T x) { return x * x; }
+  template <class T> static __device__ __forceinline__ T finish(T x, i64 count) { return sqrt(x); }
+};
+
+struct Mul {
+  template <class T> static __device__ __forceinline__ T neutral() { return T(1); }
+  template <class T> static __device__ __forceinline__ T prepare(T x) { return x; }
+  template <class T> static __device__ __forceinline__ T combine(T a, T b) { return a * b; }
+  template <class T> static __device__ __forceinline__ T finish(T x, i64 count) { return x; }
+};
+struct MulNoZeros : Mul {
+  template <class T> static __device__ __forceinline__ T prepare(T x) { return x == T(0) ? T(1) : x; }
+};
+
+struct Min {
+  template <class T> static __device__ __forceinline__ T neutral() { return Range<T>::highest(); }
+  template <class T> static __device__ __forceinline__ T prepare(T x) { return x; }
+  template <class T> static __device__ __forceinline__ T combine(T a, T b) { return minimum(a, b); }
+  template <class T> static __device__ __forceinline__ T finish(T x, i64 count) { return x; }
+};
+struct Max {
+  template <class T> static __device__ __forceinline__ T neutral() { return Range<T>::lowest(); }
+  template <class T> static __device__ __forceinline__ T prepare(T x) { return x; }
+  template <class T> static __device__ __forceinline__ T combine(T a, T b) { return maximum(a, b); }
+  template <class T> static __device__ __forceinline__ T finish(T x, i64 count) { return x; }
+};
+struct Amax : Max {
+  template <class T> static __device__ __forceinline__ T neutral() { return T(0); }
+  template <class T> static __device__ __forceinline__ T prepare(T x) { return magnitude(x); }
+};

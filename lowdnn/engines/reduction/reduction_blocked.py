@@ -1,0 +1,149 @@
+"""Reductions over any axes in one launch, or in two where one output has more work than a block should do.
+
+The pointwise operations before the reduction run on the elements as they are read, those after it on the result. Where
+the axis that is contiguous in memory is reduced, a team of threads joins its elements (``reduction_blocked_rows.cu``);
+where it is kept, each thread owns neighbouring outputs (``reduction_blocked_columns.cu``). If that gives too few blocks
+for the device, every output is cut into slices, whose totals a second launch joins (``reduction_blocked_combine.cu``).
+The order of summation depends on the plan only.
+"""
+
+from __future__ import annotations
+
+from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES, Choices, Knob, Refusal, plan_tensors, resolve_choices
+from lowdnn.engines.launch import MAX_GRID_X, ceil_div
+from lowdnn.engines.reduction.layout import ReductionLayout, layout_of
+from lowdnn.engines.reduction.samples import samples
+from lowdnn.engines.reduction.stages import THREADS, Stages, blocks_of_slice
+from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.reduction_pattern import FusedReduction, match_reduction
+from lowdnn.plan import KernelRef, Plan
+from lowdnn.status import NotSupportedError
+
+_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_UNROLLS = (1, 2, 4, 8)
+_SLICES = tuple(1 << power for power in range(11))
+_MAX_EXTENT = 2**31 - 1
+#: Blocks per multiprocessor that keep device memory busy.
+_BLOCKS_PER_SM = 4
+#: Groups that a thread should have before an output is worth more threads.
+_MIN_GROUPS = 4
+
+
+class ReductionBlocked:
+    """See the module's docstring."""
+
+    name = "reduction_blocked"
+    index = 5
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
+    behavior_notes: tuple[BehaviorNote, ...] = (
+        BehaviorNote.RUNTIME_COMPILATION,
+        BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
+    )
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses graphs that are not one reduction with pointwise operations around it, and extents past 32 bits."""
+        fused = match_reduction(graph)
+        if isinstance(fused, str):
+            return Refusal(self.name, fused)
+        reason = _refuse_size(layout_of(fused))
+        return Refusal(self.name, reason) if reason else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        return _knobs(layout_of(self._fused(graph)), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        fused = self._fused(graph)
+        layout = layout_of(fused)
+        reason = _refuse_size(layout)
+        if reason:
+            raise NotSupportedError(f"{self.name}: {reason}")
+        chosen = resolve_choices(self.name, _knobs(layout, arch), choices)
+        stages = Stages(
+            fused, layout, chosen[KnobType.TILE_COLS], chosen[KnobType.MULTIPLY], chosen[KnobType.SPLIT_K_BUF]
+        )
+        has_outputs = layout.outputs > 0
+        return Plan(
+            engine=self.name,
+            engine_index=self.index,
+            graph_key=graph.key,
+            target_arch=arch.name,
+            choices=tuple(chosen.items()),
+            kernels=stages.kernels() if has_outputs else (),
+            launches=stages.launches() if has_outputs else (),
+            tensors=plan_tensors(graph),
+            workspace_bytes=ceil_div(stages.partials_bytes, WORKSPACE_ALIGNMENT_BYTES) * WORKSPACE_ALIGNMENT_BYTES,
+            numerical_notes=self.numerical_notes,
+            behavior_notes=self.behavior_notes,
+        )
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """Sums of rows, of columns and of everything in fp32, fp16 and bf16."""
+        return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
+
+    def _fused(self, graph: OperationGraph) -> FusedReduction:
+        fused = match_reduction(graph)
+        if isinstance(fused, str):
+            raise NotSupportedError(f"{self.name}: {fused}")
+        return fused
+
+
+def _refuse_size(layout: ReductionLayout) -> str:
+    """Why the kernels' indices do not reach all of the tensors, or an empty string."""
+    extent = max(layout.radices)
+    if extent > _MAX_EXTENT:
+        return f"ReductionOperation.x.dims: expected at most {_MAX_EXTENT} groups along an axis, got {extent}"
+    blocks = layout.kept_groups
+    if blocks > MAX_GRID_X:
+        return f"ReductionOperation.y.dims: expected at most {MAX_GRID_X} groups of outputs, got {blocks}"
+    return ""
+
+
+def _knobs(layout: ReductionLayout, arch: ArchSpec) -> tuple[Knob, ...]:
+    width = _default_width(layout)
+    unroll = _default_unroll(layout, width)
+    slices = _default_slices(layout, width, arch)
+    side = "threads that join one output" if layout.is_row else "threads side by side"
+    return (
+        Knob("width", KnobType.TILE_COLS, _WIDTHS, width, side),
+        Knob("unroll", KnobType.MULTIPLY, _UNROLLS, unroll, "groups in flight per thread"),
+        Knob("slices", KnobType.SPLIT_K_BUF, tuple(sorted({*_SLICES, slices})), slices, "parts of one output"),
+    )
+
+
+def _default_width(layout: ReductionLayout) -> int:
+    """Rows: as many threads as lie along the contiguous axis, but no more than have work, and no idle teams.
+
+    Columns: one warp along the contiguous axis, more where there are few steps, fewer where there are few outputs.
+    """
+    if layout.is_row:
+        along = min(_floor_power(layout.radices[-1]), _floor_power(layout.reduced_groups // _MIN_GROUPS))
+        return min(THREADS, max(along, THREADS // _ceil_power(layout.outputs)))
+    rows = min(THREADS // 32, _ceil_power(ceil_div(layout.reduced_groups, _MIN_GROUPS)))
+    return min(THREADS // rows, _ceil_power(layout.kept_groups))
+
+
+def _default_unroll(layout: ReductionLayout, width: int) -> int:
+    """Up to 64 bytes a thread in flight, and not more than it has."""
+    side_by_side = width if layout.is_row else THREADS // width
+    groups = max(1, layout.reduced_groups // side_by_side)
+    return min(_floor_power(groups), 8 if layout.vector <= 2 else 4)
+
+
+def _default_slices(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
+    """As many slices as fill the device, each long enough to be worth a block."""
+    blocks = max(1, blocks_of_slice(layout, width))
+    side_by_side = width if layout.is_row else THREADS // width
+    longest = max(1, layout.reduced_groups // (side_by_side * _MIN_GROUPS))
+    return min(max(1, arch.sm_count * _BLOCKS_PER_SM // blocks), longest, _SLICES[-1])
+
+
+def _floor_power(value: int) -> int:
+    """The greatest power of two that is not above ``value``; 1 for 0."""
+    return 1 << (max(value, 1).bit_length() - 1)
+
+
+def _ceil_power(value: int) -> int:
+    """The least power of two that is not below ``value``; 1 for 0."""
+    return 1 << max(value - 1, 0).bit_length()

@@ -1,0 +1,163 @@
+// Reduction whose vector axis, the one that is contiguous in memory, is kept: y[k] = op over r of x[r, k].
+//
+// The space has RANK axes: KEPT kept ones, the vector axis last among them, then the reduced ones. The kept axes are
+// cut into groups of VECTOR neighbouring outputs, the reduced ones give steps; both are numbered with the last axis
+// fastest. A block is COLUMNS threads wide and THREADS / COLUMNS rows high: a thread owns one group of outputs and takes
+// every row-th step of one slice of `slice_steps` steps.
+//
+// Order of summation: each thread sums chains of at most STEPS * UNROLL terms and adds them to its totals; then the rows
+// of the block are joined as a tree. It depends on the parameters only.
+//
+// SPLIT 0: the first row applies the epilogue to the results. SPLIT 1: it writes the totals of its slice to
+// partials[slice][output], for reduction_blocked_combine.
+//
+// Shared memory: VECTOR totals per thread. Launch: grid (ceil(groups / COLUMNS) * slices, 1, 1), block (THREADS, 1, 1).
+// Macros: KERNEL_NAME, OPERATOR, THREADS, COLUMNS, UNROLL, VECTOR, KEPT, SPLIT, INDEX (u32 where groups and steps are
+// below 2^31, otherwise i64).
+
+#include "generated.cuh"
+#include "reduction/axes.cuh"
+#include "reduction/operators.cuh"
+
+typedef Prologue::Result Total;
+
+struct Params {
+  i64 outputs;
+  i64 groups;
+  i64 extent;  // elements along the vector axis
+  i64 steps;   // of one output
+  i64 slice_steps;
+  i64 slices;
+  i64 count;                     // elements reduced into one output
+  Divider axes[Prologue::RANK];  // the vector axis in groups
+  Prologue::Args before;
+#if SPLIT
+  Total* partials;
+#else
+  Epilogue::Args after;
+#endif
+};
+
+constexpr int RANK = Prologue::RANK;
+constexpr int ROWS = THREADS / COLUMNS;
+constexpr int STEPS = 16;
+
+// The totals of one thread, or of one chain of it: VECTOR neighbouring outputs.
+struct Totals {
+  Total value[VECTOR];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) value[v] = OPERATOR::neutral<Total>();
+  }
+
+  __device__ __forceinline__ void add(const Total (&values)[VECTOR]) {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) value[v] = OPERATOR::combine(value[v], OPERATOR::prepare(values[v]));
+  }
+
+  __device__ __forceinline__ void join(const Totals& other) {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) value[v] = OPERATOR::combine(value[v], other.value[v]);
+  }
+};
+
+__device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordinate)[RANK], INDEX step) {
+  digits<RANK - KEPT>(p.axes + KEPT, step, coordinate + KEPT);
+  return Prologue::cursor(p.before, coordinate);
+}
+
+// One thread's part of a slice: the steps begin, begin + ROWS, ... before `end`, for `valid` outputs from `column` on.
+__device__ __forceinline__ Totals reduce_slice(
+    const Params& p, i64 (&coordinate)[RANK], i64 column, int valid, INDEX begin, INDEX end) {
+  Totals totals;
+  totals.clear();
+  INDEX step = begin;
+
+  while (valid == VECTOR && step + (UNROLL - 1) * ROWS < end) {
+    Totals chains;
+    chains.clear();
+    for (int i = 0; i < STEPS && step + (UNROLL - 1) * ROWS < end; ++i) {
+      Prologue::Cursor rows[UNROLL];
+      Prologue::Loaded<VECTOR> in[UNROLL];
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        rows[u] = locate(p, coordinate, step + u * ROWS);
+        Prologue::load<VECTOR>(p.before, rows[u], column, VECTOR, in[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        Total values[VECTOR];
+        Prologue::finish<VECTOR>(p.before, rows[u], column, VECTOR, in[u], values);
+        chains.add(values);
+      }
+      step += UNROLL * ROWS;
+    }
+    totals.join(chains);
+  }
+
+#pragma unroll 1
+  for (; step < end; step += ROWS) {
+    const Prologue::Cursor row = locate(p, coordinate, step);
+    Total values[VECTOR];
+    Prologue::apply<VECTOR>(p.before, row, column, valid, values);
+    totals.add(values);
+  }
+  return totals;
+}
+
+// The rows' totals joined; the result is right in the first row.
+__device__ __forceinline__ void reduce_rows(Totals& totals) {
+  __shared__ Total shared[VECTOR][THREADS];
+  const int row = threadIdx.x / COLUMNS;
+#pragma unroll
+  for (int half = ROWS / 2; half > 0; half /= 2) {
+    if (row >= half && row < 2 * half) {
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) shared[v][threadIdx.x] = totals.value[v];
+    }
+    __syncthreads();
+    if (row < half) {
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) {
+        totals.value[v] = OPERATOR::combine(totals.value[v], shared[v][threadIdx.x + half * COLUMNS]);
+      }
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  const INDEX slice = SPLIT ? INDEX(blockIdx.x) % INDEX(p.slices) : 0;
+  const INDEX block = SPLIT ? INDEX(blockIdx.x) / INDEX(p.slices) : INDEX(blockIdx.x);
+  const INDEX group = block * COLUMNS + threadIdx.x % COLUMNS;
+  const bool exists = group < p.groups;
+
+  i64 coordinate[RANK];
+  i64 column = 0;
+  int valid = 0;
+  Totals totals;
+  totals.clear();
+  if (exists) {
+    digits<KEPT>(p.axes, group, coordinate);
+    column = coordinate[KEPT - 1] * VECTOR;
+    valid = p.extent - column < VECTOR ? int(p.extent - column) : VECTOR;
+    const INDEX begin = slice * INDEX(p.slice_steps);
+    const INDEX end = begin + p.slice_steps < p.steps ? begin + p.slice_steps : p.steps;
+    totals = reduce_slice(p, coordinate, column, valid, begin + threadIdx.x / COLUMNS, end);
+  }
+  reduce_rows(totals);
+  if (!exists || threadIdx.x >= COLUMNS) return;
+
+#if SPLIT
+  const i64 row = KEPT > 1 ? p.axes[KEPT - 1].divide(group) : 0;
+  Total* partials = p.partials + i64(slice) * p.outputs + row * p.extent + column;
+  store_strided(partials, totals.value, 1, valid);
+#else
+  i64 kept[KEPT];
+#pragma unroll
+  for (int axis = 0; axis < KEPT; ++axis) kept[axis] = coordinate[axis];
+#pragma unroll
+  for (int v = 0; v < VECTOR; ++v) totals.value[v] = OPERATOR::finish(totals.value[v], p.count);
+  Epilogue::apply<VECTOR>(p.after, Epilogue::cursor(p.after, kept), column, valid, totals.value);
+#endif
+}

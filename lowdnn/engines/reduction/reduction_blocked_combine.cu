@@ -1,0 +1,52 @@
+// The second launch of a split reduction: y[k] = epilogue(op over slices s of partials[s][k]).
+//
+// A block is COLUMNS outputs wide and THREADS / COLUMNS rows high; a thread joins every row-th slice of one output in
+// ascending order, then the rows are joined as a tree. The kept axes are those of the first launch, in elements.
+//
+// Shared memory: one total per thread. Launch: grid (ceil(outputs / COLUMNS), 1, 1), block (THREADS, 1, 1).
+// Macros: KERNEL_NAME, OPERATOR, THREADS, COLUMNS, INDEX (u32 where outputs are below 2^31, otherwise i64).
+
+#include "generated.cuh"
+#include "reduction/axes.cuh"
+#include "reduction/operators.cuh"
+
+typedef Epilogue::Accumulator Total;
+
+struct Params {
+  i64 outputs;
+  i64 slices;
+  i64 count;  // elements reduced into one output
+  Divider axes[Epilogue::RANK];
+  const Total* partials;
+  Epilogue::Args after;
+};
+
+constexpr int RANK = Epilogue::RANK;
+constexpr int ROWS = THREADS / COLUMNS;
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  __shared__ Total shared[THREADS];
+  const i64 output = i64(blockIdx.x) * COLUMNS + threadIdx.x % COLUMNS;
+  const int row = threadIdx.x / COLUMNS;
+  const bool exists = output < p.outputs;
+
+  Total total = OPERATOR::neutral<Total>();
+  if (exists) {
+#pragma unroll 4
+    for (i64 slice = row; slice < p.slices; slice += ROWS) {
+      total = OPERATOR::combine(total, p.partials[slice * p.outputs + output]);
+    }
+  }
+#pragma unroll
+  for (int half = ROWS / 2; half > 0; half /= 2) {
+    if (row >= half && row < 2 * half) shared[threadIdx.x] = total;
+    __syncthreads();
+    if (row < half) total = OPERATOR::combine(total, shared[threadIdx.x + half * COLUMNS]);
+  }
+  if (!exists || row != 0) return;
+
+  i64 kept[RANK];
+  digits<RANK>(p.axes, INDEX(output), kept);
+  const Total result[1] = {OPERATOR::finish(total, p.count)};
+  Epilogue::apply<1>(p.after, Epilogue::cursor(p.after, kept), kept[RANK - 1], 1, result);
+}

@@ -1,0 +1,169 @@
+// Reduction whose vector axis, the one that is contiguous in memory, is reduced: y[k] = op over r of x[k, r].
+//
+// The space has RANK axes: KEPT kept ones, then the reduced ones, the vector axis last. The reduced axes are cut into
+// groups of VECTOR neighbouring elements, numbered with the last axis fastest. A team of TEAM threads computes one
+// output over one slice of `slice_groups` groups; a block has THREADS / TEAM teams with neighbouring outputs.
+//
+// Order of summation: each thread sums its groups in VECTOR chains of at most STEPS * UNROLL terms, joins the chains as
+// a tree and adds that to its total; then the team joins its totals as a tree. It depends on the parameters only.
+//
+// SPLIT 0: the team's first thread applies the epilogue to the result. SPLIT 1: it writes the total of its slice to
+// partials[slice][output], for reduction_blocked_combine.
+//
+// Shared memory: one total per warp, where a team has several. Launch: grid (ceil(outputs / teams) * slices, 1, 1),
+// block (THREADS, 1, 1). Macros: KERNEL_NAME, OPERATOR, THREADS, TEAM, UNROLL, VECTOR, KEPT, SPLIT, INDEX (u32 where
+// outputs and groups are below 2^31, otherwise i64).
+
+#include "generated.cuh"
+#include "reduction/axes.cuh"
+#include "reduction/operators.cuh"
+
+typedef Prologue::Result Total;
+
+struct Params {
+  i64 outputs;
+  i64 groups;        // of one output
+  i64 whole_groups;  // leading groups of which each has VECTOR elements
+  i64 extent;        // elements along the vector axis
+  i64 slice_groups;
+  i64 slices;
+  i64 count;                     // elements reduced into one output
+  Divider axes[Prologue::RANK];  // the vector axis in groups
+  Prologue::Args before;
+#if SPLIT
+  Total* partials;
+#else
+  Epilogue::Args after;
+#endif
+};
+
+constexpr int RANK = Prologue::RANK;
+constexpr int TEAMS = THREADS / TEAM;
+constexpr int STEPS = 16;
+
+// The VECTOR chains of one thread.
+struct Chains {
+  Total chain[VECTOR];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) chain[v] = OPERATOR::neutral<Total>();
+  }
+
+  __device__ __forceinline__ void add(const Total (&values)[VECTOR]) {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) chain[v] = OPERATOR::combine(chain[v], OPERATOR::prepare(values[v]));
+  }
+
+  __device__ __forceinline__ Total joined() {
+#pragma unroll
+    for (int half = VECTOR / 2; half > 0; half /= 2) {
+#pragma unroll
+      for (int v = 0; v < half; ++v) chain[v] = OPERATOR::combine(chain[v], chain[v + half]);
+    }
+    return chain[0];
+  }
+};
+
+// The place of a group: its row's cursor; its first element along the vector axis comes back in `column`.
+__device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordinate)[RANK], INDEX group, i64& column) {
+  digits<RANK - KEPT>(p.axes + KEPT, group, coordinate + KEPT);
+  column = coordinate[RANK - 1] * VECTOR;
+  return Prologue::cursor(p.before, coordinate);
+}
+
+// One thread's part of a slice: the groups begin + lane, begin + lane + TEAM, ... before `end`.
+__device__ __forceinline__ Total reduce_slice(
+    const Params& p, i64 (&coordinate)[RANK], INDEX begin, INDEX end, INDEX whole_end) {
+  Total total = OPERATOR::neutral<Total>();
+  INDEX group = begin;
+
+  while (group + (UNROLL - 1) * TEAM < whole_end) {
+    Chains chains;
+    chains.clear();
+    for (int step = 0; step < STEPS && group + (UNROLL - 1) * TEAM < whole_end; ++step) {
+      Prologue::Cursor rows[UNROLL];
+      i64 columns[UNROLL];
+      Prologue::Loaded<VECTOR> in[UNROLL];
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        rows[u] = locate(p, coordinate, group + u * TEAM, columns[u]);
+        Prologue::load<VECTOR>(p.before, rows[u], columns[u], VECTOR, in[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        Total values[VECTOR];
+        Prologue::finish<VECTOR>(p.before, rows[u], columns[u], VECTOR, in[u], values);
+        chains.add(values);
+      }
+      group += UNROLL * TEAM;
+    }
+    total = OPERATOR::combine(total, chains.joined());
+  }
+
+#pragma unroll 1
+  for (; group < end; group += TEAM) {
+    i64 column;
+    const Prologue::Cursor row = locate(p, coordinate, group, column);
+    const i64 remaining = p.extent - column;
+    const int valid = remaining < VECTOR ? int(remaining) : VECTOR;
+    Total values[VECTOR];
+    Prologue::apply<VECTOR>(p.before, row, column, valid, values);
+    Chains chains;
+    chains.clear();
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) {
+      if (v < valid) chains.chain[v] = OPERATOR::prepare(values[v]);
+    }
+    total = OPERATOR::combine(total, chains.joined());
+  }
+  return total;
+}
+
+// The team's totals joined; the result is right in its first thread.
+__device__ __forceinline__ Total reduce_team(Total total) {
+#pragma unroll
+  for (int offset = (TEAM < 32 ? TEAM : 32) / 2; offset > 0; offset /= 2) {
+    total = OPERATOR::combine(total, __shfl_down_sync(0xffffffffu, total, offset));
+  }
+  if (TEAM > 32) {
+    __shared__ Total warps[THREADS / 32];
+    const int warp = threadIdx.x / 32;
+    if (threadIdx.x % 32 == 0) warps[warp] = total;
+    __syncthreads();
+    if (threadIdx.x % TEAM == 0) {
+#pragma unroll
+      for (int other = 1; other < TEAM / 32; ++other) total = OPERATOR::combine(total, warps[warp + other]);
+    }
+  }
+  return total;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  const INDEX slice = SPLIT ? INDEX(blockIdx.x) % INDEX(p.slices) : 0;
+  const INDEX block = SPLIT ? INDEX(blockIdx.x) / INDEX(p.slices) : INDEX(blockIdx.x);
+  const INDEX output = block * TEAMS + threadIdx.x / TEAM;
+  const bool exists = output < p.outputs;
+
+  i64 coordinate[RANK];
+  Total total = OPERATOR::neutral<Total>();
+  if (exists) {
+    digits<KEPT>(p.axes, output, coordinate);
+    const INDEX begin = slice * INDEX(p.slice_groups);
+    const INDEX end = begin + p.slice_groups < p.groups ? begin + p.slice_groups : p.groups;
+    const INDEX whole_end = end < p.whole_groups ? end : p.whole_groups;
+    total = reduce_slice(p, coordinate, begin + threadIdx.x % TEAM, end, whole_end);
+  }
+  total = reduce_team(total);
+  if (!exists || threadIdx.x % TEAM != 0) return;
+
+#if SPLIT
+  p.partials[i64(slice) * p.outputs + output] = total;
+#else
+  i64 kept[KEPT];
+#pragma unroll
+  for (int axis = 0; axis < KEPT; ++axis) kept[axis] = coordinate[axis];
+  const Total result[1] = {OPERATOR::finish(total, p.count)};
+  Epilogue::apply<1>(p.after, Epilogue::cursor(p.after, kept), kept[KEPT - 1], 1, result);
+#endif
+}

@@ -1,0 +1,236 @@
+"""The launches of a blocked reduction: one stage, or two with partial totals in the workspace between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.engines.launch import bytes_touched, ceil_div, divider
+from lowdnn.engines.reduction.layout import ReductionLayout
+from lowdnn.enums import DataType, ReduceTensorOp
+from lowdnn.graph.reduction_pattern import FusedReduction
+from lowdnn.plan import (
+    Argument,
+    KernelRef,
+    Launch,
+    MathUnit,
+    Scalar,
+    ScalarType,
+    Struct,
+    Work,
+    WorkspacePointer,
+)
+
+#: Threads of a block.
+THREADS = 256
+
+_FEW_SLICES = 16
+_OPERATORS = {
+    ReduceTensorOp.ADD: "Add",
+    ReduceTensorOp.MUL: "Mul",
+    ReduceTensorOp.MIN: "Min",
+    ReduceTensorOp.MAX: "Max",
+    ReduceTensorOp.AMAX: "Amax",
+    ReduceTensorOp.AVG: "Avg",
+    ReduceTensorOp.NORM1: "Norm1",
+    ReduceTensorOp.NORM2: "Norm2",
+    ReduceTensorOp.MUL_NO_ZEROS: "MulNoZeros",
+}
+
+
+@dataclass(frozen=True)
+class RowParams:
+    """Compile-time parameters of ``reduction_blocked_rows.cu``; field names are its macros."""
+
+    OPERATOR: str
+    THREADS: int
+    TEAM: int
+    UNROLL: int
+    VECTOR: int
+    KEPT: int
+    SPLIT: int
+    INDEX: str
+
+
+@dataclass(frozen=True)
+class ColumnParams:
+    """Compile-time parameters of ``reduction_blocked_columns.cu``."""
+
+    OPERATOR: str
+    THREADS: int
+    COLUMNS: int
+    UNROLL: int
+    VECTOR: int
+    KEPT: int
+    SPLIT: int
+    INDEX: str
+
+
+@dataclass(frozen=True)
+class CombineParams:
+    """Compile-time parameters of ``reduction_blocked_combine.cu``."""
+
+    OPERATOR: str
+    THREADS: int
+    COLUMNS: int
+    INDEX: str
+
+
+Params = RowParams | ColumnParams | CombineParams
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What is decided about one fused reduction.
+
+    width: threads of a team (rows), or threads side by side (columns).  unroll: groups in flight per thread.
+    wanted_slices: how many slices an output is cut into; fewer where it has fewer groups.
+    """
+
+    fused: FusedReduction
+    layout: ReductionLayout
+    width: int
+    unroll: int
+    wanted_slices: int
+
+    @property
+    def slice_groups(self) -> int:
+        return ceil_div(max(self.layout.reduced_groups, 1), self.wanted_slices)
+
+    @property
+    def slices(self) -> int:
+        return max(1, ceil_div(self.layout.reduced_groups, self.slice_groups))
+
+    @property
+    def is_split(self) -> bool:
+        return self.slices > 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the first launch."""
+        return blocks_of_slice(self.layout, self.width) * self.slices
+
+    @property
+    def partials_bytes(self) -> int:
+        """Bytes of the workspace."""
+        return self.slices * self.layout.outputs * self._total_bytes if self.is_split else 0
+
+    def kernels(self) -> tuple[KernelRef, ...]:
+        return (self._first_kernel(), self._second_kernel()) if self.is_split else (self._first_kernel(),)
+
+    def launches(self) -> tuple[Launch, ...]:
+        return (self._first_launch(), self._second_launch()) if self.is_split else (self._first_launch(),)
+
+    def _first_kernel(self) -> KernelRef:
+        layout = self.layout
+        shape = (THREADS, self.width, self.unroll, layout.vector, layout.kept, int(self.is_split), self._index)
+        params = RowParams(self._operator, *shape) if layout.is_row else ColumnParams(self._operator, *shape)
+        functors = (layout.before,) if self.is_split else (layout.before, layout.after)
+        name = f"w{self.width}u{self.unroll}v{layout.vector}k{layout.kept}"
+        stage = ("rows" if layout.is_row else "columns") + ("_split" if self.is_split else "")
+        return _kernel(stage, self._data_type, name, params, tuple((f.text, f.digest) for f in functors))
+
+    def _second_kernel(self) -> KernelRef:
+        params = CombineParams(self._operator, THREADS, self._combine_width, self._index)
+        functor = self.layout.after
+        name = f"w{self._combine_width}"
+        return _kernel("combine", self._data_type, name, params, ((functor.text, functor.digest),))
+
+    def _first_launch(self) -> Launch:
+        layout = self.layout
+        reduced = (layout.reduced_groups, layout.whole_groups, layout.extent)
+        kept = (layout.kept_groups, layout.extent, layout.reduced_groups)
+        sizes = (layout.outputs, *(reduced if layout.is_row else kept), self.slice_groups, self.slices, layout.count)
+        last: Argument = WorkspacePointer() if self.is_split else layout.after.arguments
+        tensors = (*self.fused.before.loads, *self.fused.before.stores)
+        operations = len(self.fused.before.operations) + 1
+        return Launch(
+            kernel=0,
+            grid=(self.blocks, 1, 1),
+            block=(THREADS, 1, 1),
+            arguments=(Struct((*_integers(sizes), *_axes(layout.radices), layout.before.arguments, last)),),
+            work=Work(
+                flops=prod(self.fused.before.dims) * operations,
+                bytes=sum(map(bytes_touched, tensors)) + (self.partials_bytes or self._after_bytes),
+                unit=self._unit,
+            ),
+        )
+
+    def _second_launch(self) -> Launch:
+        layout = self.layout
+        sizes = _integers((layout.outputs, self.slices, layout.count))
+        axes = _axes(layout.space.extents[: layout.kept])
+        return Launch(
+            kernel=1,
+            grid=(ceil_div(layout.outputs, self._combine_width), 1, 1),
+            block=(THREADS, 1, 1),
+            arguments=(Struct((*sizes, *axes, WorkspacePointer(), layout.after.arguments)),),
+            work=Work(
+                flops=layout.outputs * self.slices, bytes=self.partials_bytes + self._after_bytes, unit=self._unit
+            ),
+        )
+
+    @property
+    def _combine_width(self) -> int:
+        """Outputs side by side: one memory sector where there are many slices, otherwise one warp."""
+        width = 32 if self.slices < _FEW_SLICES else 8
+        return min(width, 1 << max(self.layout.outputs - 1, 0).bit_length())
+
+    @property
+    def _operator(self) -> str:
+        return _OPERATORS[self.fused.operation.reduction.operator]
+
+    @property
+    def _data_type(self) -> DataType:
+        return self.fused.operation.x.data_type
+
+    @property
+    def _total_bytes(self) -> int:
+        return dtypes.info(self.fused.operation.reduction.compute_type).size_bytes
+
+    @property
+    def _after_bytes(self) -> int:
+        return sum(map(bytes_touched, (*self.fused.after.loads, *self.fused.after.stores)))
+
+    @property
+    def _index(self) -> str:
+        layout = self.layout
+        return "u32" if max(layout.outputs, layout.kept_groups, layout.reduced_groups) < 2**31 else "i64"
+
+    @property
+    def _unit(self) -> MathUnit:
+        in_double = self.fused.operation.reduction.compute_type is DataType.DOUBLE
+        return MathUnit.FMA_F64 if in_double else MathUnit.FMA_F32
+
+
+def blocks_of_slice(layout: ReductionLayout, width: int) -> int:
+    """Blocks that one slice of every output takes."""
+    if layout.is_row:
+        return ceil_div(layout.outputs, THREADS // width)
+    return ceil_div(layout.kept_groups, width)
+
+
+def _kernel(
+    stage: str, data_type: DataType, shape: str, params: Params, functors: tuple[tuple[str, str], ...]
+) -> KernelRef:
+    digests = "_".join(digest for _, digest in functors)
+    short = dtypes.info(data_type).short_name
+    operator = params.OPERATOR.lower()
+    source = f"reduction/reduction_blocked_{stage.removesuffix('_split')}.cu"
+    return KernelRef(
+        name=f"reduction_blocked_{stage}_{operator}_{short}_{shape}_{params.INDEX}_sm80_{digests}",
+        source=source,
+        target="sm_80",
+        parameters=tuple((item.name, getattr(params, item.name)) for item in fields(params)),
+        generated="\n".join(text for text, _ in functors),
+    )
+
+
+def _integers(values: tuple[int, ...]) -> tuple[Argument, ...]:
+    return tuple(Scalar(ScalarType.I64, value) for value in values)
+
+
+def _axes(radices: tuple[int, ...]) -> tuple[Argument, ...]:
+    """``Divider axes[]``: the kernels do not use the first of each mixed radix, nor any where there is no work."""
+    return tuple(field for radix in radices for field in divider(min(max(radix, 1), 2**31 - 1)))

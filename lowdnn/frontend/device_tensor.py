@@ -1,0 +1,152 @@
+"""Device tensors made from NumPy arrays, on whichever device a handle has."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn import dtypes
+from lowdnn.backend.handle import Handle
+from lowdnn.enums import DataType
+from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
+from lowdnn.ops.tensor import packed_strides, span_elements
+from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError
+
+#: ml_dtypes' names of the types that NumPy has not.
+_ML_DTYPES = {
+    DataType.BFLOAT16: "bfloat16",
+    DataType.FP8_E4M3: "float8_e4m3fn",
+    DataType.FP8_E5M2: "float8_e5m2",
+}
+
+
+def from_numpy(
+    array: NDArray[Any],
+    handle: Handle,
+    data_type: DataTypeLike = None,
+    strides: tuple[int, ...] | list[int] | None = None,
+) -> DeviceTensor:
+    """A device tensor with the shape and the values of ``array``.
+
+    data_type: of the device tensor; by default the array's own. Values are converted by the rules of ``dtypes``
+    (round to nearest even, integers saturate); arrays of ml_dtypes types, and unsigned integers for a type that is
+    stored as bits (bf16, fp8), are taken bit by bit.
+    strides: in elements, one for each dimension, such as NHWC strides for an NCHW shape; by default C order.
+    Raises UnsupportedDataTypeError, BadParamError. Waits for the copy.
+    """
+    chosen = _data_type_for(array, data_type)
+    chosen_strides = packed_strides(array.shape) if strides is None else tuple(strides)
+    if len(chosen_strides) != array.ndim or any(stride < 0 for stride in chosen_strides):
+        raise BadParamError.at("from_numpy.strides", expected=f"{array.ndim} strides >= 0", got=list(chosen_strides))
+    tensor = DeviceTensor(handle, array.shape, chosen_strides, chosen)
+    tensor.copy_from(array)
+    return tensor
+
+
+class DeviceTensor:
+    """Memory of a handle's device with shape, strides (in elements) and data type; accepted by ``execute``.
+
+    Copies are ordered in the handle's stream and wait for it. Close with ``close`` or ``with``.
+    """
+
+    def __init__(self, handle: Handle, shape: tuple[int, ...], strides: tuple[int, ...], data_type: DataType) -> None:
+        size_bytes = span_elements(shape, strides) * dtypes.info(data_type).size_bytes
+        self.shape = shape
+        self.strides = strides
+        self._handle = handle
+        self._data_type = data_type
+        self.buffer = DeviceBuffer.allocate(
+            handle.runtime.context, size_bytes, data_type=data_type, shape=shape, strides=strides, label="tensor"
+        )
+
+    @property
+    def ptr(self) -> int:
+        """The device address; raises NotInitializedError once closed."""
+        return self.buffer.address
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes from the first to the end of the last element."""
+        return self.buffer.size_bytes
+
+    @property
+    def dtype(self) -> data_type:
+        return as_data_type(self._data_type, "tensor.data_type")
+
+    def numpy(self) -> NDArray[Any]:
+        """A packed copy in the logical shape.
+
+        bf16 and fp8 come as arrays of ml_dtypes where it is installed, otherwise as fp32, which holds them exactly.
+        """
+        stored = self.buffer.to_host(self._handle.borrowed_stream())
+        name = _ML_DTYPES.get(self._data_type)
+        if name is None:
+            return stored
+        try:
+            return stored.view(getattr(import_module("ml_dtypes"), name))
+        except ImportError:
+            return dtypes.to_float64(stored, self._data_type).astype(np.float32)
+
+    def copy_from(self, array: NDArray[Any]) -> None:
+        """Overwrites the elements with those of an array of the same shape, converted as in ``from_numpy``."""
+        if array.shape != self.shape:
+            raise ShapeMismatchError.at("tensor.copy_from.array", expected=list(self.shape), got=list(array.shape))
+        stored = _stored(array, self._data_type)
+        memory = np.zeros(span_elements(self.shape, self.strides), stored.dtype)
+        if memory.size:
+            byte_strides = tuple(stride * stored.itemsize for stride in self.strides)
+            np.lib.stride_tricks.as_strided(memory, self.shape, byte_strides)[...] = stored
+            self.buffer.copy_from_host(memory, self._handle.borrowed_stream())
+
+    def close(self) -> None:
+        """Frees the memory. Closing twice does nothing."""
+        self.buffer.close()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        return self.buffer.__cuda_array_interface__
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.buffer.__dlpack_device__()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        return self.buffer.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<DeviceTensor {list(self.shape)}, strides {list(self.strides)}, {self._data_type.name}>"
+
+
+def _data_type_for(array: NDArray[Any], wanted: DataTypeLike) -> DataType:
+    where = "from_numpy.data_type"
+    return to_backend(as_data_type(array.dtype if wanted is None else wanted, where), where)
+
+
+def _stored(array: NDArray[Any], target: DataType) -> NDArray[Any]:
+    """``array`` in the storage of ``target``."""
+    facts = dtypes.info(target)
+    if facts.is_bit_pattern and array.dtype == facts.storage:
+        return array
+    if array.dtype.kind == "V" or array.dtype.name in _ML_DTYPES.values():
+        source = next((known for known, name in _ML_DTYPES.items() if name == array.dtype.name), None)
+        if source is None:
+            raise UnsupportedDataTypeError.at("array.dtype", expected="a type of dtypes", got=array.dtype.name)
+        bits = array.view(dtypes.info(source).storage)
+        return bits if source is target else dtypes.from_float64(dtypes.to_float64(bits, source), target)
+    return array if array.dtype == facts.storage else dtypes.from_float64(array, target)

@@ -1,0 +1,205 @@
+"""From a caller's tensors to one launch: the part of a pygraph that runs at every step.
+
+The first call with a set of keys finds out which key is which tensor; later calls with the same keys look up the
+values in plan order, take their addresses and hand them to the loaded plan, which does nothing for addresses that it
+has seen last time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from lowdnn.backend.handle import Handle
+from lowdnn.frontend.device_tensor import DeviceTensor
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.interop import host_scalar
+from lowdnn.plan import Plan, PlanTensor
+from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.interchange import view_of
+from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.runtime.workspace import Workspace
+from lowdnn.status import BadParamError, DuplicatedEntriesError, SizeInsufficientError, StreamMismatchError
+
+#: What execute takes for a tensor's key.
+Key = Tensor | str | int
+
+AddressOf = Callable[[Any, Handle], int]
+
+#: Integers below it are no host address: the first pages of a process are never mapped.
+_LOWEST_HOST_ADDRESS = 1 << 16
+
+
+class PreparedExecution:
+    """One loaded plan of a graph and the way from keys to its pointers."""
+
+    def __init__(self, plan: Plan, loaded: LoadedPlan, handle: Handle, tensors: Mapping[int, Tensor]) -> None:
+        """``tensors``: the graph's tensors by uid; those with a value need not be given to ``execute``."""
+        self.plan = plan
+        self._loaded = loaded
+        self._handle = handle
+        self._tensors = tensors
+        self._keys: tuple[Key, ...] = ()
+        self._key_count = -1
+        self._addresses: dict[type, AddressOf] = {int: _integer_address}
+        self._has_values = any(tensor.is_by_value for tensor in plan.tensors)
+
+    def execute(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
+        """Launches the plan into ``handle``'s stream with the values' addresses.
+
+        Raises BadParamError for a tensor that is missing, unknown or given twice, StreamMismatchError for memory of
+        another device, SizeInsufficientError for a tensor or workspace that is too small, and what
+        ``LoadedPlan.execute`` raises.
+        """
+        handle.check_open("execute")
+        if self._has_values or len(values) != self._key_count:
+            self._execute_resolved(values, workspace, handle)
+            return
+        try:
+            pointers = tuple([self._address(values[key], handle) for key in self._keys])
+        except KeyError:
+            self._execute_resolved(values, workspace, handle)
+            return
+        self._loaded_for(handle).execute(pointers, self._workspace(workspace, handle), handle.stream)
+
+    def _execute_resolved(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
+        keys = self._resolve(values)
+        pointers: list[int] = []
+        kept: list[NDArray[Any]] = []
+        for tensor, key in zip(self.plan.tensors, keys, strict=True):
+            if tensor.is_by_value:
+                pointers.append(self._host_address(tensor, key, values, kept))
+            else:
+                pointers.append(self._address(values[key], handle))
+                _check_size(tensor, values[key])
+        self._loaded_for(handle).execute(tuple(pointers), self._workspace(workspace, handle), handle.stream)
+        if not self._has_values:
+            self._keys, self._key_count = keys, len(values)
+
+    def _resolve(self, values: Mapping[Any, object]) -> tuple[Any, ...]:
+        """The caller's key for each tensor of the plan; None for a by-value tensor whose value the graph has."""
+        by_uid: dict[int, Key] = {}
+        for key in values:
+            uid = self._uid_of(key)
+            if uid in by_uid:
+                raise DuplicatedEntriesError.at("execute.tensor_dict", expected="each tensor once", got=repr(key))
+            by_uid[uid] = key
+        known = {tensor.uid for tensor in self.plan.tensors}
+        missing = [t for t in self.plan.tensors if t.uid not in by_uid and self._tensors[t.uid].value is None]
+        if missing:
+            names = ", ".join(f"{tensor.name!r} (uid {tensor.uid})" for tensor in missing)
+            raise BadParamError.at("execute.tensor_dict", expected=f"a value for {names}", got="none")
+        unknown = [key for uid, key in by_uid.items() if uid not in known]
+        if unknown:
+            raise BadParamError.at(
+                "execute.tensor_dict", expected=f"inputs and outputs of the graph (uids {sorted(known)})", got=unknown
+            )
+        return tuple(by_uid.get(tensor.uid) for tensor in self.plan.tensors)
+
+    def _uid_of(self, key: object) -> int:
+        if isinstance(key, Tensor):
+            return key.get_uid()
+        if isinstance(key, str):
+            named = [uid for uid, tensor in self._tensors.items() if tensor.get_name() == key]
+            if len(named) != 1:
+                raise BadParamError.at(
+                    "execute.tensor_dict", expected="the name of one tensor", got=f"{key!r}, which {len(named)} have"
+                )
+            return named[0]
+        if type(key) is int:
+            return key
+        raise BadParamError.at("execute.tensor_dict", expected="a tensor, a name or a uid as key", got=repr(key))
+
+    def _host_address(
+        self, tensor: PlanTensor, key: Key | None, values: Mapping[Any, object], kept: list[NDArray[Any]]
+    ) -> int:
+        """The host address of a by-value tensor's value: an integer is one, anything else is copied into ``kept``."""
+        value = self._tensors[tensor.uid].value if key is None else values[key]
+        if key is not None and type(value) is int:
+            if value < _LOWEST_HOST_ADDRESS:
+                raise BadParamError.at(
+                    f"execute.tensor_dict[{key!r}]",
+                    expected="a host address, where a by-value tensor is given an integer",
+                    got=value,
+                    hint="pass a float or a host array of one element",
+                )
+            return value
+        kept.append(host_scalar(value, tensor.data_type, f"execute.tensor_dict[{key!r}]"))
+        return int(kept[-1].ctypes.data)
+
+    def _address(self, value: object, handle: Handle) -> int:
+        address_of = self._addresses.get(type(value))
+        if address_of is None:
+            address_of = self._addresses[type(value)] = _address_getter(value)
+        return address_of(value, handle)
+
+    def _workspace(self, workspace: object, handle: Handle) -> int:
+        needed = self.plan.workspace_bytes
+        if workspace is None or needed == 0:
+            return 0
+        size = getattr(workspace, "size_bytes", None)
+        if size is not None and size < needed:
+            raise SizeInsufficientError.at(
+                "execute.workspace", expected=f"at least {needed} bytes", got=f"{size} bytes"
+            )
+        return self._address(workspace, handle)
+
+    def _loaded_for(self, handle: Handle) -> LoadedPlan:
+        return self._loaded if handle is self._handle else handle.load(self.plan)
+
+
+def pair(uids: Sequence[int], values: Sequence[object] | Mapping[Any, object]) -> dict[int, object]:
+    """The values by uid; raises BadParamError unless there is one value for each uid."""
+    if isinstance(values, Mapping) or len(uids) != len(values):
+        raise BadParamError.at("execute.tensor_dict", expected=f"a list of {len(uids)} values", got=repr(values))
+    if len(set(uids)) != len(uids):
+        raise DuplicatedEntriesError.at("execute.tensor_uids", expected="each uid once", got=list(uids))
+    return dict(zip(uids, values, strict=True))
+
+
+def _address_getter(value: object) -> AddressOf:
+    """How the address of values of this type is taken, the cheapest way that still checks where the memory is."""
+    if isinstance(value, (DeviceTensor, DeviceBuffer)):
+        return _own_address
+    if isinstance(value, Workspace):
+        return _workspace_address
+    if hasattr(value, "data_ptr") and hasattr(value, "is_cuda"):
+        return _torch_address
+    return _view_address
+
+
+def _integer_address(address: int, handle: Handle) -> int:
+    return address
+
+
+def _workspace_address(workspace: Workspace, handle: Handle) -> int:
+    return workspace.address
+
+
+def _torch_address(tensor: Any, handle: Handle) -> int:
+    return int(tensor.data_ptr()) if tensor.is_cuda else _view_address(tensor, handle)
+
+
+def _own_address(tensor: DeviceTensor | DeviceBuffer, handle: Handle) -> int:
+    buffer = tensor.buffer if isinstance(tensor, DeviceTensor) else tensor
+    if buffer.context is not handle.runtime.context and buffer.context.driver is not handle.runtime.driver:
+        raise StreamMismatchError.at(
+            "execute.tensor_dict", expected=f"memory of {handle!r}", got="memory of another device"
+        )
+    return buffer.address
+
+
+def _view_address(array: object, handle: Handle) -> int:
+    return view_of(array, handle.runtime.context, handle.stream).address
+
+
+def _check_size(tensor: PlanTensor, value: object) -> None:
+    size = getattr(value, "size_bytes", None)
+    if size is not None and size < tensor.size_bytes:
+        raise SizeInsufficientError.at(
+            f"execute.tensor_dict[{tensor.name!r} (uid {tensor.uid})]",
+            expected=f"at least {tensor.size_bytes} bytes",
+            got=f"{size} bytes",
+        )

@@ -1,0 +1,60 @@
+"""Module-level functions of cudnn-frontend: handles, streams, versions, device properties."""
+
+from __future__ import annotations
+
+from lowdnn.backend.graph_descriptors import DeviceProperties
+from lowdnn.backend.handle import Handle
+
+#: The cuDNN release whose API is mirrored. Programs compare it; ``lowdnn.__version__`` is the library's own version.
+MIRRORED_CUDNN_VERSION = (9, 28, 0)
+
+
+def create_handle(
+    device: str | None = None, *, ordinal: int = 0, arch: str | None = None, policy: str | None = None
+) -> Handle:
+    """A handle; without arguments on the device that LOWDNN_DEVICE names (``auto``: the GPU, else the emulated one).
+
+    ``arch`` and ``policy`` choose architecture and scheduling policy of the emulated device.
+    """
+    return Handle.open(device, ordinal=ordinal, arch=arch, policy=policy)
+
+
+def destroy_handle(handle: Handle) -> None:
+    """Closes the handle; its plans and tensors cannot be used any more."""
+    handle.close()
+
+
+def set_stream(handle: Handle, stream: object) -> None:
+    """Work on ``handle`` goes into ``stream``: an integer, or an object with ``__cuda_stream__``."""
+    handle.set_stream(stream)
+
+
+def get_stream(handle: Handle) -> int:
+    """The handle's CUstream as an integer."""
+    handle.check_open("get_stream")
+    return handle.stream
+
+
+def backend_version() -> int:
+    """major * 10000 + minor * 100 + patch of the cuDNN release whose API is mirrored."""
+    major, minor, patch = MIRRORED_CUDNN_VERSION
+    return major * 10000 + minor * 100 + patch
+
+
+def backend_version_string() -> str:
+    """The same as ``major.minor.patch``."""
+    return ".".join(map(str, MIRRORED_CUDNN_VERSION))
+
+
+def create_device_properties(source: Handle | str | bytes | int = 0) -> DeviceProperties:
+    """The device that a pygraph plans for without a handle: of a handle, of a GPU by its number, or from JSON.
+
+    JSON comes from ``DeviceProperties.json_representation``.
+    """
+    if isinstance(source, Handle):
+        return DeviceProperties(handle=source)
+    if isinstance(source, int):
+        with Handle.open("cuda", ordinal=source) as handle:
+            text = DeviceProperties(handle=handle).json_representation()
+        return DeviceProperties(json=text)
+    return DeviceProperties(json=source.decode() if isinstance(source, bytes) else source)

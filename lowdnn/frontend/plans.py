@@ -1,0 +1,131 @@
+"""The execution plans of a pygraph: candidates from the heuristics, filters over them, and those that are built."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.backend.handle import Handle
+from lowdnn.engines.base import Engine, Refusal
+from lowdnn.enums import HeurMode, KnobType
+from lowdnn.events import emit, event_logger
+from lowdnn.frontend.enums import build_plan_policy
+from lowdnn.frontend.execution import PreparedExecution
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
+from lowdnn.plan import Plan
+from lowdnn.status import BadParamError, GraphPatternError, LowdnnError, OutOfBoundError
+
+#: Why a plan is left out, or an empty string.
+Filter = Callable[[Plan], str]
+
+
+@dataclass
+class PlanEntry:
+    """One candidate; ``failure`` says why it could not be built, ``prepared`` is there once it is."""
+
+    candidate: Candidate
+    failure: str = ""
+    prepared: PreparedExecution | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return self.candidate.plan
+
+
+@dataclass
+class PlanList:
+    """Plans of one graph on one device, best first."""
+
+    graph: OperationGraph
+    arch: ArchSpec
+    engines: Sequence[Engine]
+    tensors: Mapping[int, Tensor]
+    name: str
+    entries: list[PlanEntry] = field(default_factory=list)
+    filters: list[Filter] = field(default_factory=list)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+
+    def query(self, mode: HeurMode) -> None:
+        """Adds the candidates of one heuristics mode behind those that are there already."""
+        ranking = rank(self.graph, self.arch, mode, self.engines)
+        known = {entry.candidate.engine.name for entry in self.entries if not entry.candidate.choices}
+        self.entries += [PlanEntry(found) for found in ranking.candidates if found.engine.name not in known]
+        for refusal in ranking.refusals:
+            self.refusals.setdefault(refusal.engine, refusal)
+
+    def add(self, engine: Engine, choices: Mapping[KnobType, int]) -> None:
+        """Adds one engine with knob choices; raises BadParamError, NotSupportedError."""
+        self.entries.append(PlanEntry(candidate_for(engine, self.graph, self.arch, choices)))
+
+    def check_support(self) -> None:
+        """Raises GraphPatternError, with a reason for each engine, unless a plan is left to build."""
+        if any(not self.barred(entry) for entry in self.entries):
+            return
+        raise GraphPatternError(f"pygraph {self.name!r}: no engine runs the graph; " + self.explain())
+
+    def barred(self, entry: PlanEntry) -> str:
+        """Why a filter leaves the entry out, or an empty string."""
+        return next((reason for reason in (check(entry.plan) for check in self.filters) if reason), "")
+
+    def build(self, policy: build_plan_policy, handle: Handle) -> PreparedExecution:
+        """Loads plans, the first that works or all that do, and returns the best of them.
+
+        Raises GraphPatternError where none works.
+        """
+        best: PreparedExecution | None = None
+        for entry in self.entries:
+            entry.failure = self.barred(entry)
+            prepared = None if entry.failure else self._try_prepare(entry, handle)
+            best = best or prepared
+            if best is not None and policy is build_plan_policy.HEURISTICS_CHOICE:
+                break
+        if best is None:
+            raise GraphPatternError(f"pygraph {self.name!r}: no plan could be built; " + self.explain())
+        return best
+
+    def first(self) -> PlanEntry:
+        """The first entry that no filter leaves out; raises GraphPatternError where there is none."""
+        self.check_support()
+        return next(entry for entry in self.entries if not self.barred(entry))
+
+    def at(self, index: int) -> PlanEntry:
+        if type(index) is not int or not 0 <= index < len(self.entries):
+            raise OutOfBoundError.at(
+                f"pygraph {self.name!r}: plan index", expected=f"0 to {len(self.entries) - 1}", got=index
+            )
+        return self.entries[index]
+
+    def prepare(self, index: int, handle: Handle) -> PreparedExecution:
+        """The plan at ``index``, loaded now if it was not. Raises BadParamError for one that a filter leaves out."""
+        entry = self.at(index)
+        reason = self.barred(entry)
+        if reason:
+            raise BadParamError.at(f"pygraph {self.name!r}: plan {index}", expected="a plan not deselected", got=reason)
+        return entry.prepared or self._prepare(entry, handle)
+
+    def explain(self) -> str:
+        """``engine: reason`` for each engine, separated by line breaks."""
+        lines = [
+            f"{entry.candidate.engine.name}: {entry.failure or self.barred(entry) or entry.candidate.reason}"
+            for entry in self.entries
+        ]
+        taking = {entry.candidate.engine.name for entry in self.entries}
+        lines += [str(refusal) for name, refusal in self.refusals.items() if name not in taking]
+        return "each engine's reason:\n  " + "\n  ".join(lines or ["there is no engine"])
+
+    def _try_prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution | None:
+        try:
+            return self._prepare(entry, handle)
+        except LowdnnError as error:
+            entry.failure = str(error)
+            fields = {"graph": self.name, "plan": entry.plan.name, "reason": entry.failure}
+            emit(event_logger("frontend"), logging.WARNING, "plan_skipped", fields)
+            return None
+
+    def _prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution:
+        entry.prepared = PreparedExecution(entry.plan, handle.load(entry.plan), handle, self.tensors)
+        return entry.prepared

@@ -1,0 +1,378 @@
+"""pygraph: a graph written operation by operation, then planned, built and executed, with cudnn-frontend's names.
+
+    graph = pygraph(handle=handle, io_data_type=..., compute_data_type=...)
+    y = graph.conv_fprop(x, w, padding=[1, 1]); y.set_output(True)
+    graph.build([heur_mode.A, heur_mode.FALLBACK])
+    graph.execute({x: x_gpu, w: w_gpu, y: y_gpu}, workspace)
+
+``build`` is validate, build_operation_graph, create_execution_plans, check_support and build_plans. Nothing compiles
+before build_plans; nothing is allocated on the device by any of them but the kernels' code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from math import gcd
+from typing import Any
+
+from lowdnn.arch.specs import ArchSpec, spec_for
+from lowdnn.backend.graph_descriptors import DeviceProperties
+from lowdnn.backend.handle import Handle
+from lowdnn.engines.base import Engine
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
+from lowdnn.frontend.builder import Defaults
+from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type
+from lowdnn.frontend.enums import (
+    backend_knob,
+    backend_mode,
+    behavior_note,
+    build_plan_policy,
+    frontend_behavior_note,
+    frontend_knob,
+    heur_mode,
+    knob_type,
+    numerical_note,
+)
+from lowdnn.frontend.execution import PreparedExecution, pair
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.operations import OperationMethods
+from lowdnn.frontend.plans import PlanList
+from lowdnn.frontend.pointwise import PointwiseMethods
+from lowdnn.frontend.serialization import dump, load
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.plan import Plan
+from lowdnn.status import BadParamError, NotSupportedError
+
+NOT_SET = data_type.NOT_SET
+
+
+@dataclass(frozen=True)
+class knob:
+    """One tunable of an engine: an evenly spaced range that holds its values."""
+
+    type: knob_type
+    min_value: int
+    max_value: int
+    stride: int
+
+
+class pygraph(PointwiseMethods, OperationMethods):
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        name: str = "test_graph",
+        io_data_type: DataTypeLike = NOT_SET,
+        intermediate_data_type: DataTypeLike = NOT_SET,
+        compute_data_type: DataTypeLike = NOT_SET,
+        handle: Handle | None = None,
+        sm_count: int | None = None,
+        sm_version: int | None = None,
+        kernel_cache: None = None,
+        device_property: DeviceProperties | None = None,
+        is_dynamic_shape_enabled: bool = False,
+        is_override_shape_enabled: bool = False,
+        cuda_graph_retention: None = None,
+        *,
+        is_cuda_graph_replay_expected: bool = False,
+    ) -> None:
+        """A graph for the device of ``handle``, or for ``device_property`` or ``sm_version`` (90 for 9.0) without one.
+
+        sm_count: plan for this many multiprocessors.
+        is_dynamic_shape_enabled, is_cuda_graph_replay_expected: what they ask for always holds (kernels take extents at
+        run time, every plan may be captured), so they change nothing.
+        Raises NotSupportedError for is_override_shape_enabled, kernel_cache and cuda_graph_retention.
+        """
+        defaults = Defaults(
+            io=as_data_type(io_data_type, "pygraph.io_data_type"),
+            intermediate=as_data_type(intermediate_data_type, "pygraph.intermediate_data_type"),
+            compute=as_data_type(compute_data_type, "pygraph.compute_data_type"),
+        )
+        super().__init__(name, defaults)
+        unsupported = {
+            "kernel_cache": kernel_cache,
+            "is_override_shape_enabled": is_override_shape_enabled or None,
+            "cuda_graph_retention": cuda_graph_retention,
+        }
+        for argument, value in unsupported.items():
+            if value is not None:
+                raise NotSupportedError.at(f"pygraph.{argument}", expected="the default", got=value)
+        self._handle = handle
+        self._sm_count = sm_count
+        self._sm_version = sm_version
+        self._device_property = device_property
+        self._graph: OperationGraph | None = None
+        self._plans: PlanList | None = None
+        self._prepared: PreparedExecution | None = None
+
+    # -- life cycle -----------------------------------------------------------------------------------------
+    def validate(self) -> None:
+        """Infers what was left out and checks the graph; afterwards every tensor has dims, strides, type and uid.
+
+        Raises BadParamError and NotSupportedError (with their subclasses), naming the tensor or the operation.
+        """
+        self._plans = self._prepared = None
+        self._graph = self._lowered()
+
+    def build_operation_graph(self) -> None:
+        """Fixes the graph for planning; validates it first where that has not happened."""
+        if self._graph is None:
+            self.validate()
+        self._prepared = None
+        self._plans = PlanList(
+            graph=self._graph_or_raise(),
+            arch=self._arch(),
+            engines=self._engines(),
+            tensors={tensor.get_uid(): tensor for tensor in self._used()},
+            name=self.name,
+        )
+
+    def create_execution_plans(self, heuristics: Sequence[heur_mode] | None = None) -> None:
+        """Adds the candidates of each mode (default: A) to the plan list, best first."""
+        plans = self._planned()
+        for mode in heuristics or (heur_mode.A,):
+            plans.query(backend_mode(mode))
+
+    def create_execution_plan(self, engine_id: int, knobs: Mapping[knob_type, int]) -> None:
+        """Adds the plan of one engine with knob choices; knobs left out take the engine's defaults."""
+        choices = {backend_knob(kind): value for kind, value in knobs.items()}
+        self._planned().add(self._engine(engine_id), choices)
+
+    def check_support(self) -> None:
+        """Raises cudnnGraphNotSupportedError, with each engine's reason, unless a plan is left to build.
+
+        Compiles nothing.
+        """
+        self._planned().check_support()
+
+    def build_plans(self, policy: build_plan_policy = build_plan_policy.HEURISTICS_CHOICE) -> None:
+        """Compiles and loads the first plan that works, or all. Raises cudnnGraphNotSupportedError if none does."""
+        self._prepared = self._planned().build(policy, self._handle_or_raise())
+
+    def build_plan_at_index(self, index: int) -> None:
+        """Compiles and loads one plan and selects it for ``execute``."""
+        self._prepared = self._planned().prepare(index, self._handle_or_raise())
+
+    def build(self, heuristics: Sequence[heur_mode] | None = None) -> None:
+        """All steps from validate to build_plans (default: modes A and FALLBACK)."""
+        self.validate()
+        self.build_operation_graph()
+        self.create_execution_plans(heuristics or (heur_mode.A, heur_mode.FALLBACK))
+        self.check_support()
+        self.build_plans()
+
+    def execute(
+        self,
+        tensor_dict: Mapping[Any, object] | Sequence[object],
+        workspace: object = None,
+        handle: Handle | None = None,
+        *,
+        tensor_uids: Sequence[int] | None = None,
+    ) -> None:
+        """Launches the selected plan into the handle's stream; does not wait. Builds the graph at first use.
+
+        tensor_dict: the value of each input and output, by tensor, name or uid; with ``tensor_uids``, values in the
+        order of these uids. A value is an array with DLPack or ``__cuda_array_interface__``, a device tensor or buffer,
+        or a device address; for a by-value tensor a float, a host array of one element, or a host address.
+        workspace: ``get_workspace_size()`` bytes, 256-byte aligned, as any of these; None where that is 0.
+        """
+        prepared = self._prepared or self._build_at_first_use(handle)
+        if tensor_uids is not None:
+            tensor_dict = pair(tensor_uids, tensor_dict)
+        prepared.execute(tensor_dict, workspace, handle or self._handle_or_raise())  # type: ignore[arg-type]
+
+    def execute_plan_at_index(
+        self,
+        tensor_dict: Mapping[Any, object],
+        workspace: object = None,
+        index: int = 0,
+        handle: Handle | None = None,
+    ) -> None:
+        """The same with the plan at ``index``, which is built now if it is not."""
+        chosen = handle or self._handle_or_raise()
+        self._planned().prepare(index, chosen).execute(tensor_dict, workspace, chosen)
+
+    # -- plans ----------------------------------------------------------------------------------------------
+    def get_execution_plan_count(self) -> int:
+        """Candidates in the list, deselected ones included."""
+        return len(self._planned().entries)
+
+    def get_plan_name_at_index(self, index: int) -> str:
+        return self._planned().at(index).plan.name
+
+    def get_workspace_size(self) -> int:
+        """Bytes that the selected plan needs; before build_plans, those of the first candidate not deselected."""
+        return self._selected_plan().workspace_bytes
+
+    def get_workspace_size_plan_at_index(self, index: int) -> int:
+        return self._planned().at(index).plan.workspace_bytes
+
+    def get_behavior_notes(self) -> list[behavior_note]:
+        return [frontend_behavior_note(note) for note in self._selected_plan().behavior_notes]
+
+    def get_behavior_notes_for_plan_at_index(self, index: int) -> list[behavior_note]:
+        return [frontend_behavior_note(note) for note in self._planned().at(index).plan.behavior_notes]
+
+    def get_engine_count(self) -> int:
+        return len(self._engines())
+
+    def get_knobs_for_engine(self, engine_id: int) -> list[knob]:
+        """The knobs of an engine for this graph; raises NotSupportedError where the engine refuses it."""
+        plans, engine = self._planned(), self._engine(engine_id)
+        refusal = engine.refuse(plans.graph, plans.arch)
+        if refusal is not None:
+            raise NotSupportedError(f"pygraph {self.name!r}: {refusal}")
+        return [_ranged(found.type, found.values) for found in engine.knobs(plans.graph, plans.arch)]
+
+    def get_engine_and_knobs_at_index(self, index: int) -> tuple[int, dict[knob_type, int]]:
+        plan = self._planned().at(index).plan
+        return plan.engine_index, {frontend_knob(kind): value for kind, value in plan.choices}
+
+    def explain(self) -> str:
+        """Each engine with its reason: estimate, refusal, filter or failure."""
+        return self._planned().explain()
+
+    # -- filters --------------------------------------------------------------------------------------------
+    def deselect_engines(self, names: Sequence[str]) -> None:
+        """Leaves out plans whose name contains one of ``names``."""
+        self._filter(lambda plan: next((f"deselected by name {n!r}" for n in names if n in plan.name), ""))
+
+    def deselect_workspace_greater_than(self, workspace_bytes: int) -> None:
+        """Leaves out plans that need more workspace."""
+        self._filter(
+            lambda plan: (
+                f"needs {plan.workspace_bytes} bytes of workspace, the limit is {workspace_bytes}"
+                if plan.workspace_bytes > workspace_bytes
+                else ""
+            )
+        )
+
+    def deselect_numeric_notes(self, notes: Sequence[numerical_note]) -> None:
+        """Leaves out plans with one of these notes."""
+        barred = {NumericalNote[note.name] for note in notes}
+        self._filter(lambda plan: _with_note(barred & set(plan.numerical_notes)))
+
+    def select_numeric_notes(self, notes: Sequence[numerical_note]) -> None:
+        """Leaves out plans that lack one of these notes."""
+        wanted = {NumericalNote[note.name] for note in notes}
+        self._filter(lambda plan: _without_note(wanted - set(plan.numerical_notes)))
+
+    def deselect_behavior_notes(self, notes: Sequence[behavior_note]) -> None:
+        """Leaves out plans with one of these notes."""
+        barred = {BehaviorNote[note.name] for note in notes}
+        self._filter(lambda plan: _with_note(barred & set(plan.behavior_notes)))
+
+    def select_behavior_notes(self, notes: Sequence[behavior_note]) -> None:
+        """Leaves out plans that lack one of these notes."""
+        wanted = {BehaviorNote[note.name] for note in notes}
+        self._filter(lambda plan: _without_note(wanted - set(plan.behavior_notes)))
+
+    # -- identity -------------------------------------------------------------------------------------------
+    def key(self) -> int:
+        """A number equal for equal graphs, whatever their names and uids, in every process."""
+        if self._graph is None:
+            self.validate()
+        return int(self._graph_or_raise().key[:15], 16)
+
+    def query_tensor_attributes_of_uid(self, uid: int) -> Tensor:
+        for tensor in self._known_tensors():
+            if tensor.get_uid() == uid:
+                return tensor
+        raise BadParamError.at(f"pygraph {self.name!r}: uid", expected="the uid of a tensor of the graph", got=uid)
+
+    def serialize(self, *, as_bytes: bool = False) -> str | bytes:
+        """The selected plan and the graph's tensors as JSON, to be given to ``deserialize`` anywhere."""
+        text = dump(self.name, self._selected_plan(), self._known_tensors())
+        return text.encode() if as_bytes else text
+
+    def deserialize(self, *arguments: Any, enforce_precompiled: bool = False) -> None:
+        """Takes over a serialised graph: (handle, data) or (data); afterwards ``execute`` runs its plan.
+
+        Raises BadParamError, SerializationVersionMismatchError, ArchMismatchError, and NotSupportedError for
+        enforce_precompiled.
+        """
+        if enforce_precompiled:
+            raise NotSupportedError.at("pygraph.deserialize.enforce_precompiled", expected="False", got=True)
+        if not 1 <= len(arguments) <= 2:
+            raise BadParamError.at("pygraph.deserialize", expected="(handle, data) or (data)", got=arguments)
+        restored = load(arguments[-1])
+        handle = self._handle if len(arguments) == 1 else arguments[0]
+        if not isinstance(handle, Handle):
+            raise BadParamError.at("pygraph.deserialize.handle", expected="a Handle", got=handle)
+        self.name, self._handle, self._tensors, self._entries = restored.name, handle, list(restored.tensors), []
+        tensors = {tensor.get_uid(): tensor for tensor in restored.tensors}
+        self._graph = self._plans = None
+        self._prepared = PreparedExecution(restored.plan, handle.load(restored.plan), handle, tensors)
+
+    # -- internals ------------------------------------------------------------------------------------------
+    def _build_at_first_use(self, handle: Handle | None) -> PreparedExecution:
+        self._handle = self._handle or handle
+        if self._plans is None or not self._plans.entries:
+            self.build()
+        else:
+            self.build_plans()
+        if self._prepared is None:
+            raise BadParamError.at(f"pygraph {self.name!r}", expected="a plan to execute", got="none")
+        return self._prepared
+
+    def _known_tensors(self) -> list[Tensor]:
+        return self._used() or self._tensors
+
+    def _planned(self) -> PlanList:
+        if self._plans is None:
+            raise BadParamError.at(
+                f"pygraph {self.name!r}", expected="build_operation_graph first", got="no graph built"
+            )
+        return self._plans
+
+    def _selected_plan(self) -> Plan:
+        return self._prepared.plan if self._prepared is not None else self._planned().first().plan
+
+    def _graph_or_raise(self) -> OperationGraph:
+        if self._graph is None:
+            raise BadParamError.at(f"pygraph {self.name!r}", expected="validate first", got="a graph not validated")
+        return self._graph
+
+    def _handle_or_raise(self) -> Handle:
+        if self._handle is None:
+            raise BadParamError.at(f"pygraph {self.name!r}.handle", expected="a Handle", got="none")
+        self._handle.check_open("pygraph")
+        return self._handle
+
+    def _arch(self) -> ArchSpec:
+        if self._device_property is not None:
+            arch = self._device_property.arch
+        elif self._handle is None and self._sm_version is not None:
+            arch = spec_for(*divmod(self._sm_version, 10))
+        else:
+            arch = self._handle_or_raise().arch
+        return arch if self._sm_count is None else arch.with_sm_count(self._sm_count)
+
+    def _engines(self) -> Sequence[Engine]:
+        return ENGINES if self._handle is None else self._handle.engines
+
+    def _engine(self, engine_id: int) -> Engine:
+        for engine in self._engines():
+            if engine.index == engine_id:
+                return engine
+        raise BadParamError.at("pygraph.engine_id", expected=f"0 to {self.get_engine_count() - 1}", got=engine_id)
+
+    def _filter(self, check: Callable[[Plan], str]) -> None:
+        self._planned().filters.append(check)
+        self._prepared = None
+
+
+def _ranged(kind: KnobType, values: tuple[int, ...]) -> knob:
+    least = min(values)
+    return knob(frontend_knob(kind), least, max(values), gcd(*(value - least for value in values)) or 1)
+
+
+def _with_note(notes: Iterable[IntEnum]) -> str:
+    return next((f"deselected by note {note.name}" for note in sorted(notes)), "")
+
+
+def _without_note(notes: Iterable[IntEnum]) -> str:
+    return next((f"lacks the selected note {note.name}" for note in sorted(notes)), "")

@@ -1,0 +1,92 @@
+"""One reduction with pointwise operations before it (over x) and after it (over y), as an engine can fuse them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
+from lowdnn.ops.base import Operation, inputs_of
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.reduction import ReductionOperation
+from lowdnn.ops.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class FusedReduction:
+    """A reduction and what is fused with it.
+
+    before: over x's dims; its result is x, and it may store tensors on the way.  after: over y's dims; its anchor is y.
+    """
+
+    operation: ReductionOperation
+    before: PointwiseDag
+    after: PointwiseDag
+
+
+def match_reduction(graph: OperationGraph) -> FusedReduction | str:
+    """The graph as one reduction with pointwise operations around it, or why it is not one."""
+    reductions = [op for op in graph.operations if isinstance(op, ReductionOperation)]
+    if len(reductions) != 1:
+        return f"operations: expected exactly one ReductionOperation, got {len(reductions)}"
+    reduction = reductions[0]
+    others = tuple(op for op in graph.operations if isinstance(op, PointwiseOperation))
+    if len(others) + 1 != len(graph.operations):
+        other = next(op for op in graph.operations if not isinstance(op, PointwiseOperation | ReductionOperation))
+        return f"operations: expected a reduction and pointwise operations, got {type(other).__name__}"
+    if graph.producer(reduction.x) is None and reduction.x.is_scalar_value:
+        return f"ReductionOperation.x: expected a tensor in device memory, got {reduction.x.label}"
+    before, after = _split(graph, reduction, others)
+    refused = refuse_index_space(before, reduction.x.dims) or refuse_index_space(after, reduction.y.dims)
+    return refused or _refuse_crossing(before, after) or _fused(reduction, before, after)
+
+
+def _split(
+    graph: OperationGraph, reduction: ReductionOperation, others: tuple[PointwiseOperation, ...]
+) -> tuple[tuple[PointwiseOperation, ...], tuple[PointwiseOperation, ...]]:
+    """Before: what x needs, and what else has x's dims and does not need y. After: the rest."""
+    needed = _ancestors(graph, reduction)
+    behind = {id(op) for op in others if id(reduction) in _ancestors(graph, op)}
+    before = tuple(
+        op for op in others if id(op) in needed or (id(op) not in behind and op.output.dims == reduction.x.dims)
+    )
+    chosen = {id(op) for op in before}
+    return before, tuple(op for op in others if id(op) not in chosen)
+
+
+def _ancestors(graph: OperationGraph, operation: Operation) -> set[int]:
+    """The ids of the operations whose results ``operation`` depends on."""
+    found: set[int] = set()
+    pending = [operation]
+    while pending:
+        for tensor in inputs_of(pending.pop()).values():
+            producer = graph.producer(tensor)
+            if producer is not None and id(producer) not in found:
+                found.add(id(producer))
+                pending.append(producer)
+    return found
+
+
+def _refuse_crossing(before: tuple[PointwiseOperation, ...], after: tuple[PointwiseOperation, ...]) -> str:
+    """Values of single elements of x are gone once they are reduced."""
+    written = {op.output.uid for op in before}
+    for op in after:
+        for port, tensor in op.operands.items():
+            if tensor.uid in written:
+                return (
+                    f"pointwise.{port}: expected a tensor that is not computed before the reduction, got {tensor.label}"
+                )
+    return ""
+
+
+def _fused(
+    reduction: ReductionOperation, before: tuple[PointwiseOperation, ...], after: tuple[PointwiseOperation, ...]
+) -> FusedReduction:
+    prologue = dag_of(reduction.x.dims, before, result=reduction.x)
+    if all(op.output.uid != reduction.x.uid for op in before):
+        prologue = replace(prologue, loads=_with(prologue.loads, reduction.x))
+    return FusedReduction(reduction, prologue, dag_of(reduction.y.dims, after, anchor=reduction.y))
+
+
+def _with(tensors: tuple[Tensor, ...], tensor: Tensor) -> tuple[Tensor, ...]:
+    return tensors if any(t.uid == tensor.uid for t in tensors) else (*tensors, tensor)

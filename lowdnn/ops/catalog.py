@@ -1,0 +1,27 @@
+"""Every operation and every descriptor class that operations are made of: the one list to extend by a new operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from lowdnn.ops.convolution import Convolution, ConvolutionForward
+from lowdnn.ops.matmul import Matmul, MatmulOperation
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.tensor import Tensor
+from lowdnn.schema import ELEMENT_TYPES, attributes_of
+
+OPERATIONS: tuple[type[Any], ...] = (ConvolutionForward, MatmulOperation, PointwiseOperation, ReductionOperation)
+
+DESCRIPTORS: tuple[type[Any], ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, *OPERATIONS)
+
+
+def enums() -> Iterator[type[Enum]]:
+    """The enums that the descriptors' attributes take."""
+    taken = {kind for cls in DESCRIPTORS for declared in attributes_of(cls).values() for kind in declared.types}
+    for kind in sorted(taken & ELEMENT_TYPES.keys()):
+        element = ELEMENT_TYPES[kind]
+        if issubclass(element, Enum):
+            yield element

@@ -1,0 +1,201 @@
+"""Every kind of fault, with what its report must say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
+
+STORE = """
+ld.param.u64 %rd1, [out];
+mov.u32 %r1, %tid.x;
+mov.u32 %r2, %ctaid.x;
+mov.u32 %r3, %ntid.x;
+mad.lo.s32 %r4, %r2, %r3, %r1;
+mul.wide.u32 %rd2, %r4, 4;
+add.s64 %rd3, %rd1, %rd2;
+"""
+
+
+def fault_of(bench, module, *arguments, grid=1, block=32, **options):
+    with pytest.raises(EmulationFault) as caught:
+        bench.run(module, "k", grid, block, *arguments, **options)
+    return caught.value.report
+
+
+def test_store_one_past_the_end_names_the_thread_and_the_buffer(bench):
+    module = bench.ptx(STORE + "st.global.u32 [%rd3], %r4;\nret;")
+    out = bench.empty(4 * 95, "y")
+    report = fault_of(bench, module, out, grid=3)
+    assert report.kind is FaultKind.OUT_OF_BOUNDS
+    assert (report.block, report.thread, report.warp, report.lane) == ((2, 0, 0), (31, 0, 0), 0, 31)
+    assert (report.buffer, report.buffer_offset, report.address) == ("y", 4 * 95, out + 4 * 95)
+    assert report.ptx_text.startswith("st.global.u32")
+    assert report.kernel == "k"
+    assert report.kind.result == 700
+
+
+def test_load_far_from_every_allocation(bench):
+    module = bench.ptx("mov.u64 %rd1, 64;\nld.global.u32 %r1, [%rd1];\nret;", "")
+    assert fault_of(bench, module).kind is FaultKind.OUT_OF_BOUNDS
+
+
+def test_touching_freed_memory(bench):
+    module = bench.ptx(STORE + "st.global.u32 [%rd3], %r4;\nret;")
+    out = bench.empty(128, "gone")
+    bench.memory.free(out)
+    report = fault_of(bench, module, out)
+    assert (report.kind, report.buffer) == (FaultKind.USE_AFTER_FREE, "gone")
+
+
+def test_misaligned_access(bench):
+    module = bench.ptx(STORE + "st.global.u32 [%rd3+2], %r4;\nret;")
+    report = fault_of(bench, module, bench.empty(256))
+    assert report.kind is FaultKind.MISALIGNED
+    assert report.kind.result == 716
+
+
+def test_misaligned_vector_of_one_lane(bench):
+    body = STORE + "ld.global.v2.u32 {%r5, %r6}, [%rd3];\nret;"
+    report = fault_of(bench, bench.ptx(body), bench.put(np.zeros(64, np.uint32)))
+    assert (report.kind, report.thread) == (FaultKind.MISALIGNED, (1, 0, 0))
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_global_bytes_that_nothing_wrote(bench, checks):
+    module = bench.ptx(STORE + "ld.global.u32 %r5, [%rd3];\nst.global.u32 [%rd3], %r5;\nret;")
+    out = bench.empty(256, "x")
+    bench.memory.host_write(out, np.zeros(4 * 17, np.uint8))
+    if not checks:
+        bench.run(module, "k", 1, 32, out, checks=False)
+        return
+    report = fault_of(bench, module, out)
+    assert (report.kind, report.lane, report.buffer, report.buffer_offset) == (
+        FaultKind.UNINITIALISED_READ,
+        17,
+        "x",
+        68,
+    )
+
+
+def test_shared_bytes_that_nothing_wrote(bench):
+    module = bench.ptx(".shared .align 4 .b8 s[128];\nmov.u32 %r1, s;\nld.shared.u32 %r2, [%r1];\nret;", "")
+    assert fault_of(bench, module).kind is FaultKind.UNINITIALISED_READ
+
+
+def test_local_bytes_that_nothing_wrote(bench):
+    module = bench.ptx(".local .align 4 .b8 s[16];\nmov.u64 %rd1, s;\nld.local.u32 %r2, [%rd1+8];\nret;", "")
+    assert fault_of(bench, module).kind is FaultKind.UNINITIALISED_READ
+
+
+def test_shared_past_its_declared_size(bench):
+    body = ".shared .align 4 .b8 s[64];\nmov.u32 %r1, s;\nmov.u32 %r2, %tid.x;\nmad.lo.u32 %r1, %r2, 4, %r1;\n"
+    report = fault_of(bench, bench.ptx(body + "st.shared.u32 [%r1], %r2;\nret;", ""))
+    assert (report.kind, report.lane, report.buffer_offset) == (FaultKind.SHARED_OUT_OF_BOUNDS, 16, 64)
+
+
+def test_dynamic_shared_memory_ends_where_the_launch_says(bench):
+    body = "mov.u32 %r1, d;\nst.shared.u32 [%r1+60], %r1;\nret;"
+    module = bench.ptx(body, "", ".extern .shared .align 16 .b8 d[];")
+    bench.run(module, "k", 1, 32, shared=64)
+    assert fault_of(bench, module, shared=60).kind is FaultKind.SHARED_OUT_OF_BOUNDS
+
+
+def test_register_that_nothing_wrote(bench):
+    report = fault_of(bench, bench.ptx("add.s32 %r1, %r7, 1;\nst.shared.u32 [%r1], %r1;\nret;", ""))
+    assert report.kind is FaultKind.UNWRITTEN_REGISTER
+    assert "%r7" in report.message
+    assert report.ptx_text.startswith("add.s32")
+
+
+def test_constant_memory_is_not_written(bench):
+    body = "mov.u64 %rd1, c;\ncvta.const.u64 %rd1, %rd1;\nmov.u32 %r1, 1;\nst.u32 [%rd1], %r1;\nret;"
+    module = bench.ptx(body, "", ".const .align 4 .u32 c = 7;")
+    assert fault_of(bench, module).kind is FaultKind.READ_ONLY
+
+
+def test_trap(bench):
+    body = "mov.u32 %r1, %tid.x;\nsetp.eq.u32 %p1, %r1, 9;\n@%p1 trap;\nret;"
+    report = fault_of(bench, bench.ptx(body, ""))
+    assert (report.kind, report.lane) == (FaultKind.TRAP, 9)
+
+
+def test_half_a_warp_at_a_barrier_deadlocks(bench):
+    body = (
+        "mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 16;\n@%p1 bra A;\nbar.sync 0;\nbra B;\nA:\nbar.sync 0;\nB:\nret;"
+    )
+    report = fault_of(bench, bench.ptx(body, ""), block=64)
+    assert report.kind is FaultKind.DEADLOCK
+    assert "16 threads of 1 warps wait for other lanes" in report.message
+
+
+def test_barrier_that_one_warp_never_reaches(bench):
+    body = "mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 32;\n@%p1 bar.sync 1, 64;\nret;"
+    report = fault_of(bench, bench.ptx(body, ""), block=64)
+    assert report.kind is FaultKind.DEADLOCK
+    assert "at barrier 1" in report.message
+
+
+def test_barrier_count_that_is_no_multiple_of_a_warp(bench):
+    assert fault_of(bench, bench.ptx("bar.sync 1, 40;\nret;", ""), block=64).kind is FaultKind.BARRIER_MISUSE
+
+
+def test_more_arrivals_than_a_barrier_takes(bench):
+    body = "bar.arrive 2, 64;\nret;"
+    assert fault_of(bench, bench.ptx(body, ""), block=96).kind is FaultKind.BARRIER_MISUSE
+
+
+def test_spin_on_a_flag_that_nobody_sets(bench):
+    loop = "L:\nld.volatile.global.u32 %r1, [%rd1];\nsetp.eq.s32 %p1, %r1, 0;\n@%p1 bra L;\n"
+    body = f"ld.param.u64 %rd1, [out];\n{loop}ret;"
+    report = fault_of(bench, bench.ptx(body), bench.put(np.zeros(1, np.uint32)))
+    assert report.kind is FaultKind.DEADLOCK
+    assert "nobody stores" in report.message
+
+
+def test_endless_loop_times_out(bench):
+    bench.machine.timeout_s = 0.3
+    report = fault_of(bench, bench.ptx("L:\nadd.u32 %r1, 1, 2;\nbra L;\nret;", ""))
+    assert report.kind is FaultKind.TIMEOUT
+    assert report.kind.result == 702
+
+
+def test_shuffle_with_a_lane_outside_its_mask(bench):
+    body = "mov.u32 %r1, %tid.x;\nshfl.sync.bfly.b32 %r2, %r1, 1, 31, 65535;\nret;"
+    assert fault_of(bench, bench.ptx(body, "")).kind is FaultKind.WARP_DIVERGED
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("frobnicate.b32 %r1, %r2;", "frobnicate.b32"),
+        ("add.rn.ftz.s32 %r1, %r2, %r3;", "add.rn.ftz.s32"),
+        ("ld.global.strange.u32 %r1, [%rd1];", "strange"),
+        ("mov.u32 %r1, %nonsense;", "%nonsense"),
+        (
+            "mma.sync.aligned.m16n8k7.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4},{%r1,%r2},{%r3},{%f1,%f2,%f3,%f4};",
+            "m16n8k7",
+        ),
+    ],
+)
+def test_what_is_unknown_is_refused_at_load_with_its_line(bench, line, text):
+    with pytest.raises(EmulationFault) as caught:
+        bench.ptx(f"mov.u32 %r2, 0;\n{line}\nret;", "")
+    report = caught.value.report
+    assert report.kind is FaultKind.UNSUPPORTED
+    assert report.ptx_text == line
+    assert report.ptx_line == 10
+    assert text in report.message
+
+
+def test_launches_that_the_function_does_not_allow(bench):
+    module = bench.machine.load(
+        ".version 8.0\n.target sm_90\n.address_size 64\n"
+        ".visible .entry k(.param .u32 n)\n.maxntid 64, 1, 1\n{\nret;\n}\n"
+    )
+    one = np.int32(1)
+    bench.run(module, "k", 1, 64, one)
+    assert fault_of(bench, module, one, block=96).kind is FaultKind.INVALID_LAUNCH
+    assert fault_of(bench, module, np.int64(1), block=32).kind is FaultKind.INVALID_LAUNCH
+    assert fault_of(bench, module, block=32).kind is FaultKind.INVALID_LAUNCH

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.composite.composite import Composite
+from lowdnn.engines.matmul.matmul_simt import MatmulSimt
+from lowdnn.engines.registry import engine_named
+from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Plan, Struct, WorkspacePointer
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import BadParamError, NotSupportedError
+from tests.support.builders import convolution_graph, matmul_graph
+from tests.support.running import check_close, check_exact
+from tests.support.tolerance import OpClass
+
+ENGINE = engine_named("composite")
+GEOMETRY = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
+
+
+def engines_of(plan: Plan) -> list[str]:
+    """The engine of each part: ``eng3_matmul_simt_k40=32`` is ``matmul_simt``."""
+    return [part.split("_", 1)[1].split("_k")[0] for part in plan.parts]
+
+
+def matmul_chain(count: int, virtual_layout: Layout = Layout.ROW_MAJOR) -> OperationGraph:
+    """x w0 w1 ... of ``count`` products of 16 x 16 matrices."""
+    builder = GraphBuilder()
+    value = builder.tensor((16, 16), DataType.FLOAT)
+    for number in range(count):
+        weight = builder.tensor((16, 16), DataType.FLOAT)
+        is_last = number == count - 1
+        layout = Layout.ROW_MAJOR if is_last else virtual_layout
+        value = builder.matmul(value, weight, store=DataType.FLOAT if is_last else None, layout=layout)
+    return builder.graph()
+
+
+def convolved(builder: GraphBuilder, x: Tensor, filters: int) -> Tensor:
+    w = builder.tensor((filters, x.dims[1], 3, 3), DataType.FLOAT)
+    return builder.convolution(x, w, geometry=GEOMETRY)
+
+
+def test_convolution_then_matmul_fuses_the_activation_into_the_convolution(device: Runtime) -> None:
+    builder = GraphBuilder()
+    active = builder.pointwise(
+        PointwiseMode.RELU_FWD, convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
+    )
+    builder.matmul(active, builder.tensor((1, 1, 5, 7), DataType.FLOAT), store=DataType.FLOAT)
+    plan = check_exact(device, ENGINE, builder.graph(), length=27 * 5 * 4)
+    assert len(plan.parts) == 2
+    assert plan.workspace_bytes == 512
+
+
+def test_two_convolutions_with_bias(device: Runtime) -> None:
+    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    bias = builder.tensor((1, 4, 1, 1), DataType.FLOAT)
+    first = convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
+    second = convolved(builder, builder.pointwise(PointwiseMode.ADD, first, bias), 6)
+    builder.pointwise(PointwiseMode.RELU_FWD, second, store=DataType.FLOAT)
+    plan = check_exact(device, ENGINE, builder.graph(), length=27 * 36 * 4)
+    assert len(plan.parts) == 2
+
+
+def test_a_pointwise_prologue_runs_first(device: Runtime) -> None:
+    builder = GraphBuilder()
+    a, b = (builder.tensor((2, 9, 9), DataType.BFLOAT16) for _ in range(2))
+    scaled = builder.pointwise(PointwiseMode.ADD, a, b)
+    builder.matmul(scaled, builder.pointwise(PointwiseMode.RELU_FWD, a), store=DataType.FLOAT)
+    plan = check_exact(device, ENGINE, builder.graph(), length=18)
+    assert engines_of(plan)[-1].startswith("matmul")
+    assert "pointwise_elementwise" in engines_of(plan)
+
+
+def test_a_virtual_tensor_with_several_consumers_is_written_once(device: Runtime) -> None:
+    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    shared = convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
+    builder.pointwise(PointwiseMode.RELU_FWD, shared, store=DataType.FLOAT)
+    builder.pointwise(PointwiseMode.ADD, convolved(builder, shared, 4), shared, store=DataType.HALF)
+    graph = builder.graph()
+    plan = check_exact(device, ENGINE, graph, length=27 * 36 * 4)
+    assert len(plan.parts) == 2
+    assert plan.workspace_bytes == 512
+
+
+def test_branches_are_put_beside_their_producers(device: Runtime) -> None:
+    """Both convolutions come before both activations, and still each activation runs in its convolution's kernel."""
+    builder = GraphBuilder()
+    x = builder.tensor((1, 3, 6, 5), DataType.FLOAT)
+    values = [convolved(builder, x, 4) for _ in range(2)]
+    for value in values:
+        builder.pointwise(PointwiseMode.RELU_FWD, value, store=DataType.FLOAT)
+    plan = check_exact(device, ENGINE, builder.graph(), length=27)
+    assert len(plan.parts) == 2
+    assert plan.workspace_bytes == 0
+
+
+def test_stored_outputs_of_another_index_space(device: Runtime) -> None:
+    builder = GraphBuilder()
+    small = builder.pointwise(PointwiseMode.RELU_FWD, builder.tensor((1, 1, 7), DataType.FLOAT), store=DataType.FLOAT)
+    a, b = builder.tensor((2, 5, 3), DataType.FLOAT), builder.tensor((2, 3, 7), DataType.FLOAT)
+    builder.pointwise(PointwiseMode.ADD, builder.matmul(a, b), small, store=DataType.FLOAT)
+    plan = check_exact(device, ENGINE, builder.graph(), length=3)
+    assert len(plan.parts) == 2
+
+
+def test_operations_that_no_output_depends_on_are_left_out(device: Runtime) -> None:
+    builder = GraphBuilder()
+    a, b = builder.tensor((2, 5, 3), DataType.FLOAT), builder.tensor((2, 3, 7), DataType.FLOAT)
+    product = builder.matmul(a, b)
+    builder.reduction(ReduceTensorOp.MAX, builder.pointwise(PointwiseMode.ABS, product), (2,))
+    builder.pointwise(PointwiseMode.NEG, product, store=DataType.FLOAT)
+    plan = check_exact(device, ENGINE, builder.graph(), length=3)
+    assert engines_of(plan) == ["matmul_simt"]
+
+
+def softmax(builder: GraphBuilder, x: Tensor, axis: int) -> Tensor:
+    """exp(x - max x) / sum of the same, stored in fp32."""
+    largest = builder.reduction(ReduceTensorOp.MAX, x, (axis,))
+    shifted = builder.pointwise(PointwiseMode.SUB, x, largest)
+    exponential = builder.pointwise(PointwiseMode.EXP, shifted)
+    total = builder.reduction(ReduceTensorOp.ADD, exponential, (axis,))
+    return builder.pointwise(PointwiseMode.DIV, exponential, total, store=DataType.FLOAT)
+
+
+def test_convolution_activation_matmul_softmax(device: Runtime) -> None:
+    builder = GraphBuilder()
+    active = builder.pointwise(
+        PointwiseMode.RELU_FWD, convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
+    )
+    product = builder.matmul(active, builder.tensor((1, 1, 5, 7), DataType.FLOAT))
+    softmax(builder, product, axis=3)
+    plan = check_close(device, ENGINE, builder.graph(), op_class=OpClass.CONTRACTION, length=27 * 5 * 4)
+    names = engines_of(plan)
+    assert [name.split("_")[0] for name in names] == ["conv", "matmul", "reduction", "reduction", "pointwise"]
+
+
+def test_softmax_keeps_the_exponential_for_the_division(device: Runtime) -> None:
+    builder = GraphBuilder()
+    softmax(builder, builder.tensor((3, 5, 40), DataType.BFLOAT16), axis=2)
+    check_close(device, ENGINE, builder.graph(), op_class=OpClass.REDUCTION, length=40)
+
+
+@pytest.mark.parametrize("layout", [Layout.TRANSPOSED, Layout.PADDED])
+def test_intermediates_keep_their_declared_strides(device: Runtime, layout: Layout) -> None:
+    graph = matmul_chain(2, layout)
+    plan = check_exact(device, ENGINE, graph, length=256 * 4)
+    (virtual,) = (tensor for tensor in graph.tensors.values() if tensor.is_virtual)
+    assert plan.workspace_bytes == -(-virtual.span_bytes // 256) * 256
+
+
+def test_intermediates_share_memory_where_their_lives_do_not_meet(device: Runtime) -> None:
+    plan = ENGINE.plan(matmul_chain(5), SM_90A, {})
+    assert len(plan.launches) == 5
+    assert plan.workspace_bytes == 2 * 16 * 16 * 4
+    assert len(plan.kernels) < len(plan.launches)
+    check_exact(device, ENGINE, matmul_chain(3), length=16**3 * 16)
+
+
+def test_every_workspace_offset_is_aligned() -> None:
+    plan = ENGINE.plan(matmul_chain(4), SM_90A, {})
+    structs = [item for launch in plan.launches for item in launch.arguments if isinstance(item, Struct)]
+    offsets = {p.offset_bytes for item in structs for p in item.fields if isinstance(p, WorkspacePointer)}
+    assert offsets == {0, 1024}
+
+
+def test_every_scheduling_policy(scheduled: Runtime) -> None:
+    check_exact(scheduled, ENGINE, matmul_chain(2), length=256 * 4)
+
+
+def test_the_same_graph_gives_the_same_plan() -> None:
+    assert ENGINE.plan(matmul_chain(3), SM_90A, {}) == ENGINE.plan(matmul_chain(3), SM_90A, {})
+
+
+def test_leaves_a_graph_to_the_engine_that_takes_all_of_it() -> None:
+    graph = matmul_graph(epilogue=(PointwiseMode.RELU_FWD,))
+    refusal = ENGINE.refuse(graph, SM_90A)
+    assert refusal is not None
+    assert refusal.reason.startswith("one engine takes the whole graph: matmul_")
+    with pytest.raises(NotSupportedError, match="one engine takes the whole graph"):
+        ENGINE.plan(graph, SM_90A, {})
+
+
+def test_names_the_operation_that_nobody_takes_and_each_engine_with_its_reason() -> None:
+    composite = Composite((MatmulSimt(),))
+    refusal = composite.refuse(convolution_graph(), SM_90A)
+    assert refusal is not None
+    assert "no engine takes ConvolutionForward that writes tensor 'y' (uid 3)" in refusal.reason
+    assert "matmul_simt: operations: expected exactly one MatmulOperation, got 0" in refusal.reason
+    with pytest.raises(NotSupportedError, match="composite: no engine takes ConvolutionForward"):
+        composite.plan(convolution_graph(), SM_90A, {})
+
+
+def test_has_no_knobs() -> None:
+    assert ENGINE.knobs(matmul_chain(2), SM_90A) == ()
+    with pytest.raises(BadParamError, match=r"composite\.knob_choices: expected no knobs, got TILE_M"):
+        ENGINE.plan(matmul_chain(2), SM_90A, {KnobType.TILE_M: 64})

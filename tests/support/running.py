@@ -1,0 +1,149 @@
+"""Runs plans on a device and compares the results with the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.engines.base import Choices, Engine
+from lowdnn.enums import DataType
+from lowdnn.graph.data import exact_values, real_values
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.oracle import evaluate
+from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.memory import from_memory, to_memory
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Plan
+from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.runtime.workspace import Workspace
+from tests.support.data import fresh_seed, poison
+from tests.support.runtime import download, upload
+from tests.support.tolerance import OpClass, Tolerance, assert_close, tolerance
+
+#: One scheduling policy of each kind; every engine runs under each.
+POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
+
+Arrays = Mapping[int, NDArray[Any]]
+
+_EXACT = Tolerance(0.0, 0.0)
+
+
+def check_exact(
+    runtime: Runtime,
+    engine: Engine,
+    graph: OperationGraph,
+    *,
+    length: int = 1,
+    choices: Choices | None = None,
+    arch: ArchSpec = SM_90A,
+) -> Plan:
+    """Integer data, of which sums of ``length`` products are exact, must match the oracle exactly; returns the plan."""
+    return _check(
+        runtime,
+        engine,
+        graph,
+        arch,
+        choices or {},
+        draw=lambda rng, tensor: exact_values(rng, tensor.dims, tensor.data_type, length),
+        allowed=lambda tensor: _EXACT,
+    )
+
+
+def check_close(
+    runtime: Runtime,
+    engine: Engine,
+    graph: OperationGraph,
+    *,
+    op_class: OpClass,
+    length: int,
+    compute_type: DataType = DataType.FLOAT,
+    choices: Choices | None = None,
+    arch: ArchSpec = SM_90A,
+) -> Plan:
+    """Normally distributed data must come within the tolerance table. Returns the plan."""
+    return _check(
+        runtime,
+        engine,
+        graph,
+        arch,
+        choices or {},
+        draw=lambda rng, tensor: real_values(rng, tensor.dims, tensor.data_type),
+        allowed=lambda tensor: tolerance(op_class, tensor.data_type, length, compute_type),
+    )
+
+
+def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays) -> dict[int, NDArray[Any]]:
+    """The graph's outputs by uid, as storage arrays in logical dims.
+
+    ``inputs``: the tensors that are read, in the same form. Outputs are poisoned before the run; bytes between an
+    output's elements must stay as they were.
+    """
+    tensors = [graph.tensors[item.uid] for item in plan.tensors]
+    before = {tensor.uid: _memory_of(tensor, inputs) for tensor in tensors}
+    buffers = {t.uid: upload(runtime, before[t.uid], t.label) for t in tensors if not t.is_by_value}
+    pointers = {
+        tensor.uid: before[tensor.uid].ctypes.data if tensor.is_by_value else buffers[tensor.uid].address
+        for tensor in tensors
+    }
+    with Workspace(runtime.context, plan.workspace_bytes) as workspace:
+        runtime.load(plan).execute(pointers, workspace.address)
+        results = {t.uid: _result(t, buffers[t.uid], before[t.uid]) for t in graph.outputs}
+    for buffer in buffers.values():
+        buffer.close()
+    return results
+
+
+def read_tensors(graph: OperationGraph) -> list[Tensor]:
+    """The tensors whose values a run needs: inputs, and outputs that a convolution accumulates into."""
+    accumulated = [op.y for op in graph.operations if isinstance(op, ConvolutionForward) and op.beta != 0]
+    return [tensor for tensor in graph.inputs if tensor.constant_value is None] + accumulated
+
+
+def _check(
+    runtime: Runtime,
+    engine: Engine,
+    graph: OperationGraph,
+    arch: ArchSpec,
+    choices: Choices,
+    draw: Callable[[np.random.Generator, Tensor], NDArray[Any]],
+    allowed: Callable[[Tensor], Tolerance],
+) -> Plan:
+    refusal = engine.refuse(graph, arch)
+    assert refusal is None, str(refusal)
+    plan = engine.plan(graph, arch, choices)
+    seed = fresh_seed()
+    rng = np.random.default_rng(seed)
+    inputs = {tensor.uid: _repeated(draw(rng, tensor), tensor) for tensor in read_tensors(graph)}
+    actual = run_plan(runtime, plan, graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        tensor = graph.tensors[uid]
+        context = f"{tensor.label}, seed {seed}, {plan.name}"
+        assert_close(actual[uid], expected, tensor.data_type, allowed(tensor), context)
+    return plan
+
+
+def _memory_of(tensor: Tensor, inputs: Arrays) -> NDArray[Any]:
+    """The tensor's memory: poison, with its values, where it has some, at its elements."""
+    background = poison(tensor.span_bytes // tensor.element_bytes, tensor.data_type)
+    return to_memory(inputs[tensor.uid], tensor, background) if tensor.uid in inputs else background
+
+
+def _result(tensor: Tensor, buffer: DeviceBuffer, before: NDArray[Any]) -> NDArray[Any]:
+    after = download(buffer, dtypes.info(tensor.data_type).storage)
+    result = from_memory(after, tensor)
+    blank = np.zeros(tensor.dims, after.dtype)
+    gaps = [to_memory(blank, tensor, memory).tobytes() for memory in (before, after)]
+    assert gaps[0] == gaps[1], f"{tensor.label}: bytes between its elements were written"
+    return result
+
+
+def _repeated(values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
+    """``values`` made equal along strides of 0."""
+    first = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.strides)
+    return np.array(np.broadcast_to(values[first], tensor.dims))
