@@ -82,6 +82,8 @@ def compile_source(source: KernelSource, binary_arch: str = "") -> bytes:
         options=source.options_for(binary_arch) if binary_arch else source.options,
         output=Output.CUBIN if binary_arch else Output.PTX,
     )
+    if compiled.log:
+        emit(event_logger("compile"), logging.WARNING, "compiler_log", {"kernel": source.name, "log": compiled.log})
     return compiled.image if binary_arch else lowered(compiled.image)
 
 

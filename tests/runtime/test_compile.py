@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,6 +101,14 @@ def test_the_store_comes_first(sources: SourceTree, tmp_path: Path) -> None:
 def test_a_kernel_that_does_not_compile(sources: SourceTree) -> None:
     with pytest.raises(CompilationFailedError, match=r"(?s)fill_f32\.cu.*generated\.cuh\(1\): error"):
         make_compiler(sources, None).image(replace(KERNEL, generated="float f() { return missing; }"))
+
+
+def test_warnings_of_the_compiler_are_logged(sources: SourceTree, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="lowdnn.compile"):
+        make_compiler(sources, None).image(replace(KERNEL, generated="__device__ float f() { int unused; return 1; }"))
+    (record,) = caplog.records
+    assert "compiler_log kernel=fill_f32" in record.getMessage()
+    assert "unused" in record.getMessage()
 
 
 def test_lowering_touches_the_version_line_only() -> None:
