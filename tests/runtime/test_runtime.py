@@ -34,6 +34,16 @@ def test_a_kernel_is_compiled_and_loaded_once(runtime: Runtime) -> None:
         assert runtime.counters.snapshot()["modules_loaded"] == 2
 
 
+def test_several_kernels_are_compiled_and_loaded_once_each(runtime: Runtime) -> None:
+    with runtime:
+        plans = [scale_plan(100, factor=factor) for factor in range(4)]
+        kernels = tuple(replace(p.kernels[0], name=f"scale_{i}") for i, p in enumerate(plans))
+        runtime.load(replace(plans[0], kernels=kernels * 2))
+        counts = runtime.counters.snapshot()
+        assert (counts["compiles"], counts["modules_loaded"]) == (4, 4)
+        assert len({runtime.modules.function(kernel) for kernel in kernels}) == 4
+
+
 def test_threads_that_load_at_once_compile_once(runtime: Runtime) -> None:
     with runtime:
         threads = [Thread(target=runtime.load, args=(scale_plan(100),)) for _ in range(4)]
