@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from lowdnn.codec import Codec, read_document, write_document
 from lowdnn.ops import catalog
@@ -184,8 +184,7 @@ def _decode_operation(value: Any, where: str) -> Operation:
     operation: object = _codec().decode(value, object, where)
     if not isinstance(operation, catalog.OPERATIONS):
         raise BadParamError.at(where, expected="an operation", got=type(operation).__name__)
-    decoded: Operation = operation
-    return decoded
+    return cast(Operation, operation)
 
 
 _tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("uid", "name")))
