@@ -44,3 +44,8 @@ def test_sizes() -> None:
 def test_c_names_are_unique() -> None:
     names = [member.c_name for cls in ENUMS for member in cls]
     assert len(set(names)) == len(names)
+
+
+def test_members_are_true_whatever_their_number() -> None:
+    assert DataType.FLOAT == 0
+    assert all(member for cls in ENUMS for member in cls)
