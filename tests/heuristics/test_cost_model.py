@@ -17,7 +17,7 @@ ARCH = replace(
     SM_90A,
     sm_count=100,
     clock_hz=1e9,
-    flops_per_clock={unit: 10 for unit in MathUnit},
+    flops_per_clock=dict.fromkeys(MathUnit, 10),
     copy_bytes_per_s=1e12,
     launch_overhead_s=2e-6,
 )
