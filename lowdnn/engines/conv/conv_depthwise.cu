@@ -2,20 +2,21 @@
 //
 //   y[n, k, o] = epilogue(sum over r of x[n, k / multiplier, o * stride + r * dilation - pad] * w[k, r])
 //
-// A thread owns CHANNELS neighbouring channels of STRIP neighbouring outputs along the last spatial axis. With
-// CHANNELS > 1 y's vector axis is the channels (channels-last), with CHANNELS = 1 it is the last spatial axis. Where
-// the filter's last extent TAPS, the last stride STEP and a last dilation of 1 are compile-time values, an element of x
-// is read once for all outputs of the strip that need it; otherwise (TAPS = 0) once for each tap.
+// A thread owns a patch: CHANNELS neighbouring channels of ROWS x STRIP neighbouring outputs along the last two spatial
+// axes (rows and columns). With CHANNELS > 1 y's vector axis is the channels (channels-last), with CHANNELS = 1 it is
+// the last spatial axis. Where the filter's last extent TAPS and the last stride STEP are compile-time values, and the
+// last dilation is 1, a row of x is read once, into a window of registers, for all outputs of the patch that need it
+// (ROWS > 1 where the rows' dilation is 1 too). Otherwise TAPS = 0 and an element is read once for each tap.
 //
-// A CTA has LANES channel groups and THREADS / LANES strips side by side, and `repeats` such sets of strips one after
-// the other, so that its weights are fetched once. Strips are numbered over (n, o, strip), CTAs
-// (set of strips) * channel blocks + channel block in the grid's x. x, w, y have any strides; a flipped filter comes
+// A CTA has LANES channel groups and THREADS / LANES patches side by side, and `repeats` such sets of patches one after
+// the other, so that its weights are fetched once. Patches are numbered over (n, o, row, column), CTAs
+// (set of patches) * channel blocks + channel block in the grid's x. x, w, y have any strides; a flipped filter comes
 // with negative tap strides and the last tap's address.
 //
 // Shared memory (dynamic): weights[tap][LANES * CHANNELS] of the accumulator's type.
-// Launch: grid.x = strip blocks * channel blocks, block.x = THREADS, dynamic shared memory as above.
+// Launch: grid.x = patch blocks * channel blocks, block.x = THREADS, dynamic shared memory as above.
 //
-// Macros: X_TYPE W_TYPE SPATIAL (1 to 3) CHANNELS STRIP (4) LANES THREADS TAPS STEP; X_WIDTH: channels of x in one
+// Macros: X_TYPE W_TYPE SPATIAL (1 to 3) CHANNELS ROWS STRIP LANES THREADS TAPS STEP; X_WIDTH: channels of x in one
 // access (1 where they are not contiguous, not aligned or multiplied).
 #include "include/numeric.cuh"
 #include "include/vector.cuh"
@@ -24,6 +25,11 @@
 using Accumulator = Functor::Accumulator;
 
 constexpr int LAST = SPATIAL - 1;
+constexpr bool HAS_ROWS = SPATIAL > 1;
+constexpr int ROW_AXIS = HAS_ROWS ? SPATIAL - 2 : 0;
+constexpr int RUN = CHANNELS > 1 ? CHANNELS : STRIP;  // sums that the epilogue gets at a time
+constexpr int RUNS = ROWS * STRIP * CHANNELS / RUN;
+static_assert(ROWS == 1 || (HAS_ROWS && TAPS > 0), "a patch of rows needs rows, and a window");
 constexpr int BLOCK_CHANNELS = LANES * CHANNELS;
 constexpr int SLOTS = THREADS / LANES;
 
@@ -41,26 +47,38 @@ struct Params {
     i32 filters;            // channels of y
     i32 multiplier;
     i32 tap_count;
-    i32 strip_count;  // of the whole tensor
-    i32 row_strips;   // of one row along the last axis
+    i32 patch_count;  // of the whole tensor
+    i32 row_patches;  // side by side along the last axis
     i32 channel_blocks;
     i32 repeats;
     Functor::Args epilogue;
 };
 
-// Where a strip's outputs lie: image, position of the first one, and that position's origin in x.
-struct Strip {
+// A thread's sums, [ROWS][STRIP][CHANNELS] in one array so that the epilogue can walk over them.
+struct Sums {
+    Accumulator values[ROWS * STRIP * CHANNELS];
+
+    __device__ void add(int row, int output, const Accumulator (&x)[CHANNELS], const Accumulator (&w)[CHANNELS]) {
+#pragma unroll
+        for (int v = 0; v < CHANNELS; ++v) values[(row * STRIP + output) * CHANNELS + v] += x[v] * w[v];
+    }
+};
+
+// Where a patch's outputs lie: image, position of the first one, and that position's origin in x.
+struct Patch {
     i32 image;
     i32 position[SPATIAL];
     i32 origin[SPATIAL];
 
-    __device__ Strip(const Params& p, u32 number) {
-        position[LAST] = number % p.row_strips * STRIP;
-        number /= p.row_strips;
+    __device__ Patch(const Params& p, u32 number) {
+        position[LAST] = number % p.row_patches * STRIP;
+        number /= p.row_patches;
 #pragma unroll
         for (int s = LAST - 1; s >= 0; --s) {
-            position[s] = number % p.y_extents[s];
-            number /= p.y_extents[s];
+            const int step = s == ROW_AXIS ? ROWS : 1;
+            const u32 extent = (p.y_extents[s] + step - 1) / step;
+            position[s] = number % extent * step;
+            number /= extent;
         }
         image = number;
 #pragma unroll
@@ -95,76 +113,111 @@ static __device__ void read_weights(const Accumulator* from, Accumulator (&value
     for (int v = 0; v < CHANNELS; ++v) values[v] = from[v];
 }
 
-static __device__ void multiply_add(Accumulator (&sum)[CHANNELS], const Accumulator (&x)[CHANNELS],
-                                    const Accumulator (&w)[CHANNELS]) {
+// Adds one filter row to the patch's only row of outputs, tap by tap; `from` points to position 0 of x's row and
+// `weights` to the row's first tap.
+static __device__ void add_taps(const Params& p, const X_TYPE* from, const Patch& patch, const Channels& channels,
+                                const Accumulator* weights, Sums& sums) {
+    for (int t = 0; t < p.taps[LAST]; ++t) {
+        Accumulator w[CHANNELS];
+        read_weights(weights + t * BLOCK_CHANNELS, w);
 #pragma unroll
-    for (int v = 0; v < CHANNELS; ++v) sum[v] += x[v] * w[v];
-}
-
-// Adds the taps of one filter row; `row` points to position 0 of x's row, `weights` to the row's first tap.
-template <int ROW_TAPS>
-static __device__ void add_row(const Params& p, const X_TYPE* row, const Strip& strip, const Channels& channels,
-                               const Accumulator* weights, Accumulator (&sums)[STRIP][CHANNELS]) {
-    const i64 step = p.x_strides[2 + LAST];
-    const u32 extent = p.x_extents[LAST];
-    if constexpr (ROW_TAPS > 0) {
-        Accumulator w[ROW_TAPS][CHANNELS];
-#pragma unroll
-        for (int t = 0; t < ROW_TAPS; ++t) read_weights(weights + t * BLOCK_CHANNELS, w[t]);
-#pragma unroll
-        for (int j = 0; j < (STRIP - 1) * STEP + ROW_TAPS; ++j) {
-            const i32 position = strip.origin[LAST] + j;
-            if (static_cast<u32>(position) >= extent) continue;
+        for (int o = 0; o < STRIP; ++o) {
+            const i32 position = patch.origin[LAST] + o * p.strides[LAST] + t * p.dilations[LAST];
+            if (static_cast<u32>(position) >= static_cast<u32>(p.x_extents[LAST])) continue;
             Accumulator x[CHANNELS];
-            read_channels(p, row + position * step, channels, x);
-#pragma unroll
-            for (int o = 0; o < STRIP; ++o) {
-                const int t = j - o * STEP;
-                if (t >= 0 && t < ROW_TAPS) multiply_add(sums[o], x, w[t]);
-            }
-        }
-    } else {
-        for (int t = 0; t < p.taps[LAST]; ++t) {
-            Accumulator w[CHANNELS];
-            read_weights(weights + t * BLOCK_CHANNELS, w);
-#pragma unroll
-            for (int o = 0; o < STRIP; ++o) {
-                const i32 position = strip.origin[LAST] + o * p.strides[LAST] + t * p.dilations[LAST];
-                if (static_cast<u32>(position) >= extent) continue;
-                Accumulator x[CHANNELS];
-                read_channels(p, row + position * step, channels, x);
-                multiply_add(sums[o], x, w);
-            }
+            read_channels(p, from + position * p.x_strides[2 + LAST], channels, x);
+            sums.add(0, o, x, w);
         }
     }
 }
 
-// Hands a strip's sums to the epilogue.
-static __device__ void finish(const Params& p, const Strip& strip, const Channels& channels,
-                              Accumulator (&sums)[STRIP][CHANNELS]) {
-    i64 coordinate[SPATIAL + 2] = {strip.image, channels.first};
+// The part of x's row that a patch needs for a filter row of TAPS_ taps: read once, used for every row of outputs.
+template <int TAPS_>
+struct Window {
+    static constexpr int EXTENT = (STRIP - 1) * STEP + TAPS_;
+    Accumulator x[EXTENT][CHANNELS];
+
+    __device__ Window(const Params& p, const X_TYPE* from, const Patch& patch, const Channels& channels) {
 #pragma unroll
-    for (int s = 0; s < SPATIAL; ++s) coordinate[2 + s] = strip.position[s];
-    const int outputs = min(p.y_extents[LAST] - strip.position[LAST], STRIP);
-    if constexpr (CHANNELS == 1) {
-        Accumulator run[STRIP];
+        for (int j = 0; j < EXTENT; ++j) {
+            const i32 position = patch.origin[LAST] + j;
+            if (static_cast<u32>(position) < static_cast<u32>(p.x_extents[LAST])) {
+                read_channels(p, from + position * p.x_strides[2 + LAST], channels, x[j]);
+            } else {
 #pragma unroll
-        for (int o = 0; o < STRIP; ++o) run[o] = sums[o][0];
-        const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
-        Functor::apply<STRIP>(p.epilogue, cursor, strip.position[LAST], outputs, run);
-    } else {
-        // Rolled, with the outputs rotating through the first one's registers: one instance of the epilogue.
-#pragma unroll 1
-        for (int o = 0; o < outputs; ++o) {
-            const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
-            Functor::apply<CHANNELS>(p.epilogue, cursor, channels.first, min(channels.valid, CHANNELS), sums[0]);
-            coordinate[2 + LAST] += 1;
-#pragma unroll
-            for (int i = 0; i + 1 < STRIP; ++i) {
-#pragma unroll
-                for (int v = 0; v < CHANNELS; ++v) sums[i][v] = sums[i + 1][v];
+                for (int v = 0; v < CHANNELS; ++v) x[j][v] = Accumulator(0);
             }
         }
+    }
+
+    // Adds one filter row to one row of outputs.
+    __device__ void add_to(Sums& sums, int row, const Accumulator* weights) const {
+#pragma unroll
+        for (int t = 0; t < TAPS_; ++t) {
+            Accumulator w[CHANNELS];
+            read_weights(weights + t * BLOCK_CHANNELS, w);
+#pragma unroll
+            for (int o = 0; o < STRIP; ++o) sums.add(row, o, x[o * STEP + t], w);
+        }
+    }
+};
+
+// Adds what one row of x gives. It lies `reach` filter rows after the patch's origin: filter row `reach` meets it where
+// the patch has one row of outputs, filter row `reach - i * stride` for row i of several.
+template <int TAPS_>
+static __device__ void add_row(const Params& p, const X_TYPE* from, const Patch& patch, const Channels& channels,
+                               const Accumulator* weights, int reach, Sums& sums) {
+    const int row_weights = p.taps[LAST] * BLOCK_CHANNELS;
+    if constexpr (TAPS_ == 0) {
+        add_taps(p, from, patch, channels, weights + reach * row_weights, sums);
+    } else {
+        const Window<TAPS_> window(p, from, patch, channels);
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            const int tap = ROWS > 1 ? reach - i * p.strides[ROW_AXIS] : reach;
+            if (ROWS == 1 || (tap >= 0 && tap < p.taps[ROW_AXIS])) window.add_to(sums, i, weights + tap * row_weights);
+        }
+    }
+}
+
+// Adds the taps of the last two axes; `plane` points to position 0 of both.
+static __device__ void add_plane(const Params& p, const X_TYPE* plane, const Patch& patch, const Channels& channels,
+                                 const Accumulator* weights, Sums& sums) {
+    if constexpr (HAS_ROWS) {
+        const int reach = ROWS > 1 ? (ROWS - 1) * p.strides[ROW_AXIS] + p.taps[ROW_AXIS] : p.taps[ROW_AXIS];
+        for (int j = 0; j < reach; ++j) {
+            const i32 position = patch.origin[ROW_AXIS] + (ROWS > 1 ? j : j * p.dilations[ROW_AXIS]);
+            if (static_cast<u32>(position) < static_cast<u32>(p.x_extents[ROW_AXIS]))
+                add_row<TAPS>(p, plane + position * p.x_strides[2 + ROW_AXIS], patch, channels, weights, j, sums);
+        }
+    } else {
+        add_row<TAPS>(p, plane, patch, channels, weights, 0, sums);
+    }
+}
+
+// Hands a patch's sums to the epilogue, a run at a time. The loop stays rolled and the runs rotate through the first
+// one's registers, so that the epilogue is instantiated once.
+static __device__ void finish(const Params& p, const Patch& patch, const Channels& channels, Sums& sums) {
+    i64 coordinate[SPATIAL + 2] = {patch.image, channels.first};
+#pragma unroll
+    for (int s = 0; s < SPATIAL; ++s) coordinate[2 + s] = patch.position[s];
+    const int outputs = p.y_extents[LAST] - patch.position[LAST];
+#pragma unroll 1
+    for (int r = 0; r < RUNS; ++r) {
+        const int row = CHANNELS > 1 ? r / STRIP : r;
+        const int output = CHANNELS > 1 ? r % STRIP : 0;
+        Accumulator run[RUN];
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) run[i] = sums.values[i];
+        if constexpr (HAS_ROWS) coordinate[2 + ROW_AXIS] = patch.position[ROW_AXIS] + row;
+        coordinate[2 + LAST] = patch.position[LAST] + output;
+        if (output < outputs && coordinate[2 + ROW_AXIS] < p.y_extents[ROW_AXIS]) {
+            const i64 column = CHANNELS > 1 ? channels.first : patch.position[LAST];
+            const int valid = min(CHANNELS > 1 ? channels.valid : outputs, RUN);
+            Functor::apply<RUN>(p.epilogue, Functor::cursor(p.epilogue, coordinate), column, valid, run);
+        }
+#pragma unroll
+        for (int i = 0; i + RUN < ROWS * STRIP * CHANNELS; ++i) sums.values[i] = sums.values[i + RUN];
     }
 }
 
@@ -173,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     Accumulator* const weights = reinterpret_cast<Accumulator*>(shared);
     const int thread = threadIdx.x;
     const int block_channel = static_cast<int>(blockIdx.x % p.channel_blocks) * BLOCK_CHANNELS;
-    const u32 block_strips = blockIdx.x / p.channel_blocks * static_cast<u32>(p.repeats * SLOTS);
+    const u32 block_patches = blockIdx.x / p.channel_blocks * static_cast<u32>(p.repeats * SLOTS);
 
     // The block's weights.
     for (int i = thread; i < p.tap_count * BLOCK_CHANNELS; i += THREADS) {
@@ -189,35 +242,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     }
     __syncthreads();
 
-    // This thread's channels and, one after the other, its strips.
+    // This thread's channels and, one after the other, its patches.
     const int lane = CHANNELS > 1 ? thread % LANES : thread / SLOTS;
     const int slot = CHANNELS > 1 ? thread / LANES : thread % SLOTS;
     Channels channels;
     channels.first = block_channel + lane * CHANNELS;
     channels.valid = p.filters - channels.first;
     if (channels.valid <= 0) return;
+    const int plane_taps = p.taps[LAST] * (HAS_ROWS ? p.taps[ROW_AXIS] : 1);
     for (int repeat = 0; repeat < p.repeats; ++repeat) {
-        const u32 number = block_strips + repeat * SLOTS + slot;
-        if (number >= static_cast<u32>(p.strip_count)) return;
-        const Strip strip(p, number);
-        Accumulator sums[STRIP][CHANNELS] = {};
-        const X_TYPE* const image = p.x + strip.image * p.x_strides[0];
-        const Accumulator* row_weights = weights + lane * CHANNELS;
-        const int row_taps = p.taps[LAST];
-        for (int tap = 0; tap < p.tap_count; tap += row_taps) {
-            u32 rest = tap / row_taps;
-            const X_TYPE* row = image;
-            bool exists = true;
-#pragma unroll
-            for (int s = LAST - 1; s >= 0; --s) {
-                const i32 position = strip.origin[s] + static_cast<i32>(rest % p.taps[s]) * p.dilations[s];
-                rest /= p.taps[s];
-                exists = exists && static_cast<u32>(position) < static_cast<u32>(p.x_extents[s]);
-                row += position * p.x_strides[2 + s];
+        const u32 number = block_patches + repeat * SLOTS + slot;
+        if (number >= static_cast<u32>(p.patch_count)) return;
+        const Patch patch(p, number);
+        Sums sums = {};
+        const X_TYPE* plane = p.x + patch.image * p.x_strides[0];
+        const Accumulator* plane_weights = weights + lane * CHANNELS;
+        if constexpr (SPATIAL == 3) {
+            for (int t = 0; t < p.taps[0]; ++t) {
+                const i32 position = patch.origin[0] + t * p.dilations[0];
+                if (static_cast<u32>(position) < static_cast<u32>(p.x_extents[0]))
+                    add_plane(p, plane + position * p.x_strides[2], patch, channels, plane_weights, sums);
+                plane_weights += plane_taps * BLOCK_CHANNELS;
             }
-            if (exists) add_row<TAPS>(p, row, strip, channels, row_weights, sums);
-            row_weights += row_taps * BLOCK_CHANNELS;
+        } else {
+            add_plane(p, plane, patch, channels, plane_weights, sums);
         }
-        finish(p, strip, channels, sums);
+        finish(p, patch, channels, sums);
     }
 }

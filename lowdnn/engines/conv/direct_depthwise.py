@@ -17,6 +17,7 @@ from lowdnn.plan import KernelRef, Launch, Struct
 #: Values of BLOCK_SIZE.
 BLOCK_SIZES = (64, 128, 256)
 
+#: Outputs of one thread along the last axis.
 _STRIP = 4
 _MAX_LANES = 32
 _MAX_REPEATS = 16
@@ -35,6 +36,7 @@ class Params:
     W_TYPE: str
     SPATIAL: int
     CHANNELS: int
+    ROWS: int
     STRIP: int
     LANES: int
     THREADS: int
@@ -49,16 +51,18 @@ def takes(geometry: DirectGeometry) -> bool:
     return is_depthwise and _weight_bytes(geometry, lanes=1) <= _SHARED_BYTES
 
 
-def strip_count(geometry: DirectGeometry) -> int:
-    """Strips of the whole tensor."""
+def patch_count(geometry: DirectGeometry) -> int:
+    """Patches, each of one thread, that cover all pixels of y."""
     *outer, last = geometry.outputs
-    return geometry.images * prod(outer) * ceil_div(last, _STRIP)
+    rows = _rows(geometry)
+    row_blocks = ceil_div(outer.pop(), rows) if outer else 1
+    return geometry.images * prod(outer) * row_blocks * ceil_div(last, _STRIP)
 
 
 def kernel(geometry: DirectGeometry, threads: int, functor: Functor) -> KernelRef:
     params = _params(geometry, threads)
     unrolled = f"t{params.TAPS}s{params.STEP}"
-    size = f"{params.CHANNELS}x{params.STRIP}_l{params.LANES}_b{threads}_{unrolled}_x{params.X_WIDTH}"
+    size = f"{params.CHANNELS}x{params.ROWS}x{params.STRIP}_l{params.LANES}_b{threads}_{unrolled}_x{params.X_WIDTH}"
     return KernelRef(
         name=f"conv_depthwise_{params.SPATIAL}d_{geometry.types}_{size}_sm80_{functor.digest}",
         source="conv/conv_depthwise.cu",
@@ -71,7 +75,7 @@ def kernel(geometry: DirectGeometry, threads: int, functor: Functor) -> KernelRe
 def launch(geometry: DirectGeometry, arch: ArchSpec, threads: int, functor: Functor) -> Launch:
     channels, lanes = _channels(geometry), _lanes(geometry, threads)
     channel_blocks = ceil_div(geometry.filters, channels * lanes)
-    sets = ceil_div(strip_count(geometry), threads // lanes)
+    sets = ceil_div(patch_count(geometry), threads // lanes)
     repeats = max(1, min(_MAX_REPEATS, sets * channel_blocks // (arch.sm_count * _MAX_REPEATS)))
     blocks = ceil_div(sets, repeats) * channel_blocks
     w_strides = geometry.w_strides
@@ -79,7 +83,7 @@ def launch(geometry: DirectGeometry, arch: ArchSpec, threads: int, functor: Func
         geometry.filters,
         geometry.group_filters,
         geometry.tap_count,
-        strip_count(geometry),
+        patch_count(geometry),
         ceil_div(geometry.outputs[-1], _STRIP),
         channel_blocks,
         repeats,
@@ -94,7 +98,7 @@ def launch(geometry: DirectGeometry, arch: ArchSpec, threads: int, functor: Func
             functor.arguments,
         )
     )
-    products = strip_count(geometry) * _STRIP * channel_blocks * channels * lanes * geometry.tap_count
+    products = patch_count(geometry) * _rows(geometry) * _STRIP * channel_blocks * channels * lanes * geometry.tap_count
     return Launch(
         kernel=0,
         grid=(blocks, 1, 1),
@@ -106,21 +110,37 @@ def launch(geometry: DirectGeometry, arch: ArchSpec, threads: int, functor: Func
 
 
 def _params(geometry: DirectGeometry, threads: int) -> Params:
-    taps, step = geometry.taps[-1], geometry.operation.convolution.strides[-1]
-    dense = geometry.operation.convolution.dilations[-1] == 1 or taps == 1
-    unrolls = dense and taps <= _MAX_UNROLLED_TAPS and step <= _MAX_UNROLLED_STEP
+    has_window = _has_window(geometry)
     return Params(
         X_TYPE=dtypes.info(geometry.operation.x.data_type).c_type,
         W_TYPE=dtypes.info(geometry.operation.w.data_type).c_type,
         SPATIAL=geometry.spatial,
         CHANNELS=_channels(geometry),
+        ROWS=_rows(geometry),
         STRIP=_STRIP,
         LANES=_lanes(geometry, threads),
         THREADS=threads,
-        TAPS=taps if unrolls else 0,
-        STEP=step if unrolls else 0,
+        TAPS=geometry.taps[-1] if has_window else 0,
+        STEP=geometry.operation.convolution.strides[-1] if has_window else 0,
         X_WIDTH=_x_width(geometry),
     )
+
+
+def _has_window(geometry: DirectGeometry) -> bool:
+    """Whether a row of x fits a window of registers: few taps, close together."""
+    convolution, taps = geometry.operation.convolution, geometry.taps[-1]
+    is_dense = convolution.dilations[-1] == 1 or taps == 1
+    return is_dense and taps <= _MAX_UNROLLED_TAPS and convolution.strides[-1] <= _MAX_UNROLLED_STEP
+
+
+def _rows(geometry: DirectGeometry) -> int:
+    """Rows of outputs of one thread: several where they share rows of x."""
+    convolution = geometry.operation.convolution
+    if geometry.spatial == 1 or not _has_window(geometry) or convolution.dilations[-2] != 1:
+        return 1
+    if geometry.taps[-2] <= convolution.strides[-2]:
+        return 1
+    return 2 if geometry.is_channels_last else 4
 
 
 def _channels(geometry: DirectGeometry) -> int:
@@ -134,7 +154,7 @@ def _lanes(geometry: DirectGeometry, threads: int) -> int:
     """Channel groups side by side in a block: a power of two."""
     wanted = _power_of_two(ceil_div(geometry.filters, _channels(geometry)))
     if not geometry.is_channels_last:
-        wanted = min(wanted, threads // min(threads, _power_of_two(strip_count(geometry))))
+        wanted = min(wanted, threads // min(threads, _power_of_two(patch_count(geometry))))
     lanes = min(wanted, _MAX_LANES)
     while _weight_bytes(geometry, lanes) > _SHARED_BYTES:
         lanes //= 2
