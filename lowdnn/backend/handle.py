@@ -36,10 +36,10 @@ class Handle:
     Close with ``close`` or ``with``; afterwards every call raises NotInitializedError.
     """
 
-    def __init__(self, runtime: Runtime, engines: Sequence[Engine] = ENGINES) -> None:
-        """Takes over ``runtime``, which ``close`` closes."""
+    def __init__(self, runtime: Runtime, engine_set: Sequence[Engine] | None = None) -> None:
+        """Takes over ``runtime``, which ``close`` closes. ``engine_set``: all of the registry by default."""
         self.runtime = runtime
-        self.engines = engines
+        self.engines = ENGINES if engine_set is None else engine_set
         self.arch = _arch_of(runtime)
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)

@@ -41,9 +41,7 @@ def from_numpy(
     chosen = _data_type_for(array, data_type)
     chosen_strides = packed_strides(array.shape) if strides is None else tuple(strides)
     if len(chosen_strides) != array.ndim or any(stride < 0 for stride in chosen_strides):
-        raise BadParamError.at(
-            "from_numpy.strides", expected=f"{array.ndim} strides >= 0", got=list(chosen_strides)
-        )
+        raise BadParamError.at("from_numpy.strides", expected=f"{array.ndim} strides >= 0", got=list(chosen_strides))
     tensor = DeviceTensor(handle, array.shape, chosen_strides, chosen)
     tensor.copy_from(array)
     return tensor

@@ -141,7 +141,9 @@ class PreparedExecution:
             return 0
         size = getattr(workspace, "size_bytes", None)
         if size is not None and size < needed:
-            raise SizeInsufficientError.at("execute.workspace", expected=f"at least {needed} bytes", got=f"{size} bytes")
+            raise SizeInsufficientError.at(
+                "execute.workspace", expected=f"at least {needed} bytes", got=f"{size} bytes"
+            )
         return self._address(workspace, handle)
 
     def _loaded_for(self, handle: Handle) -> LoadedPlan:

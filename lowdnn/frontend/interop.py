@@ -35,8 +35,8 @@ def describe(array: object) -> ArrayFacts:
     Raises AttributeTypeError for anything else, UnsupportedDataTypeError for a type that no operation takes.
     """
     if isinstance(array, np.ndarray):
-        strides = tuple(stride // array.itemsize for stride in array.strides)
-        return _facts(array.shape, strides, _data_type_of(array.dtype), is_host=True)
+        element_strides = tuple(stride // array.itemsize for stride in array.strides)
+        return _facts(array.shape, element_strides, _data_type_of(array.dtype), is_host=True)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _describe_dlpack(array)
     interface = getattr(array, "__cuda_array_interface__", None)

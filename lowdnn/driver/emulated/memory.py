@@ -85,7 +85,7 @@ class Bytes:
 class Arena(Bytes):
     """Global memory. Sizes are bytes; addresses are Python integers."""
 
-    def __init__(self, limit_bytes: int = 80 << 30, range_bytes: int = 1 << 38) -> None:
+    def __init__(self, limit_bytes: int = 80 << 30, range_bytes: int = 1 << 37) -> None:
         self._maps = (_lazy_map(range_bytes), _lazy_map(range_bytes))
         data, shadow = (np.frombuffer(m, dtype=np.uint8) for m in self._maps)
         super().__init__(data, shadow, "global memory")
@@ -182,7 +182,10 @@ class Arena(Bytes):
         _, of = self._span(source, size_bytes)
         self.data[to] = self.data[of].copy()
         self.shadow[to] = self.shadow[of].copy()
-        allocation.complete = False
+        if bool(self.shadow[to].all()):
+            self._mark(allocation, to)
+        else:
+            allocation.complete = False
 
     def written(self, address: int, size_bytes: int) -> bool:
         """True when every byte has been written."""

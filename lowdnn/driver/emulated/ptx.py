@@ -85,6 +85,8 @@ class _Parser:
         self.token_lines: list[int] = []
         for number, line in enumerate(self.lines, 1):
             self._tokenise(line, number)
+        self.tokens.append("")
+        self.token_lines.append(len(self.lines))
         self.at = 0
         self.ir = ModuleIR("", "", self.lines)
 
@@ -101,20 +103,20 @@ class _Parser:
     # -- tokens ---------------------------------------------------------------------------------------------
     @property
     def line(self) -> int:
-        return self.token_lines[min(self.at, len(self.token_lines) - 1)] if self.token_lines else 1
+        return self.token_lines[self.at]
 
     def peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+        return self.tokens[self.at]
 
     def next(self) -> str:
-        if self.at >= len(self.tokens):
-            raise invalid("unexpected end of the PTX text", self.line)
         token = self.tokens[self.at]
+        if not token:
+            raise invalid("unexpected end of the PTX text", self.line)
         self.at += 1
         return token
 
     def accept(self, token: str) -> bool:
-        if self.peek() == token:
+        if self.tokens[self.at] == token:
             self.at += 1
             return True
         return False
@@ -133,13 +135,20 @@ class _Parser:
             raise invalid(f"expected an integer, got {token!r}", self.token_lines[self.at - 1]) from None
         return -value if negative else value
 
+    def end_of_statement(self) -> int:
+        """Where the next ``;`` stands."""
+        try:
+            return self.tokens.index(";", self.at)
+        except ValueError:
+            raise invalid("a statement without ';'", self.line) from None
+
     def skip_statement(self) -> None:
         while self.next() != ";":
             pass
 
     # -- module ---------------------------------------------------------------------------------------------
     def module(self) -> ModuleIR:
-        while self.at < len(self.tokens):
+        while self.tokens[self.at]:
             self._module_item()
         return self.ir
 
@@ -174,7 +183,7 @@ class _Parser:
             raise unsupported(f"directive {token!r}", line)
 
     def _skip_line(self, line: int) -> None:
-        while self.at < len(self.tokens) and self.token_lines[self.at] == line:
+        while self.tokens[self.at] and self.token_lines[self.at] == line:
             self.at += 1
 
     def _skip_section(self) -> None:
@@ -368,7 +377,7 @@ class _Body:
             p._skip_line(p.line)
         elif token in _IGNORED_STATEMENTS:
             p.skip_statement()
-        elif p.at + 1 < len(p.tokens) and p.tokens[p.at + 1] == ":" and token != "@":
+        elif token and p.tokens[p.at + 1] == ":" and token != "@":
             self._label(p.next())
         else:
             self._instruction()
@@ -434,15 +443,42 @@ class _Body:
             predicate = found
         name = p.next()
         opcode, *modifiers = name.split(".")
+        end = p.end_of_statement()
+        operands = self._plain_operands(p.tokens[p.at : end])
+        if operands is None:
+            operands = self._operands(name, line)
+        else:
+            p.at = end + 1
+        if opcode in _STATE_TARGETS:
+            self.branches.append((len(self.function.body), self.scope))
+        self.function.body.append(Instruction(opcode, tuple(modifiers), tuple(operands), line, predicate, negated))
+
+    def _plain_operands(self, tokens: list[str]) -> list[Operand] | None:
+        """Operands that are registers and numbers only (most instructions), or None."""
+        operands: list[Operand] = []
+        for place, token in enumerate(tokens):
+            if place & 1:
+                if token != ",":
+                    return None
+                continue
+            found = self.scope.find(token)
+            if isinstance(found, Reg):
+                operands.append(found)
+            elif token.isdigit():
+                operands.append(_literal(token, self.p.line))
+            else:
+                return None
+        return operands
+
+    def _operands(self, name: str, line: int) -> list[Operand]:
+        p = self.p
         operands: list[Operand] = []
         while not p.accept(";"):
             operands.append(self._operand())
             if p.peek() not in (",", ";"):
                 raise invalid(f"expected ',' or ';' after an operand of {name}, got {p.peek()!r}", line)
             p.accept(",")
-        if opcode in _STATE_TARGETS:
-            self.branches.append((len(self.function.body), self.scope))
-        self.function.body.append(Instruction(opcode, tuple(modifiers), tuple(operands), line, predicate, negated))
+        return operands
 
     def _operand(self) -> Operand:
         p = self.p

@@ -152,7 +152,7 @@ class Scheduler:
         result = step.function(group, work)
         for slot in step.writes:
             merge_into(registers, slot, work[slot], group)
-        for slot in step.reads:
+        for slot in (*step.reads, *step.writes):
             work[slot] = None
         return result
 

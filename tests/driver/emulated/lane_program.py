@@ -18,6 +18,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory import Arena
+from lowdnn.driver.emulated.policy import Policy
 
 _REGISTERS = {"b": ".pred", "u2": ".b16", "i2": ".b16", "u4": ".b32", "i4": ".b32", "u8": ".b64", "i8": ".b64"}
 _REGISTERS |= {"f4": ".f32", "f8": ".f64"}
@@ -41,7 +42,12 @@ def run(body: str, inputs: Values, outputs: Outputs, mixed: bool = True) -> list
 
 
 def execute(
-    body: str, inputs: Values, outputs: Outputs, lanes: int, uniform: list[str] | None = None
+    body: str,
+    inputs: Values,
+    outputs: Outputs,
+    lanes: int,
+    uniform: list[str] | None = None,
+    policy: str = "lockstep",
 ) -> list[np.ndarray]:
     """One launch of one block; operands named in ``uniform`` are passed by value."""
     arena = Arena()
@@ -57,7 +63,7 @@ def execute(
         parameters.append(address.to_bytes(8, "little"))
     places = [(arena.allocate(_width(dtype) * lanes, name), dtype) for name, dtype in outputs.items()]
     parameters += [address.to_bytes(8, "little") for address, _ in places]
-    machine = Machine(arena)
+    machine = Machine(arena, policy=Policy.parse(policy))
     text = _ptx(body, inputs, outputs, uniform)
     if not uniform:
         assemble(text)

@@ -164,7 +164,8 @@ def _extremum(select: np.ufunc, merge_equal: np.ufunc, a: Lanes, b: Lanes, propa
 
 
 def _with_xor_sign(magnitude: Lanes, a: Lanes, b: Lanes) -> Lanes:
-    return np.where(np.signbit(a) != np.signbit(b), -magnitude, magnitude)
+    """The sign is set on numbers only: a NaN stays canonical."""
+    return np.where((np.signbit(a) != np.signbit(b)) & ~np.isnan(magnitude), -magnitude, magnitude)
 
 
 def _min_normal(value: Lanes) -> Lanes:

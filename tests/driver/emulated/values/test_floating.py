@@ -136,6 +136,8 @@ def test_minimum_and_maximum(dtype: str) -> None:
     assert floating.minimum(b, a)[4].view(bits) == nan.view(bits)
     signed = floating.maximum_xorsign_abs(np.array([-3.0, 2.0], kind), np.array([1.0, 5.0], kind))
     same_bits(signed, np.array([-3.0, 5.0], kind))
+    both_nan = floating.minimum_xorsign_abs(-kind(np.nan), kind(np.nan))
+    assert both_nan.view(bits) == nan.view(bits)
 
 
 def test_comparisons() -> None:
