@@ -13,6 +13,7 @@ from lowdnn.engines import simt
 from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
 from lowdnn.engines.conv import direct_grouped, direct_tiled
 from lowdnn.engines.conv.direct_geometry import DirectGeometry
+from lowdnn.engines.launch import MAX_GRID_X
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
@@ -102,7 +103,7 @@ def _refuse_extents(geometry: DirectGeometry) -> str:
         ("x.dims: expected padded spatial extents", reach, _MAX_POSITION),
         ("y.dims: expected a number of pixels", pixels, simt.MAX_EXTENT),
         ("w.dims: expected a number of products", max(depth, geometry.filters), simt.MAX_EXTENT),
-        ("y.dims: expected a number of tiles", direct_tiled.block_count(geometry, 8), simt.MAX_BLOCKS),
+        ("y.dims: expected a number of tiles", direct_tiled.block_count(geometry, 8), MAX_GRID_X),
     )
     for rule, got, limit in limits:
         if got > limit:
