@@ -53,7 +53,7 @@ class ExecutionPlan:
                 expected="either an ENGINECFG or JSON",
                 got="neither" if self.engine_config is None else "both",
             )
-        self._check_device()
+        self._check_device(self.plan.target_arch)
         if self.handle is not None:
             self.loaded_for(self.handle)
 
@@ -73,12 +73,12 @@ class ExecutionPlan:
     def _loaded(self) -> WeakKeyDictionary[Handle, LoadedPlan]:
         return WeakKeyDictionary()
 
-    def _check_device(self) -> None:
+    def _check_device(self, target_arch: str) -> None:
         wanted = self.device_properties
-        if wanted is not None and wanted.arch.name != self.plan.target_arch:
+        if wanted is not None and wanted.arch.name != target_arch:
             raise ArchMismatchError.at(
                 "EXECUTION_PLAN descriptor.EXECUTION_PLAN_DEVICEPROP",
-                expected=f"{self.plan.target_arch}, for which the plan was made",
+                expected=f"{target_arch}, for which the plan was made",
                 got=wanted.arch.name,
             )
 

@@ -8,6 +8,7 @@ has seen last time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.interop import host_scalar
 from lowdnn.plan import Plan, PlanTensor
 from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.context import Context
 from lowdnn.runtime.interchange import view_of
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.workspace import Workspace
@@ -26,7 +28,17 @@ from lowdnn.status import BadParamError, DuplicatedEntriesError, SizeInsufficien
 #: What execute takes for a tensor's key.
 Key = Tensor | str | int
 
-AddressOf = Callable[[Any, Handle], int]
+
+@dataclass(frozen=True)
+class Need:
+    """What a plan needs behind an address: ``where`` names it in messages."""
+
+    where: str
+    size_bytes: int
+
+
+#: The address of a value, checked as far as values of its type can tell.
+AddressOf = Callable[[Any, Handle, Need], int]
 
 #: Integers below it are no host address: the first pages of a process are never mapped.
 _LOWEST_HOST_ADDRESS = 1 << 16
@@ -44,6 +56,8 @@ class PreparedExecution:
         self._keys: tuple[Key, ...] = ()
         self._key_count = -1
         self._addresses: dict[type, AddressOf] = {int: _integer_address}
+        self._needs = tuple(_need(tensor) for tensor in plan.tensors)
+        self._workspace_need = Need("execute.workspace", plan.workspace_bytes)
         self._has_values = any(tensor.is_by_value for tensor in plan.tensors)
 
     def execute(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
@@ -58,7 +72,9 @@ class PreparedExecution:
             self._execute_resolved(values, workspace, handle)
             return
         try:
-            pointers = tuple([self._address(values[key], handle) for key in self._keys])
+            pointers = tuple(
+                [self._address(values[key], handle, need) for key, need in zip(self._keys, self._needs, strict=True)]
+            )
         except KeyError:
             self._execute_resolved(values, workspace, handle)
             return
@@ -68,12 +84,11 @@ class PreparedExecution:
         keys = self._resolve(values)
         pointers: list[int] = []
         kept: list[NDArray[Any]] = []
-        for tensor, key in zip(self.plan.tensors, keys, strict=True):
+        for tensor, key, need in zip(self.plan.tensors, keys, self._needs, strict=True):
             if tensor.is_by_value:
                 pointers.append(self._host_address(tensor, key, values, kept))
             else:
-                pointers.append(self._address(values[key], handle))
-                _check_size(tensor, values[key])
+                pointers.append(self._address(values[key], handle, need))
         self._loaded_for(handle).execute(tuple(pointers), self._workspace(workspace, handle), handle.stream)
         if not self._has_values:
             self._keys, self._key_count = keys, len(values)
@@ -129,22 +144,16 @@ class PreparedExecution:
         kept.append(host_scalar(value, tensor.data_type, f"execute.tensor_dict[{key!r}]"))
         return int(kept[-1].ctypes.data)
 
-    def _address(self, value: object, handle: Handle) -> int:
+    def _address(self, value: object, handle: Handle, need: Need) -> int:
         address_of = self._addresses.get(type(value))
         if address_of is None:
             address_of = self._addresses[type(value)] = _address_getter(value)
-        return address_of(value, handle)
+        return address_of(value, handle, need)
 
     def _workspace(self, workspace: object, handle: Handle) -> int:
-        needed = self.plan.workspace_bytes
-        if workspace is None or needed == 0:
+        if workspace is None or not self._workspace_need.size_bytes:
             return 0
-        size = getattr(workspace, "size_bytes", None)
-        if size is not None and size < needed:
-            raise SizeInsufficientError.at(
-                "execute.workspace", expected=f"at least {needed} bytes", got=f"{size} bytes"
-            )
-        return self._address(workspace, handle)
+        return self._address(workspace, handle, self._workspace_need)
 
     def _loaded_for(self, handle: Handle) -> LoadedPlan:
         return self._loaded if handle is self._handle else handle.load(self.plan)
@@ -170,36 +179,37 @@ def _address_getter(value: object) -> AddressOf:
     return _view_address
 
 
-def _integer_address(address: int, handle: Handle) -> int:
+def _integer_address(address: int, handle: Handle, need: Need) -> int:
     return address
 
 
-def _workspace_address(workspace: Workspace, handle: Handle) -> int:
-    return workspace.address
+def _torch_address(tensor: Any, handle: Handle, need: Need) -> int:
+    return int(tensor.data_ptr()) if tensor.is_cuda else _view_address(tensor, handle, need)
 
 
-def _torch_address(tensor: Any, handle: Handle) -> int:
-    return int(tensor.data_ptr()) if tensor.is_cuda else _view_address(tensor, handle)
-
-
-def _own_address(tensor: DeviceTensor | DeviceBuffer, handle: Handle) -> int:
+def _own_address(tensor: DeviceTensor | DeviceBuffer, handle: Handle, need: Need) -> int:
     buffer = tensor.buffer if isinstance(tensor, DeviceTensor) else tensor
-    if buffer.context is not handle.runtime.context and buffer.context.driver is not handle.runtime.driver:
-        raise StreamMismatchError.at(
-            "execute.tensor_dict", expected=f"memory of {handle!r}", got="memory of another device"
-        )
+    _check_own(buffer.context, buffer.size_bytes, handle, need)
     return buffer.address
 
 
-def _view_address(array: object, handle: Handle) -> int:
+def _workspace_address(workspace: Workspace, handle: Handle, need: Need) -> int:
+    _check_own(workspace.context, workspace.size_bytes, handle, need)
+    return workspace.address
+
+
+def _check_own(context: Context, size_bytes: int, handle: Handle, need: Need) -> None:
+    if context is not handle.runtime.context and context.driver is not handle.runtime.driver:
+        raise StreamMismatchError.at(need.where, expected=f"memory of {handle!r}", got="memory of another device")
+    if size_bytes < need.size_bytes:
+        raise SizeInsufficientError.at(
+            need.where, expected=f"at least {need.size_bytes} bytes", got=f"{size_bytes} bytes"
+        )
+
+
+def _view_address(array: object, handle: Handle, need: Need) -> int:
     return view_of(array, handle.runtime.context, handle.stream).address
 
 
-def _check_size(tensor: PlanTensor, value: object) -> None:
-    size = getattr(value, "size_bytes", None)
-    if size is not None and size < tensor.size_bytes:
-        raise SizeInsufficientError.at(
-            f"execute.tensor_dict[{tensor.name!r} (uid {tensor.uid})]",
-            expected=f"at least {tensor.size_bytes} bytes",
-            got=f"{size} bytes",
-        )
+def _need(tensor: PlanTensor) -> Need:
+    return Need(f"execute.tensor_dict[{tensor.name!r} (uid {tensor.uid})]", tensor.size_bytes)

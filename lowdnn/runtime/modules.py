@@ -12,7 +12,7 @@ from threading import Lock
 from lowdnn.driver.base import FunctionAttribute
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.plan import KernelRef
-from lowdnn.runtime.compile import KernelCompiler
+from lowdnn.runtime.compile import KernelCompiler, binary_arch_of
 from lowdnn.runtime.context import Context
 
 #: Dynamic shared memory that a kernel gets without being asked for, in bytes.
@@ -70,12 +70,15 @@ class ModuleCache:
             self._context.give_back("module", partial(self._context.driver.module_unload, module))
 
     def _images(self, kernels: Sequence[KernelRef]) -> list[bytes]:
-        isa = self._context.driver.ptx_isa_version()
         if len(kernels) < 2:
-            return [self._compiler.image(kernel, isa) for kernel in kernels]
+            return [self._image(kernel) for kernel in kernels]
         # NVRTC leaves the interpreter's lock alone while it compiles.
         with ThreadPoolExecutor(min(len(kernels), os.cpu_count() or 1)) as pool:
-            return list(pool.map(lambda kernel: self._compiler.image(kernel, isa), kernels))
+            return list(pool.map(self._image, kernels))
+
+    def _image(self, kernel: KernelRef) -> bytes:
+        isa = self._context.driver.ptx_isa_version()
+        return self._compiler.image(kernel, binary_arch_of(kernel, isa, self._context.compute_capability))
 
     def _load_image(self, kernel: KernelRef, image: bytes) -> int:
         emit(self._logger, logging.INFO, "load_module", {"kernel": kernel.name, "bytes": len(image)})

@@ -11,6 +11,7 @@ import pytest
 
 from lowdnn.driver import nvrtc
 from lowdnn.driver.base import DeviceAttribute, Driver, DriverError, FunctionAttribute, LaunchConfig
+from lowdnn.driver.cuda import CudaDriver
 from lowdnn.driver.nvrtc import Output
 from lowdnn.runtime.compile import lowered
 from lowdnn.runtime.runtime import Runtime
@@ -94,6 +95,23 @@ def test_a_cubin_loads(runtime: Runtime) -> None:
     function = runtime.driver.module_get_function(module, "nothing")
     assert runtime.driver.function_get_attribute(function, FunctionAttribute.NUM_REGS) > 0
     assert runtime.driver.occupancy_max_active_blocks(function, 128, 0) > 0
+
+
+class OldDriver(CudaDriver):
+    """A driver that takes no PTX of ours."""
+
+    def ptx_isa_version(self) -> tuple[int, int]:
+        return (7, 8)
+
+
+def test_an_old_driver_runs_machine_code(cuda_driver: Driver, tmp_path: Path) -> None:
+    driver = OldDriver()
+    driver.init()
+    with open_runtime(driver, tmp_path / "cache", sources=scale_sources(tmp_path / "engines")) as runtime:
+        loaded = runtime.load(scale_plan(4))
+        x, y, alpha = upload(runtime, np.ones(4, np.float32)), upload(runtime, np.zeros(4, np.float32)), np.array([2.0])
+        loaded.execute((x.address, y.address, alpha.ctypes.data))
+        assert (download(y, np.float32) == 2.5).all()
 
 
 def test_broken_ptx_carries_the_assemblers_log(runtime: Runtime) -> None:

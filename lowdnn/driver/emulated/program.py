@@ -6,21 +6,22 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.barriers import BarrierOp
-from lowdnn.driver.emulated.batch import LOCAL_START, SHARED_START
+from lowdnn.driver.emulated.batch import LOCAL_START, SHARED_START, Group
 from lowdnn.driver.emulated.faults import Dim3
 from lowdnn.driver.emulated.flow import Block, Flow, build_flow
-from lowdnn.driver.emulated.generator import Layout, Program, check_variables, generate
+from lowdnn.driver.emulated.generator import BlockCode, Layout, Program, check_variables, filename_of, generate
 from lowdnn.driver.emulated.inlining import inlined
 from lowdnn.driver.emulated.instructions.control import barrier_operation
 from lowdnn.driver.emulated.instructions.table import TABLE
 from lowdnn.driver.emulated.ir import FunctionIR, Imm, ModuleIR, Reg, Variable
 from lowdnn.driver.emulated.namespace import base_namespace
 from lowdnn.driver.emulated.ptx import parse_module
-from lowdnn.driver.emulated.scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, Step
+from lowdnn.driver.emulated.scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, BlockFunction, Step
 from lowdnn.driver.emulated.scheduler import TABLE as TABLE_END
 
 _ENDS = {"bra": BRANCH, "brx": TABLE_END, "ret": EXIT, "exit": EXIT, "trap": TRAP, "bar": BARRIER, "barrier": BARRIER}
@@ -56,9 +57,27 @@ class Compiled:
         names.update(self.program.constants)
         for symbol, name in self.program.symbols.items():
             names[name] = np.uint64(addresses[symbol])
-        exec(self.program.code, names)
         slots = {name: slot for slot, name in enumerate(self.program.registers)}
-        return tuple(_step(block, names[f"b{block.index}"], slots) for block in self.flow.blocks)
+        codes = zip(self.flow.blocks, self.program.blocks, strict=True)
+        return tuple(_step(b, LazyBlock(code, filename_of(self.name, b.index), names), slots) for b, code in codes)
+
+
+class LazyBlock:
+    """A block's function, compiled when it first runs: many blocks of a kernel never do."""
+
+    __slots__ = ("_code", "_file_name", "_function", "_names")
+
+    def __init__(self, code: BlockCode, file_name: str, names: dict[str, Any]) -> None:
+        self._code = code
+        self._file_name = file_name
+        self._names = names
+        self._function: BlockFunction | None = None
+
+    def __call__(self, group: Group, registers: list[Any]) -> Any:
+        if self._function is None:
+            exec(compile(self._code.source, self._file_name, "exec"), self._names)
+            self._function = self._names["block"]
+        return self._function(group, registers)
 
 
 def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Compiled]]:
@@ -110,7 +129,7 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Compiled:
     )
 
 
-def _step(block: Block, function: object, slots: Mapping[str, int]) -> Step:
+def _step(block: Block, function: BlockFunction, slots: Mapping[str, int]) -> Step:
     end = block.end
     kind = GO if end is None or (end.opcode == "bra" and end.predicate is None) else _ENDS[end.opcode]
     jump = block.targets[0] if kind == GO and end is not None else block.next
@@ -125,7 +144,7 @@ def _step(block: Block, function: object, slots: Mapping[str, int]) -> Step:
         barrier = replace(barrier, slot=slots.get(target.name, -1) if target is not None else -1)
     return Step(
         block.index,
-        function,  # type: ignore[arg-type]
+        function,
         tuple(sorted(slots[name] for name in block.reads if name in slots)),
         tuple(sorted(slots[name] for name in block.writes if name in slots)),
         kind,
