@@ -29,7 +29,7 @@ from lowdnn.driver.emulated.ir import (
 )
 
 _TOKEN = re.compile(
-    r'"[^"]*"|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?'
+    r'"[^"]*"|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?'
     r"|[A-Za-z_$%.][\w$%.]*(?:::[\w$%.]+)*|\S"
 )
 _BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.S)
