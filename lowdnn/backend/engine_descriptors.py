@@ -245,9 +245,7 @@ class EngineHeuristics:
     def results(self) -> tuple[EngineConfig, ...]:
         return tuple(
             EngineConfig(
-                EngineChoice(
-                    self.description, candidate.engine.index, self.sm_count_target, self.device_properties
-                )
+                EngineChoice(self.description, candidate.engine.index, self.sm_count_target, self.device_properties)
             )
             for candidate in self.ranking.candidates
         )

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from lowdnn.enums import PointwiseMode
 
-_SQRT_1_2 = "{T}(0.70710678118654752440)"
 _SQRT_2_PI = "{T}(0.79788456080286535588)"
 _CUBIC = "{T}(0.044715)"
 
@@ -42,7 +41,6 @@ def _same(text: str, parameters: tuple[str, ...] = ()) -> Expression:
 
 _SIGMOID = "({T}(1) / ({T}(1) + exp(-{x})))"
 _SWISH_GATE = "({T}(1) / ({T}(1) + exp(-{swish_beta} * {x})))"
-_GELU_GATE = f"({{T}}(0.5) * ({{T}}(1) + erf({{x}} * {_SQRT_1_2})))"
 _TANH_INNER = f"tanh({_SQRT_2_PI} * ({{x}} + {_CUBIC} * {{x}} * {{x}} * {{x}}))"
 _RELU_CLIPS = "{relu_lower_clip}, {relu_upper_clip}, {relu_lower_clip_slope}"
 _RELU_PARAMETERS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope")
@@ -67,7 +65,7 @@ _TABLE: Mapping[PointwiseMode, Expression] = {
     _M.EXP: Expression("exp({x})"),
     _M.LOG: Expression("log({x})"),
     _M.NEG: _same("-{x}"),
-    _M.RSQRT: Expression("rsqrt({x})"),
+    _M.RSQRT: Expression("inverse_sqrt({x})"),
     _M.SIN: Expression("sin({x})"),
     _M.SQRT: Expression("sqrt({x})"),
     _M.TAN: Expression("tan({x})"),
@@ -78,7 +76,7 @@ _TABLE: Mapping[PointwiseMode, Expression] = {
     _M.TANH_FWD: Expression("tanh({x})"),
     _M.SIGMOID_FWD: Expression(_SIGMOID),
     _M.ELU_FWD: Expression("({x} > {T}(0) ? {x} : {elu_alpha} * expm1({x}))", parameters=("elu_alpha",)),
-    _M.GELU_FWD: Expression(f"{{x}} * {_GELU_GATE}"),
+    _M.GELU_FWD: Expression("{x} * normal_cdf({x})"),
     _M.SOFTPLUS_FWD: Expression(
         "(maximum({softplus_beta} * {x}, {T}(0)) + log1p(exp(-fabs({softplus_beta} * {x})))) / {softplus_beta}",
         parameters=("softplus_beta",),
@@ -90,7 +88,7 @@ _TABLE: Mapping[PointwiseMode, Expression] = {
     _M.SIGMOID_BWD: Expression(f"{{dy}} * {_SIGMOID} * ({{T}}(1) - {_SIGMOID})"),
     _M.ELU_BWD: Expression("({x} > {T}(0) ? {dy} : {dy} * {elu_alpha} * exp({x}))", parameters=("elu_alpha",)),
     _M.GELU_BWD: Expression(
-        f"{{dy}} * ({_GELU_GATE} + {{x}} * {{T}}(0.39894228040143267794) * exp({{T}}(-0.5) * {{x}} * {{x}}))"
+        "{dy} * (normal_cdf({x}) + {x} * {T}(0.39894228040143267794) * exp({T}(-0.5) * {x} * {x}))"
     ),
     _M.SOFTPLUS_BWD: Expression("{dy} / ({T}(1) + exp(-{softplus_beta} * {x}))", parameters=("softplus_beta",)),
     _M.SWISH_BWD: Expression(

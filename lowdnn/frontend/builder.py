@@ -1,4 +1,4 @@
-"""What a pygraph holds while it is written: tensors, operations, default types; and how it becomes an OperationGraph."""
+"""A pygraph while it is written: tensors, operations, default types; and how it becomes an OperationGraph."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lowdnn.enums import DataType
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
 from lowdnn.frontend.enums import scalar_type, tensor_reordering
 from lowdnn.frontend.graph_tensor import DEFAULT_ALIGNMENT_BYTES, NO_UID, Tensor
+from lowdnn.frontend.interop import describe
 from lowdnn.frontend.nodes import Node
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import packed_strides
-from lowdnn.runtime.interchange import describe
 from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
 
 #: What pointwise methods take: a tensor of the graph, or a number.

@@ -26,11 +26,18 @@ from lowdnn.ops.tensor import channels_last_strides, packed_strides
 
 
 class Node(Protocol):
-    """One operation. ``output_suffix`` is what its output's default name ends in, ``input_names`` those of its inputs."""
+    """One operation with its inputs."""
 
-    inputs: tuple[Tensor, ...]
-    output_suffix: str
-    input_names: tuple[str, ...]
+    @property
+    def inputs(self) -> tuple[Tensor, ...]: ...
+
+    @property
+    def output_suffix(self) -> str:
+        """What the output's default name ends in."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What the inputs' default names end in; may be longer than ``inputs``."""
 
     def infer(self, output: Tensor, compute_type: DataType) -> None:
         """Fills the dims and strides that ``output`` has not; raises ShapeMismatchError."""

@@ -323,7 +323,9 @@ class pygraph(PointwiseMethods, OperationMethods):
 
     def _planned(self) -> PlanList:
         if self._plans is None:
-            raise BadParamError.at(f"pygraph {self.name!r}", expected="build_operation_graph first", got="no graph built")
+            raise BadParamError.at(
+                f"pygraph {self.name!r}", expected="build_operation_graph first", got="no graph built"
+            )
         return self._plans
 
     def _selected_plan(self) -> Plan:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Engine, Knob, Refusal, plan_tensors, resolve_choices
 from lowdnn.engines.composite.assembly import assemble
-from lowdnn.engines.composite.partition import Uncovered, partition
+from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
 from lowdnn.enums import BehaviorNote, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import outputs_of
@@ -41,8 +41,8 @@ class Composite:
         single = self._refuse_single(graph, arch)
         if single is not None:
             return single
-        parts = partition(graph, arch, self._engines)
-        return Refusal(self.name, _reason(parts)) if isinstance(parts, Uncovered) else None
+        uncovered = find_uncovered(graph, arch, self._engines)
+        return None if uncovered is None else Refusal(self.name, _reason(uncovered))
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """None: every part runs with its engine's defaults."""

@@ -96,7 +96,7 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
 
   // Past the end of k the bits are those of no row.
   __device__ __forceinline__ Tap locate(i32 at) const {
-    u32 index = geometry.channels.divide(at);
+    u32 index = geometry.channels.divide(u32(at));
     Tap tap = {i32(at - index * geometry.channels.divisor), 0};
 #pragma unroll
     for (int axis = AXES - 1; axis >= 0; --axis) {

@@ -36,3 +36,29 @@ template <class T> __device__ __forceinline__ T clipped_relu(T x, T lower, T upp
 template <class T> __device__ __forceinline__ T clipped_relu_gradient(T dy, T x, T lower, T upper, T slope) {
   return x >= upper ? T(0) : x > lower ? dy : slope == T(0) ? T(0) : slope * dy;
 }
+
+// 1 / sqrt(x). In f64 from two exactly rounded operations, since the instruction's accuracy is not specified.
+__device__ __forceinline__ f32 inverse_sqrt(f32 x) { return rsqrt(x); }
+__device__ __forceinline__ f64 inverse_sqrt(f64 x) { return 1.0 / sqrt(x); }
+
+// The normal distribution function (1 + erf(x / sqrt 2)) / 2, in f32 within 5e-8 and within a relative 6e-6 down to
+// x = -6: half the instructions of erf, and no cancellation in the negative tail. For z >= 0, 1 - cdf(z) = 2^p(z) with a
+// polynomial p of degree 10, fitted over [0, 6] to the least greatest error of the distribution; beyond 6 it falls on.
+__device__ __forceinline__ f32 normal_cdf(f32 x) {
+  const f32 z = fabs(x);
+  f32 p = -0x1.a2d916p-26f;
+  p = fmaf(p, z, 0x1.934722p-21f);
+  p = fmaf(p, z, -0x1.4ba818p-17f);
+  p = fmaf(p, z, 0x1.27f21cp-14f);
+  p = fmaf(p, z, -0x1.115fb4p-12f);
+  p = fmaf(p, z, -0x1.3478e2p-15f);
+  p = fmaf(p, z, 0x1.ca0aa2p-8f);
+  p = fmaf(p, z, -0x1.add214p-5f);
+  p = fmaf(p, z, -0x1.d63bc2p-2f);
+  p = fmaf(p, z, -0x1.26aed4p+0f);
+  p = fmaf(p, z, -1.0f);
+  f32 tail;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(p));
+  return x < 0.0f ? tail : 1.0f - tail;
+}
+__device__ __forceinline__ f64 normal_cdf(f64 x) { return 0.5 * erfc(x * -0.70710678118654752440); }

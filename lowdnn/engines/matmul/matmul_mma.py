@@ -213,7 +213,7 @@ class _Problem:
         )
         # Rows that the other operand does not repeat over are batches; the last row axis is m where it does.
         strides = output.space.strides
-        has_m = strides[_COLUMNS][output.row_axes - 1] == 0
+        has_m = output.row_axes > 0 and strides[_COLUMNS][output.row_axes - 1] == 0
         m = output.row_extents[-1] if has_m else 1
         batches = output.row_axes - has_m
         rows = _Operand(row_tensor, strides[_ROWS][batches] if has_m else 0, row_k, m, depth, strides[_ROWS][:batches])
@@ -302,7 +302,7 @@ def _kernel(problem: _Problem, tiling: Tiling, functor: Functor, vector: int) ->
         SPLIT_K=int(splits),
     )
     layout = f"{'mk'[params.A_K_MAJOR]}{params.A_ALIGNMENT}{'nk'[params.B_K_MAJOR]}{params.B_ALIGNMENT}"
-    ending = "partial" if splits else f"v{vector}_sm80_{functor.digest}"
+    ending = "partial_sm80" if splits else f"v{vector}_sm80_{functor.digest}"
     return KernelRef(
         name=f"matmul_mma_{facts.short_name}_{tile.label}_{layout}_r{params.OUTPUT_RANK}_{ending}",
         source="matmul/matmul_mma.cu",
@@ -322,7 +322,7 @@ def _launch(problem: _Problem, tiling: Tiling, functor: Functor) -> Launch:
         (
             TensorPointer(problem.rows.tensor.uid),
             TensorPointer(problem.columns.tensor.uid),
-            WorkspacePointer(0),
+            WorkspacePointer(0) if splits else Scalar(ScalarType.U64, 0),
             *_i64(problem.rows.leading_stride, problem.columns.leading_stride),
             *_i64(*problem.rows.batch_strides, *unused),
             *_i64(*problem.columns.batch_strides, *unused),

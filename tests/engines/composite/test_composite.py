@@ -6,7 +6,7 @@ from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.registry import engine_named
-from lowdnn.enums import DataType, KnobType, PointwiseMode
+from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
@@ -15,7 +15,8 @@ from lowdnn.plan import Plan, Struct, WorkspacePointer
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError
 from tests.support.builders import convolution_graph, matmul_graph
-from tests.support.running import check_exact
+from tests.support.running import check_close, check_exact
+from tests.support.tolerance import OpClass
 
 ENGINE = engine_named("composite")
 GEOMETRY = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
@@ -26,12 +27,14 @@ def engines_of(plan: Plan) -> list[str]:
     return [part.split("_", 1)[1].split("_k")[0] for part in plan.parts]
 
 
-def matmul_chain(count: int, virtual_layout: Layout = Layout.ROW_MAJOR) -> OperationGraph:
-    """x w0 w1 ... of ``count`` products of 16 x 16 matrices."""
-    builder = GraphBuilder()
-    value = builder.tensor((16, 16), DataType.FLOAT)
+def matmul_chain(
+    count: int, virtual_layout: Layout = Layout.ROW_MAJOR, data_type: DataType = DataType.FLOAT
+) -> OperationGraph:
+    """x w0 w1 ... of ``count`` products of 16 x 16 matrices; the last one is stored in fp32."""
+    builder = GraphBuilder(virtual_type=data_type)
+    value = builder.tensor((16, 16), data_type)
     for number in range(count):
-        weight = builder.tensor((16, 16), DataType.FLOAT)
+        weight = builder.tensor((16, 16), data_type)
         is_last = number == count - 1
         layout = Layout.ROW_MAJOR if is_last else virtual_layout
         value = builder.matmul(value, weight, store=DataType.FLOAT if is_last else None, layout=layout)
@@ -106,6 +109,43 @@ def test_stored_outputs_of_another_index_space(device: Runtime) -> None:
     assert len(plan.parts) == 2
 
 
+def test_operations_that_no_output_depends_on_are_left_out(device: Runtime) -> None:
+    builder = GraphBuilder()
+    a, b = builder.tensor((2, 5, 3), DataType.FLOAT), builder.tensor((2, 3, 7), DataType.FLOAT)
+    product = builder.matmul(a, b)
+    builder.reduction(ReduceTensorOp.MAX, builder.pointwise(PointwiseMode.ABS, product), (2,))
+    builder.pointwise(PointwiseMode.NEG, product, store=DataType.FLOAT)
+    plan = check_exact(device, ENGINE, builder.graph(), length=3)
+    assert engines_of(plan) == ["matmul_simt"]
+
+
+def softmax(builder: GraphBuilder, x: Tensor, axis: int) -> Tensor:
+    """exp(x - max x) / sum of the same, stored in fp32."""
+    largest = builder.reduction(ReduceTensorOp.MAX, x, (axis,))
+    shifted = builder.pointwise(PointwiseMode.SUB, x, largest)
+    exponential = builder.pointwise(PointwiseMode.EXP, shifted)
+    total = builder.reduction(ReduceTensorOp.ADD, exponential, (axis,))
+    return builder.pointwise(PointwiseMode.DIV, exponential, total, store=DataType.FLOAT)
+
+
+def test_convolution_activation_matmul_softmax(device: Runtime) -> None:
+    builder = GraphBuilder()
+    active = builder.pointwise(
+        PointwiseMode.RELU_FWD, convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
+    )
+    product = builder.matmul(active, builder.tensor((1, 1, 5, 7), DataType.FLOAT))
+    softmax(builder, product, axis=3)
+    plan = check_close(device, ENGINE, builder.graph(), op_class=OpClass.CONTRACTION, length=27 * 5 * 4)
+    names = engines_of(plan)
+    assert [name.split("_")[0] for name in names] == ["conv", "matmul", "reduction", "reduction", "pointwise"]
+
+
+def test_softmax_keeps_the_exponential_for_the_division(device: Runtime) -> None:
+    builder = GraphBuilder()
+    softmax(builder, builder.tensor((3, 5, 40), DataType.BFLOAT16), axis=2)
+    check_close(device, ENGINE, builder.graph(), op_class=OpClass.REDUCTION, length=40)
+
+
 @pytest.mark.parametrize("layout", [Layout.TRANSPOSED, Layout.PADDED])
 def test_intermediates_keep_their_declared_strides(device: Runtime, layout: Layout) -> None:
     graph = matmul_chain(2, layout)
@@ -120,6 +160,13 @@ def test_intermediates_share_memory_where_their_lives_do_not_meet(device: Runtim
     assert plan.workspace_bytes == 2 * 16 * 16 * 4
     assert len(plan.kernels) < len(plan.launches)
     check_exact(device, ENGINE, matmul_chain(3), length=16**3 * 16)
+
+
+def test_precision_is_kept_where_an_engine_keeps_it() -> None:
+    """fp32 inputs are not rounded to TF32; bf16 inputs go to the tensor cores."""
+    assert set(engines_of(ENGINE.plan(matmul_chain(2), SM_90A, {}))) == {"matmul_simt"}
+    narrow = matmul_chain(2, data_type=DataType.BFLOAT16)
+    assert set(engines_of(ENGINE.plan(narrow, SM_90A, {}))) == {"matmul_mma"}
 
 
 def test_every_workspace_offset_is_aligned() -> None:

@@ -1,0 +1,270 @@
+"""``conv_implicit_gemm_mma``: convolution forward on tensor cores with ``mma.sync``, for sm_80 and newer.
+
+fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
+int32). 1 to 3 spatial axes, any strides, dilations, paddings, groups of at least 8 channels and filters, flipped
+filters, any pointwise epilogue. Channels-last tensors are read in place; others are repacked into the workspace first.
+Kernels: ``conv_implicit_gemm_mma.cu``, ``channels_last_pack.cu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
+from lowdnn.engines.conv.channels_last_pack import Packing, pack_kernel, pack_launch
+from lowdnn.engines.conv.mma_geometry import MmaGeometry, refuse_types
+from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.output_space import (
+    Slices,
+    functor_of,
+    macros,
+    reduction_kernel,
+    reduction_launch,
+)
+from lowdnn.engines.gemm.tiles import Tiling
+from lowdnn.engines.launch import bytes_touched
+from lowdnn.enums import BehaviorNote, DataType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import match_anchored
+from lowdnn.ops.convolution import Convolution, ConvolutionForward
+from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.plan import (
+    Argument,
+    KernelRef,
+    Launch,
+    Plan,
+    Scalar,
+    ScalarType,
+    Struct,
+    TensorPointer,
+    Work,
+    WorkspacePointer,
+)
+from lowdnn.status import NotSupportedError, Status
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``conv_implicit_gemm_mma.cu``."""
+
+    TYPE: str
+    TILE_M: int
+    TILE_N: int
+    TILE_K: int
+    WARPS_M: int
+    WARPS_N: int
+    STAGES: int
+    ALIGNMENT: int
+    SPATIAL: int
+    TAP_MASK: str
+    PIXELS_ARE_COLUMNS: int
+    OUTPUT_RANK: int
+    ROW_AXES: int
+    VECTOR: int
+    SPLIT_K: int
+
+
+class ConvImplicitGemmMma:
+    """See the module's docstring."""
+
+    name = "conv_implicit_gemm_mma"
+    index = 0
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    behavior_notes: tuple[BehaviorNote, ...] = (
+        BehaviorNote.RUNTIME_COMPILATION,
+        BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
+    )
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses data types without an mma instruction, narrow groups and very large filters."""
+        geometry = self._geometry(graph)
+        return geometry if isinstance(geometry, Refusal) else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""
+        return tiles.knobs(self._accepted(graph).product, arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
+        geometry = self._accepted(graph)
+        product = geometry.product
+        chosen = resolve_choices(self.name, tiles.knobs(product, arch), choices)
+        tiling = tiles.tiling_of(self.name, product, arch, chosen)
+        builder = _PlanBuilder(geometry, tiling)
+        if geometry.operation.y.element_count:
+            builder.build()
+        notes = self.numerical_notes if geometry.data_type is DataType.FLOAT else self.numerical_notes[:1]
+        return Plan(
+            engine=self.name,
+            engine_index=self.index,
+            graph_key=graph.key,
+            target_arch=arch.name,
+            choices=tuple(chosen.items()),
+            kernels=tuple(builder.kernels),
+            launches=tuple(builder.launches),
+            tensors=plan_tensors(graph),
+            workspace_bytes=builder.workspace_bytes,
+            numerical_notes=notes,
+            behavior_notes=self.behavior_notes,
+        )
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """Plain 3x3 channels-last convolutions of 16-bit types at the tiles of ResNet-like layers."""
+        return tuple(
+            _plain_kernel(data_type, channels)
+            for data_type in (DataType.BFLOAT16, DataType.HALF)
+            for channels in (64, 128)
+        )
+
+    def _accepted(self, graph: OperationGraph) -> MmaGeometry:
+        geometry = self._geometry(graph)
+        if isinstance(geometry, Refusal):
+            raise NotSupportedError(str(geometry))
+        return geometry
+
+    def _geometry(self, graph: OperationGraph) -> MmaGeometry | Refusal:
+        matched = match_anchored(graph, ConvolutionForward)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        refused = refuse_types(matched.anchor)
+        if refused:
+            return Refusal(self.name, f"convolution_forward.{refused}", Status.NOT_SUPPORTED_DATA_TYPE)
+        geometry = MmaGeometry.of(matched)
+        refused = geometry.refuse_shape()
+        if refused:
+            return Refusal(self.name, f"convolution_forward.{refused}", Status.NOT_SUPPORTED_SHAPE)
+        return geometry
+
+
+class _PlanBuilder:
+    """Collects kernels, launches and workspace of one plan."""
+
+    def __init__(self, geometry: MmaGeometry, tiling: Tiling) -> None:
+        self.kernels: list[KernelRef] = []
+        self.launches: list[Launch] = []
+        self.workspace_bytes = 0
+        self._geometry = geometry
+        self._tiling = tiling
+
+    def build(self) -> None:
+        geometry, tiling = self._geometry, self._tiling
+        functor = functor_of(geometry.dag, geometry.data_type, geometry.output)
+        vector = geometry.vector(geometry.output.vector(functor))
+        x = self._operand(geometry.operation.x, geometry.x_packing)
+        w = self._operand(geometry.operation.w, geometry.w_packing)
+        slices = Slices(tiling.splits, geometry.output.rows, geometry.output.columns)
+        slices_at = self._reserve(slices.size_bytes if tiling.splits > 1 else 0)
+        kernel = self._add(_kernel(geometry, tiling, functor, vector))
+        self.launches.append(_launch(kernel, geometry, tiling, functor, (x, w), slices, slices_at))
+        if tiling.splits > 1:
+            stored = sum(map(bytes_touched, (*geometry.dag.loads, *geometry.dag.stores)))
+            kernel = self._add(reduction_kernel(geometry.output, functor, vector))
+            self.launches.append(reduction_launch(kernel, geometry.output, functor, vector, slices, slices_at, stored))
+
+    def _operand(self, tensor: Tensor, packing: Packing | None) -> Argument:
+        """Where the product reads the tensor: in place, or in the workspace after a launch that packs it there."""
+        if packing is None:
+            return TensorPointer(tensor.uid)
+        offset_bytes = self._reserve(packing.size_bytes)
+        self.launches.append(pack_launch(self._add(pack_kernel(packing)), packing, offset_bytes))
+        return WorkspacePointer(offset_bytes)
+
+    def _add(self, kernel: KernelRef) -> int:
+        if kernel not in self.kernels:
+            self.kernels.append(kernel)
+        return self.kernels.index(kernel)
+
+    def _reserve(self, size_bytes: int) -> int:
+        offset_bytes = self.workspace_bytes
+        self.workspace_bytes += size_bytes
+        return offset_bytes
+
+
+def _kernel(geometry: MmaGeometry, tiling: Tiling, functor: Functor, vector: int) -> KernelRef:
+    tile, shape, splits = tiling.tile, tiling.tile.shape, tiling.splits > 1
+    facts = dtypes.info(geometry.data_type)
+    params = Params(
+        TYPE=facts.c_type,
+        TILE_M=shape.m,
+        TILE_N=shape.n,
+        TILE_K=tile.k,
+        WARPS_M=shape.warps_m,
+        WARPS_N=shape.warps_n,
+        STAGES=tile.stages,
+        ALIGNMENT=geometry.unit_bytes,
+        SPATIAL=len(geometry.taps),
+        TAP_MASK=geometry.mask_type,
+        PIXELS_ARE_COLUMNS=int(geometry.pixels_are_columns),
+        OUTPUT_RANK=geometry.output.space.rank,
+        ROW_AXES=geometry.output.row_axes,
+        VECTOR=1 if splits else vector,
+        SPLIT_K=int(splits),
+    )
+    layout = f"{params.SPATIAL}d_{params.TAP_MASK}_a{params.ALIGNMENT}{'_t' if geometry.pixels_are_columns else ''}"
+    ending = "partial_sm80" if splits else f"v{vector}_sm80_{functor.digest}"
+    return KernelRef(
+        name=f"conv_implicit_gemm_mma_{facts.short_name}_{tile.label}_{layout}_r{params.OUTPUT_RANK}_{ending}",
+        source="conv/conv_implicit_gemm_mma.cu",
+        target="sm_80",
+        parameters=macros(params),
+        generated="" if splits else functor.text,
+    )
+
+
+def _launch(
+    kernel: int,
+    geometry: MmaGeometry,
+    tiling: Tiling,
+    functor: Functor,
+    operands: tuple[Argument, Argument],
+    slices: Slices,
+    slices_at: int,
+) -> Launch:
+    product, splits = geometry.product, tiling.splits > 1
+    extents = (
+        geometry.operation.w.dims[0],
+        geometry.group_filters,
+        geometry.group_channels,
+        geometry.depth,
+        product.batches,
+        tiling.rows,
+        tiling.columns,
+        tiling.split_tiles,
+    )
+    arguments = Struct(
+        (
+            *operands,
+            WorkspacePointer(slices_at) if splits else Scalar(ScalarType.U64, 0),
+            Scalar(ScalarType.I64, slices.pitch),
+            Scalar(ScalarType.I64, slices.slice_elements),
+            geometry.pixel_struct,
+            *(Scalar(ScalarType.I32, extent) for extent in extents),
+            geometry.output.map,
+            *(() if splits else (functor.arguments,)),
+        )
+    )
+    stored = sum(map(bytes_touched, (*geometry.dag.loads, *geometry.dag.stores)))
+    read = bytes_touched(geometry.operation.x) + bytes_touched(geometry.operation.w)
+    work = Work(
+        flops=tiling.flops(product),
+        bytes=read + (slices.size_bytes if splits else stored),
+        unit=tiles.UNITS[product.data_type],
+    )
+    grid = (tiling.block_count(product), 1, 1)
+    threads = (tiling.tile.shape.threads, 1, 1)
+    return Launch(kernel, grid, threads, (arguments,), shared_bytes=tiling.tile.shared_bytes, work=work)
+
+
+def _plain_kernel(data_type: DataType, channels: int) -> KernelRef:
+    """The kernel of a 3x3 channels-last convolution without epilogue; its extents are run-time values."""
+    image, filters = (128, channels, 28, 28), (channels, channels, 3, 3)
+    convolution = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
+    x, w, y = (
+        Tensor(uid, data_type, dims, channels_last_strides(dims), alignment_bytes=16)
+        for uid, dims in ((1, image), (2, filters), (3, image))
+    )
+    graph = OperationGraph([ConvolutionForward(convolution, x, w, y)])
+    return ConvImplicitGemmMma().plan(graph, SM_90A, {}).kernels[0]

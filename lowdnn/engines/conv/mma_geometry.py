@@ -1,0 +1,214 @@
+"""A convolution as the implicit matrix product of ``conv_implicit_gemm_mma.cu``: operands, extents, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.engines.conv.channels_last_pack import Packing
+from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.output_space import OutputSpace, output_space
+from lowdnn.engines.gemm.tiles import Product
+from lowdnn.engines.launch import MAX_GRID_X, ceil_div, divider
+from lowdnn.enums import ConvolutionMode, DataType
+from lowdnn.graph.pattern import Anchored, PointwiseDag
+from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Scalar, ScalarType, Struct
+
+#: Indices of rows, columns, k and units are 32-bit in the kernel, with room for a tile past the end.
+_MAX_INDEX = 2**31 - 2**20
+#: Groups with fewer channels or filters would leave most of a tile empty.
+_MIN_GROUP_EXTENT = 8
+_MIN_UNIT_BYTES, _MAX_UNIT_BYTES = 8, 16
+
+
+@dataclass(frozen=True)
+class MmaGeometry:
+    """See the module's docstring.
+
+    unit_bytes: what channels and strides are multiples of.  x_packing, w_packing: how an operand that is not laid out
+    as the kernel reads it gets there, or None.  pixels_are_columns: the output is contiguous along its last axis.
+    """
+
+    operation: ConvolutionForward
+    dag: PointwiseDag
+    output: OutputSpace
+    unit_bytes: int
+    x_packing: Packing | None
+    w_packing: Packing | None
+    pixels_are_columns: bool
+
+    @classmethod
+    def of(cls, matched: Anchored[ConvolutionForward]) -> MmaGeometry:
+        operation, dag = matched.anchor, matched.epilogue
+        channels_bytes = operation.w.dims[1] * operation.x.element_bytes
+        unit_bytes = _x_unit_bytes(operation)
+        x_packing = w_packing = None
+        if unit_bytes < _MIN_UNIT_BYTES:
+            unit_bytes = _MIN_UNIT_BYTES if channels_bytes <= _MIN_UNIT_BYTES else _MAX_UNIT_BYTES
+            x_packing = Packing(operation.x, operation.groups, unit_bytes)
+        if channels_bytes % unit_bytes or not _is_krsc(operation.w) or operation.w.alignment_bytes < unit_bytes:
+            w_packing = Packing(operation.w, 1, unit_bytes)
+        pixels_are_columns = _lies_along(dag, len(dag.dims) - 1) > _lies_along(dag, 1)
+        pixel_axes = (0, *range(2, len(dag.dims)))
+        output = output_space(
+            dag,
+            row_axes=(1,) if pixels_are_columns else pixel_axes,
+            column_axes=pixel_axes if pixels_are_columns else (1,),
+            kept=(1,),
+            operands={},
+        )
+        return cls(operation, dag, output, unit_bytes, x_packing, w_packing, pixels_are_columns)
+
+    @property
+    def data_type(self) -> DataType:
+        return self.operation.x.data_type
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.operation.w.dims[2:]
+
+    @property
+    def group_channels(self) -> int:
+        """Of one group, padding included."""
+        unit = self.unit_bytes // self.operation.x.element_bytes
+        return ceil_div(self.operation.w.dims[1], unit) * unit
+
+    @property
+    def group_filters(self) -> int:
+        return self.operation.w.dims[0] // self.operation.groups
+
+    @property
+    def pixels(self) -> int:
+        return self.operation.y.element_count // max(self.operation.y.dims[1], 1)
+
+    @property
+    def depth(self) -> int:
+        return prod(self.taps) * self.group_channels
+
+    @property
+    def mask_type(self) -> str:
+        """The smallest integer with a bit more for each axis than it has taps."""
+        return "u32" if max(self.taps) < 32 // len(self.taps) else "u64"
+
+    @property
+    def product(self) -> Product:
+        m, n = self.pixels, self.group_filters
+        groups = self.operation.groups
+        may_split = self.pixels_are_columns or groups == 1 or self.group_filters % 2 == 0
+        if self.pixels_are_columns:
+            m, n = n, m
+        return Product(self.data_type, groups, m, n, self.depth, may_split)
+
+    @property
+    def pixel_struct(self) -> Struct:
+        """``PixelGeometry`` of ``include/pixel_operand.cuh``."""
+        convolution = self.operation.convolution
+        dilations, paddings = convolution.dilations, convolution.pre_paddings
+        if convolution.mode is ConvolutionMode.CONVOLUTION:
+            reach = zip(paddings, self.taps, dilations, strict=True)
+            paddings = tuple(padding - (taps - 1) * dilation for padding, taps, dilation in reach)
+            dilations = tuple(-dilation for dilation in dilations)
+        unit = self.unit_bytes // self.operation.x.element_bytes
+        strides = self._x_strides
+        return Struct(
+            (
+                *_i32(self.operation.x.dims[2:]),
+                *_i32(stride // unit for stride in strides[2:]),
+                *_i32((strides[0] // unit,)),
+                *(Struct(divider(extent)) for extent in self.operation.y.dims[2:]),
+                *(Struct(divider(extent)) for extent in self.taps),
+                Struct(divider(self.group_channels // unit)),
+                *_i32(convolution.strides),
+                *_i32(dilations),
+                *_i32(paddings),
+                *_i32((self.pixels,)),
+            )
+        )
+
+    def vector(self, width: int) -> int:
+        """``width`` cut down so that no functor call crosses the end of a group of columns."""
+        if self.operation.groups > 1 and not self.pixels_are_columns:
+            while self.group_filters % width:
+                width //= 2
+        return width
+
+    def refuse_shape(self) -> str:
+        """Why the kernel cannot take the extents, or an empty string."""
+        spatial = len(self.taps)
+        group_channels = self.operation.w.dims[1]
+        if self.operation.groups > 1 and min(group_channels, self.group_filters) < _MIN_GROUP_EXTENT:
+            got = f"{group_channels} and {self.group_filters}"
+            return f"w.dims: expected at least {_MIN_GROUP_EXTENT} channels and filters in a group, got {got}"
+        if max(self.taps) >= 64 // spatial:
+            return f"w.dims: expected at most {64 // spatial - 1} taps along an axis, got {max(self.taps)}"
+        geometry = self.operation.convolution
+        positions = zip(self.operation.x.dims[2:], geometry.pre_paddings, geometry.post_paddings, strict=True)
+        strides, unit = self._x_strides, self.unit_bytes // self.operation.x.element_bytes
+        padded = tuple(extent + 2 * (before + after) for extent, before, after in positions)
+        reach = strides[0] * self.operation.x.dims[0] + sum(s * e for s, e in zip(strides[2:], padded, strict=True))
+        smallest = self.operation.groups * ceil_div(self.pixels, 64) * ceil_div(self.group_filters, 64)
+        limits = (
+            ("output pixels", self.pixels, _MAX_INDEX),
+            ("input positions", self.operation.x.element_count // self.operation.x.dims[1], _MAX_INDEX),
+            ("filters", self.operation.w.dims[0], _MAX_INDEX),
+            ("bytes along k", self.depth * self.operation.x.element_bytes, _MAX_INDEX),
+            (f"units of {self.unit_bytes} bytes in x", reach // unit, _MAX_INDEX),
+            ("tiles of 64 x 64", smallest, MAX_GRID_X),
+        )
+        for what, got_count, limit in limits:
+            if got_count > limit:
+                return f"x.dims: expected at most {limit} {what}, got {got_count}"
+        return ""
+
+    @property
+    def _x_strides(self) -> tuple[int, ...]:
+        return self.x_packing.strides if self.x_packing else self.operation.x.strides
+
+
+def refuse_types(operation: ConvolutionForward) -> str:
+    """Why there is no mma.sync instruction for the types, or an empty string."""
+    x_type, w_type = operation.x.data_type, operation.w.data_type
+    if x_type is not w_type:
+        return f"w.data_type: expected {x_type.name} as x, got {w_type.name}"
+    if x_type not in tiles.ACCUMULATORS:
+        known = ", ".join(t.name for t in tiles.ACCUMULATORS)
+        return f"x.data_type: expected one of {known}, got {x_type.name}"
+    if operation.convolution.compute_type is DataType.DOUBLE:
+        return "convolution.compute_type: expected FLOAT, HALF or INT32, got DOUBLE"
+    return ""
+
+
+def _x_unit_bytes(operation: ConvolutionForward) -> int:
+    """The greatest power of two up to 16 that x's base, channels and strides share in place; 1 if not channels-last."""
+    x = operation.x
+    if x.strides[1] != 1 and x.dims[1] != 1:
+        return 1
+    size = dtypes.info(x.data_type).size_bytes
+    common = x.alignment_bytes | _MAX_UNIT_BYTES | operation.w.dims[1] * size
+    for axis, (extent, stride) in enumerate(zip(x.dims, x.strides, strict=True)):
+        if axis != 1 and extent > 1:
+            common |= stride * size
+    return common & -common
+
+
+def _is_krsc(w: Tensor) -> bool:
+    """Whether w is packed as (filter, spatial..., channel)."""
+    expected = 1
+    for axis in (1, *range(w.rank - 1, 1, -1), 0):
+        if w.dims[axis] != 1 and w.strides[axis] != expected:
+            return False
+        expected *= w.dims[axis]
+    return True
+
+
+def _lies_along(dag: PointwiseDag, axis: int) -> int:
+    """Stored tensors that are contiguous along ``axis``."""
+    return sum(t.strides[axis] == 1 and t.dims[axis] > 1 for t in dag.stores)
+
+
+def _i32(values: Iterable[int]) -> tuple[Scalar, ...]:
+    return tuple(Scalar(ScalarType.I32, value) for value in values)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from lowdnn.engines.composite.assembly import assemble
+from lowdnn.engines.composite.partition import Part
+from lowdnn.enums import DataType
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import inputs_of, outputs_of
+from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, WorkspacePointer
+
+KERNELS = (KernelRef("first", "a.cu", "sm_80"), KernelRef("second", "b.cu", "sm_80"))
+
+
+def chain(count: int) -> OperationGraph:
+    """Matrix products, each of the one before, of 8 x 8 floats (256 bytes)."""
+    builder = GraphBuilder()
+    value = builder.tensor((8, 8), DataType.FLOAT)
+    for number in range(count):
+        weight = builder.tensor((8, 8), DataType.FLOAT)
+        value = builder.matmul(value, weight, store=DataType.FLOAT if number == count - 1 else None)
+    return builder.graph()
+
+
+def parts_of(graph: OperationGraph, own_bytes: list[int]) -> list[Part]:
+    """One part for each operation: its pointers in a struct, and two kernels where it has workspace of its own."""
+    parts = []
+    for operation, size_bytes in zip(graph.operations, own_bytes, strict=True):
+        subgraph = graph.subgraph((operation,))
+        (single,) = subgraph.operations
+        tensors = (*inputs_of(single).values(), *outputs_of(single).values())
+        pointers = Struct(tuple(TensorPointer(tensor.uid, 4) for tensor in tensors))
+        launches = [Launch(0, (1, 1, 1), (32, 1, 1), (pointers,))]
+        if size_bytes:
+            launches.append(Launch(1, (1, 1, 1), (32, 1, 1), (Struct((pointers, WorkspacePointer(8))),)))
+        kernels = KERNELS if size_bytes else KERNELS[:1]
+        plan = Plan("fake", 9, "key", "sm_90a", (), kernels, tuple(launches), (), workspace_bytes=size_bytes)
+        parts.append(Part(subgraph, plan))
+    return parts
+
+
+def test_pointers_to_intermediates_become_workspace_pointers_with_their_offsets() -> None:
+    graph = chain(2)
+    first, second = (launch.arguments[0] for launch in assemble(graph, parts_of(graph, [0, 0])).launches)
+    assert first == Struct((TensorPointer(1, 4), TensorPointer(2, 4), WorkspacePointer(4)))
+    assert second == Struct((WorkspacePointer(4), TensorPointer(4, 4), TensorPointer(5, 4)))
+
+
+def test_a_parts_own_workspace_lies_beside_the_living_intermediates() -> None:
+    graph = chain(3)
+    assembly = assemble(graph, parts_of(graph, [0, 300, 0]))
+    inner, own = assembly.launches[2].arguments[0].fields  # type: ignore[union-attr]
+    assert inner == Struct((WorkspacePointer(4), TensorPointer(4, 4), WorkspacePointer(256 + 4)))
+    assert own == WorkspacePointer(512 + 8)
+    assert assembly.workspace_bytes == 512 + 512
+
+
+def test_memory_of_the_dead_is_used_again() -> None:
+    graph = chain(4)
+    assembly = assemble(graph, parts_of(graph, [0, 0, 0, 300]))
+    last = assembly.launches[-1].arguments[0]
+    assert isinstance(last, Struct)
+    assert last.fields[1] == WorkspacePointer(256 + 8)
+    assert assembly.workspace_bytes == 256 + 512
+
+
+def test_kernels_are_listed_once() -> None:
+    graph = chain(3)
+    assembly = assemble(graph, parts_of(graph, [0, 64, 64]))
+    assert assembly.kernels == KERNELS
+    assert [launch.kernel for launch in assembly.launches] == [0, 0, 1, 0, 1]
