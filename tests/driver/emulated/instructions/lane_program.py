@@ -1,24 +1,27 @@
 """Runs a few PTX instructions on every lane of a block: the harness of the instruction tests.
 
-    d, = run("add.u32 %d, %a, %b;", {"%a": array, "%b": array}, {"%d": np.uint32})
+    with opened("emulated") as lanes:
+        (d,) = lanes.run("add.u32 %d, %a, %b;", {"%a": array, "%b": array}, {"%d": np.uint32})
 
-Inputs arrive in registers of their dtype (bool as .pred) and outputs leave the same way. `run` executes the program
-with operands that differ by lane. It also demands that kernel parameters, which are the same in every lane, give what
-equal numbers loaded by each lane give: for all operands, and for all but the first. Where nvJitLink is installed, the
-assembler must accept the PTX too.
+Inputs arrive in registers of their dtype (bool as .pred) and outputs leave the same way. `Lanes.run` executes the
+program with operands that differ by lane. It also demands that kernel parameters, which are the same in every lane,
+give what equal numbers loaded by each lane give: for all operands, and for all but the first. Where nvJitLink is
+installed, the assembler must accept the PTX too.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
-from lowdnn.driver.emulated.machine import Machine
-from lowdnn.driver.emulated.memory import Arena
-from lowdnn.driver.emulated.policy import Policy
+from lowdnn.driver import open_driver
+from lowdnn.driver.base import Driver, LaunchConfig
 
 _REGISTERS = {"b": ".pred", "u2": ".b16", "i2": ".b16", "u4": ".b32", "i4": ".b32", "u8": ".b64", "i8": ".b64"}
 _REGISTERS |= {"f4": ".f32", "f8": ".f64"}
@@ -28,48 +31,72 @@ Values = Mapping[str, np.ndarray]
 Outputs = Mapping[str, type]
 
 
-def run(body: str, inputs: Values, outputs: Outputs, mixed: bool = True) -> list[np.ndarray]:
-    """The outputs of ``body`` by lane. ``mixed`` False leaves out the forms with uniform operands."""
-    lanes = len(next(iter(inputs.values())))
-    results = execute(body, inputs, outputs, lanes)
-    if mixed:
-        names = list(inputs)
-        everywhere = {name: np.full_like(values, values[_SAMPLE]) for name, values in inputs.items()}
-        partly = everywhere | {names[0]: inputs[names[0]]}
-        for values, uniform in ((everywhere, names), (partly, names[1:])):
-            _compare(execute(body, values, outputs, lanes, uniform), execute(body, values, outputs, lanes))
-    return results
+@contextmanager
+def opened(kind: str, policy: str = "lockstep") -> Iterator[Lanes]:
+    """Lanes of the driver of ``kind``; ``policy`` orders the emulated device's warps."""
+    driver = open_driver(kind, policy=policy)
+    driver.context_set_current(driver.primary_context_retain(0))
+    try:
+        yield Lanes(driver)
+    finally:
+        driver.primary_context_release(0)
 
 
-def execute(
-    body: str,
-    inputs: Values,
-    outputs: Outputs,
-    lanes: int,
-    uniform: list[str] | None = None,
-    policy: str = "lockstep",
-) -> list[np.ndarray]:
-    """One launch of one block; operands named in ``uniform`` are passed by value."""
-    arena = Arena()
-    parameters = []
-    uniform = uniform or []
-    for name, values in inputs.items():
-        stored = values.astype(np.uint32) if _is_predicate(values.dtype) else values
-        if name in uniform:
-            parameters.append(stored[:1].tobytes())
-            continue
-        address = arena.allocate(stored.nbytes, name)
-        arena.host_write(address, np.ascontiguousarray(stored).view(np.uint8).ravel())
-        parameters.append(address.to_bytes(8, "little"))
-    places = [(arena.allocate(_width(dtype) * lanes, name), dtype) for name, dtype in outputs.items()]
-    parameters += [address.to_bytes(8, "little") for address, _ in places]
-    machine = Machine(arena, policy=Policy.parse(policy))
-    text = _ptx(body, inputs, outputs, uniform)
-    if not uniform:
-        assemble(text)
-    module = machine.load(text)
-    machine.launch(module.functions["program"], (1, 1, 1), (lanes, 1, 1), 0, (1, 1, 1), parameters)
-    return [_fetch(arena, address, dtype, lanes) for address, dtype in places]
+@dataclass(frozen=True)
+class Lanes:
+    """One block of a device."""
+
+    driver: Driver
+
+    def run(self, body: str, inputs: Values, outputs: Outputs, mixed: bool = True) -> list[np.ndarray]:
+        """The outputs of ``body`` by lane. ``mixed`` False leaves out the forms with uniform operands."""
+        results = self.execute(body, inputs, outputs)
+        if mixed:
+            names = list(inputs)
+            everywhere = {name: np.full_like(values, values[_SAMPLE]) for name, values in inputs.items()}
+            partly = everywhere | {names[0]: inputs[names[0]]}
+            for values, uniform in ((everywhere, names), (partly, names[1:])):
+                _compare(self.execute(body, values, outputs, uniform), self.execute(body, values, outputs))
+        return results
+
+    def execute(
+        self, body: str, inputs: Values, outputs: Outputs, uniform: list[str] | None = None
+    ) -> list[np.ndarray]:
+        """One launch with a thread for each element of the inputs; those named in ``uniform`` are passed by value."""
+        count = len(next(iter(inputs.values())))
+        ptx = _ptx(body, inputs, outputs, uniform or [])
+        if not uniform:
+            assemble(ptx)
+        stored = {name: _stored(values) for name, values in inputs.items()}
+        by_value = {name: values[:1] for name, values in stored.items() if name in (uniform or [])}
+        sources = {name: self._upload(values) for name, values in stored.items() if name not in by_value}
+        results = [np.empty(count, np.uint32 if dtype is bool else dtype) for dtype in outputs.values()]
+        targets = [self.driver.mem_alloc(result.nbytes) for result in results]
+        values = [by_value[name] if name in by_value else np.array([sources[name]], np.uint64) for name in stored]
+        self._launch(ptx, count, [*values, *(np.array([address], np.uint64) for address in targets)])
+        for result, address in zip(results, targets, strict=True):
+            self.driver.memcpy_dtoh_async(result.ctypes.data, address, result.nbytes, 0)
+        self.driver.context_synchronize()
+        for address in (*sources.values(), *targets):
+            self.driver.mem_free(address)
+        kinds = zip(results, outputs.values(), strict=True)
+        return [result != 0 if dtype is bool else result for result, dtype in kinds]
+
+    def _upload(self, values: np.ndarray) -> int:
+        address = self.driver.mem_alloc(values.nbytes)
+        self.driver.memcpy_htod_async(address, values.ctypes.data, values.nbytes, 0)
+        self.driver.context_synchronize()
+        return address
+
+    def _launch(self, ptx: str, count: int, parameters: list[np.ndarray]) -> None:
+        """``parameters``: one array for each kernel parameter, its bytes being the value."""
+        pointers = (ctypes.c_void_p * len(parameters))(*(value.ctypes.data for value in parameters))
+        module = self.driver.module_load_data(ptx.encode())
+        function = self.driver.module_get_function(module, "program")
+        config = LaunchConfig((1, 1, 1), (count, 1, 1))
+        self.driver.prepare_launch(function, config, ctypes.addressof(pointers))(0)
+        self.driver.context_synchronize()
+        self.driver.module_unload(module)
 
 
 @functools.cache
@@ -138,9 +165,8 @@ def _address(place: int, dtype: np.dtype) -> str:
     return f"ld.param.b64 %base, [p{place}];\n{offset}\nadd.u64 %base, %base, %offset;"
 
 
-def _fetch(arena: Arena, address: int, dtype: type, lanes: int) -> np.ndarray:
-    data = np.array(arena.host_read(address, _width(dtype) * lanes), np.uint8)
-    return data.view(np.uint32) != 0 if dtype is bool else data.view(dtype)
+def _stored(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values.astype(np.uint32) if _is_predicate(values.dtype) else values)
 
 
 def _register(dtype: np.dtype) -> str:
