@@ -90,11 +90,6 @@ def matrix_product(shape: str, a: str, b: str, c: str, d: str, satfinite: bool =
     return MatrixProduct(rows, depth, a, b, c, d, _accumulator(d, satfinite))
 
 
-def matrix_row_addresses(addresses: Lanes, matrices: int) -> Lanes:
-    """``ldmatrix``/``stmatrix``: [warps, 32] lane addresses as [warps, matrices, 8] addresses of 16-byte rows."""
-    return addresses[:, : 8 * matrices].reshape(-1, matrices, 8)
-
-
 def matrices_to_lanes(matrices: Lanes, transposed: bool = False) -> Lanes:
     """``ldmatrix``: [warps, matrices, 8, 8] uint16 as registers [warps, 32, matrices] uint32.
 
