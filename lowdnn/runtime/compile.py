@@ -1,7 +1,7 @@
 """Kernels to images: the store of precompiled PTX, then the disk cache, then NVRTC.
 
-The ``.version`` line of the PTX is lowered to 8.3, the oldest PTX ISA with all that the kernels use, so that drivers as
-old as CUDA 12.0 load what NVRTC 13 emits. A driver older than that gets a cubin instead of PTX.
+The ``.version`` line of the PTX is lowered to 8.3, the oldest PTX ISA with all that NVRTC writes for the kernels (the
+pragma used_bytes_mask), so that drivers as old as CUDA 12.3 load it. An older driver gets a cubin instead of PTX.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def counts(compiler: KernelCompiler) -> dict[str, int]:
 
 def test_ptx_is_lowered_to_the_oldest_isa(sources: SourceTree) -> None:
     image = make_compiler(sources, None).image(KERNEL)
-    assert b"\n.version 8.0\n" in image
+    assert b"\n.version 8.3\n" in image
     assert b".entry fill_f32(" in image
 
 
@@ -46,7 +46,7 @@ def test_machine_code_of_an_architecture(sources: SourceTree) -> None:
 
 def test_an_old_driver_gets_machine_code_of_its_device() -> None:
     hopper_only = replace(KERNEL, target="sm_90a")
-    assert binary_arch_of(KERNEL, (8, 0), (9, 0)) == ""
+    assert binary_arch_of(KERNEL, (8, 3), (9, 0)) == ""
     assert binary_arch_of(KERNEL, (7, 8), (9, 0)) == "sm_90"
     assert binary_arch_of(KERNEL, (7, 8), (8, 6)) == "sm_86"
     assert binary_arch_of(hopper_only, (7, 8), (9, 0)) == "sm_90a"
@@ -113,7 +113,7 @@ def test_warnings_of_the_compiler_are_logged(sources: SourceTree, caplog: pytest
 
 def test_lowering_touches_the_version_line_only() -> None:
     text = b"// .version 9.0 in a comment\n.version 9.0\n.target sm_80\n"
-    assert lowered(text) == b"// .version 9.0 in a comment\n.version 8.0\n.target sm_80\n"
+    assert lowered(text) == b"// .version 9.0 in a comment\n.version 8.3\n.target sm_80\n"
     assert lowered(b".version 7.8\n") == b".version 7.8\n"
     assert lowered(b"\x7fELF") == b"\x7fELF"
 

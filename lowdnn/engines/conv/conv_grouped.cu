@@ -1,6 +1,7 @@
-// Depthwise convolution forward: every output channel k has one input channel, k / multiplier.
+// Convolution forward with few channels in each group; depthwise where a group has one.
 //
-//   y[n, k, o] = epilogue(sum over r of x[n, k / multiplier, o * stride + r * dilation - pad] * w[k, r])
+//   y[n, k, o] = epilogue(sum over (c, r) of x[n, g * Cg + c, o * stride + r * dilation - pad] * w[k, c, r]),
+//   g = k / (filters of a group)
 //
 // A thread owns a patch: CHANNELS neighbouring channels of ROWS x STRIP neighbouring outputs along the last two spatial
 // axes (rows and columns). With CHANNELS > 1 y's vector axis is the channels (channels-last), with CHANNELS = 1 it is
@@ -13,11 +14,12 @@
 // (set of patches) * channel blocks + channel block in the grid's x. x, w, y have any strides; a flipped filter comes
 // with negative tap strides and the last tap's address.
 //
-// Shared memory (dynamic): weights[tap][LANES * CHANNELS] of the accumulator's type.
+// Shared memory (dynamic): weights[c][tap][LANES * CHANNELS] of the accumulator's type.
 // Launch: grid.x = patch blocks * channel blocks, block.x = THREADS, dynamic shared memory as above.
 //
-// Macros: X_TYPE W_TYPE SPATIAL (1 to 3) CHANNELS ROWS STRIP LANES THREADS TAPS STEP; X_WIDTH: channels of x in one
-// access (1 where they are not contiguous, not aligned or multiplied).
+// Macros: X_TYPE W_TYPE SPATIAL (1 to 3) CHANNELS ROWS STRIP LANES THREADS TAPS STEP; SHARES_X: 1 where the
+// CHANNELS of a thread are filters of one group and so need the same element of x; X_WIDTH: channels of x in one access
+// (1 where they are shared, not contiguous or not aligned).
 #include "include/numeric.cuh"
 #include "include/vector.cuh"
 #include "generated.cuh"
@@ -31,13 +33,14 @@ constexpr int RUN = CHANNELS > 1 ? CHANNELS : STRIP;  // sums that the epilogue 
 constexpr int RUNS = ROWS * STRIP * CHANNELS / RUN;
 static_assert(ROWS == 1 || (HAS_ROWS && TAPS > 0), "a patch of rows needs rows, and a window");
 constexpr int BLOCK_CHANNELS = LANES * CHANNELS;
+constexpr int X_CHANNELS = SHARES_X ? 1 : CHANNELS;
 constexpr int SLOTS = THREADS / LANES;
 
 struct Params {
     const X_TYPE* x;
     const W_TYPE* w;  // of tap 0, which is the last one in memory where the filter is flipped
     i64 x_strides[SPATIAL + 2];  // of n, c, spatial axes
-    i64 w_strides[SPATIAL + 1];  // of k, taps
+    i64 w_strides[SPATIAL + 2];  // of k, c, taps
     i32 x_extents[SPATIAL];
     i32 y_extents[SPATIAL];
     i32 taps[SPATIAL];
@@ -45,7 +48,8 @@ struct Params {
     i32 dilations[SPATIAL];
     i32 paddings[SPATIAL];  // before the first element
     i32 filters;            // channels of y
-    i32 multiplier;
+    i32 group_filters;      // of a group
+    i32 group_channels;     // Cg
     i32 tap_count;
     i32 patch_count;  // of the whole tensor
     i32 row_patches;  // side by side along the last axis
@@ -58,9 +62,11 @@ struct Params {
 struct Sums {
     Accumulator values[ROWS * STRIP * CHANNELS];
 
-    __device__ void add(int row, int output, const Accumulator (&x)[CHANNELS], const Accumulator (&w)[CHANNELS]) {
+    __device__ void add(int row, int output, const Accumulator (&x)[X_CHANNELS],
+                             const Accumulator (&w)[CHANNELS]) {
 #pragma unroll
-        for (int v = 0; v < CHANNELS; ++v) values[(row * STRIP + output) * CHANNELS + v] += x[v] * w[v];
+        for (int v = 0; v < CHANNELS; ++v)
+            values[(row * STRIP + output) * CHANNELS + v] += x[SHARES_X ? 0 : v] * w[v];
     }
 };
 
@@ -91,19 +97,19 @@ struct Channels {
     i32 valid;  // of CHANNELS, may be negative
 };
 
-// CHANNELS elements of x at one position; `at` points to the first channel's element of the image and position.
+// A thread's elements of x at one position; `at` points to the element of group 0.
 static __device__ void read_channels(const Params& p, const X_TYPE* at, const Channels& channels,
-                                     Accumulator (&values)[CHANNELS]) {
+                                     Accumulator (&values)[X_CHANNELS]) {
     if (X_WIDTH > 1 && channels.valid >= CHANNELS) {
-        X_TYPE elements[CHANNELS];
+        X_TYPE elements[X_CHANNELS];
         load<Plain, X_WIDTH>(elements, at + channels.first);
 #pragma unroll
-        for (int v = 0; v < CHANNELS; ++v) values[v] = convert<Accumulator>(elements[v]);
+        for (int v = 0; v < X_CHANNELS; ++v) values[v] = convert<Accumulator>(elements[v]);
         return;
     }
 #pragma unroll
-    for (int v = 0; v < CHANNELS; ++v) {
-        const i64 channel = (channels.first + v) / p.multiplier;
+    for (int v = 0; v < X_CHANNELS; ++v) {
+        const i64 channel = (channels.first + v) / p.group_filters * p.group_channels;
         values[v] = v < channels.valid ? convert<Accumulator>(at[channel * p.x_strides[1]]) : Accumulator(0);
     }
 }
@@ -124,7 +130,7 @@ static __device__ void add_taps(const Params& p, const X_TYPE* from, const Patch
         for (int o = 0; o < STRIP; ++o) {
             const i32 position = patch.origin[LAST] + o * p.strides[LAST] + t * p.dilations[LAST];
             if (static_cast<u32>(position) >= static_cast<u32>(p.x_extents[LAST])) continue;
-            Accumulator x[CHANNELS];
+            Accumulator x[X_CHANNELS];
             read_channels(p, from + position * p.x_strides[2 + LAST], channels, x);
             sums.add(0, o, x, w);
         }
@@ -135,7 +141,7 @@ static __device__ void add_taps(const Params& p, const X_TYPE* from, const Patch
 template <int TAPS_>
 struct Window {
     static constexpr int EXTENT = (STRIP - 1) * STEP + TAPS_;
-    Accumulator x[EXTENT][CHANNELS];
+    Accumulator x[EXTENT][X_CHANNELS];
 
     __device__ Window(const Params& p, const X_TYPE* from, const Patch& patch, const Channels& channels) {
 #pragma unroll
@@ -145,7 +151,7 @@ struct Window {
                 read_channels(p, from + position * p.x_strides[2 + LAST], channels, x[j]);
             } else {
 #pragma unroll
-                for (int v = 0; v < CHANNELS; ++v) x[j][v] = Accumulator(0);
+                for (int v = 0; v < X_CHANNELS; ++v) x[j][v] = Accumulator(0);
             }
         }
     }
@@ -195,6 +201,21 @@ static __device__ void add_plane(const Params& p, const X_TYPE* plane, const Pat
     }
 }
 
+// Adds all taps of one channel of each group; `image` points to the channel's element at position 0 in group 0.
+static __device__ void add_channel(const Params& p, const X_TYPE* image, const Patch& patch, const Channels& channels,
+                                   const Accumulator* weights, Sums& sums) {
+    if constexpr (SPATIAL == 3) {
+        for (int t = 0; t < p.taps[0]; ++t) {
+            const i32 position = patch.origin[0] + t * p.dilations[0];
+            if (static_cast<u32>(position) < static_cast<u32>(p.x_extents[0]))
+                add_plane(p, image + position * p.x_strides[2], patch, channels, weights, sums);
+            weights += p.taps[1] * p.taps[2] * BLOCK_CHANNELS;
+        }
+    } else {
+        add_plane(p, image, patch, channels, weights, sums);
+    }
+}
+
 // Hands a patch's sums to the epilogue, a run at a time. The loop stays rolled and the runs rotate through the first
 // one's registers, so that the epilogue is instantiated once.
 static __device__ void finish(const Params& p, const Patch& patch, const Channels& channels, Sums& sums) {
@@ -229,13 +250,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const u32 block_patches = blockIdx.x / p.channel_blocks * static_cast<u32>(p.repeats * SLOTS);
 
     // The block's weights.
-    for (int i = thread; i < p.tap_count * BLOCK_CHANNELS; i += THREADS) {
+    const int channel_weights = p.tap_count * BLOCK_CHANNELS;
+    for (int i = thread; i < p.group_channels * channel_weights; i += THREADS) {
         const i64 filter = block_channel + i % BLOCK_CHANNELS;
-        u32 tap = i / BLOCK_CHANNELS;
-        i64 offset = filter * p.w_strides[0];
+        const i64 channel = i / channel_weights;
+        u32 tap = i / BLOCK_CHANNELS % p.tap_count;
+        i64 offset = filter * p.w_strides[0] + channel * p.w_strides[1];
 #pragma unroll
         for (int s = LAST; s >= 0; --s) {
-            offset += tap % p.taps[s] * p.w_strides[1 + s];
+            offset += tap % p.taps[s] * p.w_strides[2 + s];
             tap /= p.taps[s];
         }
         weights[i] = filter < p.filters ? convert<Accumulator>(p.w[offset]) : Accumulator(0);
@@ -249,23 +272,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     channels.first = block_channel + lane * CHANNELS;
     channels.valid = p.filters - channels.first;
     if (channels.valid <= 0) return;
-    const int plane_taps = p.taps[LAST] * (HAS_ROWS ? p.taps[ROW_AXIS] : 1);
     for (int repeat = 0; repeat < p.repeats; ++repeat) {
         const u32 number = block_patches + repeat * SLOTS + slot;
         if (number >= static_cast<u32>(p.patch_count)) return;
         const Patch patch(p, number);
         Sums sums = {};
-        const X_TYPE* plane = p.x + patch.image * p.x_strides[0];
-        const Accumulator* plane_weights = weights + lane * CHANNELS;
-        if constexpr (SPATIAL == 3) {
-            for (int t = 0; t < p.taps[0]; ++t) {
-                const i32 position = patch.origin[0] + t * p.dilations[0];
-                if (static_cast<u32>(position) < static_cast<u32>(p.x_extents[0]))
-                    add_plane(p, plane + position * p.x_strides[2], patch, channels, plane_weights, sums);
-                plane_weights += plane_taps * BLOCK_CHANNELS;
-            }
-        } else {
-            add_plane(p, plane, patch, channels, plane_weights, sums);
+        const X_TYPE* image = p.x + patch.image * p.x_strides[0];
+        for (int c = 0; c < p.group_channels; ++c) {
+            const Accumulator* const filter = weights + c * channel_weights + lane * CHANNELS;
+            add_channel(p, image + c * p.x_strides[1], patch, channels, filter, sums);
         }
         finish(p, patch, channels, sums);
     }

@@ -1,4 +1,4 @@
-"""The plan of ``conv_depthwise.cu``: convolutions in which every output channel has one input channel."""
+"""The plan of ``conv_grouped.cu``: convolutions with few channels in each group, depthwise ones first of all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines import simt
 from lowdnn.engines.conv.direct_geometry import DirectGeometry
-from lowdnn.engines.simt import ceil_div
+from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import DataType
 from lowdnn.plan import KernelRef, Launch, Struct
 
@@ -23,6 +23,9 @@ _MAX_LANES = 32
 _MAX_REPEATS = 16
 _SHARED_BYTES = 48 << 10
 
+#: Channels and filters of a group past which the tiles of ``conv_direct.cu`` use every element more often.
+_MAX_GROUP = 16
+
 #: The longest filter row, and the largest stride, that are unrolled over a window of registers.
 _MAX_UNROLLED_TAPS = 7
 _MAX_UNROLLED_STEP = 2
@@ -30,7 +33,7 @@ _MAX_UNROLLED_STEP = 2
 
 @dataclass(frozen=True)
 class Params:
-    """The macros of ``conv_depthwise.cu``, described there."""
+    """The macros of ``conv_grouped.cu``, described there."""
 
     X_TYPE: str
     W_TYPE: str
@@ -42,13 +45,15 @@ class Params:
     THREADS: int
     TAPS: int
     STEP: int
+    SHARES_X: int
     X_WIDTH: int
 
 
 def takes(geometry: DirectGeometry) -> bool:
-    """One input channel in each of several groups, and a filter whose weights fit shared memory."""
-    is_depthwise = geometry.group_channels == 1 and geometry.operation.groups > 1
-    return is_depthwise and _weight_bytes(geometry, lanes=1) <= _SHARED_BYTES
+    """Several groups, so small that a tile of filters would be mostly empty, with weights that fit shared memory."""
+    is_small = max(geometry.group_channels, geometry.group_filters) <= _MAX_GROUP or geometry.group_channels == 1
+    fits = _weight_bytes(geometry, lanes=1) <= _SHARED_BYTES
+    return geometry.operation.groups > 1 and is_small and fits and (_shares_x(geometry) or _is_depthwise(geometry))
 
 
 def patch_count(geometry: DirectGeometry) -> int:
@@ -61,11 +66,11 @@ def patch_count(geometry: DirectGeometry) -> int:
 
 def kernel(geometry: DirectGeometry, threads: int, functor: Functor) -> KernelRef:
     params = _params(geometry, threads)
-    unrolled = f"t{params.TAPS}s{params.STEP}"
-    size = f"{params.CHANNELS}x{params.ROWS}x{params.STRIP}_l{params.LANES}_b{threads}_{unrolled}_x{params.X_WIDTH}"
+    patch = f"{params.CHANNELS}x{params.ROWS}x{params.STRIP}_l{params.LANES}_b{threads}"
+    walk = f"t{params.TAPS}s{params.STEP}_x{params.X_WIDTH}" + ("s" if params.SHARES_X else "")
     return KernelRef(
-        name=f"conv_depthwise_{params.SPATIAL}d_{geometry.types}_{size}_sm80_{functor.digest}",
-        source="conv/conv_depthwise.cu",
+        name=f"conv_grouped_{params.SPATIAL}d_{geometry.types}_{patch}_{walk}_sm80_{functor.digest}",
+        source="conv/conv_grouped.cu",
         target="sm_80",
         parameters=tuple((field.name, getattr(params, field.name)) for field in fields(params)),
         generated=functor.text,
@@ -78,10 +83,10 @@ def launch(geometry: DirectGeometry, arch: ArchSpec, threads: int, functor: Func
     sets = ceil_div(patch_count(geometry), threads // lanes)
     repeats = max(1, min(_MAX_REPEATS, sets * channel_blocks // (arch.sm_count * _MAX_REPEATS)))
     blocks = ceil_div(sets, repeats) * channel_blocks
-    w_strides = geometry.w_strides
     counts = (
         geometry.filters,
         geometry.group_filters,
+        geometry.group_channels,
         geometry.tap_count,
         patch_count(geometry),
         ceil_div(geometry.outputs[-1], _STRIP),
@@ -92,13 +97,14 @@ def launch(geometry: DirectGeometry, arch: ArchSpec, threads: int, functor: Func
         (
             *geometry.pointers(),
             *simt.strides(geometry.operation.x.strides),
-            *simt.strides((w_strides[0], *w_strides[2:])),
+            *simt.strides(geometry.w_strides),
             *geometry.extents(),
             *simt.extents(counts),
             functor.arguments,
         )
     )
-    products = patch_count(geometry) * _rows(geometry) * _STRIP * channel_blocks * channels * lanes * geometry.tap_count
+    products = patch_count(geometry) * _rows(geometry) * _STRIP * channel_blocks * channels * lanes
+    products *= geometry.group_channels * geometry.tap_count
     return Launch(
         kernel=0,
         grid=(blocks, 1, 1),
@@ -122,8 +128,18 @@ def _params(geometry: DirectGeometry, threads: int) -> Params:
         THREADS=threads,
         TAPS=geometry.taps[-1] if has_window else 0,
         STEP=geometry.operation.convolution.strides[-1] if has_window else 0,
+        SHARES_X=int(_shares_x(geometry)),
         X_WIDTH=_x_width(geometry),
     )
+
+
+def _is_depthwise(geometry: DirectGeometry) -> bool:
+    return geometry.group_channels == 1
+
+
+def _shares_x(geometry: DirectGeometry) -> bool:
+    """Whether the channels of one thread are filters of one group."""
+    return geometry.group_filters % _channels(geometry) == 0
 
 
 def _has_window(geometry: DirectGeometry) -> bool:
@@ -164,7 +180,7 @@ def _lanes(geometry: DirectGeometry, threads: int) -> int:
 def _x_width(geometry: DirectGeometry) -> int:
     """Channels of x that one access reads: the most that alignment and strides allow."""
     x = geometry.operation.x
-    if x.strides[1] != 1 or geometry.group_filters != 1:
+    if x.strides[1] != 1 or geometry.group_filters != 1 or _channels(geometry) == 1:
         return 1
     steps = [stride for axis, stride in enumerate(x.strides) if axis != 1 and x.dims[axis] != 1]
     width = _channels(geometry)
@@ -175,7 +191,7 @@ def _x_width(geometry: DirectGeometry) -> int:
 
 def _weight_bytes(geometry: DirectGeometry, lanes: int) -> int:
     element_bytes = dtypes.info(geometry.accumulator).size_bytes
-    return geometry.tap_count * lanes * _channels(geometry) * element_bytes
+    return geometry.group_channels * geometry.tap_count * lanes * _channels(geometry) * element_bytes
 
 
 def _power_of_two(value: int) -> int:
