@@ -32,7 +32,8 @@ class Handle:
     """A device, its context, a stream, and the plans loaded for it (cudnnHandle_t).
 
     ``stream`` is the CUstream as an integer, ``arch`` the device's facts, ``engines`` what may run here by global
-    index, ``last_error`` the message of the last call on this handle that failed, or "".
+    index, ``last_error`` the message of the last call on this handle that failed, or "". ``is_open`` and ``is_debug``
+    are plain attributes because every execute reads them.
     Close with ``close`` or ``with``; afterwards every call raises NotInitializedError.
     """
 
@@ -45,8 +46,8 @@ class Handle:
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
         self._loaded: OrderedDict[Plan, LoadedPlan] = OrderedDict()
-        self._is_open = True
-        self._is_debug = runtime.config.debug
+        self.is_open = True
+        self.is_debug = runtime.config.debug
         self._user: int | None = None
 
     @classmethod
@@ -71,10 +72,6 @@ class Handle:
             emulated_policy=policy or settings.emulated_policy,
         )
         return cls(Runtime.open(device=ordinal, config=settings))
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
 
     def set_stream(self, stream: object) -> None:
         """Work goes into ``stream`` from now on: an integer, or an object with ``__cuda_stream__``.
@@ -123,7 +120,7 @@ class Handle:
         self.check_open(call)
         outer = self._user
         me = threading.get_ident()
-        if self._is_debug and outer not in (None, me):
+        if self.is_debug and outer not in (None, me):
             raise BadParamError.at(
                 f"handle.{call}", expected="one thread at a time", got=f"thread {me} while thread {outer} is inside"
             )
@@ -138,13 +135,13 @@ class Handle:
 
     def check_open(self, call: str) -> None:
         """Raises NotInitializedError for a closed handle."""
-        if not self._is_open:
+        if not self.is_open:
             raise NotInitializedError.at(f"handle.{call}", expected="an open handle", got="a closed one")
 
     def close(self) -> None:
         """Unloads everything and releases the context. Closing twice does nothing."""
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             self._loaded.clear()
             self.runtime.close()
 
@@ -155,7 +152,7 @@ class Handle:
         self.close()
 
     def __repr__(self) -> str:
-        state = f"stream {self.stream:#x}" if self._is_open else "closed"
+        state = f"stream {self.stream:#x}" if self.is_open else "closed"
         return f"<Handle {self.arch.name}, {state}>"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -119,7 +120,20 @@ class VariantPack:
                 "VARIANT_PACK descriptor.VARIANT_PACK_UNIQUE_IDS", expected="each uid once", got=repeated
             )
 
+    def in_order(self, uids: tuple[int, ...]) -> tuple[int, ...] | Mapping[int, int]:
+        """The pointers in the order of ``uids``; by uid where the pack has not just these."""
+        if uids == self.uids:
+            return self.pointers
+        if set(uids) != set(self.uids):
+            return self._by_uid
+        if uids not in self._orders:
+            self._orders[uids] = tuple(self._by_uid[uid] for uid in uids)
+        return self._orders[uids]
+
     @cached_property
-    def addresses(self) -> dict[int, int]:
-        """Address by uid."""
+    def _by_uid(self) -> dict[int, int]:
         return dict(zip(self.uids, self.pointers, strict=True))
+
+    @cached_property
+    def _orders(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        return {}

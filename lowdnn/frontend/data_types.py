@@ -91,6 +91,9 @@ def _member(name: str, where: str) -> data_type:
 
 
 def _numpy_name(value: object) -> str:
+    # NumPy reads None as float64.
+    if value is None:
+        return ""
     try:
         return np.dtype(value).name  # type: ignore[call-overload, no-any-return]
     except TypeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,6 +114,16 @@ def test_bad_variant_packs(case: Case, change: dict[int, object], error: type[Lo
         case.run(pointers)
     assert case.handle.last_error == str(caught.value)
     case.assert_still_works()
+
+
+def test_the_workspace_is_checked(case: Case, second_buffer: DeviceBuffer) -> None:
+    needy = replace(case.plan.value.plan, workspace_bytes=100)
+    case.plan = made(DescriptorType.EXECUTION_PLAN, (N.EXECUTION_PLAN_JSON_REPRESENTATION, T.CHAR, needy.to_json()))
+    with pytest.raises(NullPointerError, match="workspace: expected the address of 100 bytes, got 0"):
+        case.run()
+    with pytest.raises(MisalignedPointerError, match="workspace: expected a multiple of 256 bytes"):
+        case.run(workspace=second_buffer.address + 16)
+    np.testing.assert_array_equal(case.run(workspace=second_buffer.address), case.expected)
 
 
 def test_uids_and_pointers_must_pair_up() -> None:

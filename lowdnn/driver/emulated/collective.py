@@ -6,7 +6,6 @@ Generated code calls these. Values go to [warps, 32] arrays, through the value f
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,19 +24,13 @@ def shuffle(group: Group, mode: str, value: Any, operand: Any, control: Any, mas
     """``shfl.sync``: (value of the source lane, was the source in range)."""
     members = _members(group, mask)
     if operand.ndim == 0 and control.ndim == 0 and members is None and group.whole:
-        source, in_range = _uniform_source(mode, int(operand), int(control))
+        source, in_range = warp.shuffle_source(mode, operand, control)
         moved = value if value.ndim == 0 else value.reshape(-1, WARP).take(source, axis=1).reshape(-1)
         return moved, np.tile(in_range, group.count // WARP)
     active = group.active if members is None else group.active & members
     source, in_range = warp.shuffle_source(mode, _grid(group, operand), _grid(group, control))
     moved = warp.shuffle(group.in_warps(value), source, active)
     return group.from_warps(moved), group.from_warps(np.broadcast_to(in_range, moved.shape))
-
-
-@lru_cache(maxsize=1024)
-def _uniform_source(mode: str, operand: int, control: int) -> tuple[Array, Array]:
-    source, in_range = warp.shuffle_source(mode, np.uint32(operand), np.uint32(control))
-    return np.broadcast_to(source, WARP), np.broadcast_to(in_range, WARP)
 
 
 def vote(group: Group, mode: str, predicate: Any, mask: Any) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.codegen.space import IndexSpace, collapsed, space_of
+from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
 from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES
 from lowdnn.engines.gemm.tiles import ACCUMULATORS
 from lowdnn.engines.launch import ceil_div, divider
@@ -74,15 +74,14 @@ def output_space(
     they are carried along in ``OutputSpace.space.strides``.
     """
     own = space_of(dag)
-    joined = replace(own, strides={**own.strides, **operands})
-    alone = {*kept, *_indexed_axes(dag)}
-    rows, columns = (collapsed(_part(joined, axes), alone) for axes in (row_axes, column_axes))
-    space = IndexSpace(
-        extents=(*rows.extents, *columns.extents),
-        strides={uid: (*rows.strides[uid], *columns.strides[uid]) for uid in joined.strides},
-        origin=(*rows.origin, *columns.origin),
-    )
-    return OutputSpace(space, rows.rank)
+    joined = replace(own, strides={**own.strides, **operands}).permuted((*row_axes, *column_axes))
+    space = collapsed(joined, alone={*kept, *_indexed_axes(dag)}, apart=row_axes)
+    row_count = sum(axes[0] in row_axes for axes in space.origin)
+    if row_count == 0:
+        space, row_count = with_axis(space, 0), 1
+    if row_count == space.rank:
+        space = with_axis(space, space.rank)
+    return OutputSpace(space, row_count)
 
 
 def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace) -> Functor:
@@ -166,14 +165,6 @@ def reduction_launch(
     )
     blocks = ceil_div(slices.rows * groups, _REDUCE_THREADS)
     return Launch(kernel, (blocks, 1, 1), (_REDUCE_THREADS, 1, 1), (arguments,), work=work)
-
-
-def _part(space: IndexSpace, axes: tuple[int, ...]) -> IndexSpace:
-    return IndexSpace(
-        extents=tuple(space.extents[axis] for axis in axes),
-        strides={uid: tuple(strides[axis] for axis in axes) for uid, strides in space.strides.items()},
-        origin=tuple(space.origin[axis] for axis in axes),
-    )
 
 
 def _indexed_axes(dag: PointwiseDag) -> frozenset[int]:

@@ -9,9 +9,11 @@ The order of summation depends on the plan only.
 
 from __future__ import annotations
 
+from math import prod
+
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES, Choices, Knob, Refusal, plan_tensors, resolve_choices
-from lowdnn.engines.launch import MAX_GRID_X, ceil_div
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, ceil_div
 from lowdnn.engines.reduction.layout import ReductionLayout, layout_of
 from lowdnn.engines.reduction.samples import samples
 from lowdnn.engines.reduction.stages import THREADS, Stages, blocks_of_slice
@@ -24,7 +26,6 @@ from lowdnn.status import NotSupportedError
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _UNROLLS = (1, 2, 4, 8)
 _SLICES = tuple(1 << power for power in range(11))
-_MAX_EXTENT = 2**31 - 1
 #: Blocks per multiprocessor that keep device memory busy.
 _BLOCKS_PER_SM = 4
 #: Groups that a thread should have before an output is worth more threads.
@@ -47,7 +48,7 @@ class ReductionBlocked:
         fused = match_reduction(graph)
         if isinstance(fused, str):
             return Refusal(self.name, fused)
-        reason = _refuse_size(layout_of(fused))
+        reason = _refuse_size(fused)
         return Refusal(self.name, reason) if reason else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -56,9 +57,6 @@ class ReductionBlocked:
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         fused = self._fused(graph)
         layout = layout_of(fused)
-        reason = _refuse_size(layout)
-        if reason:
-            raise NotSupportedError(f"{self.name}: {reason}")
         chosen = resolve_choices(self.name, _knobs(layout, arch), choices)
         stages = Stages(
             fused, layout, chosen[KnobType.TILE_COLS], chosen[KnobType.MULTIPLY], chosen[KnobType.SPLIT_K_BUF]
@@ -84,19 +82,22 @@ class ReductionBlocked:
 
     def _fused(self, graph: OperationGraph) -> FusedReduction:
         fused = match_reduction(graph)
-        if isinstance(fused, str):
-            raise NotSupportedError(f"{self.name}: {fused}")
+        reason = fused if isinstance(fused, str) else _refuse_size(fused)
+        if isinstance(fused, str) or reason:
+            raise NotSupportedError(f"{self.name}: {reason}")
         return fused
 
 
-def _refuse_size(layout: ReductionLayout) -> str:
+def _refuse_size(fused: FusedReduction) -> str:
     """Why the kernels' indices do not reach all of the tensors, or an empty string."""
+    if prod(fused.before.dims) <= MAX_EXTENT:
+        return ""
+    layout = layout_of(fused)
     extent = max(layout.radices)
-    if extent > _MAX_EXTENT:
-        return f"ReductionOperation.x.dims: expected at most {_MAX_EXTENT} groups along an axis, got {extent}"
-    blocks = layout.kept_groups
-    if blocks > MAX_GRID_X:
-        return f"ReductionOperation.y.dims: expected at most {MAX_GRID_X} groups of outputs, got {blocks}"
+    if extent > MAX_EXTENT:
+        return f"ReductionOperation.x.dims: expected at most {MAX_EXTENT} groups along an axis, got {extent}"
+    if layout.kept_groups > MAX_GRID_X:
+        return f"ReductionOperation.y.dims: expected at most {MAX_GRID_X} groups of outputs, got {layout.kept_groups}"
     return ""
 
 

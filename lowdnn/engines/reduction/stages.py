@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.engines.launch import bytes_touched, ceil_div, divider
+from lowdnn.engines.launch import MAX_EXTENT, bytes_touched, ceil_div, divider
 from lowdnn.engines.reduction.layout import ReductionLayout
 from lowdnn.enums import DataType, ReduceTensorOp
 from lowdnn.graph.reduction_pattern import FusedReduction
@@ -94,11 +95,11 @@ class Stages:
     unroll: int
     wanted_slices: int
 
-    @property
+    @cached_property
     def slice_groups(self) -> int:
         return ceil_div(max(self.layout.reduced_groups, 1), self.wanted_slices)
 
-    @property
+    @cached_property
     def slices(self) -> int:
         return max(1, ceil_div(self.layout.reduced_groups, self.slice_groups))
 
@@ -233,4 +234,4 @@ def _integers(values: tuple[int, ...]) -> tuple[Argument, ...]:
 
 def _axes(radices: tuple[int, ...]) -> tuple[Argument, ...]:
     """``Divider axes[]``: the kernels do not use the first of each mixed radix, nor any where there is no work."""
-    return tuple(field for radix in radices for field in divider(min(max(radix, 1), 2**31 - 1)))
+    return tuple(field for radix in radices for field in divider(min(max(radix, 1), MAX_EXTENT)))

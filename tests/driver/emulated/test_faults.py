@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
+from lowdnn.driver.emulated.machine import Machine
+from lowdnn.driver.emulated.memory import Arena
 
 STORE = """
 ld.param.u64 %rd1, [out];
@@ -187,6 +189,29 @@ def test_what_is_unknown_is_refused_at_load_with_its_line(bench, line, text):
     assert report.ptx_text == line
     assert report.ptx_line == 10
     assert text in report.message
+
+
+@pytest.mark.parametrize(
+    ("target", "arch", "runs"),
+    [
+        ("sm_80", "sm_80", True),
+        ("sm_75", "sm_90a", True),
+        ("sm_90a", "sm_90a", True),
+        ("sm_90", "sm_80", False),
+        ("sm_90a", "sm_90", False),
+        ("sm_90a", "sm_100a", False),
+        ("compute_80", "sm_90", False),
+    ],
+)
+def test_code_for_another_target_is_refused(target, arch, runs):
+    machine = Machine(Arena(), arch)
+    text = f".version 8.0\n.target {target}\n.address_size 64\n.entry k()\n{{\nret;\n}}\n"
+    if runs:
+        machine.load(text)
+        return
+    with pytest.raises(EmulationFault) as caught:
+        machine.load(text)
+    assert caught.value.kind is FaultKind.WRONG_TARGET
 
 
 def test_launches_that_the_function_does_not_allow(bench):

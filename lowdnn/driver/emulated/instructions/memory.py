@@ -129,12 +129,25 @@ def _nothing(*allowed: str) -> Row:
     return Row(emit, Effect.ACTION, destinations=0)
 
 
+def _policy(e: Emitter, instruction: Instruction) -> None:
+    """createpolicy: a cache policy means nothing here; its value is 0."""
+    m = e.modifiers()
+    m.need("fractional", "range")
+    m.choice("global")
+    m.left = [name for name in m.left if name not in _NO_EFFECT and name != "L2::evict_unchanged"]
+    m.type("b64")
+    m.done()
+    e.out(instruction.operands[0], "u8", e.constant(0, "u8"))
+
+
 TABLE: dict[str, Row] = {
     "ld": Row(_load, Effect.ACTION),
     "ldu": Row(_load, Effect.ACTION),
     "st": Row(_store, Effect.ACTION, destinations=0),
     "prefetch": _nothing("global", "local", "const", "param", "tensormap", "L1", "L2"),
     "prefetchu": _nothing("L1"),
+    "createpolicy": Row(_policy),
+    "discard": _nothing("global", "L2"),
     "applypriority": _nothing("global"),
     "membar": _nothing("gl"),
     "fence": _nothing("sc", "acq_rel", "proxy", "alias", "async", "global", "shared::cta", "shared::cluster"),
