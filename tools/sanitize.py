@@ -1,6 +1,6 @@
 """compute-sanitizer over the small cases, every engine that takes each, on an NVIDIA GPU.
 
-    python tools/sanitize.py [--tools memcheck,racecheck,initcheck,synccheck] [--families conv,matmul,pointwise,reduction]
+    python tools/sanitize.py [--tools memcheck,racecheck] [--families conv,matmul] [--jobs N]
 
 One process for each tool and family runs ``lowdnn run @tests/cases/<family>.txt --engine all --exact``, several at a
 time. Prints one verdict a line; the exit code is 1 where a tool found something or a case failed.
@@ -28,7 +28,7 @@ _FOUND = 99
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one tool said of one family; ``summary`` holds the sanitizer's closing line and the cases that were not ok."""
+    """What one tool said of one family; ``summary`` holds its findings and the cases that were not ok."""
 
     tool: str
     family: str
