@@ -295,6 +295,12 @@ def test_vectors_follow_alignment_and_strides() -> None:
     assert [vector(16, 64), vector(16, 72), vector(16, 68), vector(16, 65), vector(4, 64)] == [8, 8, 4, 1, 2]
 
 
+def test_a_transposition_goes_along_the_input_and_writes_whole_sectors() -> None:
+    plan = ENGINE.plan(layouts_graph((64, 48), (1, 64), (48, 1)), SM_90A, {})
+    parameters = dict(plan.kernels[0].parameters)
+    assert (parameters["VECTOR_AXIS"], parameters["VECTOR"]) == (0, 8)
+
+
 def test_refusals_name_what_they_found() -> None:
     refusal = ENGINE.refuse(matmul_graph(), SM_90A)
     assert refusal is not None
