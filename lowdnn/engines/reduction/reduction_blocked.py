@@ -93,7 +93,7 @@ def _refuse_size(fused: FusedReduction) -> str:
     if prod(fused.before.dims) <= MAX_EXTENT:
         return ""
     layout = layout_of(fused)
-    extent = max(layout.radices)
+    extent = max((*layout.radices[1 : layout.kept], *layout.radices[layout.kept + 1 :]), default=1)
     if extent > MAX_EXTENT:
         return f"ReductionOperation.x.dims: expected at most {MAX_EXTENT} groups along an axis, got {extent}"
     if layout.kept_groups > MAX_GRID_X:
