@@ -115,6 +115,7 @@ class pygraph(PointwiseMethods, OperationMethods):
         Raises BadParamError and NotSupportedError (with their subclasses), naming the tensor or the operation.
         """
         self._plans = self._prepared = None
+        self._is_fixed = False
         self._graph = self._lowered()
 
     def build_operation_graph(self) -> None:
@@ -122,6 +123,7 @@ class pygraph(PointwiseMethods, OperationMethods):
         if self._graph is None:
             self.validate()
         self._prepared = None
+        self._is_fixed = True
         self._plans = PlanList(
             graph=self._graph_or_raise(),
             arch=self._arch(),
@@ -197,8 +199,8 @@ class pygraph(PointwiseMethods, OperationMethods):
 
     # -- plans ----------------------------------------------------------------------------------------------
     def get_execution_plan_count(self) -> int:
-        """Candidates in the list, deselected ones included."""
-        return len(self._planned().entries)
+        """Candidates in the list, deselected ones included; 0 before create_execution_plans."""
+        return 0 if self._plans is None else len(self._plans.entries)
 
     def get_plan_name_at_index(self, index: int) -> str:
         return self._planned().at(index).plan.name

@@ -284,6 +284,14 @@ def test_steps_out_of_order(handle: Handle) -> None:
         MatmulBias(handle).graph.get_workspace_size()
 
 
+def test_operations_after_the_graph_is_built(handle: Handle) -> None:
+    case = MatmulBias(handle)
+    case.graph.build([A])
+    with pytest.raises(BadParamError, match="expected operations before build_operation_graph, got one after it"):
+        case.graph.exp(case.y)
+    case.check(handle, lambda values: case.graph.execute(values))
+
+
 def test_a_closed_handle(handle: Handle) -> None:
     case = MatmulBias(handle)
     case.graph.build([A])
