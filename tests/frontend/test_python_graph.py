@@ -270,6 +270,25 @@ def test_planning_needs_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
             graph.build_plans()
 
 
+@pytest.mark.parametrize("sm_count", [0, 133])
+def test_a_multiprocessor_count_that_the_device_has_not(sm_count: int) -> None:
+    graph = MatmulBias(None, sm_version=90, sm_count=sm_count).graph
+    with pytest.raises(BadParamError, match=r"pygraph\.sm_count: expected 1 to 132"):
+        graph.build_operation_graph()
+
+
+def test_a_failed_validate_leaves_no_old_graph(handle: Handle) -> None:
+    case = MatmulBias(handle)
+    case.graph.validate()
+    case.tensor_bias.set_dim([1, 1, 23])
+    with pytest.raises(LowdnnError, match="pointwise"):
+        case.graph.validate()
+    with pytest.raises(LowdnnError, match="pointwise"):
+        case.graph.build_operation_graph()
+    case.tensor_bias.set_dim([1, 1, 24])
+    case.check(handle, lambda values: case.graph.execute(values))
+
+
 def test_steps_out_of_order(handle: Handle) -> None:
     graph = MatmulBias(handle).graph
     with pytest.raises(BadParamError, match="expected build_operation_graph first"):
