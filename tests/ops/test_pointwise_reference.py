@@ -178,6 +178,20 @@ def test_large_arguments_neither_overflow_nor_cancel() -> None:
     assert small == pytest.approx(-10 * 0.5 * math.erfc(10 / math.sqrt(2)), rel=1e-12)
 
 
+def test_gradients_of_large_arguments() -> None:
+    x = np.array([-40.0, 40.0])
+    np.testing.assert_allclose(double(M.SIGMOID_BWD, np.ones(2), x), [math.exp(-40)] * 2, rtol=1e-14)
+    np.testing.assert_allclose(double(M.TANH_BWD, np.ones(2), x), [4 * math.exp(-80)] * 2, rtol=1e-14)
+    huge = np.array([-INF, -1e200, 1e200, INF])
+    assert double(M.GELU_APPROX_TANH_BWD, np.ones(4), huge).tolist() == [0, 0, 1, 1]
+
+
+def test_an_infinite_clip_in_integers_is_the_largest_integer() -> None:
+    x = np.array([2**31 - 1, 2**31 - 2])
+    assert integer(M.RELU_FWD, x) == x.tolist()
+    assert integer(M.RELU_BWD, np.array([5, 5]), x) == [0, 5]
+
+
 def test_nan_wins_in_min_and_max() -> None:
     x, b = np.array([NAN, 1.0, NAN]), np.array([1.0, NAN, NAN])
     assert np.isnan(double(M.MIN, x, b)).all()

@@ -1,7 +1,8 @@
 // Convolution forward with few channels in each group; depthwise where a group has one.
 //
-//   y[n, k, o] = epilogue(sum over (c, r) of x[n, g * Cg + c, o * stride + r * dilation - pad] * w[k, c, r]),
-//   g = k / (filters of a group)
+//   y[n, k, o] = epilogue(sum over (c, r) of x[n, g * Cg + c, o * stride + r * dilation - pad] * w[k, c, r])
+//
+// with g = k / (filters of a group).
 //
 // A thread owns a patch: CHANNELS neighbouring channels of ROWS x STRIP neighbouring outputs along the last two spatial
 // axes (rows and columns). With CHANNELS > 1 y's vector axis is the channels (channels-last), with CHANNELS = 1 it is
@@ -62,8 +63,7 @@ struct Params {
 struct Sums {
     Accumulator values[ROWS * STRIP * CHANNELS];
 
-    __device__ void add(int row, int output, const Accumulator (&x)[X_CHANNELS],
-                             const Accumulator (&w)[CHANNELS]) {
+    __device__ void add(int row, int output, const Accumulator (&x)[X_CHANNELS], const Accumulator (&w)[CHANNELS]) {
 #pragma unroll
         for (int v = 0; v < CHANNELS; ++v)
             values[(row * STRIP + output) * CHANNELS + v] += x[SHARES_X ? 0 : v] * w[v];
@@ -114,18 +114,13 @@ static __device__ void read_channels(const Params& p, const X_TYPE* at, const Ch
     }
 }
 
-static __device__ void read_weights(const Accumulator* from, Accumulator (&values)[CHANNELS]) {
-#pragma unroll
-    for (int v = 0; v < CHANNELS; ++v) values[v] = from[v];
-}
-
 // Adds one filter row to the patch's only row of outputs, tap by tap; `from` points to position 0 of x's row and
 // `weights` to the row's first tap.
 static __device__ void add_taps(const Params& p, const X_TYPE* from, const Patch& patch, const Channels& channels,
                                 const Accumulator* weights, Sums& sums) {
     for (int t = 0; t < p.taps[LAST]; ++t) {
         Accumulator w[CHANNELS];
-        read_weights(weights + t * BLOCK_CHANNELS, w);
+        load<Plain, CHANNELS>(w, weights + t * BLOCK_CHANNELS);
 #pragma unroll
         for (int o = 0; o < STRIP; ++o) {
             const i32 position = patch.origin[LAST] + o * p.strides[LAST] + t * p.dilations[LAST];
@@ -161,7 +156,7 @@ struct Window {
 #pragma unroll
         for (int t = 0; t < TAPS_; ++t) {
             Accumulator w[CHANNELS];
-            read_weights(weights + t * BLOCK_CHANNELS, w);
+            load<Plain, CHANNELS>(w, weights + t * BLOCK_CHANNELS);
 #pragma unroll
             for (int o = 0; o < STRIP; ++o) sums.add(row, o, x[o * STEP + t], w);
         }

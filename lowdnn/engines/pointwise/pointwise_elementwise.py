@@ -29,6 +29,7 @@ from lowdnn.status import NotSupportedError
 _SECTOR_BYTES = 32
 _THREADS = (64, 128, 256, 512)
 _UNROLLS = (1, 2, 4, 8)
+_BYTES_IN_FLIGHT = 64
 #: Both axes of a transposition have at least this extent.
 _MIN_TRANSPOSED = 16
 #: Both axes of a transposition have at least this extent.
@@ -60,7 +61,7 @@ class PointwiseElementwise:
     )
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses other operations, several index spaces, and outputs in which elements overlap."""
+        """Refuses other operations and several index spaces."""
         dag = _match(graph)
         if isinstance(dag, str):
             return Refusal(self.name, dag)
@@ -68,12 +69,13 @@ class PointwiseElementwise:
         return Refusal(self.name, reason) if reason else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        return _knobs(_Layout.of(self._dag(graph)), arch)
+        dag = self._dag(graph)
+        return _knobs(dag, _Layout.of(dag), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         dag = self._dag(graph)
         layout = _Layout.of(dag)
-        chosen = resolve_choices(self.name, _knobs(layout, arch), choices)
+        chosen = resolve_choices(self.name, _knobs(dag, layout, arch), choices)
         params = Params(
             THREADS=chosen[KnobType.BLOCK_SIZE],
             UNROLL=chosen[KnobType.MULTIPLY],
@@ -97,7 +99,7 @@ class PointwiseElementwise:
         )
 
     def precompiled(self) -> tuple[KernelRef, ...]:
-        """Copies, sums and scale-bias-activation chains over packed tensors in fp32, fp16 and bf16."""
+        """Copies and sums with ReLU over packed tensors in fp32, fp16 and bf16."""
         return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
 
     def _dag(self, graph: OperationGraph) -> PointwiseDag:
@@ -153,12 +155,13 @@ class _Layout:
             return self.groups
         return extent // self.vector if self.space.rank == 1 else 0
 
-    def default_unroll(self, arch: ArchSpec) -> int:
-        """About 16 elements a thread in flight, fewer where that would leave multiprocessors without work."""
-        unroll = max(1, min(8, 16 // self.vector))
-        while unroll > 1 and self.groups < arch.sm_count * arch.threads_per_sm * unroll:
-            unroll //= 2
-        return unroll
+    def default_unroll(self, dag: PointwiseDag, arch: ArchSpec) -> int:
+        """About 64 bytes a thread in flight, fewer where that would leave multiprocessors without work."""
+        varying = [t.element_bytes for t in dag.loads if self.space.strides[t.uid][self.vector_axis]]
+        group_bytes = self.vector * max(sum(varying), 1)
+        fitting = [u for u in _UNROLLS if u * group_bytes <= _BYTES_IN_FLIGHT] or [1]
+        threads = arch.sm_count * arch.threads_per_sm
+        return max([u for u in fitting if u * threads <= self.groups] or [1])
 
 
 def _match(graph: OperationGraph) -> PointwiseDag | str:
@@ -170,13 +173,7 @@ def _match(graph: OperationGraph) -> PointwiseDag | str:
     if not graph.outputs:
         return "operations: expected at least one tensor that is not virtual among the outputs, got none"
     dims = graph.outputs[0].dims
-    refused = refuse_index_space(operations, dims)
-    if refused:
-        return refused
-    for tensor in graph.outputs:
-        if any(extent > 1 and stride == 0 for extent, stride in zip(tensor.dims, tensor.strides, strict=True)):
-            return f"{tensor.label}.strides: expected strides > 0 for an output, got {list(tensor.strides)}"
-    return dag_of(dims, operations)
+    return refuse_index_space(operations, dims) or dag_of(dims, operations)
 
 
 def _refuse_size(dag: PointwiseDag) -> str:
@@ -213,10 +210,10 @@ def _lane_axis(dag: PointwiseDag, space: IndexSpace) -> int:
     return next((a for a in contiguous if space.extents[a] >= _MIN_TRANSPOSED), last)
 
 
-def _knobs(layout: _Layout, arch: ArchSpec) -> tuple[Knob, ...]:
+def _knobs(dag: PointwiseDag, layout: _Layout, arch: ArchSpec) -> tuple[Knob, ...]:
     return (
         Knob("threads", KnobType.BLOCK_SIZE, _THREADS, 256, "threads of a block"),
-        Knob("unroll", KnobType.MULTIPLY, _UNROLLS, layout.default_unroll(arch), "groups in flight per thread"),
+        Knob("unroll", KnobType.MULTIPLY, _UNROLLS, layout.default_unroll(dag, arch), "groups in flight per thread"),
     )
 
 

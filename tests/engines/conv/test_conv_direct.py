@@ -75,10 +75,8 @@ GROUPED = Case((1, 12, 8, 16), (18, 4, 3, 3), pre=(1, 1))
 LARGE_GROUPS = Case((1, 34, 6, 5), (36, 17, 3, 3), pre=(1, 1))
 DEPTHWISE = Case((2, 40, 9, 17), (40, 1, 3, 3), pre=(1, 1))
 STEM = Case((1, 3, 15, 15), (16, 3, 7, 7), pre=(3, 3), strides=(2, 2))
-#: Filters of one group that do not fill a thread's four channels.
-THREES = Case((2, 6, 9, 7), (9, 2, 3, 3), pre=(1, 1))
 SMALL_GROUPS = (
-    THREES,
+    Case((2, 6, 9, 7), (9, 2, 3, 3), pre=(1, 1)),
     Case((1, 12, 8, 16), (16, 3, 3, 3), pre=(1, 1)),
     Case((1, 8, 9, 7), (8, 4, 2, 3), (1, 0), (0, 2), (2, 1), (1, 2), is_flipped=True),
     Case((2, 6, 31), (24, 2, 5), pre=(4,), post=(0,)),
@@ -112,8 +110,7 @@ def test_depthwise_geometries(device: Runtime, case: Case, layout: Layout) -> No
 @pytest.mark.parametrize("case", SMALL_GROUPS)
 def test_small_groups(device: Runtime, case: Case, layout: Layout) -> None:
     plan = check_exact(device, ENGINE, case.graph(layout), length=case.length)
-    takes_threes = layout is Layout.CHANNELS_LAST and case is THREES
-    assert plan.kernels[0].source == ("conv/conv_direct.cu" if takes_threes else "conv/conv_grouped.cu")
+    assert plan.kernels[0].source == "conv/conv_grouped.cu"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.pointwise.pointwise_elementwise import Params, PointwiseElementwise
 from lowdnn.enums import DataType, KnobType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
@@ -316,8 +316,7 @@ def test_unknown_knob_value() -> None:
         ENGINE.plan(pointwise_graph(MODES.NEG, (8,)), SM_90A, {KnobType.BLOCK_SIZE: 100})
 
 
-@pytest.mark.parametrize("arch", [SM_80, SM_90A], ids=lambda arch: arch.name)
-def test_work_counts_each_byte_once(arch: object) -> None:
+def test_work_counts_each_byte_once() -> None:
     graph = pointwise_graph(MODES.ADD, (64, 128), (1, 128), data_type=DataType.BFLOAT16)
     work = ENGINE.plan(graph, SM_90A, {}).work
     assert (work.bytes, work.flops) == (2 * (64 * 128 + 128 + 64 * 128), 64 * 128)
