@@ -169,7 +169,11 @@ class GraphBuilder:
                 self._infer_type(tensor)
             entry.node.infer(entry.output, self._compute_type(entry))
             self._infer_type(entry.output)
-        return OperationGraph(entry.node.lower(entry.output, self._compute_type(entry)) for entry in self._entries)
+        meanings = {id(tensor): tensor.lowered() for tensor in self._used()}
+        return OperationGraph(
+            entry.node.lower(entry.output, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
+            for entry in self._entries
+        )
 
     def _number_tensors(self) -> None:
         taken: dict[int, Tensor] = {}
