@@ -164,7 +164,7 @@ class _Writer:
             loaded = f"in.{name}"
             self._loads.append(f"{loaded} = {address}[0];")
         elif stride == 1:
-            path = "Stream" if self._is_read_once(tensor) else "Plain"
+            path = "Stream" if self._is_streamed(tensor) else "Plain"
             self._loads.append(f"load_row<{path}, {self._width(tensor)}>(in.{name}, {address} + column, valid);")
         else:
             step = f"args.{name}_stride{self._vector_axis}"
@@ -318,9 +318,11 @@ class _Writer:
     def _stride(self, tensor: Tensor) -> int:
         return self._space.strides[tensor.uid][self._vector_axis]
 
-    def _is_read_once(self, tensor: Tensor) -> bool:
+    def _is_streamed(self, tensor: Tensor) -> bool:
+        """Each element is read once, in whole 16-byte vectors: what L1 keeps of it would never be used."""
         repeats = zip(self._space.strides[tensor.uid], self._space.extents, strict=True)
-        return tensor not in self._dag.stores and all(stride or extent == 1 for stride, extent in repeats)
+        is_read_once = tensor not in self._dag.stores and all(stride or extent == 1 for stride, extent in repeats)
+        return is_read_once and self._width(tensor) * tensor.element_bytes == 16
 
     def _width(self, tensor: Tensor) -> int:
         elements = _contiguous_elements(tensor, self._space.strides[tensor.uid], self._vector_axis)
