@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
@@ -9,14 +10,15 @@ from lowdnn.engines.conv.conv_direct import ConvDirect
 from lowdnn.enums import ConvolutionMode, DataType, KnobType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.assembling import assert_no_spills
 from tests.support.builders import convolution_graph, matmul_graph
-from tests.support.running import check_close, check_exact
-from tests.support.tolerance import OpClass
+from tests.support.running import check_close, check_exact, run_plan
+from tests.support.tolerance import OpClass, assert_exact
 
 ENGINE = ConvDirect()
 LAYOUTS = (Layout.CHANNELS_LAST, Layout.ROW_MAJOR)
@@ -211,6 +213,21 @@ def test_real_values(device: Runtime, case: Case, data_type: DataType) -> None:
     compute_type = DataType.DOUBLE if data_type is DataType.DOUBLE else DataType.FLOAT
     graph = case.graph(Layout.CHANNELS_LAST, data_type=data_type, compute_type=compute_type)
     check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION, length=case.length, compute_type=compute_type)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", [PLAIN, *DEPTHWISE_CASES[:5]])
+def test_padding_is_a_zero_that_meets_the_weights(device: Runtime, case: Case, layout: Layout) -> None:
+    """An infinite weight gives NaN wherever its tap falls into the padding, as the formula says."""
+    graph = case.graph(layout)
+    x = np.ones(case.x, np.float32)
+    w = np.ones(case.w, np.float32)
+    w[(slice(None), slice(None), *(0 for _ in case.w[2:]))] = np.inf
+    (actual,) = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, {1: x, 2: w}).values()
+    with np.errstate(invalid="ignore"):
+        (expected,) = evaluate(graph, {1: x, 2: w}).values()
+    assert np.isnan(expected).any()
+    assert_exact(actual, expected, DataType.FLOAT)
 
 
 def test_an_empty_batch_needs_no_launch() -> None:
