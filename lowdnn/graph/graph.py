@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, cached_property
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 from lowdnn.codec import Codec, read_document, write_document
 from lowdnn.ops import catalog
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides
 from lowdnn.status import BadParamError, DuplicatedEntriesError
+
+FoundT = TypeVar("FoundT")
+ArgumentsT = TypeVarTuple("ArgumentsT")
 
 #: Version of the JSON form. A reader refuses other versions.
 SCHEMA_VERSION = 1
@@ -36,6 +39,7 @@ class OperationGraph:
         self._producers: dict[int, Operation] = _producers(given)
         self._check_tensors()
         self.operations: tuple[Operation, ...] = self._sorted(given)
+        self._derived: dict[object, Any] = {}
 
     def producer(self, tensor: Tensor) -> Operation | None:
         """The operation that writes ``tensor``, or None for a graph input."""
@@ -63,6 +67,17 @@ class OperationGraph:
         """
         text = json.dumps(_describe(self.operations), separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def derive(self, find: Callable[[OperationGraph, *ArgumentsT], FoundT], *arguments: *ArgumentsT) -> FoundT:
+        """``find(self, *arguments)``, worked out once: a graph never changes, so what a pure function finds stays true.
+
+        Keeps the engines, which are asked several times about the same graph, from analysing it each time.
+        """
+        question = (find, arguments)
+        if question not in self._derived:
+            self._derived[question] = find(self, *arguments)
+        found: FoundT = self._derived[question]
+        return found
 
     def subgraph(self, operations: Iterable[Operation]) -> OperationGraph:
         """The graph of some of the operations; a virtual tensor that crosses its border becomes non-virtual."""
