@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.enums import DataType
-from lowdnn.plan import Argument, Plan, Scalar, ScalarType, Struct, TensorPointer, TensorValue, WorkspacePointer
-from lowdnn.runtime.layout import ARGUMENT_ALIGNMENT_BYTES, POINTER, ArgumentLayout, CType, aligned, layout_of
+from lowdnn.plan import Argument, Launch, Plan, Scalar, ScalarType, Struct, TensorPointer, TensorValue, WorkspacePointer
+from lowdnn.runtime.layout import ARGUMENT_ALIGNMENT_BYTES, POINTER, CType, aligned, layout_of
 from lowdnn.status import BadParamError, LowdnnError
 
 #: An 8-byte word of the block, and the offset in bytes that is added to the address that goes there. A plain tuple
@@ -53,12 +53,12 @@ class ParameterBlock:
         base = ctypes.addressof(self._memory) + skipped_bytes
         for part in parts:
             part.write(self._bytes, base)
-        varying = [found for part in parts for found in part.varying()]
-        self.tensor_slots = _tensor_slots(plan, varying)
+        bound = [found for part in parts for found in part.bound()]
+        self.tensor_slots = _tensor_slots(plan, bound)
         self.workspace_slots = tuple(
-            (position // 8, leaf.offset_bytes) for position, leaf in varying if isinstance(leaf, WorkspacePointer)
+            (position // 8, leaf.offset_bytes) for position, leaf in bound if isinstance(leaf, WorkspacePointer)
         )
-        self.value_slots = _value_slots(plan, varying)
+        self.value_slots = _value_slots(plan, bound)
         self.launch_parameters = tuple(base + part.start + part.layout.pointers for part in parts)
 
     def patch(self, slots: tuple[AddressSlot, ...], address: int) -> None:
@@ -72,12 +72,6 @@ class ParameterBlock:
         for slot in self.value_slots:
             _pack(self._bytes, slot.position, slot.type, read_host_value(addresses[slot.tensor], slot.data_type))
 
-    def arguments_of(self, launch: int, sizes: tuple[int, ...]) -> tuple[bytes, ...]:
-        """The bytes of each argument of one launch, for reports; ``sizes`` are their sizes."""
-        first = self.launch_parameters[launch]
-        pointers = (ctypes.c_uint64 * len(sizes)).from_address(first)
-        return tuple(ctypes.string_at(pointer, size) for pointer, size in zip(pointers, sizes, strict=True))
-
 
 def read_host_value(address: int, data_type: DataType) -> int | float:
     """The number of ``data_type`` at a host address."""
@@ -87,69 +81,76 @@ def read_host_value(address: int, data_type: DataType) -> int | float:
     return value
 
 
-Leaf = TensorPointer | WorkspacePointer | Scalar | TensorValue
+#: What execute writes.
+_Bound = TensorPointer | WorkspacePointer | TensorValue
 
 
-@dataclass(frozen=True)
 class _Part:
     """The parameters of one launch, from byte ``start`` of the block on."""
 
-    start: int
-    layout: ArgumentLayout
-    leaves: list[Leaf]
-
-    @property
-    def end_bytes(self) -> int:
-        return self.start + self.layout.size_bytes
+    def __init__(self, launch: Launch, start: int) -> None:
+        self.start = start
+        self._arguments = launch.arguments
+        self._numbers: list[int | float] = []
+        self._bound: list[tuple[int, _Bound]] = []
+        self.layout = layout_of(tuple([self._take(argument) for argument in launch.arguments]))
+        self.end_bytes = start + self.layout.size_bytes
 
     def write(self, block: memoryview, base: int) -> None:
-        """Writes what is known when the plan is loaded; ``base`` is the block's address."""
-        values = [leaf.value if isinstance(leaf, Scalar) else 0 for leaf in self.leaves]
+        """Writes what is known when the plan is loaded, and 0 elsewhere; ``base`` is the block's address."""
         addresses = [base + self.start + position for position in self.layout.arguments]
         try:
-            self.layout.packer.pack_into(block, self.start, *values, *addresses)
+            self.layout.packer.pack_into(block, self.start, *self._numbers, *addresses)
         except (struct.error, OverflowError):
-            unfit = next(leaf for leaf in self.leaves if isinstance(leaf, Scalar) and not _fits(leaf))
+            unfit = next(scalar for scalar in _scalars(self._arguments) if not _fits(scalar))
             raise _unfit_error(unfit.type, unfit.value) from None
 
-    def varying(self) -> Iterator[tuple[int, Leaf]]:
-        """What is written at execute, by its position in the block."""
-        for position, leaf in zip(self.layout.leaves, self.leaves, strict=True):
-            if not isinstance(leaf, Scalar):
-                yield self.start + position, leaf
+    def bound(self) -> Iterator[tuple[int, _Bound]]:
+        """What execute writes, by its position in the block."""
+        for leaf, argument in self._bound:
+            yield self.start + self.layout.leaves[leaf], argument
+
+    def _take(self, argument: Argument) -> CType:
+        """Notes the numbers of an argument and what in it is bound by execute; returns its type."""
+        if isinstance(argument, Scalar):
+            self._numbers.append(argument.value)
+            return argument.type.format_character
+        if isinstance(argument, Struct):
+            return tuple([self._take(member) for member in argument.fields])
+        self._bound.append((len(self._numbers), argument))
+        self._numbers.append(0)
+        return argument.type.format_character if isinstance(argument, TensorValue) else POINTER
 
 
 def _parts(plan: Plan) -> Iterator[_Part]:
     end_bytes = 0
     for launch in plan.launches:
-        leaves: list[Leaf] = []
-        layout = layout_of(tuple([_c_type(argument, leaves) for argument in launch.arguments]))
-        part = _Part(aligned(end_bytes, ARGUMENT_ALIGNMENT_BYTES), layout, leaves)
+        part = _Part(launch, aligned(end_bytes, ARGUMENT_ALIGNMENT_BYTES))
         yield part
         end_bytes = part.end_bytes
 
 
-def _c_type(argument: Argument, leaves: list[Leaf]) -> CType:
-    """The type of an argument, whose leaves are appended to ``leaves``."""
-    if isinstance(argument, Struct):
-        return tuple([_c_type(member, leaves) for member in argument.fields])
-    leaves.append(argument)
-    return argument.type.format_character if isinstance(argument, Scalar | TensorValue) else POINTER
+def _scalars(arguments: Iterable[Argument]) -> Iterator[Scalar]:
+    for argument in arguments:
+        if isinstance(argument, Scalar):
+            yield argument
+        elif isinstance(argument, Struct):
+            yield from _scalars(argument.fields)
 
 
-def _tensor_slots(plan: Plan, varying: Sequence[tuple[int, Leaf]]) -> tuple[tuple[AddressSlot, ...], ...]:
+def _tensor_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[tuple[AddressSlot, ...], ...]:
     slots: dict[int, list[AddressSlot]] = {tensor.uid: [] for tensor in plan.tensors}
-    for position, leaf in varying:
+    for position, leaf in bound:
         if isinstance(leaf, TensorPointer):
             _check_uid(slots, leaf.uid, plan)
             slots[leaf.uid].append((position // 8, leaf.offset_bytes))
     return tuple(tuple(slots[tensor.uid]) for tensor in plan.tensors)
 
 
-def _value_slots(plan: Plan, varying: Sequence[tuple[int, Leaf]]) -> tuple[ValueSlot, ...]:
+def _value_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[ValueSlot, ...]:
     indices = {tensor.uid: index for index, tensor in enumerate(plan.tensors)}
     slots: list[ValueSlot] = []
-    for position, leaf in varying:
+    for position, leaf in bound:
         if isinstance(leaf, TensorValue):
             _check_uid(indices, leaf.uid, plan)
             index = indices[leaf.uid]
