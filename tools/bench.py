@@ -3,9 +3,9 @@
     python tools/bench.py [SUITE...] [--out DIR] [--commit HASH] [--engine NAME]
 
 Suites: gemm, conv, memory (cases in tools/bench_cases/), host. The device suites time kernels by graph replay (see
-bench_timing.py); the host suite times calls without synchronisation. Columns: ``us`` is ours, ``floor_us`` the larger of
-arithmetic at the sustained peak and bytes at the copy bandwidth, ``peer`` the fastest peer, ``ratio`` = peer_us / us.
-Each run of a suite replaces its file.
+bench_timing.py); the host suite times calls without synchronisation. In the rows, ``us`` is ours, ``floor_us`` the
+larger of arithmetic at the sustained peak and bytes at the copy bandwidth, ``peer`` the fastest peer, and
+``ratio`` = peer_us / us. Each run of a suite replaces its file.
 """
 
 from __future__ import annotations

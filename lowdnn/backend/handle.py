@@ -78,9 +78,9 @@ class Handle:
 
         Raises StreamMismatchError for a stream of another context.
         """
+        if type(stream) is int and stream == self.stream and self.is_open:
+            return
         with self.entered("set_stream"):
-            if type(stream) is int and stream == self.stream:
-                return
             self._borrowed_stream = Stream.borrow(self.runtime.context, stream)
             self.stream = self._borrowed_stream.handle
 

@@ -5,7 +5,7 @@ constants are run-time fields of ``Functor::Args``, so that a new shape or const
 value is rounded to its data type, stored or not. No name given by a user reaches the text.
 
     struct Functor {
-      static constexpr int RANK;
+      enum : int { RANK };
       typedef ... Accumulator;  // where the DAG has an anchor: the type of the value handed in, before its rounding
       typedef ... Result;       // where the DAG has a result: the type in which it is handed back
       struct Args;              // pointers, strides, scalars
@@ -233,7 +233,7 @@ class _Writer:
             *(f'#include "include/{header}.cuh"' for header in ("numeric", "pointwise", "vector")),
             "",
             f"struct {name} {{",
-            f"  static constexpr int RANK = {self._space.rank};",
+            f"  enum : int {{ RANK = {self._space.rank} }};",
             *(f"  {line}" for line in self._types),
             "",
             "  struct Args {",

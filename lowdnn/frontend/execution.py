@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from numpy.typing import NDArray
-
 from lowdnn.backend.handle import Handle
 from lowdnn.frontend.device_tensor import DeviceTensor
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.interop import host_scalar
 from lowdnn.plan import Plan, PlanTensor
 from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
 from lowdnn.runtime.interchange import view_of
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.workspace import Workspace
@@ -43,8 +42,9 @@ class Need:
     size_bytes: int
 
 
-#: The address of a value, checked as far as values of its type can tell.
-AddressOf = Callable[[Any, Handle, Need], int]
+#: The address of a value, checked as far as values of its type can tell. What must live until the launch goes into the
+#: list: others' exports, and host copies of by-value tensors.
+AddressOf = Callable[[Any, Handle, Need, list[object]], int]
 
 #: Integers below it are no host address: the first pages of a process are never mapped.
 _LOWEST_HOST_ADDRESS = 1 << 16
@@ -81,23 +81,25 @@ class PreparedExecution:
             raise
 
     def _launch(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
-        kept: list[NDArray[Any]] = []
-        pointers = self._recent.pointers(values, handle) if self._recent is not None else None
+        kept: list[object] = []
+        pointers = self._recent.pointers(values, handle, kept) if self._recent is not None else None
         if pointers is None:
             pointers = self._resolved(values, handle, kept)
-        address = 0 if workspace is None else self._workspace_address(workspace, handle)
+        address = 0 if workspace is None else self._workspace_address(workspace, handle, kept)
         loaded = self._loaded if handle is self._handle else handle.load(self.plan)
         loaded.execute(pointers, address, handle.stream)
 
-    def _resolved(self, values: Mapping[Any, object], handle: Handle, kept: list[NDArray[Any]]) -> tuple[int, ...]:
-        """The pointers of a new set of keys or types; host copies of by-value tensors go into ``kept``."""
+    def _resolved(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...]:
+        """The pointers of a new set of keys or types."""
         keys = self._resolve(values)
         getters = tuple(
             _integer_address if tensor.is_by_value else _address_getter(values[key])
             for tensor, key in zip(self.plan.tensors, keys, strict=True)
         )
         pointers = tuple(
-            self._host_address(tensor, key, values, kept) if tensor.is_by_value else getter(values[key], handle, need)
+            self._host_address(tensor, key, values, kept)
+            if tensor.is_by_value
+            else getter(values[key], handle, need, kept)
             for tensor, key, getter, need in zip(self.plan.tensors, keys, getters, self._needs, strict=True)
         )
         if not any(tensor.is_by_value for tensor in self.plan.tensors):
@@ -139,7 +141,7 @@ class PreparedExecution:
         raise BadParamError.at("execute.tensor_dict", expected="a tensor, a name or a uid as key", got=repr(key))
 
     def _host_address(
-        self, tensor: PlanTensor, key: Key | None, values: Mapping[Any, object], kept: list[NDArray[Any]]
+        self, tensor: PlanTensor, key: Key | None, values: Mapping[Any, object], kept: list[object]
     ) -> int:
         """The host address of a by-value tensor's value: an integer is one, anything else is copied into ``kept``."""
         value = self._tensors[tensor.uid].value if key is None else values[key]
@@ -152,13 +154,14 @@ class PreparedExecution:
                     hint="pass a float or a host array of one element",
                 )
             return value
-        kept.append(host_scalar(value, tensor.data_type, f"execute.tensor_dict[{key!r}]"))
-        return int(kept[-1].ctypes.data)
+        scalar = host_scalar(value, tensor.data_type, f"execute.tensor_dict[{key!r}]")
+        kept.append(scalar)
+        return int(scalar.ctypes.data)
 
-    def _workspace_address(self, workspace: object, handle: Handle) -> int:
+    def _workspace_address(self, workspace: object, handle: Handle, kept: list[object]) -> int:
         if not self._workspace_need.size_bytes:
             return 0
-        return _address_getter(workspace)(workspace, handle, self._workspace_need)
+        return _address_getter(workspace)(workspace, handle, self._workspace_need, kept)
 
 
 class _Route:
@@ -178,7 +181,7 @@ class _Route:
         self._are_addresses = all(kind is int for kind in types)
         self._pick = itemgetter(*keys) if len(keys) > 1 else lambda values: tuple(values[key] for key in keys)
 
-    def pointers(self, values: Mapping[Any, object], handle: Handle) -> tuple[int, ...] | None:
+    def pointers(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...] | None:
         """The pointers, or None where keys or types are others."""
         if len(values) != self._count:
             return None
@@ -190,7 +193,9 @@ class _Route:
             return None
         if self._are_addresses:
             return found
-        return tuple([getter(value, handle, need) for value, (getter, need) in zip(found, self._steps, strict=True)])
+        return tuple(
+            [getter(value, handle, need, kept) for value, (getter, need) in zip(found, self._steps, strict=True)]
+        )
 
 
 def pair(uids: Sequence[int], values: Sequence[object] | Mapping[Any, object]) -> dict[int, object]:
@@ -215,22 +220,26 @@ def _address_getter(value: object) -> AddressOf:
     return _view_address
 
 
-def _integer_address(address: Any, handle: Handle, need: Need) -> int:
+def _integer_address(address: Any, handle: Handle, need: Need, kept: list[object]) -> int:
     found: int = address
     return found
 
 
-def _torch_address(tensor: Any, handle: Handle, need: Need) -> int:
-    return int(tensor.data_ptr()) if tensor.is_cuda else _view_address(tensor, handle, need)
+def _torch_address(tensor: Any, handle: Handle, need: Need, kept: list[object]) -> int:
+    context = handle.runtime.context
+    is_here = tensor.is_cuda and tensor.get_device() == context.device
+    if is_here and context.driver.dlpack_device_type in CUDA_DEVICE_TYPES:
+        return int(tensor.data_ptr())
+    return _view_address(tensor, handle, need, kept)
 
 
-def _tensor_address(tensor: DeviceTensor, handle: Handle, need: Need) -> int:
+def _tensor_address(tensor: DeviceTensor, handle: Handle, need: Need, kept: list[object]) -> int:
     if tensor.handle is handle and tensor.size_bytes >= need.size_bytes:
         return tensor.buffer.address
-    return _buffer_address(tensor.buffer, handle, need)
+    return _buffer_address(tensor.buffer, handle, need, kept)
 
 
-def _buffer_address(buffer: DeviceBuffer | Workspace, handle: Handle, need: Need) -> int:
+def _buffer_address(buffer: DeviceBuffer | Workspace, handle: Handle, need: Need, kept: list[object]) -> int:
     context = buffer.context
     if context is not handle.runtime.context and context.driver is not handle.runtime.driver:
         raise StreamMismatchError.at(need.where, expected=f"memory of {handle!r}", got="memory of another device")
@@ -241,8 +250,10 @@ def _buffer_address(buffer: DeviceBuffer | Workspace, handle: Handle, need: Need
     return buffer.address
 
 
-def _view_address(array: object, handle: Handle, need: Need) -> int:
-    return view_of(array, handle.runtime.context, handle.stream).address
+def _view_address(array: object, handle: Handle, need: Need, kept: list[object]) -> int:
+    view = view_of(array, handle.runtime.context, handle.stream)
+    kept.append(view)
+    return view.address
 
 
 def _need(tensor: PlanTensor) -> Need:

@@ -26,13 +26,16 @@ _DESCRIPTION = json.JSONEncoder(separators=(",", ":"))
 #: Version of the JSON form. A reader refuses other versions.
 SCHEMA_VERSION = 1
 
+#: Uids are signed 64-bit integers; negative ones are for tensors that the library adds.
+MAX_UID = 2**63 - 1
+
 
 class OperationGraph:
     """Operations in topological order, and the tensors between them.
 
     The graph is checked when it is made: one meaning for each uid, one producer for each tensor, no cycle, no virtual
-    tensor without a producer, no output that is by value or overlaps itself. Raises DuplicatedEntriesError and
-    BadParamError, naming tensor and operation.
+    tensor without a producer, no negative uid, no output that is by value or overlaps itself. Raises
+    DuplicatedEntriesError and BadParamError, naming tensor and operation.
     """
 
     def __init__(self, operations: Iterable[Operation]) -> None:
@@ -121,6 +124,8 @@ class OperationGraph:
         for tensor in self.tensors.values():
             where = f"operation_graph: {tensor.label}"
             is_written = tensor.uid in self._producers
+            if not 0 <= tensor.uid <= MAX_UID:
+                raise BadParamError.at(f"{where}.uid", expected=f"0 to {MAX_UID}", got=tensor.uid)
             if tensor.is_virtual and not is_written:
                 raise BadParamError.at(where, expected="an operation that writes a virtual tensor", got="none")
             if is_written and tensor.is_scalar_value:

@@ -136,7 +136,7 @@ def _gelu_tanh_gradient(p: Pointwise, dy: Array, x: Array) -> Array:
     inner = _TANH_SCALE * (x + _TANH_CUBIC * x**3)
     steepness = _sech_squared(inner)
     slope = 0.5 * x * steepness * _TANH_SCALE * (1.0 + 3.0 * _TANH_CUBIC * x * x)
-    return dy * (_sigmoid(2.0 * inner) + np.where(steepness == 0, 0.0, slope))
+    return np.asarray(dy * (_sigmoid(2.0 * inner) + np.where(steepness == 0, 0.0, slope)))
 
 
 def _softplus(p: Pointwise, x: Array) -> Array:

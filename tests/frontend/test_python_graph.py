@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,8 @@ import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
 from lowdnn.frontend.python_graph import pygraph
+from lowdnn.ops.tensor import channels_last_strides, packed_strides
+from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import (
     BadParamError,
     LowdnnError,
@@ -186,6 +189,60 @@ def test_a_graph_that_no_single_engine_takes(handle: Handle) -> None:
     graph.execute(values, workspace.ptr)
 
 
+@pytest.mark.parametrize("is_channels_last", [True, False])
+def test_a_convolution_with_an_epilogue_in_bf16(handle: Handle, is_channels_last: bool) -> None:
+    """y = relu(conv(x, w) * scale + bias) in small integers, which bf16 holds exactly."""
+    graph = pygraph("conv", cudnn.data_type.BFLOAT16, FLOAT, FLOAT, handle)
+    rng = np.random.default_rng(fresh_seed())
+    arrays = {
+        "x": rng.integers(-1, 2, (2, 8, 5, 6)),
+        "w": rng.integers(-1, 2, (16, 8, 3, 3)),
+        "scale": rng.integers(1, 3, (1, 16, 1, 1)),
+        "bias": rng.integers(-2, 3, (1, 16, 1, 1)),
+    }
+    strides = {name: _layout(array.shape, is_channels_last) for name, array in arrays.items()}
+    x, w, scale, bias = (graph.tensor(array.shape, strides[name], name=name) for name, array in arrays.items())
+    y = graph.relu(graph.bias(graph.scale(graph.conv_fprop(x, w, padding=[1, 1]), scale), bias))
+    y.set_output(True).set_name("y").set_stride(_layout((2, 16, 5, 6), is_channels_last))
+    values = {
+        name: lowdnn.from_numpy(array.astype(np.float32), handle, cudnn.data_type.BFLOAT16, strides[name])
+        for name, array in arrays.items()
+    }
+    zeros = np.zeros((2, 16, 5, 6), np.float32)
+    values["y"] = lowdnn.from_numpy(zeros, handle, cudnn.data_type.BFLOAT16, y.get_stride())
+    graph.execute(values, lowdnn.from_numpy(np.zeros(1 << 16, np.uint8), handle))
+    padded = np.pad(arrays["x"], ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    convolved = np.einsum("nchwrs,kcrs->nkhw", windows, arrays["w"])
+    expected = np.maximum(convolved * arrays["scale"] + arrays["bias"], 0)
+    np.testing.assert_array_equal(values["y"].numpy().astype(np.int64), expected)
+
+
+def test_one_graph_in_two_threads(handle: Handle) -> None:
+    """Each thread has its own handle of the same device and its own tensors."""
+    case = MatmulBias(handle)
+    case.graph.build([A])
+    runtime = handle.runtime
+    wrong: list[str] = []
+
+    def work(own: Handle) -> None:
+        values = case.values(own)
+        for _ in range(3):
+            values[case.y].copy_from(np.full((1, 8, 24), np.nan, np.float32))
+            case.graph.execute(values, handle=own)
+            if not np.array_equal(values[case.y].numpy(), case.expected):
+                wrong.append("another result")
+
+    with Handle(Runtime(runtime.driver, config=runtime.config)) as first:
+        with Handle(Runtime(runtime.driver, config=runtime.config)) as second:
+            threads = [threading.Thread(target=work, args=(own,)) for own in (first, second)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    assert not wrong
+
+
 def test_an_integer_matmul(handle: Handle) -> None:
     graph = pygraph("int8", INT8, INT32, INT32, handle)
     a = np.random.default_rng(fresh_seed()).integers(-128, 128, (3, 5)).astype(np.int8)
@@ -270,6 +327,25 @@ def test_planning_needs_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
             graph.build_plans()
 
 
+@pytest.mark.parametrize("sm_count", [0, 133])
+def test_a_multiprocessor_count_that_the_device_has_not(sm_count: int) -> None:
+    graph = MatmulBias(None, sm_version=90, sm_count=sm_count).graph
+    with pytest.raises(BadParamError, match=r"pygraph\.sm_count: expected 1 to 132"):
+        graph.build_operation_graph()
+
+
+def test_a_failed_validate_leaves_no_old_graph(handle: Handle) -> None:
+    case = MatmulBias(handle)
+    case.graph.validate()
+    case.tensor_bias.set_dim([1, 1, 23])
+    with pytest.raises(LowdnnError, match="pointwise"):
+        case.graph.validate()
+    with pytest.raises(LowdnnError, match="pointwise"):
+        case.graph.build_operation_graph()
+    case.tensor_bias.set_dim([1, 1, 24])
+    case.check(handle, lambda values: case.graph.execute(values))
+
+
 def test_steps_out_of_order(handle: Handle) -> None:
     graph = MatmulBias(handle).graph
     with pytest.raises(BadParamError, match="expected build_operation_graph first"):
@@ -284,6 +360,14 @@ def test_steps_out_of_order(handle: Handle) -> None:
         MatmulBias(handle).graph.get_workspace_size()
 
 
+def test_operations_after_the_graph_is_built(handle: Handle) -> None:
+    case = MatmulBias(handle)
+    case.graph.build([A])
+    with pytest.raises(BadParamError, match="expected operations before build_operation_graph, got one after it"):
+        case.graph.exp(case.y)
+    case.check(handle, lambda values: case.graph.execute(values))
+
+
 def test_a_closed_handle(handle: Handle) -> None:
     case = MatmulBias(handle)
     case.graph.build([A])
@@ -293,3 +377,7 @@ def test_a_closed_handle(handle: Handle) -> None:
         case.graph.execute(values)
     with pytest.raises(NotInitializedError):
         cudnn.get_stream(handle)
+
+
+def _layout(shape: tuple[int, ...], is_channels_last: bool) -> tuple[int, ...]:
+    return channels_last_strides(shape) if is_channels_last else packed_strides(shape)

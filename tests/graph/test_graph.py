@@ -102,6 +102,12 @@ def test_graphs_are_checked(
         OperationGraph(operations)
 
 
+@pytest.mark.parametrize("uid", [-1, 2**63])
+def test_uids_are_signed_64_bit_and_not_negative(uid: int) -> None:
+    with raises(BadParamError, f"operation_graph: tensor uid {uid}.uid", expected="0 to", got=str(uid)):
+        OperationGraph([relu(tensor(uid), C)])
+
+
 def test_by_value_tensors_are_inputs_only() -> None:
     x = tensor(1, dims=(1,), strides=(1,))
     y = tensor(2, dims=(1,), strides=(1,), is_by_value=True)

@@ -15,6 +15,7 @@ from lowdnn.driver.emulated.instructions.core import Effect, Row
 from lowdnn.driver.emulated.ir import TYPES, FunctionIR, Imm, Instruction, Mem, Not, Operand, Pair, Reg, Sym, Vec
 
 FULL_MASK = Imm(0xFFFFFFFF, "i")
+_MEMORY = frozenset({"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"})
 _SPIN_LOADS = frozenset({"volatile", "relaxed", "acquire", "mmio"})
 
 
@@ -68,7 +69,7 @@ def build_flow(function: FunctionIR, table: Mapping[str, Row]) -> Flow:
     blocks = _cut(function, body, labels, table)
     _find_liveness(blocks, table)
     _find_spins(blocks)
-    return Flow(blocks, _home_codes(function, body))
+    return Flow(blocks, _home_codes(function, blocks))
 
 
 def registers_of(operand: Operand) -> tuple[str, ...]:
@@ -257,16 +258,14 @@ def _waits(instruction: Instruction) -> bool:
     )
 
 
-def _home_codes(function: FunctionIR, body: list[Instruction]) -> dict[str, str]:
-    """The type that most instructions use a register with, among types of its size."""
+def _home_codes(function: FunctionIR, blocks: list[Block]) -> dict[str, str]:
+    """The type that most instructions use a register with, among types of its size. Addresses have no vote."""
     declared = {name: TYPES[kind] for name, kind in function.registers.items()}
     votes: dict[str, dict[str, int]] = {}
-    for instruction in body:
-        codes = _codes_by_size(instruction.modifiers)
-        for operand in instruction.operands if codes else ():
-            if isinstance(operand, Mem):
-                continue
-            for name in registers_of(operand):
+    for block in blocks:
+        for instruction, (reads, writes) in zip(block.body, block.touched, strict=True):
+            codes = _codes_by_size(instruction.modifiers)
+            for name in writes if instruction.opcode in _MEMORY else (*reads, *writes):
                 code = codes.get(declared[name][1])
                 if code is not None:
                     ballot = votes.setdefault(name, {})

@@ -41,6 +41,7 @@ class Function:
     required_block: Dim3 | None
     compiled: Compiled = field(repr=False)
     steps: tuple[Step, ...] = field(repr=False)
+    unwritten: tuple[Unwritten, ...] = field(repr=False)
 
 
 @dataclass
@@ -135,7 +136,7 @@ class Machine:
                     batch = Batch(
                         geometry,
                         self.memory,
-                        [Unwritten(name) for name in function.compiled.program.registers],
+                        list(function.unwritten),
                         function.static_shared_bytes + shared_bytes,
                         function.local_bytes,
                         shared_bytes,
@@ -184,6 +185,7 @@ class Machine:
             compiled.required_block,
             compiled,
             compiled.steps(addresses),
+            tuple(Unwritten(register) for register in compiled.program.registers),
         )
 
     def _check_launch(self, function: Function, grid: Dim3, block: Dim3, cluster: Dim3) -> None:

@@ -59,7 +59,10 @@ class Compiled:
             names[name] = np.uint64(addresses[symbol])
         slots = {name: slot for slot, name in enumerate(self.program.registers)}
         codes = zip(self.flow.blocks, self.program.blocks, strict=True)
-        return tuple(_step(b, LazyBlock(code, filename_of(self.name, b.index), names), slots) for b, code in codes)
+        return tuple(
+            _step(b, LazyBlock(code, filename_of(self.name, b.index), names), slots, self.flow.homes)
+            for b, code in codes
+        )
 
 
 class LazyBlock:
@@ -129,7 +132,7 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Compiled:
     )
 
 
-def _step(block: Block, function: BlockFunction, slots: Mapping[str, int]) -> Step:
+def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes: Mapping[str, str]) -> Step:
     end = block.end
     kind = GO if end is None or (end.opcode == "bra" and end.predicate is None) else _ENDS[end.opcode]
     jump = block.targets[0] if kind == GO and end is not None else block.next
@@ -141,7 +144,8 @@ def _step(block: Block, function: BlockFunction, slots: Mapping[str, int]) -> St
     barrier: BarrierOp | None = None
     if kind == BARRIER and end is not None:
         barrier, target = barrier_operation(end)
-        barrier = replace(barrier, slot=slots.get(target.name, -1) if target is not None else -1)
+        if target is not None and target.name in slots:
+            barrier = replace(barrier, slot=slots[target.name], code=homes[target.name])
     return Step(
         block.index,
         function,

@@ -17,7 +17,7 @@ import numpy as np
 from lowdnn.driver.emulated.barriers import BarrierOp, Barriers, Released
 from lowdnn.driver.emulated.batch import WARP, Batch, Group, merge_into
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import Array
+from lowdnn.driver.emulated.memory import DTYPES, Array
 from lowdnn.driver.emulated.policy import Policy
 
 BlockFunction = Callable[[Group, list[Any]], Any]
@@ -219,8 +219,10 @@ class Scheduler:
 
     def _release(self, released: list[Released]) -> None:
         for one in released:
-            if one.result is not None and one.waiting.operation.slot >= 0:
-                merge_into(self.batch.registers, one.waiting.operation.slot, one.result, self._group([one.lanes]))
+            operation = one.waiting.operation
+            if one.result is not None and operation.slot >= 0:
+                value = one.result.view(DTYPES[operation.code])
+                merge_into(self.batch.registers, operation.slot, value, self._group([one.lanes]))
             self._push(one.waiting.next, one.lanes)
 
     # -- waiting ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 // Convolution forward with few channels in each group; depthwise where a group has one.
 //
-//   y[n, k, o] = epilogue(sum over (c, r) of x[n, g * Cg + c, o * stride + r * dilation - pad] * w[k, c, r]),
-//   g = k / (filters of a group)
+//   y[n, k, o] = epilogue(sum over (c, r) of x[n, g * Cg + c, o * stride + r * dilation - pad] * w[k, c, r])
+//
+// with g = k / (filters of a group); positions outside x count as 0.
 //
 // A thread owns a patch: CHANNELS neighbouring channels of ROWS x STRIP neighbouring outputs along the last two spatial
 // axes (rows and columns). With CHANNELS > 1 y's vector axis is the channels (channels-last), with CHANNELS = 1 it is
@@ -62,8 +63,7 @@ struct Params {
 struct Sums {
     Accumulator values[ROWS * STRIP * CHANNELS];
 
-    __device__ void add(int row, int output, const Accumulator (&x)[X_CHANNELS],
-                             const Accumulator (&w)[CHANNELS]) {
+    __device__ void add(int row, int output, const Accumulator (&x)[X_CHANNELS], const Accumulator (&w)[CHANNELS]) {
 #pragma unroll
         for (int v = 0; v < CHANNELS; ++v)
             values[(row * STRIP + output) * CHANNELS + v] += x[SHARES_X ? 0 : v] * w[v];
@@ -92,46 +92,64 @@ struct Patch {
     }
 };
 
+// A thread's channels, and where their elements of x lie behind those of group 0.
 struct Channels {
     i32 first;  // in y
     i32 valid;  // of CHANNELS, may be negative
+    i64 offsets[X_CHANNELS];
+
+    __device__ Channels(const Params& p, i32 first_channel) {
+        first = first_channel;
+        valid = p.filters - first_channel;
+#pragma unroll
+        for (int v = 0; v < X_CHANNELS; ++v) {
+            const i64 channel = (first + v) / p.group_filters * p.group_channels;
+            offsets[v] = X_WIDTH > 1 ? first + v : channel * p.x_strides[1];
+        }
+    }
 };
 
 // A thread's elements of x at one position; `at` points to the element of group 0.
-static __device__ void read_channels(const Params& p, const X_TYPE* at, const Channels& channels,
-                                     Accumulator (&values)[X_CHANNELS]) {
+static __device__ void read_channels(const X_TYPE* at, const Channels& channels, Accumulator (&values)[X_CHANNELS]) {
+    X_TYPE elements[X_CHANNELS];
     if (X_WIDTH > 1 && channels.valid >= CHANNELS) {
-        X_TYPE elements[X_CHANNELS];
         load<Plain, X_WIDTH>(elements, at + channels.first);
+    } else {
 #pragma unroll
-        for (int v = 0; v < X_CHANNELS; ++v) values[v] = convert<Accumulator>(elements[v]);
+        for (int v = 0; v < X_CHANNELS; ++v) elements[v] = v < channels.valid ? at[channels.offsets[v]] : X_TYPE{};
+    }
+#pragma unroll
+    for (int v = 0; v < X_CHANNELS; ++v) values[v] = convert<Accumulator>(elements[v]);
+}
+
+// The same at `position` of a row of x; 0 outside the row, and in a row outside x, which is null.
+static __device__ void read_position(const Params& p, const X_TYPE* row, i32 position, const Channels& channels,
+                                     Accumulator (&values)[X_CHANNELS]) {
+    if (row != nullptr && static_cast<u32>(position) < static_cast<u32>(p.x_extents[LAST])) {
+        read_channels(row + position * p.x_strides[2 + LAST], channels, values);
         return;
     }
 #pragma unroll
-    for (int v = 0; v < X_CHANNELS; ++v) {
-        const i64 channel = (channels.first + v) / p.group_filters * p.group_channels;
-        values[v] = v < channels.valid ? convert<Accumulator>(at[channel * p.x_strides[1]]) : Accumulator(0);
-    }
+    for (int v = 0; v < X_CHANNELS; ++v) values[v] = Accumulator(0);
 }
 
-static __device__ void read_weights(const Accumulator* from, Accumulator (&values)[CHANNELS]) {
-#pragma unroll
-    for (int v = 0; v < CHANNELS; ++v) values[v] = from[v];
+// Position `position` along a spatial axis of x, or null where it lies outside.
+static __device__ const X_TYPE* advanced(const Params& p, const X_TYPE* from, int axis, i32 position) {
+    const bool exists = from != nullptr && static_cast<u32>(position) < static_cast<u32>(p.x_extents[axis]);
+    return exists ? from + position * p.x_strides[2 + axis] : nullptr;
 }
 
-// Adds one filter row to the patch's only row of outputs, tap by tap; `from` points to position 0 of x's row and
-// `weights` to the row's first tap.
-static __device__ void add_taps(const Params& p, const X_TYPE* from, const Patch& patch, const Channels& channels,
+// Adds one filter row to the patch's only row of outputs, tap by tap; `weights` points to the row's first tap.
+static __device__ void add_taps(const Params& p, const X_TYPE* row, const Patch& patch, const Channels& channels,
                                 const Accumulator* weights, Sums& sums) {
     for (int t = 0; t < p.taps[LAST]; ++t) {
         Accumulator w[CHANNELS];
-        read_weights(weights + t * BLOCK_CHANNELS, w);
+        load<Plain, CHANNELS>(w, weights + t * BLOCK_CHANNELS);
 #pragma unroll
         for (int o = 0; o < STRIP; ++o) {
-            const i32 position = patch.origin[LAST] + o * p.strides[LAST] + t * p.dilations[LAST];
-            if (static_cast<u32>(position) >= static_cast<u32>(p.x_extents[LAST])) continue;
             Accumulator x[X_CHANNELS];
-            read_channels(p, from + position * p.x_strides[2 + LAST], channels, x);
+            const i32 position = patch.origin[LAST] + o * p.strides[LAST] + t * p.dilations[LAST];
+            read_position(p, row, position, channels, x);
             sums.add(0, o, x, w);
         }
     }
@@ -143,17 +161,9 @@ struct Window {
     static constexpr int EXTENT = (STRIP - 1) * STEP + TAPS_;
     Accumulator x[EXTENT][X_CHANNELS];
 
-    __device__ Window(const Params& p, const X_TYPE* from, const Patch& patch, const Channels& channels) {
+    __device__ Window(const Params& p, const X_TYPE* row, const Patch& patch, const Channels& channels) {
 #pragma unroll
-        for (int j = 0; j < EXTENT; ++j) {
-            const i32 position = patch.origin[LAST] + j;
-            if (static_cast<u32>(position) < static_cast<u32>(p.x_extents[LAST])) {
-                read_channels(p, from + position * p.x_strides[2 + LAST], channels, x[j]);
-            } else {
-#pragma unroll
-                for (int v = 0; v < X_CHANNELS; ++v) x[j][v] = Accumulator(0);
-            }
-        }
+        for (int j = 0; j < EXTENT; ++j) read_position(p, row, patch.origin[LAST] + j, channels, x[j]);
     }
 
     // Adds one filter row to one row of outputs.
@@ -161,7 +171,7 @@ struct Window {
 #pragma unroll
         for (int t = 0; t < TAPS_; ++t) {
             Accumulator w[CHANNELS];
-            read_weights(weights + t * BLOCK_CHANNELS, w);
+            load<Plain, CHANNELS>(w, weights + t * BLOCK_CHANNELS);
 #pragma unroll
             for (int o = 0; o < STRIP; ++o) sums.add(row, o, x[o * STEP + t], w);
         }
@@ -171,13 +181,13 @@ struct Window {
 // Adds what one row of x gives. It lies `reach` filter rows after the patch's origin: filter row `reach` meets it where
 // the patch has one row of outputs, filter row `reach - i * stride` for row i of several.
 template <int TAPS_>
-static __device__ void add_row(const Params& p, const X_TYPE* from, const Patch& patch, const Channels& channels,
+static __device__ void add_row(const Params& p, const X_TYPE* row, const Patch& patch, const Channels& channels,
                                const Accumulator* weights, int reach, Sums& sums) {
     const int row_weights = p.taps[LAST] * BLOCK_CHANNELS;
     if constexpr (TAPS_ == 0) {
-        add_taps(p, from, patch, channels, weights + reach * row_weights, sums);
+        add_taps(p, row, patch, channels, weights + reach * row_weights, sums);
     } else {
-        const Window<TAPS_> window(p, from, patch, channels);
+        const Window<TAPS_> window(p, row, patch, channels);
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
             const int tap = ROWS > 1 ? reach - i * p.strides[ROW_AXIS] : reach;
@@ -186,15 +196,15 @@ static __device__ void add_row(const Params& p, const X_TYPE* from, const Patch&
     }
 }
 
-// Adds the taps of the last two axes; `plane` points to position 0 of both.
+// Adds the taps of the last two axes; `plane` points to position 0 of both, or is null outside x.
 static __device__ void add_plane(const Params& p, const X_TYPE* plane, const Patch& patch, const Channels& channels,
                                  const Accumulator* weights, Sums& sums) {
     if constexpr (HAS_ROWS) {
         const int reach = ROWS > 1 ? (ROWS - 1) * p.strides[ROW_AXIS] + p.taps[ROW_AXIS] : p.taps[ROW_AXIS];
+#pragma unroll 1  // one window of registers at a time
         for (int j = 0; j < reach; ++j) {
             const i32 position = patch.origin[ROW_AXIS] + (ROWS > 1 ? j : j * p.dilations[ROW_AXIS]);
-            if (static_cast<u32>(position) < static_cast<u32>(p.x_extents[ROW_AXIS]))
-                add_row<TAPS>(p, plane + position * p.x_strides[2 + ROW_AXIS], patch, channels, weights, j, sums);
+            add_row<TAPS>(p, advanced(p, plane, ROW_AXIS, position), patch, channels, weights, j, sums);
         }
     } else {
         add_row<TAPS>(p, plane, patch, channels, weights, 0, sums);
@@ -207,8 +217,7 @@ static __device__ void add_channel(const Params& p, const X_TYPE* image, const P
     if constexpr (SPATIAL == 3) {
         for (int t = 0; t < p.taps[0]; ++t) {
             const i32 position = patch.origin[0] + t * p.dilations[0];
-            if (static_cast<u32>(position) < static_cast<u32>(p.x_extents[0]))
-                add_plane(p, image + position * p.x_strides[2], patch, channels, weights, sums);
+            add_plane(p, advanced(p, image, 0, position), patch, channels, weights, sums);
             weights += p.taps[1] * p.taps[2] * BLOCK_CHANNELS;
         }
     } else {
@@ -268,9 +277,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     // This thread's channels and, one after the other, its patches.
     const int lane = CHANNELS > 1 ? thread % LANES : thread / SLOTS;
     const int slot = CHANNELS > 1 ? thread / LANES : thread % SLOTS;
-    Channels channels;
-    channels.first = block_channel + lane * CHANNELS;
-    channels.valid = p.filters - channels.first;
+    const Channels channels(p, block_channel + lane * CHANNELS);
     if (channels.valid <= 0) return;
     for (int repeat = 0; repeat < p.repeats; ++repeat) {
         const u32 number = block_patches + repeat * SLOTS + slot;

@@ -51,9 +51,9 @@ class Params:
 
 def takes(geometry: DirectGeometry) -> bool:
     """Several groups, so small that a tile of filters would be mostly empty, with weights that fit shared memory."""
-    is_small = max(geometry.group_channels, geometry.group_filters) <= _MAX_GROUP or geometry.group_channels == 1
-    fits = _weight_bytes(geometry, lanes=1) <= _SHARED_BYTES
-    return geometry.operation.groups > 1 and is_small and fits and (_shares_x(geometry) or _is_depthwise(geometry))
+    if geometry.operation.groups == 1 or _weight_bytes(geometry, lanes=1) > _SHARED_BYTES:
+        return False
+    return geometry.group_channels == 1 or max(geometry.group_channels, geometry.group_filters) <= _MAX_GROUP
 
 
 def patch_count(geometry: DirectGeometry) -> int:
@@ -131,10 +131,6 @@ def _params(geometry: DirectGeometry, threads: int) -> Params:
         SHARES_X=int(_shares_x(geometry)),
         X_WIDTH=_x_width(geometry),
     )
-
-
-def _is_depthwise(geometry: DirectGeometry) -> bool:
-    return geometry.group_channels == 1
 
 
 def _shares_x(geometry: DirectGeometry) -> bool:

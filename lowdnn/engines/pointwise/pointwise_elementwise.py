@@ -23,6 +23,7 @@ from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote, Pointw
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
 from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Scalar, ScalarType, Struct, Work
 from lowdnn.status import NotSupportedError
 
@@ -155,11 +156,18 @@ class _Layout:
 
     def default_unroll(self, dag: PointwiseDag, arch: ArchSpec) -> int:
         """About 64 bytes a thread in flight, fewer where that would leave multiprocessors without work."""
-        varying = [t.element_bytes for t in dag.loads if self.space.strides[t.uid][self.vector_axis]]
-        group_bytes = self.vector * max(sum(varying), 1)
+        group_bytes = self.vector * max(sum(map(self._streamed_bytes, dag.loads)), 1)
         fitting = [u for u in _UNROLLS if u * group_bytes <= _BYTES_IN_FLIGHT] or [1]
         threads = arch.sm_count * arch.threads_per_sm
         return max([u for u in fitting if u * threads <= self.groups] or [1])
+
+    def _streamed_bytes(self, tensor: Tensor) -> int:
+        """Bytes per element; half of them for a tensor that repeats: it comes from a cache, but takes registers too."""
+        strides = self.space.strides[tensor.uid]
+        if strides[self.vector_axis] == 0:
+            return 0
+        repeats = any(not s and extent > 1 for s, extent in zip(strides, self.space.extents, strict=True))
+        return (tensor.element_bytes + 1) // 2 if repeats else tensor.element_bytes
 
 
 def _match(graph: OperationGraph) -> PointwiseDag | str:

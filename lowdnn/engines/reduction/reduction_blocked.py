@@ -16,7 +16,7 @@ from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES, Choices, Knob, Refusa
 from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, ceil_div
 from lowdnn.engines.reduction.layout import ReductionLayout, layout_of
 from lowdnn.engines.reduction.samples import samples
-from lowdnn.engines.reduction.stages import THREADS, Stages, blocks_of_slice
+from lowdnn.engines.reduction.stages import THREADS, Stages, blocks_of_slice, threads_per_output
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.reduction_pattern import FusedReduction, match_reduction
@@ -93,7 +93,7 @@ def _refuse_size(fused: FusedReduction) -> str:
     if prod(fused.before.dims) <= MAX_EXTENT:
         return ""
     layout = layout_of(fused)
-    extent = max(layout.radices)
+    extent = max((*layout.radices[1 : layout.kept], *layout.radices[layout.kept + 1 :]), default=1)
     if extent > MAX_EXTENT:
         return f"ReductionOperation.x.dims: expected at most {MAX_EXTENT} groups along an axis, got {extent}"
     if layout.kept_groups > MAX_GRID_X:
@@ -127,16 +127,14 @@ def _default_width(layout: ReductionLayout) -> int:
 
 def _default_unroll(layout: ReductionLayout, width: int) -> int:
     """Up to 64 bytes a thread in flight, and not more than it has."""
-    side_by_side = width if layout.is_row else THREADS // width
-    groups = max(1, layout.reduced_groups // side_by_side)
+    groups = max(1, layout.reduced_groups // threads_per_output(layout, width))
     return min(_floor_power(groups), 8 if layout.vector <= 2 else 4)
 
 
 def _default_slices(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
     """As many slices as fill the device, each long enough to be worth a block."""
     blocks = max(1, blocks_of_slice(layout, width))
-    side_by_side = width if layout.is_row else THREADS // width
-    longest = max(1, layout.reduced_groups // (side_by_side * _MIN_GROUPS))
+    longest = max(1, layout.reduced_groups // (threads_per_output(layout, width) * _MIN_GROUPS))
     return min(max(1, arch.sm_count * _BLOCKS_PER_SM // blocks), longest, _SLICES[-1])
 
 

@@ -27,6 +27,8 @@ from lowdnn.plan import (
 THREADS = 256
 
 _FEW_SLICES = 16
+#: Iterations from which on a slice is long.
+_LONG_SLICE = 4
 _OPERATORS = {
     ReduceTensorOp.ADD: "Add",
     ReduceTensorOp.MUL: "Mul",
@@ -97,7 +99,11 @@ class Stages:
 
     @cached_property
     def slice_groups(self) -> int:
-        return ceil_div(max(self.layout.reduced_groups, 1), self.wanted_slices)
+        """Groups of one slice; in long slices a multiple of what a block has in flight, which leaves no remainder."""
+        groups = ceil_div(max(self.layout.reduced_groups, 1), self.wanted_slices)
+        at_once = threads_per_output(self.layout, self.width) * self.unroll
+        is_long = self.wanted_slices > 1 and groups >= _LONG_SLICE * at_once
+        return ceil_div(groups, at_once) * at_once if is_long else groups
 
     @cached_property
     def slices(self) -> int:
@@ -203,6 +209,11 @@ class Stages:
     def _unit(self) -> MathUnit:
         in_double = self.fused.operation.reduction.compute_type is DataType.DOUBLE
         return MathUnit.FMA_F64 if in_double else MathUnit.FMA_F32
+
+
+def threads_per_output(layout: ReductionLayout, width: int) -> int:
+    """Threads of a block that share one output, or one group of outputs."""
+    return width if layout.is_row else THREADS // width
 
 
 def blocks_of_slice(layout: ReductionLayout, width: int) -> int:

@@ -5,7 +5,7 @@
 #include "include/vector.cuh"
 
 struct Functor {
-  static constexpr int RANK = 2;
+  enum : int { RANK = 2 };
 
   struct Args {
     const bf16* tensor0;

@@ -5,7 +5,7 @@
 #include "include/vector.cuh"
 
 struct Functor {
-  static constexpr int RANK = 4;
+  enum : int { RANK = 4 };
   typedef f32 Accumulator;
 
   struct Args {

@@ -295,6 +295,12 @@ def test_vectors_follow_alignment_and_strides() -> None:
     assert [vector(16, 64), vector(16, 72), vector(16, 68), vector(16, 65), vector(4, 64)] == [8, 8, 4, 1, 2]
 
 
+def test_a_transposition_goes_along_the_input_and_writes_whole_sectors() -> None:
+    plan = ENGINE.plan(layouts_graph((64, 48), (1, 64), (48, 1)), SM_90A, {})
+    parameters = dict(plan.kernels[0].parameters)
+    assert (parameters["VECTOR_AXIS"], parameters["VECTOR"]) == (0, 8)
+
+
 def test_refusals_name_what_they_found() -> None:
     refusal = ENGINE.refuse(matmul_graph(), SM_90A)
     assert refusal is not None
@@ -331,3 +337,14 @@ def test_parameters_are_the_fields_of_params() -> None:
 def test_precompiled_kernels_do_not_spill(target: str) -> None:
     for kernel in ENGINE.precompiled():
         assert_no_spills(kernel, target)
+
+
+@pytest.mark.parametrize("data_type", dtypes.supported(), ids=lambda t: dtypes.info(t).short_name)
+def test_by_value_tensors_of_every_type_and_nothing_else(device: Runtime, data_type: DataType) -> None:
+    builder = GraphBuilder()
+    value, third = builder.by_value(1, data_type), builder.constant(1, data_type, 3.0)
+    builder.pointwise(MODES.ADD, value, third, store=DataType.DOUBLE)
+    builder.pointwise(MODES.MUL, builder.tensor((9,), DataType.FLOAT), value, store=DataType.FLOAT)
+    operations = builder.graph().operations
+    check_exact(device, ENGINE, OperationGraph(operations[:1]))
+    check_exact(device, ENGINE, OperationGraph(operations[1:]))

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import pytest
-from lane_program import run
+
+from tests.driver.emulated.instructions.lane_program import Lanes
 
 LANES = 64
 WARPS = LANES // 32
@@ -70,7 +71,7 @@ ACCUMULATORS = {"f32": np.float32, "s32": np.int32, "f64": np.float64, "f16": np
 
 
 @pytest.mark.parametrize(("shape", "kind", "c_kind", "dtype"), FORMS, ids=["-".join(form[:3]) for form in FORMS])
-def test_mma(rng: np.random.Generator, shape: str, kind: str, c_kind: str, dtype: type) -> None:
+def test_mma(lanes: Lanes, rng: np.random.Generator, shape: str, kind: str, c_kind: str, dtype: type) -> None:
     rows, depth = (int(part) for part in shape[1:].split("n8k"))
     low = 0 if kind == "u8" else -4
     a, b = rng.integers(low, 5, (WARPS, rows, depth)), rng.integers(low, 5, (WARPS, depth, 8))
@@ -93,23 +94,23 @@ def test_mma(rng: np.random.Generator, shape: str, kind: str, c_kind: str, dtype
 
     operands = ", ".join([vector("d", len(outputs)), *(vector(n, fragments[n].shape[1]) for n in "abc")])
     body = f"mma.sync.aligned.{shape}.row.col.{c_kind}.{kind}.{kind}.{c_kind} {operands};"
-    actual = np.stack(run(body, inputs, outputs), axis=1)
+    actual = np.stack(lanes.run(body, inputs, outputs), axis=1)
     np.testing.assert_array_equal(actual, registers(a @ b + c, c_place, accumulator))
 
 
-def test_integer_saturation() -> None:
+def test_integer_saturation(lanes: Lanes) -> None:
     names = [f"%{name}" for name in ("a0", "a1", "a2", "a3", "b0", "b1")]
     inputs = {name: np.full(LANES, 0x7F7F7F7F, np.uint32) for name in names}
     inputs |= {f"%c{i}": np.full(LANES, 2**31 - 5, np.int32) for i in range(4)}
     operands = "{%d0,%d1,%d2,%d3}, {%a0,%a1,%a2,%a3}, {%b0,%b1}, {%c0,%c1,%c2,%c3}"
     body = f"mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32 {operands};"
-    for result in run(body, inputs, {f"%d{i}": np.int32 for i in range(4)}):
+    for result in lanes.run(body, inputs, {f"%d{i}": np.int32 for i in range(4)}):
         assert (result == 2**31 - 1).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_ldmatrix(rng: np.random.Generator, count: int, transposed: bool) -> None:
+def test_ldmatrix(lanes: Lanes, rng: np.random.Generator, count: int, transposed: bool) -> None:
     """Every lane stores two rows' worth of one warp's tile; rows are then loaded through per-lane addresses."""
     tile = rng.integers(0, 1 << 16, (WARPS, 4, 8, 8)).astype(np.uint16)
     inputs = {f"%x{i}": tile.view(np.uint32).reshape(LANES, 4)[:, i].copy() for i in range(4)}
@@ -123,14 +124,14 @@ def test_ldmatrix(rng: np.random.Generator, count: int, transposed: bool) -> Non
     bar.sync 0;
     ldmatrix.sync.aligned.m8n8.x{count}{".trans" if transposed else ""}.shared.b16 {{{names}}}, [%row];
     """
-    results = run(body, inputs, {f"%d{i}": np.uint32 for i in range(count)}, mixed=False)
+    results = lanes.run(body, inputs, {f"%d{i}": np.uint32 for i in range(count)}, mixed=False)
     for matrix, actual in enumerate(results):
         whole = tile[:, matrix].transpose(0, 2, 1) if transposed else tile[:, matrix]
         np.testing.assert_array_equal(actual, np.ascontiguousarray(whole).view(np.uint32).reshape(LANES))
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_stmatrix_and_movmatrix(rng: np.random.Generator, transposed: bool) -> None:
+def test_stmatrix_and_movmatrix(lanes: Lanes, rng: np.random.Generator, transposed: bool) -> None:
     matrix = rng.integers(0, 1 << 16, (WARPS, 8, 8)).astype(np.uint16)
     body = f"""
     .shared .align 16 .b8 tile[{WARPS * 128}];
@@ -149,7 +150,7 @@ def test_stmatrix_and_movmatrix(rng: np.random.Generator, transposed: bool) -> N
     movmatrix.sync.aligned.m8n8.trans.b16 %e, %a;
     """
     inputs = {"%a": matrix.view(np.uint32).reshape(LANES)}
-    stored, turned = run(body, inputs, {"%d": np.uint32, "%e": np.uint32}, mixed=False)
+    stored, turned = lanes.run(body, inputs, {"%d": np.uint32, "%e": np.uint32}, mixed=False)
     across = np.ascontiguousarray(matrix.transpose(0, 2, 1)).view(np.uint32).reshape(LANES)
     np.testing.assert_array_equal(stored, across if transposed else inputs["%a"])
     np.testing.assert_array_equal(turned, across)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lane_program import execute
-from random_programs import REGISTERS, RandomProgram
+
+from tests.driver.emulated.instructions.lane_program import Lanes, opened
+from tests.driver.emulated.instructions.random_programs import REGISTERS, RandomProgram
 
 LANES = 64
 DTYPES = {"r": np.uint32, "f": np.float32, "d": np.float64, "l": np.uint64, "h": np.uint16, "p": bool}
@@ -22,17 +23,27 @@ def lane_inputs(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("case", range(12))
-def test_neighbours_and_order_do_not_matter(rng: np.random.Generator, case: int) -> None:
+def test_neighbours_and_order_do_not_matter(emulated_lanes: Lanes, rng: np.random.Generator, case: int) -> None:
     inputs = lane_inputs(rng)
     body = RandomProgram(rng).body(statements=60)
-    together = execute(body, inputs, outputs(), LANES)
+    together = emulated_lanes.execute(body, inputs, outputs())
     for policy in ("warp-serial(3)", "cta-reverse"):
-        compare(execute(body, inputs, outputs(), LANES, policy=policy), together, body)
+        with opened("emulated", policy) as lanes:
+            compare(lanes.execute(body, inputs, outputs()), together, body)
     for lane in rng.choice(LANES, 4, replace=False):
         alone = {name: values[lane : lane + 1] for name, values in inputs.items()}
         expected = [result[lane : lane + 1] for result in together]
-        compare(execute(body, alone, outputs(), 1), expected, body)
-        compare(execute(body, alone, outputs(), 1, uniform=list(alone)), expected, body)
+        compare(emulated_lanes.execute(body, alone, outputs()), expected, body)
+        compare(emulated_lanes.execute(body, alone, outputs(), uniform=list(alone)), expected, body)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", range(12))
+def test_the_gpu_agrees(emulated_lanes: Lanes, rng: np.random.Generator, case: int) -> None:
+    inputs = lane_inputs(rng)
+    body = RandomProgram(rng, exact=True).body(statements=60)
+    with opened("cuda") as lanes:
+        compare(lanes.execute(body, inputs, outputs()), emulated_lanes.execute(body, inputs, outputs()), body)
 
 
 def compare(actual: list[np.ndarray], expected: list[np.ndarray], body: str) -> None:

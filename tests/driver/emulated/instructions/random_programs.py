@@ -80,10 +80,11 @@ OPERATIONS = [
 class RandomProgram:
     """One body: `text` reads inputs %x0 %x1 (u32) and %y (f32) and leaves every register in an output.
 
-    Outputs are the registers themselves; kinds and counts are in REGISTERS.
+    Outputs are the registers themselves; kinds and counts are in REGISTERS. ``exact`` leaves out approximations.
     """
 
     rng: np.random.Generator
+    exact: bool = False
     lines: list[str] = field(default_factory=list)
     labels: int = 0
 
@@ -113,7 +114,8 @@ class RandomProgram:
                 statements -= 1
 
     def _operation(self) -> None:
-        kinds, template = OPERATIONS[self.rng.integers(len(OPERATIONS))]
+        operations = [operation for operation in OPERATIONS if not (self.exact and "approx" in operation[1])]
+        kinds, template = operations[self.rng.integers(len(operations))]
         guard = ""
         if self.rng.random() < 0.25:
             guard = f"@{'!' * int(self.rng.integers(2))}{self._register('p')} "

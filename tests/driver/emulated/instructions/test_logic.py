@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from lane_program import run
+
+from tests.driver.emulated.instructions.lane_program import Lanes
 
 LANES = 64
 TYPES = {"16": np.uint16, "32": np.uint32, "64": np.uint64}
@@ -25,8 +26,8 @@ def amounts(rng: np.random.Generator, top: int) -> np.ndarray:
     return rng.integers(0, top, LANES).astype(np.uint32)
 
 
-def check(line: str, inputs: dict[str, np.ndarray], bits: int, reference: Callable[..., int]) -> None:
-    (actual,) = run(line, inputs, {"%d": TYPES[str(bits)]})
+def check(lanes: Lanes, line: str, inputs: dict[str, np.ndarray], bits: int, reference: Callable[..., int]) -> None:
+    (actual,) = lanes.run(line, inputs, {"%d": TYPES[str(bits)]})
     rows = zip(*(values.tolist() for values in inputs.values()), strict=True)
     expected = np.array([reference(*row) % (1 << bits) for row in rows], TYPES[str(bits)])
     np.testing.assert_array_equal(actual, expected, err_msg=line)
@@ -37,47 +38,47 @@ def signed(value: int, bits: int) -> int:
 
 
 @pytest.mark.parametrize("bits", [16, 32, 64])
-def test_logic(rng: np.random.Generator, bits: int) -> None:
+def test_logic(lanes: Lanes, rng: np.random.Generator, bits: int) -> None:
     two = {"%a": words(rng, bits), "%b": words(rng, bits)}
-    check(f"and.b{bits} %d, %a, %b;", two, bits, lambda a, b: a & b)
-    check(f"or.b{bits} %d, %a, %b;", two, bits, lambda a, b: a | b)
-    check(f"xor.b{bits} %d, %a, %b;", two, bits, lambda a, b: a ^ b)
-    check(f"not.b{bits} %d, %a;", {"%a": two["%a"]}, bits, lambda a: ~a)
-    check(f"cnot.b{bits} %d, %a;", {"%a": two["%a"]}, bits, lambda a: int(a == 0))
+    check(lanes, f"and.b{bits} %d, %a, %b;", two, bits, lambda a, b: a & b)
+    check(lanes, f"or.b{bits} %d, %a, %b;", two, bits, lambda a, b: a | b)
+    check(lanes, f"xor.b{bits} %d, %a, %b;", two, bits, lambda a, b: a ^ b)
+    check(lanes, f"not.b{bits} %d, %a;", {"%a": two["%a"]}, bits, lambda a: ~a)
+    check(lanes, f"cnot.b{bits} %d, %a;", {"%a": two["%a"]}, bits, lambda a: int(a == 0))
 
 
-def test_predicate_logic(rng: np.random.Generator) -> None:
+def test_predicate_logic(lanes: Lanes, rng: np.random.Generator) -> None:
     a, b = (rng.random(LANES) < 0.5 for _ in range(2))
     inputs = {"%p": a, "%q": b}
     outputs = {f"%r{place}": bool for place in range(4)}
     body = "and.pred %r0, %p, %q; or.pred %r1, %p, %q; xor.pred %r2, %p, %q; not.pred %r3, %p;"
-    for actual, expected in zip(run(body, inputs, outputs), [a & b, a | b, a ^ b, ~a], strict=True):
+    for actual, expected in zip(lanes.run(body, inputs, outputs), [a & b, a | b, a ^ b, ~a], strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("bits", [16, 32, 64])
-def test_shifts(rng: np.random.Generator, bits: int) -> None:
+def test_shifts(lanes: Lanes, rng: np.random.Generator, bits: int) -> None:
     inputs = {"%a": words(rng, bits), "%n": amounts(rng, 80)}
-    check(f"shl.b{bits} %d, %a, %n;", inputs, bits, lambda a, n: a << min(n, bits))
-    check(f"shr.u{bits} %d, %a, %n;", inputs, bits, lambda a, n: a >> n)
-    check(f"shr.s{bits} %d, %a, %n;", inputs, bits, lambda a, n: signed(a, bits) >> n)
-    check(f"shl.b{bits} %d, %a, {bits + 3};", {"%a": inputs["%a"]}, bits, lambda a: 0)
-    check(f"shr.s{bits} %d, %a, {bits + 3};", {"%a": inputs["%a"]}, bits, lambda a: signed(a, bits) >> bits)
+    check(lanes, f"shl.b{bits} %d, %a, %n;", inputs, bits, lambda a, n: a << min(n, bits))
+    check(lanes, f"shr.u{bits} %d, %a, %n;", inputs, bits, lambda a, n: a >> n)
+    check(lanes, f"shr.s{bits} %d, %a, %n;", inputs, bits, lambda a, n: signed(a, bits) >> n)
+    check(lanes, f"shl.b{bits} %d, %a, {bits + 3};", {"%a": inputs["%a"]}, bits, lambda a: 0)
+    check(lanes, f"shr.s{bits} %d, %a, {bits + 3};", {"%a": inputs["%a"]}, bits, lambda a: signed(a, bits) >> bits)
 
 
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])
-def test_funnel_shifts(rng: np.random.Generator, mode: str) -> None:
+def test_funnel_shifts(lanes: Lanes, rng: np.random.Generator, mode: str) -> None:
     inputs = {"%a": words(rng, 32), "%b": words(rng, 32), "%n": amounts(rng, 70)}
 
     def amount(n: int) -> int:
         return min(n, 32) if mode == "clamp" else n % 32
 
-    check(f"shf.l.{mode}.b32 %d, %a, %b, %n;", inputs, 32, lambda a, b, n: ((b << 32 | a) << amount(n)) >> 32)
-    check(f"shf.r.{mode}.b32 %d, %a, %b, %n;", inputs, 32, lambda a, b, n: (b << 32 | a) >> amount(n))
+    check(lanes, f"shf.l.{mode}.b32 %d, %a, %b, %n;", inputs, 32, lambda a, b, n: ((b << 32 | a) << amount(n)) >> 32)
+    check(lanes, f"shf.r.{mode}.b32 %d, %a, %b, %n;", inputs, 32, lambda a, b, n: (b << 32 | a) >> amount(n))
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_bit_fields(rng: np.random.Generator, bits: int) -> None:
+def test_bit_fields(lanes: Lanes, rng: np.random.Generator, bits: int) -> None:
     inputs = {"%a": words(rng, bits), "%p": amounts(rng, bits), "%n": amounts(rng, bits)}
 
     def extract(a: int, start: int, length: int) -> int:
@@ -94,38 +95,38 @@ def test_bit_fields(rng: np.random.Generator, bits: int) -> None:
         mask = ((1 << length) - 1) << start
         return b & ~mask | a << start & mask
 
-    check(f"bfe.u{bits} %d, %a, %p, %n;", inputs, bits, extract)
-    check(f"bfe.s{bits} %d, %a, %p, %n;", inputs, bits, extract_signed)
+    check(lanes, f"bfe.u{bits} %d, %a, %p, %n;", inputs, bits, extract)
+    check(lanes, f"bfe.s{bits} %d, %a, %p, %n;", inputs, bits, extract_signed)
     target = {"%a": inputs["%a"], "%b": words(rng, bits), "%p": inputs["%p"], "%n": inputs["%n"]}
-    check(f"bfi.b{bits} %d, %a, %b, %p, %n;", target, bits, insert)
+    check(lanes, f"bfi.b{bits} %d, %a, %b, %p, %n;", target, bits, insert)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_counting(rng: np.random.Generator, bits: int) -> None:
+def test_counting(lanes: Lanes, rng: np.random.Generator, bits: int) -> None:
     a = {"%a": words(rng, bits)}
-    check(f"popc.b{bits} %d, %a;", a, 32, int.bit_count)
-    check(f"clz.b{bits} %d, %a;", a, 32, lambda v: bits - v.bit_length())
-    check(f"bfind.u{bits} %d, %a;", a, 32, lambda v: v.bit_length() - 1)
-    check(f"bfind.shiftamt.u{bits} %d, %a;", a, 32, lambda v: bits - v.bit_length() if v else -1)
+    check(lanes, f"popc.b{bits} %d, %a;", a, 32, int.bit_count)
+    check(lanes, f"clz.b{bits} %d, %a;", a, 32, lambda v: bits - v.bit_length())
+    check(lanes, f"bfind.u{bits} %d, %a;", a, 32, lambda v: v.bit_length() - 1)
+    check(lanes, f"bfind.shiftamt.u{bits} %d, %a;", a, 32, lambda v: bits - v.bit_length() if v else -1)
 
     def top_signed(value: int) -> int:
         number = signed(value, bits)
         return (~number if number < 0 else number).bit_length() - 1
 
-    check(f"bfind.s{bits} %d, %a;", a, 32, top_signed)
-    check(f"brev.b{bits} %d, %a;", a, bits, lambda v: int(f"{v:0{bits}b}"[::-1], 2))
+    check(lanes, f"bfind.s{bits} %d, %a;", a, 32, top_signed)
+    check(lanes, f"brev.b{bits} %d, %a;", a, bits, lambda v: int(f"{v:0{bits}b}"[::-1], 2))
 
 
-def test_masks_and_extension(rng: np.random.Generator) -> None:
+def test_masks_and_extension(lanes: Lanes, rng: np.random.Generator) -> None:
     inputs = {"%a": amounts(rng, 32), "%b": amounts(rng, 40)}
-    check("bmsk.clamp.b32 %d, %a, %b;", inputs, 32, lambda a, b: ((1 << b) - 1) << a)
-    check("bmsk.wrap.b32 %d, %a, %b;", inputs, 32, lambda a, b: ((1 << b % 32) - 1) << a)
+    check(lanes, "bmsk.clamp.b32 %d, %a, %b;", inputs, 32, lambda a, b: ((1 << b) - 1) << a)
+    check(lanes, "bmsk.wrap.b32 %d, %a, %b;", inputs, 32, lambda a, b: ((1 << b % 32) - 1) << a)
     value = {"%a": words(rng, 32), "%b": amounts(rng, 40)}
-    check("szext.clamp.u32 %d, %a, %b;", value, 32, lambda a, b: a & ((1 << b) - 1))
-    check("szext.clamp.s32 %d, %a, %b;", value, 32, lambda a, b: signed(a & ((1 << b) - 1), b) if b else 0)
+    check(lanes, "szext.clamp.u32 %d, %a, %b;", value, 32, lambda a, b: a & ((1 << b) - 1))
+    check(lanes, "szext.clamp.s32 %d, %a, %b;", value, 32, lambda a, b: signed(a & ((1 << b) - 1), b) if b else 0)
 
 
-def test_permutes(rng: np.random.Generator) -> None:
+def test_permutes(lanes: Lanes, rng: np.random.Generator) -> None:
     def permute(a: int, b: int, selector: int) -> int:
         source, result = b << 32 | a, 0
         for place in range(4):
@@ -135,25 +136,25 @@ def test_permutes(rng: np.random.Generator) -> None:
         return result
 
     inputs = {"%a": words(rng, 32), "%b": words(rng, 32), "%c": words(rng, 32)}
-    check("prmt.b32 %d, %a, %b, %c;", inputs, 32, permute)
+    check(lanes, "prmt.b32 %d, %a, %b, %c;", inputs, 32, permute)
     two = {"%a": inputs["%a"], "%b": inputs["%b"]}
     for selector in (0x5410, 0x7632, 0x0123, 0xBA98, 0x4444):
-        check(f"prmt.b32 %d, %a, %b, {selector};", two, 32, lambda a, b, s=selector: permute(a, b, s))
-    check("prmt.b32.f4e %d, %a, %b, %c;", inputs, 32, lambda a, b, c: (b << 32 | a) >> 8 * (c & 3))
-    check("prmt.b32.rc16 %d, %a, %b, %c;", inputs, 32, lambda a, b, c: (a >> 16 * (c & 1) & 0xFFFF) * 0x10001)
+        check(lanes, f"prmt.b32 %d, %a, %b, {selector};", two, 32, lambda a, b, s=selector: permute(a, b, s))
+    check(lanes, "prmt.b32.f4e %d, %a, %b, %c;", inputs, 32, lambda a, b, c: (b << 32 | a) >> 8 * (c & 3))
+    check(lanes, "prmt.b32.rc16 %d, %a, %b, %c;", inputs, 32, lambda a, b, c: (a >> 16 * (c & 1) & 0xFFFF) * 0x10001)
 
 
 @pytest.mark.parametrize("table", [0x00, 0x96, 0xE8, 0xCA, 0x3F, 0x80, 0xFF, 0x1B])
-def test_lookup(rng: np.random.Generator, table: int) -> None:
+def test_lookup(lanes: Lanes, rng: np.random.Generator, table: int) -> None:
     inputs = {"%a": words(rng, 32), "%b": words(rng, 32), "%c": words(rng, 32)}
 
     def lookup(a: int, b: int, c: int) -> int:
         return sum((table >> ((a >> i & 1) * 4 + (b >> i & 1) * 2 + (c >> i & 1)) & 1) << i for i in range(32))
 
-    check(f"lop3.b32 %d, %a, %b, %c, {table};", inputs, 32, lookup)
+    check(lanes, f"lop3.b32 %d, %a, %b, %c, {table};", inputs, 32, lookup)
 
 
-def test_find_nth_set(rng: np.random.Generator) -> None:
+def test_find_nth_set(lanes: Lanes, rng: np.random.Generator) -> None:
     inputs = {"%a": words(rng, 32), "%p": amounts(rng, 32), "%n": amounts(rng, 5)}
 
     def nth(mask: int, base: int, count: int) -> int:
@@ -162,4 +163,4 @@ def test_find_nth_set(rng: np.random.Generator) -> None:
             return base if mask >> base & 1 else -1
         return positions[count - 1] if len(positions) >= count else -1
 
-    check("fns.b32 %d, %a, %p, %n;", inputs, 32, nth)
+    check(lanes, "fns.b32 %d, %a, %p, %n;", inputs, 32, nth)

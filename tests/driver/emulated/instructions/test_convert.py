@@ -8,8 +8,9 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from exact_rounding import BF16, F16, F32, F64, as_fraction, rounded
-from lane_program import run
+
+from tests.driver.emulated.exact_rounding import BF16, F16, F32, F64, as_fraction, rounded
+from tests.driver.emulated.instructions.lane_program import Lanes
 
 LANES = 128
 INTEGERS = {
@@ -47,19 +48,19 @@ def wrapped(value: int, kind: str) -> int:
 
 @pytest.mark.parametrize("source", list(INTEGERS))
 @pytest.mark.parametrize("target", list(INTEGERS))
-def test_between_integers(rng: np.random.Generator, source: str, target: str) -> None:
+def test_between_integers(lanes: Lanes, rng: np.random.Generator, source: str, target: str) -> None:
     a, limits, given = integers(rng, source), np.iinfo(INTEGERS[target]), np.iinfo(INTEGERS[source])
-    (cut,) = run(f"cvt.{target}.{source} %d, %a;", {"%a": a}, {"%d": INTEGERS[target]})
+    (cut,) = lanes.run(f"cvt.{target}.{source} %d, %a;", {"%a": a}, {"%d": INTEGERS[target]})
     np.testing.assert_array_equal(cut, np.array([wrapped(value, target) for value in a.tolist()], INTEGERS[target]))
     if limits.min <= given.min and given.max <= limits.max:
         return
-    (clamped,) = run(f"cvt.sat.{target}.{source} %d, %a;", {"%a": a}, {"%d": INTEGERS[target]})
+    (clamped,) = lanes.run(f"cvt.sat.{target}.{source} %d, %a;", {"%a": a}, {"%d": INTEGERS[target]})
     expected = [min(max(value, limits.min), limits.max) for value in a.tolist()]
     np.testing.assert_array_equal(clamped, np.array(expected, INTEGERS[target]))
 
 
 @pytest.mark.parametrize("kind", ["u8", "s8"])
-def test_bytes_in_wider_registers(rng: np.random.Generator, kind: str) -> None:
+def test_bytes_in_wider_registers(lanes: Lanes, rng: np.random.Generator, kind: str) -> None:
     """An 8-bit type takes the low byte of a register and extends its result to the register's width."""
     a = integers(rng, "s32")
     body = f"cvt.{kind}.s32 %d, %a; cvt.s32.{kind} %e, %a; cvt.sat.{kind}.s32 %f, %a; cvt.rn.f32.{kind} %g, %a;"
@@ -68,30 +69,30 @@ def test_bytes_in_wider_registers(rng: np.random.Generator, kind: str) -> None:
     limits = np.iinfo(dtype)
     cut = a.astype(dtype)
     expected = [cut.astype(np.int32), cut.astype(np.int32), np.clip(a, limits.min, limits.max), cut.astype(np.float32)]
-    for name, actual, wanted in zip(outputs, run(body, {"%a": a}, outputs), expected, strict=True):
+    for name, actual, wanted in zip(outputs, lanes.run(body, {"%a": a}, outputs), expected, strict=True):
         np.testing.assert_array_equal(actual, wanted, err_msg=name)
 
 
 @pytest.mark.parametrize("source", list(INTEGERS))
 @pytest.mark.parametrize("target", list(FLOATS))
-def test_integer_to_float(rng: np.random.Generator, source: str, target: str) -> None:
+def test_integer_to_float(lanes: Lanes, rng: np.random.Generator, source: str, target: str) -> None:
     a = integers(rng, source)
     dtype, form = FLOATS[target]
     body = "\n".join(f"cvt.{rounding}.{target}.{source} %{rounding}, %a;" for rounding in ROUNDINGS)
-    results = run(body, {"%a": a}, {f"%{rounding}": dtype for rounding in ROUNDINGS})
+    results = lanes.run(body, {"%a": a}, {f"%{rounding}": dtype for rounding in ROUNDINGS})
     for rounding, actual in zip(ROUNDINGS, results, strict=True):
         np.testing.assert_array_equal(actual, [rounded(Fraction(value), form, rounding) for value in a.tolist()])
 
 
 @pytest.mark.parametrize("source", list(FLOATS))
 @pytest.mark.parametrize("target", list(INTEGERS))
-def test_float_to_integer(rng: np.random.Generator, source: str, target: str) -> None:
+def test_float_to_integer(lanes: Lanes, rng: np.random.Generator, source: str, target: str) -> None:
     a = reals(rng).astype(FLOATS[source][0])
     limits = np.iinfo(INTEGERS[target])
     nan = wrapped(1 << (limits.bits - 1), target) if source == "f64" or limits.bits == 64 else 0
     modes = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
     body = "\n".join(f"cvt.{mode}.{target}.{source} %{mode}, %a;" for mode in modes)
-    results = run(body, {"%a": a}, {f"%{mode}": INTEGERS[target] for mode in modes})
+    results = lanes.run(body, {"%a": a}, {f"%{mode}": INTEGERS[target] for mode in modes})
     for whole, actual in zip(modes.values(), results, strict=True):
         expected = [
             nan
@@ -102,12 +103,12 @@ def test_float_to_integer(rng: np.random.Generator, source: str, target: str) ->
         np.testing.assert_array_equal(actual, np.array(expected, INTEGERS[target]))
 
 
-def test_between_f32_and_f64(rng: np.random.Generator) -> None:
+def test_between_f32_and_f64(lanes: Lanes, rng: np.random.Generator) -> None:
     single = reals(rng)
     double = single.astype(np.float64) * (1 + 2.0**-40)
     body = "\n".join(f"cvt.{mode}.f32.f64 %{mode}, %b;" for mode in ROUNDINGS) + "cvt.f64.f32 %w, %a;"
     outputs = {f"%{mode}": np.float32 for mode in ROUNDINGS} | {"%w": np.float64}
-    *narrowed, widened = run(body, {"%a": single, "%b": double}, outputs)
+    *narrowed, widened = lanes.run(body, {"%a": single, "%b": double}, outputs)
     np.testing.assert_array_equal(widened, single.astype(np.float64))
     finite = np.isfinite(double)
     for mode, actual in zip(ROUNDINGS, narrowed, strict=True):
@@ -115,7 +116,7 @@ def test_between_f32_and_f64(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(actual[finite], expected)
 
 
-def test_integral_values_flush_and_saturation() -> None:
+def test_integral_values_flush_and_saturation(lanes: Lanes) -> None:
     a = np.resize(np.array([-1.5, -0.5, 0.5, 2.5, 1e-40, np.nan], np.float32), LANES)
     body = """
     cvt.rni.f32.f32 %n, %a; cvt.rzi.f32.f32 %z, %a; cvt.rmi.f32.f32 %m, %a; cvt.rpi.f32.f32 %p, %a;
@@ -129,18 +130,18 @@ def test_integral_values_flush_and_saturation() -> None:
         "%f": [-1, 0, 1, 3, 0, np.nan],
         "%s": [0, 0, 0.5, 1, np.float32(1e-40), 0],
     }
-    results = run(body, {"%a": a}, dict.fromkeys(expected, np.float32))
+    results = lanes.run(body, {"%a": a}, dict.fromkeys(expected, np.float32))
     for (name, wanted), actual in zip(expected.items(), results, strict=True):
         np.testing.assert_array_equal(actual[:6], wanted, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", list(HALVES))
-def test_halves(rng: np.random.Generator, kind: str) -> None:
+def test_halves(lanes: Lanes, rng: np.random.Generator, kind: str) -> None:
     dtype, form = HALVES[kind]
     a = reals(rng)
     body = f"cvt.rn.{kind}.f32 %n, %a; cvt.rz.{kind}.f32 %z, %a; cvt.f32.{kind} %w, %n; cvt.rni.s32.{kind} %i, %n;"
     outputs = {"%n": np.uint16, "%z": np.uint16, "%w": np.float32, "%i": np.int32}
-    nearest, cut, widened, whole = run(body, {"%a": a}, outputs)
+    nearest, cut, widened, whole = lanes.run(body, {"%a": a}, outputs)
     finite = np.isfinite(a)
     for bits, mode in ((nearest, "rn"), (cut, "rz")):
         numbers = bits.view(dtype).astype(np.float64)
@@ -154,11 +155,11 @@ def test_halves(rng: np.random.Generator, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", list(HALVES))
-def test_pairs_of_halves(rng: np.random.Generator, kind: str) -> None:
+def test_pairs_of_halves(lanes: Lanes, rng: np.random.Generator, kind: str) -> None:
     dtype = HALVES[kind][0]
     a, b = np.clip(reals(rng), -60000, 60000), np.clip(reals(rng), -60000, 60000)
     body = f"cvt.rn.{kind}x2.f32 %d, %a, %b; cvt.rn.relu.{kind}x2.f32 %e, %a, %b;"
-    plain, clamped = run(body, {"%a": a, "%b": b}, {"%d": np.uint32, "%e": np.uint32})
+    plain, clamped = lanes.run(body, {"%a": a, "%b": b}, {"%d": np.uint32, "%e": np.uint32})
     both = np.stack([b, a], axis=1).ravel()
     np.testing.assert_array_equal(plain.view(dtype).astype(np.float32), both.astype(dtype).astype(np.float32))
     positive = np.where(both > 0, both, np.where(np.isnan(both), both, 0))
@@ -166,7 +167,7 @@ def test_pairs_of_halves(rng: np.random.Generator, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("e4m3", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2)])
-def test_fp8_pairs(rng: np.random.Generator, kind: str, dtype: type) -> None:
+def test_fp8_pairs(lanes: Lanes, rng: np.random.Generator, kind: str, dtype: type) -> None:
     a, b = (rng.uniform(-2, 2, LANES) * 2.0 ** rng.integers(-12, 12, LANES) for _ in range(2))
     inputs = {"%a": a.astype(np.float32), "%b": b.astype(np.float32)}
     body = f"""
@@ -174,7 +175,7 @@ def test_fp8_pairs(rng: np.random.Generator, kind: str, dtype: type) -> None:
     cvt.rn.f16x2.{kind}x2 %e, %d;
     cvt.rn.satfinite.{kind}x2.f16x2 %f, %e;
     """
-    packed, widened, again = run(body, inputs, {"%d": np.uint16, "%e": np.uint32, "%f": np.uint16})
+    packed, widened, again = lanes.run(body, inputs, {"%d": np.uint16, "%e": np.uint32, "%f": np.uint16})
     largest = float(ml_dtypes.finfo(dtype).max)
     both = np.clip(np.stack([inputs["%b"], inputs["%a"]], axis=1).ravel(), -largest, largest).astype(dtype)
     np.testing.assert_array_equal(packed.view(np.uint8), both.view(np.uint8))
@@ -182,19 +183,19 @@ def test_fp8_pairs(rng: np.random.Generator, kind: str, dtype: type) -> None:
     np.testing.assert_array_equal(again, packed)
 
 
-def test_tf32(rng: np.random.Generator) -> None:
+def test_tf32(lanes: Lanes, rng: np.random.Generator) -> None:
     a = np.where(np.isfinite(reals(rng)), reals(rng), 1).astype(np.float32)
     a[~np.isfinite(a)] = 1
-    (bits,) = run("cvt.rna.tf32.f32 %d, %a;", {"%a": a}, {"%d": np.uint32})
+    (bits,) = lanes.run("cvt.rna.tf32.f32 %d, %a;", {"%a": a}, {"%d": np.uint32})
     away = (a.view(np.uint32).astype(np.uint64) + np.uint64(0x1000)) & np.uint64(0xFFFFE000)
     np.testing.assert_array_equal(bits, away)
 
 
-def test_packing_with_saturation(rng: np.random.Generator) -> None:
+def test_packing_with_saturation(lanes: Lanes, rng: np.random.Generator) -> None:
     a, b = integers(rng, "s32"), integers(rng, "s32")
     c = integers(rng, "u32")
     body = "cvt.pack.sat.s16.s32 %d, %a, %b; cvt.pack.sat.u8.s32.b32 %e, %a, %b, %c;"
-    words, quarters = run(body, {"%a": a, "%b": b, "%c": c}, {"%d": np.uint32, "%e": np.uint32})
+    words, quarters = lanes.run(body, {"%a": a, "%b": b, "%c": c}, {"%d": np.uint32, "%e": np.uint32})
     np.testing.assert_array_equal(words.view(np.int16).reshape(-1, 2), np.clip(np.stack([b, a], 1), -32768, 32767))
     np.testing.assert_array_equal(quarters & np.uint32(0xFF), np.clip(b, 0, 255))
     np.testing.assert_array_equal(quarters >> np.uint32(8) & np.uint32(0xFF), np.clip(a, 0, 255))
