@@ -219,8 +219,9 @@ def _describe(operations: tuple[Operation, ...]) -> list[Any]:
 
 def _facts(described: Any, numbers: dict[int, int]) -> list[Any]:
     """Class, plain fields, then the descriptors and tensors in the others."""
-    plain, others = _getters(type(described))
-    facts: list[Any] = [type(described).__name__, plain(described)]
+    cls: type = type(described)
+    plain, others = _getters(cls)
+    facts: list[Any] = [cls.__name__, plain(described)]
     for value in others(described):
         if value is None:
             facts.append(None)
