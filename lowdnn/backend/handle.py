@@ -19,6 +19,7 @@ from lowdnn.driver.base import DeviceAttribute
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.plan import Plan
+from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
@@ -32,8 +33,8 @@ class Handle:
     """A device, its context, a stream, and the plans loaded for it (cudnnHandle_t).
 
     ``stream`` is the CUstream as an integer, ``arch`` the device's facts, ``engines`` what may run here by global
-    index, ``last_error`` the message of the last call on this handle that failed, or "". ``is_open`` and ``is_debug``
-    are plain attributes because every execute reads them.
+    index, ``cuda_device`` the GPU's ordinal (None for the emulated device), ``last_error`` the message of the last call
+    on this handle that failed, or "". What every execute reads is a plain attribute.
     Close with ``close`` or ``with``; afterwards every call raises NotInitializedError.
     """
 
@@ -42,6 +43,7 @@ class Handle:
         self.runtime = runtime
         self.engines = ENGINES if engine_set is None else engine_set
         self.arch = _arch_of(runtime)
+        self.cuda_device = _cuda_device(runtime)
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
@@ -160,3 +162,8 @@ def _arch_of(runtime: Runtime) -> ArchSpec:
     major, minor = runtime.context.compute_capability
     sm_count = runtime.context.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT)
     return spec_for(major, minor).with_sm_count(sm_count)
+
+
+def _cuda_device(runtime: Runtime) -> int | None:
+    context = runtime.context
+    return context.device if context.driver.dlpack_device_type in CUDA_DEVICE_TYPES else None

@@ -18,7 +18,6 @@ from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.interop import host_scalar
 from lowdnn.plan import Plan, PlanTensor
 from lowdnn.runtime.buffer import DeviceBuffer
-from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
 from lowdnn.runtime.interchange import view_of
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.workspace import Workspace
@@ -215,7 +214,7 @@ def _address_getter(value: object) -> AddressOf:
         return _tensor_address
     if isinstance(value, (DeviceBuffer, Workspace)):
         return _buffer_address
-    if hasattr(value, "data_ptr") and hasattr(value, "is_cuda"):
+    if hasattr(value, "data_ptr") and hasattr(value, "get_device"):
         return _torch_address
     return _view_address
 
@@ -226,9 +225,7 @@ def _integer_address(address: Any, handle: Handle, need: Need, kept: list[object
 
 
 def _torch_address(tensor: Any, handle: Handle, need: Need, kept: list[object]) -> int:
-    context = handle.runtime.context
-    is_here = tensor.is_cuda and tensor.get_device() == context.device
-    if is_here and context.driver.dlpack_device_type in CUDA_DEVICE_TYPES:
+    if tensor.get_device() == handle.cuda_device:
         return int(tensor.data_ptr())
     return _view_address(tensor, handle, need, kept)
 

@@ -83,14 +83,16 @@ def test_vector(data_type: DataType, align: int, strides: tuple[int, ...], vecto
         (-1e300, DataType.HALF, Scalar(ScalarType.F32, float("-inf"))),
         (2.5, DataType.INT32, Scalar(ScalarType.I32, 2)),
         (1e300, DataType.INT64, Scalar(ScalarType.I64, 2**63 - 1)),
-        (float("-inf"), DataType.INT8, Scalar(ScalarType.I32, -(2**31))),
+        (float("-inf"), DataType.INT8, Scalar(ScalarType.I32, -128)),
+        (1 + 2.0**-11 + 2.0**-30, DataType.HALF, Scalar(ScalarType.F32, 1 + 2.0**-10)),
+        (7, DataType.BOOLEAN, Scalar(ScalarType.I32, 1)),
         (float("nan"), DataType.INT32, Scalar(ScalarType.I32, 0)),
     ],
 )
 def test_constants_fit_their_fields(value: float, data_type: DataType, field: Scalar) -> None:
     builder = GraphBuilder()
     x = builder.tensor((8,), data_type)
-    builder.pointwise(MODES.ADD, x, builder.constant(1, data_type, value), store=data_type)
+    builder.pointwise(MODES.MUL, x, builder.constant(1, data_type, value), store=data_type)
     operations = tuple(op for op in builder.graph().operations if isinstance(op, PointwiseOperation))
     functor = generate(dag_of((8,), operations), accumulator=None, vector_axis=0)
     assert field in functor.arguments.fields

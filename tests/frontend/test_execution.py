@@ -69,15 +69,21 @@ class DlpackOnly:
 
 
 class TorchLike:
-    """What execute reads of a CPU tensor of torch."""
+    """What execute reads of a torch tensor; without an address it is one of the CPU."""
 
-    is_cuda = False
+    def __init__(self, address: int | None = None, device: int = -1) -> None:
+        self._address = address
+        self._device = device
+
+    def get_device(self) -> int:
+        return self._device
 
     def data_ptr(self) -> int:
-        return 1 << 40
+        assert self._address is not None
+        return self._address
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
+        return (1, 0) if self._address is None else (2, self._device)
 
     def __dlpack__(self, **_: object) -> object:
         return np.zeros(64, np.float32).__dlpack__()
@@ -204,6 +210,13 @@ def test_another_handle_of_the_same_device(case: Add) -> None:
     case.check()
     with Handle(type(case.handle.runtime)(case.handle.runtime.driver, config=case.handle.runtime.config)) as second:
         case.graph.execute(case.values, handle=second)
+
+
+def test_torch_tensors_of_the_handles_gpu_are_taken_by_their_pointer(case: Add) -> None:
+    case.handle.cuda_device = 3
+    case.check({tensor: TorchLike(given.ptr, 3) for tensor, given in case.values.items()})
+    with pytest.raises(StreamMismatchError, match="device"):
+        case.graph.execute({tensor: TorchLike(given.ptr, 4) for tensor, given in case.values.items()})
 
 
 def test_memory_of_another_device_is_refused(case: Add) -> None:

@@ -233,13 +233,15 @@ def test_one_graph_in_two_threads(handle: Handle) -> None:
             if not np.array_equal(values[case.y].numpy(), case.expected):
                 wrong.append("another result")
 
-    with Handle(Runtime(runtime.driver, config=runtime.config)) as first:
-        with Handle(Runtime(runtime.driver, config=runtime.config)) as second:
-            threads = [threading.Thread(target=work, args=(own,)) for own in (first, second)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+    with (
+        Handle(Runtime(runtime.driver, config=runtime.config)) as first,
+        Handle(Runtime(runtime.driver, config=runtime.config)) as second,
+    ):
+        threads = [threading.Thread(target=work, args=(own,)) for own in (first, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert not wrong
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Knob, Refusal, resolve_choices
-from lowdnn.engines.registry import ENGINES
+from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import BehaviorNote, HeurMode, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import candidate_for, rank
@@ -117,6 +117,12 @@ def test_every_engine_of_the_registry_is_ranked_or_has_a_reason(graph: Operation
     assert ranking.candidates
     found = [c.engine.name for c in ranking.candidates] + [refusal.engine for refusal in ranking.refusals]
     assert sorted(found) == sorted(engine.name for engine in ENGINES)
+
+
+def test_composite_gives_the_reason_that_it_gives_when_asked() -> None:
+    ranking = rank(GRAPH, SM_90A, HeurMode.A, ENGINES)
+    asked = engine_named("composite").refuse(GRAPH, SM_90A)
+    assert asked in ranking.refusals
 
 
 def test_fewer_multiprocessors_make_a_longer_estimate() -> None:

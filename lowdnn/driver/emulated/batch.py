@@ -130,6 +130,7 @@ class Group:
         else:
             self.count = index.size
         self._derived: dict[str, Any] = {}
+        self.kept_fragments: dict[tuple[Any, ...], tuple[tuple[Any, ...], Array]] = {}
 
     def pick(self, full: Array) -> Array:
         """The group's part of an array over the batch."""

@@ -16,8 +16,10 @@ from lowdnn.driver.emulated.batch import WARP, Group
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory import WRITTEN, Array
 from lowdnn.driver.emulated.values import tensor_core, warp
+from lowdnn.driver.emulated.values.tensor_core import MatrixProduct
 
 _FULL = 0xFFFFFFFF
+_KEPT_FRAGMENTS = 32
 
 
 def shuffle(group: Group, mode: str, value: Any, operand: Any, control: Any, mask: Any) -> tuple[Any, Any]:
@@ -104,14 +106,30 @@ def transpose_matrix(group: Group, register: Any) -> Any:
 
 def multiply(
     group: Group,
-    product: Callable[[Array, Array, Array], Array],
+    product: MatrixProduct,
     a: tuple[Any, ...],
     b: tuple[Any, ...],
     c: tuple[Any, ...],
 ) -> tuple[Any, ...]:
     """``mma.sync``: fragments as one value for each register."""
     _need_whole_warps(group, "mma")
-    return _columns(product(_stacked(group, a), _stacked(group, b), _stacked(group, c)))
+    left = _numbers_of(group, product.left, a, ("left", product.a, product.rows, product.depth))
+    right = _numbers_of(group, product.right, b, ("right", product.b, product.depth))
+    return product.combine(left, right, [group.spread(register) for register in c])
+
+
+def _numbers_of(group: Group, take_apart: Callable[[Array], Array], registers: tuple[Any, ...], form: Any) -> Array:
+    """A fragment as matrices. Those taken apart last are kept: tiles use each fragment for several products.
+
+    Arrays are told apart by identity; a kept entry holds its arrays, so nobody changes them in place.
+    """
+    kept = group.kept_fragments
+    key = (form, *map(id, registers))
+    if key not in kept:
+        if len(kept) >= _KEPT_FRAGMENTS:
+            kept.clear()
+        kept[key] = (registers, take_apart(_stacked(group, registers)))
+    return kept[key][1]
 
 
 def _matrix_rows(group: Group, address: Address, offset: int, count: int) -> Array:

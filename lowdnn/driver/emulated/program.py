@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -83,28 +82,11 @@ class LazyBlock:
         return self._function(group, registers)
 
 
-def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Compiled]]:
-    """Raises ``RefusedPtx``."""
-    return _compile(hashlib.sha256(ptx.encode()).digest(), _Text(ptx))
-
-
-class _Text:
-    """PTX text as a cache argument that is never compared: its digest stands beside it."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Text)
-
-
 @lru_cache(maxsize=256)
-def _compile(digest: bytes, ptx: _Text) -> tuple[ModuleIR, dict[str, Compiled]]:
-    ir = parse_module(ptx.text)
-    return ir, {name: _kernel(f, ir) for name, f in ir.functions.items() if f.is_entry}
+def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Compiled]]:
+    """The module and its kernels; the same text is compiled once. Raises ``RefusedPtx``."""
+    ir = parse_module(ptx)
+    return ir, {name: _kernel(function, ir) for name, function in ir.functions.items() if function.is_entry}
 
 
 def _kernel(function: FunctionIR, ir: ModuleIR) -> Compiled:

@@ -113,20 +113,9 @@ class Scheduler:
                 if gathered is None:
                     return
                 group = gathered
-            result = self._execute(step, group)
-            end = step.end
-            if end == GO:
-                block = step.next
-            elif end == BRANCH:
-                going = self._branch(step, group, result)
-                if going < 0:
-                    return
-                block = going
-            else:
-                going = self._end(step, group, result)
-                if going < 0:
-                    return
-                block = going
+            block = self._follow(step, group, self._execute(step, group))
+            if block < 0:
+                return
             if queue and block >= min(queue):
                 self._push(block, group.lanes)
                 return
@@ -157,21 +146,30 @@ class Scheduler:
         return result
 
     # -- ends of blocks ---------------------------------------------------------------------------------------------
-    def _branch(self, step: Step, group: Group, taken: Any) -> int:
+    def _follow(self, step: Step, group: Group, result: Any) -> int:
         """The block where the whole group goes, or -1 after it has been split or set aside."""
+        if step.end == GO:
+            return self._turn_back(step.next, group.lanes) if step.spins else step.next
+        if step.end == BRANCH:
+            return self._branch(step, group, result)
+        return self._end(step, group, result)
+
+    def _turn_back(self, target: int, lanes: Array) -> int:
+        """The back edge of a waiting loop: its lanes go round when others have had their turn."""
+        self.spinning.append(Spinning(target, lanes, self.batch.stores))
+        return -1
+
+    def _branch(self, step: Step, group: Group, taken: Any) -> int:
         target = step.targets[0]
         count = (group.count if taken else 0) if taken.ndim == 0 else int(np.count_nonzero(taken))
         if count == 0:
             return step.next
         backward = step.spins and target <= step.index
         if count == group.count:
-            if backward:
-                self.spinning.append(Spinning(target, group.lanes, self.batch.stores))
-                return -1
-            return target
+            return self._turn_back(target, group.lanes) if backward else target
         lanes = group.lanes
         if backward:
-            self.spinning.append(Spinning(target, lanes[taken], self.batch.stores))
+            self._turn_back(target, lanes[taken])
         else:
             self._push(target, lanes[taken])
         self._push(step.next, lanes[~taken])

@@ -114,12 +114,13 @@ def _knobs(layout: ReductionLayout, arch: ArchSpec) -> tuple[Knob, ...]:
 
 
 def _default_width(layout: ReductionLayout) -> int:
-    """Rows: as many threads as lie along the contiguous axis, but no more than have work, and no idle teams.
+    """Rows: as many threads as lie along the contiguous axis, no more than have work (but a whole memory sector of two
+    16-byte vectors), and no idle teams.
 
     Columns: one warp along the contiguous axis, more where there are few steps, fewer where there are few outputs.
     """
     if layout.is_row:
-        along = min(_floor_power(layout.radices[-1]), _floor_power(layout.reduced_groups // _MIN_GROUPS))
+        along = min(_floor_power(layout.radices[-1]), max(2, _floor_power(layout.reduced_groups // _MIN_GROUPS)))
         return min(THREADS, max(along, THREADS // _ceil_power(layout.outputs)))
     rows = min(THREADS // 32, _ceil_power(ceil_div(layout.reduced_groups, _MIN_GROUPS)))
     return min(THREADS // rows, _ceil_power(layout.kept_groups))

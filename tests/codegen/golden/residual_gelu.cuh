@@ -49,7 +49,7 @@ struct Functor {
   static __device__ __forceinline__ void finish(
       const Args& args, const Cursor& at, i64 column, int valid, const Loaded<V>& in,
       const Accumulator (&accumulator)[V]) {
-    const f32 value2 = rounded<f16, f32>(args.scalar2);
+    const f32 value2 = args.scalar2;
     bf16 tensor1_out[V];
     i8 tensor2_out[V];
 #pragma unroll

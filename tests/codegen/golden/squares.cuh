@@ -30,7 +30,7 @@ struct Functor {
   template <int V>
   static __device__ __forceinline__ void load(
       const Args& args, const Cursor& at, i64 column, int valid, Loaded<V>& in) {
-    load_row<Stream, 8>(in.tensor0, (args.tensor0 + at.tensor0) + column, valid);
+    load_row<Plain, 8>(in.tensor0, (args.tensor0 + at.tensor0) + column, valid);
   }
 
   template <int V>

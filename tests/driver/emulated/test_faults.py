@@ -148,8 +148,11 @@ def test_more_arrivals_than_a_barrier_takes(bench):
     assert fault_of(bench, bench.ptx(body, ""), block=96).kind is FaultKind.BARRIER_MISUSE
 
 
-def test_spin_on_a_flag_that_nobody_sets(bench):
-    loop = "L:\nld.volatile.global.u32 %r1, [%rd1];\nsetp.eq.s32 %p1, %r1, 0;\n@%p1 bra L;\n"
+@pytest.mark.parametrize(
+    "back", ["setp.eq.s32 %p1, %r1, 0;\n@%p1 bra L;", "setp.ne.s32 %p1, %r1, 0;\n@%p1 bra D;\nbra L;"]
+)
+def test_spin_on_a_flag_that_nobody_sets(bench, back):
+    loop = f"L:\nld.volatile.global.u32 %r1, [%rd1];\n{back}\nD:\n"
     body = f"ld.param.u64 %rd1, [out];\n{loop}ret;"
     report = fault_of(bench, bench.ptx(body), bench.put(np.zeros(1, np.uint32)))
     assert report.kind is FaultKind.DEADLOCK

@@ -85,17 +85,14 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes, rounding: str = NEAREST) -> Lanes:
     """
     if rounding != NEAREST:
         return _directed_fma_f32(a, b, c, rounding)
-    total = a.astype(np.float64)
-    total = total * b
+    total = np.multiply(a, b, dtype=np.float64)
     total += c
     result = total.astype(np.float32)
     bits = total.view(np.uint64)
     bits <<= _MIDPOINT_SHIFT
-    suspect = bits == _MIDPOINT
-    suspect |= np.abs(result) < _F32_MIN_NORMAL
-    if np.count_nonzero(suspect) and np.count_nonzero(suspect & (result != 0)):
-        result = np.asarray(result)
-        result[suspect] = _nearest_fma_f32(*selected(suspect, a, b, c))
+    midpoint = bits == _MIDPOINT
+    if np.count_nonzero(midpoint) or np.count_nonzero(np.abs(result) < _F32_MIN_NORMAL):
+        return _repaired_fma_f32(result, midpoint, a, b, c)
     return result
 
 
@@ -148,8 +145,15 @@ def _finished(value: Lanes, saturate: bool) -> Lanes:
     return saturated(value) if saturate else value
 
 
-def _nearest_fma_f32(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    return narrow(add_to_odd(a.astype(np.float64) * b, c.astype(np.float64)), NEAREST)
+def _repaired_fma_f32(result: Lanes, midpoint: Lanes, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """``result`` with its lanes at a ``midpoint`` and its subnormal ones rounded anew; a zero is right as it is."""
+    doubtful = midpoint | ((np.abs(result) < _F32_MIN_NORMAL) & (result != 0))
+    if not np.count_nonzero(doubtful):
+        return result
+    repaired = np.asarray(result)
+    a, b, c = (operand.astype(np.float64) for operand in selected(doubtful, a, b, c))
+    repaired[doubtful] = narrow(add_to_odd(a * b, c), NEAREST)
+    return repaired
 
 
 def _directed_fma_f32(a: Lanes, b: Lanes, c: Lanes, rounding: str) -> Lanes:
