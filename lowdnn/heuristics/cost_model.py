@@ -67,8 +67,8 @@ def bound_us(graph: OperationGraph, numerical_notes: tuple[NumericalNote, ...], 
     on_tensor_cores = NumericalNote.TENSOR_CORE in numerical_notes
     contractions = [op for op in graph.operations if isinstance(op, (ConvolutionForward, MatmulOperation))]
     arithmetic_s = sum(_contraction_s(op, on_tensor_cores, arch) for op in contractions)
-    moved = sum(_touched_bytes(tensor) for tensor in graph.tensors.values() if not tensor.is_virtual)
-    return 1e6 * (arch.launch_overhead_s + max(arithmetic_s, moved / arch.copy_bytes_per_s))
+    copy_s = graph.derive(_moved_bytes) / arch.copy_bytes_per_s
+    return 1e6 * (arch.launch_overhead_s + max(arithmetic_s, copy_s))
 
 
 def _busy_s(flops: int, size_bytes: int, unit: MathUnit, arch: ArchSpec) -> float:
@@ -81,6 +81,10 @@ def _contraction_s(operation: Operation, on_tensor_cores: bool, arch: ArchSpec) 
     if on_tensor_cores:
         unit = _MMA_UNITS.get(data_type, unit)
     return _busy_s(operation.flops, 0, unit, arch)
+
+
+def _moved_bytes(graph: OperationGraph) -> int:
+    return sum(_touched_bytes(tensor) for tensor in graph.tensors.values() if not tensor.is_virtual)
 
 
 def _touched_bytes(tensor: Tensor) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -54,11 +55,16 @@ class TileShape:
     warps_n: int
     efficiency: float
 
-    @property
+    @cached_property
     def threads(self) -> int:
         return 32 * self.warps_m * self.warps_n
 
-    @property
+    @cached_property
+    def blocks_per_sm(self) -> int:
+        """Blocks that registers let share one: 64 x 64 warps of accumulators take nearly all a thread has."""
+        return 1 if self.threads > 128 else 2
+
+    @cached_property
     def staging_bytes(self) -> int:
         """Shared memory in which the epilogue turns the accumulators (``include/epilogue_tile.cuh``)."""
         warp_n = self.n // self.warps_n
@@ -181,43 +187,44 @@ def tiling_of(engine: str, product: Product, arch: ArchSpec, chosen: Mapping[Kno
 
 def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     """The tiling with the least modelled time."""
-    candidates = (t for tile in _default_tiles(product, arch) for t in _splittings(product, tile, arch))
-    return min(candidates, key=lambda tiling: _seconds(product, tiling, arch))
-
-
-def _default_tiles(product: Product, arch: ArchSpec) -> Iterator[MmaTile]:
-    """Every shape with as many stages as fit twice on a multiprocessor, or once for the large ones."""
     row_bytes = 128 if product.k * product.element_bytes > 64 else 64
-    depth = row_bytes // product.element_bytes
+    tiles = _default_tiles(row_bytes, product.element_bytes, arch.shared_bytes_per_sm, arch.shared_bytes_per_block)
+    rate = arch.rate(UNITS[product.data_type]) / arch.sm_count * _MMA_SYNC_SHARE
+    candidates = (tiling for tile in tiles for tiling in _splittings(product, tile, arch))
+    return min(candidates, key=lambda tiling: _seconds(product, tiling, rate, arch))
+
+
+@lru_cache(maxsize=64)
+def _default_tiles(
+    row_bytes: int, element_bytes: int, shared_bytes_per_sm: int, shared_bytes_per_block: int
+) -> tuple[MmaTile, ...]:
+    """Every shape with as many stages as fit twice on a multiprocessor, or once for the large ones."""
+    tiles: list[MmaTile] = []
     for shape in _SHAPES.values():
-        blocks = _blocks_per_sm(shape)
-        budget = min(arch.shared_bytes_per_sm // blocks - 1024, arch.shared_bytes_per_block)
+        budget = min(shared_bytes_per_sm // shape.blocks_per_sm - 1024, shared_bytes_per_block)
         stages = min(budget // ((shape.m + shape.n) * row_bytes), 4)
         if stages >= 2 and shape.staging_bytes <= budget:
-            yield MmaTile(shape, depth, stages, product.element_bytes)
-
-
-def _blocks_per_sm(shape: TileShape) -> int:
-    """Blocks that registers let share a multiprocessor: 64 x 64 warps of accumulators take nearly all a thread has."""
-    return 1 if shape.threads > 128 else 2
+            tiles.append(MmaTile(shape, row_bytes // element_bytes, stages, element_bytes))
+    return tuple(tiles)
 
 
 def _splittings(product: Product, tile: MmaTile, arch: ArchSpec) -> Iterator[Tiling]:
     whole = Tiling.of(product, tile, 1)
     yield whole
-    free = arch.sm_count * _blocks_per_sm(tile.shape) // max(whole.block_count(product), 1)
+    free = arch.sm_count * tile.shape.blocks_per_sm // max(whole.block_count(product), 1)
     if product.may_split and free >= 2 and whole.split_tiles >= 8:
         yield Tiling.of(product, tile, min(free, whole.split_tiles // 4, _MAX_SPLITS))
 
 
-def _seconds(product: Product, tiling: Tiling, arch: ArchSpec) -> float:
-    """Waves of blocks at the tile's rate; a split pays a write and a read of its slices and one more launch."""
+def _seconds(product: Product, tiling: Tiling, rate: float, arch: ArchSpec) -> float:
+    """Waves of blocks at the tile's share of ``rate``, in operations per second of a multiprocessor.
+
+    A split pays a write and a read of its slices and one more launch.
+    """
     shape = tiling.tile.shape
-    slots = arch.sm_count * _blocks_per_sm(shape)
-    waves = ceil_div(max(tiling.block_count(product), 1), slots)
-    flops = 2 * shape.m * shape.n * tiling.tile.k * tiling.split_tiles * _blocks_per_sm(shape)
-    rate = arch.rate(UNITS[product.data_type]) / arch.sm_count * _MMA_SYNC_SHARE * shape.efficiency
-    seconds = waves * (flops / rate + _BLOCK_OVERHEAD_S)
+    waves = ceil_div(max(tiling.block_count(product), 1), arch.sm_count * shape.blocks_per_sm)
+    flops = 2 * shape.m * shape.n * tiling.tile.k * tiling.split_tiles * shape.blocks_per_sm
+    seconds = waves * (flops / (rate * shape.efficiency) + _BLOCK_OVERHEAD_S)
     if tiling.splits > 1:
         moved = 2 * tiling.splits * product.batches * product.m * product.n * _ACCUMULATOR_BYTES
         seconds += moved / arch.copy_bytes_per_s + arch.launch_overhead_s
