@@ -62,9 +62,9 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   Product product;
 #if PIXELS_ARE_COLUMNS
   Filters<Product::TileA> load_a(w, p.depth, filters, end_k - first_k);
-  Pixels<Product::TileB> load_b(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT);
+  Pixels<Product::TileB> load_b(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT, shared);
 #else
-  Pixels<Product::TileA> load_a(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT);
+  Pixels<Product::TileA> load_a(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT, shared);
   Filters<Product::TileB> load_b(w, p.depth, filters, end_k - first_k);
 #endif
   product.run(load_a, load_b, shared_address(shared), k_tiles);

@@ -101,7 +101,9 @@ class MmaGeometry:
         may_split = self.pixels_are_columns or groups == 1 or self.group_filters % 2 == 0
         if self.pixels_are_columns:
             m, n = n, m
-        return Product(self.data_type, groups, m, n, self.depth, may_split)
+        return Product(
+            self.data_type, groups, m, n, self.depth, may_split, has_small_pieces=self.unit_bytes < _MAX_UNIT_BYTES
+        )
 
     @property
     def pixel_struct(self) -> Struct:

@@ -51,6 +51,9 @@ _ROWS, _COLUMNS = -2, -3
 _MAX_DEPTH_BYTES = 2**31 - 1024
 _MAX_ROWS = 2**31 - 1024
 
+#: Bytes of the largest copy.
+_MAX_ALIGNMENT = 16
+
 
 @dataclass(frozen=True)
 class Params:
@@ -170,11 +173,11 @@ class _Operand:
 
     @property
     def alignment(self) -> int:
-        """The greatest power of two up to 16 bytes that the base and all strides but the contiguous one share."""
-        lines = self.extent if self.is_k_major else self.depth
-        strides = (*self.batch_strides, self.leading_stride if lines > 1 else 0)
+        """The greatest power of two up to 16 bytes that the base, the contiguous extent and the other strides share."""
+        contiguous, lines = (self.depth, self.extent) if self.is_k_major else (self.extent, self.depth)
+        strides = (*self.batch_strides, self.leading_stride if lines > 1 else 0, contiguous)
         size = self.tensor.element_bytes
-        common = self.tensor.alignment_bytes | 16
+        common = self.tensor.alignment_bytes | _MAX_ALIGNMENT
         for stride in strides:
             common |= stride * size
         return common & -common
@@ -221,7 +224,14 @@ class _Problem:
             column_tensor, column_stride, column_k, dag.dims[column_axis], depth, strides[_COLUMNS][:batches]
         )
         batch_count = prod(output.row_extents[:batches])
-        product = Product(anchor.a.data_type, batch_count, m, dag.dims[column_axis], depth)
+        product = Product(
+            anchor.a.data_type,
+            batch_count,
+            m,
+            dag.dims[column_axis],
+            depth,
+            has_small_pieces=min(rows.alignment, columns.alignment) < _MAX_ALIGNMENT,
+        )
         return cls(dag, output, rows, columns, product)
 
     def refuse_layout(self) -> str:

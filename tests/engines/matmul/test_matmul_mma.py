@@ -96,7 +96,13 @@ def test_output_layouts(device: Runtime, c_layout: Layout) -> None:
 
 @pytest.mark.parametrize(
     ("a_batch", "b_batch"),
-    [((2, 1, 3), (1, 4, 3)), ((1, 1), (2, 2)), ((5,), (1,)), ((2, 3), (1, 1)), ((1, 2, 1, 2, 1, 2), (2, 1, 2, 1, 2, 1))],
+    [
+        ((2, 1, 3), (1, 4, 3)),
+        ((1, 1), (2, 2)),
+        ((5,), (1,)),
+        ((2, 3), (1, 1)),
+        ((1, 2, 1, 2, 1, 2), (2, 1, 2, 1, 2, 1)),
+    ],
 )
 def test_batch_broadcast(device: Runtime, a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> None:
     builder = GraphBuilder()
@@ -121,7 +127,9 @@ def test_alignments_of_base_and_strides(device: Runtime) -> None:
         b = builder.tensor((40, 24), DataType.HALF)
         builder.matmul(a, b, store=DataType.HALF)
         plan = check_exact(device, ENGINE, builder.graph(), length=40, choices=knobs(64, 64))
-        assert dict(plan.kernels[0].parameters)["A_ALIGNMENT"] == min(alignment_bytes, (row_stride * 2) & -(row_stride * 2))
+        assert dict(plan.kernels[0].parameters)["A_ALIGNMENT"] == min(
+            alignment_bytes, (row_stride * 2) & -(row_stride * 2)
+        )
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 5, 3), (4, 0, 3), (4, 5, 0), (1, 1, 1), (1, 70, 130), (70, 1, 130)])
