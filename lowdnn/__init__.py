@@ -1,3 +1,35 @@
 """lowdnn: deep-learning primitives for NVIDIA GPUs, driven at the level of the CUDA driver API."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lowdnn.backend.handle import Handle
+    from lowdnn.frontend.device_tensor import DeviceTensor, from_numpy
+    from lowdnn.frontend.handles import create_handle
+    from lowdnn.frontend.python_graph import pygraph
+
 __version__ = "0.1.0"
+__all__ = ["DeviceTensor", "Handle", "create_handle", "from_numpy", "pygraph"]
+
+_HOMES = {
+    "Handle": "lowdnn.backend.handle",
+    "DeviceTensor": "lowdnn.frontend.device_tensor",
+    "from_numpy": "lowdnn.frontend.device_tensor",
+    "create_handle": "lowdnn.frontend.handles",
+    "pygraph": "lowdnn.frontend.python_graph",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Public names are imported at first use, so that ``import lowdnn`` costs nothing."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

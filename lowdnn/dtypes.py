@@ -97,10 +97,11 @@ def by_short_name(name: str) -> DataType:
 def to_float64(stored: NDArray[Any], data_type: DataType) -> NDArray[np.float64]:
     """The numbers that ``stored`` (an array of the type's storage) stands for."""
     facts = info(data_type)
-    if not facts.is_bit_pattern:
-        return stored.astype(np.float64)
-    if data_type is DataType.BFLOAT16:
-        return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is data here, not an event
+        if not facts.is_bit_pattern:
+            return stored.astype(np.float64)
+        if data_type is DataType.BFLOAT16:
+            return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     values: NDArray[np.float64] = _small_float_values(facts)[stored]
     return values
 

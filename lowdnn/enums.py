@@ -18,13 +18,19 @@ DIM_MAX = 8
 
 
 class CudnnEnum(IntEnum):
-    """An enum of cuDNN; ``c_prefix`` is what the C names have before the member's name."""
+    """An enum of cuDNN; ``c_prefix`` is what the C names have before the member's name.
+
+    Members are true whatever their number, so that ``given or default`` takes an explicit member 0 such as FLOAT.
+    """
 
     c_prefix: ClassVar[str]
 
     def __init_subclass__(cls, c_prefix: str) -> None:
         super().__init_subclass__()
         cls.c_prefix = c_prefix
+
+    def __bool__(self) -> bool:
+        return True
 
     @property
     def c_name(self) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import lowdnn.config as config_module
 from lowdnn.config import Config, ConfigWarning
 
 
@@ -73,9 +74,7 @@ def test_isolated_python_reads_nothing() -> None:
 
 
 def test_the_table_in_the_docstring_is_complete() -> None:
-    import lowdnn.config as module
-
-    source = Path(module.__file__).read_text(encoding="utf-8")
+    source = Path(config_module.__file__).read_text(encoding="utf-8")
     table, code = source.split('"""', 2)[1:]
     read = {word.strip('",') for word in code.replace("(", " ").split() if word.startswith('"LOWDNN_')}
     assert len(read) <= 10

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Thread
+from types import ModuleType
 
 import pytest
 
@@ -51,6 +54,24 @@ def test_counters_are_exact_between_threads() -> None:
         thread.join()
     counters.add("bytes", 5)
     assert counters.snapshot() == {"bytes": 5, "hits": 4000}
+
+
+def test_ranges_go_to_nvtx_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[dict[str, str]] = []
+    fake = ModuleType("nvtx")
+    fake.annotate = lambda **options: opened.append(options) or nullcontext()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "nvtx", fake)
+    annotate = range_annotator(Config(nvtx=True))
+    assert annotate is not None
+    with annotate("eng1_matmul"):
+        assert opened == [{"message": "eng1_matmul", "domain": "lowdnn"}]
+
+
+def test_a_missing_nvtx_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    with caplog.at_level(logging.WARNING, logger="lowdnn"):
+        assert range_annotator(Config(nvtx=True)) is None
+    assert "nvtx_missing" in caplog.text
 
 
 def test_ranges_are_off_by_default() -> None:

@@ -21,9 +21,12 @@ from pathlib import Path
 import numpy as np
 from cuda.bindings import driver as bindings
 
+from lowdnn.backend.handle import Handle
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
-from lowdnn.enums import DataType
+from lowdnn.enums import DataType, HeurMode
+from lowdnn.graph.cases import parse_case
+from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor, Scalar, ScalarType, Struct, TensorPointer
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.runtime import Runtime
@@ -63,6 +66,33 @@ def measure_host(repeats: int) -> list[Row]:
             runtime.context.activated(),
         ):
             return _measure(_calls(runtime, stream), stream, repeats)
+
+
+def measure_planning(repeats: int) -> list[Row]:
+    """Host time from a new shape to a loaded plan with a known kernel: graph, ranking, plan, load; nothing compiled.
+
+    ``ratio`` is relative to the first row.
+    """
+    cases = {
+        "conv, new batch": "conv n={} c=64 hw=56x56 k=64 rs=3x3 pad=1 dtype=bf16 epilogue=bias+relu",
+        "matmul, new m": "matmul m={} n=4096 k=4096 layout=nt dtype=bf16 epilogue=bias+gelu",
+        "pointwise, new batch": "pointwise dims={}x64x56x56 ops=scale+bias+relu dtype=bf16",
+        "reduction, new rows": "reduction dims={}x4096 axes=1 op=add dtype=fp32",
+    }
+    with Handle.open("cuda") as handle:
+        times = {
+            name: [_planning_us(handle, text, step) for step in range(repeats)][1:] for name, text in cases.items()
+        }
+    first = statistics.median(next(iter(times.values())))
+    return [_row(f"graph to loaded plan: {name}", values, first) for name, values in times.items()]
+
+
+def _planning_us(handle: Handle, text: str, step: int) -> float:
+    case = parse_case(text.format(1024 + 128 * step))
+    start = time.perf_counter_ns()
+    graph = case.graph()
+    handle.load(rank(graph, handle.arch, HeurMode.A, handle.engines).candidates[0].plan)
+    return (time.perf_counter_ns() - start) / 1e3
 
 
 def _calls(runtime: Runtime, stream: Stream) -> dict[str, Callable[[], object]]:

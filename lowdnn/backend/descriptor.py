@@ -117,10 +117,14 @@ class Descriptor:
             raise BadParamError.at(self._label, expected="one finalize", got="a second one")
         declared = attributes_of(self._declaration)
         if not declared:
-            raise NotSupportedError.at(self._label, expected="a descriptor that callers finalize", got="a read-only one")
+            raise NotSupportedError.at(
+                self._label, expected="a descriptor that callers finalize", got="a read-only one"
+            )
         missing = [item.name.name for item in declared.values() if item.required and item.name not in self._draft]
         if missing:
-            raise BadParamError.at(self._label, expected="every required attribute", got="none for " + ", ".join(missing))
+            raise BadParamError.at(
+                self._label, expected="every required attribute", got="none for " + ", ".join(missing)
+            )
         self._value = self._declaration(**{declared[name].field: value for name, value in self._draft.items()})
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
 from typing import ClassVar
@@ -182,6 +182,7 @@ class EngineConfig:
         descriptor=DescriptorType.KNOB_CHOICE,
         default=(),
     )
+    ranked: Candidate | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         types = [choice.knob_type for choice in self.knob_choices]
@@ -195,7 +196,9 @@ class EngineConfig:
 
     @cached_property
     def candidate(self) -> Candidate:
-        """The candidate of this engine and these choices, with its plan."""
+        """The candidate of this engine and these choices, with its plan; the heuristics' own where they made it."""
+        if self.ranked is not None:
+            return self.ranked
         choices = {choice.knob_type: choice.knob_value for choice in self.knob_choices}
         return candidate_for(self.engine.engine, self.engine.description.graph, self.engine.arch, choices)
 
@@ -245,9 +248,8 @@ class EngineHeuristics:
     def results(self) -> tuple[EngineConfig, ...]:
         return tuple(
             EngineConfig(
-                EngineChoice(
-                    self.description, candidate.engine.index, self.sm_count_target, self.device_properties
-                )
+                EngineChoice(self.description, candidate.engine.index, self.sm_count_target, self.device_properties),
+                ranked=candidate,
             )
             for candidate in self.ranking.candidates
         )

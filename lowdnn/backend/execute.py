@@ -6,7 +6,7 @@ from lowdnn.backend.descriptor import Descriptor
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
 from lowdnn.enums import DescriptorType
-from lowdnn.status import DescriptorTypeError
+from lowdnn.status import DescriptorTypeError, LowdnnError
 
 
 def execute(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
@@ -16,12 +16,25 @@ def execute(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
     missing or unknown), NullPointerError, MisalignedPointerError, SizeInsufficientError (no workspace), DriverError.
     Every object stays usable after each.
     """
-    with handle.entered("execute"):
+    if handle.is_debug or not handle.is_open:
+        with handle.entered("execute"):
+            _launch(handle, plan, variant_pack)
+        return
+    try:
+        _launch(handle, plan, variant_pack)
+    except LowdnnError as error:
+        handle.last_error = str(error)
+        raise
+
+
+def _launch(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
+    if plan.type is not DescriptorType.EXECUTION_PLAN or variant_pack.type is not DescriptorType.VARIANT_PACK:
         _check_type("plan", plan, DescriptorType.EXECUTION_PLAN)
         _check_type("variant_pack", variant_pack, DescriptorType.VARIANT_PACK)
-        description: ExecutionPlan = plan.value
-        pack: VariantPack = variant_pack.value
-        description.loaded_for(handle).execute(pack.addresses, pack.workspace, handle.stream)
+    description: ExecutionPlan = plan.value
+    pack: VariantPack = variant_pack.value
+    loaded = description.loaded_for(handle)
+    loaded.execute(pack.in_order(loaded.uids), pack.workspace, handle.stream)
 
 
 def _check_type(argument: str, descriptor: Descriptor, wanted: DescriptorType) -> None:

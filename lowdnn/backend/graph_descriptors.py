@@ -34,9 +34,7 @@ class DeviceProperties:
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.DEVICEPROP
 
     handle: Handle | None = attribute(AttributeName.DEVICEPROP_HANDLE, AttributeType.HANDLE, default=None)
-    json: str = attribute(
-        AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR, max_count=_MANY, default=""
-    )
+    json: str = attribute(AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR, max_count=_MANY, default="")
 
     def __post_init__(self) -> None:
         if (self.handle is None) == (not self.json):
@@ -54,9 +52,7 @@ class DeviceProperties:
 
     @read_only(AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR)
     def json_representation(self) -> str:
-        return json.dumps(
-            {"lowdnn_device": _SCHEMA_VERSION, "arch": self.arch.name, "sm_count": self.arch.sm_count}
-        )
+        return json.dumps({"lowdnn_device": _SCHEMA_VERSION, "arch": self.arch.name, "sm_count": self.arch.sm_count})
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from lowdnn.driver.base import DeviceAttribute
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.plan import Plan
+from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
@@ -32,21 +33,23 @@ class Handle:
     """A device, its context, a stream, and the plans loaded for it (cudnnHandle_t).
 
     ``stream`` is the CUstream as an integer, ``arch`` the device's facts, ``engines`` what may run here by global
-    index, ``last_error`` the message of the last call on this handle that failed, or "".
+    index, ``cuda_device`` the GPU's ordinal (None for the emulated device), ``last_error`` the message of the last call
+    on this handle that failed, or "". What every execute reads is a plain attribute.
     Close with ``close`` or ``with``; afterwards every call raises NotInitializedError.
     """
 
-    def __init__(self, runtime: Runtime, engines: Sequence[Engine] = ENGINES) -> None:
-        """Takes over ``runtime``, which ``close`` closes."""
+    def __init__(self, runtime: Runtime, engine_set: Sequence[Engine] | None = None) -> None:
+        """Takes over ``runtime``, which ``close`` closes. ``engine_set``: all of the registry by default."""
         self.runtime = runtime
-        self.engines = engines
+        self.engines = ENGINES if engine_set is None else engine_set
         self.arch = _arch_of(runtime)
+        self.cuda_device = _cuda_device(runtime)
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
         self._loaded: OrderedDict[Plan, LoadedPlan] = OrderedDict()
-        self._is_open = True
-        self._is_debug = runtime.config.debug
+        self.is_open = True
+        self.is_debug = runtime.config.debug
         self._user: int | None = None
 
     @classmethod
@@ -72,18 +75,14 @@ class Handle:
         )
         return cls(Runtime.open(device=ordinal, config=settings))
 
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
-
     def set_stream(self, stream: object) -> None:
         """Work goes into ``stream`` from now on: an integer, or an object with ``__cuda_stream__``.
 
         Raises StreamMismatchError for a stream of another context.
         """
+        if type(stream) is int and stream == self.stream and self.is_open:
+            return
         with self.entered("set_stream"):
-            if type(stream) is int and stream == self.stream:
-                return
             self._borrowed_stream = Stream.borrow(self.runtime.context, stream)
             self.stream = self._borrowed_stream.handle
 
@@ -123,7 +122,7 @@ class Handle:
         self.check_open(call)
         outer = self._user
         me = threading.get_ident()
-        if self._is_debug and outer not in (None, me):
+        if self.is_debug and outer not in (None, me):
             raise BadParamError.at(
                 f"handle.{call}", expected="one thread at a time", got=f"thread {me} while thread {outer} is inside"
             )
@@ -138,13 +137,13 @@ class Handle:
 
     def check_open(self, call: str) -> None:
         """Raises NotInitializedError for a closed handle."""
-        if not self._is_open:
+        if not self.is_open:
             raise NotInitializedError.at(f"handle.{call}", expected="an open handle", got="a closed one")
 
     def close(self) -> None:
         """Unloads everything and releases the context. Closing twice does nothing."""
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             self._loaded.clear()
             self.runtime.close()
 
@@ -155,7 +154,7 @@ class Handle:
         self.close()
 
     def __repr__(self) -> str:
-        state = f"stream {self.stream:#x}" if self._is_open else "closed"
+        state = f"stream {self.stream:#x}" if self.is_open else "closed"
         return f"<Handle {self.arch.name}, {state}>"
 
 
@@ -163,3 +162,8 @@ def _arch_of(runtime: Runtime) -> ArchSpec:
     major, minor = runtime.context.compute_capability
     sm_count = runtime.context.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT)
     return spec_for(major, minor).with_sm_count(sm_count)
+
+
+def _cuda_device(runtime: Runtime) -> int | None:
+    context = runtime.context
+    return context.device if context.driver.dlpack_device_type in CUDA_DEVICE_TYPES else None

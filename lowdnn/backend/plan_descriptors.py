@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -53,7 +54,7 @@ class ExecutionPlan:
                 expected="either an ENGINECFG or JSON",
                 got="neither" if self.engine_config is None else "both",
             )
-        self._check_device()
+        self._check_device(self.plan.target_arch)
         if self.handle is not None:
             self.loaded_for(self.handle)
 
@@ -73,12 +74,12 @@ class ExecutionPlan:
     def _loaded(self) -> WeakKeyDictionary[Handle, LoadedPlan]:
         return WeakKeyDictionary()
 
-    def _check_device(self) -> None:
+    def _check_device(self, target_arch: str) -> None:
         wanted = self.device_properties
-        if wanted is not None and wanted.arch.name != self.plan.target_arch:
+        if wanted is not None and wanted.arch.name != target_arch:
             raise ArchMismatchError.at(
                 "EXECUTION_PLAN descriptor.EXECUTION_PLAN_DEVICEPROP",
-                expected=f"{self.plan.target_arch}, for which the plan was made",
+                expected=f"{target_arch}, for which the plan was made",
                 got=wanted.arch.name,
             )
 
@@ -119,7 +120,20 @@ class VariantPack:
                 "VARIANT_PACK descriptor.VARIANT_PACK_UNIQUE_IDS", expected="each uid once", got=repeated
             )
 
+    def in_order(self, uids: tuple[int, ...]) -> tuple[int, ...] | Mapping[int, int]:
+        """The pointers in the order of ``uids``; by uid where the pack has not just these."""
+        if uids == self.uids:
+            return self.pointers
+        if set(uids) != set(self.uids):
+            return self._by_uid
+        if uids not in self._orders:
+            self._orders[uids] = tuple(self._by_uid[uid] for uid in uids)
+        return self._orders[uids]
+
     @cached_property
-    def addresses(self) -> dict[int, int]:
-        """Address by uid."""
+    def _by_uid(self) -> dict[int, int]:
         return dict(zip(self.uids, self.pointers, strict=True))
+
+    @cached_property
+    def _orders(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        return {}

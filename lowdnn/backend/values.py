@@ -55,7 +55,9 @@ def _element(where: str, index: int, attribute_type: AttributeType, wanted: type
         )
     least, most = _LIMITS.get(attribute_type, (None, None))
     if least is not None and most is not None and not least <= value <= most:
-        raise OutOfBoundError.at(f"{where}[{index}]", expected=f"{least} to {most} for {attribute_type.name}", got=value)
+        raise OutOfBoundError.at(
+            f"{where}[{index}]", expected=f"{least} to {most} for {attribute_type.name}", got=value
+        )
     return value
 
 

@@ -19,7 +19,7 @@ from lowdnn.config import Config
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.engines.registry import ENGINES
 from lowdnn.runtime.module_store import ModuleStore
-from lowdnn.status import LowdnnError
+from lowdnn.status import LowdnnError, RuntimePrerequisiteMissingError
 
 _PACKAGES = ("cuda-bindings", "cuda-core", "numpy", "nvidia-cuda-nvrtc", "ml_dtypes", "torch")
 _ADVICE = {
@@ -110,14 +110,16 @@ def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
 def _precompiled() -> dict[str, int]:
     store = ModuleStore.installed()
     if not store.kernels:
-        raise LowdnnError("ptx/MANIFEST.json: expected precompiled kernels, got none")
+        raise RuntimePrerequisiteMissingError.at("ptx/MANIFEST.json", expected="precompiled kernels", got="none")
     return {"kernels": len(store.kernels)}
 
 
 def _cache() -> dict[str, Any]:
     config = Config.from_environment()
     if not config.disk_cache or config.cache_dir is None:
-        raise LowdnnError("cache: expected a directory, got none (switched off, or no home directory)")
+        raise RuntimePrerequisiteMissingError.at(
+            "cache.directory", expected="one", got="none", hint="it is switched off, or there is no home directory"
+        )
     files = [file for file in config.cache_dir.rglob("*") if file.is_file()] if config.cache_dir.is_dir() else []
     return {"directory": str(config.cache_dir), "files": len(files), "bytes": sum(f.stat().st_size for f in files)}
 

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 
 from lowdnn.enums import PointwiseMode
 
-_SQRT_2_PI = "{T}(0.79788456080286535588)"
-_CUBIC = "{T}(0.044715)"
-
 
 @dataclass(frozen=True)
 class Expression:
@@ -39,9 +36,6 @@ def _same(text: str, parameters: tuple[str, ...] = ()) -> Expression:
     return Expression(text, text, parameters)
 
 
-_SIGMOID = "({T}(1) / ({T}(1) + exp(-{x})))"
-_SWISH_GATE = "({T}(1) / ({T}(1) + exp(-{swish_beta} * {x})))"
-_TANH_INNER = f"tanh({_SQRT_2_PI} * ({{x}} + {_CUBIC} * {{x}} * {{x}} * {{x}}))"
 _RELU_CLIPS = "{relu_lower_clip}, {relu_upper_clip}, {relu_lower_clip_slope}"
 _RELU_PARAMETERS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope")
 
@@ -65,7 +59,7 @@ _TABLE: Mapping[PointwiseMode, Expression] = {
     _M.EXP: Expression("exp({x})"),
     _M.LOG: Expression("log({x})"),
     _M.NEG: _same("-{x}"),
-    _M.RSQRT: Expression("rsqrt({x})"),
+    _M.RSQRT: Expression("inverse_sqrt({x})"),
     _M.SIN: Expression("sin({x})"),
     _M.SQRT: Expression("sqrt({x})"),
     _M.TAN: Expression("tan({x})"),
@@ -74,31 +68,20 @@ _TABLE: Mapping[PointwiseMode, Expression] = {
     _M.RECIPROCAL: Expression("{T}(1) / {x}"),
     _M.RELU_FWD: _same(f"clipped_relu({{x}}, {_RELU_CLIPS})", _RELU_PARAMETERS),
     _M.TANH_FWD: Expression("tanh({x})"),
-    _M.SIGMOID_FWD: Expression(_SIGMOID),
+    _M.SIGMOID_FWD: Expression("sigmoid({x})"),
     _M.ELU_FWD: Expression("({x} > {T}(0) ? {x} : {elu_alpha} * expm1({x}))", parameters=("elu_alpha",)),
     _M.GELU_FWD: Expression("{x} * normal_cdf({x})"),
-    _M.SOFTPLUS_FWD: Expression(
-        "(maximum({softplus_beta} * {x}, {T}(0)) + log1p(exp(-fabs({softplus_beta} * {x})))) / {softplus_beta}",
-        parameters=("softplus_beta",),
-    ),
-    _M.SWISH_FWD: Expression("{x} / ({T}(1) + exp(-{swish_beta} * {x}))", parameters=("swish_beta",)),
-    _M.GELU_APPROX_TANH_FWD: Expression(f"{{T}}(0.5) * {{x}} * ({{T}}(1) + {_TANH_INNER})"),
+    _M.SOFTPLUS_FWD: Expression("softplus({x}, {softplus_beta})", parameters=("softplus_beta",)),
+    _M.SWISH_FWD: Expression("swish({x}, {swish_beta})", parameters=("swish_beta",)),
+    _M.GELU_APPROX_TANH_FWD: Expression("gelu_tanh({x})"),
     _M.RELU_BWD: _same(f"clipped_relu_gradient({{dy}}, {{x}}, {_RELU_CLIPS})", _RELU_PARAMETERS),
-    _M.TANH_BWD: Expression("{dy} * ({T}(1) - tanh({x}) * tanh({x}))"),
-    _M.SIGMOID_BWD: Expression(f"{{dy}} * {_SIGMOID} * ({{T}}(1) - {_SIGMOID})"),
+    _M.TANH_BWD: Expression("{dy} * tanh_slope({x})"),
+    _M.SIGMOID_BWD: Expression("{dy} * sigmoid_slope({x})"),
     _M.ELU_BWD: Expression("({x} > {T}(0) ? {dy} : {dy} * {elu_alpha} * exp({x}))", parameters=("elu_alpha",)),
-    _M.GELU_BWD: Expression(
-        "{dy} * (normal_cdf({x}) + {x} * {T}(0.39894228040143267794) * exp({T}(-0.5) * {x} * {x}))"
-    ),
-    _M.SOFTPLUS_BWD: Expression("{dy} / ({T}(1) + exp(-{softplus_beta} * {x}))", parameters=("softplus_beta",)),
-    _M.SWISH_BWD: Expression(
-        f"{{dy}} * {_SWISH_GATE} * ({{T}}(1) + {{swish_beta}} * {{x}} * ({{T}}(1) - {_SWISH_GATE}))",
-        parameters=("swish_beta",),
-    ),
-    _M.GELU_APPROX_TANH_BWD: Expression(
-        f"{{dy}} * {{T}}(0.5) * ({{T}}(1) + {_TANH_INNER} + {{x}} * ({{T}}(1) - {_TANH_INNER} * {_TANH_INNER})"
-        f" * {_SQRT_2_PI} * ({{T}}(1) + {{T}}(3) * {_CUBIC} * {{x}} * {{x}}))"
-    ),
+    _M.GELU_BWD: Expression("{dy} * gelu_slope({x})"),
+    _M.SOFTPLUS_BWD: Expression("{dy} * sigmoid({softplus_beta} * {x})", parameters=("softplus_beta",)),
+    _M.SWISH_BWD: Expression("{dy} * swish_slope({x}, {swish_beta})", parameters=("swish_beta",)),
+    _M.GELU_APPROX_TANH_BWD: Expression("{dy} * gelu_tanh_slope({x})"),
     _M.CMP_EQ: _same("{T}({x} == {b})"),
     _M.CMP_NEQ: _same("{T}({x} != {b})"),
     _M.CMP_GT: _same("{T}({x} > {b})"),

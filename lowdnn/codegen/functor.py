@@ -5,7 +5,7 @@ constants are run-time fields of ``Functor::Args``, so that a new shape or const
 value is rounded to its data type, stored or not. No name given by a user reaches the text.
 
     struct Functor {
-      static constexpr int RANK;
+      enum : int { RANK };
       typedef ... Accumulator;  // where the DAG has an anchor: the type of the value handed in, before its rounding
       typedef ... Result;       // where the DAG has a result: the type in which it is handed back
       struct Args;              // pointers, strides, scalars
@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from itertools import count
 from math import copysign, inf, isnan
 
+import numpy as np
+
 from lowdnn import dtypes
 from lowdnn.codegen.expressions import expression
 from lowdnn.codegen.space import IndexSpace, space_of
@@ -44,7 +46,8 @@ from lowdnn.plan import Argument, Scalar, ScalarType, Struct, TensorPointer, Ten
 #: The greatest number of elements that one call of ``apply`` handles.
 MAX_VECTOR = 16
 
-_LARGEST_F32 = 3.4028234663852886e38
+#: Halfway between the largest f32 and what would follow it: from here on f32 rounds to infinity.
+_F32_OVERFLOW = 3.4028235677973366e38
 _SCALAR_TYPES = {"f32": ScalarType.F32, "f64": ScalarType.F64, "i32": ScalarType.I32, "i64": ScalarType.I64}
 
 
@@ -161,7 +164,7 @@ class _Writer:
             loaded = f"in.{name}"
             self._loads.append(f"{loaded} = {address}[0];")
         elif stride == 1:
-            path = "Stream" if self._is_read_once(tensor) else "Plain"
+            path = "Stream" if self._is_streamed(tensor) else "Plain"
             self._loads.append(f"load_row<{path}, {self._width(tensor)}>(in.{name}, {address} + column, valid);")
         else:
             step = f"args.{name}_stride{self._vector_axis}"
@@ -171,16 +174,15 @@ class _Writer:
         self._values[tensor.uid] = value
 
     def take_scalar(self, tensor: Tensor) -> None:
-        """A by-value or constant tensor: a field, rounded to the tensor's type on the device."""
+        """A by-value or constant tensor: a field that holds a number of the tensor's type."""
         number, held = next(self._numbers), register_type(tensor.data_type)
-        if tensor.constant_value is None:
-            self._field(held, f"scalar{number}", TensorValue(tensor.uid, _SCALAR_TYPES[held]))
-        else:
-            self._field(held, f"scalar{number}", _scalar(held, tensor.constant_value))
-        storage, name = dtypes.info(tensor.data_type).c_type, f"value{number}"
-        text = f"args.scalar{number}" if storage == held else f"rounded<{storage}, {held}>(args.scalar{number})"
-        self._before.append(f"const {held} {name} = {text};")
-        self._values[tensor.uid] = _Value(name, held, name)
+        argument: Argument = TensorValue(tensor.uid, _SCALAR_TYPES[held])
+        if tensor.constant_value is not None:
+            constant = dtypes.rounded(np.asarray(tensor.constant_value), tensor.data_type).item()
+            argument = Scalar(_SCALAR_TYPES[held], constant if held in ("f32", "f64") else int(constant))
+        self._field(held, f"scalar{number}", argument)
+        self._before.append(f"const {held} value{number} = args.scalar{number};")
+        self._values[tensor.uid] = _Value(f"value{number}", held, f"value{number}")
 
     def compute(self, op: PointwiseOperation) -> None:
         number, compute_type = next(self._numbers), op.pointwise.compute_type
@@ -233,7 +235,7 @@ class _Writer:
             *(f'#include "include/{header}.cuh"' for header in ("numeric", "pointwise", "vector")),
             "",
             f"struct {name} {{",
-            f"  static constexpr int RANK = {self._space.rank};",
+            f"  enum : int {{ RANK = {self._space.rank} }};",
             *(f"  {line}" for line in self._types),
             "",
             "  struct Args {",
@@ -316,9 +318,11 @@ class _Writer:
     def _stride(self, tensor: Tensor) -> int:
         return self._space.strides[tensor.uid][self._vector_axis]
 
-    def _is_read_once(self, tensor: Tensor) -> bool:
+    def _is_streamed(self, tensor: Tensor) -> bool:
+        """Each element is read once, in whole 16-byte vectors: what L1 keeps of it would never be used."""
         repeats = zip(self._space.strides[tensor.uid], self._space.extents, strict=True)
-        return tensor not in self._dag.stores and all(stride or extent == 1 for stride, extent in repeats)
+        is_read_once = tensor not in self._dag.stores and all(stride or extent == 1 for stride, extent in repeats)
+        return is_read_once and self._width(tensor) * tensor.element_bytes == 16
 
     def _width(self, tensor: Tensor) -> int:
         elements = _contiguous_elements(tensor, self._space.strides[tensor.uid], self._vector_axis)
@@ -402,15 +406,11 @@ def _contiguous_elements(tensor: Tensor, strides: tuple[int, ...], vector_axis: 
     return elements
 
 
-def _scalar(c_type: str, value: float | int) -> Scalar:
-    """``value`` as a field of type i32, i64, f32 or f64: rounded, and saturated to the type's range."""
-    if c_type == "f64":
-        return Scalar(ScalarType.F64, float(value))
-    if c_type == "f32":
-        number = float(value)
-        return Scalar(ScalarType.F32, copysign(inf, number) if _LARGEST_F32 < abs(number) < inf else number)
+def _scalar(c_type: str, value: float) -> Scalar:
+    """A parameter as a field of type i32, i64, f32 or f64; an infinite or too large one saturates in integers."""
+    if c_type in ("f32", "f64"):
+        overflows = c_type == "f32" and abs(value) >= _F32_OVERFLOW
+        return Scalar(_SCALAR_TYPES[c_type], copysign(inf, value) if overflows else float(value))
     limit = 2 ** (31 if c_type == "i32" else 63)
-    if isnan(value):
-        return Scalar(_SCALAR_TYPES[c_type], 0)
-    bounded = max(-limit, min(limit - 1, value))
-    return Scalar(_SCALAR_TYPES[c_type], max(-limit, min(limit - 1, round(bounded))))
+    bounded = 0 if isnan(value) else max(-limit, min(limit - 1, value))
+    return Scalar(_SCALAR_TYPES[c_type], int(bounded))

@@ -8,6 +8,9 @@ from lowdnn.plan import Scalar, ScalarType
 #: The greatest grid extent along x.
 MAX_GRID_X = 2**31 - 1
 
+#: The greatest extent that a ``Divider`` divides by.
+MAX_EXTENT = 2**31 - 1
+
 
 def ceil_div(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)

@@ -5,12 +5,21 @@ from __future__ import annotations
 from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.conv.conv_direct import ConvDirect
+from lowdnn.engines.conv.conv_implicit_gemm_mma import ConvImplicitGemmMma
+from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.pointwise.pointwise_elementwise import PointwiseElementwise
 from lowdnn.engines.reduction.reduction_blocked import ReductionBlocked
 from lowdnn.status import BadParamError
 
-_SINGLE: tuple[Engine, ...] = (ConvDirect(), MatmulSimt(), PointwiseElementwise(), ReductionBlocked())
+_SINGLE: tuple[Engine, ...] = (
+    ConvImplicitGemmMma(),
+    ConvDirect(),
+    MatmulMma(),
+    MatmulSimt(),
+    PointwiseElementwise(),
+    ReductionBlocked(),
+)
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
 ENGINES: tuple[Engine, ...] = (*_SINGLE, Composite(_SINGLE))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 
+from lowdnn.engines.launch import bytes_touched
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
@@ -13,9 +13,6 @@ from lowdnn.plan import MathUnit, Scalar, ScalarType
 
 #: Extents are 32-bit in the kernels; a tile past the last element must not overflow them.
 MAX_EXTENT = 2**31 - 1024
-
-#: Blocks of one launch along the grid's x.
-MAX_BLOCKS = 2**31 - 1
 
 _GROUP = 4
 _LARGE = 128
@@ -67,12 +64,9 @@ def vector_axis(dag: PointwiseDag, candidates: tuple[int, ...]) -> int:
     return min(candidates, key=distance)
 
 
-def unique_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors' distinct elements: a repeated element (stride 0) counts once."""
-    return sum(
-        prod(extent for extent, stride in zip(t.dims, t.strides, strict=True) if stride or not extent) * t.element_bytes
-        for t in {tensor.uid: tensor for tensor in tensors}.values()
-    )
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the tensors' elements; a tensor that is there twice counts once."""
+    return sum(bytes_touched(tensor) for tensor in {tensor.uid: tensor for tensor in tensors}.values())
 
 
 def extents(values: Iterable[int]) -> tuple[Scalar, ...]:
@@ -81,7 +75,3 @@ def extents(values: Iterable[int]) -> tuple[Scalar, ...]:
 
 def strides(values: Iterable[int]) -> tuple[Scalar, ...]:
     return tuple(Scalar(ScalarType.I64, value) for value in values)
-
-
-def ceil_div(value: int, divisor: int) -> int:
-    return -(-value // divisor)

@@ -25,6 +25,7 @@ from lowdnn.frontend.handles import (
     set_stream,
 )
 from lowdnn.frontend.python_graph import knob, pygraph
+from lowdnn.frontend.wrappers import graph, graph_cache, jit
 from lowdnn.status import NotSupportedError as cudnnGraphNotSupportedError
 
 #: cudnn-frontend's older name of the class.
@@ -46,7 +47,10 @@ __all__ = [
     "destroy_handle",
     "from_numpy",
     "get_stream",
+    "graph",
+    "graph_cache",
     "heur_mode",
+    "jit",
     "knob",
     "knob_type",
     "numerical_note",

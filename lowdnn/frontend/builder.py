@@ -1,4 +1,4 @@
-"""What a pygraph holds while it is written: tensors, operations, default types; and how it becomes an OperationGraph."""
+"""A pygraph while it is written: tensors, operations, default types; and how it becomes an OperationGraph."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lowdnn.enums import DataType
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
 from lowdnn.frontend.enums import scalar_type, tensor_reordering
 from lowdnn.frontend.graph_tensor import DEFAULT_ALIGNMENT_BYTES, NO_UID, Tensor
+from lowdnn.frontend.interop import describe
 from lowdnn.frontend.nodes import Node
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import packed_strides
-from lowdnn.runtime.interchange import describe
 from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
 
 #: What pointwise methods take: a tensor of the graph, or a number.
@@ -46,6 +46,7 @@ class GraphBuilder:
         self.defaults = defaults
         self._tensors: list[Tensor] = []
         self._entries: list[Entry] = []
+        self._is_fixed = False
 
     def tensor(
         self,
@@ -140,6 +141,10 @@ class GraphBuilder:
 
     def _add(self, node: Node, compute_data_type: DataTypeLike, name: str) -> Tensor:
         """Adds an operation with a virtual output; names what has no name, as cudnn-frontend does."""
+        if self._is_fixed:
+            raise BadParamError.at(
+                f"pygraph {self.name!r}", expected="operations before build_operation_graph", got="one after it"
+            )
         label = name or str(len(self._entries))
         for tensor, port in zip(node.inputs, node.input_names, strict=False):
             if not isinstance(tensor, Tensor):
@@ -164,7 +169,11 @@ class GraphBuilder:
                 self._infer_type(tensor)
             entry.node.infer(entry.output, self._compute_type(entry))
             self._infer_type(entry.output)
-        return OperationGraph(entry.node.lower(entry.output, self._compute_type(entry)) for entry in self._entries)
+        meanings = {id(tensor): tensor.lowered() for tensor in self._used()}
+        return OperationGraph(
+            entry.node.lower(entry.output, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
+            for entry in self._entries
+        )
 
     def _number_tensors(self) -> None:
         taken: dict[int, Tensor] = {}

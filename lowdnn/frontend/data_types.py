@@ -54,6 +54,8 @@ _BY_NAME = {
     "uint8": data_type.UINT8,
     "bool": data_type.BOOLEAN,
 }
+#: The backend's types that operations take.
+_BACKEND = {data_type[known.name]: known for known in dtypes.supported()}
 
 
 def as_data_type(value: DataTypeLike, where: str) -> data_type:
@@ -74,10 +76,8 @@ def as_data_type(value: DataTypeLike, where: str) -> data_type:
 
 def to_backend(value: data_type, where: str) -> DataType:
     """The backend's member; raises UnsupportedDataTypeError for NOT_SET and types that no operation takes."""
-    if value is data_type.NOT_SET:
-        raise UnsupportedDataTypeError.at(where, expected="a data type", got="NOT_SET")
-    found = DataType.__members__.get(value.name)
-    if found is None or found not in dtypes.supported():
+    found = _BACKEND.get(value)
+    if found is None:
         names = ", ".join(known.name for known in dtypes.supported())
         raise UnsupportedDataTypeError.at(where, expected=f"one of {names}", got=value.name)
     return found
@@ -91,6 +91,9 @@ def _member(name: str, where: str) -> data_type:
 
 
 def _numpy_name(value: object) -> str:
+    # NumPy reads None as float64.
+    if value is None:
+        return ""
     try:
         return np.dtype(value).name  # type: ignore[call-overload, no-any-return]
     except TypeError:

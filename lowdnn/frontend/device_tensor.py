@@ -41,9 +41,7 @@ def from_numpy(
     chosen = _data_type_for(array, data_type)
     chosen_strides = packed_strides(array.shape) if strides is None else tuple(strides)
     if len(chosen_strides) != array.ndim or any(stride < 0 for stride in chosen_strides):
-        raise BadParamError.at(
-            "from_numpy.strides", expected=f"{array.ndim} strides >= 0", got=list(chosen_strides)
-        )
+        raise BadParamError.at("from_numpy.strides", expected=f"{array.ndim} strides >= 0", got=list(chosen_strides))
     tensor = DeviceTensor(handle, array.shape, chosen_strides, chosen)
     tensor.copy_from(array)
     return tensor
@@ -52,28 +50,24 @@ def from_numpy(
 class DeviceTensor:
     """Memory of a handle's device with shape, strides (in elements) and data type; accepted by ``execute``.
 
+    ``size_bytes`` spans the first to the end of the last element.
     Copies are ordered in the handle's stream and wait for it. Close with ``close`` or ``with``.
     """
 
     def __init__(self, handle: Handle, shape: tuple[int, ...], strides: tuple[int, ...], data_type: DataType) -> None:
-        size_bytes = span_elements(shape, strides) * dtypes.info(data_type).size_bytes
+        self.size_bytes = span_elements(shape, strides) * dtypes.info(data_type).size_bytes
         self.shape = shape
         self.strides = strides
-        self._handle = handle
+        self.handle = handle
         self._data_type = data_type
         self.buffer = DeviceBuffer.allocate(
-            handle.runtime.context, size_bytes, data_type=data_type, shape=shape, strides=strides, label="tensor"
+            handle.runtime.context, self.size_bytes, data_type=data_type, shape=shape, strides=strides, label="tensor"
         )
 
     @property
     def ptr(self) -> int:
         """The device address; raises NotInitializedError once closed."""
         return self.buffer.address
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes from the first to the end of the last element."""
-        return self.buffer.size_bytes
 
     @property
     def dtype(self) -> data_type:
@@ -84,7 +78,7 @@ class DeviceTensor:
 
         bf16 and fp8 come as arrays of ml_dtypes where it is installed, otherwise as fp32, which holds them exactly.
         """
-        stored = self.buffer.to_host(self._handle.borrowed_stream())
+        stored = self.buffer.to_host(self.handle.borrowed_stream())
         name = _ML_DTYPES.get(self._data_type)
         if name is None:
             return stored
@@ -102,7 +96,7 @@ class DeviceTensor:
         if memory.size:
             byte_strides = tuple(stride * stored.itemsize for stride in self.strides)
             np.lib.stride_tricks.as_strided(memory, self.shape, byte_strides)[...] = stored
-            self.buffer.copy_from_host(memory, self._handle.borrowed_stream())
+            self.buffer.copy_from_host(memory, self.handle.borrowed_stream())
 
     def close(self) -> None:
         """Frees the memory. Closing twice does nothing."""

@@ -8,9 +8,9 @@ has seen last time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
-
-from numpy.typing import NDArray
 
 from lowdnn.backend.handle import Handle
 from lowdnn.frontend.device_tensor import DeviceTensor
@@ -21,12 +21,29 @@ from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.interchange import view_of
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.workspace import Workspace
-from lowdnn.status import BadParamError, DuplicatedEntriesError, SizeInsufficientError, StreamMismatchError
+from lowdnn.status import (
+    BadParamError,
+    DuplicatedEntriesError,
+    LowdnnError,
+    SizeInsufficientError,
+    StreamMismatchError,
+)
 
 #: What execute takes for a tensor's key.
 Key = Tensor | str | int
 
-AddressOf = Callable[[Any, Handle], int]
+
+@dataclass(frozen=True)
+class Need:
+    """What a plan needs behind an address: ``where`` names it in messages."""
+
+    where: str
+    size_bytes: int
+
+
+#: The address of a value, checked as far as values of its type can tell. What must live until the launch goes into the
+#: list: others' exports, and host copies of by-value tensors.
+AddressOf = Callable[[Any, Handle, Need, list[object]], int]
 
 #: Integers below it are no host address: the first pages of a process are never mapped.
 _LOWEST_HOST_ADDRESS = 1 << 16
@@ -41,10 +58,9 @@ class PreparedExecution:
         self._loaded = loaded
         self._handle = handle
         self._tensors = tensors
-        self._keys: tuple[Key, ...] = ()
-        self._key_count = -1
-        self._addresses: dict[type, AddressOf] = {int: _integer_address}
-        self._has_values = any(tensor.is_by_value for tensor in plan.tensors)
+        self._needs = tuple(_need(tensor) for tensor in plan.tensors)
+        self._workspace_need = Need("execute.workspace", plan.workspace_bytes)
+        self._recent: _Route | None = None
 
     def execute(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
         """Launches the plan into ``handle``'s stream with the values' addresses.
@@ -53,30 +69,41 @@ class PreparedExecution:
         another device, SizeInsufficientError for a tensor or workspace that is too small, and what
         ``LoadedPlan.execute`` raises.
         """
-        handle.check_open("execute")
-        if self._has_values or len(values) != self._key_count:
-            self._execute_resolved(values, workspace, handle)
+        if handle.is_debug or not handle.is_open:
+            with handle.entered("execute"):
+                self._launch(values, workspace, handle)
             return
         try:
-            pointers = tuple([self._address(values[key], handle) for key in self._keys])
-        except KeyError:
-            self._execute_resolved(values, workspace, handle)
-            return
-        self._loaded_for(handle).execute(pointers, self._workspace(workspace, handle), handle.stream)
+            self._launch(values, workspace, handle)
+        except LowdnnError as error:
+            handle.last_error = str(error)
+            raise
 
-    def _execute_resolved(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
+    def _launch(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
+        kept: list[object] = []
+        pointers = self._recent.pointers(values, handle, kept) if self._recent is not None else None
+        if pointers is None:
+            pointers = self._resolved(values, handle, kept)
+        address = 0 if workspace is None else self._workspace_address(workspace, handle, kept)
+        loaded = self._loaded if handle is self._handle else handle.load(self.plan)
+        loaded.execute(pointers, address, handle.stream)
+
+    def _resolved(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...]:
+        """The pointers of a new set of keys or types."""
         keys = self._resolve(values)
-        pointers: list[int] = []
-        kept: list[NDArray[Any]] = []
-        for tensor, key in zip(self.plan.tensors, keys, strict=True):
-            if tensor.is_by_value:
-                pointers.append(self._host_address(tensor, key, values, kept))
-            else:
-                pointers.append(self._address(values[key], handle))
-                _check_size(tensor, values[key])
-        self._loaded_for(handle).execute(tuple(pointers), self._workspace(workspace, handle), handle.stream)
-        if not self._has_values:
-            self._keys, self._key_count = keys, len(values)
+        getters = tuple(
+            _integer_address if tensor.is_by_value else _address_getter(values[key])
+            for tensor, key in zip(self.plan.tensors, keys, strict=True)
+        )
+        pointers = tuple(
+            self._host_address(tensor, key, values, kept)
+            if tensor.is_by_value
+            else getter(values[key], handle, need, kept)
+            for tensor, key, getter, need in zip(self.plan.tensors, keys, getters, self._needs, strict=True)
+        )
+        if not any(tensor.is_by_value for tensor in self.plan.tensors):
+            self._recent = _Route(len(values), keys, tuple(type(values[key]) for key in keys), getters, self._needs)
+        return pointers
 
     def _resolve(self, values: Mapping[Any, object]) -> tuple[Any, ...]:
         """The caller's key for each tensor of the plan; None for a by-value tensor whose value the graph has."""
@@ -113,7 +140,7 @@ class PreparedExecution:
         raise BadParamError.at("execute.tensor_dict", expected="a tensor, a name or a uid as key", got=repr(key))
 
     def _host_address(
-        self, tensor: PlanTensor, key: Key | None, values: Mapping[Any, object], kept: list[NDArray[Any]]
+        self, tensor: PlanTensor, key: Key | None, values: Mapping[Any, object], kept: list[object]
     ) -> int:
         """The host address of a by-value tensor's value: an integer is one, anything else is copied into ``kept``."""
         value = self._tensors[tensor.uid].value if key is None else values[key]
@@ -126,26 +153,48 @@ class PreparedExecution:
                     hint="pass a float or a host array of one element",
                 )
             return value
-        kept.append(host_scalar(value, tensor.data_type, f"execute.tensor_dict[{key!r}]"))
-        return int(kept[-1].ctypes.data)
+        scalar = host_scalar(value, tensor.data_type, f"execute.tensor_dict[{key!r}]")
+        kept.append(scalar)
+        return int(scalar.ctypes.data)
 
-    def _address(self, value: object, handle: Handle) -> int:
-        address_of = self._addresses.get(type(value))
-        if address_of is None:
-            address_of = self._addresses[type(value)] = _address_getter(value)
-        return address_of(value, handle)
-
-    def _workspace(self, workspace: object, handle: Handle) -> int:
-        needed = self.plan.workspace_bytes
-        if workspace is None or needed == 0:
+    def _workspace_address(self, workspace: object, handle: Handle, kept: list[object]) -> int:
+        if not self._workspace_need.size_bytes:
             return 0
-        size = getattr(workspace, "size_bytes", None)
-        if size is not None and size < needed:
-            raise SizeInsufficientError.at("execute.workspace", expected=f"at least {needed} bytes", got=f"{size} bytes")
-        return self._address(workspace, handle)
+        return _address_getter(workspace)(workspace, handle, self._workspace_need, kept)
 
-    def _loaded_for(self, handle: Handle) -> LoadedPlan:
-        return self._loaded if handle is self._handle else handle.load(self.plan)
+
+class _Route:
+    """Keys, types and getters of the last call, in plan order: what makes the next call with the same ones cheap."""
+
+    def __init__(
+        self,
+        count: int,
+        keys: tuple[Any, ...],
+        types: tuple[type, ...],
+        getters: tuple[AddressOf, ...],
+        needs: tuple[Need, ...],
+    ) -> None:
+        self._count = count
+        self._types = types
+        self._steps = tuple(zip(getters, needs, strict=True))
+        self._are_addresses = all(kind is int for kind in types)
+        self._pick = itemgetter(*keys) if len(keys) > 1 else lambda values: tuple(values[key] for key in keys)
+
+    def pointers(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...] | None:
+        """The pointers, or None where keys or types are others."""
+        if len(values) != self._count:
+            return None
+        try:
+            found = self._pick(values)
+        except KeyError:
+            return None
+        if tuple(map(type, found)) != self._types:
+            return None
+        if self._are_addresses:
+            return found
+        return tuple(
+            [getter(value, handle, need, kept) for value, (getter, need) in zip(found, self._steps, strict=True)]
+        )
 
 
 def pair(uids: Sequence[int], values: Sequence[object] | Mapping[Any, object]) -> dict[int, object]:
@@ -159,45 +208,50 @@ def pair(uids: Sequence[int], values: Sequence[object] | Mapping[Any, object]) -
 
 def _address_getter(value: object) -> AddressOf:
     """How the address of values of this type is taken, the cheapest way that still checks where the memory is."""
-    if isinstance(value, (DeviceTensor, DeviceBuffer)):
-        return _own_address
-    if isinstance(value, Workspace):
-        return _workspace_address
-    if hasattr(value, "data_ptr") and hasattr(value, "is_cuda"):
+    if type(value) is int:
+        return _integer_address
+    if isinstance(value, DeviceTensor):
+        return _tensor_address
+    if isinstance(value, (DeviceBuffer, Workspace)):
+        return _buffer_address
+    if hasattr(value, "data_ptr") and hasattr(value, "get_device"):
         return _torch_address
     return _view_address
 
 
-def _integer_address(address: int, handle: Handle) -> int:
-    return address
+def _integer_address(address: Any, handle: Handle, need: Need, kept: list[object]) -> int:
+    found: int = address
+    return found
 
 
-def _workspace_address(workspace: Workspace, handle: Handle) -> int:
-    return workspace.address
+def _torch_address(tensor: Any, handle: Handle, need: Need, kept: list[object]) -> int:
+    if tensor.get_device() == handle.cuda_device:
+        return int(tensor.data_ptr())
+    return _view_address(tensor, handle, need, kept)
 
 
-def _torch_address(tensor: Any, handle: Handle) -> int:
-    return int(tensor.data_ptr()) if tensor.is_cuda else _view_address(tensor, handle)
+def _tensor_address(tensor: DeviceTensor, handle: Handle, need: Need, kept: list[object]) -> int:
+    if tensor.handle is handle and tensor.size_bytes >= need.size_bytes:
+        return tensor.buffer.address
+    return _buffer_address(tensor.buffer, handle, need, kept)
 
 
-def _own_address(tensor: DeviceTensor | DeviceBuffer, handle: Handle) -> int:
-    buffer = tensor.buffer if isinstance(tensor, DeviceTensor) else tensor
-    if buffer.context is not handle.runtime.context and buffer.context.driver is not handle.runtime.driver:
-        raise StreamMismatchError.at(
-            "execute.tensor_dict", expected=f"memory of {handle!r}", got="memory of another device"
+def _buffer_address(buffer: DeviceBuffer | Workspace, handle: Handle, need: Need, kept: list[object]) -> int:
+    context = buffer.context
+    if context is not handle.runtime.context and context.driver is not handle.runtime.driver:
+        raise StreamMismatchError.at(need.where, expected=f"memory of {handle!r}", got="memory of another device")
+    if buffer.size_bytes < need.size_bytes:
+        raise SizeInsufficientError.at(
+            need.where, expected=f"at least {need.size_bytes} bytes", got=f"{buffer.size_bytes} bytes"
         )
     return buffer.address
 
 
-def _view_address(array: object, handle: Handle) -> int:
-    return view_of(array, handle.runtime.context, handle.stream).address
+def _view_address(array: object, handle: Handle, need: Need, kept: list[object]) -> int:
+    view = view_of(array, handle.runtime.context, handle.stream)
+    kept.append(view)
+    return view.address
 
 
-def _check_size(tensor: PlanTensor, value: object) -> None:
-    size = getattr(value, "size_bytes", None)
-    if size is not None and size < tensor.size_bytes:
-        raise SizeInsufficientError.at(
-            f"execute.tensor_dict[{tensor.name!r} (uid {tensor.uid})]",
-            expected=f"at least {tensor.size_bytes} bytes",
-            got=f"{size} bytes",
-        )
+def _need(tensor: PlanTensor) -> Need:
+    return Need(f"execute.tensor_dict[{tensor.name!r} (uid {tensor.uid})]", tensor.size_bytes)

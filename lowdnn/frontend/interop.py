@@ -34,9 +34,9 @@ def describe(array: object) -> ArrayFacts:
 
     Raises AttributeTypeError for anything else, UnsupportedDataTypeError for a type that no operation takes.
     """
-    if isinstance(array, np.ndarray):
-        strides = tuple(stride // array.itemsize for stride in array.strides)
-        return _facts(array.shape, strides, _data_type_of(array.dtype), is_host=True)
+    if isinstance(array, (np.ndarray, np.generic)):
+        element_strides = tuple(stride // array.itemsize for stride in array.strides)
+        return _facts(array.shape, element_strides, _data_type_of(array.dtype), is_host=True)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _describe_dlpack(array)
     interface = getattr(array, "__cuda_array_interface__", None)
@@ -58,7 +58,7 @@ def host_scalar(value: object, data_type: DataType, where: str) -> NDArray[Any]:
     try:
         number = value if isinstance(value, (int, float, np.generic)) else _host_array(value)
         elements = np.asarray(number).reshape(-1)
-    except (TypeError, ValueError, BufferError):
+    except (TypeError, ValueError, BufferError, AttributeError):
         elements = np.zeros(0)
     if elements.size != 1:
         raise AttributeTypeError.at(

@@ -11,12 +11,14 @@ Inference follows cudnn-frontend, and fills only what was left out:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.ops import matmul, pointwise
+from lowdnn.ops import tensor as ops
 from lowdnn.ops.base import Operation
 from lowdnn.ops.convolution import Convolution, ConvolutionForward
 from lowdnn.ops.matmul import Matmul, MatmulOperation
@@ -24,19 +26,29 @@ from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
 
+#: From a tensor of the frontend to that of the operation graph.
+Lowered = Callable[[Tensor], ops.Tensor]
+
 
 class Node(Protocol):
-    """One operation. ``output_suffix`` is what its output's default name ends in, ``input_names`` those of its inputs."""
+    """One operation with its inputs."""
 
-    inputs: tuple[Tensor, ...]
-    output_suffix: str
-    input_names: tuple[str, ...]
+    @property
+    def inputs(self) -> tuple[Tensor, ...]: ...
+
+    @property
+    def output_suffix(self) -> str:
+        """What the output's default name ends in."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What the inputs' default names end in; may be longer than ``inputs``."""
 
     def infer(self, output: Tensor, compute_type: DataType) -> None:
         """Fills the dims and strides that ``output`` has not; raises ShapeMismatchError."""
 
-    def lower(self, output: Tensor, compute_type: DataType) -> Operation:
-        """The operation of the graph; raises what its checks raise."""
+    def lower(self, output: Tensor, compute_type: DataType, lowered: Lowered) -> Operation:
+        """The operation, with the tensors that ``lowered`` gives; raises what its checks raise."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +83,10 @@ class PointwiseNode:
         if not output.get_stride():
             output.set_stride(self._strides(output.get_dim()))
 
-    def lower(self, output: Tensor, compute_type: DataType) -> Operation:
+    def lower(self, output: Tensor, compute_type: DataType, lowered: Lowered) -> Operation:
         ports = pointwise.input_ports(self.mode)
-        tensors = {port: tensor.lowered() for port, tensor in zip(ports, self.inputs, strict=True)}
-        tensors[pointwise.output_port(self.mode)] = output.lowered()
+        tensors = {port: lowered(tensor) for port, tensor in zip(ports, self.inputs, strict=True)}
+        tensors[pointwise.output_port(self.mode)] = lowered(output)
         description = Pointwise(self.mode, compute_type, **self.parameters.given())  # type: ignore[arg-type]
         return PointwiseOperation(description, **tensors)  # type: ignore[arg-type]
 
@@ -105,9 +117,9 @@ class ConvolutionNode:
         if not output.get_stride():
             output.set_stride(channels_last_strides(tuple(output.get_dim())))
 
-    def lower(self, output: Tensor, compute_type: DataType) -> Operation:
+    def lower(self, output: Tensor, compute_type: DataType, lowered: Lowered) -> Operation:
         image, weight = self.inputs
-        return ConvolutionForward(self._geometry(compute_type), image.lowered(), weight.lowered(), output.lowered())
+        return ConvolutionForward(self._geometry(compute_type), lowered(image), lowered(weight), lowered(output))
 
     def _geometry(self, compute_type: DataType) -> Convolution:
         spatial = len(self.inputs[0].get_dim()) - 2
@@ -136,9 +148,9 @@ class MatmulNode:
         if not output.get_stride():
             output.set_stride(packed_strides(tuple(output.get_dim())))
 
-    def lower(self, output: Tensor, compute_type: DataType) -> Operation:
+    def lower(self, output: Tensor, compute_type: DataType, lowered: Lowered) -> Operation:
         a, b = self.inputs
-        return MatmulOperation(Matmul(compute_type, self.padding), a.lowered(), b.lowered(), output.lowered())
+        return MatmulOperation(Matmul(compute_type, self.padding), lowered(a), lowered(b), lowered(output))
 
 
 @dataclass(frozen=True)
@@ -154,8 +166,8 @@ class ReductionNode:
         if not output.get_stride():
             output.set_stride(channels_last_strides(tuple(output.get_dim())))
 
-    def lower(self, output: Tensor, compute_type: DataType) -> Operation:
-        return ReductionOperation(Reduction(self.mode, compute_type), self.inputs[0].lowered(), output.lowered())
+    def lower(self, output: Tensor, compute_type: DataType, lowered: Lowered) -> Operation:
+        return ReductionOperation(Reduction(self.mode, compute_type), lowered(self.inputs[0]), lowered(output))
 
 
 def stride_order(strides: list[int], rank: int) -> tuple[int, ...]:

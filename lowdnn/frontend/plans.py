@@ -85,6 +85,7 @@ class PlanList:
                 break
         if best is None:
             raise GraphPatternError(f"pygraph {self.name!r}: no plan could be built; " + self.explain())
+        emit(event_logger("frontend"), logging.INFO, "plan_selected", {"graph": self.name, "plan": best.plan.name})
         return best
 
     def first(self) -> PlanEntry:

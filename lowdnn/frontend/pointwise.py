@@ -10,9 +10,10 @@ from lowdnn.enums import PointwiseMode
 from lowdnn.frontend.builder import GraphBuilder, Operand
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.frontend.nodes import PointwiseParameters, PointwiseNode
+from lowdnn.frontend.nodes import PointwiseNode, PointwiseParameters
 
 NOT_SET = data_type.NOT_SET
+NO_PARAMETERS = PointwiseParameters()
 
 
 class PointwiseMethods(GraphBuilder):
@@ -198,7 +199,9 @@ class PointwiseMethods(GraphBuilder):
 
     def gen_index(self, input: Tensor, axis: int, compute_data_type: DataTypeLike = NOT_SET, name: str = "") -> Tensor:
         """The index of each element along ``axis``, in the shape of input."""
-        return self._pointwise(PointwiseMode.GEN_INDEX, (input,), compute_data_type, name, PointwiseParameters(axis=axis))
+        return self._pointwise(
+            PointwiseMode.GEN_INDEX, (input,), compute_data_type, name, PointwiseParameters(axis=axis)
+        )
 
     def relu(
         self,
@@ -319,7 +322,7 @@ class PointwiseMethods(GraphBuilder):
         operands: tuple[Operand, ...],
         compute_data_type: DataTypeLike,
         name: str,
-        parameters: PointwiseParameters = PointwiseParameters(),
+        parameters: PointwiseParameters = NO_PARAMETERS,
     ) -> Tensor:
         inputs = self._operands(mode.name.lower(), operands)
         return self._add(PointwiseNode(mode, inputs, parameters), compute_data_type, name)

@@ -114,7 +114,8 @@ class pygraph(PointwiseMethods, OperationMethods):
 
         Raises BadParamError and NotSupportedError (with their subclasses), naming the tensor or the operation.
         """
-        self._plans = self._prepared = None
+        self._graph = self._plans = self._prepared = None
+        self._is_fixed = False
         self._graph = self._lowered()
 
     def build_operation_graph(self) -> None:
@@ -122,6 +123,7 @@ class pygraph(PointwiseMethods, OperationMethods):
         if self._graph is None:
             self.validate()
         self._prepared = None
+        self._is_fixed = True
         self._plans = PlanList(
             graph=self._graph_or_raise(),
             arch=self._arch(),
@@ -197,8 +199,8 @@ class pygraph(PointwiseMethods, OperationMethods):
 
     # -- plans ----------------------------------------------------------------------------------------------
     def get_execution_plan_count(self) -> int:
-        """Candidates in the list, deselected ones included."""
-        return len(self._planned().entries)
+        """Candidates in the list, deselected ones included; 0 before create_execution_plans."""
+        return 0 if self._plans is None else len(self._plans.entries)
 
     def get_plan_name_at_index(self, index: int) -> str:
         return self._planned().at(index).plan.name
@@ -302,10 +304,12 @@ class pygraph(PointwiseMethods, OperationMethods):
         handle = self._handle if len(arguments) == 1 else arguments[0]
         if not isinstance(handle, Handle):
             raise BadParamError.at("pygraph.deserialize.handle", expected="a Handle", got=handle)
+        loaded = handle.load(restored.plan)
         self.name, self._handle, self._tensors, self._entries = restored.name, handle, list(restored.tensors), []
         tensors = {tensor.get_uid(): tensor for tensor in restored.tensors}
         self._graph = self._plans = None
-        self._prepared = PreparedExecution(restored.plan, handle.load(restored.plan), handle, tensors)
+        self._is_fixed = True
+        self._prepared = PreparedExecution(restored.plan, loaded, handle, tensors)
 
     # -- internals ------------------------------------------------------------------------------------------
     def _build_at_first_use(self, handle: Handle | None) -> PreparedExecution:
@@ -323,7 +327,9 @@ class pygraph(PointwiseMethods, OperationMethods):
 
     def _planned(self) -> PlanList:
         if self._plans is None:
-            raise BadParamError.at(f"pygraph {self.name!r}", expected="build_operation_graph first", got="no graph built")
+            raise BadParamError.at(
+                f"pygraph {self.name!r}", expected="build_operation_graph first", got="no graph built"
+            )
         return self._plans
 
     def _selected_plan(self) -> Plan:
@@ -347,7 +353,11 @@ class pygraph(PointwiseMethods, OperationMethods):
             arch = spec_for(*divmod(self._sm_version, 10))
         else:
             arch = self._handle_or_raise().arch
-        return arch if self._sm_count is None else arch.with_sm_count(self._sm_count)
+        if self._sm_count is None:
+            return arch
+        if not 1 <= self._sm_count <= arch.sm_count:
+            raise BadParamError.at("pygraph.sm_count", expected=f"1 to {arch.sm_count}", got=self._sm_count)
+        return arch.with_sm_count(self._sm_count)
 
     def _engines(self) -> Sequence[Engine]:
         return ENGINES if self._handle is None else self._handle.engines

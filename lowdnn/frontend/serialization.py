@@ -1,6 +1,6 @@
 """A built pygraph as JSON: its plan and its tensors.
 
-    {"lowdnn_graph": 1, "name": ..., "plan": <Plan.to_json()>, "tensors": [{"uid": ..., "name": ..., ...}]}
+{"lowdnn_graph": 1, "name": ..., "plan": <Plan.to_json()>, "tensors": [{"uid": ..., "name": ..., ...}]}
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ and the benchmarks. ``#`` starts a comment in a file of cases.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,27 +35,46 @@ from lowdnn.status import BadParamError
 Inputs = dict[int, NDArray[Any]]
 
 
-class Case(Protocol):
+class Case(ABC):
     """One graph with data. ``str(case)`` is its text; ``parse_case`` reads it back to an equal case."""
 
     family: ClassVar[str]
 
+    @abstractmethod
     def graph(self) -> OperationGraph:
         """The graph; raises the operations' errors where the values do not fit together."""
+
+    @property
+    @abstractmethod
+    def is_exact(self) -> bool:
+        """True where exact inputs must give the reference's result bit for bit."""
+
+    @property
+    def length(self) -> int:
+        """Terms that are summed for one output element, for tolerances."""
+        return 1
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
         """Storage arrays in logical dims for every tensor that execute must be given values of.
 
         exact: small integers for which every order of summation gives the same bits; otherwise normal numbers.
         """
+        rng = np.random.default_rng(seed)
+        graph = self.graph()
+        needed = [t for t in graph.inputs if t.constant_value is None] + self._accumulated(graph)
+        return {tensor.uid: self._values(rng, tensor, exact) for tensor in needed}
 
-    @property
-    def length(self) -> int:
-        """Terms that are summed for one output element, for tolerances."""
+    def __str__(self) -> str:
+        return case_text.format_fields(self, self.family)
 
-    @property
-    def is_exact(self) -> bool:
-        """True where exact inputs must give the reference's result bit for bit."""
+    def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
+        """Outputs whose old values are read."""
+        return []
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        if exact:
+            return exact_values(rng, tensor.dims, tensor.data_type, self.length)
+        return real_values(rng, tensor.dims, tensor.data_type)
 
 
 def parse_case(line: str) -> Case:
@@ -71,39 +91,8 @@ def parse_cases(lines: Iterable[str]) -> list[Case]:
     return [parse_case(line) for line in lines if line.split("#")[0].strip()]
 
 
-class _CaseText:
-    """The text form and the data that all families share."""
-
-    family: ClassVar[str]
-
-    def __str__(self) -> str:
-        return case_text.format_fields(self, self.family)
-
-    def graph(self) -> OperationGraph:
-        raise NotImplementedError
-
-    @property
-    def length(self) -> int:
-        return 1
-
-    def inputs(self, seed: int, exact: bool) -> Inputs:
-        rng = np.random.default_rng(seed)
-        graph = self.graph()
-        needed = [t for t in graph.inputs if t.constant_value is None] + self._accumulated(graph)
-        return {tensor.uid: self._values(rng, tensor, exact) for tensor in needed}
-
-    def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
-        """Outputs whose old values are read."""
-        return []
-
-    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
-        if exact:
-            return exact_values(rng, tensor.dims, tensor.data_type, self.length)
-        return real_values(rng, tensor.dims, tensor.data_type)
-
-
 @dataclass(frozen=True)
-class ConvolutionCase(_CaseText):
+class ConvolutionCase(Case):
     """y = alpha * conv(x, w) + beta * y, then the epilogue; channels c and filters k are totals over the groups."""
 
     family: ClassVar[str] = "conv"
@@ -166,7 +155,7 @@ class ConvolutionCase(_CaseText):
 
 
 @dataclass(frozen=True)
-class MatmulCase(_CaseText):
+class MatmulCase(Case):
     """c = a b, then the epilogue. layout: memory order of a and b, n as the formula has it or t transposed."""
 
     family: ClassVar[str] = "matmul"
@@ -208,7 +197,7 @@ class MatmulCase(_CaseText):
 
 
 @dataclass(frozen=True)
-class PointwiseCase(_CaseText):
+class PointwiseCase(Case):
     """The chain ``ops`` over x; broadcast: along which axes the second operands have their extent."""
 
     family: ClassVar[str] = "pointwise"
@@ -248,7 +237,7 @@ class PointwiseCase(_CaseText):
 
 
 @dataclass(frozen=True)
-class ReductionCase(_CaseText):
+class ReductionCase(Case):
     """y = op over ``axes`` of x, with pointwise steps before (on x) and after (on the reduced value)."""
 
     family: ClassVar[str] = "reduction"

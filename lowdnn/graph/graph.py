@@ -8,23 +8,27 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from lowdnn.codec import Codec, read_document, write_document
 from lowdnn.ops import catalog
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
-from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides
 from lowdnn.status import BadParamError, DuplicatedEntriesError
 
 #: Version of the JSON form. A reader refuses other versions.
 SCHEMA_VERSION = 1
+
+#: Uids are signed 64-bit integers; negative ones are for tensors that the library adds.
+MAX_UID = 2**63 - 1
 
 
 class OperationGraph:
     """Operations in topological order, and the tensors between them.
 
     The graph is checked when it is made: one meaning for each uid, one producer for each tensor, no cycle, no virtual
-    tensor without a producer. Raises DuplicatedEntriesError and BadParamError, naming tensor and operation.
+    tensor without a producer, no negative uid, no output that is by value or overlaps itself. Raises
+    DuplicatedEntriesError and BadParamError, naming tensor and operation.
     """
 
     def __init__(self, operations: Iterable[Operation]) -> None:
@@ -33,7 +37,7 @@ class OperationGraph:
             raise BadParamError.at("operation_graph.operations", expected="at least one operation", got="none")
         self.tensors: dict[int, Tensor] = _tensors_by_uid(given)
         self._producers: dict[int, Operation] = _producers(given)
-        self._check_virtual_tensors()
+        self._check_tensors()
         self.operations: tuple[Operation, ...] = self._sorted(given)
 
     def producer(self, tensor: Tensor) -> Operation | None:
@@ -56,7 +60,10 @@ class OperationGraph:
 
     @cached_property
     def key(self) -> str:
-        """A digest of the graph's meaning: equal for equal graphs whatever their uids and names, in every process."""
+        """A digest of the graph's meaning, the same in every process: uids and names do not count.
+
+        Independent operations count in the order in which they were given.
+        """
         text = json.dumps(_describe(self.operations), separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -94,11 +101,21 @@ class OperationGraph:
         names = ", ".join(type(op).__name__ for op in self.operations)
         return f"OperationGraph([{names}], key={self.key[:12]})"
 
-    def _check_virtual_tensors(self) -> None:
+    def _check_tensors(self) -> None:
         for tensor in self.tensors.values():
-            if tensor.is_virtual and tensor.uid not in self._producers:
+            where = f"operation_graph: {tensor.label}"
+            is_written = tensor.uid in self._producers
+            if not 0 <= tensor.uid <= MAX_UID:
+                raise BadParamError.at(f"{where}.uid", expected=f"0 to {MAX_UID}", got=tensor.uid)
+            if tensor.is_virtual and not is_written:
+                raise BadParamError.at(where, expected="an operation that writes a virtual tensor", got="none")
+            if is_written and tensor.is_scalar_value:
+                raise BadParamError.at(where, expected="a by-value tensor to be an input only", got="an output")
+            if is_written and not tensor.is_virtual and has_overlap(tensor.dims, tensor.strides):
                 raise BadParamError.at(
-                    f"operation_graph: {tensor.label}", expected="an operation that writes a virtual tensor", got="none"
+                    f"{where}.strides",
+                    expected="elements of an output that do not overlap",
+                    got=f"{list(tensor.strides)} for dims {list(tensor.dims)}",
                 )
 
     def _sorted(self, given: tuple[Operation, ...]) -> tuple[Operation, ...]:
@@ -150,11 +167,17 @@ def _producers(operations: tuple[Operation, ...]) -> dict[int, Operation]:
 
 def _with_materialised(operation: Operation, uids: set[int]) -> Operation:
     changes = {
-        port: replace(tensor, is_virtual=False)
+        port: _materialised(tensor)
         for port, tensor in (inputs_of(operation) | outputs_of(operation)).items()
         if tensor.uid in uids
     }
     return replace(operation, **changes) if changes else operation  # type: ignore[type-var]
+
+
+def _materialised(tensor: Tensor) -> Tensor:
+    """``tensor`` in memory. A virtual tensor's strides mean nothing, so where they would overlap it is packed."""
+    overlaps = has_overlap(tensor.dims, tensor.strides)
+    return replace(tensor, is_virtual=False, strides=packed_strides(tensor.dims) if overlaps else tensor.strides)
 
 
 @cache
@@ -166,8 +189,7 @@ def _decode_operation(value: Any, where: str) -> Operation:
     operation: object = _codec().decode(value, object, where)
     if not isinstance(operation, catalog.OPERATIONS):
         raise BadParamError.at(where, expected="an operation", got=type(operation).__name__)
-    decoded: Operation = operation
-    return decoded
+    return cast(Operation, operation)
 
 
 _tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("uid", "name")))

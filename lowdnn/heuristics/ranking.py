@@ -19,6 +19,7 @@ from functools import cached_property
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Engine, Refusal
+from lowdnn.engines.composite.composite import Composite
 from lowdnn.enums import HeurMode, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import bound_us, plan_us
@@ -68,7 +69,9 @@ def rank(graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequenc
     admitted, refusals = _admitted(engines, mode)
     takers: list[tuple[float, Engine]] = []
     for engine in admitted:
-        refusal = engine.refuse(graph, arch)
+        # composite would ask all the others again to find out what is known here.
+        is_outdone = bool(takers) and isinstance(engine, Composite)
+        refusal = _outdone(engine, takers[0][1]) if is_outdone else engine.refuse(graph, arch)
         if refusal is None:
             takers.append((bound_us(graph, engine.numerical_notes, arch), engine))
         else:
@@ -103,6 +106,10 @@ def _admitted(engines: Sequence[Engine], mode: HeurMode) -> tuple[list[Engine], 
         if engine not in admitted
     ]
     return admitted, barred
+
+
+def _outdone(engine: Engine, taker: Engine) -> Refusal:
+    return Refusal(engine.name, f"one engine takes the whole graph: {taker.name}")
 
 
 def _estimated(takers: Iterable[tuple[float, Engine]], graph: OperationGraph, arch: ArchSpec) -> Iterable[Candidate]:

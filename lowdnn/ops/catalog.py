@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any
 
 from lowdnn.ops.convolution import Convolution, ConvolutionForward
 from lowdnn.ops.matmul import Matmul, MatmulOperation
@@ -13,9 +12,9 @@ from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
 
-OPERATIONS: tuple[type[Any], ...] = (ConvolutionForward, MatmulOperation, PointwiseOperation, ReductionOperation)
+OPERATIONS: tuple[type, ...] = (ConvolutionForward, MatmulOperation, PointwiseOperation, ReductionOperation)
 
-DESCRIPTORS: tuple[type[Any], ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, *OPERATIONS)
+DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, *OPERATIONS)
 
 
 def enums() -> Iterator[type[Enum]]:

@@ -18,7 +18,8 @@ clips and slopes must be integers; in BOOLEAN the comparisons, LOGICAL_*, IDENTI
     [i] CMP_EQ CMP_NEQ CMP_GT CMP_GE CMP_LT CMP_LE  LOGICAL_AND LOGICAL_OR LOGICAL_NOT (non-zero is true)
     [i] GEN_INDEX the element's index along ``axis``   BINARY_SELECT x where t is non-zero, otherwise b
 
-Integer arithmetic wraps at the compute type's width; DIV truncates toward zero; DIV, MOD and FLOOR_MOD by zero give 0.
+Integer arithmetic wraps at the compute type's width; DIV truncates toward zero; DIV, MOD and FLOOR_MOD by zero give 0;
+an infinite clip is the largest integer.
 Truth is judged on an operand's own value, and comparisons in BOOLEAN compare the operands' own values: neither is
 converted to the compute type first.
 

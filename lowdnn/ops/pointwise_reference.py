@@ -76,25 +76,31 @@ def _indices(dims: tuple[int, ...], axis: int) -> Array:
     return np.broadcast_to(np.arange(dims[axis], dtype=np.int64).reshape(shape), dims)
 
 
-def _parameter(x: Array, value: float) -> Any:
-    """A parameter in the arithmetic of ``x``; an infinite clip in integers is the largest integer."""
-    return dtypes.from_float64(np.asarray(value), DataType.INT64)[()] if x.dtype.kind == "i" else value
+def _relu_parameters(p: Pointwise) -> list[Any]:
+    """Lower clip, upper clip and slope as the compute type holds them: an infinite clip is the largest integer."""
+    values = (p.relu_lower_clip, p.relu_upper_clip, p.relu_lower_clip_slope)
+    return [dtypes.rounded(np.asarray(value), p.compute_type) for value in values] if p.is_integer else list(values)
 
 
 def _relu(p: Pointwise, x: Array) -> Array:
-    lower, upper, slope = (_parameter(x, v) for v in (p.relu_lower_clip, p.relu_upper_clip, p.relu_lower_clip_slope))
+    lower, upper, slope = _relu_parameters(p)
     below = lower if slope == 0 else lower + slope * (x - lower)
     return np.where(x > lower, np.minimum(x, upper), np.where(np.isnan(x), x, below))
 
 
 def _relu_gradient(p: Pointwise, dy: Array, x: Array) -> Array:
-    lower, upper, slope = (_parameter(x, v) for v in (p.relu_lower_clip, p.relu_upper_clip, p.relu_lower_clip_slope))
+    lower, upper, slope = _relu_parameters(p)
     below = np.zeros_like(dy) if slope == 0 else slope * dy
     return np.where(x >= upper, 0, np.where(x > lower, dy, below))
 
 
 def _sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1.0 / (1.0 + np.exp(-x)), np.exp(x) / (1.0 + np.exp(x)))
+
+
+def _sech_squared(x: Array) -> Array:
+    """1 - tanh(x)^2 without cancellation."""
+    return np.asarray(4.0 * _sigmoid(2.0 * x) * _sigmoid(-2.0 * x))
 
 
 def _elu(p: Pointwise, x: Array) -> Array:
@@ -127,9 +133,10 @@ def _gelu_tanh(p: Pointwise, x: Array) -> Array:
 
 
 def _gelu_tanh_gradient(p: Pointwise, dy: Array, x: Array) -> Array:
-    tanh = np.tanh(_TANH_SCALE * (x + _TANH_CUBIC * x**3))
-    inner = _TANH_SCALE * (1.0 + 3.0 * _TANH_CUBIC * x * x)
-    return dy * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * inner)
+    inner = _TANH_SCALE * (x + _TANH_CUBIC * x**3)
+    steepness = _sech_squared(inner)
+    slope = 0.5 * x * steepness * _TANH_SCALE * (1.0 + 3.0 * _TANH_CUBIC * x * x)
+    return np.asarray(dy * (_sigmoid(2.0 * inner) + np.where(steepness == 0, 0.0, slope)))
 
 
 def _softplus(p: Pointwise, x: Array) -> Array:
@@ -142,7 +149,7 @@ def _swish(p: Pointwise, x: Array) -> Array:
 
 def _swish_gradient(p: Pointwise, dy: Array, x: Array) -> Array:
     sigmoid = _sigmoid(p.swish_beta * x)
-    return dy * (sigmoid + p.swish_beta * x * sigmoid * (1.0 - sigmoid))
+    return dy * (sigmoid + p.swish_beta * x * sigmoid * _sigmoid(-p.swish_beta * x))
 
 
 def _truncated_quotient(p: Pointwise, x: Array, b: Array) -> Array:
@@ -188,8 +195,8 @@ _TABLE: Mapping[PointwiseMode, Formula] = {
     PointwiseMode.SWISH_FWD: _swish,
     PointwiseMode.GELU_APPROX_TANH_FWD: _gelu_tanh,
     PointwiseMode.RELU_BWD: _relu_gradient,
-    PointwiseMode.TANH_BWD: lambda p, dy, x: dy * (1.0 - np.tanh(x) ** 2),
-    PointwiseMode.SIGMOID_BWD: lambda p, dy, x: dy * _sigmoid(x) * (1.0 - _sigmoid(x)),
+    PointwiseMode.TANH_BWD: lambda p, dy, x: dy * _sech_squared(x),
+    PointwiseMode.SIGMOID_BWD: lambda p, dy, x: dy * (_sigmoid(x) * _sigmoid(-x)),
     PointwiseMode.ELU_BWD: _elu_gradient,
     PointwiseMode.GELU_BWD: _gelu_gradient,
     PointwiseMode.SOFTPLUS_BWD: lambda p, dy, x: dy * _sigmoid(p.softplus_beta * x),

@@ -120,6 +120,19 @@ def span_elements(dims: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return 1 + sum((extent - 1) * stride for extent, stride in zip(dims, strides, strict=True))
 
 
+def has_overlap(dims: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """True unless each stride reaches past all elements that the smaller strides span.
+
+    A few interlaced layouts without common elements count as overlapping too.
+    """
+    reach = 0
+    for stride, extent in sorted(zip(strides, dims, strict=True)):
+        if extent > 1 and stride <= reach:
+            return 0 not in dims
+        reach += (extent - 1) * stride
+    return False
+
+
 def packed_strides(dims: tuple[int, ...], order: tuple[int, ...] | None = None) -> tuple[int, ...]:
     """Strides of a packed tensor whose dimensions lie in memory in ``order``, outermost first (default: as given).
 

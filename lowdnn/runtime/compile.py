@@ -1,7 +1,7 @@
 """Kernels to images: the store of precompiled PTX, then the disk cache, then NVRTC.
 
-The ``.version`` line of the PTX is lowered to 8.0, the oldest PTX ISA with all that the kernels use, so that drivers as
-old as CUDA 12.0 load what NVRTC 13 emits. A driver older than that gets a cubin instead of PTX.
+The ``.version`` line of the PTX is lowered to 8.3, the oldest PTX ISA with all that NVRTC writes for the kernels (the
+pragma used_bytes_mask), so that drivers as old as CUDA 12.3 load it. An older driver gets a cubin instead of PTX.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.runtime.sources import KernelSource, SourceTree
 
 #: The PTX ISA that every kernel's PTX is lowered to.
-PTX_ISA = (8, 0)
+PTX_ISA = (8, 3)
 
 _VERSION_LINE = re.compile(rb"^\.version[ \t]+(\d+)\.(\d+)", re.MULTILINE)
 
@@ -38,52 +38,64 @@ class KernelCompiler:
         self.counters = counters
         self._logger = event_logger("compile")
 
-    def image(self, kernel: KernelRef, driver_ptx_isa: tuple[int, int] = PTX_ISA) -> bytes:
-        """PTX text of ``kernel``; a cubin of ``kernel.target`` where the driver's PTX ISA is older than 8.0.
+    def image(self, kernel: KernelRef, binary_arch: str = "") -> bytes:
+        """PTX text of ``kernel``, or its machine code for ``binary_arch`` (``sm_90``).
 
         Raises CompilationFailedError with NVRTC's log, SublibraryLoadingFailedError where NVRTC is needed and missing.
         """
         source = self._sources.read(kernel)
-        output = Output.PTX if driver_ptx_isa >= PTX_ISA else Output.CUBIN
-        stored = self._store.get(source.digest) if output is Output.PTX else None
+        stored = None if binary_arch else self._store.get(source.digest)
         if stored is not None:
             self.counters.add("store_hits")
             return stored
-        return self._cached(source, kernel, output)
+        return self._cached(source, kernel, binary_arch)
 
-    def _cached(self, source: KernelSource, kernel: KernelRef, output: Output) -> bytes:
+    def _cached(self, source: KernelSource, kernel: KernelRef, binary_arch: str) -> bytes:
         if self._cache is None:
-            return self._compile(source, output)
-        key = cache_key(source, output, nvrtc.version())
+            return self._compile(source, binary_arch)
+        key = cache_key(source, binary_arch, nvrtc.version())
         cached = self._cache.get(key)
         if cached is not None:
             self.counters.add("cache_hits")
             return cached
         self.counters.add("cache_misses")
-        image = self._compile(source, output)
+        image = self._compile(source, binary_arch)
         self._cache.put(key, image, {".cuh": kernel.generated} if kernel.generated else None)
         return image
 
-    def _compile(self, source: KernelSource, output: Output) -> bytes:
-        emit(self._logger, logging.INFO, "compile", {"kernel": source.name, "output": output.value})
+    def _compile(self, source: KernelSource, binary_arch: str) -> bytes:
+        emit(self._logger, logging.INFO, "compile", {"kernel": source.name, "output": binary_arch or "ptx"})
         self.counters.add("compiles")
         start = time.perf_counter()
-        image = compile_source(source, output)
+        image = compile_source(source, binary_arch)
         elapsed_ms = (time.perf_counter() - start) * 1e3
         emit(self._logger, logging.INFO, "compiled", {"kernel": source.name, "ms": f"{elapsed_ms:.1f}"})
         return image
 
 
-def compile_source(source: KernelSource, output: Output = Output.PTX) -> bytes:
-    """Compiles one program with NVRTC: PTX text with its ``.version`` lowered, or a cubin."""
+def compile_source(source: KernelSource, binary_arch: str = "") -> bytes:
+    """Compiles one program with NVRTC: PTX text with its ``.version`` lowered, or machine code for ``binary_arch``."""
     compiled = nvrtc.compile_program(
         source.text,
         name=f"{source.name}.cu",
         headers=dict(source.headers),
-        options=source.options if output is Output.PTX else source.options_for_cubin(),
-        output=output,
+        options=source.options_for(binary_arch) if binary_arch else source.options,
+        output=Output.CUBIN if binary_arch else Output.PTX,
     )
-    return lowered(compiled.image) if output is Output.PTX else compiled.image
+    if compiled.log:
+        emit(event_logger("compile"), logging.WARNING, "compiler_log", {"kernel": source.name, "log": compiled.log})
+    return compiled.image if binary_arch else lowered(compiled.image)
+
+
+def binary_arch_of(kernel: KernelRef, driver_ptx_isa: tuple[int, int], compute_capability: tuple[int, int]) -> str:
+    """The architecture to assemble ``kernel`` for where the driver is too old for its PTX; otherwise an empty string.
+
+    A target with a suffix (``sm_90a``) runs on that capability only and stays; a plain one is assembled for the device.
+    """
+    if driver_ptx_isa >= PTX_ISA:
+        return ""
+    major, minor = compute_capability
+    return f"sm_{major}{minor}" if kernel.target[-1].isdigit() else kernel.target
 
 
 def lowered(ptx: bytes, isa: tuple[int, int] = PTX_ISA) -> bytes:
@@ -94,7 +106,7 @@ def lowered(ptx: bytes, isa: tuple[int, int] = PTX_ISA) -> bytes:
     return ptx[: found.start()] + b".version %d.%d" % isa + ptx[found.end() :]
 
 
-def cache_key(source: KernelSource, output: Output, compiler: tuple[int, int]) -> str:
+def cache_key(source: KernelSource, binary_arch: str, compiler: tuple[int, int]) -> str:
     """Name of the compiled image: what goes in, what comes out, and which compiler is between them (hex digest)."""
-    text = f"{source.digest} {output.value} nvrtc-{compiler[0]}.{compiler[1]} ptx-{PTX_ISA[0]}.{PTX_ISA[1]}"
-    return hashlib.sha256(text.encode()).hexdigest()
+    output = binary_arch or f"ptx-{PTX_ISA[0]}.{PTX_ISA[1]}"
+    return hashlib.sha256(f"{source.digest} {output} nvrtc-{compiler[0]}.{compiler[1]}".encode()).hexdigest()

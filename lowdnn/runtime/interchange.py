@@ -90,10 +90,15 @@ def _view_of_facts(facts: CapsuleFacts, owner: object) -> TensorView:
 
 def _capsule_of(value: Any, stream: int) -> object:
     try:
-        return value.__dlpack__(stream=stream, max_version=VERSION)
-    except TypeError:
-        # Producers older than DLPack 1.0 know no max_version.
-        return value.__dlpack__(stream=stream)
+        try:
+            return value.__dlpack__(stream=stream, max_version=VERSION)
+        except TypeError:
+            # Producers older than DLPack 1.0 know no max_version.
+            return value.__dlpack__(stream=stream)
+    except BufferError as error:
+        raise BadParamError.at(
+            "__dlpack__", expected="a tensor that can be exported", got=error, hint="detach() one that requires grad"
+        ) from error
 
 
 def _check_device(where: str, device_type: int, device: int, context: Context) -> None:

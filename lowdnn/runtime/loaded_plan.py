@@ -14,21 +14,12 @@ from threading import Lock
 
 from lowdnn.driver.base import DriverError, LaunchConfig
 from lowdnn.events import Annotate, emit, event_logger
-from lowdnn.plan import Launch, Plan, PlanTensor
+from lowdnn.plan import Launch, Plan
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.modules import ModuleCache
 from lowdnn.runtime.parameters import ParameterBlock
-from lowdnn.runtime.workspace import ALIGNMENT_BYTES
-from lowdnn.status import (
-    AttributeTypeError,
-    BadParamError,
-    CudaGraphMismatchError,
-    LowdnnError,
-    MisalignedPointerError,
-    NullPointerError,
-    SizeInsufficientError,
-    StreamMismatchError,
-)
+from lowdnn.runtime.variant_pack import PackRules
+from lowdnn.status import CudaGraphMismatchError
 
 #: Addresses in the order of ``plan.tensors``, or by uid.
 Pointers = tuple[int, ...] | Mapping[int, int]
@@ -53,6 +44,7 @@ class LoadedPlan:
         self.plan = plan
         self.context = context
         self.uids = tuple(tensor.uid for tensor in plan.tensors)
+        modules.load(plan.kernels)
         self._functions = tuple(_function(plan, launch, modules) for launch in plan.launches)
         self._configs = tuple(_launch_config(launch) for launch in plan.launches)
         self._block = ParameterBlock(plan)
@@ -65,11 +57,10 @@ class LoadedPlan:
             )
         self._lock = Lock()
         self._annotate = annotate
-        self._checks_ranges = checks_ranges
+        self._pack = PackRules(plan, context, checks_ranges=checks_ranges)
         self._logger = event_logger("launch")
         self._is_observed = annotate is not None or self._logger.isEnabledFor(logging.DEBUG)
         self._liveness = context.liveness
-        self._rules = tuple(map(_pointer_rule, plan.tensors))
         self._has_values = bool(self._block.value_slots)
         self._unbound: tuple[object, ...] = (object(),) * len(plan.tensors)
         self._pointers: tuple[int, ...] | None = None
@@ -143,110 +134,28 @@ class LoadedPlan:
 
     def _bind(self, pointers: Pointers, workspace: int) -> None:
         """Checks and patches what differs from the last call; after an error the next call patches everything."""
-        ordered = pointers if isinstance(pointers, tuple) else self._in_order(pointers)
+        ordered = pointers if isinstance(pointers, tuple) else self._pack.in_order(pointers)
         if ordered == self._pointers and workspace == self._workspace and not self._has_values:
             return
-        if len(ordered) != len(self.uids):
-            raise BadParamError.at("LoadedPlan.pointers", expected=f"{len(self.uids)} addresses", got=len(ordered))
+        self._pack.check_count(ordered)
         last, self._pointers = self._pointers or self._unbound, None
         for index, address in enumerate(ordered):
             if address != last[index]:
-                self._bind_tensor(index, address)
+                self._pack.check_tensor(index, address)
+                self._block.patch(self._block.tensor_slots[index], address)
         if workspace != self._workspace:
-            self._check_workspace(workspace)
+            self._pack.check_workspace(workspace)
             self._block.patch(self._block.workspace_slots, workspace)
             self._workspace = workspace
         if self._has_values:
             self._block.patch_values(ordered)
         self._pointers = ordered
 
-    def _bind_tensor(self, index: int, address: int) -> None:
-        lowest, alignment_bytes = self._rules[index]
-        try:
-            if address < lowest or address % alignment_bytes or self._checks_ranges:
-                self._check_tensor(self.plan.tensors[index], address)
-            self._block.patch(self._block.tensor_slots[index], address)
-        except LowdnnError:
-            raise
-        except (TypeError, ValueError):
-            raise _no_address(_where(self.plan.tensors[index]), address) from None
-
-    def _in_order(self, pointers: Mapping[int, int]) -> tuple[int, ...]:
-        try:
-            ordered = tuple(map(pointers.__getitem__, self.uids))
-        except KeyError:
-            missing = [f"{tensor.uid} ({tensor.name})" for tensor in self.plan.tensors if tensor.uid not in pointers]
-            raise BadParamError.at(
-                "variant_pack.unique_ids", expected=f"an address for {', '.join(missing)}", got=sorted(pointers)
-            ) from None
-        if len(pointers) != len(ordered):
-            unknown = sorted(set(pointers) - set(self.uids))
-            raise BadParamError.at("variant_pack.unique_ids", expected=f"uids of {sorted(self.uids)}", got=unknown)
-        return ordered
-
-    def _check_tensor(self, tensor: PlanTensor, address: int) -> None:
-        where = _where(tensor)
-        if tensor.size_bytes == 0:
-            return
-        if address == 0:
-            raise NullPointerError.at(where, expected="an address", got="0")
-        if address < 0:
-            raise _no_address(where, address)
-        if not tensor.is_by_value:
-            if address % tensor.alignment_bytes:
-                raise MisalignedPointerError.at(
-                    where, expected=f"a multiple of {tensor.alignment_bytes} bytes", got=f"{address:#x}"
-                )
-            self._check_range(where, address, tensor.size_bytes)
-
-    def _check_workspace(self, address: int) -> None:
-        needed_bytes = self.plan.workspace_bytes
-        if needed_bytes == 0:
-            return
-        where = "variant_pack.workspace"
-        if not isinstance(address, int) or not 0 <= address < 2**64:
-            raise _no_address(where, address)
-        if address == 0:
-            raise NullPointerError.at(where, expected=f"the address of {needed_bytes} bytes", got="0")
-        if address % ALIGNMENT_BYTES:
-            raise MisalignedPointerError.at(
-                where, expected=f"a multiple of {ALIGNMENT_BYTES} bytes", got=f"{address:#x}"
-            )
-        self._check_range(where, address, needed_bytes)
-
-    def _check_range(self, where: str, address: int, size_bytes: int) -> None:
-        with self.context.activated():
-            info = self.context.driver.pointer_info(address)
-        if info is None:
-            return
-        if info.device != self.context.device:
-            raise StreamMismatchError.at(
-                where, expected=f"memory of device {self.context.device}", got=f"device {info.device}"
-            )
-        rest_bytes = info.base + info.size_bytes - address
-        if rest_bytes < size_bytes:
-            raise SizeInsufficientError.at(
-                where, expected=f"{size_bytes} bytes", got=f"{rest_bytes} to the end of its buffer"
-            )
-
 
 def _function(plan: Plan, launch: Launch, modules: ModuleCache) -> int:
     return modules.function(
         plan.kernels[launch.kernel], shared_bytes=launch.shared_bytes, cluster_blocks=math.prod(launch.cluster)
     )
-
-
-def _pointer_rule(tensor: PlanTensor) -> tuple[int, int]:
-    """(lowest address, alignment in bytes) that need no second look."""
-    return int(tensor.size_bytes > 0), 1 if tensor.is_by_value or not tensor.size_bytes else tensor.alignment_bytes
-
-
-def _no_address(where: str, value: object) -> LowdnnError:
-    return AttributeTypeError.at(where, expected="an address as an integer of 64 bits", got=repr(value))
-
-
-def _where(tensor: PlanTensor) -> str:
-    return f"variant_pack.data_pointers[uid {tensor.uid} ({tensor.name})]"
 
 
 def _launch_config(launch: Launch) -> LaunchConfig:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
 
 from lowdnn.driver.base import FunctionAttribute
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.plan import KernelRef
-from lowdnn.runtime.compile import KernelCompiler
+from lowdnn.runtime.compile import KernelCompiler, binary_arch_of
 from lowdnn.runtime.context import Context
 
 #: Dynamic shared memory that a kernel gets without being asked for, in bytes.
@@ -31,15 +34,22 @@ class ModuleCache:
         self._modules: list[int] = []
         self._shared_bytes: dict[int, int] = {}
 
+    def load(self, kernels: Sequence[KernelRef]) -> None:
+        """Compiles and loads what is not loaded yet; several kernels are compiled side by side."""
+        with self._lock:
+            missing = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._functions]
+            for kernel, image in zip(missing, self._images(missing), strict=True):
+                self._functions[kernel] = self._load_image(kernel, image)
+
     def function(self, kernel: KernelRef, *, shared_bytes: int = 0, cluster_blocks: int = 1) -> int:
         """The CUfunction of ``kernel``, allowed to use this much dynamic shared memory and clusters of this size.
 
-        The limit of a function only ever rises, since plans share functions.
+        Loads it where it is not loaded yet. The limit of a function only ever rises, since plans share functions.
         """
+        if kernel not in self._functions:
+            self.load((kernel,))
         with self._lock:
-            function = self._functions.get(kernel)
-            if function is None:
-                function = self._functions[kernel] = self._load(kernel)
+            function = self._functions[kernel]
             if shared_bytes > self._shared_bytes.get(function, _DEFAULT_SHARED_BYTES):
                 self._set(function, FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
                 self._shared_bytes[function] = shared_bytes
@@ -59,10 +69,20 @@ class ModuleCache:
         for module in modules:
             self._context.give_back("module", partial(self._context.driver.module_unload, module))
 
-    def _load(self, kernel: KernelRef) -> int:
-        driver = self._context.driver
-        image = self._compiler.image(kernel, driver.ptx_isa_version())
+    def _images(self, kernels: Sequence[KernelRef]) -> list[bytes]:
+        if len(kernels) < 2:
+            return [self._image(kernel) for kernel in kernels]
+        # NVRTC leaves the interpreter's lock alone while it compiles.
+        with ThreadPoolExecutor(min(len(kernels), os.cpu_count() or 1)) as pool:
+            return list(pool.map(self._image, kernels))
+
+    def _image(self, kernel: KernelRef) -> bytes:
+        isa = self._context.driver.ptx_isa_version()
+        return self._compiler.image(kernel, binary_arch_of(kernel, isa, self._context.compute_capability))
+
+    def _load_image(self, kernel: KernelRef, image: bytes) -> int:
         emit(self._logger, logging.INFO, "load_module", {"kernel": kernel.name, "bytes": len(image)})
+        driver = self._context.driver
         with self._context.activated():
             module = driver.module_load_data(image)
             self._modules.append(module)

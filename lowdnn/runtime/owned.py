@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import Self
 
@@ -9,7 +10,7 @@ from lowdnn.runtime.context import Context
 from lowdnn.status import NotInitializedError
 
 
-class Owned:
+class Owned(ABC):
     """A handle of a context. ``close`` gives it back; use after ``close`` raises NotInitializedError.
 
     A subclass says how in ``_destroy``. Borrowed handles are never destroyed. An object that nobody refers to any more
@@ -42,8 +43,9 @@ class Owned:
             raise NotInitializedError.at(type(self).__name__, expected="an open object", got="a closed one")
         return self._handle
 
+    @abstractmethod
     def _destroy(self, handle: int) -> None:
-        raise NotImplementedError
+        """Gives ``handle`` back; the context is current."""
 
     def __del__(self) -> None:
         self.close()

@@ -30,6 +30,7 @@ _MACRO_VALUE = re.compile(r"[A-Za-z0-9_.:<>,+\- ]+")
 class KernelSource:
     """The program of one kernel: its text, its headers (include text, header text) and NVRTC's options for PTX.
 
+    The first option is the architecture.
     ``digest`` names all of it (SHA-256 in hex): equal digests compile to equal code under one compiler.
     """
 
@@ -39,9 +40,9 @@ class KernelSource:
     options: tuple[str, ...]
     digest: str
 
-    def options_for_cubin(self) -> tuple[str, ...]:
-        """The same options, for machine code of the target instead of PTX."""
-        return tuple(option.replace("=compute_", "=sm_") for option in self.options)
+    def options_for(self, binary_arch: str) -> tuple[str, ...]:
+        """The same options, for machine code of ``binary_arch`` (``sm_90``) instead of PTX."""
+        return (f"--gpu-architecture={binary_arch}", *self.options[1:])
 
 
 class SourceTree:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from cuda.bindings import driver as bindings
 
+from lowdnn.driver import cuda
 from lowdnn.driver.base import DeviceAttribute, DriverError, FunctionAttribute, LaunchConfig, PointerInfo
 from lowdnn.driver.cuda import CudaDriver, ptx_isa_of_cuda
 
@@ -180,11 +183,6 @@ def test_enum_numbers_are_the_drivers() -> None:
 
 def test_spy_has_the_functions_that_the_driver_calls() -> None:
     """Every ``cu*`` name in the driver's source is one that the bindings have."""
-    import re
-    from pathlib import Path
-
-    from lowdnn.driver import cuda
-
     source = Path(cuda.__file__).read_text(encoding="utf-8")
     names = set(re.findall(r"\bcu[A-Z][A-Za-z]+\b", source))
     assert len(names) > 40

@@ -9,10 +9,9 @@ from lowdnn.enums import DataType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.dlpack import read_capsule
 from lowdnn.runtime.runtime import Runtime
-from lowdnn.runtime.workspace import Workspace
+from lowdnn.runtime.stream import Stream
 from lowdnn.status import (
     BadParamError,
-    InvalidValueError,
     NotInitializedError,
     SizeInsufficientError,
     UnsupportedDataTypeError,
@@ -48,8 +47,6 @@ def test_copies_never_go_past_the_end(device: Runtime) -> None:
     small, large = (DeviceBuffer.allocate(device.context, size) for size in (16, 32))
     with pytest.raises(SizeInsufficientError, match="at most 16 bytes, got 17"):
         small.copy_from_host(np.zeros(17, np.uint8))
-    from lowdnn.runtime.stream import Stream
-
     with pytest.raises(SizeInsufficientError):
         small.copy_from(large, Stream.borrow(device.context, 0))
     with pytest.raises(BadParamError, match="C-contiguous"):
@@ -112,21 +109,3 @@ def test_array_interface(device: Runtime) -> None:
     interface = buffer.__cuda_array_interface__
     assert interface["data"] == (buffer.address, False)
     assert (interface["typestr"], interface["shape"], interface["strides"]) == ("<f4", (2, 3), (4, 8))
-
-
-def test_workspace_is_aligned_and_grows_only_when_told(device: Runtime) -> None:
-    with Workspace(device.context, 1000) as workspace:
-        assert workspace.address % 256 == 0
-        workspace.require(1000)
-        with pytest.raises(SizeInsufficientError, match="at least 1001, got 1000"):
-            workspace.require(1001)
-        before = workspace.address
-        workspace.grow(500)
-        assert (workspace.address, workspace.size_bytes) == (before, 1000)
-        workspace.grow(1 << 20)
-        workspace.require(1 << 20)
-    with pytest.raises(NotInitializedError):
-        _ = workspace.address
-    assert Workspace(device.context, 0).address == 0
-    with pytest.raises(InvalidValueError):
-        Workspace(device.context, -1)

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lowdnn.driver.nvrtc import Output
 from lowdnn.events import Counters
 from lowdnn.plan import KernelRef
 from lowdnn.runtime.cache import DiskCache
-from lowdnn.runtime.compile import KernelCompiler, cache_key, compile_source, lowered
+from lowdnn.runtime.compile import KernelCompiler, binary_arch_of, cache_key, compile_source, lowered
 from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.runtime.sources import SourceTree
 from lowdnn.status import CompilationFailedError
@@ -36,12 +36,20 @@ def counts(compiler: KernelCompiler) -> dict[str, int]:
 
 def test_ptx_is_lowered_to_the_oldest_isa(sources: SourceTree) -> None:
     image = make_compiler(sources, None).image(KERNEL)
-    assert b"\n.version 8.0\n" in image
+    assert b"\n.version 8.3\n" in image
     assert b".entry fill_f32(" in image
 
 
-def test_an_old_driver_gets_a_cubin(sources: SourceTree) -> None:
-    assert make_compiler(sources, None).image(KERNEL, (7, 8)).startswith(b"\x7fELF")
+def test_machine_code_of_an_architecture(sources: SourceTree) -> None:
+    assert make_compiler(sources, None).image(KERNEL, "sm_90").startswith(b"\x7fELF")
+
+
+def test_an_old_driver_gets_machine_code_of_its_device() -> None:
+    hopper_only = replace(KERNEL, target="sm_90a")
+    assert binary_arch_of(KERNEL, (8, 3), (9, 0)) == ""
+    assert binary_arch_of(KERNEL, (7, 8), (9, 0)) == "sm_90"
+    assert binary_arch_of(KERNEL, (7, 8), (8, 6)) == "sm_86"
+    assert binary_arch_of(hopper_only, (7, 8), (9, 0)) == "sm_90a"
 
 
 def test_the_second_process_compiles_nothing(sources: SourceTree, tmp_path: Path) -> None:
@@ -87,7 +95,7 @@ def test_the_store_comes_first(sources: SourceTree, tmp_path: Path) -> None:
     compiler = make_compiler(sources, DiskCache(tmp_path / "cache"), ModuleStore(root))
     assert compiler.image(KERNEL) == b"stored"
     assert counts(compiler) == {"store_hits": 1}
-    assert compiler.image(KERNEL, (7, 8)).startswith(b"\x7fELF")
+    assert compiler.image(KERNEL, "sm_80").startswith(b"\x7fELF")
 
 
 def test_a_kernel_that_does_not_compile(sources: SourceTree) -> None:
@@ -95,9 +103,17 @@ def test_a_kernel_that_does_not_compile(sources: SourceTree) -> None:
         make_compiler(sources, None).image(replace(KERNEL, generated="float f() { return missing; }"))
 
 
+def test_warnings_of_the_compiler_are_logged(sources: SourceTree, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="lowdnn.compile"):
+        make_compiler(sources, None).image(replace(KERNEL, generated="__device__ float f() { int unused; return 1; }"))
+    (record,) = caplog.records
+    assert "compiler_log kernel=fill_f32" in record.getMessage()
+    assert "unused" in record.getMessage()
+
+
 def test_lowering_touches_the_version_line_only() -> None:
     text = b"// .version 9.0 in a comment\n.version 9.0\n.target sm_80\n"
-    assert lowered(text) == b"// .version 9.0 in a comment\n.version 8.0\n.target sm_80\n"
+    assert lowered(text) == b"// .version 9.0 in a comment\n.version 8.3\n.target sm_80\n"
     assert lowered(b".version 7.8\n") == b".version 7.8\n"
     assert lowered(b"\x7fELF") == b"\x7fELF"
 
@@ -105,12 +121,13 @@ def test_lowering_touches_the_version_line_only() -> None:
 def test_cache_key_depends_on_source_output_and_compiler(sources: SourceTree) -> None:
     source = sources.read(KERNEL)
     keys = {
-        cache_key(source, Output.PTX, (13, 0)),
-        cache_key(source, Output.CUBIN, (13, 0)),
-        cache_key(source, Output.PTX, (13, 5)),
-        cache_key(replace(source, digest="other"), Output.PTX, (13, 0)),
+        cache_key(source, "", (13, 0)),
+        cache_key(source, "sm_80", (13, 0)),
+        cache_key(source, "sm_90", (13, 0)),
+        cache_key(source, "", (13, 5)),
+        cache_key(replace(source, digest="other"), "", (13, 0)),
     }
-    assert len(keys) == 4
+    assert len(keys) == 5
 
 
 def test_compiling_is_reproducible(sources: SourceTree) -> None:

@@ -104,6 +104,15 @@ def test_dlpack_producers_are_told_our_stream(device: Runtime, is_old: bool) -> 
     assert producer.streams == [0x77, 1]
 
 
+def test_a_producer_that_refuses_to_export(device: Runtime) -> None:
+    class RequiresGrad(Producer):
+        def __dlpack__(self, *, stream: int, **options: object) -> object:
+            raise BufferError("Can't export tensors that require gradient")
+
+    with pytest.raises(BadParamError, match=r"require gradient; detach\(\)"):
+        view_of(RequiresGrad((device.driver.dlpack_device_type, 0)), device.context)
+
+
 @pytest.mark.parametrize("where", [(1, 0), (3, 0), (10, 0)])
 def test_dlpack_of_another_kind_of_memory(device: Runtime, where: tuple[int, int]) -> None:
     with pytest.raises(StreamMismatchError, match="__dlpack_device__"):

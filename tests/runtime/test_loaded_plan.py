@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
@@ -284,6 +285,21 @@ def test_launches_are_logged_before_they_happen(scale: Scale, caplog: pytest.Log
     (line,) = [record.getMessage() for record in caplog.records if record.name == "lowdnn.launch"]
     assert line.startswith("launch kernel=test_scale_f32_sm80 plan=eng0_test_scale grid=3x1x1 block=128x1x1")
     assert np.array_equal(scale.result(), scale.expected(2))
+
+
+def test_each_execute_is_one_profiler_range(scale: Scale) -> None:
+    names: list[str] = []
+
+    @contextmanager
+    def annotate(name: str) -> Iterator[None]:
+        names.append(name)
+        yield
+
+    runtime = scale.runtime
+    loaded = LoadedPlan(scale_plan(COUNT, launches=2), runtime.context, runtime.modules, annotate=annotate)
+    loaded.execute(scale.pointers)
+    loaded.execute(scale.pointers)
+    assert names == ["eng0_test_scale"] * 2
 
 
 def test_a_closed_runtime_is_told(scale: Scale) -> None:

@@ -3,14 +3,11 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from lowdnn.config import Config
-from lowdnn.driver.base import DriverError, FunctionAttribute
-from lowdnn.plan import KernelRef
-from lowdnn.runtime.modules import ModuleCache
+from lowdnn.driver.base import DriverError
 from lowdnn.runtime.runtime import Runtime
 from tests.support.runtime import open_runtime, scale_plan, scale_sources
 
@@ -32,31 +29,6 @@ def test_a_kernel_is_compiled_and_loaded_once(runtime: Runtime) -> None:
         }
         runtime.load(scale_plan(100, factor=4))
         assert runtime.counters.snapshot()["modules_loaded"] == 2
-
-
-def test_threads_that_load_at_once_compile_once(runtime: Runtime) -> None:
-    with runtime:
-        threads = [Thread(target=runtime.load, args=(scale_plan(100),)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert runtime.counters.snapshot()["compiles"] == 1
-        assert len(runtime.modules) == 1
-
-
-def test_large_shared_memory_is_allowed_before_the_launch(runtime: Runtime) -> None:
-    with runtime:
-        plan = scale_plan(100)
-        kernel = plan.kernels[0]
-        big, bigger = (replace(plan, launches=(replace(plan.launches[0], shared_bytes=n),)) for n in (60000, 90000))
-        runtime.load(bigger)
-        runtime.load(big)
-        with runtime.context.activated():
-            limit = runtime.driver.function_get_attribute(
-                runtime.modules.function(kernel), FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
-            )
-        assert limit == 90000, "a plan that needs less leaves the limit of the others alone"
 
 
 def test_a_refused_kernel_leaves_the_runtime_usable(runtime: Runtime) -> None:
@@ -95,16 +67,3 @@ def test_log_file_from_the_configuration(device: Runtime, tmp_path: Path) -> Non
     with Runtime(device.driver, config=config, sources=scale_sources(tmp_path / "engines")) as runtime:
         runtime.load(scale_plan(10))
     assert "load_module kernel=test_scale_f32_sm80" in log.read_text()
-
-
-def test_a_module_that_does_not_load_is_not_kept(runtime: Runtime) -> None:
-    class BrokenCompiler:
-        def image(self, kernel: KernelRef, isa: tuple[int, int]) -> bytes:
-            return b".version 8.0\n.target sm_80\n.address_size 64\nnonsense"
-
-    with runtime:
-        modules = ModuleCache(runtime.context, BrokenCompiler(), runtime.counters)  # type: ignore[arg-type]
-        for _ in range(2):
-            with pytest.raises(DriverError):
-                modules.function(scale_plan(1).kernels[0])
-        assert len(modules) == 0

@@ -45,7 +45,7 @@ def test_options_follow_the_ref(tree: SourceTree) -> None:
         "-DTILE=64",
         "-DX_TYPE=bf16",
     )
-    assert source.options_for_cubin()[0] == "--gpu-architecture=sm_90a"
+    assert source.options_for("sm_86") == ("--gpu-architecture=sm_86", *source.options[1:])
 
 
 def test_digest_changes_with_every_input(tree: SourceTree, tmp_path: Path) -> None:

@@ -22,13 +22,14 @@ _ALL = -1
 
 @dataclass(frozen=True)
 class BarrierOp:
-    """Static part of a barrier instruction. ``kind``: sync, arrive or red; ``reduction``: popc, and, or; ``slot`` its
-    destination."""
+    """Static part of a barrier instruction. ``kind``: sync, arrive or red; ``reduction``: popc, and, or; ``slot`` and
+    ``code``: the register that takes its result, and the type that it is kept in."""
 
     kind: str
     aligned: bool
     reduction: str = ""
     slot: int = -1
+    code: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,17 +27,23 @@ _POISON = 0xFFFF_BAD1_FFFF_BAD1
 class Unwritten:
     """Stands in a register that nothing has written; any use of it is a fault."""
 
-    def __init__(self, name: str) -> None:
-        self._fault = LaneFault(FaultKind.UNWRITTEN_REGISTER, f"register {name} is read, but nothing has written it", 0)
+    __slots__ = ("_register",)
+
+    def __init__(self, register: str) -> None:
+        self._register = register
 
     def __getattr__(self, name: str) -> Any:
-        raise self._fault
+        raise self._fault()
 
     def __array__(self, *_: Any) -> Array:
-        raise self._fault
+        raise self._fault()
 
     def __bool__(self) -> bool:
-        raise self._fault
+        raise self._fault()
+
+    def _fault(self) -> LaneFault:
+        message = f"register {self._register} is read, but nothing has written it"
+        return LaneFault(FaultKind.UNWRITTEN_REGISTER, message, 0)
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,7 @@ class Group:
         else:
             self.count = index.size
         self._derived: dict[str, Any] = {}
+        self.kept_fragments: dict[tuple[Any, ...], tuple[tuple[Any, ...], Array]] = {}
 
     def pick(self, full: Array) -> Array:
         """The group's part of an array over the batch."""

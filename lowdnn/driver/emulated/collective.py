@@ -6,7 +6,6 @@ Generated code calls these. Values go to [warps, 32] arrays, through the value f
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,27 +16,23 @@ from lowdnn.driver.emulated.batch import WARP, Group
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory import WRITTEN, Array
 from lowdnn.driver.emulated.values import tensor_core, warp
+from lowdnn.driver.emulated.values.tensor_core import MatrixProduct
 
 _FULL = 0xFFFFFFFF
+_KEPT_FRAGMENTS = 32
 
 
 def shuffle(group: Group, mode: str, value: Any, operand: Any, control: Any, mask: Any) -> tuple[Any, Any]:
     """``shfl.sync``: (value of the source lane, was the source in range)."""
     members = _members(group, mask)
     if operand.ndim == 0 and control.ndim == 0 and members is None and group.whole:
-        source, in_range = _uniform_source(mode, int(operand), int(control))
+        source, in_range = warp.shuffle_source(mode, operand, control)
         moved = value if value.ndim == 0 else value.reshape(-1, WARP).take(source, axis=1).reshape(-1)
         return moved, np.tile(in_range, group.count // WARP)
     active = group.active if members is None else group.active & members
     source, in_range = warp.shuffle_source(mode, _grid(group, operand), _grid(group, control))
     moved = warp.shuffle(group.in_warps(value), source, active)
     return group.from_warps(moved), group.from_warps(np.broadcast_to(in_range, moved.shape))
-
-
-@lru_cache(maxsize=1024)
-def _uniform_source(mode: str, operand: int, control: int) -> tuple[Array, Array]:
-    source, in_range = warp.shuffle_source(mode, np.uint32(operand), np.uint32(control))
-    return np.broadcast_to(source, WARP), np.broadcast_to(in_range, WARP)
 
 
 def vote(group: Group, mode: str, predicate: Any, mask: Any) -> Any:
@@ -111,14 +106,30 @@ def transpose_matrix(group: Group, register: Any) -> Any:
 
 def multiply(
     group: Group,
-    product: Callable[[Array, Array, Array], Array],
+    product: MatrixProduct,
     a: tuple[Any, ...],
     b: tuple[Any, ...],
     c: tuple[Any, ...],
 ) -> tuple[Any, ...]:
     """``mma.sync``: fragments as one value for each register."""
     _need_whole_warps(group, "mma")
-    return _columns(product(_stacked(group, a), _stacked(group, b), _stacked(group, c)))
+    left = _numbers_of(group, product.left, a, ("left", product.a, product.rows, product.depth))
+    right = _numbers_of(group, product.right, b, ("right", product.b, product.depth))
+    return product.combine(left, right, [group.spread(register) for register in c])
+
+
+def _numbers_of(group: Group, take_apart: Callable[[Array], Array], registers: tuple[Any, ...], form: Any) -> Array:
+    """A fragment as matrices. Those taken apart last are kept: tiles use each fragment for several products.
+
+    Arrays are told apart by identity; a kept entry holds its arrays, so nobody changes them in place.
+    """
+    kept = group.kept_fragments
+    key = (form, *map(id, registers))
+    if key not in kept:
+        if len(kept) >= _KEPT_FRAGMENTS:
+            kept.clear()
+        kept[key] = (registers, take_apart(_stacked(group, registers)))
+    return kept[key][1]
 
 
 def _matrix_rows(group: Group, address: Address, offset: int, count: int) -> Array:

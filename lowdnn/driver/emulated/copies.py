@@ -132,12 +132,9 @@ class AsyncCopies:
     def _land(self, copy: _Copy) -> None:
         size = copy.size
         word = _WORDS[size]
-        if copy.kept is None:
-            data = self._arena.views[word][copy.source >> (size.bit_length() - 1)]
-        else:
-            inside = np.arange(size) < copy.kept[:, None]
-            places = np.where(inside, copy.source[:, None] + np.arange(size), 0)
-            data = np.where(inside, self._arena.data[places], np.uint8(0)).view(self._shared.views[word].dtype)[:, 0]
+        data = self._arena.views[word][copy.source >> (size.bit_length() - 1)]
+        if copy.kept is not None:
+            data.view(np.uint8).reshape(-1, size)[np.arange(size) >= copy.kept[:, None]] = 0
         self._shared.views[word][copy.target] = data
         self._shared.shadows[size][copy.target] = WRITTEN[size]
 

@@ -49,6 +49,7 @@ from lowdnn.driver.emulated.recording import (
     Work,
 )
 from lowdnn.driver.emulated.results import CuResult, driver_error
+from lowdnn.status import BadParamError
 
 #: DLPack's kDLExtDev: memory that only this driver can read.
 _DLPACK_EXTENSION = 12
@@ -64,8 +65,9 @@ class EmulatedDriver:
     dlpack_device_type = _DLPACK_EXTENSION
 
     def __init__(self, arch: str = "sm_90a", policy: str = "lockstep") -> None:
+        """Raises ArchMismatchError, BadParamError for an arch or a policy that there is not."""
         self._device = emulated_device(arch)
-        self._policy = Policy.parse(policy)
+        self._policy = _parsed(policy)
         self._handles = itertools.count(0xE100, 16)
         self._lock = threading.RLock()
         self._current = threading.local()
@@ -451,6 +453,13 @@ class EmulatedDriver:
         self._check_initialised(call)
         if device != 0:
             raise driver_error(call, CuResult.INVALID_DEVICE, device)
+
+
+def _parsed(policy: str) -> Policy:
+    try:
+        return Policy.parse(policy)
+    except ValueError as error:
+        raise BadParamError(f"EmulatedDriver.{error}") from None
 
 
 def _find(table: dict[int, T], call: str, handle: int) -> T:

@@ -31,6 +31,7 @@ class FaultKind(Enum):
     TRAP = ("trap", 715)
     UNSUPPORTED = ("unsupported-instruction", 715)
     INVALID_PTX = ("invalid-ptx", 218)
+    WRONG_TARGET = ("wrong-target", 209)
     INVALID_LAUNCH = ("invalid-launch", 1)
 
     @property

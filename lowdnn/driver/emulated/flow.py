@@ -6,16 +6,21 @@ first be brought together. A guarded instruction with an effect becomes a branch
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
 from lowdnn.driver.emulated.instructions.core import Effect, Row
 from lowdnn.driver.emulated.ir import TYPES, FunctionIR, Imm, Instruction, Mem, Not, Operand, Pair, Reg, Sym, Vec
 
 FULL_MASK = Imm(0xFFFFFFFF, "i")
+_MEMORY = frozenset({"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"})
 _SPIN_LOADS = frozenset({"volatile", "relaxed", "acquire", "mmio"})
+
+
+#: (registers read, registers written) by an instruction.
+Touched = tuple[list[str], list[str]]
 
 
 @dataclass
@@ -23,7 +28,8 @@ class Block:
     """Straight-line code. ``end`` is its END instruction, if any; ``next`` the block that follows in the text.
 
     ``mask``: the lanes that must be together at its start. ``reads``: registers taken from the register file,
-    ``writes``: registers put back. ``spins``: its backward branch closes a loop that waits for others.
+    ``writes``: registers put back. ``spins``: its backward branch closes a loop that waits for others. ``touched``:
+    registers that each instruction of the body reads and writes.
     """
 
     index: int
@@ -37,6 +43,8 @@ class Block:
     live_in: set[str] = field(default_factory=set)
     live_out: set[str] = field(default_factory=set)
     spins: bool = False
+    touched: list[Touched] = field(default_factory=list)
+    end_reads: list[str] = field(default_factory=list)
 
     @property
     def line(self) -> int:
@@ -61,37 +69,36 @@ def build_flow(function: FunctionIR, table: Mapping[str, Row]) -> Flow:
     blocks = _cut(function, body, labels, table)
     _find_liveness(blocks, table)
     _find_spins(blocks)
-    return Flow(blocks, _home_codes(function, body))
+    return Flow(blocks, _home_codes(function, blocks))
 
 
-def registers_of(operand: Operand) -> Iterator[str]:
+def registers_of(operand: Operand) -> tuple[str, ...]:
     """Names of all registers in an operand."""
     if isinstance(operand, Reg):
-        yield operand.name
-    elif isinstance(operand, Mem):
-        yield from registers_of(operand.base)
-        for extra in operand.extra:
-            yield from registers_of(extra)
+        return (operand.name,)
+    if isinstance(operand, Mem):
+        inner: tuple[Operand, ...] = (operand.base, *operand.extra)
     elif isinstance(operand, Vec):
-        for item in operand.items:
-            yield from registers_of(item)
+        inner = operand.items
     elif isinstance(operand, Pair):
-        yield from registers_of(operand.first)
-        yield from registers_of(operand.second)
+        inner = (operand.first, operand.second)
     elif isinstance(operand, Not):
-        yield from registers_of(operand.register)
+        inner = (operand.register,)
+    else:
+        return ()
+    return tuple(name for one in inner for name in registers_of(one))
 
 
-def reads_and_writes(instruction: Instruction, row: Row) -> tuple[set[str], set[str]]:
+def reads_and_writes(instruction: Instruction, row: Row) -> Touched:
     """Registers that an instruction reads and writes. A guarded write also reads."""
-    reads: set[str] = set()
-    writes: set[str] = set()
+    reads: list[str] = []
+    writes: list[str] = []
     for place, operand in enumerate(instruction.operands):
         is_destination = place < row.destinations and not isinstance(operand, Mem)
-        (writes if is_destination else reads).update(registers_of(operand))
+        (writes if is_destination else reads).extend(registers_of(operand))
     if instruction.predicate is not None:
-        reads.add(instruction.predicate.name)
-        reads |= writes
+        reads.append(instruction.predicate.name)
+        reads += writes
     return reads, writes
 
 
@@ -209,12 +216,21 @@ def _target_names(function: FunctionIR, instruction: Instruction, labels: dict[s
 
 def _find_liveness(blocks: list[Block], table: Mapping[str, Row]) -> None:
     for block in blocks:
-        for instruction in (*block.body, *((block.end,) if block.end else ())):
-            reads, writes = reads_and_writes(instruction, table[instruction.opcode])
-            block.reads |= reads - block.writes
-            block.writes |= writes
+        block.touched = [reads_and_writes(instruction, table[instruction.opcode]) for instruction in block.body]
+        if block.end is not None:
+            block.end_reads = reads_and_writes(block.end, table[block.end.opcode])[0]
+        for reads, writes in (*block.touched, (block.end_reads, [])):
+            block.reads.update(name for name in reads if name not in block.writes)
+            block.writes.update(writes)
         if block.mask is not None:
             block.reads.update(registers_of(block.mask))
+    _flow_back(blocks)
+    for block in blocks:
+        block.writes &= block.live_out
+
+
+def _flow_back(blocks: list[Block]) -> None:
+    """What is live into a block: what it reads, and what its followers need that it does not write."""
     changed = True
     while changed:
         changed = False
@@ -222,11 +238,10 @@ def _find_liveness(blocks: list[Block], table: Mapping[str, Row]) -> None:
             out: set[str] = set()
             for follower in (*block.targets, *((block.next,) if block.next >= 0 else ())):
                 out |= blocks[follower].live_in
-            live = block.reads | (out - block.writes)
-            if out != block.live_out or live != block.live_in:
-                block.live_out, block.live_in, changed = out, live, True
-    for block in blocks:
-        block.writes &= block.live_out
+            if out != block.live_out or not block.live_in:
+                live = block.reads | (out - block.writes)
+                changed = changed or live != block.live_in
+                block.live_out, block.live_in = out, live
 
 
 def _find_spins(blocks: list[Block]) -> None:
@@ -243,21 +258,31 @@ def _waits(instruction: Instruction) -> bool:
     )
 
 
-def _home_codes(function: FunctionIR, body: list[Instruction]) -> dict[str, str]:
-    """The type that most instructions use a register with, among types of its size."""
-    sizes = {name: TYPES[kind] for name, kind in function.registers.items()}
-    votes: dict[str, Counter[str]] = {}
-    for instruction in body:
-        kinds = [TYPES[m] for m in instruction.modifiers if m in TYPES]
-        for operand in instruction.operands:
-            if isinstance(operand, Mem):
-                continue
-            for name in registers_of(operand):
-                for code, size in kinds:
-                    if name in sizes and sizes[name][1] == size:
-                        votes.setdefault(name, Counter())[code] += 1
-                        break
-    return {
-        name: "p" if code == "p" else votes[name].most_common(1)[0][0] if name in votes else code
-        for name, (code, _) in sizes.items()
-    }
+def _home_codes(function: FunctionIR, blocks: list[Block]) -> dict[str, str]:
+    """The type that most instructions use a register with, among types of its size. Addresses have no vote."""
+    declared = {name: TYPES[kind] for name, kind in function.registers.items()}
+    votes: dict[str, dict[str, int]] = {}
+    for block in blocks:
+        for instruction, (reads, writes) in zip(block.body, block.touched, strict=True):
+            codes = _codes_by_size(instruction.modifiers)
+            for name in writes if instruction.opcode in _MEMORY else (*reads, *writes):
+                code = codes.get(declared[name][1])
+                if code is not None:
+                    ballot = votes.setdefault(name, {})
+                    ballot[code] = ballot.get(code, 0) + 1
+    homes = {name: code for name, (code, _) in declared.items()}
+    for name, ballot in votes.items():
+        if homes[name] != "p":
+            homes[name] = max(ballot, key=ballot.__getitem__)
+    return homes
+
+
+@lru_cache(maxsize=4096)
+def _codes_by_size(modifiers: tuple[str, ...]) -> dict[int, str]:
+    """The first type of each size among an instruction's modifiers."""
+    codes: dict[int, str] = {}
+    for name in modifiers:
+        if name in TYPES:
+            code, size = TYPES[name]
+            codes.setdefault(size, code)
+    return codes

@@ -1,4 +1,4 @@
-"""Basic blocks -> Python source: one function ``b<n>(G, R)`` per block.
+"""Basic blocks -> Python source: one function ``block(G, R)`` each.
 
 ``G`` is the running group of lanes, ``R`` the register file (a list; an entry is an array over the group's lanes, or
 a scalar while its value is the same in every lane). Within a function each PTX register lives in a local variable per
@@ -12,13 +12,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
-from lowdnn.driver.emulated.flow import Block, Flow, reads_and_writes
+from lowdnn.driver.emulated.flow import Block, Flow
 from lowdnn.driver.emulated.instructions.core import Modifiers, Row
 from lowdnn.driver.emulated.instructions.special import special_value
 from lowdnn.driver.emulated.ir import (
@@ -56,42 +55,41 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Program:
-    """The generated code of one function. ``lines[n]`` is the PTX line of source line ``n + 1``; ``symbols`` are the
-    module variables whose addresses the namespace must hold as ``A_<n>``; ``constants`` completes the namespace."""
+class BlockCode:
+    """Source of one block's function ``block``. ``lines[n]`` is the PTX line of source line ``n + 1``."""
 
     source: str
-    code: CodeType
     lines: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The generated code of one function. ``symbols`` are the module variables whose addresses the namespace must hold,
+    with their names there; ``constants`` completes the namespace."""
+
+    blocks: tuple[BlockCode, ...]
     registers: tuple[str, ...]
-    homes: tuple[str, ...]
     symbols: Mapping[str, str]
     constants: Mapping[str, Any]
     takes_parameter_address: bool
 
 
 def generate(function: FunctionIR, flow: Flow, table: Mapping[str, Row], layout: Layout) -> Program:
-    """Generates and compiles all blocks of a function. Refuses modifiers and operands that no emitter takes."""
+    """Generates all blocks of a function. Refuses modifiers and operands that no emitter takes."""
     emitter = Emitter(function, flow, table, layout)
-    for block in flow.blocks:
-        emitter.block(block)
-    source = "\n".join(emitter.text)
-    code = compile(source, filename_of(function.name), "exec")
+    blocks = tuple(emitter.block(block) for block in flow.blocks)
     return Program(
-        source,
-        code,
-        tuple(emitter.lines),
+        blocks,
         tuple(emitter.slots),
-        tuple(flow.homes[name] for name in emitter.slots),
         dict(emitter.symbols),
         dict(emitter.constants),
         emitter.takes_parameter_address,
     )
 
 
-def filename_of(kernel: str) -> str:
-    """The file name that generated code carries, by which a traceback is mapped back to PTX."""
-    return f"<ptx {kernel}>"
+def filename_of(kernel: str, block: int) -> str:
+    """The file name that a block's code carries, by which a traceback is mapped back to PTX."""
+    return f"<ptx {kernel} block {block}>"
 
 
 class Emitter:
@@ -267,10 +265,10 @@ class Emitter:
         return "local" if name in self.layout.local else ""
 
     # -- blocks ----------------------------------------------------------------------------------------------------
-    def block(self, block: Block) -> None:
+    def block(self, block: Block) -> BlockCode:
+        """Generates one block."""
         self.names, self.users, self.free, self.fresh, self.named = {}, {}, [], [], 0
-        self.text.append(f"def b{block.index}(G,R):")
-        self.lines.append(block.line)
+        self.text, self.lines = ["def block(G,R):"], [block.line]
         last_use = self._last_uses(block)
         for place, instruction in enumerate(block.body):
             self._emit(instruction)
@@ -283,7 +281,9 @@ class Emitter:
         self._write_back(block)
         if block.end is not None:
             self.table[block.end.opcode].emit(self, block.end)
-        self.do("return")
+        if len(self.text) == 1:
+            self.do("return")
+        return BlockCode("\n".join(self.text), tuple(self.lines))
 
     def _emit(self, instruction: Instruction) -> None:
         self.instruction = instruction
@@ -296,13 +296,13 @@ class Emitter:
 
     def _last_uses(self, block: Block) -> dict[int, list[str]]:
         last: dict[str, int] = {}
-        for place, instruction in enumerate(block.body):
-            reads, writes = reads_and_writes(instruction, self.table[instruction.opcode])
-            for name in reads | writes:
+        for place, (reads, writes) in enumerate(block.touched):
+            for name in reads:
                 last[name] = place
-        if block.end is not None:
-            for name in reads_and_writes(block.end, self.table[block.end.opcode])[0]:
-                last.pop(name, None)
+            for name in writes:
+                last[name] = place
+        for name in block.end_reads:
+            last.pop(name, None)
         dead: dict[int, list[str]] = {}
         for name, place in last.items():
             if name not in block.writes:

@@ -8,6 +8,7 @@ this.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from lowdnn.driver.emulated.reports import fault_of
 from lowdnn.driver.emulated.scheduler import BlockFault, Scheduler, Step
 
 _MAX_THREADS = 1024
+#: Host memory for the shared and local memory of one batch.
+_BATCH_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Function:
     required_block: Dim3 | None
     compiled: Compiled = field(repr=False)
     steps: tuple[Step, ...] = field(repr=False)
+    unwritten: tuple[Unwritten, ...] = field(repr=False)
 
 
 @dataclass
@@ -84,6 +88,9 @@ class Machine:
             text = lines[refusal.line - 1].strip() if 0 < refusal.line <= len(lines) else ""
             report = FaultReport(refusal.kind, refusal.message, ptx_line=refusal.line, ptx_text=text)
             raise EmulationFault(report) from None
+        wrong = _check_target(ir.target, self.arch)
+        if wrong:
+            raise EmulationFault(FaultReport(FaultKind.WRONG_TARGET, wrong))
         addresses = self._place(ir)
         functions = {name: self._function(name, one, addresses) for name, one in compiled.items()}
         sizes = {name: (addresses[name], variable.size or 0) for name, variable in _placed(ir).items()}
@@ -116,9 +123,7 @@ class Machine:
         """
         self._check_launch(function, grid, block, cluster)
         policy = policy or self.policy
-        threads = block[0] * block[1] * block[2]
-        lanes = -(-threads // 32) * 32
-        per_batch = max(1, (lane_budget or self.lane_budget) // lanes)
+        per_batch = _ctas_of_a_batch(function, block, shared_bytes, lane_budget or self.lane_budget)
         ctas = np.arange(grid[0] * grid[1] * grid[2], dtype=np.int64)
         starts = range(0, ctas.size, per_batch)
         block_of_parameters = _parameter_block(function, parameters)
@@ -131,7 +136,7 @@ class Machine:
                     batch = Batch(
                         geometry,
                         self.memory,
-                        [Unwritten(name) for name in function.compiled.program.registers],
+                        list(function.unwritten),
                         function.static_shared_bytes + shared_bytes,
                         function.local_bytes,
                         shared_bytes,
@@ -180,6 +185,7 @@ class Machine:
             compiled.required_block,
             compiled,
             compiled.steps(addresses),
+            tuple(Unwritten(register) for register in compiled.program.registers),
         )
 
     def _check_launch(self, function: Function, grid: Dim3, block: Dim3, cluster: Dim3) -> None:
@@ -203,6 +209,23 @@ class Machine:
         address = self.memory.allocate(content.size, f"parameters of {function.name}", read_only=True)
         self.memory.host_write(address, content)
         return address
+
+
+def _ctas_of_a_batch(function: Function, block: Dim3, shared_bytes: int, lane_budget: int) -> int:
+    """As many CTAs as the lane budget and the host memory for shared and local memory allow, at least one."""
+    lanes = -(-block[0] * block[1] * block[2] // 32) * 32
+    memory_bytes = function.static_shared_bytes + shared_bytes + lanes * function.local_bytes
+    return max(1, min(lane_budget // lanes, _BATCH_BYTES // max(memory_bytes, 1)))
+
+
+def _check_target(target: str, arch: str) -> str:
+    """Why PTX for ``target`` cannot run on ``arch``; empty where it can. ``sm_90a`` code runs on ``sm_90a`` only."""
+    wanted, have = re.fullmatch(r"sm_(\d+)([af]?)", target), re.fullmatch(r"sm_(\d+)([af]?)", arch)
+    if wanted is None or have is None:
+        return f"expected a target sm_<number>, got {target!r} on {arch!r}"
+    if wanted[2] and target != arch:
+        return f"code for {target} runs on {target} only, this device is {arch}"
+    return f"code for {target} does not run on {arch}" if int(wanted[1]) > int(have[1]) else ""
 
 
 def _placed(ir: ModuleIR) -> dict[str, Variable]:

@@ -27,6 +27,7 @@ ARENA_BASE = 0x7C00_0000_0000
 
 #: Linux's number; the mmap module has no name for it before Python 3.13.
 _MAP_NORESERVE = 0x4000
+_SMALLEST_RANGE = 1 << 28
 _ALIGN = 256
 _GAP = 256
 _POISON = 0xA5
@@ -85,8 +86,9 @@ class Bytes:
 class Arena(Bytes):
     """Global memory. Sizes are bytes; addresses are Python integers."""
 
-    def __init__(self, limit_bytes: int = 80 << 30, range_bytes: int = 1 << 38) -> None:
-        self._maps = (_lazy_map(range_bytes), _lazy_map(range_bytes))
+    def __init__(self, limit_bytes: int = 80 << 30, range_bytes: int = 1 << 37) -> None:
+        self._maps = _lazy_maps(range_bytes)
+        range_bytes = len(self._maps[0])
         data, shadow = (np.frombuffer(m, dtype=np.uint8) for m in self._maps)
         super().__init__(data, shadow, "global memory")
         self.limit_bytes = limit_bytes
@@ -182,7 +184,10 @@ class Arena(Bytes):
         _, of = self._span(source, size_bytes)
         self.data[to] = self.data[of].copy()
         self.shadow[to] = self.shadow[of].copy()
-        allocation.complete = False
+        if bool(self.shadow[to].all()):
+            self._mark(allocation, to)
+        else:
+            allocation.complete = False
 
     def written(self, address: int, size_bytes: int) -> bool:
         """True when every byte has been written."""
@@ -243,6 +248,17 @@ class Arena(Bytes):
     def _nearest(self, address: int) -> Allocation | None:
         place = bisect_right(self._starts, address) - 1
         return self._allocations[self._starts[place]] if place >= 0 else None
+
+
+def _lazy_maps(size_bytes: int) -> tuple[mmap.mmap, mmap.mmap]:
+    """Two maps of at most ``size_bytes``: half as much as often as the host's limit on address space demands."""
+    while True:
+        try:
+            return _lazy_map(size_bytes), _lazy_map(size_bytes)
+        except OSError:
+            if size_bytes <= _SMALLEST_RANGE:
+                raise
+            size_bytes //= 2
 
 
 def _lazy_map(size_bytes: int) -> mmap.mmap:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.barriers import BarrierOp
-from lowdnn.driver.emulated.batch import LOCAL_START, SHARED_START
+from lowdnn.driver.emulated.batch import LOCAL_START, SHARED_START, Group
 from lowdnn.driver.emulated.faults import Dim3
 from lowdnn.driver.emulated.flow import Block, Flow, build_flow
-from lowdnn.driver.emulated.generator import Layout, Program, check_variables, generate
+from lowdnn.driver.emulated.generator import BlockCode, Layout, Program, check_variables, filename_of, generate
 from lowdnn.driver.emulated.inlining import inlined
 from lowdnn.driver.emulated.instructions.control import barrier_operation
 from lowdnn.driver.emulated.instructions.table import TABLE
 from lowdnn.driver.emulated.ir import FunctionIR, Imm, ModuleIR, Reg, Variable
 from lowdnn.driver.emulated.namespace import base_namespace
 from lowdnn.driver.emulated.ptx import parse_module
-from lowdnn.driver.emulated.scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, Step
+from lowdnn.driver.emulated.scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, BlockFunction, Step
 from lowdnn.driver.emulated.scheduler import TABLE as TABLE_END
 
 _ENDS = {"bra": BRANCH, "brx": TABLE_END, "ret": EXIT, "exit": EXIT, "trap": TRAP, "bar": BARRIER, "barrier": BARRIER}
@@ -56,33 +56,37 @@ class Compiled:
         names.update(self.program.constants)
         for symbol, name in self.program.symbols.items():
             names[name] = np.uint64(addresses[symbol])
-        exec(self.program.code, names)
         slots = {name: slot for slot, name in enumerate(self.program.registers)}
-        return tuple(_step(block, names[f"b{block.index}"], slots) for block in self.flow.blocks)
+        codes = zip(self.flow.blocks, self.program.blocks, strict=True)
+        return tuple(
+            _step(b, LazyBlock(code, filename_of(self.name, b.index), names), slots, self.flow.homes)
+            for b, code in codes
+        )
 
 
-def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Compiled]]:
-    """Raises ``RefusedPtx``."""
-    return _compile(hashlib.sha256(ptx.encode()).digest(), _Text(ptx))
+class LazyBlock:
+    """A block's function, compiled when it first runs: many blocks of a kernel never do."""
 
+    __slots__ = ("_code", "_file_name", "_function", "_names")
 
-class _Text:
-    """PTX text as a cache argument that is never compared: its digest stands beside it."""
+    def __init__(self, code: BlockCode, file_name: str, names: dict[str, Any]) -> None:
+        self._code = code
+        self._file_name = file_name
+        self._names = names
+        self._function: BlockFunction | None = None
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Text)
+    def __call__(self, group: Group, registers: list[Any]) -> Any:
+        if self._function is None:
+            exec(compile(self._code.source, self._file_name, "exec"), self._names)
+            self._function = self._names["block"]
+        return self._function(group, registers)
 
 
 @lru_cache(maxsize=256)
-def _compile(digest: bytes, ptx: _Text) -> tuple[ModuleIR, dict[str, Compiled]]:
-    ir = parse_module(ptx.text)
-    return ir, {name: _kernel(f, ir) for name, f in ir.functions.items() if f.is_entry}
+def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Compiled]]:
+    """The module and its kernels; the same text is compiled once. Raises ``RefusedPtx``."""
+    ir = parse_module(ptx)
+    return ir, {name: _kernel(function, ir) for name, function in ir.functions.items() if function.is_entry}
 
 
 def _kernel(function: FunctionIR, ir: ModuleIR) -> Compiled:
@@ -110,7 +114,7 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Compiled:
     )
 
 
-def _step(block: Block, function: object, slots: Mapping[str, int]) -> Step:
+def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes: Mapping[str, str]) -> Step:
     end = block.end
     kind = GO if end is None or (end.opcode == "bra" and end.predicate is None) else _ENDS[end.opcode]
     jump = block.targets[0] if kind == GO and end is not None else block.next
@@ -122,10 +126,11 @@ def _step(block: Block, function: object, slots: Mapping[str, int]) -> Step:
     barrier: BarrierOp | None = None
     if kind == BARRIER and end is not None:
         barrier, target = barrier_operation(end)
-        barrier = replace(barrier, slot=slots.get(target.name, -1) if target is not None else -1)
+        if target is not None and target.name in slots:
+            barrier = replace(barrier, slot=slots[target.name], code=homes[target.name])
     return Step(
         block.index,
-        function,  # type: ignore[arg-type]
+        function,
         tuple(sorted(slots[name] for name in block.reads if name in slots)),
         tuple(sorted(slots[name] for name in block.writes if name in slots)),
         kind,

@@ -41,14 +41,15 @@ def fault_of(fault: BlockFault, compiled: Compiled, batch: Batch) -> EmulationFa
 
 
 def _ptx_line(fault: BlockFault, compiled: Compiled) -> int:
-    name = filename_of(compiled.name)
+    block = fault.step.index
+    name = filename_of(compiled.name, block)
     trace: TracebackType | None = fault.cause.__traceback__
     found = 0
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == name:
             found = trace.tb_lineno
         trace = trace.tb_next
-    return compiled.program.lines[found - 1] if found else fault.step.end_line
+    return compiled.program.blocks[block].lines[found - 1] if found else fault.step.end_line
 
 
 def _text(compiled: Compiled, line: int) -> str:

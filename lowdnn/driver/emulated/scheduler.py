@@ -17,7 +17,7 @@ import numpy as np
 from lowdnn.driver.emulated.barriers import BarrierOp, Barriers, Released
 from lowdnn.driver.emulated.batch import WARP, Batch, Group, merge_into
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import Array
+from lowdnn.driver.emulated.memory import DTYPES, Array
 from lowdnn.driver.emulated.policy import Policy
 
 BlockFunction = Callable[[Group, list[Any]], Any]
@@ -113,20 +113,9 @@ class Scheduler:
                 if gathered is None:
                     return
                 group = gathered
-            result = self._execute(step, group)
-            end = step.end
-            if end == GO:
-                block = step.next
-            elif end == BRANCH:
-                going = self._branch(step, group, result)
-                if going < 0:
-                    return
-                block = going
-            else:
-                going = self._end(step, group, result)
-                if going < 0:
-                    return
-                block = going
+            block = self._follow(step, group, self._execute(step, group))
+            if block < 0:
+                return
             if queue and block >= min(queue):
                 self._push(block, group.lanes)
                 return
@@ -152,26 +141,35 @@ class Scheduler:
         result = step.function(group, work)
         for slot in step.writes:
             merge_into(registers, slot, work[slot], group)
-        for slot in step.reads:
+        for slot in (*step.reads, *step.writes):
             work[slot] = None
         return result
 
     # -- ends of blocks ---------------------------------------------------------------------------------------------
-    def _branch(self, step: Step, group: Group, taken: Any) -> int:
+    def _follow(self, step: Step, group: Group, result: Any) -> int:
         """The block where the whole group goes, or -1 after it has been split or set aside."""
+        if step.end == GO:
+            return self._turn_back(step.next, group.lanes) if step.spins else step.next
+        if step.end == BRANCH:
+            return self._branch(step, group, result)
+        return self._end(step, group, result)
+
+    def _turn_back(self, target: int, lanes: Array) -> int:
+        """The back edge of a waiting loop: its lanes go round when others have had their turn."""
+        self.spinning.append(Spinning(target, lanes, self.batch.stores))
+        return -1
+
+    def _branch(self, step: Step, group: Group, taken: Any) -> int:
         target = step.targets[0]
         count = (group.count if taken else 0) if taken.ndim == 0 else int(np.count_nonzero(taken))
         if count == 0:
             return step.next
         backward = step.spins and target <= step.index
         if count == group.count:
-            if backward:
-                self.spinning.append(Spinning(target, group.lanes, self.batch.stores))
-                return -1
-            return target
+            return self._turn_back(target, group.lanes) if backward else target
         lanes = group.lanes
         if backward:
-            self.spinning.append(Spinning(target, lanes[taken], self.batch.stores))
+            self._turn_back(target, lanes[taken])
         else:
             self._push(target, lanes[taken])
         self._push(step.next, lanes[~taken])
@@ -219,8 +217,10 @@ class Scheduler:
 
     def _release(self, released: list[Released]) -> None:
         for one in released:
-            if one.result is not None and one.waiting.operation.slot >= 0:
-                merge_into(self.batch.registers, one.waiting.operation.slot, one.result, self._group([one.lanes]))
+            operation = one.waiting.operation
+            if one.result is not None and operation.slot >= 0:
+                value = one.result.view(DTYPES[operation.code])
+                merge_into(self.batch.registers, operation.slot, value, self._group([one.lanes]))
             self._push(one.waiting.next, one.lanes)
 
     # -- waiting ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES
 from lowdnn.engines.composite.partition import Part
-from lowdnn.engines.simt import ceil_div
+from lowdnn.engines.launch import ceil_div
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import outputs_of
 from lowdnn.plan import Argument, KernelRef, Launch, Struct, TensorPointer, WorkspacePointer

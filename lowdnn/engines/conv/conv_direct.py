@@ -1,8 +1,8 @@
 """``conv_direct``: convolution forward in the true arithmetic of the compute type, without tensor cores.
 
 1 to 3 spatial axes, any strides of x, w and y, groups, dilation, separate paddings, flipped filters, every data type
-that the operation takes, any pointwise epilogue. Depthwise convolutions run on ``conv_depthwise.cu`` (the thread owns
-channels and a strip of outputs), all others on ``conv_direct.cu`` (implicit matrix product).
+that the operation takes, any pointwise epilogue. Depthwise convolutions and small groups run on ``conv_grouped.cu``
+(a thread owns channels of a patch of outputs), all others on ``conv_direct.cu`` (implicit matrix product).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines import simt
 from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
-from lowdnn.engines.conv import direct_depthwise, direct_tiled
+from lowdnn.engines.conv import direct_grouped, direct_tiled
 from lowdnn.engines.conv.direct_geometry import DirectGeometry
+from lowdnn.engines.launch import MAX_GRID_X
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
@@ -42,7 +43,7 @@ class ConvDirect:
         return geometry if isinstance(geometry, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """BLOCK_SIZE for depthwise convolutions, TILE_N (filters of a thread block) for the others."""
+        """BLOCK_SIZE for depthwise convolutions and small groups, TILE_N (filters of a thread block) for the others."""
         return (_knob(self._accepted(graph), arch),)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
@@ -73,7 +74,7 @@ class ConvDirect:
         depthwise = (_plain_geometry(t, channels=128, groups=128) for t in (DataType.FLOAT, DataType.BFLOAT16))
         return (
             direct_tiled.kernel(dense, 64, _functor(dense)),
-            *(direct_depthwise.kernel(geometry, 128, _functor(geometry)) for geometry in depthwise),
+            *(direct_grouped.kernel(geometry, 128, _functor(geometry)) for geometry in depthwise),
         )
 
     def _accepted(self, graph: OperationGraph) -> DirectGeometry:
@@ -102,7 +103,7 @@ def _refuse_extents(geometry: DirectGeometry) -> str:
         ("x.dims: expected padded spatial extents", reach, _MAX_POSITION),
         ("y.dims: expected a number of pixels", pixels, simt.MAX_EXTENT),
         ("w.dims: expected a number of products", max(depth, geometry.filters), simt.MAX_EXTENT),
-        ("y.dims: expected a number of tiles", direct_tiled.block_count(geometry, 8), simt.MAX_BLOCKS),
+        ("y.dims: expected a number of tiles", direct_tiled.block_count(geometry, 8), MAX_GRID_X),
     )
     for rule, got, limit in limits:
         if got > limit:
@@ -111,8 +112,8 @@ def _refuse_extents(geometry: DirectGeometry) -> str:
 
 
 def _knob(geometry: DirectGeometry, arch: ArchSpec) -> Knob:
-    if direct_depthwise.takes(geometry):
-        sizes = direct_depthwise.BLOCK_SIZES
+    if direct_grouped.takes(geometry):
+        sizes = direct_grouped.BLOCK_SIZES
         return Knob("block_size", KnobType.BLOCK_SIZE, sizes, 128, "threads of a block")
     tiles = direct_tiled.filter_tiles(geometry)
     default = direct_tiled.best_filter_tile(geometry, arch)
@@ -123,10 +124,10 @@ def _kernel_and_launch(
     geometry: DirectGeometry, arch: ArchSpec, chosen: dict[KnobType, int]
 ) -> tuple[KernelRef, Launch]:
     functor = _functor(geometry)
-    if direct_depthwise.takes(geometry):
+    if direct_grouped.takes(geometry):
         threads = chosen[KnobType.BLOCK_SIZE]
-        kernel = direct_depthwise.kernel(geometry, threads, functor)
-        return kernel, direct_depthwise.launch(geometry, arch, threads, functor)
+        kernel = direct_grouped.kernel(geometry, threads, functor)
+        return kernel, direct_grouped.launch(geometry, arch, threads, functor)
     filters = chosen[KnobType.TILE_N]
     return direct_tiled.kernel(geometry, filters, functor), direct_tiled.launch(geometry, filters, functor)
 

@@ -71,7 +71,7 @@ class ConvImplicitGemmMma:
     """See the module's docstring."""
 
     name = "conv_implicit_gemm_mma"
-    index = 3
+    index = 0
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
     behavior_notes: tuple[BehaviorNote, ...] = (
         BehaviorNote.RUNTIME_COMPILATION,

@@ -106,7 +106,7 @@ class DirectGeometry:
         read = (self.operation.x, self.operation.w, *self.epilogue.loads)
         return Work(
             flops=2 * products,
-            bytes=simt.unique_bytes(read) + simt.unique_bytes(self.epilogue.stores),
+            bytes=simt.bytes_of(read) + simt.bytes_of(self.epilogue.stores),
             unit=simt.math_unit(self.accumulator),
         )
 

@@ -10,7 +10,8 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines import simt
 from lowdnn.engines.conv.direct_geometry import DirectGeometry
-from lowdnn.engines.simt import SimtTile, ceil_div
+from lowdnn.engines.launch import ceil_div
+from lowdnn.engines.simt import SimtTile
 from lowdnn.enums import DataType
 from lowdnn.plan import KernelRef, Launch, Struct
 

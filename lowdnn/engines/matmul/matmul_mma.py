@@ -216,7 +216,7 @@ class _Problem:
         )
         # Rows that the other operand does not repeat over are batches; the last row axis is m where it does.
         strides = output.space.strides
-        has_m = strides[_COLUMNS][output.row_axes - 1] == 0
+        has_m = output.row_axes > 0 and strides[_COLUMNS][output.row_axes - 1] == 0
         m = output.row_extents[-1] if has_m else 1
         batches = output.row_axes - has_m
         rows = _Operand(row_tensor, strides[_ROWS][batches] if has_m else 0, row_k, m, depth, strides[_ROWS][:batches])

@@ -15,7 +15,8 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines import simt
 from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
-from lowdnn.engines.simt import SimtTile, ceil_div
+from lowdnn.engines.launch import MAX_GRID_X, ceil_div
+from lowdnn.engines.simt import SimtTile
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
@@ -224,7 +225,7 @@ class _Problem:
         read = (self.rows, self.columns, *self.epilogue.loads)
         work = Work(
             flops=2 * blocks * tile.rows * tile.columns * ceil_div(self.depth, tile.depth) * tile.depth,
-            bytes=simt.unique_bytes(read) + simt.unique_bytes(self.epilogue.stores),
+            bytes=simt.bytes_of(read) + simt.bytes_of(self.epilogue.stores),
             unit=simt.math_unit(self.accumulator),
         )
         return Launch(0, (blocks, 1, 1), (tile.threads, 1, 1), (arguments,), work=work)
@@ -244,8 +245,8 @@ def _refuse_extents(problem: _Problem) -> str:
         return f"matmul.dims: expected extents of at most {simt.MAX_EXTENT}, got {largest}"
     smallest = problem.tiles[0]
     blocks = problem.block_count(problem.tile(smallest, smallest))
-    if blocks > simt.MAX_BLOCKS:
-        return f"matmul.c.dims: expected at most {simt.MAX_BLOCKS} tiles of {smallest} x {smallest}, got {blocks}"
+    if blocks > MAX_GRID_X:
+        return f"matmul.c.dims: expected at most {MAX_GRID_X} tiles of {smallest} x {smallest}, got {blocks}"
     return ""
 
 

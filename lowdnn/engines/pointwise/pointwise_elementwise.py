@@ -9,6 +9,7 @@ as one 32-byte sector of the output.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from math import prod
 
 from lowdnn import dtypes
@@ -16,16 +17,22 @@ from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import MAX_VECTOR, Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
 from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
-from lowdnn.engines.launch import MAX_GRID_X, bytes_touched, ceil_div, divider
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, bytes_touched, ceil_div, divider
 from lowdnn.engines.pointwise.samples import samples
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
 from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Scalar, ScalarType, Struct, Work
 from lowdnn.status import NotSupportedError
 
 _SECTOR_BYTES = 32
+_THREADS = (64, 128, 256, 512)
+_UNROLLS = (1, 2, 4, 8)
+_BYTES_IN_FLIGHT = 64
+#: Both axes of a transposition have at least this extent.
+_MIN_TRANSPOSED = 16
 #: Both axes of a transposition have at least this extent.
 _MIN_TRANSPOSED = 16
 #: Extents of an axis of the kernel's space are divisors of 32-bit indices.
@@ -55,22 +62,21 @@ class PointwiseElementwise:
     )
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses other operations, several index spaces, and outputs in which elements overlap."""
+        """Refuses other operations and several index spaces."""
         dag = _match(graph)
         if isinstance(dag, str):
             return Refusal(self.name, dag)
-        return self._refuse_size(_Layout.of(dag))
+        reason = _refuse_size(dag)
+        return Refusal(self.name, reason) if reason else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        return _knobs(_Layout.of(self._dag(graph)), arch)
+        dag = self._dag(graph)
+        return _knobs(dag, _Layout.of(dag), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         dag = self._dag(graph)
         layout = _Layout.of(dag)
-        refused = self._refuse_size(layout)
-        if refused:
-            raise NotSupportedError(str(refused))
-        chosen = resolve_choices(self.name, _knobs(layout, arch), choices)
+        chosen = resolve_choices(self.name, _knobs(dag, layout, arch), choices)
         params = Params(
             THREADS=chosen[KnobType.BLOCK_SIZE],
             UNROLL=chosen[KnobType.MULTIPLY],
@@ -94,23 +100,15 @@ class PointwiseElementwise:
         )
 
     def precompiled(self) -> tuple[KernelRef, ...]:
-        """Copies, sums and scale-bias-activation chains over packed tensors in fp32, fp16 and bf16."""
+        """Copies and sums with ReLU over packed tensors in fp32, fp16 and bf16."""
         return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
 
     def _dag(self, graph: OperationGraph) -> PointwiseDag:
         dag = _match(graph)
-        if isinstance(dag, str):
-            raise NotSupportedError(f"{self.name}: {dag}")
+        reason = dag if isinstance(dag, str) else _refuse_size(dag)
+        if isinstance(dag, str) or reason:
+            raise NotSupportedError(f"{self.name}: {reason}")
         return dag
-
-    def _refuse_size(self, layout: _Layout) -> Refusal | None:
-        blocks = ceil_div(layout.groups, 64)
-        if blocks > MAX_GRID_X:
-            return Refusal(self.name, f"tensor.dims: expected at most {MAX_GRID_X} blocks, got {blocks}")
-        extent = max(layout.radices[1:], default=1)
-        if extent > _MAX_EXTENT:
-            return Refusal(self.name, f"tensor.dims: expected at most {_MAX_EXTENT} groups an axis, got {extent}")
-        return None
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ class _Layout:
             vector = min(_SECTOR_BYTES // min(t.element_bytes for t in dag.stores), MAX_VECTOR)
         return _Layout(space, vector_axis, min(vector, _power_of_two(space.extents[vector_axis])), functor)
 
-    @property
+    @cached_property
     def radices(self) -> tuple[int, ...]:
         """Groups along each axis."""
         return tuple(
@@ -146,11 +144,11 @@ class _Layout:
             for axis, extent in enumerate(self.space.extents)
         )
 
-    @property
+    @cached_property
     def groups(self) -> int:
         return prod(self.radices)
 
-    @property
+    @cached_property
     def whole_groups(self) -> int:
         """Leading groups of which each has ``vector`` elements."""
         extent = self.space.extents[self.vector_axis]
@@ -158,12 +156,20 @@ class _Layout:
             return self.groups
         return extent // self.vector if self.space.rank == 1 else 0
 
-    def default_unroll(self, arch: ArchSpec) -> int:
-        """About 16 elements a thread in flight, fewer where that would leave multiprocessors without work."""
-        unroll = max(1, min(8, 16 // self.vector))
-        while unroll > 1 and self.groups < arch.sm_count * arch.threads_per_sm * unroll:
-            unroll //= 2
-        return unroll
+    def default_unroll(self, dag: PointwiseDag, arch: ArchSpec) -> int:
+        """About 64 bytes a thread in flight, fewer where that would leave multiprocessors without work."""
+        group_bytes = self.vector * max(sum(map(self._streamed_bytes, dag.loads)), 1)
+        fitting = [u for u in _UNROLLS if u * group_bytes <= _BYTES_IN_FLIGHT] or [1]
+        threads = arch.sm_count * arch.threads_per_sm
+        return max([u for u in fitting if u * threads <= self.groups] or [1])
+
+    def _streamed_bytes(self, tensor: Tensor) -> int:
+        """Bytes per element; half of them for a tensor that repeats: it comes from a cache, but takes registers too."""
+        strides = self.space.strides[tensor.uid]
+        if strides[self.vector_axis] == 0:
+            return 0
+        repeats = any(not s and extent > 1 for s, extent in zip(strides, self.space.extents, strict=True))
+        return (tensor.element_bytes + 1) // 2 if repeats else tensor.element_bytes
 
 
 def _match(graph: OperationGraph) -> PointwiseDag | str:
@@ -175,13 +181,21 @@ def _match(graph: OperationGraph) -> PointwiseDag | str:
     if not graph.outputs:
         return "operations: expected at least one tensor that is not virtual among the outputs, got none"
     dims = graph.outputs[0].dims
-    refused = refuse_index_space(operations, dims)
-    if refused:
-        return refused
-    for tensor in graph.outputs:
-        if any(extent > 1 and stride == 0 for extent, stride in zip(tensor.dims, tensor.strides, strict=True)):
-            return f"{tensor.label}.strides: expected strides > 0 for an output, got {list(tensor.strides)}"
-    return dag_of(dims, operations)
+    return refuse_index_space(operations, dims) or dag_of(dims, operations)
+
+
+def _refuse_size(dag: PointwiseDag) -> str:
+    """Why the kernel's indices do not reach all of the tensors, or an empty string."""
+    if prod(dag.dims) <= MAX_EXTENT:
+        return ""
+    layout = _Layout.of(dag)
+    extent = max(layout.radices[1:], default=1)
+    if extent > MAX_EXTENT:
+        return f"tensor.dims: expected at most {MAX_EXTENT} groups along an axis, got {extent}"
+    blocks = ceil_div(layout.groups, _THREADS[0])
+    if blocks > MAX_GRID_X:
+        return f"tensor.dims: expected at most {MAX_GRID_X} blocks, got {blocks}"
+    return ""
 
 
 def _ordered(dag: PointwiseDag) -> IndexSpace:
@@ -204,10 +218,10 @@ def _lane_axis(dag: PointwiseDag, space: IndexSpace) -> int:
     return next((a for a in contiguous if space.extents[a] >= _MIN_TRANSPOSED), last)
 
 
-def _knobs(layout: _Layout, arch: ArchSpec) -> tuple[Knob, ...]:
+def _knobs(dag: PointwiseDag, layout: _Layout, arch: ArchSpec) -> tuple[Knob, ...]:
     return (
-        Knob("threads", KnobType.BLOCK_SIZE, (64, 128, 256, 512), 256, "threads of a block"),
-        Knob("unroll", KnobType.MULTIPLY, (1, 2, 4, 8), layout.default_unroll(arch), "groups in flight per thread"),
+        Knob("threads", KnobType.BLOCK_SIZE, _THREADS, 256, "threads of a block"),
+        Knob("unroll", KnobType.MULTIPLY, _UNROLLS, layout.default_unroll(dag, arch), "groups in flight per thread"),
     )
 
 

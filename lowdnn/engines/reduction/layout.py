@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from lowdnn.codegen.functor import Functor, generate
@@ -35,36 +36,36 @@ class ReductionLayout:
     def vector_axis(self) -> int:
         return self.space.rank - 1 if self.is_row else self.kept - 1
 
-    @property
+    @cached_property
     def outputs(self) -> int:
         return prod(self.space.extents[: self.kept])
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Elements reduced into one output."""
         return prod(self.space.extents[self.kept :])
 
-    @property
+    @cached_property
     def extent(self) -> int:
         """Elements along the vector axis."""
         return self.space.extents[self.vector_axis]
 
-    @property
+    @cached_property
     def radices(self) -> tuple[int, ...]:
         """Extents, with the vector axis in groups."""
         axis = self.vector_axis
         groups = ceil_div(self.extent, self.vector)
         return (*self.space.extents[:axis], groups, *self.space.extents[axis + 1 :])
 
-    @property
+    @cached_property
     def kept_groups(self) -> int:
         return prod(self.radices[: self.kept])
 
-    @property
+    @cached_property
     def reduced_groups(self) -> int:
         return prod(self.radices[self.kept :])
 
-    @property
+    @cached_property
     def whole_groups(self) -> int:
         """Leading reduced groups of which each has ``vector`` elements, where the vector axis is reduced."""
         if self.extent % self.vector == 0:

@@ -9,12 +9,14 @@ The order of summation depends on the plan only.
 
 from __future__ import annotations
 
+from math import prod
+
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES, Choices, Knob, Refusal, plan_tensors, resolve_choices
-from lowdnn.engines.launch import MAX_GRID_X, ceil_div
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, ceil_div
 from lowdnn.engines.reduction.layout import ReductionLayout, layout_of
 from lowdnn.engines.reduction.samples import samples
-from lowdnn.engines.reduction.stages import THREADS, Stages, blocks_of_slice
+from lowdnn.engines.reduction.stages import THREADS, Stages, blocks_of_slice, threads_per_output
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.reduction_pattern import FusedReduction, match_reduction
@@ -24,7 +26,6 @@ from lowdnn.status import NotSupportedError
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _UNROLLS = (1, 2, 4, 8)
 _SLICES = tuple(1 << power for power in range(11))
-_MAX_EXTENT = 2**31 - 1
 #: Blocks per multiprocessor that keep device memory busy.
 _BLOCKS_PER_SM = 4
 #: Groups that a thread should have before an output is worth more threads.
@@ -47,7 +48,7 @@ class ReductionBlocked:
         fused = match_reduction(graph)
         if isinstance(fused, str):
             return Refusal(self.name, fused)
-        reason = _refuse_size(layout_of(fused))
+        reason = _refuse_size(fused)
         return Refusal(self.name, reason) if reason else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -56,9 +57,6 @@ class ReductionBlocked:
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         fused = self._fused(graph)
         layout = layout_of(fused)
-        reason = _refuse_size(layout)
-        if reason:
-            raise NotSupportedError(f"{self.name}: {reason}")
         chosen = resolve_choices(self.name, _knobs(layout, arch), choices)
         stages = Stages(
             fused, layout, chosen[KnobType.TILE_COLS], chosen[KnobType.MULTIPLY], chosen[KnobType.SPLIT_K_BUF]
@@ -84,19 +82,22 @@ class ReductionBlocked:
 
     def _fused(self, graph: OperationGraph) -> FusedReduction:
         fused = match_reduction(graph)
-        if isinstance(fused, str):
-            raise NotSupportedError(f"{self.name}: {fused}")
+        reason = fused if isinstance(fused, str) else _refuse_size(fused)
+        if isinstance(fused, str) or reason:
+            raise NotSupportedError(f"{self.name}: {reason}")
         return fused
 
 
-def _refuse_size(layout: ReductionLayout) -> str:
+def _refuse_size(fused: FusedReduction) -> str:
     """Why the kernels' indices do not reach all of the tensors, or an empty string."""
-    extent = max(layout.radices)
-    if extent > _MAX_EXTENT:
-        return f"ReductionOperation.x.dims: expected at most {_MAX_EXTENT} groups along an axis, got {extent}"
-    blocks = layout.kept_groups
-    if blocks > MAX_GRID_X:
-        return f"ReductionOperation.y.dims: expected at most {MAX_GRID_X} groups of outputs, got {blocks}"
+    if prod(fused.before.dims) <= MAX_EXTENT:
+        return ""
+    layout = layout_of(fused)
+    extent = max((*layout.radices[1 : layout.kept], *layout.radices[layout.kept + 1 :]), default=1)
+    if extent > MAX_EXTENT:
+        return f"ReductionOperation.x.dims: expected at most {MAX_EXTENT} groups along an axis, got {extent}"
+    if layout.kept_groups > MAX_GRID_X:
+        return f"ReductionOperation.y.dims: expected at most {MAX_GRID_X} groups of outputs, got {layout.kept_groups}"
     return ""
 
 
@@ -113,12 +114,13 @@ def _knobs(layout: ReductionLayout, arch: ArchSpec) -> tuple[Knob, ...]:
 
 
 def _default_width(layout: ReductionLayout) -> int:
-    """Rows: as many threads as lie along the contiguous axis, but no more than have work, and no idle teams.
+    """Rows: as many threads as lie along the contiguous axis, no more than have work (but a whole memory sector of two
+    16-byte vectors), and no idle teams.
 
     Columns: one warp along the contiguous axis, more where there are few steps, fewer where there are few outputs.
     """
     if layout.is_row:
-        along = min(_floor_power(layout.radices[-1]), _floor_power(layout.reduced_groups // _MIN_GROUPS))
+        along = min(_floor_power(layout.radices[-1]), max(2, _floor_power(layout.reduced_groups // _MIN_GROUPS)))
         return min(THREADS, max(along, THREADS // _ceil_power(layout.outputs)))
     rows = min(THREADS // 32, _ceil_power(ceil_div(layout.reduced_groups, _MIN_GROUPS)))
     return min(THREADS // rows, _ceil_power(layout.kept_groups))
@@ -126,16 +128,14 @@ def _default_width(layout: ReductionLayout) -> int:
 
 def _default_unroll(layout: ReductionLayout, width: int) -> int:
     """Up to 64 bytes a thread in flight, and not more than it has."""
-    side_by_side = width if layout.is_row else THREADS // width
-    groups = max(1, layout.reduced_groups // side_by_side)
+    groups = max(1, layout.reduced_groups // threads_per_output(layout, width))
     return min(_floor_power(groups), 8 if layout.vector <= 2 else 4)
 
 
 def _default_slices(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
     """As many slices as fill the device, each long enough to be worth a block."""
     blocks = max(1, blocks_of_slice(layout, width))
-    side_by_side = width if layout.is_row else THREADS // width
-    longest = max(1, layout.reduced_groups // (side_by_side * _MIN_GROUPS))
+    longest = max(1, layout.reduced_groups // (threads_per_output(layout, width) * _MIN_GROUPS))
     return min(max(1, arch.sm_count * _BLOCKS_PER_SM // blocks), longest, _SLICES[-1])
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.engines.launch import bytes_touched, ceil_div, divider
+from lowdnn.engines.launch import MAX_EXTENT, bytes_touched, ceil_div, divider
 from lowdnn.engines.reduction.layout import ReductionLayout
 from lowdnn.enums import DataType, ReduceTensorOp
 from lowdnn.graph.reduction_pattern import FusedReduction
@@ -26,6 +27,8 @@ from lowdnn.plan import (
 THREADS = 256
 
 _FEW_SLICES = 16
+#: Iterations from which on a slice is long.
+_LONG_SLICE = 4
 _OPERATORS = {
     ReduceTensorOp.ADD: "Add",
     ReduceTensorOp.MUL: "Mul",
@@ -94,11 +97,15 @@ class Stages:
     unroll: int
     wanted_slices: int
 
-    @property
+    @cached_property
     def slice_groups(self) -> int:
-        return ceil_div(max(self.layout.reduced_groups, 1), self.wanted_slices)
+        """Groups of one slice; in long slices a multiple of what a block has in flight, which leaves no remainder."""
+        groups = ceil_div(max(self.layout.reduced_groups, 1), self.wanted_slices)
+        at_once = threads_per_output(self.layout, self.width) * self.unroll
+        is_long = self.wanted_slices > 1 and groups >= _LONG_SLICE * at_once
+        return ceil_div(groups, at_once) * at_once if is_long else groups
 
-    @property
+    @cached_property
     def slices(self) -> int:
         return max(1, ceil_div(self.layout.reduced_groups, self.slice_groups))
 
@@ -204,6 +211,11 @@ class Stages:
         return MathUnit.FMA_F64 if in_double else MathUnit.FMA_F32
 
 
+def threads_per_output(layout: ReductionLayout, width: int) -> int:
+    """Threads of a block that share one output, or one group of outputs."""
+    return width if layout.is_row else THREADS // width
+
+
 def blocks_of_slice(layout: ReductionLayout, width: int) -> int:
     """Blocks that one slice of every output takes."""
     if layout.is_row:
@@ -233,4 +245,4 @@ def _integers(values: tuple[int, ...]) -> tuple[Argument, ...]:
 
 def _axes(radices: tuple[int, ...]) -> tuple[Argument, ...]:
     """``Divider axes[]``: the kernels do not use the first of each mixed radix, nor any where there is no work."""
-    return tuple(field for radix in radices for field in divider(min(max(radix, 1), 2**31 - 1)))
+    return tuple(field for radix in radices for field in divider(min(max(radix, 1), MAX_EXTENT)))

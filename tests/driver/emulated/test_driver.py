@@ -15,7 +15,7 @@ from lowdnn.driver.base import (
     PointerInfo,
 )
 from lowdnn.driver.emulated.driver import EmulatedDriver
-from lowdnn.status import ArchMismatchError
+from lowdnn.status import ArchMismatchError, BadParamError
 
 #: Adds a constant to each of 32 integers.
 PTX = b"""
@@ -110,6 +110,8 @@ def test_facts_differ_by_arch() -> None:
     assert all(hopper.device_attribute(0, attribute) >= 0 for attribute in DeviceAttribute)
     with pytest.raises(ArchMismatchError):
         EmulatedDriver("sm_75")
+    with pytest.raises(BadParamError, match="policy: expected lockstep"):
+        EmulatedDriver(policy="random")
 
 
 def test_nothing_works_before_init_or_without_a_context() -> None:

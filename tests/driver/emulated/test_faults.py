@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
+from lowdnn.driver.emulated.machine import Machine
+from lowdnn.driver.emulated.memory import Arena
 
 STORE = """
 ld.param.u64 %rd1, [out];
@@ -146,8 +148,11 @@ def test_more_arrivals_than_a_barrier_takes(bench):
     assert fault_of(bench, bench.ptx(body, ""), block=96).kind is FaultKind.BARRIER_MISUSE
 
 
-def test_spin_on_a_flag_that_nobody_sets(bench):
-    loop = "L:\nld.volatile.global.u32 %r1, [%rd1];\nsetp.eq.s32 %p1, %r1, 0;\n@%p1 bra L;\n"
+@pytest.mark.parametrize(
+    "back", ["setp.eq.s32 %p1, %r1, 0;\n@%p1 bra L;", "setp.ne.s32 %p1, %r1, 0;\n@%p1 bra D;\nbra L;"]
+)
+def test_spin_on_a_flag_that_nobody_sets(bench, back):
+    loop = f"L:\nld.volatile.global.u32 %r1, [%rd1];\n{back}\nD:\n"
     body = f"ld.param.u64 %rd1, [out];\n{loop}ret;"
     report = fault_of(bench, bench.ptx(body), bench.put(np.zeros(1, np.uint32)))
     assert report.kind is FaultKind.DEADLOCK
@@ -187,6 +192,29 @@ def test_what_is_unknown_is_refused_at_load_with_its_line(bench, line, text):
     assert report.ptx_text == line
     assert report.ptx_line == 10
     assert text in report.message
+
+
+@pytest.mark.parametrize(
+    ("target", "arch", "runs"),
+    [
+        ("sm_80", "sm_80", True),
+        ("sm_75", "sm_90a", True),
+        ("sm_90a", "sm_90a", True),
+        ("sm_90", "sm_80", False),
+        ("sm_90a", "sm_90", False),
+        ("sm_90a", "sm_100a", False),
+        ("compute_80", "sm_90", False),
+    ],
+)
+def test_code_for_another_target_is_refused(target, arch, runs):
+    machine = Machine(Arena(), arch)
+    text = f".version 8.0\n.target {target}\n.address_size 64\n.entry k()\n{{\nret;\n}}\n"
+    if runs:
+        machine.load(text)
+        return
+    with pytest.raises(EmulationFault) as caught:
+        machine.load(text)
+    assert caught.value.kind is FaultKind.WRONG_TARGET
 
 
 def test_launches_that_the_function_does_not_allow(bench):

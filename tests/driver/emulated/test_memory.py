@@ -67,6 +67,13 @@ def test_limit_and_reuse_when_the_range_is_full():
     assert not arena.written(first, 1)
 
 
+def test_range_shrinks_to_what_the_host_allows():
+    arena = Arena(range_bytes=1 << 47)
+    address = arena.allocate(1 << 20)
+    arena.host_write(address, np.ones(1 << 20, np.uint8))
+    assert arena.written(address, 1 << 20)
+
+
 SPACES = """
 __constant__ int table[4] = {10, 20, 30, 40};
 __device__ int counter = 7;

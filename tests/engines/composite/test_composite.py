@@ -27,12 +27,14 @@ def engines_of(plan: Plan) -> list[str]:
     return [part.split("_", 1)[1].split("_k")[0] for part in plan.parts]
 
 
-def matmul_chain(count: int, virtual_layout: Layout = Layout.ROW_MAJOR) -> OperationGraph:
-    """x w0 w1 ... of ``count`` products of 16 x 16 matrices."""
-    builder = GraphBuilder()
-    value = builder.tensor((16, 16), DataType.FLOAT)
+def matmul_chain(
+    count: int, virtual_layout: Layout = Layout.ROW_MAJOR, data_type: DataType = DataType.FLOAT
+) -> OperationGraph:
+    """x w0 w1 ... of ``count`` products of 16 x 16 matrices; the last one is stored in fp32."""
+    builder = GraphBuilder(virtual_type=data_type)
+    value = builder.tensor((16, 16), data_type)
     for number in range(count):
-        weight = builder.tensor((16, 16), DataType.FLOAT)
+        weight = builder.tensor((16, 16), data_type)
         is_last = number == count - 1
         layout = Layout.ROW_MAJOR if is_last else virtual_layout
         value = builder.matmul(value, weight, store=DataType.FLOAT if is_last else None, layout=layout)
@@ -158,6 +160,13 @@ def test_intermediates_share_memory_where_their_lives_do_not_meet(device: Runtim
     assert plan.workspace_bytes == 2 * 16 * 16 * 4
     assert len(plan.kernels) < len(plan.launches)
     check_exact(device, ENGINE, matmul_chain(3), length=16**3 * 16)
+
+
+def test_precision_is_kept_where_an_engine_keeps_it() -> None:
+    """fp32 inputs are not rounded to TF32; bf16 inputs go to the tensor cores."""
+    assert set(engines_of(ENGINE.plan(matmul_chain(2), SM_90A, {}))) == {"matmul_simt"}
+    narrow = matmul_chain(2, data_type=DataType.BFLOAT16)
+    assert set(engines_of(ENGINE.plan(narrow, SM_90A, {}))) == {"matmul_mma"}
 
 
 def test_every_workspace_offset_is_aligned() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
@@ -9,14 +10,15 @@ from lowdnn.engines.conv.conv_direct import ConvDirect
 from lowdnn.enums import ConvolutionMode, DataType, KnobType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.assembling import assert_no_spills
 from tests.support.builders import convolution_graph, matmul_graph
-from tests.support.running import check_close, check_exact
-from tests.support.tolerance import OpClass
+from tests.support.running import check_close, check_exact, run_plan
+from tests.support.tolerance import OpClass, assert_exact
 
 ENGINE = ConvDirect()
 LAYOUTS = (Layout.CHANNELS_LAST, Layout.ROW_MAJOR)
@@ -68,12 +70,20 @@ class Case:
 
 
 PLAIN = Case((2, 5, 9, 7), (6, 5, 3, 3), pre=(1, 1))
-UNEVEN = Case((1, 6, 19, 17), (8, 3, 3, 2), (1, 0), (0, 2), (2, 1), (1, 2), is_flipped=True)
+UNEVEN = Case((1, 6, 19, 17), (8, 6, 3, 2), (1, 0), (0, 2), (2, 1), (1, 2), is_flipped=True)
 LINE = Case((2, 4, 40), (9, 4, 5), pre=(4,), post=(0,), dilations=(2,))
 VOLUME = Case((1, 3, 5, 6, 7), (4, 3, 2, 3, 2), pre=(1, 0, 1), strides=(1, 2, 1), is_flipped=True)
 GROUPED = Case((1, 12, 8, 16), (18, 4, 3, 3), pre=(1, 1))
+LARGE_GROUPS = Case((1, 34, 6, 5), (36, 17, 3, 3), pre=(1, 1))
 DEPTHWISE = Case((2, 40, 9, 17), (40, 1, 3, 3), pre=(1, 1))
 STEM = Case((1, 3, 15, 15), (16, 3, 7, 7), pre=(3, 3), strides=(2, 2))
+SMALL_GROUPS = (
+    Case((2, 6, 9, 7), (9, 2, 3, 3), pre=(1, 1)),
+    Case((1, 12, 8, 16), (16, 3, 3, 3), pre=(1, 1)),
+    Case((1, 8, 9, 7), (8, 4, 2, 3), (1, 0), (0, 2), (2, 1), (1, 2), is_flipped=True),
+    Case((2, 6, 31), (24, 2, 5), pre=(4,), post=(0,)),
+    Case((1, 4, 4, 5, 6), (8, 2, 2, 3, 2), pre=(1, 0, 1), strides=(1, 2, 1)),
+)
 DEPTHWISE_CASES = (
     DEPTHWISE,
     Case((1, 9, 10, 7), (9, 1, 5, 5), pre=(2, 2), strides=(2, 2)),
@@ -85,7 +95,7 @@ DEPTHWISE_CASES = (
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("case", [PLAIN, UNEVEN, LINE, VOLUME, GROUPED, STEM])
+@pytest.mark.parametrize("case", [PLAIN, UNEVEN, LINE, VOLUME, LARGE_GROUPS, STEM])
 def test_geometries(device: Runtime, case: Case, layout: Layout) -> None:
     plan = check_exact(device, ENGINE, case.graph(layout), length=case.length)
     assert plan.kernels[0].source == "conv/conv_direct.cu"
@@ -95,7 +105,14 @@ def test_geometries(device: Runtime, case: Case, layout: Layout) -> None:
 @pytest.mark.parametrize("case", DEPTHWISE_CASES)
 def test_depthwise_geometries(device: Runtime, case: Case, layout: Layout) -> None:
     plan = check_exact(device, ENGINE, case.graph(layout), length=case.length)
-    assert plan.kernels[0].source == "conv/conv_depthwise.cu"
+    assert plan.kernels[0].source == "conv/conv_grouped.cu"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", SMALL_GROUPS)
+def test_small_groups(device: Runtime, case: Case, layout: Layout) -> None:
+    plan = check_exact(device, ENGINE, case.graph(layout), length=case.length)
+    assert plan.kernels[0].source == "conv/conv_grouped.cu"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -196,6 +213,21 @@ def test_real_values(device: Runtime, case: Case, data_type: DataType) -> None:
     compute_type = DataType.DOUBLE if data_type is DataType.DOUBLE else DataType.FLOAT
     graph = case.graph(Layout.CHANNELS_LAST, data_type=data_type, compute_type=compute_type)
     check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION, length=case.length, compute_type=compute_type)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", [PLAIN, *DEPTHWISE_CASES[:5]])
+def test_padding_is_a_zero_that_meets_the_weights(device: Runtime, case: Case, layout: Layout) -> None:
+    """An infinite weight gives NaN wherever its tap falls into the padding, as the formula says."""
+    graph = case.graph(layout)
+    x = np.ones(case.x, np.float32)
+    w = np.ones(case.w, np.float32)
+    w[(slice(None), slice(None), *(0 for _ in case.w[2:]))] = np.inf
+    (actual,) = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, {1: x, 2: w}).values()
+    with np.errstate(invalid="ignore"):
+        (expected,) = evaluate(graph, {1: x, 2: w}).values()
+    assert np.isnan(expected).any()
+    assert_exact(actual, expected, DataType.FLOAT)
 
 
 def test_an_empty_batch_needs_no_launch() -> None:

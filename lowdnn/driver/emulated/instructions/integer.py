@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from lowdnn.driver.emulated.generator import Emitter
 from lowdnn.driver.emulated.instructions.core import Row, code_of, signed
-from lowdnn.driver.emulated.ir import Imm, Instruction
+from lowdnn.driver.emulated.ir import Imm, Instruction, Pair
 from lowdnn.driver.emulated.values import bitfield, integer
 
 _NORMAL = ("u16", "s16", "u32", "s32", "u64", "s64")
@@ -287,13 +287,23 @@ def _permute(e: Emitter, instruction: Instruction) -> None:
 
 
 def _lookup(e: Emitter, instruction: Instruction) -> None:
+    """lop3, and lop3.or / lop3.and d|p: the predicate is (d != 0) or/and a predicate operand."""
     m = e.modifiers()
+    combine = m.choice("or", "and")
     m.type("b32")
     m.done()
-    table = instruction.operands[4]
+    target, table = instruction.operands[0], instruction.operands[4]
     if not isinstance(table, Imm):
         raise e.refuse("the table must be a number")
-    e.out(instruction.operands[0], "u4", e.call(bitfield.lookup_3, *e.use_all("u4", 1, 3), str(table.value)))
+    value = e.temp(e.call(bitfield.lookup_3, *e.use_all("u4", 1, 3), str(table.value)))
+    if not combine:
+        e.out(target, "u4", value)
+        return
+    if not isinstance(target, Pair):
+        raise e.refuse("needs two destinations")
+    other = e.use(instruction.operands[5], "p")
+    e.out(target.second, "p", f"({value}!={e.constant(0, 'u4')}){'|' if combine == 'or' else '&'}{other}")
+    e.out(target.first, "u4", value)
 
 
 def _dot(e: Emitter, instruction: Instruction) -> None:

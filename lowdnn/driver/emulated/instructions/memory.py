@@ -118,19 +118,41 @@ def _store(e: Emitter, instruction: Instruction) -> None:
     e.do(f"store(G,{space!r},{base},{offset},{kind},{value})")
 
 
-def _nothing(e: Emitter, instruction: Instruction) -> None:
-    """Instructions without an effect on the emulated device."""
+def _nothing(*allowed: str) -> Row:
+    """An instruction without an effect on the emulated device, and the modifiers that it may carry."""
+
+    def emit(e: Emitter, instruction: Instruction) -> None:
+        m = e.modifiers()
+        m.left = [name for name in m.left if name not in allowed and name not in _NO_EFFECT]
+        m.done()
+
+    return Row(emit, Effect.ACTION, destinations=0)
+
+
+def _policy(e: Emitter, instruction: Instruction) -> None:
+    """createpolicy: a cache policy means nothing here; its value is 0."""
+    m = e.modifiers()
+    m.need("fractional", "range")
+    m.choice("global")
+    m.left = [name for name in m.left if name not in _NO_EFFECT and name != "L2::evict_unchanged"]
+    m.type("b64")
+    m.done()
+    e.out(instruction.operands[0], "u8", e.constant(0, "u8"))
 
 
 TABLE: dict[str, Row] = {
     "ld": Row(_load, Effect.ACTION),
     "ldu": Row(_load, Effect.ACTION),
     "st": Row(_store, Effect.ACTION, destinations=0),
-    "prefetch": Row(_nothing, Effect.ACTION, destinations=0),
-    "prefetchu": Row(_nothing, Effect.ACTION, destinations=0),
-    "applypriority": Row(_nothing, Effect.ACTION, destinations=0),
-    "membar": Row(_nothing, Effect.ACTION, destinations=0),
-    "fence": Row(_nothing, Effect.ACTION, destinations=0),
-    "nanosleep": Row(_nothing, Effect.ACTION, destinations=0),
-    "pmevent": Row(_nothing, Effect.ACTION, destinations=0),
+    "prefetch": _nothing("global", "local", "const", "param", "tensormap", "L1", "L2"),
+    "prefetchu": _nothing("L1"),
+    "createpolicy": Row(_policy),
+    "discard": _nothing("global", "L2"),
+    "applypriority": _nothing("global"),
+    "membar": _nothing("gl"),
+    "fence": _nothing("sc", "acq_rel", "proxy", "alias", "async", "global", "shared::cta", "shared::cluster"),
+    "nanosleep": _nothing("u32"),
+    "pmevent": _nothing("mask"),
+    "griddepcontrol": _nothing("wait", "launch_dependents"),
+    "setmaxnreg": _nothing("inc", "dec", "sync", "aligned", "u32"),
 }

@@ -6,6 +6,7 @@ Lanes that name one address take their turns in lane order, so results are repro
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +21,16 @@ _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 _FLOATS = ("f32", "f64")
 
 
+@dataclass(frozen=True)
+class _Rule:
+    """``combine``: (old value, operands) to the new value. ``accumulate``: one array, of a value and its queue of
+    operands, to the running values; None where updates are known turn by turn only.
+    """
+
+    combine: Combine
+    accumulate: Callable[[Lanes], Lanes] | None = None
+
+
 def updater(operation: str, dtype: str, ftz: bool = False) -> Update:
     """The function ``update(memory, index, *operands)`` of ``atom.operation.dtype``; returns each lane's old value.
 
@@ -28,15 +39,17 @@ def updater(operation: str, dtype: str, ftz: bool = False) -> Update:
     global memory. inc wraps to 0 above its operand, dec wraps to its operand at 0 and above it.
     Raises NotSupportedError for an operation that the type does not have.
     """
-    combine = _combination(operation, dtype, ftz)
+    rule = _rule(operation, dtype, ftz)
 
     def update(memory: Lanes, index: Lanes, *operands: Lanes) -> Lanes:
         spread = [np.broadcast_to(operand, index.shape) for operand in operands]
+        if (index[1:] > index[:-1]).all():
+            return _apply(rule.combine, memory, index, spread)
         order = np.argsort(index, kind="stable")
         starts = _group_starts(index[order])
         if starts.size == index.size:
-            return _apply(combine, memory, index, spread)
-        return _apply_in_turns(combine, memory, index, spread, order, starts)
+            return _apply(rule.combine, memory, index, spread)
+        return _apply_in_turns(rule, memory, index, spread, order, starts)
 
     return update
 
@@ -49,27 +62,28 @@ def _apply(combine: Combine, memory: Lanes, index: Lanes, operands: list[Lanes])
 
 
 def _apply_in_turns(
-    combine: Combine, memory: Lanes, index: Lanes, operands: list[Lanes], order: Lanes, starts: Lanes
+    rule: _Rule, memory: Lanes, index: Lanes, operands: list[Lanes], order: Lanes, starts: Lanes
 ) -> Lanes:
-    """Turn k updates the k-th lane of every address; few long queues of a ufunc are accumulated one by one instead."""
+    """Turn k updates the k-th lane of every address; few long queues are accumulated one by one where that is known."""
     lengths = np.diff(np.append(starts, index.size))
     old = np.empty(index.shape, memory.dtype)
-    if isinstance(combine, np.ufunc) and starts.size < lengths.max():
+    if rule.accumulate and starts.size < lengths.max():
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
             lanes = order[start : start + length]
-            old[lanes] = _accumulate(combine, memory, index[lanes[0]], operands[0][lanes])
+            old[lanes] = _apply_queue(rule.accumulate, memory, index[lanes[0]], operands[0][lanes])
         return old
     for turn in range(int(lengths.max())):
         lanes = order[starts[lengths > turn] + turn]
-        old[lanes] = _apply(combine, memory, index[lanes], [operand[lanes] for operand in operands])
+        old[lanes] = _apply(rule.combine, memory, index[lanes], [operand[lanes] for operand in operands])
     return old
 
 
-def _accumulate(combine: np.ufunc, memory: Lanes, place: Lanes, operands: Lanes) -> Lanes:
-    """All updates of one address in order: the running value before each of them."""
-    running = combine.accumulate(np.concatenate([memory[place : place + 1], operands]), dtype=memory.dtype)
+def _apply_queue(accumulate: Callable[[Lanes], Lanes], memory: Lanes, place: Lanes, operands: Lanes) -> Lanes:
+    """All updates of one address in order: the value before each of them."""
+    queue = np.concatenate([memory[place : place + 1], operands])
+    running = accumulate(queue)
     memory[place] = running[-1]
-    return running[:-1]
+    return np.concatenate([queue[:1], running[1:-1]])
 
 
 def _group_starts(ordered: Lanes) -> Lanes:
@@ -77,13 +91,26 @@ def _group_starts(ordered: Lanes) -> Lanes:
     return np.flatnonzero(np.concatenate([np.ones(1, bool), ordered[1:] != ordered[:-1]]))
 
 
-def _combination(operation: str, dtype: str, ftz: bool) -> Combine:
+def _rule(operation: str, dtype: str, ftz: bool) -> _Rule:
     table = _HALF_TABLE if dtype in _HALVES else _FLOAT_TABLE if dtype in _FLOATS else _INTEGER_TABLE
     if operation not in table:
         raise NotSupportedError.at("atom.operation", expected=f"one of {sorted(table)} for {dtype}", got=operation)
     if ftz and (operation, dtype) == ("add", "f32"):
-        return floating.arithmetic("add", "f32", ftz=True)
-    return table[operation](dtype)
+        return _Rule(floating.arithmetic("add", "f32", ftz=True), _accumulate_flushed)
+    combine = table[operation](dtype)
+    if isinstance(combine, np.ufunc):
+        return _Rule(combine, lambda values: combine.accumulate(values, dtype=values.dtype))
+    return _Rule(combine)
+
+
+def _accumulate_flushed(values: Lanes) -> Lanes:
+    """Running sums of ``add.ftz``: plain ones, unless one of them is subnormal."""
+    flushed = floating.flush(values)
+    running = np.add.accumulate(flushed)
+    if np.count_nonzero(floating.flush(running) != running):
+        for place in range(1, running.size):
+            running[place] = floating.flush(running[place - 1] + flushed[place])
+    return running
 
 
 def _increment(old: Lanes, limit: Lanes) -> Lanes:

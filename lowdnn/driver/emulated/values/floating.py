@@ -8,13 +8,14 @@ manual pages ask for it, produce the canonical one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.values import float64
-from lowdnn.driver.emulated.values.packed import Lanes
-from lowdnn.driver.emulated.values.rounding import NEAREST, add_to_odd, exact_zero, narrow
+from lowdnn.driver.emulated.values.packed import Lanes, selected
+from lowdnn.driver.emulated.values.rounding import NEAREST, add_to_odd, adjusted, exact_zero, narrow, two_sum
 
 CANONICAL_NAN: dict[np.dtype[Any], Lanes] = {
     np.dtype(np.float32): np.uint32(0x7FFFFFFF).view(np.float32),
@@ -34,7 +35,9 @@ def arithmetic(
     rounded = _OPERATIONS[dtype][operation]
     if ftz:
         return lambda *operands: _finished(flush(rounded(*map(flush, operands), rounding)), saturate)
-    return lambda *operands: _finished(rounded(*operands, rounding), saturate)
+    if saturate:
+        return lambda *operands: saturated(rounded(*operands, rounding))
+    return rounded if rounding == NEAREST else partial(rounded, rounding=rounding)
 
 
 def comparison(operation: str) -> Callable[[Lanes, Lanes], Lanes]:
@@ -78,20 +81,18 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes, rounding: str = NEAREST) -> Lanes:
     """``fma.f32``: a * b + c with one rounding.
 
     To nearest, a float64 sum rounded again goes wrong only where it fell on a midpoint of float32 neighbours (low 29
-    bits 1000...) or where the result is subnormal; those batches take the exact way.
+    bits 1000...) or where the result is subnormal; those lanes take the exact way.
     """
     if rounding != NEAREST:
-        return _exact_fma_f32(a, b, c, rounding)
-    total = a.astype(np.float64)
-    total = total * b
+        return _directed_fma_f32(a, b, c, rounding)
+    total = np.multiply(a, b, dtype=np.float64)
     total += c
     result = total.astype(np.float32)
     bits = total.view(np.uint64)
     bits <<= _MIDPOINT_SHIFT
-    suspect = bits == _MIDPOINT
-    suspect |= np.abs(result) < _F32_MIN_NORMAL
-    if np.count_nonzero(suspect) and np.count_nonzero(suspect & (result != 0)):
-        return _exact_fma_f32(a, b, c, rounding)
+    midpoint = bits == _MIDPOINT
+    if np.count_nonzero(midpoint) or np.count_nonzero(np.abs(result) < _F32_MIN_NORMAL):
+        return _repaired_fma_f32(result, midpoint, a, b, c)
     return result
 
 
@@ -144,11 +145,31 @@ def _finished(value: Lanes, saturate: bool) -> Lanes:
     return saturated(value) if saturate else value
 
 
-def _exact_fma_f32(a: Lanes, b: Lanes, c: Lanes, rounding: str) -> Lanes:
+def _repaired_fma_f32(result: Lanes, midpoint: Lanes, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """``result`` with its lanes at a ``midpoint`` and its subnormal ones rounded anew; a zero is right as it is."""
+    doubtful = midpoint | ((np.abs(result) < _F32_MIN_NORMAL) & (result != 0))
+    if not np.count_nonzero(doubtful):
+        return result
+    repaired = np.asarray(result)
+    a, b, c = (operand.astype(np.float64) for operand in selected(doubtful, a, b, c))
+    repaired[doubtful] = narrow(add_to_odd(a * b, c), NEAREST)
+    return repaired
+
+
+def _directed_fma_f32(a: Lanes, b: Lanes, c: Lanes, rounding: str) -> Lanes:
+    """The float64 sum tells the direction, but for sums that fell on a float32 value: there its own error does."""
     product, addend = a.astype(np.float64) * b, c.astype(np.float64)
-    total = add_to_odd(product, addend)
-    result = narrow(total, rounding)
-    return np.where(total == 0, exact_zero(product, addend, rounding).astype(np.float32), result)
+    total = product + addend
+    nearest = total.astype(np.float32)
+    error = total - nearest
+    on_grid = error == 0
+    if np.count_nonzero(on_grid):
+        error = np.where(on_grid, two_sum(product, addend)[1], error)
+    result = adjusted(nearest, error, rounding)
+    zero = total == 0
+    if np.count_nonzero(zero):
+        result = np.where(zero, exact_zero(product, addend, rounding).astype(np.float32), result)
+    return result
 
 
 def _extremum(select: np.ufunc, merge_equal: np.ufunc, a: Lanes, b: Lanes, propagate_nan: bool) -> Lanes:
@@ -164,7 +185,8 @@ def _extremum(select: np.ufunc, merge_equal: np.ufunc, a: Lanes, b: Lanes, propa
 
 
 def _with_xor_sign(magnitude: Lanes, a: Lanes, b: Lanes) -> Lanes:
-    return np.where(np.signbit(a) != np.signbit(b), -magnitude, magnitude)
+    """The sign is set on numbers only: a NaN stays canonical."""
+    return np.where((np.signbit(a) != np.signbit(b)) & ~np.isnan(magnitude), -magnitude, magnitude)
 
 
 def _min_normal(value: Lanes) -> Lanes:

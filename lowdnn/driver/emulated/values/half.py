@@ -12,7 +12,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.values import approximate, floating
 from lowdnn.driver.emulated.values.formats import decode, encode, f32_to_odd
-from lowdnn.driver.emulated.values.packed import Lanes, by_element, elements
+from lowdnn.driver.emulated.values.packed import Lanes, by_element, elements, selected
 from lowdnn.driver.emulated.values.rounding import add_to_odd
 
 _SIGN = 0x8000
@@ -122,8 +122,8 @@ def _fused(name: str, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     nearest = np.asarray(total.astype(np.float32))
     doubtful = nearest.view(np.uint32) & np.uint32(0xFFFF) == _BF16_MIDPOINT
     if np.count_nonzero(doubtful):
-        a, b, c = (np.broadcast_to(operand, nearest.shape)[doubtful].astype(np.float64) for operand in (a, b, c))
-        nearest[doubtful] = f32_to_odd(add_to_odd(a * b, c))
+        a, b, c = selected(doubtful, a, b, c)
+        nearest[doubtful] = f32_to_odd(add_to_odd(a.astype(np.float64) * b, c.astype(np.float64)))
     return nearest
 
 

@@ -54,19 +54,9 @@ def mul_wide(a: Lanes, b: Lanes) -> Lanes:
     return a.astype(wider) * b.astype(wider)
 
 
-def mad_hi(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """``mad.hi``: upper half of a * b, plus c, wrapping."""
-    return mul_hi(a, b) + c
-
-
 def mad_hi_sat(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """``mad.hi.sat.s32``: upper half of a * b, plus c, clamped to the range of int32."""
     return add_sat(mul_hi(a, b), c)
-
-
-def mad_wide(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """``mad.wide``: whole product plus c, which has twice the width of a and b."""
-    return mul_wide(a, b) + c
 
 
 def mul24_lo(a: Lanes, b: Lanes) -> Lanes:

@@ -39,6 +39,11 @@ def high_half(packed: Lanes) -> Lanes:
     return (packed >> np.uint32(16)).astype(np.uint16)
 
 
+def selected(mask: Lanes, *operands: Lanes) -> tuple[Lanes, ...]:
+    """The operands of the lanes where ``mask`` is true, uniform ones spread."""
+    return tuple(np.broadcast_to(operand, mask.shape)[mask] for operand in operands)
+
+
 def by_element(function: Callable[..., Lanes], dtype: type[np.generic] = np.uint16) -> Callable[..., Lanes]:
     """Lift a function of elements of ``dtype`` to 32-bit packed values (``.f16x2``, ``.s16x2``...)."""
 

@@ -11,12 +11,13 @@ and e elements in a register (32 / element bits, 1 for f64),
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from lowdnn.driver.emulated.values.formats import decode, encode
-from lowdnn.driver.emulated.values.packed import Lanes, elements, joined
+from lowdnn.driver.emulated.values.packed import Lanes, elements, high_half, joined, low_half, pair
 from lowdnn.status import NotSupportedError
 
 _GROUPS, _THREADS, _COLUMNS = 8, 4, 8
@@ -35,32 +36,58 @@ _SHAPES: dict[str, frozenset[tuple[int, int]]] = {
     "f64": frozenset({(8, 4), (16, 4), (16, 8), (16, 16)}),
 }
 
-Product = Callable[[Lanes, Lanes, Lanes], Lanes]
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """``mma``: fragments of D = A @ B + C, in steps: what several products share is taken apart once.
+
+    A and B are uint32 registers (float64 for f64) as [warps, 32, registers]; C and D are one array over lanes for each
+    register: float32, int32, float64 or, for f16, uint32 pairs.
+    """
+
+    rows: int
+    depth: int
+    a: str
+    b: str
+    c: str
+    d: str
+    accumulate: Callable[[Lanes, Lanes], Lanes]
+
+    def left(self, registers: Lanes) -> Lanes:
+        """A as [warps, m, k] numbers."""
+        return _numbers(_a_rows(registers, self.rows), self.a).reshape(-1, self.rows, self.depth)
+
+    def right(self, registers: Lanes) -> Lanes:
+        """B as [warps, k, 8] numbers."""
+        return _numbers(_b_columns(registers), self.b).reshape(-1, _COLUMNS, self.depth).transpose(0, 2, 1)
+
+    def combine(self, left: Lanes, right: Lanes, c: Sequence[Lanes]) -> tuple[Lanes, ...]:
+        """The registers of D from ``left``, ``right`` and the registers of C."""
+        product = np.matmul(left, right)
+        split = product.reshape(len(product), self.rows // _GROUPS, _GROUPS, _THREADS, 2)
+        parts = (split[:, i // 2, :, :, i % 2].reshape(-1) for i in range(self.rows // _THREADS))
+        sums = [self.accumulate(part, one) for part, one in zip(parts, _elements(c, self.c), strict=True)]
+        if self.d != "f16":
+            return tuple(sums)
+        halves = [encode(one, "f16") for one in sums]
+        return tuple(pair(low, high) for low, high in zip(halves[::2], halves[1::2], strict=True))
+
+    def __call__(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+        """D from fragments that are all [warps, 32, registers]."""
+        registers = [c[..., i].reshape(-1) for i in range(c.shape[-1])]
+        columns = self.combine(self.left(a), self.right(b), registers)
+        return np.stack(columns, axis=-1).reshape(len(a), 32, -1)
 
 
-def matrix_product(shape: str, a: str, b: str, c: str, d: str, satfinite: bool = False) -> Product:
-    """``mma.sync.aligned.shape.row.col{.satfinite}.d.a.b.c``: the function of fragments D = A @ B + C.
+def matrix_product(shape: str, a: str, b: str, c: str, d: str, satfinite: bool = False) -> MatrixProduct:
+    """``mma.sync.aligned.shape.row.col{.satfinite}.d.a.b.c``.
 
-    A and B are uint32 registers (float64 for f64); C and D are float32, int32, float64 or, for f16, uint32 pairs. Float
-    products are exact and summed in float32 (float64 for f64), so small integers give exact results; hardware's own
-    alignment and truncation of the sum is not reproduced. Integer sums wrap, with ``satfinite`` they clamp to int32.
-    Raises NotSupportedError for a shape that the type does not have.
+    Float products are exact and summed in float32 (float64 for f64), so small integers give exact results; hardware's
+    own alignment and truncation of the sum is not reproduced. Integer sums wrap, with ``satfinite`` they clamp to
+    int32. Raises NotSupportedError for a shape that the type does not have.
     """
     rows, depth = _dimensions(shape, a)
-    accumulate = _accumulator(d, satfinite)
-
-    def product(a_registers: Lanes, b_registers: Lanes, c_registers: Lanes) -> Lanes:
-        left = _numbers(_a_rows(a_registers, rows), a).reshape(-1, rows, depth)
-        right = _numbers(_b_columns(b_registers), b).reshape(-1, _COLUMNS, depth).transpose(0, 2, 1)
-        total = accumulate(_c_fragment(np.matmul(left, right)), _loaded(c_registers, c))
-        return _stored(total, d)
-
-    return product
-
-
-def matrix_row_addresses(addresses: Lanes, matrices: int) -> Lanes:
-    """``ldmatrix``/``stmatrix``: [warps, 32] lane addresses as [warps, matrices, 8] addresses of 16-byte rows."""
-    return addresses[:, : 8 * matrices].reshape(-1, matrices, 8)
+    return MatrixProduct(rows, depth, a, b, c, d, _accumulator(d, satfinite))
 
 
 def matrices_to_lanes(matrices: Lanes, transposed: bool = False) -> Lanes:
@@ -126,12 +153,11 @@ def _nibbles(registers: Lanes, signed: bool) -> Lanes:
     return ((top.view(np.int32) if signed else top) >> top.dtype.type(28)).astype(np.float32)
 
 
-def _loaded(registers: Lanes, element: str) -> Lanes:
-    """C registers as [warps, 32, elements]."""
+def _elements(registers: Sequence[Lanes], element: str) -> list[Lanes]:
+    """C registers as one array for each element of the fragment."""
     if element != "f16":
-        return registers
-    halves = elements(registers, np.uint16)
-    return decode(halves.reshape(*halves.shape[:2], -1), element)
+        return list(registers)
+    return [decode(half(register), "f16") for register in registers for half in (low_half, high_half)]
 
 
 def _accumulator(element: str, satfinite: bool) -> Callable[[Lanes, Lanes], Lanes]:
@@ -141,18 +167,3 @@ def _accumulator(element: str, satfinite: bool) -> Callable[[Lanes, Lanes], Lane
     if satfinite:
         return lambda product, c: np.clip(product.astype(np.int64) + c, limits.min, limits.max).astype(np.int32)
     return lambda product, c: product.astype(np.int32) + c
-
-
-def _c_fragment(matrix: Lanes) -> Lanes:
-    """[warps, rows, 8] as elements [warps, 32, rows / 4]; pairs of neighbours travel as one complex number."""
-    warps, rows = matrix.shape[:2]
-    pairs = matrix.view(np.complex64 if matrix.dtype == np.float32 else np.complex128)
-    split = pairs.reshape(warps, rows // _GROUPS, 32)
-    return np.ascontiguousarray(split.transpose(0, 2, 1)).view(matrix.dtype)
-
-
-def _stored(values: Lanes, element: str) -> Lanes:
-    """D elements [warps, 32, n] as registers."""
-    if element != "f16":
-        return values
-    return joined(encode(values.reshape(*values.shape[:2], -1, 2), element))

@@ -80,10 +80,23 @@ def test_packed_sum_and_float_extrema() -> None:
     assert limit[0] == 9
 
 
-def test_flush_of_global_f32_sums() -> None:
-    memory = np.array([1e-39], np.float32)
-    atomic.updater("add", "f32", ftz=True)(memory, np.zeros(1, np.int64), np.array([1e-39], np.float32))
-    assert memory[0] == 0
+@pytest.mark.parametrize("scale", [1.0, 1e-38])
+def test_flush_of_global_f32_sums(rng: np.random.Generator, scale: float) -> None:
+    """Sums and operands below the normal range become zero in every turn; ``old`` shows memory as it was."""
+    memory = (rng.standard_normal(2) * scale).astype(np.float32)
+    operand = (rng.standard_normal(LANES) * scale).astype(np.float32)
+    index = rng.integers(0, 2, LANES)
+    expected, seen = memory.copy(), []
+    for place, value in zip(index.tolist(), operand, strict=True):
+        seen.append(expected[place])
+        expected[place] = flushed(flushed(expected[place]) + flushed(value))
+    old = atomic.updater("add", "f32", ftz=True)(memory, index, operand)
+    np.testing.assert_array_equal(memory, expected)
+    np.testing.assert_array_equal(old, seen)
+
+
+def flushed(value: np.float32) -> np.float32:
+    return value if abs(value) >= 2.0**-126 else np.float32(0)
 
 
 def test_compare_and_swap_has_one_winner() -> None:

@@ -8,10 +8,10 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from exact_rounding import BF16, F16, F32, F64, Format, as_fraction, rounded
 
 from lowdnn.driver.emulated.values.convert import INTEGERS, converter, pack_saturated
 from lowdnn.status import NotSupportedError
+from tests.driver.emulated.exact_rounding import BF16, F16, F32, F64, Format, as_fraction, rounded
 
 ALL_16 = np.arange(1 << 16, dtype=np.uint16)
 TF32 = Format(11, -126, Fraction(2047) * Fraction(2) ** 117)

@@ -9,9 +9,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from exact_rounding import F32, F64, as_fraction, rounded
 
 from lowdnn.driver.emulated.values import floating
+from tests.driver.emulated.exact_rounding import F32, F64, as_fraction, rounded
 
 FORMATS = {"f32": (np.float32, np.uint32, F32), "f64": (np.float64, np.uint64, F64)}
 EXACT: dict[str, Callable[..., Fraction]] = {
@@ -136,6 +136,8 @@ def test_minimum_and_maximum(dtype: str) -> None:
     assert floating.minimum(b, a)[4].view(bits) == nan.view(bits)
     signed = floating.maximum_xorsign_abs(np.array([-3.0, 2.0], kind), np.array([1.0, 5.0], kind))
     same_bits(signed, np.array([-3.0, 5.0], kind))
+    both_nan = floating.minimum_xorsign_abs(-kind(np.nan), kind(np.nan))
+    assert both_nan.view(bits) == nan.view(bits)
 
 
 def test_comparisons() -> None:

@@ -9,9 +9,9 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from exact_rounding import BF16, F16, as_fraction, rounded
 
 from lowdnn.driver.emulated.values import half
+from tests.driver.emulated.exact_rounding import BF16, F16, as_fraction, rounded
 
 KINDS = {"f16": (np.float16, F16), "bf16": (ml_dtypes.bfloat16, BF16)}
 EXACT: dict[str, Callable[..., Fraction]] = {

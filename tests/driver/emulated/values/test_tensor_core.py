@@ -172,10 +172,3 @@ def test_matrix_loads_and_stores(rng: np.random.Generator, count: int) -> None:
     np.testing.assert_array_equal(tensor_core.lanes_to_matrices(upright), matrices)
     np.testing.assert_array_equal(tensor_core.lanes_to_matrices(transposed, transposed=True), matrices)
     np.testing.assert_array_equal(tensor_core.transpose_fragment(upright), transposed)
-
-
-def test_row_addresses_come_from_eight_lanes_a_matrix() -> None:
-    addresses = np.arange(WARPS * 32).reshape(WARPS, 32)
-    rows = tensor_core.matrix_row_addresses(addresses, 2)
-    assert rows.shape == (WARPS, 2, 8)
-    assert rows[1, 1, 3] == addresses[1, 11]

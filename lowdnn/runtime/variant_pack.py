@@ -1,0 +1,121 @@
+"""What the addresses that an execute is given must be: the rules of one plan's variant pack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lowdnn.plan import Plan, PlanTensor
+from lowdnn.runtime.context import Context
+from lowdnn.runtime.workspace import ALIGNMENT_BYTES
+from lowdnn.status import (
+    AttributeTypeError,
+    BadParamError,
+    LowdnnError,
+    MisalignedPointerError,
+    NullPointerError,
+    SizeInsufficientError,
+    StreamMismatchError,
+)
+
+
+class PackRules:
+    """The checks for one plan on one device. Every message names the tensor by uid and name.
+
+    ``checks_ranges``: ask the driver whether each tensor lies inside one allocation of this device. For the workspace
+    that is always asked, where the driver knows the allocation.
+    """
+
+    def __init__(self, plan: Plan, context: Context, *, checks_ranges: bool) -> None:
+        self._plan = plan
+        self._context = context
+        self._checks_ranges = checks_ranges
+        self._uids = tuple(tensor.uid for tensor in plan.tensors)
+        self._quick_rules = tuple(map(_quick_rule, plan.tensors))
+
+    def in_order(self, pointers: Mapping[int, int]) -> tuple[int, ...]:
+        """The addresses in the order of ``plan.tensors``; raises BadParamError for a missing or an unknown uid."""
+        try:
+            ordered = tuple(map(pointers.__getitem__, self._uids))
+        except KeyError:
+            missing = [f"{tensor.uid} ({tensor.name})" for tensor in self._plan.tensors if tensor.uid not in pointers]
+            raise BadParamError.at(
+                "variant_pack.unique_ids", expected=f"an address for {', '.join(missing)}", got=sorted(pointers)
+            ) from None
+        if len(pointers) != len(ordered):
+            unknown = sorted(set(pointers) - set(self._uids))
+            raise BadParamError.at("variant_pack.unique_ids", expected=f"uids of {sorted(self._uids)}", got=unknown)
+        return ordered
+
+    def check_count(self, pointers: tuple[int, ...]) -> None:
+        """Raises BadParamError unless there is one address for each tensor."""
+        if len(pointers) != len(self._uids):
+            raise BadParamError.at("variant_pack", expected=f"{len(self._uids)} addresses", got=len(pointers))
+
+    def check_tensor(self, index: int, address: int) -> None:
+        """Raises NullPointerError, MisalignedPointerError, AttributeTypeError (no 64-bit integer).
+
+        With ``checks_ranges`` also SizeInsufficientError and StreamMismatchError (another device).
+        """
+        lowest, alignment_bytes = self._quick_rules[index]
+        if type(address) is not int or not lowest <= address < 2**64 or address % alignment_bytes:
+            raise _tensor_error(self._plan.tensors[index], address)
+        if self._checks_ranges:
+            tensor = self._plan.tensors[index]
+            if tensor.size_bytes and not tensor.is_by_value:
+                self._check_range(_where(tensor), address, tensor.size_bytes)
+
+    def check_workspace(self, address: int) -> None:
+        """Raises what ``check_tensor`` raises; any address will do where the plan needs no workspace."""
+        needed_bytes = self._plan.workspace_bytes
+        where = "variant_pack.workspace"
+        if type(address) is not int or not 0 <= address < 2**64:
+            raise _no_address(where, address)
+        if needed_bytes == 0:
+            return
+        if address == 0:
+            raise NullPointerError.at(where, expected=f"the address of {needed_bytes} bytes", got="0")
+        if address % ALIGNMENT_BYTES:
+            raise MisalignedPointerError.at(
+                where, expected=f"a multiple of {ALIGNMENT_BYTES} bytes", got=f"{address:#x}"
+            )
+        self._check_range(where, address, needed_bytes)
+
+    def _check_range(self, where: str, address: int, size_bytes: int) -> None:
+        with self._context.activated():
+            info = self._context.driver.pointer_info(address)
+        if info is None:
+            return
+        if info.device != self._context.device:
+            raise StreamMismatchError.at(
+                where, expected=f"memory of device {self._context.device}", got=f"device {info.device}"
+            )
+        rest_bytes = info.base + info.size_bytes - address
+        if rest_bytes < size_bytes:
+            raise SizeInsufficientError.at(
+                where, expected=f"{size_bytes} bytes", got=f"{rest_bytes} to the end of its buffer"
+            )
+
+
+def _quick_rule(tensor: PlanTensor) -> tuple[int, int]:
+    """(lowest address, alignment in bytes): an empty tensor may be null, a host value may lie anywhere."""
+    is_free = tensor.is_by_value or not tensor.size_bytes
+    return int(tensor.size_bytes > 0), 1 if is_free else tensor.alignment_bytes
+
+
+def _tensor_error(tensor: PlanTensor, address: int) -> LowdnnError:
+    where = _where(tensor)
+    if type(address) is not int or not 0 <= address < 2**64:
+        return _no_address(where, address)
+    if address == 0:
+        return NullPointerError.at(where, expected="an address", got="0")
+    return MisalignedPointerError.at(
+        where, expected=f"a multiple of {tensor.alignment_bytes} bytes", got=f"{address:#x}"
+    )
+
+
+def _no_address(where: str, value: object) -> LowdnnError:
+    return AttributeTypeError.at(where, expected="an address as an integer of 64 bits", got=repr(value))
+
+
+def _where(tensor: PlanTensor) -> str:
+    return f"variant_pack.data_pointers[uid {tensor.uid} ({tensor.name})]"

@@ -1,0 +1,95 @@
+"""``lowdnn run``: cases, engines, policies, checks, and what a user sees when something is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lowdnn.cli.main import main
+
+CASE = "conv n=1 c=4 hw=6x6 k=8 rs=3x3 pad=1 dtype=fp16 epilogue=bias+relu"
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_every_engine_that_takes_a_case_is_checked(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", CASE, "--device", device, "--check", "--engine", "all", "--json"]) == 0
+    results = lines(capsys)
+    assert {result["engine"] for result in results} == {"conv_direct", "conv_implicit_gemm_mma"}
+    assert {result["status"] for result in results} == {"ok"}
+    assert all(result["device"] == device for result in results)
+
+
+@pytest.mark.parametrize("policy", ["lockstep", "warp-serial(3)", "cta-reverse"])
+def test_a_policy_is_taken(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    case = "reduction dims=5x300 axes=1 op=add dtype=fp32"
+    assert main(["run", case, "--device", "emulated", "--exact", "--policy", policy, "--json"]) == 0
+    assert [result["policy"] for result in lines(capsys)] == [policy]
+
+
+def test_cases_come_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cases.txt"
+    file.write_text("# two\nmatmul m=8 n=8 k=8 dtype=fp32\n\npointwise dims=64 ops=relu dtype=fp32\n")
+    assert main(["run", f"@{file}", "--device", "emulated", "--check", "--json"]) == 0
+    assert len(lines(capsys)) == 2
+
+
+def test_a_difference_fails_with_the_line_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lowdnn.cli.run.evaluate", _wrong_reference)
+    assert main(["run", "pointwise dims=64 ops=relu dtype=fp32", "--device", "emulated", "--check", "--seed", "5"]) == 1
+    output = capsys.readouterr().out
+    assert "FAILED" in output
+    assert "64 of 64 elements differ" in output
+    assert "--seed 5 'pointwise dims=64 ops=relu" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        (["fold n=2"], ["case", "conv, matmul"]),
+        (["conv n=2"], ["conv"]),
+        (["conv n=x c=4 hw=6x6 k=8 rs=3x3"], ["conv.n", "'x'"]),
+        (["matmul m=4 n=4 k=4 dtype=fp99"], ["fp99"]),
+        (["pointwise dims=4 ops=levitate"], ["levitate"]),
+        (["@/nowhere/cases.txt"], ["run.cases", "/nowhere/cases.txt"]),
+        (["matmul m=4 n=4 k=4", "--policy", "sideways"], ["sideways", "warp-serial"]),
+        (["matmul m=4 n=4 k=4", "--arch", "sm_70"], ["sm_70", "sm_80"]),
+    ],
+)
+def test_bad_input_is_named(arguments: list[str], fragments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *arguments, "--device", "emulated"]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("lowdnn: ")
+    assert all(fragment in message for fragment in fragments), message
+
+
+@pytest.mark.parametrize(
+    ("engine", "status", "fragment"),
+    [("matmul_mma", "refused", "MatmulOperation"), ("conv_psychic", "error", "conv_direct")],
+)
+def test_an_engine_that_cannot_says_why(
+    engine: str, status: str, fragment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", CASE, "--device", "emulated", "--engine", engine, "--json"]) == 1
+    (result,) = lines(capsys)
+    assert result["status"] == status
+    assert fragment in str(result["detail"])
+
+
+def _wrong_reference(graph: object, inputs: object) -> dict[int, object]:
+    from lowdnn.graph.oracle import evaluate
+
+    right = evaluate(graph, inputs)  # type: ignore[arg-type]
+    return {uid: values + 1 for uid, values in right.items()}

@@ -1,0 +1,95 @@
+"""The graphs whose generated text is kept in ``golden/``, by file name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.pattern import PointwiseDag, dag_of
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.tensor import Tensor
+
+MODES = PointwiseMode
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One DAG and how its functor is asked for."""
+
+    dag: PointwiseDag
+    vector_axis: int
+    accumulator: DataType | None = None
+    result: DataType | None = None
+
+    def functor(self) -> Functor:
+        return generate(self.dag, accumulator=self.accumulator, vector_axis=self.vector_axis, result=self.result)
+
+
+def goldens() -> dict[str, Golden]:
+    return {
+        "copy": copy(),
+        "scale_bias_relu": scale_bias_relu(),
+        "residual_gelu": residual_gelu(),
+        "index_select": index_select(),
+        "squares": squares(),
+    }
+
+
+def copy() -> Golden:
+    builder = GraphBuilder()
+    x = builder.tensor((4, 64), DataType.BFLOAT16)
+    builder.pointwise(MODES.IDENTITY, x, store=DataType.FLOAT)
+    return Golden(_dag(builder), vector_axis=1)
+
+
+def scale_bias_relu() -> Golden:
+    """An epilogue: relu(scale * accumulator + bias), the accumulator stored as well."""
+    builder = GraphBuilder()
+    y = builder.tensor((2, 3, 8, 16), DataType.HALF, name="y")
+    scale = builder.by_value(4, DataType.FLOAT)
+    bias = builder.tensor((1, 1, 1, 16), DataType.FLOAT)
+    scaled = builder.pointwise(MODES.MUL, y, scale)
+    moved = builder.pointwise(MODES.ADD, scaled, bias)
+    clip = Pointwise(MODES.RELU_FWD, DataType.FLOAT, relu_upper_clip=6.0)
+    builder.pointwise(clip, moved, store=DataType.HALF)
+    return Golden(_dag(builder, anchor=y), vector_axis=3, accumulator=DataType.FLOAT)
+
+
+def residual_gelu() -> Golden:
+    """bf16 arithmetic, two alphas, a residual in another layout, an unaligned output."""
+    builder = GraphBuilder()
+    y = builder.tensor((8, 32), DataType.FLOAT, is_virtual=True, name="y")
+    residual = builder.tensor((8, 32), DataType.BFLOAT16, strides=(1, 8))
+    total = builder.pointwise(
+        Pointwise(MODES.ADD, DataType.BFLOAT16), y, residual, alpha1=0.5, alpha2=2.0, store=DataType.BFLOAT16
+    )
+    gelu = builder.pointwise(MODES.GELU_FWD, total)
+    builder.pointwise(MODES.MUL, gelu, builder.constant(2, DataType.HALF, 0.1), store=DataType.INT8)
+    return Golden(_dag(builder, anchor=y), vector_axis=1, accumulator=DataType.FLOAT)
+
+
+def index_select() -> Golden:
+    """x where its index along axis 0 is below a limit, otherwise -infinity."""
+    builder = GraphBuilder()
+    x = builder.tensor((16, 24), DataType.FLOAT)
+    limit = builder.tensor((1, 24), DataType.INT32)
+    index = builder.pointwise(Pointwise(MODES.GEN_INDEX, DataType.INT32, axis=0), x)
+    inside = builder.pointwise(MODES.CMP_LT, index, limit, compute_type=DataType.BOOLEAN)
+    masked = builder.constant(2, DataType.FLOAT, float("-inf"))
+    builder.pointwise(MODES.BINARY_SELECT, x, masked, inside, store=DataType.FLOAT)
+    return Golden(_dag(builder), vector_axis=1)
+
+
+def squares() -> Golden:
+    """The operations before a reduction: x * x, handed back in fp64."""
+    builder = GraphBuilder()
+    x = builder.tensor((16, 24), DataType.FP8_E4M3)
+    square = builder.pointwise(MODES.MUL, x, x)
+    return Golden(_dag(builder, result=square), vector_axis=1, result=DataType.DOUBLE)
+
+
+def _dag(builder: GraphBuilder, anchor: Tensor | None = None, result: Tensor | None = None) -> PointwiseDag:
+    operations = tuple(op for op in builder._operations if isinstance(op, PointwiseOperation))
+    return dag_of(operations[-1].output.dims, operations, anchor=anchor, result=result)

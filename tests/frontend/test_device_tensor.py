@@ -1,0 +1,120 @@
+"""Device tensors: every type and layout there and back."""
+
+from __future__ import annotations
+
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import lowdnn
+import lowdnn.frontend as cudnn
+from lowdnn.backend import Handle
+from lowdnn.enums import DataType
+from lowdnn.status import BadParamError, NotInitializedError, ShapeMismatchError, UnsupportedDataTypeError
+
+VALUES = np.arange(24).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        np.float64,
+        np.float32,
+        np.float16,
+        np.int8,
+        np.uint8,
+        np.int32,
+        np.int64,
+        np.bool_,
+        ml_dtypes.bfloat16,
+        ml_dtypes.float8_e4m3fn,
+        ml_dtypes.float8_e5m2,
+    ],
+)
+def test_each_type_comes_back(handle: Handle, dtype: type) -> None:
+    array = (VALUES % 7).astype(dtype)
+    with lowdnn.from_numpy(array, handle) as tensor:
+        back = tensor.numpy()
+    assert back.dtype == array.dtype
+    np.testing.assert_array_equal(back, array)
+
+
+@pytest.mark.parametrize("strides", [None, (12, 1, 3), (1, 2, 6), (40, 10, 2)])
+def test_each_layout_comes_back(handle: Handle, strides: tuple[int, ...] | None) -> None:
+    array = VALUES.astype(np.float32)
+    with lowdnn.from_numpy(array, handle, strides=strides) as tensor:
+        assert tensor.strides == (strides or (12, 4, 1))
+        np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+def test_strides_are_those_of_the_memory(handle: Handle) -> None:
+    array = VALUES.astype(np.float32)
+    with lowdnn.from_numpy(array, handle, strides=(12, 1, 3)) as tensor:
+        flat = tensor.buffer._to_host_bytes(None).view(np.float32)
+    np.testing.assert_array_equal(flat.reshape(2, 4, 3), array.transpose(0, 2, 1))
+
+
+def test_an_array_that_is_not_contiguous(handle: Handle) -> None:
+    array = VALUES.astype(np.float32)[:, ::2].transpose(2, 0, 1)
+    with lowdnn.from_numpy(array, handle) as tensor:
+        np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+def test_values_are_converted_to_the_type_asked_for(handle: Handle) -> None:
+    array = np.array([0.0, 1.0, -2.5, 3.140625, 1e9], np.float32)
+    with lowdnn.from_numpy(array, handle, cudnn.data_type.BFLOAT16) as tensor:
+        np.testing.assert_array_equal(tensor.numpy(), array.astype(ml_dtypes.bfloat16))
+        assert tensor.dtype is cudnn.data_type.BFLOAT16
+    with lowdnn.from_numpy(array, handle, DataType.INT8) as tensor:
+        np.testing.assert_array_equal(tensor.numpy(), np.array([0, 1, -2, 3, 127], np.int8))
+    with lowdnn.from_numpy(array.astype(ml_dtypes.bfloat16), handle, DataType.HALF) as tensor:
+        assert tensor.numpy().dtype == np.float16
+    bits = np.array([0x3F80, 0x4000], np.uint16)
+    with lowdnn.from_numpy(bits, handle, DataType.BFLOAT16) as tensor:
+        np.testing.assert_array_equal(tensor.numpy().astype(np.float32), [1.0, 2.0])
+
+
+def test_bf16_comes_as_fp32_without_ml_dtypes(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with lowdnn.from_numpy(np.array([1.5, -2.0], np.float32), handle, cudnn.data_type.BFLOAT16) as tensor:
+        back = tensor.numpy()
+    assert back.dtype == np.float32
+    np.testing.assert_array_equal(back, [1.5, -2.0])
+
+
+def test_copy_from_overwrites(handle: Handle) -> None:
+    with lowdnn.from_numpy(np.zeros((2, 2), np.float32), handle, strides=(1, 2)) as tensor:
+        new = np.array([[1, 2], [3, 4]], np.float32)
+        tensor.copy_from(new)
+        np.testing.assert_array_equal(tensor.numpy(), new)
+        with pytest.raises(ShapeMismatchError, match=r"tensor.copy_from.array: expected \[2, 2\], got \[4\]"):
+            tensor.copy_from(new.ravel())
+        np.testing.assert_array_equal(tensor.numpy(), new)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0, 2), (), (1, 1, 1)])
+def test_empty_scalar_and_unit_shapes(handle: Handle, shape: tuple[int, ...]) -> None:
+    array: NDArray[np.float32] = np.ones(shape, np.float32)
+    with lowdnn.from_numpy(array, handle) as tensor:
+        back = tensor.numpy()
+    assert back.shape == shape
+    np.testing.assert_array_equal(back, array)
+
+
+def test_bad_arguments(handle: Handle) -> None:
+    with pytest.raises(UnsupportedDataTypeError):
+        lowdnn.from_numpy(np.zeros(2, np.complex64), handle)
+    with pytest.raises(BadParamError, match=r"from_numpy.strides: expected 2 strides >= 0, got \[1\]"):
+        lowdnn.from_numpy(np.zeros((2, 2), np.float32), handle, strides=[1])
+
+
+def test_a_closed_tensor_has_no_address(handle: Handle) -> None:
+    tensor = lowdnn.from_numpy(np.zeros(2, np.float32), handle)
+    assert tensor.ptr % 256 == 0
+    tensor.close()
+    tensor.close()
+    with pytest.raises(NotInitializedError):
+        _ = tensor.ptr

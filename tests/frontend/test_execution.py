@@ -1,0 +1,227 @@
+"""The tensors given to execute: every kind of key and value, and every wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowdnn
+import lowdnn.frontend as cudnn
+from lowdnn.backend import Handle
+from lowdnn.frontend.python_graph import pygraph
+from lowdnn.runtime.stream import Stream
+from lowdnn.status import (
+    AttributeTypeError,
+    BadParamError,
+    DuplicatedEntriesError,
+    LowdnnError,
+    MisalignedPointerError,
+    NullPointerError,
+    SizeInsufficientError,
+    StreamMismatchError,
+)
+
+FLOAT = cudnn.data_type.FLOAT
+
+
+class Add:
+    """y = x + b over 64 elements: graph, device tensors, and a check that it still works."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self.graph = pygraph("add", FLOAT, FLOAT, FLOAT, handle)
+        self.tensor_x = self.graph.tensor([64], name="x", uid=10)
+        self.tensor_b = self.graph.tensor([64], name="b", uid=20)
+        self.tensor_y = self.graph.add(self.tensor_x, self.tensor_b).set_output(True).set_name("y").set_uid(30)
+        self.x = lowdnn.from_numpy(np.arange(64, dtype=np.float32), handle)
+        self.b = lowdnn.from_numpy(np.full(64, 2, np.float32), handle)
+        self.y = lowdnn.from_numpy(np.zeros(64, np.float32), handle)
+
+    @property
+    def values(self) -> dict[Any, Any]:
+        return {self.tensor_x: self.x, self.tensor_b: self.b, self.tensor_y: self.y}
+
+    def check(self, values: dict[Any, Any] | None = None) -> None:
+        self.y.copy_from(np.full(64, np.nan, np.float32))
+        self.graph.execute(self.values if values is None else values)
+        np.testing.assert_array_equal(self.y.numpy(), self.x.numpy() + 2)
+
+
+@pytest.fixture
+def case(handle: Handle) -> Add:
+    return Add(handle)
+
+
+class DlpackOnly:
+    """Offers a device tensor through DLPack and nothing else."""
+
+    def __init__(self, tensor: lowdnn.DeviceTensor) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None) -> object:
+        return self._tensor.__dlpack__(stream=stream, max_version=max_version)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.__dlpack_device__()
+
+
+class TorchLike:
+    """What execute reads of a torch tensor; without an address it is one of the CPU."""
+
+    def __init__(self, address: int | None = None, device: int = -1) -> None:
+        self._address = address
+        self._device = device
+
+    def get_device(self) -> int:
+        return self._device
+
+    def data_ptr(self) -> int:
+        assert self._address is not None
+        return self._address
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0) if self._address is None else (2, self._device)
+
+    def __dlpack__(self, **_: object) -> object:
+        return np.zeros(64, np.float32).__dlpack__()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        lambda case: (case.tensor_x, case.tensor_b, case.tensor_y),
+        lambda case: ("x", "b", "y"),
+        lambda case: (10, 20, 30),
+        lambda case: (case.tensor_x, "b", 30),
+    ],
+)
+def test_keys_are_tensors_names_or_uids(case: Add, keys: Callable[[Add], tuple[Any, ...]]) -> None:
+    for _ in range(2):
+        case.check(dict(zip(keys(case), (case.x, case.b, case.y), strict=True)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [lambda tensor: tensor, lambda tensor: tensor.ptr, lambda tensor: tensor.buffer, DlpackOnly],
+    ids=["DeviceTensor", "int", "DeviceBuffer", "DLPack"],
+)
+def test_values_are_tensors_addresses_or_exporters(case: Add, value: Callable[[lowdnn.DeviceTensor], Any]) -> None:
+    for _ in range(2):
+        case.check({tensor: value(given) for tensor, given in case.values.items()})
+
+
+def test_values_in_the_order_of_uids(case: Add) -> None:
+    case.y.copy_from(np.full(64, np.nan, np.float32))
+    case.graph.execute([case.y, case.x, case.b], tensor_uids=[30, 10, 20])
+    np.testing.assert_array_equal(case.y.numpy(), case.x.numpy() + 2)
+    with pytest.raises(BadParamError, match="expected a list of 2 values"):
+        case.graph.execute([case.y], tensor_uids=[30, 10])
+    with pytest.raises(DuplicatedEntriesError, match="tensor_uids: expected each uid once"):
+        case.graph.execute([case.y, case.x], tensor_uids=[30, 30])
+
+
+def test_tensors_may_change_from_call_to_call(case: Add) -> None:
+    case.check()
+    other = lowdnn.from_numpy(np.full(64, np.nan, np.float32), case.handle)
+    case.graph.execute(case.values | {case.tensor_y: other})
+    np.testing.assert_array_equal(other.numpy(), case.x.numpy() + 2)
+    case.check()
+
+
+def test_work_goes_into_the_handles_stream(case: Add) -> None:
+    case.check()
+    with Stream.create(case.handle.runtime.context) as stream:
+        cudnn.set_stream(case.handle, stream.handle)
+        assert cudnn.get_stream(case.handle) == stream.handle
+        case.check()
+        stream.begin_capture()
+        case.graph.execute(case.values)
+        graph = stream.end_capture()
+        assert graph
+        cudnn.set_stream(handle=case.handle, stream=0)
+
+
+WRONG: list[tuple[Callable[[Add], dict[Any, Any]], type[LowdnnError], str]] = [
+    (lambda c: {c.tensor_x: c.x, c.tensor_y: c.y}, BadParamError, r"expected a value for 'b' \(uid 20\), got none"),
+    (lambda c: c.values | {"x": c.x}, DuplicatedEntriesError, "expected each tensor once, got 'x'"),
+    (lambda c: c.values | {99: c.x}, BadParamError, r"uids \[10, 20, 30\]\), got \[99\]"),
+    (lambda c: {"x": c.x, "b": c.b, "z": c.y}, BadParamError, "the name of one tensor, got 'z', which 0 have"),
+    (lambda c: {1.5: c.x, "b": c.b, "y": c.y}, BadParamError, "a tensor, a name or a uid as key, got 1.5"),
+    (lambda c: c.values | {c.tensor_b: 0}, NullPointerError, "uid 20"),
+    (lambda c: c.values | {c.tensor_b: c.b.ptr + 4}, MisalignedPointerError, "expected a multiple of 16 bytes"),
+    (lambda c: c.values | {c.tensor_b: "b"}, AttributeTypeError, "expected a DeviceBuffer"),
+    (lambda c: c.values | {c.tensor_b: np.zeros(64, np.float32)}, StreamMismatchError, "device"),
+    (lambda c: c.values | {c.tensor_b: TorchLike()}, StreamMismatchError, "device"),
+    (lambda c: c.values | {c.tensor_b: None}, AttributeTypeError, "got NoneType"),
+    (
+        lambda c: c.values | {c.tensor_b: lowdnn.from_numpy(np.zeros(63, np.float32), c.handle)},
+        SizeInsufficientError,
+        r"'b' \(uid 20\)\]: expected at least 256 bytes, got 252 bytes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "error", "text"), WRONG)
+@pytest.mark.parametrize("is_warm", [False, True], ids=["first call", "later call"])
+def test_wrong_tensors_are_named_and_harm_nothing(
+    case: Add, values: Callable[[Add], dict[Any, Any]], error: type[LowdnnError], text: str, is_warm: bool
+) -> None:
+    if is_warm:
+        case.check()
+    else:
+        case.graph.build([cudnn.heur_mode.A])
+    with pytest.raises(error, match=text):
+        case.graph.execute(values(case))
+    case.check()
+
+
+def test_by_value_tensors_take_numbers_arrays_and_addresses(case: Add) -> None:
+    graph = pygraph("scale", FLOAT, FLOAT, FLOAT, case.handle)
+    x = graph.tensor([64])
+    factor = graph.tensor([1], is_pass_by_value=True, name="factor")
+    y = graph.mul(x, factor).set_output(True)
+    held = np.array([4.0], np.float32)
+    for value, expected in ((3.0, 3), (np.float64(0.5), 0.5), (np.full((1, 1), 2, np.int32), 2), (held.ctypes.data, 4)):
+        graph.execute({x: case.x, factor: value, y: case.y})
+        np.testing.assert_array_equal(case.y.numpy(), case.x.numpy() * np.float32(expected))
+    with pytest.raises(BadParamError, match="expected a host address, where a by-value tensor is given an integer"):
+        graph.execute({x: case.x, factor: 3, y: case.y})
+    with pytest.raises(AttributeTypeError, match="expected a number or a host array of one element"):
+        graph.execute({x: case.x, factor: np.zeros(2), y: case.y})
+    with pytest.raises(BadParamError, match="expected a value for 'factor'"):
+        graph.execute({x: case.x, y: case.y})
+
+
+def test_a_scalar_of_the_graph_needs_no_value_and_takes_one(case: Add) -> None:
+    graph = pygraph("scale", FLOAT, FLOAT, FLOAT, case.handle)
+    x = graph.tensor([64])
+    factor = graph.tensor_scalar(0.5, cudnn.scalar_type.RUNTIME_PARAM)
+    constant = graph.tensor_scalar(3, cudnn.scalar_type.COMPILE_TIME_CONST)
+    y = graph.add(graph.mul(x, factor), constant).set_output(True)
+    for extra, expected in (({}, 0.5), ({factor: 2.0}, 2.0), ({}, 0.5)):
+        graph.execute({x: case.x, y: case.y} | extra)
+        np.testing.assert_array_equal(case.y.numpy(), case.x.numpy() * np.float32(expected) + 3)
+
+
+def test_another_handle_of_the_same_device(case: Add) -> None:
+    case.check()
+    with Handle(type(case.handle.runtime)(case.handle.runtime.driver, config=case.handle.runtime.config)) as second:
+        case.graph.execute(case.values, handle=second)
+
+
+def test_torch_tensors_of_the_handles_gpu_are_taken_by_their_pointer(case: Add) -> None:
+    case.handle.cuda_device = 3
+    case.check({tensor: TorchLike(given.ptr, 3) for tensor, given in case.values.items()})
+    with pytest.raises(StreamMismatchError, match="device"):
+        case.graph.execute({tensor: TorchLike(given.ptr, 4) for tensor, given in case.values.items()})
+
+
+def test_memory_of_another_device_is_refused(case: Add) -> None:
+    with cudnn.create_handle("emulated") as other:
+        foreign = lowdnn.from_numpy(np.zeros(64, np.float32), other)
+        with pytest.raises(StreamMismatchError, match="got memory of another device"):
+            case.graph.execute(case.values | {case.tensor_b: foreign})
+    case.check()

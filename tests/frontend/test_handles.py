@@ -1,0 +1,59 @@
+"""Module-level functions, and what importing costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import lowdnn
+import lowdnn.frontend as cudnn
+from lowdnn.backend import Handle
+from lowdnn.status import BadParamError, NotInitializedError
+
+
+def test_handles_are_created_and_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOWDNN_DEVICE", "emulated")
+    handle = cudnn.create_handle()
+    assert isinstance(handle, cudnn.Handle)
+    assert cudnn.get_stream(handle) == 0
+    cudnn.destroy_handle(handle)
+    with pytest.raises(NotInitializedError):
+        cudnn.set_stream(handle, 0)
+
+
+def test_the_version_is_the_mirrored_one() -> None:
+    assert cudnn.backend_version() == 92800
+    assert cudnn.backend_version_string() == "9.28.0"
+
+
+def test_device_properties_come_from_a_handle_or_json(handle: Handle) -> None:
+    properties = cudnn.create_device_properties(handle)
+    again = cudnn.create_device_properties(properties.json_representation().encode())
+    assert again.arch.name == properties.arch.name == handle.arch.name
+    assert again.arch.sm_count == handle.arch.sm_count
+    with pytest.raises(BadParamError, match="JSON"):
+        cudnn.create_device_properties("nothing")
+
+
+def test_every_exported_name_exists() -> None:
+    for name in cudnn.__all__:
+        assert getattr(cudnn, name) is not None
+    for name in lowdnn.__all__:
+        assert getattr(lowdnn, name) is not None
+    assert set(lowdnn.__all__) <= set(dir(lowdnn))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = lowdnn.nothing
+
+
+def test_importing_loads_no_driver_and_no_array_library() -> None:
+    code = "import sys, lowdnn; print('numpy' in sys.modules, any(name.startswith('cuda') for name in sys.modules))"
+    assert _output(code) == "False False"
+    code = "import sys, lowdnn.frontend; print(any(name.startswith('cuda') for name in sys.modules))"
+    assert _output(code) == "False"
+
+
+def _output(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowdnn import dtypes
+from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp
+from lowdnn.graph.case_steps import STEPS
+from lowdnn.graph.cases import Case, ConvolutionCase, parse_case, parse_cases
+from lowdnn.graph.oracle import evaluate
+from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.reduction import ReductionOperation
+from lowdnn.status import BadParamError, LowdnnError, ShapeMismatchError, UnsupportedDataTypeError
+from tests.support.data import fresh_seed
+from tests.support.errors import raises
+
+FILES = sorted((Path(__file__).parents[1] / "cases").glob("*.txt"))
+
+
+def cases_of(path: Path) -> list[Case]:
+    return parse_cases(path.read_text().splitlines())
+
+
+def test_there_are_cases_for_every_family() -> None:
+    assert [path.stem for path in FILES] == ["conv", "matmul", "pointwise", "reduction"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_listed_cases(path: Path) -> None:
+    cases = cases_of(path)
+    assert len({str(case) for case in cases}) == len(cases) > 30
+    for case in cases:
+        assert parse_case(str(case)) == case
+        graph = case.graph()
+        for exact in (False, True):
+            inputs = case.inputs(1, exact)
+            outputs = evaluate(graph, inputs)
+            assert set(outputs) == {tensor.uid for tensor in graph.outputs}, str(case)
+
+
+def test_listed_pointwise_cases_have_every_mode() -> None:
+    path = next(path for path in FILES if path.stem == "pointwise")
+    modes = {op.mode for case in cases_of(path) for op in case.graph().operations if isinstance(op, PointwiseOperation)}
+    assert modes == set(PointwiseMode)
+
+
+def test_listed_reductions_have_every_operator() -> None:
+    path = next(path for path in FILES if path.stem == "reduction")
+    operations = [op for case in cases_of(path) for op in case.graph().operations]
+    operators = {op.reduction.operator for op in operations if isinstance(op, ReductionOperation)}
+    assert operators == set(ReduceTensorOp)
+
+
+def test_convolution_text() -> None:
+    case = parse_case("conv n=2 c=8 hw=9x7 k=4 rs=3x2 pad=0:1x2 stride=2 dil=1x3 groups=2 mode=flipped dtype=bf16")
+    (operation,) = case.graph().operations
+    assert isinstance(operation, ConvolutionForward)
+    shape = operation.convolution
+    assert (shape.pre_paddings, shape.post_paddings) == ((0, 2), (1, 2))
+    assert (shape.strides, shape.dilations, shape.mode) == ((2, 2), (1, 3), ConvolutionMode.CONVOLUTION)
+    assert (operation.x.dims, operation.w.dims, operation.groups) == ((2, 8, 9, 7), (4, 4, 3, 2), 2)
+    assert operation.x.strides[1] == operation.w.strides[1] == operation.y.strides[1] == 1
+    assert case.length == 24
+
+
+def test_text_is_canonical() -> None:
+    text = "matmul k=5 dtype=bf16 n=4 m=3 layout=nn  # a comment"
+    assert str(parse_case(text)) == "matmul m=3 n=4 k=5 dtype=bf16"
+    case = parse_case("conv n=1 c=1 hw=8 k=1 rs=3 pad=1:2 alpha=0.1 beta=-1e-07 epilogue=store+relu")
+    assert isinstance(case, ConvolutionCase)
+    assert (case.alpha, case.beta, case.pad) == (0.1, -1e-7, ((1, 2),))
+    assert parse_case(str(case)) == case
+
+
+def test_default_types() -> None:
+    graph = parse_case("conv n=1 c=4 hw=4x4 k=4 rs=1x1 dtype=int8 epilogue=bias").graph()
+    types = {tensor.name: tensor.data_type for tensor in graph.tensors.values()}
+    assert (types["x"], types["b"]) == (DataType.INT8, DataType.FLOAT)
+    assert graph.outputs[0].data_type is DataType.INT32
+    graph = parse_case("matmul m=4 n=4 k=4 dtype=fp64 epilogue=relu").graph()
+    assert {tensor.data_type for tensor in graph.tensors.values()} == {DataType.DOUBLE}
+
+
+def test_broadcasts() -> None:
+    dims = {}
+    for name in ("none", "batch", "channel", "row", "column", "scalar"):
+        graph = parse_case(f"pointwise dims=2x3x4 ops=add broadcast={name}").graph()
+        dims[name] = graph.inputs[1].dims
+    assert dims == {
+        "none": (2, 3, 4),
+        "batch": (2, 1, 1),
+        "channel": (1, 3, 1),
+        "row": (1, 1, 4),
+        "column": (2, 3, 1),
+        "scalar": (1, 1, 1),
+    }
+
+
+def test_store_writes_the_value_so_far() -> None:
+    graph = parse_case("matmul m=4 n=4 k=4 epilogue=store+bias+store+relu").graph()
+    assert len(graph.outputs) == 3
+
+
+def test_every_step_builds() -> None:
+    for name in STEPS:
+        assert parse_case(f"pointwise dims=2x3 ops={name}").graph().outputs[0].dims == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "expected", "got"),
+    [
+        ("", "case", "a line that starts with conv, matmul", "''"),
+        ("pool n=1", "case", "a line that starts with", "'pool n=1'"),
+        ("matmul m=1 n=2", "matmul.k", "a value", "none; add k=..."),
+        ("matmul m=1 n=2 k=x", "matmul.k", "an integer >= 0", "'x'"),
+        ("matmul m=1 n=2 k=-1", "matmul.k", "an integer >= 0", "'-1'"),
+        ("matmul m=1 n=2 k=3 k=4", "matmul.k", "each key once", "k=4"),
+        ("matmul m=1 n=2 k=3 depth=4", "matmul.depth", "a key of m, n, k", "depth=4"),
+        ("matmul m=1 n=2 k=3 fast", "matmul.fast", "key=value", "fast"),
+        ("matmul m=1 n=2 k=3 layout=xy", "matmul.layout", "one of nn, nt, tn, tt", "'xy'"),
+        ("matmul m=1 n=2 k=3 dtype=float", "matmul.dtype", "one of fp64, fp32", "'float'"),
+        ("matmul m=1 n=2 k=3 epilogue=relu+swoosh", "matmul.epilogue", "names joined by '+'", "'relu+swoosh'"),
+        ("conv n=1 c=1 hw=1x1x1x1 k=1 rs=1", "conv.hw", "1 to 3 integers", "'1x1x1x1'"),
+        ("conv n=1 c=1 hw=8x8 k=1 rs=1x1 pad=1:-2", "conv.pad", "before:after", "'1:-2'"),
+        ("conv n=1 c=1 hw=8x8 k=1 rs=1x1 alpha=one", "conv.alpha", "a number", "'one'"),
+        ("reduction dims=2x3 axes=1,0 op=add", "reduction.axes", "ascending axes", "'1,0'"),
+        ("reduction dims=2x3 axes=1 op=median", "reduction.op", "one of add, mul", "'median'"),
+    ],
+)
+def test_bad_lines_name_key_rule_and_value(line: str, where: str, expected: str, got: str) -> None:
+    with raises(BadParamError, where, expected=expected, got=got):
+        parse_case(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "where"),
+    [
+        ("conv n=1 c=1 hw=8x8 k=1 rs=1x1 pad=1x1x1", BadParamError, "conv.pad"),
+        ("conv n=1 c=1 hw=2x2 k=1 rs=3x3", ShapeMismatchError, "convolution_forward.w.dims[2]"),
+        ("conv n=1 c=4 hw=2x2 k=3 rs=1x1 groups=2", ShapeMismatchError, "convolution_forward.w.dims[0]"),
+        ("reduction dims=2x3 axes=2 op=add", BadParamError, "reduction.axes"),
+        ("pointwise dims=2x3 ops=exp dtype=int32", UnsupportedDataTypeError, "pointwise.compute_type"),
+        ("pointwise dims=2x3 ops=gen_index axis=2", BadParamError, "pointwise.axis"),
+    ],
+)
+def test_values_that_do_not_fit_together_are_refused(line: str, error: type[LowdnnError], where: str) -> None:
+    with raises(error, where):
+        parse_case(line).graph()
+
+
+def test_inputs_repeat_with_their_seed() -> None:
+    case = parse_case("matmul m=4 n=5 k=6 dtype=bf16 epilogue=bias+scalar")
+    seed = fresh_seed()
+    first, second, other = (case.inputs(s, exact=False) for s in (seed, seed, seed + 1))
+    assert set(first) == {tensor.uid for tensor in case.graph().inputs}
+    for uid in first:
+        np.testing.assert_array_equal(first[uid], second[uid])
+    assert any((first[uid] != other[uid]).any() for uid in first)
+
+
+def test_beta_asks_for_the_old_output() -> None:
+    case = parse_case("conv n=1 c=4 hw=4x4 k=4 rs=1x1 beta=0.5 epilogue=store+relu")
+    assert sorted(case.inputs(0, exact=True)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("line", ["matmul m=8 n=8 k=4096", "conv n=1 c=512 hw=3x3 k=4 rs=3x3 dtype=bf16"])
+def test_exact_sums_fit_fp32(line: str) -> None:
+    case = parse_case(line)
+    graph = case.graph()
+    values = [dtypes.to_values(array, graph.tensors[uid].data_type) for uid, array in case.inputs(3, True).items()]
+    assert all((value == np.rint(value)).all() for value in values)
+    largest = np.prod([np.abs(value).max() for value in values])
+    assert 0 < largest * case.length <= 2**24
+
+
+def test_exactness() -> None:
+    assert parse_case("matmul m=1 n=1 k=1 epilogue=bias+relu").is_exact
+    assert not parse_case("matmul m=1 n=1 k=1 epilogue=bias+gelu").is_exact
+    assert not parse_case("reduction dims=4 axes=0 op=add after=sqrt").is_exact

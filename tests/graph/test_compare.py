@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lowdnn.enums import DataType, NumericalNote
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.compare import EXACT, OpClass, Tolerance, differences, tolerance, tolerance_of
+
+LOOSE = Tolerance(0.1, 0.0)
+
+
+def report(actual: list[float], expected: list[float], allowed: Tolerance = EXACT) -> str:
+    return differences(np.array(actual, np.float32), np.array(expected, np.float32), DataType.FLOAT, allowed)
+
+
+def test_equal_arrays() -> None:
+    assert report([1, np.nan, np.inf, -0.0], [1, np.nan, np.inf, 0.0]) == ""
+    assert report([], []) == ""
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        ([1.2], [1.0]),
+        ([np.nan], [1.0]),
+        ([1.0], [np.nan]),
+        ([np.inf], [1.0]),
+        ([1e30], [np.inf]),
+        ([-np.inf], [np.inf]),
+        ([0.0], [np.nan]),
+    ],
+)
+def test_differences_are_found(actual: list[float], expected: list[float]) -> None:
+    assert "1 of 1 elements differ" in report(actual, expected, LOOSE)
+
+
+def test_report_has_count_coordinates_and_values() -> None:
+    expected = np.zeros((3, 4), np.float32)
+    actual = expected.copy()
+    actual[1, 2], actual[2, 0] = 5, 7
+    text = differences(actual, expected, DataType.FLOAT, EXACT)
+    assert "2 of 12 elements differ" in text
+    assert "(1, 2): got np.float64(5.0), expected np.float64(0.0)" in text or "(1, 2): got 5.0" in text
+    assert "(2, 0)" in text
+
+
+def test_shapes_and_storage_must_match() -> None:
+    x = np.zeros(3, np.float32)
+    assert "(3, 1)" in differences(x.reshape(3, 1), x, DataType.FLOAT, LOOSE)
+    assert "float64" in differences(x.astype(np.float64), x, DataType.FLOAT, LOOSE)
+
+
+def test_tolerances() -> None:
+    assert tolerance(OpClass.POINTWISE, DataType.FLOAT) == Tolerance(1.3e-6, 1e-5)
+    assert tolerance(OpClass.POINTWISE, DataType.INT32, compute_type=DataType.INT32) == EXACT
+    assert tolerance(OpClass.POINTWISE, DataType.INT8).absolute == 1
+    assert tolerance(OpClass.POINTWISE, DataType.BOOLEAN) == EXACT
+    short, long = (tolerance(OpClass.CONTRACTION, DataType.FLOAT, length).absolute for length in (1, 1000))
+    assert short < long < 2e-4
+    assert tolerance(OpClass.CONTRACTION_TF32, DataType.FLOAT, 1000).absolute > long
+
+
+def test_the_widest_class_of_a_graph_counts() -> None:
+    graph = parse_case("matmul m=4 n=4 k=64 epilogue=relu").graph()
+    (output,) = graph.outputs
+    plain = tolerance_of(graph, output, (), 64)
+    assert plain == tolerance(OpClass.CONTRACTION, DataType.FLOAT, 64)
+    tf32 = tolerance_of(graph, output, (NumericalNote.DOWN_CONVERT_INPUTS,), 64)
+    assert tf32 == tolerance(OpClass.CONTRACTION_TF32, DataType.FLOAT, 64)

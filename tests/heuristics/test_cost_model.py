@@ -1,0 +1,69 @@
+"""The cost model against times worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.enums import DataType, NumericalNote, PointwiseMode
+from lowdnn.heuristics.cost_model import bound_us, launch_us, plan_us, utilisation
+from lowdnn.plan import Launch, MathUnit, Plan, Work
+from tests.support.builders import convolution_graph, matmul_graph, pointwise_graph
+
+#: 100 multiprocessors at 1 GHz, 10 operations a clock each: 1e12 a second; 1e12 bytes a second; 2 us a launch.
+ARCH = replace(
+    SM_90A,
+    sm_count=100,
+    clock_hz=1e9,
+    flops_per_clock=dict.fromkeys(MathUnit, 10),
+    copy_bytes_per_s=1e12,
+    launch_overhead_s=2e-6,
+)
+
+
+def launch(blocks: int, flops: int = 0, size_bytes: int = 0, unit: MathUnit = MathUnit.FMA_F32) -> Launch:
+    return Launch(0, (blocks, 1, 1), (128, 1, 1), (), work=Work(flops, size_bytes, unit))
+
+
+def test_a_launch_that_moves_bytes_takes_their_time_and_the_overhead() -> None:
+    assert launch_us(launch(100, size_bytes=10**7), ARCH) == pytest.approx(2 + 10)
+
+
+def test_the_longer_of_arithmetic_and_memory_counts() -> None:
+    arithmetic_us = 1e6 * 6e8 / (1e12 * 0.6)
+    assert launch_us(launch(100, flops=6 * 10**8, size_bytes=10**6), ARCH) == pytest.approx(2 + arithmetic_us)
+    assert launch_us(launch(100, flops=10**3, size_bytes=10**6), ARCH) == pytest.approx(2 + 1)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"), [(1, 0.01), (50, 0.5), (100, 1.0), (101, 0.505), (150, 0.75), (1000, 1.0), (0, 1.0)]
+)
+def test_utilisation_is_the_share_of_full_waves(blocks: int, expected: float) -> None:
+    assert utilisation(blocks, 100) == pytest.approx(expected)
+
+
+def test_a_plan_is_the_sum_of_its_launches() -> None:
+    launches = (launch(100, size_bytes=10**6), launch(50, size_bytes=10**6))
+    plan = Plan("e", 0, "", "sm_90a", (), (), launches, ())
+    assert plan_us(plan, ARCH) == pytest.approx((2 + 1) + (2 + 2))
+
+
+def test_the_bound_takes_tensor_cores_only_where_the_notes_say_so() -> None:
+    arch = replace(ARCH, flops_per_clock={unit: 100 if unit is MathUnit.MMA_F16 else 10 for unit in MathUnit})
+    graph = matmul_graph((1,), 1024, 1024, 1024, data_type=DataType.HALF)
+    flops = 2 * 1024**3
+    assert bound_us(graph, (), arch) == pytest.approx(2 + 1e6 * flops / (1e12 * 0.6))
+    assert bound_us(graph, (NumericalNote.TENSOR_CORE,), arch) == pytest.approx(2 + 1e6 * flops / (1e13 * 0.5))
+
+
+def test_the_bound_counts_each_tensor_in_memory_once() -> None:
+    graph = pointwise_graph(PointwiseMode.ADD, (1000, 1000))
+    assert bound_us(graph, (), ARCH) == pytest.approx(2 + 3 * 4)
+
+
+def test_the_bound_leaves_virtual_tensors_out() -> None:
+    plain = convolution_graph((8, 64, 64, 64), (64, 64, 1, 1))
+    fused = convolution_graph((8, 64, 64, 64), (64, 64, 1, 1), epilogue=(PointwiseMode.RELU_FWD,))
+    assert bound_us(fused, (), ARCH) == pytest.approx(bound_us(plain, (), ARCH))

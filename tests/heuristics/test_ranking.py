@@ -1,0 +1,133 @@
+"""Ranking with engines that take what they are told to take, and with those of the registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.engines.base import Choices, Knob, Refusal, resolve_choices
+from lowdnn.engines.registry import ENGINES, engine_named
+from lowdnn.enums import BehaviorNote, HeurMode, KnobType, NumericalNote, PointwiseMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import candidate_for, rank
+from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Work
+from lowdnn.status import BadParamError
+from tests.support.builders import convolution_graph, matmul_graph, pointwise_graph
+
+GRAPH = pointwise_graph(PointwiseMode.ADD, (64, 64))
+
+
+@dataclass
+class FakeEngine:
+    """An engine whose plan moves ``size_bytes`` in one full wave; ``plans`` counts the plans made."""
+
+    name: str
+    index: int
+    size_bytes: int = 0
+    reason: str = ""
+    numerical_notes: tuple[NumericalNote, ...] = ()
+    behavior_notes: tuple[BehaviorNote, ...] = ()
+    plans: list[Choices] = field(default_factory=list)
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        return Refusal(self.name, self.reason) if self.reason else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        return (Knob("tile", KnobType.TILE_M, (16, 32), 32, "rows of a tile"),)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        resolved = resolve_choices(self.name, self.knobs(graph, arch), choices)
+        self.plans.append(choices)
+        work = Work(0, self.size_bytes, MathUnit.NONE)
+        launch = Launch(0, (arch.sm_count, 1, 1), (32, 1, 1), (), work=work)
+        return Plan(self.name, self.index, graph.key, arch.name, tuple(resolved.items()), (), (launch,), ())
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+
+def names(mode: HeurMode, *engines: FakeEngine) -> list[str]:
+    return [candidate.engine.name for candidate in rank(GRAPH, SM_90A, mode, engines).candidates]
+
+
+def test_the_fastest_candidate_comes_first() -> None:
+    assert names(HeurMode.A, FakeEngine("slow", 0, 10**9), FakeEngine("fast", 1, 10**6)) == ["fast", "slow"]
+
+
+@pytest.mark.parametrize("mode", [HeurMode.INSTANT, HeurMode.B])
+def test_instant_and_b_give_the_list_of_a(mode: HeurMode) -> None:
+    engines = (FakeEngine("slow", 0, 10**9), FakeEngine("fast", 1, 10**6))
+    assert names(mode, *engines) == names(HeurMode.A, *engines)
+
+
+def test_equal_estimates_keep_the_order_of_the_registry() -> None:
+    assert names(HeurMode.A, FakeEngine("first", 0, 10**6), FakeEngine("second", 1, 10**6)) == ["first", "second"]
+
+
+def test_refusals_carry_reasons_in_the_order_of_the_registry() -> None:
+    engines = (FakeEngine("a", 0, reason="dims: no"), FakeEngine("b", 1, 1), FakeEngine("c", 2, reason="type: no"))
+    ranking = rank(GRAPH, SM_90A, HeurMode.A, engines)
+    assert [str(refusal) for refusal in ranking.refusals] == ["a: dims: no", "c: type: no"]
+    assert "1. b: " in ranking.explain()
+    assert "c: type: no" in ranking.explain()
+
+
+def test_fallback_leaves_tensor_cores_out_and_says_so() -> None:
+    engines = (FakeEngine("mma", 0, 1, numerical_notes=(NumericalNote.TENSOR_CORE,)), FakeEngine("simt", 1, 10**9))
+    ranking = rank(GRAPH, SM_90A, HeurMode.FALLBACK, engines)
+    assert [candidate.engine.name for candidate in ranking.candidates] == ["simt"]
+    assert "TENSOR_CORE" in ranking.refusals[0].reason
+
+
+def test_a_hopeless_engine_gets_no_plan_until_asked() -> None:
+    """The bound of an engine without tensor cores is above the estimate of one with them."""
+    graph = matmul_graph((1,), 2048, 2048, 2048)
+    mma = FakeEngine("mma", 0, 10**6, numerical_notes=(NumericalNote.TENSOR_CORE,))
+    simt = FakeEngine("simt", 1, 10**6)
+    ranking = rank(graph, SM_90A, HeurMode.A, (simt, mma))
+    assert [candidate.engine.name for candidate in ranking.candidates] == ["mma", "simt"]
+    assert (len(mma.plans), len(simt.plans)) == (1, 0)
+    assert ranking.candidates[1].plan.engine == "simt"
+    assert ranking.candidates[1].plan is ranking.candidates[1].plan
+    assert len(simt.plans) == 1
+
+
+def test_chosen_knobs_reach_the_plan() -> None:
+    candidate = candidate_for(FakeEngine("e", 0, 1), GRAPH, SM_90A, {KnobType.TILE_M: 16})
+    assert candidate.plan.choices == ((KnobType.TILE_M, 16),)
+
+
+def test_an_unknown_knob_value_is_refused() -> None:
+    with pytest.raises(BadParamError, match=r"TILE_M: expected one of \[16, 32\], got 7"):
+        candidate_for(FakeEngine("e", 0, 1), GRAPH, SM_90A, {KnobType.TILE_M: 7})
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        convolution_graph((2, 8, 9, 7), (16, 8, 3, 3), epilogue=(PointwiseMode.RELU_FWD,)),
+        matmul_graph((2,), 16, 24, 32),
+        GRAPH,
+    ],
+)
+def test_every_engine_of_the_registry_is_ranked_or_has_a_reason(graph: OperationGraph) -> None:
+    ranking = rank(graph, SM_90A, HeurMode.A, ENGINES)
+    assert ranking.candidates
+    found = [c.engine.name for c in ranking.candidates] + [refusal.engine for refusal in ranking.refusals]
+    assert sorted(found) == sorted(engine.name for engine in ENGINES)
+
+
+def test_composite_gives_the_reason_that_it_gives_when_asked() -> None:
+    ranking = rank(GRAPH, SM_90A, HeurMode.A, ENGINES)
+    asked = engine_named("composite").refuse(GRAPH, SM_90A)
+    assert asked in ranking.refusals
+
+
+def test_fewer_multiprocessors_make_a_longer_estimate() -> None:
+    graph = convolution_graph((32, 64, 28, 28), (64, 64, 3, 3))
+    whole, part = (
+        rank(graph, replace(SM_90A, sm_count=count), HeurMode.A, ENGINES).candidates[0] for count in (132, 33)
+    )
+    assert part.estimated_us > whole.estimated_us

@@ -1,0 +1,72 @@
+"""compute-sanitizer over the small cases, every engine that takes each, on an NVIDIA GPU.
+
+    python tools/sanitize.py [--tools memcheck,racecheck] [--families conv,matmul] [--jobs N]
+
+One process for each tool and family runs ``lowdnn run @tests/cases/<family>.txt --engine all --exact``, several at a
+time. Prints one verdict a line; the exit code is 1 where a tool found something or a case failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+FAMILIES = ("conv", "matmul", "pointwise", "reduction")
+
+#: compute-sanitizer's exit code where it finds errors; not one that the program itself uses.
+_FOUND = 99
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one tool said of one family; ``summary`` holds its findings and the cases that were not ok."""
+
+    tool: str
+    family: str
+    code: int
+    cases: int
+    seconds: float
+    summary: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--jobs", type=int, default=8, help="processes at a time (default 8)")
+    arguments = parser.parse_args()
+    pairs = list(product(arguments.tools.split(","), arguments.families.split(",")))
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        verdicts = list(pool.map(lambda pair: sanitize(*pair), pairs))
+    for verdict in verdicts:
+        word = "clean" if verdict.code == 0 else f"FAILED ({verdict.code})"
+        print(f"{verdict.tool:10s} {verdict.family:10s} {word:12s} {verdict.cases:4d} runs in {verdict.seconds:5.0f} s")
+        if verdict.code:
+            print("  " + verdict.summary.replace("\n", "\n  "))
+    return int(any(verdict.code for verdict in verdicts))
+
+
+def sanitize(tool: str, family: str) -> Verdict:
+    cases = f"@{ROOT / 'tests' / 'cases' / f'{family}.txt'}"
+    program = (sys.executable, "-m", "lowdnn.cli.main", "run", cases, "--device", "cuda", "--engine", "all", "--exact")
+    command = ("compute-sanitizer", "--tool", tool, "--error-exitcode", str(_FOUND), *program)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    start = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    lines = done.stdout.splitlines()
+    bad = [line for line in lines if line.startswith(("=========", "FAILED", "error"))][:40]
+    runs = sum(line.startswith("ok") for line in lines)
+    return Verdict(tool, family, done.returncode, runs, time.monotonic() - start, "\n".join(bad) + done.stderr[-2000:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
