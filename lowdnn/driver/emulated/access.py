@@ -86,10 +86,13 @@ def atomic(
     offset: int,
     code: str,
     size: int,
-    update: Callable[..., Any],
+    updates: tuple[Callable[..., Any], Callable[..., Any]],
     *operands: Any,
 ) -> Any:
-    """``update(memory, element numbers, *operands)``: lanes that meet take turns in lane order; the old values."""
+    """``update(memory, element numbers, *operands)``: lanes that meet take turns in lane order; the old values.
+
+    ``updates``: the update in shared memory, and that in global memory.
+    """
     space, origin = resolve(group, space, address, offset)
     if not space:
         raise LaneFault(FaultKind.OUT_OF_BOUNDS, "lanes of one atomic point into different state spaces", 0)
@@ -101,7 +104,7 @@ def atomic(
     elif unwritten:
         memory.shadows[size][place] = WRITTEN[size]
     group.batch.stores += 1
-    return update(memory.views[code], place, *operands)
+    return updates[space == "global"](memory.views[code], place, *operands)
 
 
 def _load_mixed(group: Group, address: Address, offset: int, kind: Kind) -> Any:

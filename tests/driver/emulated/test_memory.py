@@ -217,3 +217,24 @@ def test_asynchronous_copy_past_the_end_is_reported_at_its_issue(bench, compile_
     report = caught.value.report
     assert (report.kind, report.thread, report.buffer) == (FaultKind.OUT_OF_BOUNDS, (63, 0, 0), "x")
     assert report.ptx_text.startswith("cp.async.cg")
+
+
+@pytest.mark.parametrize("generic", [False, True])
+def test_float_sums_flush_subnormals_in_global_memory_only(bench, generic):
+    place = "" if generic else ".global"
+    body = f"""
+.shared .align 4 .b8 s[4];
+ld.param.u64 %rd1, [out];
+mov.f32 %f1, 0f00000001;
+mov.u64 %rd2, s;
+cvta.shared.u64 %rd3, %rd2;
+mov.u32 %r1, 0;
+st.shared.u32 [%rd2], %r1;
+red{place}.add.f32 [%rd1], %f1;
+red.add.f32 [%rd3], %f1;
+ld.shared.u32 %r2, [%rd2];
+st.global.u32 [%rd1+4], %r2;
+ret;"""
+    y = bench.put(np.zeros(2, np.uint32))
+    bench.run(bench.ptx(body), "k", 1, 32, y)
+    assert bench.get(y, 2, np.uint32).tolist() == [0, 32]

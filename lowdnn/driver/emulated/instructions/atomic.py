@@ -1,6 +1,6 @@
 """atom and red. PTX ISA manual, "atom", "red". Lanes that meet at one address take their turns in lane order.
 
-Subnormal f32 sums are kept in every state space (hardware flushes them in global memory).
+f32 sums flush subnormals in global memory and keep them in shared memory, as the manual says.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def _atomic(e: Emitter, instruction: Instruction) -> None:
     m.done()
     code = code_of(kind)
     try:
-        update = values.updater(operation, kind)
+        updates = (values.updater(operation, kind), values.updater(operation, kind, ftz=True))
     except NotSupportedError as cause:
         raise e.refuse(str(cause)) from cause
-    name = e.object(f"F_atom_{operation}_{kind}", update)
+    name = e.object(f"F_atom_{operation}_{kind}", updates)
     returns = instruction.opcode == "atom"
     operands = list(instruction.operands[1 if returns else 0 :])
     if hint:
