@@ -31,7 +31,7 @@ struct Params {
   Product::Accumulator* workspace;  // [splits][rows][workspace_pitch], rows and columns of all groups
   i64 workspace_pitch, slice_stride;
   PixelGeometry<SPATIAL> pixels;
-  i32 filters, group_filters, group_channels;  // channels in elements of x, padding included
+  i32 group_filters, group_channels;  // channels in elements of x, padding included
   i32 depth;                                   // of the product: taps * group_channels
   i32 groups, tile_rows, tile_columns, split_tiles;
   Map map;
