@@ -54,7 +54,7 @@ class OperationGraph:
 
     def consumers(self, tensor: Tensor) -> tuple[Operation, ...]:
         """The operations that read ``tensor``, in topological order."""
-        return tuple(op for op in self.operations if any(t.uid == tensor.uid for t in inputs_of(op).values()))
+        return self._consumers.get(tensor.uid, ())
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -89,14 +89,13 @@ class OperationGraph:
     def subgraph(self, operations: Iterable[Operation]) -> OperationGraph:
         """The graph of some of the operations; a virtual tensor that crosses its border becomes non-virtual."""
         chosen = tuple(operations)
-        written = {t.uid for op in chosen for t in outputs_of(op).values()}
         inside = {id(op) for op in chosen}
         border = {
-            uid
-            for uid, tensor in self.tensors.items()
-            if tensor.is_virtual and (uid not in written or any(id(op) not in inside for op in self.consumers(tensor)))
+            uid: tensor
+            for uid, tensor in self._materialised.items()
+            if any(id(op) not in inside for op in (self._producers[uid], *self._consumers.get(uid, ())))
         }
-        return OperationGraph(_with_materialised(op, border) for op in chosen)
+        return OperationGraph(_with_tensors(op, border) for op in chosen)
 
     def to_json(self) -> str:
         """The operations in topological order, with all that ``from_json`` needs to make an equal graph."""
@@ -119,6 +118,20 @@ class OperationGraph:
     def __repr__(self) -> str:
         names = ", ".join(type(op).__name__ for op in self.operations)
         return f"OperationGraph([{names}], key={self.key[:12]})"
+
+    @cached_property
+    def _consumers(self) -> dict[int, tuple[Operation, ...]]:
+        """By uid."""
+        found: dict[int, tuple[Operation, ...]] = {}
+        for op in self.operations:
+            for uid in {t.uid for t in inputs_of(op).values()}:
+                found[uid] = (*found.get(uid, ()), op)
+        return found
+
+    @cached_property
+    def _materialised(self) -> dict[int, Tensor]:
+        """By uid, what virtual tensors are where a subgraph has them in memory."""
+        return {uid: _materialised(tensor) for uid, tensor in self.tensors.items() if tensor.is_virtual}
 
     def _check_tensors(self) -> None:
         for tensor in self.tensors.values():
@@ -163,7 +176,7 @@ def _tensors_by_uid(operations: tuple[Operation, ...]) -> dict[int, Tensor]:
     for op in operations:
         for tensor in (*inputs_of(op).values(), *outputs_of(op).values()):
             known = tensors.setdefault(tensor.uid, tensor)
-            if known != tensor:
+            if known is not tensor and known != tensor:
                 raise DuplicatedEntriesError.at(
                     f"operation_graph.{tensor.label}", expected="one tensor for each uid", got=f"{known} and {tensor}"
                 )
@@ -184,12 +197,10 @@ def _producers(operations: tuple[Operation, ...]) -> dict[int, Operation]:
     return producers
 
 
-def _with_materialised(operation: Operation, uids: set[int]) -> Operation:
-    changes = {
-        port: _materialised(tensor)
-        for port, tensor in (inputs_of(operation) | outputs_of(operation)).items()
-        if tensor.uid in uids
-    }
+def _with_tensors(operation: Operation, tensors: dict[int, Tensor]) -> Operation:
+    """``operation`` with the tensors of these uids put in."""
+    ports = inputs_of(operation) | outputs_of(operation)
+    changes = {port: tensors[tensor.uid] for port, tensor in ports.items() if tensor.uid in tensors}
     return replace(operation, **changes) if changes else operation  # type: ignore[type-var]
 
 

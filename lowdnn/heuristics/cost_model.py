@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.launch import bytes_touched
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of
 from lowdnn.ops.convolution import ConvolutionForward
 from lowdnn.ops.matmul import MatmulOperation
-from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Launch, MathUnit, Plan
 
 #: Share of a unit's peak that a well-fed kernel of this library reaches.
@@ -84,10 +84,4 @@ def _contraction_s(operation: Operation, on_tensor_cores: bool, arch: ArchSpec) 
 
 
 def _moved_bytes(graph: OperationGraph) -> int:
-    return sum(_touched_bytes(tensor) for tensor in graph.tensors.values() if not tensor.is_virtual)
-
-
-def _touched_bytes(tensor: Tensor) -> int:
-    """Bytes of the distinct elements: a repeated (stride 0) axis counts once."""
-    distinct = prod(extent for extent, stride in zip(tensor.dims, tensor.strides, strict=True) if stride or not extent)
-    return distinct * tensor.element_bytes
+    return sum(bytes_touched(tensor) for tensor in graph.tensors.values() if not tensor.is_virtual)
