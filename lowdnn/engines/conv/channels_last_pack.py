@@ -10,10 +10,10 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES
-from lowdnn.engines.gemm.output_space import macros
+from lowdnn.engines.gemm.output_space import i32, i64, macros
 from lowdnn.engines.launch import bytes_touched, ceil_div, divider
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, TensorPointer, Work, WorkspacePointer
+from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
 _THREADS = 256
 _BLOCK_ELEMENTS = 2048
@@ -102,13 +102,11 @@ def pack_launch(kernel: int, packing: Packing, offset_bytes: int) -> Launch:
         (
             TensorPointer(tensor.uid),
             WorkspacePointer(offset_bytes),
-            *(Scalar(ScalarType.I64, value) for value in (tensor.strides[0], *strides, tensor.strides[1])),
+            *i64(tensor.strides[0], *strides, tensor.strides[1]),
             *(Struct(divider(extent)) for extent in extents),
-            Scalar(ScalarType.I32, packing.positions),
-            Scalar(ScalarType.I32, packing.group_channels),
+            *i32(packing.positions, packing.group_channels),
             Struct(divider(packing.padded_channels)),
-            Scalar(ScalarType.I32, packing.channels),
-            Scalar(ScalarType.I32, channel_tiles),
+            *i32(packing.channels, channel_tiles),
         )
     )
     blocks = ceil_div(packing.positions, _BLOCK_ELEMENTS // tile_channels) * channel_tiles

@@ -31,7 +31,7 @@ struct Params {
   Product::Accumulator* workspace;  // [splits][rows][workspace_pitch], rows and columns of all groups
   i64 workspace_pitch, slice_stride;
   PixelGeometry<SPATIAL> pixels;
-  i32 filters, group_filters, group_channels;  // channels in elements of x, padding included
+  i32 group_filters, group_channels;  // channels in elements of x, padding included
   i32 depth;                                   // of the product: taps * group_channels
   i32 groups, tile_rows, tile_columns, split_tiles;
   Map map;
@@ -62,9 +62,9 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   Product product;
 #if PIXELS_ARE_COLUMNS
   Filters<Product::TileA> load_a(w, p.depth, filters, end_k - first_k);
-  Pixels<Product::TileB> load_b(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT);
+  Pixels<Product::TileB> load_b(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT, shared);
 #else
-  Pixels<Product::TileA> load_a(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT);
+  Pixels<Product::TileA> load_a(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT, shared);
   Filters<Product::TileB> load_b(w, p.depth, filters, end_k - first_k);
 #endif
   product.run(load_a, load_b, shared_address(shared), k_tiles);

@@ -20,6 +20,8 @@ from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import (
     Slices,
     functor_of,
+    i32,
+    i64,
     macros,
     reduction_kernel,
     reduction_launch,
@@ -80,7 +82,7 @@ class ConvImplicitGemmMma:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, narrow groups and very large filters."""
-        geometry = self._geometry(graph)
+        geometry = graph.derive(self._geometry)
         return geometry if isinstance(geometry, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -120,7 +122,7 @@ class ConvImplicitGemmMma:
         )
 
     def _accepted(self, graph: OperationGraph) -> MmaGeometry:
-        geometry = self._geometry(graph)
+        geometry = graph.derive(self._geometry)
         if isinstance(geometry, Refusal):
             raise NotSupportedError(str(geometry))
         return geometry
@@ -225,7 +227,6 @@ def _launch(
 ) -> Launch:
     product, splits = geometry.product, tiling.splits > 1
     extents = (
-        geometry.operation.w.dims[0],
         geometry.group_filters,
         geometry.group_channels,
         geometry.depth,
@@ -238,10 +239,9 @@ def _launch(
         (
             *operands,
             WorkspacePointer(slices_at) if splits else Scalar(ScalarType.U64, 0),
-            Scalar(ScalarType.I64, slices.pitch),
-            Scalar(ScalarType.I64, slices.slice_elements),
+            *i64(slices.pitch, slices.slice_elements),
             geometry.pixel_struct,
-            *(Scalar(ScalarType.I32, extent) for extent in extents),
+            *i32(*extents),
             geometry.output.map,
             *(() if splits else (functor.arguments,)),
         )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
 from lowdnn.engines.conv.channels_last_pack import Packing
 from lowdnn.engines.gemm import tiles
-from lowdnn.engines.gemm.output_space import OutputSpace, output_space
+from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, i32, output_space
 from lowdnn.engines.gemm.tiles import Product
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, divider
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.convolution import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Scalar, ScalarType, Struct
+from lowdnn.plan import Struct
 
 #: Indices of rows, columns, k and units are 32-bit in the kernel, with room for a tile past the end.
 _MAX_INDEX = 2**31 - 2**20
@@ -52,7 +51,7 @@ class MmaGeometry:
             x_packing = Packing(operation.x, operation.groups, unit_bytes)
         if channels_bytes % unit_bytes or not _is_krsc(operation.w) or operation.w.alignment_bytes < unit_bytes:
             w_packing = Packing(operation.w, 1, unit_bytes)
-        pixels_are_columns = _lies_along(dag, len(dag.dims) - 1) > _lies_along(dag, 1)
+        pixels_are_columns = contiguous_stores(dag, len(dag.dims) - 1) > contiguous_stores(dag, 1)
         pixel_axes = (0, *range(2, len(dag.dims)))
         output = output_space(
             dag,
@@ -101,7 +100,9 @@ class MmaGeometry:
         may_split = self.pixels_are_columns or groups == 1 or self.group_filters % 2 == 0
         if self.pixels_are_columns:
             m, n = n, m
-        return Product(self.data_type, groups, m, n, self.depth, may_split)
+        return Product(
+            self.data_type, groups, m, n, self.depth, may_split, has_small_pieces=self.unit_bytes < _MAX_UNIT_BYTES
+        )
 
     @property
     def pixel_struct(self) -> Struct:
@@ -116,16 +117,16 @@ class MmaGeometry:
         strides = self._x_strides
         return Struct(
             (
-                *_i32(self.operation.x.dims[2:]),
-                *_i32(stride // unit for stride in strides[2:]),
-                *_i32((strides[0] // unit,)),
+                *i32(*self.operation.x.dims[2:]),
+                *i32(*(stride // unit for stride in strides[2:])),
+                *i32(strides[0] // unit),
                 *(Struct(divider(extent)) for extent in self.operation.y.dims[2:]),
                 *(Struct(divider(extent)) for extent in self.taps),
                 Struct(divider(self.group_channels // unit)),
-                *_i32(convolution.strides),
-                *_i32(dilations),
-                *_i32(paddings),
-                *_i32((self.pixels,)),
+                *i32(*convolution.strides),
+                *i32(*dilations),
+                *i32(*paddings),
+                *i32(self.pixels),
             )
         )
 
@@ -203,12 +204,3 @@ def _is_krsc(w: Tensor) -> bool:
             return False
         expected *= w.dims[axis]
     return True
-
-
-def _lies_along(dag: PointwiseDag, axis: int) -> int:
-    """Stored tensors that are contiguous along ``axis``."""
-    return sum(t.strides[axis] == 1 and t.dims[axis] > 1 for t in dag.stores)
-
-
-def _i32(values: Iterable[int]) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I32, value) for value in values)

@@ -18,8 +18,9 @@ from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.plan import KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, Work, WorkspacePointer
 
-#: Elements of a functor call: 16 bytes of a 16-bit output.
+#: Elements of a functor call: 16 bytes of a 16-bit output; in the reduction, 16 bytes of accumulators.
 MAX_VECTOR = 8
+_MAX_REDUCE_VECTOR = 4
 
 _REDUCE_THREADS = 256
 _ACCUMULATOR_BYTES = 4
@@ -89,6 +90,19 @@ def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace) -> F
     return generate(dag, accumulator=ACCUMULATORS[data_type], vector_axis=output.space.rank - 1, space=output.space)
 
 
+def contiguous_stores(dag: PointwiseDag, axis: int) -> int:
+    """How many stored tensors lie contiguous along ``axis``."""
+    return sum(tensor.strides[axis] == 1 and tensor.dims[axis] > 1 for tensor in dag.stores)
+
+
+def i32(*values: int) -> tuple[Scalar, ...]:
+    return tuple(Scalar(ScalarType.I32, value) for value in values)
+
+
+def i64(*values: int) -> tuple[Scalar, ...]:
+    return tuple(Scalar(ScalarType.I64, value) for value in values)
+
+
 def macros(params: object) -> tuple[tuple[str, int | str], ...]:
     """``KernelRef.parameters`` of a ``Params`` dataclass."""
     return tuple((field.name, getattr(params, field.name)) for field in fields(params))  # type: ignore[arg-type]
@@ -127,6 +141,8 @@ class ReduceParams:
 
 
 def reduction_kernel(output: OutputSpace, functor: Functor, vector: int) -> KernelRef:
+    """``vector``: what the unsplit product would use; the reduction takes no more than its slices allow."""
+    vector = min(vector, _MAX_REDUCE_VECTOR)
     return KernelRef(
         name=f"gemm_split_k_reduce_{output.row_axes}of{output.space.rank}_v{vector}_sm80_{functor.digest}",
         source="gemm/split_k_reduce.cu",
@@ -146,13 +162,12 @@ def reduction_launch(
     stored_bytes: int,
 ) -> Launch:
     """Sums the slices at ``offset_bytes`` of the workspace and applies the epilogue."""
-    groups = ceil_div(slices.columns, vector)
+    groups = ceil_div(slices.columns, min(vector, _MAX_REDUCE_VECTOR))
     arguments = Struct(
         (
             WorkspacePointer(offset_bytes),
-            Scalar(ScalarType.I64, slices.pitch),
-            Scalar(ScalarType.I64, slices.slice_elements),
-            *(Scalar(ScalarType.I32, value) for value in (slices.splits, slices.rows, slices.columns)),
+            *i64(slices.pitch, slices.slice_elements),
+            *i32(slices.splits, slices.rows, slices.columns),
             Struct(divider(groups)),
             output.map,
             functor.arguments,

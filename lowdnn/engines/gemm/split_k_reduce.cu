@@ -1,7 +1,7 @@
 // split_k_reduce: c = epilogue(sum over s of slice[s]), the last step of a product whose K was split.
 //
 // Layouts: slices [splits][rows][pitch] of accumulators; rows and columns map to the output as in output_map.cuh.
-// Block: 256 threads, each VECTOR columns of one row; the slices are added in ascending order, so that equal inputs give
+// Block: 256 threads, each VECTOR (at most 4) columns of one row; the slices are added in ascending order, so that equal inputs give
 // equal bits.
 // Launch: ceil(rows * groups / 256) blocks, groups = ceil(columns / VECTOR).
 
@@ -26,18 +26,15 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   const u32 column = (item - row * p.groups.divisor) * VECTOR;
   if (row >= u32(p.rows)) return;
 
-  // The sum; the pitch is a multiple of 8, so that whole vectors may be read.
-  typedef Vector<Accumulator, VECTOR < 4 ? VECTOR : 4> Part;
-  constexpr int WIDTH = VECTOR < 4 ? VECTOR : 4;
+  // The sum; the pitch is a multiple of VECTOR, so that whole vectors may be read.
+  typedef Vector<Accumulator, VECTOR> Part;
   Accumulator sum[VECTOR] = {};
   const Accumulator* from = p.slices + row * p.pitch + column;
+#pragma unroll 4
   for (i32 split = 0; split < p.splits; ++split, from += p.slice_stride) {
+    const Part part = *reinterpret_cast<const Part*>(from);
 #pragma unroll
-    for (int v = 0; v < VECTOR; v += WIDTH) {
-      const Part part = *reinterpret_cast<const Part*>(from + v);
-#pragma unroll
-      for (int e = 0; e < WIDTH; ++e) sum[v + e] += part.v[e];
-    }
+    for (int v = 0; v < VECTOR; ++v) sum[v] += part.v[v];
   }
 
   // The epilogue.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -34,18 +35,23 @@ UNITS: Mapping[DataType, MathUnit] = {
 _ACCUMULATOR_BYTES = 4
 _STAGING_PADDING = 8
 _MAX_STAGES = 5
+_DEFAULT_STAGES = 4
 _MAX_SPLITS = 32
-#: The share of the unit's peak that mma.sync reaches at best; newer devices have faster instructions for the rest.
-_MMA_SYNC_SHARE = 0.65
+_MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
+#: Shared memory that the device keeps for itself, for each block.
+_RESERVED_SHARED_BYTES = 1024
+#: The share of the unit's peak that the best tile reaches with mma.sync: 450 TFLOP/s on an H200 (bf16, 4096^3).
+_MMA_SYNC_SHARE = 0.55
 #: Time of a block before its first and after its last multiplication.
-_BLOCK_OVERHEAD_S = 2e-6
+_BLOCK_OVERHEAD_S = 2.5e-6
 
 
 @dataclass(frozen=True)
 class TileShape:
     """Accumulators of a block and the warps they are spread over.
 
-    efficiency: the share of mma.sync's rate that a multiprocessor full of such blocks reaches.
+    efficiency: throughput of a multiprocessor full of such blocks, relative to the best shape.
+    blocks_per_sm: how many the registers let share a multiprocessor.
     """
 
     m: int
@@ -53,12 +59,18 @@ class TileShape:
     warps_m: int
     warps_n: int
     efficiency: float
+    blocks_per_sm: int
 
-    @property
+    @cached_property
     def threads(self) -> int:
         return 32 * self.warps_m * self.warps_n
 
-    @property
+    @cached_property
+    def accumulators(self) -> int:
+        """Of each thread."""
+        return self.m * self.n // self.threads
+
+    @cached_property
     def staging_bytes(self) -> int:
         """Shared memory in which the epilogue turns the accumulators (``include/epilogue_tile.cuh``)."""
         warp_n = self.n // self.warps_n
@@ -68,14 +80,14 @@ class TileShape:
 _SHAPES = {
     (shape.m, shape.n): shape
     for shape in (
-        TileShape(256, 128, 4, 2, 1.0),
-        TileShape(128, 256, 2, 4, 1.0),
-        TileShape(128, 128, 2, 4, 0.95),
-        TileShape(256, 64, 4, 2, 0.85),
-        TileShape(64, 256, 2, 4, 0.85),
-        TileShape(128, 64, 2, 2, 0.8),
-        TileShape(64, 128, 2, 2, 0.8),
-        TileShape(64, 64, 2, 2, 0.65),
+        TileShape(256, 128, 4, 2, 1.0, 1),
+        TileShape(128, 256, 2, 4, 1.0, 1),
+        TileShape(128, 128, 2, 2, 0.95, 2),
+        TileShape(256, 64, 4, 2, 0.72, 1),
+        TileShape(64, 256, 2, 4, 0.72, 1),
+        TileShape(128, 64, 2, 2, 0.85, 3),
+        TileShape(64, 128, 2, 2, 0.85, 3),
+        TileShape(64, 64, 2, 2, 0.68, 4),
     )
 }
 
@@ -89,12 +101,12 @@ class MmaTile:
     stages: int
     element_bytes: int
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         stage_bytes = (self.shape.m + self.shape.n) * self.k * self.element_bytes
         return max(self.stages * stage_bytes, self.shape.staging_bytes)
 
-    @property
+    @cached_property
     def label(self) -> str:
         """As it stands in kernel names."""
         return f"{self.shape.m}x{self.shape.n}x{self.k}_{self.stages}"
@@ -104,7 +116,8 @@ class MmaTile:
 class Product:
     """Extents of ``batches`` products m x n x k of one data type.
 
-    may_split: whether k may be cut into parts that are summed later.
+    may_split: whether k may be cut into parts that are summed later.  has_small_pieces: operands are copied in pieces
+    under 16 bytes, whose addresses take registers that the largest warp tiles do not leave.
     """
 
     data_type: DataType
@@ -113,8 +126,9 @@ class Product:
     n: int
     k: int
     may_split: bool = True
+    has_small_pieces: bool = False
 
-    @property
+    @cached_property
     def element_bytes(self) -> int:
         return dtypes.info(self.data_type).size_bytes
 
@@ -186,38 +200,43 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
 
 
 def _default_tiles(product: Product, arch: ArchSpec) -> Iterator[MmaTile]:
-    """Every shape with as many stages as fit twice on a multiprocessor, or once for the large ones."""
+    """Every shape, with as many stages as let its blocks share a multiprocessor and no more than k can fill."""
     row_bytes = 128 if product.k * product.element_bytes > 64 else 64
     depth = row_bytes // product.element_bytes
+    useful = max(2, ceil_div(product.k, depth) + 1)
     for shape in _SHAPES.values():
-        blocks = _blocks_per_sm(shape)
-        budget = min(arch.shared_bytes_per_sm // blocks - 1024, arch.shared_bytes_per_block)
-        stages = min(budget // ((shape.m + shape.n) * row_bytes), 4)
+        if product.has_small_pieces and shape.accumulators > _MAX_ACCUMULATORS_WITH_SMALL_PIECES:
+            continue
+        shared = arch.shared_bytes_per_sm // shape.blocks_per_sm - _RESERVED_SHARED_BYTES
+        budget = min(shared, arch.shared_bytes_per_block)
+        stages = min(budget // ((shape.m + shape.n) * row_bytes), useful, _DEFAULT_STAGES)
         if stages >= 2 and shape.staging_bytes <= budget:
             yield MmaTile(shape, depth, stages, product.element_bytes)
-
-
-def _blocks_per_sm(shape: TileShape) -> int:
-    """Blocks that registers let share a multiprocessor: 64 x 64 warps of accumulators take nearly all a thread has."""
-    return 1 if shape.threads > 128 else 2
 
 
 def _splittings(product: Product, tile: MmaTile, arch: ArchSpec) -> Iterator[Tiling]:
     whole = Tiling.of(product, tile, 1)
     yield whole
-    free = arch.sm_count * _blocks_per_sm(tile.shape) // max(whole.block_count(product), 1)
+    free = arch.sm_count * tile.shape.blocks_per_sm // max(whole.block_count(product), 1)
     if product.may_split and free >= 2 and whole.split_tiles >= 8:
         yield Tiling.of(product, tile, min(free, whole.split_tiles // 4, _MAX_SPLITS))
 
 
 def _seconds(product: Product, tiling: Tiling, arch: ArchSpec) -> float:
-    """Waves of blocks at the tile's rate; a split pays a write and a read of its slices and one more launch."""
+    """Waves of blocks: those on one multiprocessor share its tensor cores and hide each other's overhead.
+
+    A split pays a write and a read of its slices and one more launch.
+    """
     shape = tiling.tile.shape
-    slots = arch.sm_count * _blocks_per_sm(shape)
-    waves = ceil_div(max(tiling.block_count(product), 1), slots)
-    flops = 2 * shape.m * shape.n * tiling.tile.k * tiling.split_tiles * _blocks_per_sm(shape)
+    flops = 2 * shape.m * shape.n * tiling.tile.k * tiling.split_tiles
     rate = arch.rate(UNITS[product.data_type]) / arch.sm_count * _MMA_SYNC_SHARE * shape.efficiency
-    seconds = waves * (flops / rate + _BLOCK_OVERHEAD_S)
+    block_s = flops / rate
+
+    def wave(blocks_per_sm: int) -> float:
+        return max(blocks_per_sm * block_s, block_s + _BLOCK_OVERHEAD_S)
+
+    full, rest = divmod(tiling.block_count(product), arch.sm_count * shape.blocks_per_sm)
+    seconds = full * wave(shape.blocks_per_sm) + (wave(ceil_div(rest, arch.sm_count)) if rest else 0.0)
     if tiling.splits > 1:
         moved = 2 * tiling.splits * product.batches * product.m * product.n * _ACCUMULATOR_BYTES
         seconds += moved / arch.copy_bytes_per_s + arch.launch_overhead_s

@@ -1,7 +1,7 @@
 // cp.async: copies from global to shared memory that run beside the program, in groups.
 //
-// A copy of BYTES = 4, 8 or 16 needs both addresses aligned to BYTES. Only the first `valid_bytes` are read, the rest of
-// the destination is filled with zeros; with 0 the source address is not used.
+// A copy of BYTES = 4, 8 or 16 needs both addresses aligned to BYTES. Where the source does not exist, zeros are written
+// and its address is not used.
 // Source: PTX ISA, cp.async, target sm_80.
 
 #pragma once
@@ -10,14 +10,15 @@
 
 __device__ __forceinline__ u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
 
-template <int BYTES> __device__ __forceinline__ void cp_async(u32 destination, const void* source, i32 valid_bytes) {
+template <int BYTES> __device__ __forceinline__ void cp_async(u32 destination, const void* source, bool exists) {
+  const i32 bytes = exists ? BYTES : 0;
   if constexpr (BYTES == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(destination), "l"(__cvta_generic_to_global(source)), "r"(valid_bytes)
+                 :: "r"(destination), "l"(__cvta_generic_to_global(source)), "r"(bytes)
                  : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;"
-                 :: "r"(destination), "l"(__cvta_generic_to_global(source)), "r"(valid_bytes), "n"(BYTES)
+                 :: "r"(destination), "l"(__cvta_generic_to_global(source)), "r"(bytes), "n"(BYTES)
                  : "memory");
   }
 }

@@ -5,8 +5,8 @@
 // chunks travel unchanged. Chunk c of row r lies at position c ^ key(r): the 8 rows of one ldmatrix phase, or the lanes
 // of one gather, then fall into different banks.
 //
-// A fragment is what mma.cuh calls a[0..3] for a block of 16 rows and 32 bytes of K. The same registers serve a block of
-// 16 columns of B: words {0, 2} are b[0..1] of its first 8 columns, words {1, 3} of its last 8.
+// A fragment of A is what mma.cuh calls a[0..3] for a block of 16 rows and 32 bytes of K. A fragment of B holds 16
+// columns: b[0..1] of the first 8, then b[0..1] of the last 8, each pair in neighbouring registers as mma.sync wants it.
 
 #pragma once
 
@@ -40,18 +40,23 @@ template <class T, int EXTENT_, int DEPTH_, bool K_MAJOR_> struct OperandTile {
   }
 };
 
+enum class Side { A, B };
+
 // Reads the fragments of one warp, whose part of the tile begins at row or column `first` (a multiple of 32).
-template <class T, class Tile> struct FragmentReader {
+template <class T, class Tile, Side SIDE> struct FragmentReader {
   static constexpr bool GATHERS = !Tile::K_MAJOR && sizeof(T) != 2;  // ldmatrix transposes 16-bit elements only
   static constexpr int STEP_K = STEP_BYTES / int(sizeof(T));
 
   u32 base[GATHERS ? 2 : 1];  // offsets of this lane in block 0, step 0; a gather has one for each half of the K bytes
 
   __device__ __forceinline__ FragmentReader(u32 first, u32 lane) {
+    // Which of the four 8 x 8 parts of a block this lane addresses: its half along the rows (columns), and along K.
+    const u32 slow = lane / 16, fast = lane / 8 % 2;
+    const u32 line = SIDE == Side::A ? fast : slow, depth = SIDE == Side::A ? slow : fast;
     if constexpr (Tile::K_MAJOR) {
-      base[0] = Tile::offset(first + lane % 16, lane / 16);
+      base[0] = Tile::offset(first + lane % 8 + line * 8, depth);
     } else if constexpr (sizeof(T) == 2) {
-      base[0] = Tile::offset(lane % 8 + lane / 16 * 8, first / 8 + lane / 8 % 2);
+      base[0] = Tile::offset(lane % 8 + depth * 8, first / 8 + line);
     } else {
       constexpr u32 WORD = 4 / sizeof(T);
       const u32 byte = (first + lane / 4) * u32(sizeof(T));
@@ -62,7 +67,7 @@ template <class T, class Tile> struct FragmentReader {
     }
   }
 
-  // The fragment of 16-row block `block` at K step `step`, both compile-time values after unrolling.
+  // The fragment of block `block` (16 rows or columns) at K step `step`, both compile-time values after unrolling.
   __device__ __forceinline__ void read(u32 (&fragment)[4], u32 tile_address, int block, int step) const {
     if constexpr (Tile::K_MAJOR) {
       const u32 address = (tile_address + base[0]) ^ u32(step * STEP_BYTES);
@@ -73,8 +78,9 @@ template <class T, class Tile> struct FragmentReader {
     } else {
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
-        const u32 address = tile_address + base[word / 2] + step * STEP_K * Tile::ROW_BYTES;
-        fragment[word] = gathered(address, block * 16 + word % 2 * 8);
+        const int line = SIDE == Side::A ? word % 2 : word / 2, depth = SIDE == Side::A ? word / 2 : word % 2;
+        const u32 address = tile_address + base[depth] + step * STEP_K * Tile::ROW_BYTES;
+        fragment[word] = gathered(address, block * 16 + line * 8);
       }
     }
 #pragma unroll

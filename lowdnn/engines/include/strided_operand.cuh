@@ -2,8 +2,8 @@
 //
 // Rows are rows of A or columns of B. Rows past the end and k past the end become zeros: nothing outside the matrix is
 // read, and the tail of K adds nothing.
-// ACCESS_BYTES is what base address and stride * sizeof(T) are multiples of: 16, 8 or 4 bytes by cp.async; below that by
-// plain loads.
+// ACCESS_BYTES is what the base address and the extent and stride along memory are multiples of, in bytes: 16, 8 or 4
+// are copied by cp.async, below that elements one by one. So a piece of ACCESS_BYTES exists as a whole or not at all.
 
 #pragma once
 
@@ -14,66 +14,57 @@ __device__ __forceinline__ u32 bits_of(bf16 x) { return x.bits; }
 __device__ __forceinline__ u32 bits_of(f32 x) { return __float_as_uint(x); }
 __device__ __forceinline__ u32 bits_of(i8 x) { return u8(x); }
 
-// Copies the first `valid_bytes` (any value; clamped to 0..16) of a chunk, and zeros behind them.
-template <class T, int ACCESS_BYTES>
-__device__ __forceinline__ void copy_chunk(u32 destination, const T* source, i32 valid_bytes) {
-  if constexpr (ACCESS_BYTES >= 4) {
-#pragma unroll
-    for (int at = 0; at < CHUNK_BYTES; at += ACCESS_BYTES) {
-      const i32 valid = min(max(valid_bytes - at, 0), ACCESS_BYTES);
-      cp_async<ACCESS_BYTES>(destination + at, source + at / int(sizeof(T)), valid);
-    }
-  } else {
-    u32 words[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int at = 0; at < CHUNK_BYTES; at += int(sizeof(T))) {
-      if (at < valid_bytes) words[at / 4] |= bits_of(source[at / int(sizeof(T))]) << (at % 4 * 8);
-    }
-    store_shared_16(destination, words[0], words[1], words[2], words[3]);
-  }
-}
-
 template <class T, class Tile, int ACCESS_BYTES, int THREADS> struct StridedOperand {
   static constexpr int CHUNK = CHUNK_BYTES / int(sizeof(T));
+  static constexpr int PIECES = CHUNK_BYTES / ACCESS_BYTES;  // of one chunk
+  static constexpr int PIECE = ACCESS_BYTES / int(sizeof(T));
   static constexpr int ROW_STEP = THREADS / Tile::CHUNKS;  // memory rows that the block copies at once
   static constexpr int COPIES = Tile::ROWS / ROW_STEP;     // of each thread
   static_assert(THREADS % Tile::CHUNKS == 0 && COPIES * ROW_STEP == Tile::ROWS && COPIES >= 1, "whole rows for a thread");
 
-  // matrix: the operand's element (first row of the tile, k = first_k).  rows: how many rows exist from there.
-  // depth: how many k exist from first_k.
+  // matrix: the operand's element (first row of the tile, first k).  rows, depth: how many rows and k exist from there.
   __device__ __forceinline__ StridedOperand(const T* matrix, i64 stride, i32 rows, i32 depth)
       : row(threadIdx.x / Tile::CHUNKS), chunk(threadIdx.x % Tile::CHUNKS), step(stride * ROW_STEP) {
     source = matrix + row * stride + chunk * CHUNK;
-    if constexpr (Tile::K_MAJOR) {
-      advance = Tile::DEPTH;
-      remaining = (depth - i32(chunk) * CHUNK) * i32(sizeof(T));
-      present = 0;
-#pragma unroll
-      for (int copy = 0; copy < COPIES; ++copy) present |= u32(i32(row) + copy * ROW_STEP < rows) << copy;
-    } else {
-      advance = stride * Tile::DEPTH;
-      remaining = depth - i32(row);
-      present = max(0, min(rows - i32(chunk) * CHUNK, CHUNK)) * sizeof(T);
-    }
+    advance = Tile::K_MAJOR ? Tile::DEPTH : stride * Tile::DEPTH;
+    across = (Tile::K_MAJOR ? rows : depth) - i32(row);
+    along = (Tile::K_MAJOR ? depth : rows) - i32(chunk) * CHUNK;
   }
 
-  __device__ __forceinline__ void load(u32 stage) {
-    const T* from = source;
+  // Issues part `part` of `parts` of the next k tile's copies.
+  __device__ __forceinline__ void load(u32 stage, int part, int parts) {
+    if (part == 0) from = source;
 #pragma unroll
-    for (int copy = 0; copy < COPIES; ++copy, from += step) {
-      const bool exists = Tile::K_MAJOR ? present >> copy & 1 : copy * ROW_STEP < remaining;
-      const i32 bytes = Tile::K_MAJOR ? max(min(remaining, CHUNK_BYTES), 0) : i32(present);
-      copy_chunk<T, ACCESS_BYTES>(stage + Tile::offset(row + copy * ROW_STEP, chunk), from, exists ? bytes : 0);
+    for (int copy = COPIES * part / parts; copy < COPIES * (part + 1) / parts; ++copy, from += step) {
+      copy_chunk(stage + Tile::offset(row + copy * ROW_STEP, chunk), copy * ROW_STEP < across ? along : 0);
     }
+    if (part < parts - 1) return;
     source += advance;
-    remaining -= Tile::K_MAJOR ? Tile::DEPTH * i32(sizeof(T)) : Tile::DEPTH;
+    (Tile::K_MAJOR ? along : across) -= Tile::DEPTH;
   }
 
  private:
-  u32 row, chunk;  // this thread's first memory row, and its chunk in every row
-  i64 step;        // elements from one of its rows to the next
-  i64 advance;     // elements from one k tile to the next
-  const T* source;
-  i32 remaining;   // K-major: bytes of its chunk and behind it that exist; MN-major: k from its first row on
-  u32 present;     // K-major: one bit for each of its rows that exists; MN-major: bytes of its chunk that exist
+  u32 row, chunk;      // this thread's first memory row, and its chunk in every row
+  i64 step, advance;   // elements from one of its rows to the next, and from one k tile to the next
+  i32 across, along;   // memory rows from its first one, and elements of a row from its chunk, that exist
+  const T* source;     // its first chunk of the next k tile
+  const T* from;       // its next chunk
+
+  // Copies the chunk at `from`, of which the first `elements` exist (any number).
+  __device__ __forceinline__ void copy_chunk(u32 destination, i32 elements) {
+    if constexpr (ACCESS_BYTES >= 4) {
+#pragma unroll
+      for (int piece = 0; piece < PIECES; ++piece) {
+        cp_async<ACCESS_BYTES>(destination + piece * ACCESS_BYTES, from + piece * PIECE, piece * PIECE < elements);
+      }
+    } else {
+      u32 words[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < CHUNK; ++i) {
+        const int byte = i * int(sizeof(T));
+        if (i < elements) words[byte / 4] |= bits_of(from[i]) << (byte % 4 * 8);
+      }
+      store_shared_16(destination, words[0], words[1], words[2], words[3]);
+    }
+  }
 };

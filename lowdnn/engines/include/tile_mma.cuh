@@ -1,11 +1,13 @@
 // The main loop that every mma.sync engine shares: acc[M, N] = sum over k tiles of A tile * B tile.
 //
-// A ring of RING shared-memory stages is filled by cp.async, RING - 1 tiles ahead; fragments are read one K step
-// ahead of the instruction that uses them. One barrier for each k tile: it publishes the next stage and frees the last.
+// A ring of RING shared-memory stages is filled by cp.async, RING - 1 tiles ahead; fragments are read one K step ahead of
+// the instruction that uses them. One barrier for each k tile: it publishes the next stage and frees the last. Reads and
+// copies are spread between the multiplications, so that neither the tensor pipe nor shared memory waits for a burst.
 // Warps lie in a WARP_ROWS x WARP_COLUMNS grid, each with its own part of the accumulator in registers.
 //
-// A loader fills one operand's stage: `void load(u32 stage_address)` issues this thread's copies of the next k tile and
-// moves on to the one after it; past the last tile it fills zeros, so that no stage is ever read before it is written.
+// A loader fills one operand's stage: `void load(u32 stage_address, int part, int parts)` issues a part of this thread's
+// copies of the next k tile; the last part moves on to the tile after it. Past the last tile it fills zeros, so that no
+// stage is ever read before it is written.
 
 #pragma once
 
@@ -33,46 +35,54 @@ struct TileMma {
   template <class LoaderA, class LoaderB>
   __device__ __forceinline__ void run(LoaderA& load_a, LoaderB& load_b, u32 shared, i32 k_tiles) {
     const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-    const FragmentReader<T, TileA> reader_a(warp % WARP_ROWS * WARP_M, lane);
-    const FragmentReader<T, TileB> reader_b(warp / WARP_ROWS * WARP_N, lane);
+    const ReaderA reader_a(warp % WARP_ROWS * WARP_M, lane);
+    const ReaderB reader_b(warp / WARP_ROWS * WARP_N, lane);
     clear();
 
     // Prologue: the first RING - 1 tiles, one group each.
 #pragma unroll
     for (int stage = 0; stage < RING - 1; ++stage) {
-      load_a.load(shared + stage * STAGE_BYTES);
-      load_b.load(shared + stage * STAGE_BYTES + TileA::BYTES);
+      load_a.load(shared + stage * STAGE_BYTES, 0, 1);
+      load_b.load(shared + stage * STAGE_BYTES + TileA::BYTES, 0, 1);
       cp_async_commit();
     }
     cp_async_wait<RING - 2>();
     __syncthreads();
 
     u32 read_stage = shared, write_stage = shared + (RING - 1) * STAGE_BYTES;
-    read(reader_a, reader_b, read_stage, 0);
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; ++i) read_part(reader_a, reader_b, read_stage, 0, i);
 
 #pragma unroll 1
     for (i32 tile = 0; tile < k_tiles; ++tile) {
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
+        // The last step reads the first fragments of the next stage; until then this tile's copies are under way.
         if (step == STEPS - 1) {
+          cp_async_commit();
           cp_async_wait<RING - 2>();
           __syncthreads();
           read_stage = next(read_stage, shared);
-        }
-        read(reader_a, reader_b, read_stage, (step + 1) % STEPS);
-        if (step == 0) load_a.load(write_stage);
-        if (step == (STEPS > 2 ? 1 : 0)) {
-          load_b.load(write_stage + TileA::BYTES);
-          cp_async_commit();
           write_stage = next(write_stage, shared);
         }
-        multiply(step % 2);
+#pragma unroll
+        for (int i = 0; i < BLOCKS_M; ++i) {
+          read_part(reader_a, reader_b, read_stage, (step + 1) % STEPS, i);
+          if (step < STEPS - 1) {
+            load_a.load(write_stage, step * BLOCKS_M + i, (STEPS - 1) * BLOCKS_M);
+            load_b.load(write_stage + TileA::BYTES, step * BLOCKS_M + i, (STEPS - 1) * BLOCKS_M);
+          }
+          multiply_row(step % 2, i);
+        }
       }
     }
     cp_async_wait<0>();
   }
 
  private:
+  typedef FragmentReader<T, TileA, Side::A> ReaderA;
+  typedef FragmentReader<T, TileB, Side::B> ReaderB;
+
   u32 fragment_a[2][BLOCKS_M][4], fragment_b[2][BLOCKS_N][4];  // by the parity of the step
 
   static __device__ __forceinline__ u32 next(u32 stage, u32 shared) {
@@ -90,24 +100,23 @@ struct TileMma {
     }
   }
 
-  __device__ __forceinline__ void read(const FragmentReader<T, TileA>& reader_a, const FragmentReader<T, TileB>& reader_b,
-                                       u32 stage, int step) {
+  // Part `part` of BLOCKS_M of the fragments of a step.
+  __device__ __forceinline__ void read_part(const ReaderA& reader_a, const ReaderB& reader_b, u32 stage, int step,
+                                            int part) {
+    reader_a.read(fragment_a[step % 2][part], stage, part, step);
 #pragma unroll
-    for (int block = 0; block < BLOCKS_M; ++block) reader_a.read(fragment_a[step % 2][block], stage, block, step);
-#pragma unroll
-    for (int block = 0; block < BLOCKS_N; ++block) {
+    for (int block = BLOCKS_N * part / BLOCKS_M; block < BLOCKS_N * (part + 1) / BLOCKS_M; ++block) {
       reader_b.read(fragment_b[step % 2][block], stage + TileA::BYTES, block, step);
     }
   }
 
-  __device__ __forceinline__ void multiply(int parity) {
+  // Odd rows go backwards, so that the operands in the register cache are used again.
+  __device__ __forceinline__ void multiply_row(int parity, int i) {
 #pragma unroll
-    for (int i = 0; i < BLOCKS_M; ++i) {
-#pragma unroll
-      for (int j = 0; j < 2 * BLOCKS_N; ++j) {
-        const u32(&b)[4] = fragment_b[parity][j / 2];
-        Mma<T>::apply(accumulator[i][j], fragment_a[parity][i], b[j % 2], b[j % 2 + 2]);
-      }
+    for (int count = 0; count < 2 * BLOCKS_N; ++count) {
+      const int j = i % 2 ? 2 * BLOCKS_N - 1 - count : count;
+      const u32(&b)[4] = fragment_b[parity][j / 2];
+      Mma<T>::apply(accumulator[i][j], fragment_a[parity][i], b[j % 2 * 2], b[j % 2 * 2 + 1]);
     }
   }
 };

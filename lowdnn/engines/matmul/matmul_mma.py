@@ -18,7 +18,10 @@ from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import (
     OutputSpace,
     Slices,
+    contiguous_stores,
     functor_of,
+    i32,
+    i64,
     macros,
     output_space,
     reduction_kernel,
@@ -50,6 +53,9 @@ _ROWS, _COLUMNS = -2, -3
 #: Bytes of one row along k, and rows of all batches together, are 32-bit in the kernel.
 _MAX_DEPTH_BYTES = 2**31 - 1024
 _MAX_ROWS = 2**31 - 1024
+
+#: Bytes of the largest copy.
+_MAX_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ class MatmulMma:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, and operands with neither matrix dimension contiguous."""
-        problem = self._problem(graph)
+        problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -125,7 +131,7 @@ class MatmulMma:
         )
 
     def _accepted(self, graph: OperationGraph) -> _Problem:
-        problem = self._problem(graph)
+        problem = graph.derive(self._problem)
         if isinstance(problem, Refusal):
             raise NotSupportedError(str(problem))
         return problem
@@ -170,11 +176,11 @@ class _Operand:
 
     @property
     def alignment(self) -> int:
-        """The greatest power of two up to 16 bytes that the base and all strides but the contiguous one share."""
-        lines = self.extent if self.is_k_major else self.depth
-        strides = (*self.batch_strides, self.leading_stride if lines > 1 else 0)
+        """The greatest power of two up to 16 bytes that the base, the contiguous extent and the other strides share."""
+        contiguous, lines = (self.depth, self.extent) if self.is_k_major else (self.extent, self.depth)
+        strides = (*self.batch_strides, self.leading_stride if lines > 1 else 0, contiguous)
         size = self.tensor.element_bytes
-        common = self.tensor.alignment_bytes | 16
+        common = self.tensor.alignment_bytes | _MAX_ALIGNMENT
         for stride in strides:
             common |= stride * size
         return common & -common
@@ -194,7 +200,7 @@ class _Problem:
     def of(cls, matched: Anchored[MatmulOperation]) -> _Problem:
         anchor, dag = matched.anchor, matched.epilogue
         last = len(dag.dims) - 1
-        is_swapped = _lies_along(dag, last - 1) > _lies_along(dag, last)
+        is_swapped = contiguous_stores(dag, last - 1) > contiguous_stores(dag, last)
         row_axis, column_axis = (last, last - 1) if is_swapped else (last - 1, last)
         a = (anchor.a, _strides(anchor.a)[:-2], anchor.a.strides[-2], anchor.a.strides[-1])
         b = (anchor.b, _strides(anchor.b)[:-2], anchor.b.strides[-1], anchor.b.strides[-2])
@@ -221,7 +227,14 @@ class _Problem:
             column_tensor, column_stride, column_k, dag.dims[column_axis], depth, strides[_COLUMNS][:batches]
         )
         batch_count = prod(output.row_extents[:batches])
-        product = Product(anchor.a.data_type, batch_count, m, dag.dims[column_axis], depth)
+        product = Product(
+            anchor.a.data_type,
+            batch_count,
+            m,
+            dag.dims[column_axis],
+            depth,
+            has_small_pieces=min(rows.alignment, columns.alignment) < _MAX_ALIGNMENT,
+        )
         return cls(dag, output, rows, columns, product)
 
     def refuse_layout(self) -> str:
@@ -258,11 +271,6 @@ def _refuse_types(anchor: MatmulOperation) -> str:
     if anchor.matmul.compute_type is DataType.DOUBLE:
         return "matmul.compute_type: expected FLOAT, HALF or INT32, got DOUBLE"
     return ""
-
-
-def _lies_along(dag: PointwiseDag, axis: int) -> int:
-    """Stored tensors that are contiguous along ``axis``."""
-    return sum(t.strides[axis] == 1 and t.dims[axis] > 1 for t in dag.stores)
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
@@ -323,12 +331,12 @@ def _launch(problem: _Problem, tiling: Tiling, functor: Functor) -> Launch:
             TensorPointer(problem.rows.tensor.uid),
             TensorPointer(problem.columns.tensor.uid),
             WorkspacePointer(0) if splits else Scalar(ScalarType.U64, 0),
-            *_i64(problem.rows.leading_stride, problem.columns.leading_stride),
-            *_i64(*problem.rows.batch_strides, *unused),
-            *_i64(*problem.columns.batch_strides, *unused),
-            *_i64(slices.pitch, slices.slice_elements),
-            *_i32(product.m, product.n, product.k),
-            *_i32(product.batches, tiling.rows, tiling.columns, tiling.split_tiles),
+            *i64(problem.rows.leading_stride, problem.columns.leading_stride),
+            *i64(*problem.rows.batch_strides, *unused),
+            *i64(*problem.columns.batch_strides, *unused),
+            *i64(slices.pitch, slices.slice_elements),
+            *i32(product.m, product.n, product.k),
+            *i32(product.batches, tiling.rows, tiling.columns, tiling.split_tiles),
             output.map,
             *(() if splits else (functor.arguments,)),
         )
@@ -343,14 +351,6 @@ def _launch(problem: _Problem, tiling: Tiling, functor: Functor) -> Launch:
     shape = tiling.tile.shape
     grid = (tiling.block_count(product), 1, 1)
     return Launch(0, grid, (shape.threads, 1, 1), (arguments,), shared_bytes=tiling.tile.shared_bytes, work=work)
-
-
-def _i32(*values: int) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I32, value) for value in values)
-
-
-def _i64(*values: int) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I64, value) for value in values)
 
 
 def _plain_kernel(data_type: DataType, transposes_b: bool) -> KernelRef:

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.oracle import evaluate
 from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.assembling import assert_no_spills
 from tests.support.builders import convolution_graph, matmul_graph
-from tests.support.running import check_close, check_exact
-from tests.support.tolerance import OpClass
+from tests.support.running import check_close, check_exact, run_plan
+from tests.support.tolerance import OpClass, assert_exact
 
 ENGINE = MatmulMma()
 TYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT, DataType.INT8)
@@ -96,7 +99,13 @@ def test_output_layouts(device: Runtime, c_layout: Layout) -> None:
 
 @pytest.mark.parametrize(
     ("a_batch", "b_batch"),
-    [((2, 1, 3), (1, 4, 3)), ((1, 1), (2, 2)), ((5,), (1,)), ((2, 3), (1, 1)), ((1, 2, 1, 2, 1, 2), (2, 1, 2, 1, 2, 1))],
+    [
+        ((2, 1, 3), (1, 4, 3)),
+        ((1, 1), (2, 2)),
+        ((5,), (1,)),
+        ((2, 3), (1, 1)),
+        ((1, 2, 1, 2, 1, 2), (2, 1, 2, 1, 2, 1)),
+    ],
 )
 def test_batch_broadcast(device: Runtime, a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> None:
     builder = GraphBuilder()
@@ -121,7 +130,9 @@ def test_alignments_of_base_and_strides(device: Runtime) -> None:
         b = builder.tensor((40, 24), DataType.HALF)
         builder.matmul(a, b, store=DataType.HALF)
         plan = check_exact(device, ENGINE, builder.graph(), length=40, choices=knobs(64, 64))
-        assert dict(plan.kernels[0].parameters)["A_ALIGNMENT"] == min(alignment_bytes, (row_stride * 2) & -(row_stride * 2))
+        assert dict(plan.kernels[0].parameters)["A_ALIGNMENT"] == min(
+            alignment_bytes, (row_stride * 2) & -(row_stride * 2)
+        )
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 5, 3), (4, 0, 3), (4, 5, 0), (1, 1, 1), (1, 70, 130), (70, 1, 130)])
@@ -199,3 +210,19 @@ def test_knobs_outside_the_menu_are_refused() -> None:
 def test_no_spills(data_type: DataType, target: str) -> None:
     graph = matmul_graph((), 512, 512, 512, data_type=data_type, compute_type=compute_type(data_type))
     assert_no_spills(ENGINE.plan(graph, SM_90A, knobs(256, 128, stages=3)).kernels[0], target)
+
+
+@pytest.mark.parametrize("data_type", [DataType.BFLOAT16, DataType.FLOAT])
+def test_nan_and_infinity_reach_their_rows_and_columns_only(device: Runtime, data_type: DataType) -> None:
+    graph = matmul_graph((), 40, 48, 72, data_type=data_type)
+    a = dtypes.from_float64(np.ones((40, 72)), data_type)
+    b = dtypes.from_float64(np.ones((72, 48)), data_type)
+    all_ones = np.array(-1, np.int64).astype(a.dtype if a.dtype.kind == "u" else np.int32)
+    a[3, 5] = all_ones.view(a.dtype)
+    a[7, 71] = dtypes.from_float64(np.array(np.inf), data_type)
+    b[40, 9] = dtypes.from_float64(np.array(-np.inf), data_type)
+    output = graph.outputs[0].uid
+    actual = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, {1: a, 2: b})[output]
+    with np.errstate(invalid="ignore"):
+        expected = evaluate(graph, {1: a, 2: b})[output]
+    assert_exact(actual, expected, data_type)
