@@ -28,7 +28,7 @@ from lowdnn.engines.gemm.output_space import (
     reduction_launch,
 )
 from lowdnn.engines.gemm.tiles import Product, Tiling
-from lowdnn.engines.launch import MAX_GRID_X, bytes_touched, ceil_div
+from lowdnn.engines.launch import MAX_GRID_X, bytes_touched
 from lowdnn.enums import BehaviorNote, DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
@@ -245,12 +245,11 @@ class _Problem:
         return ""
 
     def refuse_extents(self) -> str:
-        blocks = self.product.batches * ceil_div(self.product.m, 64) * ceil_div(self.product.n, 64)
         limits = (
             ("rows of all batches", self.output.rows, _MAX_ROWS),
             ("columns", self.product.n, _MAX_ROWS),
             ("bytes along k", self.product.k * self.product.element_bytes, _MAX_DEPTH_BYTES),
-            ("tiles of 64 x 64", blocks, MAX_GRID_X),
+            ("tiles of 64 x 64", self.product.smallest_tiles, MAX_GRID_X),
         )
         for what, got, limit in limits:
             if got > limit:
