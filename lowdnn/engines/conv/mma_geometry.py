@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.engines.conv.channels_last_pack import Packing
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.channels_last_pack import Packing
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, i32, output_space
 from lowdnn.engines.gemm.tiles import Product
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, divider
