@@ -2,13 +2,13 @@
 // as a matrix product with mma.sync, for sm_80 and newer.
 //
 // Layouts: x channels-last with any other strides; w [filters][taps][channels], packed; both with channels padded to
-// ALIGNMENT bytes (x in place, or repacked by channels_last_pack.cu). Product: pixels (n, o) by filters, or, where
+// ALIGNMENT bytes (x in place, or repacked by gemm/channels_last_pack.cu). Product: pixels (n, o) by filters, or, where
 // PIXELS_ARE_COLUMNS (y contiguous along its last spatial axis), filters by pixels; k = (taps, channels).
 // Block: blockIdx.x = ((split * groups) + group) * tiles + tile in grouped order; it computes one TILE_M x TILE_N tile
 // over `split_tiles` k tiles.
 // Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
 // Launch: WARPS_M * WARPS_N * 32 threads; dynamic shared memory max(STAGES * stage, staging) bytes.
-// SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and split_k_reduce.cu applies the epilogue.
+// SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue.
 
 #include "include/epilogue_tile.cuh"
 #include "include/output_map.cuh"

@@ -3,7 +3,7 @@
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
 int32). 1 to 3 spatial axes, any strides, dilations, paddings, groups of at least 8 channels and filters, flipped
 filters, any pointwise epilogue. Channels-last tensors are read in place; others are repacked into the workspace first.
-Kernels: ``conv_implicit_gemm_mma.cu``, ``channels_last_pack.cu``.
+Kernels: ``conv_implicit_gemm_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
-from lowdnn.engines.conv.channels_last_pack import Packing, pack_kernel, pack_launch
 from lowdnn.engines.conv.mma_geometry import MmaGeometry, refuse_types
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import (
@@ -26,6 +25,7 @@ from lowdnn.engines.gemm.output_space import (
     reduction_kernel,
     reduction_launch,
 )
+from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Tiling
 from lowdnn.engines.launch import bytes_touched
 from lowdnn.enums import BehaviorNote, DataType, NumericalNote
@@ -41,7 +41,6 @@ from lowdnn.plan import (
     Scalar,
     ScalarType,
     Struct,
-    TensorPointer,
     Work,
     WorkspacePointer,
 )
@@ -95,9 +94,7 @@ class ConvImplicitGemmMma:
         product = geometry.product
         chosen = resolve_choices(self.name, tiles.knobs(product, arch), choices)
         tiling = tiles.tiling_of(self.name, product, arch, chosen)
-        builder = _PlanBuilder(geometry, tiling)
-        if geometry.operation.y.element_count:
-            builder.build()
+        parts = _parts(geometry, tiling)
         notes = self.numerical_notes if geometry.data_type is DataType.FLOAT else self.numerical_notes[:1]
         return Plan(
             engine=self.name,
@@ -105,10 +102,10 @@ class ConvImplicitGemmMma:
             graph_key=graph.key,
             target_arch=arch.name,
             choices=tuple(chosen.items()),
-            kernels=tuple(builder.kernels),
-            launches=tuple(builder.launches),
+            kernels=parts.kernels,
+            launches=tuple(parts.launches),
             tensors=plan_tensors(graph),
-            workspace_bytes=builder.workspace_bytes,
+            workspace_bytes=parts.workspace_bytes,
             numerical_notes=notes,
             behavior_notes=self.behavior_notes,
         )
@@ -141,48 +138,23 @@ class ConvImplicitGemmMma:
         return geometry
 
 
-class _PlanBuilder:
-    """Collects kernels, launches and workspace of one plan."""
-
-    def __init__(self, geometry: MmaGeometry, tiling: Tiling) -> None:
-        self.kernels: list[KernelRef] = []
-        self.launches: list[Launch] = []
-        self.workspace_bytes = 0
-        self._geometry = geometry
-        self._tiling = tiling
-
-    def build(self) -> None:
-        geometry, tiling = self._geometry, self._tiling
-        functor = functor_of(geometry.dag, geometry.data_type, geometry.output)
-        vector = geometry.vector(geometry.output.vector(functor))
-        x = self._operand(geometry.operation.x, geometry.x_packing)
-        w = self._operand(geometry.operation.w, geometry.w_packing)
-        slices = Slices(tiling.splits, geometry.output.rows, geometry.output.columns)
-        slices_at = self._reserve(slices.size_bytes if tiling.splits > 1 else 0)
-        kernel = self._add(_kernel(geometry, tiling, functor, vector))
-        self.launches.append(_launch(kernel, geometry, tiling, functor, (x, w), slices, slices_at))
-        if tiling.splits > 1:
-            stored = sum(map(bytes_touched, (*geometry.dag.loads, *geometry.dag.stores)))
-            kernel = self._add(reduction_kernel(geometry.output, functor, vector))
-            self.launches.append(reduction_launch(kernel, geometry.output, functor, vector, slices, slices_at, stored))
-
-    def _operand(self, tensor: Tensor, packing: Packing | None) -> Argument:
-        """Where the product reads the tensor: in place, or in the workspace after a launch that packs it there."""
-        if packing is None:
-            return TensorPointer(tensor.uid)
-        offset_bytes = self._reserve(packing.size_bytes)
-        self.launches.append(pack_launch(self._add(pack_kernel(packing)), packing, offset_bytes))
-        return WorkspacePointer(offset_bytes)
-
-    def _add(self, kernel: KernelRef) -> int:
-        if kernel not in self.kernels:
-            self.kernels.append(kernel)
-        return self.kernels.index(kernel)
-
-    def _reserve(self, size_bytes: int) -> int:
-        offset_bytes = self.workspace_bytes
-        self.workspace_bytes += size_bytes
-        return offset_bytes
+def _parts(geometry: MmaGeometry, tiling: Tiling) -> PlanParts:
+    parts = PlanParts()
+    if not geometry.operation.y.element_count:
+        return parts
+    functor = functor_of(geometry.dag, geometry.data_type, geometry.output)
+    vector = geometry.vector(geometry.output.vector(functor))
+    x = parts.operand(geometry.operation.x.uid, geometry.x_packing)
+    w = parts.operand(geometry.operation.w.uid, geometry.w_packing)
+    slices = Slices(tiling.splits, geometry.output.rows, geometry.output.columns)
+    slices_at = parts.reserve(slices.size_bytes if tiling.splits > 1 else 0)
+    kernel = parts.kernel(_kernel(geometry, tiling, functor, vector))
+    parts.launches.append(_launch(kernel, geometry, tiling, functor, (x, w), slices, slices_at))
+    if tiling.splits > 1:
+        stored = sum(map(bytes_touched, (*geometry.dag.loads, *geometry.dag.stores)))
+        kernel = parts.kernel(reduction_kernel(geometry.output, functor, vector))
+        parts.launches.append(reduction_launch(kernel, geometry.output, functor, vector, slices, slices_at, stored))
+    return parts
 
 
 def _kernel(geometry: MmaGeometry, tiling: Tiling, functor: Functor, vector: int) -> KernelRef:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.engines.conv.channels_last_pack import Packing
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.channels_last_pack import Packing
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, i32, output_space
 from lowdnn.engines.gemm.tiles import Product
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, divider
@@ -97,11 +97,11 @@ class MmaGeometry:
     def product(self) -> Product:
         m, n = self.pixels, self.group_filters
         groups = self.operation.groups
-        may_split = self.pixels_are_columns or groups == 1 or self.group_filters % 2 == 0
+        allows_split = self.pixels_are_columns or groups == 1 or self.group_filters % 2 == 0
         if self.pixels_are_columns:
             m, n = n, m
         return Product(
-            self.data_type, groups, m, n, self.depth, may_split, has_small_pieces=self.unit_bytes < _MAX_UNIT_BYTES
+            self.data_type, groups, m, n, self.depth, allows_split, has_small_pieces=self.unit_bytes < _MAX_UNIT_BYTES
         )
 
     @property
@@ -151,14 +151,13 @@ class MmaGeometry:
         strides, unit = self._x_strides, self.unit_bytes // self.operation.x.element_bytes
         padded = tuple(extent + 2 * (before + after) for extent, before, after in positions)
         reach = strides[0] * self.operation.x.dims[0] + sum(s * e for s, e in zip(strides[2:], padded, strict=True))
-        smallest = self.operation.groups * ceil_div(self.pixels, 64) * ceil_div(self.group_filters, 64)
         limits = (
             ("output pixels", self.pixels, _MAX_INDEX),
             ("input positions", self.operation.x.element_count // self.operation.x.dims[1], _MAX_INDEX),
             ("filters", self.operation.w.dims[0], _MAX_INDEX),
             ("bytes along k", self.depth * self.operation.x.element_bytes, _MAX_INDEX),
             (f"units of {self.unit_bytes} bytes in x", reach // unit, _MAX_INDEX),
-            ("tiles of 64 x 64", smallest, MAX_GRID_X),
+            ("tiles of 64 x 64", self.product.smallest_tiles, MAX_GRID_X),
         )
         for what, got_count, limit in limits:
             if got_count > limit:

@@ -13,7 +13,7 @@ from functools import cached_property
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
-from lowdnn.engines.launch import ceil_div
+from lowdnn.engines.launch import MAX_GRID_X, ceil_div
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import MathUnit
 from lowdnn.status import BadParamError
@@ -37,6 +37,8 @@ _STAGING_PADDING = 8
 _MAX_STAGES = 5
 _DEFAULT_STAGES = 4
 _MAX_SPLITS = 32
+_MAX_SPLIT_OUTPUTS = 2**31 - 2**20
+_SMALLEST = 64
 _MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
@@ -116,8 +118,9 @@ class MmaTile:
 class Product:
     """Extents of ``batches`` products m x n x k of one data type.
 
-    may_split: whether k may be cut into parts that are summed later.  has_small_pieces: operands are copied in pieces
-    under 16 bytes, whose addresses take registers that the largest warp tiles do not leave.
+    allows_split: whether the kernel can cut k into parts that are summed later.
+    has_small_pieces: operands are copied in pieces under 16 bytes, whose addresses take registers that the largest warp
+    tiles do not leave.
     """
 
     data_type: DataType
@@ -125,12 +128,23 @@ class Product:
     m: int
     n: int
     k: int
-    may_split: bool = True
+    allows_split: bool = True
     has_small_pieces: bool = False
 
     @cached_property
     def element_bytes(self) -> int:
         return dtypes.info(self.data_type).size_bytes
+
+    @property
+    def smallest_tiles(self) -> int:
+        """Blocks of an unsplit product with the smallest tile."""
+        return self.batches * ceil_div(self.m, _SMALLEST) * ceil_div(self.n, _SMALLEST)
+
+    @property
+    def may_split(self) -> bool:
+        """Whether k may be split: the reduction counts outputs, and the grid blocks, in 32 bits."""
+        fits = self.batches * self.m * self.n <= _MAX_SPLIT_OUTPUTS
+        return self.allows_split and fits and self.smallest_tiles * _MAX_SPLITS <= MAX_GRID_X
 
 
 @dataclass(frozen=True)
@@ -164,7 +178,7 @@ def knobs(product: Product, arch: ArchSpec) -> tuple[Knob, ...]:
     """TILE_M, TILE_N, TILEK, STAGES and SPLIT_K_SLC; the defaults have the least time by a model of waves."""
     best = best_tiling(product, arch)
     depths = tuple(row_bytes // product.element_bytes for row_bytes in (64, 128))
-    splits = (1, *(2**i for i in range(1, 6))) if product.may_split else (1,)
+    splits = (1, 2, 4, 8, 16, _MAX_SPLITS) if product.may_split else (1,)
     values = tuple(sorted({*splits, best.splits}))
     return (
         Knob("tile_m", KnobType.TILE_M, (64, 128, 256), best.tile.shape.m, "rows of the product a block computes"),

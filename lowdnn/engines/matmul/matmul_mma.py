@@ -1,8 +1,9 @@
 """``matmul_mma``: matrix products on tensor cores with ``mma.sync``, for sm_80 and newer.
 
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
-int32). Each operand has one of its two matrix dimensions contiguous; any batch strides, broadcasts, tails and
-alignments; any pointwise epilogue. Kernel: ``matmul_mma.cu``.
+int32). Any strides, broadcasts, tails and alignments, any pointwise epilogue. Operands are read in place in either
+order; those without a contiguous dimension, and large ones with odd strides, are repacked into the workspace first.
+Kernels: ``matmul_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
 """
 
 from __future__ import annotations
@@ -27,21 +28,23 @@ from lowdnn.engines.gemm.output_space import (
     reduction_kernel,
     reduction_launch,
 )
+from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Product, Tiling
-from lowdnn.engines.launch import MAX_GRID_X, bytes_touched, ceil_div
+from lowdnn.engines.launch import MAX_GRID_X, bytes_touched
+from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, MAX_PACKED_AXES, Operand
 from lowdnn.enums import BehaviorNote, DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import (
+    Argument,
     KernelRef,
     Launch,
     Plan,
     Scalar,
     ScalarType,
     Struct,
-    TensorPointer,
     Work,
     WorkspacePointer,
 )
@@ -53,9 +56,6 @@ _ROWS, _COLUMNS = -2, -3
 #: Bytes of one row along k, and rows of all batches together, are 32-bit in the kernel.
 _MAX_DEPTH_BYTES = 2**31 - 1024
 _MAX_ROWS = 2**31 - 1024
-
-#: Bytes of the largest copy.
-_MAX_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class MatmulMma:
     )
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses data types without an mma instruction, and operands with neither matrix dimension contiguous."""
+        """Refuses data types without an mma instruction, and layouts and extents that the kernels cannot count."""
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
 
@@ -100,13 +100,12 @@ class MatmulMma:
         return tiles.knobs(self._accepted(graph).product, arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch, a second one where k is split, none where c is empty."""
+        """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
         problem = self._accepted(graph)
         product = problem.product
         chosen = resolve_choices(self.name, tiles.knobs(product, arch), choices)
         tiling = tiles.tiling_of(self.name, product, arch, chosen)
-        empty = 0 in problem.dag.dims
-        kernels, launches = ((), ()) if empty else _kernels_and_launches(problem, tiling)
+        parts = _parts(problem, tiling)
         notes = self.numerical_notes if product.data_type is DataType.FLOAT else self.numerical_notes[:1]
         return Plan(
             engine=self.name,
@@ -114,10 +113,10 @@ class MatmulMma:
             graph_key=graph.key,
             target_arch=arch.name,
             choices=tuple(chosen.items()),
-            kernels=kernels,
-            launches=launches,
+            kernels=parts.kernels,
+            launches=tuple(parts.launches),
             tensors=plan_tensors(graph),
-            workspace_bytes=problem.slices(tiling).size_bytes if len(launches) > 1 else 0,
+            workspace_bytes=parts.workspace_bytes,
             numerical_notes=notes,
             behavior_notes=self.behavior_notes,
         )
@@ -152,48 +151,13 @@ class MatmulMma:
 
 
 @dataclass(frozen=True)
-class _Operand:
-    """One operand: strides of its row (of A) or column (of B) dimension and of k; extents that matter to them."""
-
-    tensor: Tensor
-    stride: int
-    k_stride: int
-    extent: int
-    depth: int
-    batch_strides: tuple[int, ...]
-
-    @property
-    def is_k_major(self) -> bool:
-        return self.k_stride == 1 or self.depth <= 1
-
-    @property
-    def is_contiguous(self) -> bool:
-        return self.is_k_major or self.stride == 1 or self.extent <= 1
-
-    @property
-    def leading_stride(self) -> int:
-        return self.stride if self.is_k_major else self.k_stride
-
-    @property
-    def alignment(self) -> int:
-        """The greatest power of two up to 16 bytes that the base, the contiguous extent and the other strides share."""
-        contiguous, lines = (self.depth, self.extent) if self.is_k_major else (self.extent, self.depth)
-        strides = (*self.batch_strides, self.leading_stride if lines > 1 else 0, contiguous)
-        size = self.tensor.element_bytes
-        common = self.tensor.alignment_bytes | _MAX_ALIGNMENT
-        for stride in strides:
-            common |= stride * size
-        return common & -common
-
-
-@dataclass(frozen=True)
 class _Problem:
     """The product as the kernel sees it, a and b swapped where the output is contiguous along m."""
 
     dag: PointwiseDag
     output: OutputSpace
-    rows: _Operand
-    columns: _Operand
+    rows: Operand
+    columns: Operand
     product: Product
 
     @classmethod
@@ -202,38 +166,31 @@ class _Problem:
         last = len(dag.dims) - 1
         is_swapped = contiguous_stores(dag, last - 1) > contiguous_stores(dag, last)
         row_axis, column_axis = (last, last - 1) if is_swapped else (last - 1, last)
-        a = (anchor.a, _strides(anchor.a)[:-2], anchor.a.strides[-2], anchor.a.strides[-1])
-        b = (anchor.b, _strides(anchor.b)[:-2], anchor.b.strides[-1], anchor.b.strides[-2])
-        (row_tensor, row_batch, row_stride, row_k), (column_tensor, column_batch, column_stride, column_k) = (
-            (b, a) if is_swapped else (a, b)
-        )
-        depth = anchor.a.dims[-1]
-        batch_axes = tuple(range(last - 1))
-        along_rows = tuple(row_stride if axis == row_axis else 0 for axis in (last - 1, last))
+        multiplications = prod(dag.dims) * anchor.a.dims[-1]
+        a = Operand.of(anchor.a, last - 1, last, multiplications)
+        b = Operand.of(anchor.b, last, last - 1, multiplications)
+        rows, columns = (b, a) if is_swapped else (a, b)
+        along_rows = tuple(rows.stride if axis == row_axis else 0 for axis in (last - 1, last))
         output = output_space(
             dag,
-            row_axes=(*batch_axes, row_axis),
+            row_axes=(*range(last - 1), row_axis),
             column_axes=(column_axis,),
             kept=(column_axis,),
-            operands={_ROWS: (*row_batch, *along_rows), _COLUMNS: (*column_batch, 0, 0)},
+            operands={_ROWS: (*rows.batch_strides, *along_rows), _COLUMNS: (*columns.batch_strides, 0, 0)},
         )
         # Rows that the other operand does not repeat over are batches; the last row axis is m where it does.
         strides = output.space.strides
-        has_m = output.row_axes > 0 and strides[_COLUMNS][output.row_axes - 1] == 0
-        m = output.row_extents[-1] if has_m else 1
-        batches = output.row_axes - has_m
-        rows = _Operand(row_tensor, strides[_ROWS][batches] if has_m else 0, row_k, m, depth, strides[_ROWS][:batches])
-        columns = _Operand(
-            column_tensor, column_stride, column_k, dag.dims[column_axis], depth, strides[_COLUMNS][:batches]
-        )
-        batch_count = prod(output.row_extents[:batches])
+        has_m = strides[_COLUMNS][output.row_axes - 1] == 0
+        batch_axes = output.row_axes - has_m
+        rows = rows.over(strides[_ROWS][:batch_axes], strides[_ROWS][batch_axes] if has_m else 0)
+        columns = columns.over(strides[_COLUMNS][:batch_axes], columns.stride)
         product = Product(
             anchor.a.data_type,
-            batch_count,
-            m,
-            dag.dims[column_axis],
-            depth,
-            has_small_pieces=min(rows.alignment, columns.alignment) < _MAX_ALIGNMENT,
+            batches=prod(output.row_extents[:batch_axes]),
+            m=output.row_extents[-1] if has_m else 1,
+            n=dag.dims[column_axis],
+            k=anchor.a.dims[-1],
+            has_small_pieces=min(rows.alignment, columns.alignment) < MAX_ALIGNMENT,
         )
         return cls(dag, output, rows, columns, product)
 
@@ -241,24 +198,23 @@ class _Problem:
         for operand in (self.rows, self.columns):
             if not operand.is_contiguous:
                 strides = list(operand.tensor.strides)
-                return f"{operand.tensor.label}.strides: expected 1 along a matrix dimension, got {strides}"
+                return (
+                    f"{operand.tensor.label}.strides: expected 1 along a matrix dimension, or at most "
+                    f"{MAX_PACKED_AXES} axes beside k to repack it, got {strides}"
+                )
         return ""
 
     def refuse_extents(self) -> str:
-        blocks = self.product.batches * ceil_div(self.product.m, 64) * ceil_div(self.product.n, 64)
         limits = (
             ("rows of all batches", self.output.rows, _MAX_ROWS),
             ("columns", self.product.n, _MAX_ROWS),
             ("bytes along k", self.product.k * self.product.element_bytes, _MAX_DEPTH_BYTES),
-            ("tiles of 64 x 64", blocks, MAX_GRID_X),
+            ("tiles of 64 x 64", self.product.smallest_tiles, MAX_GRID_X),
         )
         for what, got, limit in limits:
             if got > limit:
                 return f"matmul.c.dims: expected at most {limit} {what}, got {got}"
         return ""
-
-    def slices(self, tiling: Tiling) -> Slices:
-        return Slices(tiling.splits, self.output.rows, self.output.columns)
 
 
 def _refuse_types(anchor: MatmulOperation) -> str:
@@ -273,19 +229,23 @@ def _refuse_types(anchor: MatmulOperation) -> str:
     return ""
 
 
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(0 if extent == 1 else stride for extent, stride in zip(tensor.dims, tensor.strides, strict=True))
-
-
-def _kernels_and_launches(problem: _Problem, tiling: Tiling) -> tuple[tuple[KernelRef, ...], tuple[Launch, ...]]:
+def _parts(problem: _Problem, tiling: Tiling) -> PlanParts:
+    parts = PlanParts()
+    if 0 in problem.dag.dims:
+        return parts
     functor = functor_of(problem.dag, problem.product.data_type, problem.output)
     vector = problem.output.vector(functor)
-    kernel, launch = _kernel(problem, tiling, functor, vector), _launch(problem, tiling, functor)
-    if tiling.splits == 1:
-        return (kernel,), (launch,)
-    stored = sum(map(bytes_touched, (*problem.dag.loads, *problem.dag.stores)))
-    reduction = reduction_launch(1, problem.output, functor, vector, problem.slices(tiling), 0, stored)
-    return (kernel, reduction_kernel(problem.output, functor, vector)), (launch, reduction)
+    rows = parts.operand(problem.rows.tensor.uid, problem.rows.packing)
+    columns = parts.operand(problem.columns.tensor.uid, problem.columns.packing)
+    slices = Slices(tiling.splits, problem.output.rows, problem.output.columns)
+    slices_at = parts.reserve(slices.size_bytes if tiling.splits > 1 else 0)
+    kernel = parts.kernel(_kernel(problem, tiling, functor, vector))
+    parts.launches.append(_launch(kernel, problem, tiling, functor, (rows, columns), slices, slices_at))
+    if tiling.splits > 1:
+        stored = sum(map(bytes_touched, (*problem.dag.loads, *problem.dag.stores)))
+        kernel = parts.kernel(reduction_kernel(problem.output, functor, vector))
+        parts.launches.append(reduction_launch(kernel, problem.output, functor, vector, slices, slices_at, stored))
+    return parts
 
 
 def _kernel(problem: _Problem, tiling: Tiling, functor: Functor, vector: int) -> KernelRef:
@@ -320,17 +280,23 @@ def _kernel(problem: _Problem, tiling: Tiling, functor: Functor, vector: int) ->
     )
 
 
-def _launch(problem: _Problem, tiling: Tiling, functor: Functor) -> Launch:
+def _launch(
+    kernel: int,
+    problem: _Problem,
+    tiling: Tiling,
+    functor: Functor,
+    operands: tuple[Argument, Argument],
+    slices: Slices,
+    slices_at: int,
+) -> Launch:
     product, output = problem.product, problem.output
-    slices = problem.slices(tiling)
     splits = tiling.splits > 1
     batch_axes = len(problem.rows.batch_strides)
     unused = (0,) * (output.space.rank - batch_axes)
     arguments = Struct(
         (
-            TensorPointer(problem.rows.tensor.uid),
-            TensorPointer(problem.columns.tensor.uid),
-            WorkspacePointer(0) if splits else Scalar(ScalarType.U64, 0),
+            *operands,
+            WorkspacePointer(slices_at) if splits else Scalar(ScalarType.U64, 0),
             *i64(problem.rows.leading_stride, problem.columns.leading_stride),
             *i64(*problem.rows.batch_strides, *unused),
             *i64(*problem.columns.batch_strides, *unused),
@@ -341,16 +307,16 @@ def _launch(problem: _Problem, tiling: Tiling, functor: Functor) -> Launch:
             *(() if splits else (functor.arguments,)),
         )
     )
-    operands = bytes_touched(problem.rows.tensor) + bytes_touched(problem.columns.tensor)
+    read = bytes_touched(problem.rows.tensor) + bytes_touched(problem.columns.tensor)
     stored = sum(map(bytes_touched, (*problem.dag.loads, *problem.dag.stores)))
     work = Work(
         flops=tiling.flops(product),
-        bytes=operands + (slices.size_bytes if splits else stored),
+        bytes=read + (slices.size_bytes if splits else stored),
         unit=tiles.UNITS[product.data_type],
     )
     shape = tiling.tile.shape
     grid = (tiling.block_count(product), 1, 1)
-    return Launch(0, grid, (shape.threads, 1, 1), (arguments,), shared_bytes=tiling.tile.shared_bytes, work=work)
+    return Launch(kernel, grid, (shape.threads, 1, 1), (arguments,), shared_bytes=tiling.tile.shared_bytes, work=work)
 
 
 def _plain_kernel(data_type: DataType, transposes_b: bool) -> KernelRef:

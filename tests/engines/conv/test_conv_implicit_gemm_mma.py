@@ -82,6 +82,16 @@ def test_channels_that_fill_no_chunk(device: Runtime, channels: int, unit_bytes:
     assert dict(plan.kernels[-1].parameters)["ALIGNMENT"] == unit_bytes
 
 
+def test_padded_channels_last_strides_are_read_in_place(device: Runtime) -> None:
+    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    x = builder.tensor((2, 16, 6, 5), DataType.BFLOAT16, strides=(1200, 1, 160, 24))
+    w = builder.tensor((24, 16, 3, 3), DataType.BFLOAT16)
+    geometry = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
+    builder.convolution(x, w, geometry=geometry, store=DataType.BFLOAT16)
+    plan = check_exact(device, ENGINE, builder.graph(), length=144)
+    assert len(plan.launches) == 1
+
+
 def test_mixed_layouts_repack_what_needs_it(device: Runtime) -> None:
     builder = GraphBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((2, 16, 6, 5), DataType.BFLOAT16)

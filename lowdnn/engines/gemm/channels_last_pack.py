@@ -1,6 +1,7 @@
-"""Host side of ``channels_last_pack.cu``: a tensor of a convolution as [positions][groups][padded channels].
+"""Host side of ``channels_last_pack.cu``: a tensor as [positions][groups][padded channels].
 
-Serves activations that are not channels-last, filters that are not KRSC, and channels that do not fill 8 or 16 bytes.
+Serves activations that are not channels-last, filters that are not KRSC, channels that do not fill 8 or 16 bytes; and
+matrices (k as channels) whose rows are not aligned or that have no contiguous dimension.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def pack_kernel(packing: Packing) -> KernelRef:
     order = "p" if params.POSITIONS_FIRST else "c"
     short_name = dtypes.info(packing.tensor.data_type).short_name
     return KernelRef(
-        name=f"conv_channels_last_pack_{short_name}_c{params.TILE_CHANNELS}_v{params.CHUNK}_{order}_sm80",
-        source="conv/channels_last_pack.cu",
+        name=f"gemm_channels_last_pack_{short_name}_c{params.TILE_CHANNELS}_v{params.CHUNK}_{order}_sm80",
+        source="gemm/channels_last_pack.cu",
         target="sm_80",
         parameters=macros(params),
     )

@@ -1,0 +1,39 @@
+"""Kernels, launches and workspace of one plan, collected in launch order."""
+
+from __future__ import annotations
+
+from lowdnn.engines.gemm.channels_last_pack import Packing, pack_kernel, pack_launch
+from lowdnn.plan import Argument, KernelRef, Launch, TensorPointer, WorkspacePointer
+
+
+class PlanParts:
+    """Starts empty: a plan without launches."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.workspace_bytes = 0
+        self._kernels: list[KernelRef] = []
+
+    @property
+    def kernels(self) -> tuple[KernelRef, ...]:
+        return tuple(self._kernels)
+
+    def kernel(self, kernel: KernelRef) -> int:
+        """The index of ``kernel``, for ``Launch.kernel``."""
+        if kernel not in self._kernels:
+            self._kernels.append(kernel)
+        return self._kernels.index(kernel)
+
+    def reserve(self, size_bytes: int) -> int:
+        """The offset of ``size_bytes`` (a multiple of the workspace's alignment) of the workspace."""
+        offset_bytes = self.workspace_bytes
+        self.workspace_bytes += size_bytes
+        return offset_bytes
+
+    def operand(self, uid: int, packing: Packing | None) -> Argument:
+        """Where a kernel reads tensor ``uid``: in place, or in the workspace, after a launch that packs it there."""
+        if packing is None:
+            return TensorPointer(uid)
+        offset_bytes = self.reserve(packing.size_bytes)
+        self.launches.append(pack_launch(self.kernel(pack_kernel(packing)), packing, offset_bytes))
+        return WorkspacePointer(offset_bytes)

@@ -1,0 +1,108 @@
+"""One operand of ``matmul_mma``: how it lies in memory, and whether it has to be repacked first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lowdnn.engines.gemm.channels_last_pack import Packing
+from lowdnn.ops.tensor import Tensor
+
+#: Bytes of the largest copy; a packed operand is aligned to them.
+MAX_ALIGNMENT = 16
+#: Axes beside k that ``channels_last_pack.cu`` walks.
+MAX_PACKED_AXES = 4
+
+#: Below this alignment the kernel copies element by element, which is worth a repacking launch from this much work on.
+_MIN_ALIGNMENT = 4
+_MIN_MULTIPLICATIONS = 2**24
+_MAX_POSITIONS = 2**31 - 2**20
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Strides (elements; 0 where the operand repeats) of the batch axes, of the row or column dimension and of k.
+
+    extent, depth: of the row or column dimension, and of k.  packing: the repacked form that the strides belong to.
+    """
+
+    tensor: Tensor
+    batch_strides: tuple[int, ...]
+    stride: int
+    k_stride: int
+    extent: int
+    depth: int
+    packing: Packing | None = None
+
+    @classmethod
+    def of(cls, tensor: Tensor, line_axis: int, k_axis: int, multiplications: int) -> Operand:
+        """``tensor`` in place, or repacked where that is needed or pays for so many multiplications."""
+        pairs = zip(tensor.dims, tensor.strides, strict=True)
+        strides = tuple(0 if extent == 1 else stride for extent, stride in pairs)
+        in_place = cls(
+            tensor,
+            strides[:-2],
+            strides[line_axis],
+            tensor.strides[k_axis],
+            tensor.dims[line_axis],
+            tensor.dims[k_axis],
+        )
+        is_slow = in_place.alignment < _MIN_ALIGNMENT and multiplications >= _MIN_MULTIPLICATIONS
+        if in_place.is_contiguous and not is_slow:
+            return in_place
+        return in_place._packed(line_axis, k_axis)
+
+    @property
+    def is_k_major(self) -> bool:
+        return self.k_stride == 1 or self.depth <= 1
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.is_k_major or self.stride == 1 or self.extent <= 1
+
+    @property
+    def leading_stride(self) -> int:
+        return self.stride if self.is_k_major else self.k_stride
+
+    @property
+    def alignment(self) -> int:
+        """The greatest power of two up to 16 bytes that the base, the contiguous extent and the other strides share."""
+        if self.packing is not None:
+            return MAX_ALIGNMENT
+        contiguous, lines = (self.depth, self.extent) if self.is_k_major else (self.extent, self.depth)
+        strides = (*self.batch_strides, self.leading_stride if lines > 1 else 0, contiguous)
+        size = self.tensor.element_bytes
+        common = self.tensor.alignment_bytes | MAX_ALIGNMENT
+        for stride in strides:
+            common |= stride * size
+        return common & -common
+
+    def over(self, batch_strides: tuple[int, ...], stride: int) -> Operand:
+        """The same operand over other batch axes."""
+        return replace(self, batch_strides=batch_strides, stride=stride)
+
+    def _packed(self, line_axis: int, k_axis: int) -> Operand:
+        """Repacked K-major; as it is where it has too many axes or rows, or no elements."""
+        tensor = self.tensor
+        axes = [
+            axis for axis in range(tensor.rank) if axis != k_axis and tensor.dims[axis] != 1 and tensor.strides[axis]
+        ]
+        if len(axes) > MAX_PACKED_AXES or not tensor.element_count:
+            return self
+        image, *spatial = axes or [line_axis]
+        order = (image, k_axis, *spatial)
+        view = replace(
+            tensor,
+            dims=tuple(tensor.dims[axis] for axis in order),
+            strides=tuple(tensor.strides[axis] for axis in order),
+        )
+        packing = Packing(view, 1, MAX_ALIGNMENT)
+        packed = dict(zip(order, packing.strides, strict=True))
+        if packing.positions > _MAX_POSITIONS:
+            return self
+        return replace(
+            self,
+            batch_strides=tuple(packed.get(axis, 0) for axis in range(tensor.rank - 2)),
+            stride=packed.get(line_axis, 0),
+            k_stride=1,
+            packing=packing,
+        )
