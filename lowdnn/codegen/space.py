@@ -63,13 +63,14 @@ def collapsed(space: IndexSpace, alone: Collection[int] = (), apart: Collection[
     alone: axes of the DAG that stay as they are.  apart: axes that merge only with each other. The order of the axes
     does not change.
     """
+    alone = frozenset(alone)
     extents: list[int] = []
     origin: list[tuple[int, ...]] = []
     columns: list[tuple[int, ...]] = []
     for axis in range(space.rank):
         extent, own = space.extents[axis], space.origin[axis]
-        column = tuple(row[axis] for row in space.strides.values())
-        if extent == 1 and not set(own) & set(alone):
+        column = tuple([row[axis] for row in space.strides.values()])
+        if extent == 1 and alone.isdisjoint(own):
             continue
         if origin and _may_merge(origin[-1], own, alone, apart) and _merges(columns[-1], column, extent):
             extents[-1] *= extent
@@ -79,7 +80,7 @@ def collapsed(space: IndexSpace, alone: Collection[int] = (), apart: Collection[
             extents.append(extent)
             origin.append(own)
             columns.append(column)
-    strides = {uid: tuple(column[i] for column in columns) for i, uid in enumerate(space.strides)}
+    strides = {uid: tuple([column[i] for column in columns]) for i, uid in enumerate(space.strides)}
     return IndexSpace(tuple(extents), strides, tuple(origin))
 
 
@@ -92,8 +93,8 @@ def with_axis(space: IndexSpace, position: int) -> IndexSpace:
     )
 
 
-def _may_merge(outer: tuple[int, ...], inner: tuple[int, ...], alone: Collection[int], apart: Collection[int]) -> bool:
-    return not set(outer + inner) & set(alone) and (outer[0] in apart) == (inner[0] in apart)
+def _may_merge(outer: tuple[int, ...], inner: tuple[int, ...], alone: frozenset[int], apart: Collection[int]) -> bool:
+    return alone.isdisjoint(outer) and alone.isdisjoint(inner) and (outer[0] in apart) == (inner[0] in apart)
 
 
 def _merges(outer: tuple[int, ...], inner: tuple[int, ...], inner_extent: int) -> bool:

@@ -29,7 +29,7 @@ Source: cudnn_graph.h, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, OPERATION_POINTWISE, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 from numpy.typing import NDArray
@@ -99,6 +99,7 @@ def is_predicate(mode: PointwiseMode) -> bool:
     return 300 <= mode < 500
 
 
+@cache
 def compute_types(mode: PointwiseMode) -> tuple[DataType, ...]:
     """The compute types in which ``mode`` has a meaning."""
     integer = _INTEGER_TYPES if mode in _INTEGER_MODES or is_predicate(mode) else ()
@@ -112,6 +113,7 @@ def takes_alpha(mode: PointwiseMode) -> bool:
     return not (is_backward(mode) or is_logical or mode is PointwiseMode.GEN_INDEX)
 
 
+@cache
 def input_ports(mode: PointwiseMode) -> tuple[str, ...]:
     """The input ports that ``mode`` needs, in the order of its formula."""
     if is_backward(mode):

@@ -75,42 +75,44 @@ class Tensor:
         return self.is_by_value or self.constant_value is not None
 
     def _check_shape(self) -> None:
-        where = self.label
         facts = dtypes.info(self.data_type)
         if not 1 <= len(self.dims) <= DIM_MAX:
-            raise BadParamError.at(f"{where}.dims", expected=f"1 to {DIM_MAX} dimensions", got=list(self.dims))
+            raise BadParamError.at(f"{self.label}.dims", expected=f"1 to {DIM_MAX} dimensions", got=list(self.dims))
         if len(self.strides) != len(self.dims):
             raise BadParamError.at(
-                f"{where}.strides", expected=f"{len(self.dims)} strides, one for each dimension", got=list(self.strides)
+                f"{self.label}.strides",
+                expected=f"{len(self.dims)} strides, one for each dimension",
+                got=list(self.strides),
             )
-        if any(extent < 0 for extent in self.dims):
-            raise BadParamError.at(f"{where}.dims", expected="extents >= 0", got=list(self.dims))
-        if any(stride < 0 for stride in self.strides):
-            raise BadParamError.at(f"{where}.strides", expected="strides >= 0", got=list(self.strides))
+        if min(self.dims) < 0:
+            raise BadParamError.at(f"{self.label}.dims", expected="extents >= 0", got=list(self.dims))
+        if min(self.strides) < 0:
+            raise BadParamError.at(f"{self.label}.strides", expected="strides >= 0", got=list(self.strides))
         if self.span_bytes > MAX_SPAN_BYTES:
             raise BadParamError.at(
-                f"{where}.strides", expected=f"at most {MAX_SPAN_BYTES} bytes", got=f"{self.span_bytes} bytes"
+                f"{self.label}.strides", expected=f"at most {MAX_SPAN_BYTES} bytes", got=f"{self.span_bytes} bytes"
             )
         alignment = self.alignment_bytes
         if alignment < facts.size_bytes or alignment & (alignment - 1):
             raise BadParamError.at(
-                f"{where}.alignment_bytes",
+                f"{self.label}.alignment_bytes",
                 expected=f"a power of two of at least the element size {facts.size_bytes}",
                 got=alignment,
             )
 
     def _check_placement(self) -> None:
-        where = self.label
         if self.is_by_value and self.is_virtual:
-            raise BadParamError.at(f"{where}.is_by_value", expected="false for a virtual tensor", got=True)
+            raise BadParamError.at(f"{self.label}.is_by_value", expected="false for a virtual tensor", got=True)
         if self.is_scalar_value and self.element_count != 1:
-            raise BadParamError.at(f"{where}.dims", expected="one element in a by-value tensor", got=list(self.dims))
+            raise BadParamError.at(
+                f"{self.label}.dims", expected="one element in a by-value tensor", got=list(self.dims)
+            )
         if self.vector_count != 1:
             raise UnsupportedDataTypeError.at(
-                f"{where}.vector_count", expected="1", got=self.vector_count, hint="use NHWC strides instead"
+                f"{self.label}.vector_count", expected="1", got=self.vector_count, hint="use NHWC strides instead"
             )
         if self.reordering is not TensorReordering.NONE:
-            raise NotSupportedError.at(f"{where}.reordering", expected="NONE", got=self.reordering.name)
+            raise NotSupportedError.at(f"{self.label}.reordering", expected="NONE", got=self.reordering.name)
 
 
 def span_elements(dims: tuple[int, ...], strides: tuple[int, ...]) -> int:

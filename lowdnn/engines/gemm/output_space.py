@@ -6,7 +6,7 @@ Host side of ``include/output_map.cuh`` and ``gemm/split_k_reduce.cu``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn.codegen.functor import Functor, generate
@@ -105,7 +105,7 @@ def i64(*values: int) -> tuple[Scalar, ...]:
 
 def macros(params: object) -> tuple[tuple[str, int | str], ...]:
     """``KernelRef.parameters`` of a ``Params`` dataclass."""
-    return tuple((field.name, getattr(params, field.name)) for field in fields(params))  # type: ignore[arg-type]
+    return tuple(vars(params).items())
 
 
 @dataclass(frozen=True)
