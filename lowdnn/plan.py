@@ -22,7 +22,7 @@ SCHEMA_VERSION = 1
 
 
 class ScalarType(Enum):
-    """C types of kernel arguments; the value is the ``struct`` module's format character."""
+    """C types of kernel arguments; the value is the ``struct`` module's format character, also a plain attribute."""
 
     I32 = "i"
     U32 = "I"
@@ -31,9 +31,8 @@ class ScalarType(Enum):
     F32 = "f"
     F64 = "d"
 
-    @property
-    def size_bytes(self) -> int:
-        return 8 if self.value in "qQd" else 4
+    def __init__(self, format_character: str) -> None:
+        self.format_character = format_character
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,10 @@ class KernelRef:
     target: str
     parameters: tuple[tuple[str, int | str], ...] = ()
     generated: str = ""
+
+    def __hash__(self) -> int:
+        """Of the name, which a compiler would have to tell apart too."""
+        return hash(self.name)
 
 
 class MathUnit(Enum):
@@ -157,6 +160,10 @@ class Plan:
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes: tuple[BehaviorNote, ...] = ()
     parts: tuple[str, ...] = field(default=())
+
+    def __hash__(self) -> int:
+        """Of what tells plans apart: hashing every argument of every launch would cost more than loading them."""
+        return hash((self.graph_key, self.engine_index, self.target_arch, self.choices))
 
     @property
     def name(self) -> str:

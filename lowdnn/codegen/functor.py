@@ -29,6 +29,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from math import copysign, inf, isnan
 
@@ -100,6 +101,7 @@ def generate(
     return Functor(text, hashlib.sha256(text.encode()).hexdigest()[:10], Struct(tuple(writer.arguments)), writer.vector)
 
 
+@cache
 def register_type(data_type: DataType) -> str:
     """The C type in which values of ``data_type`` are held: f32, f64, i32 or i64."""
     if data_type in (DataType.DOUBLE, DataType.INT64):
@@ -126,7 +128,7 @@ class _Writer:
 
     def __init__(self, dag: PointwiseDag, space: IndexSpace, vector_axis: int) -> None:
         self.arguments: list[Argument] = []
-        self._dag = dag
+        self._stored = {tensor.uid for tensor in dag.stores}
         self._space = space
         self._vector_axis = vector_axis
         self._fields: list[str] = []
@@ -296,7 +298,7 @@ class _Writer:
         name = f"tensor{len(self._pointers)}"
         self._pointers[tensor.uid] = name
         facts = dtypes.info(tensor.data_type)
-        constness = "" if tensor in self._dag.stores else "const "
+        constness = "" if tensor.uid in self._stored else "const "
         self._field(f"{constness}{facts.c_type}*", name, TensorPointer(tensor.uid))
         strides = self._space.strides[tensor.uid]
         terms = []
@@ -321,7 +323,7 @@ class _Writer:
     def _is_streamed(self, tensor: Tensor) -> bool:
         """Each element is read once, in whole 16-byte vectors: what L1 keeps of it would never be used."""
         repeats = zip(self._space.strides[tensor.uid], self._space.extents, strict=True)
-        is_read_once = tensor not in self._dag.stores and all(stride or extent == 1 for stride, extent in repeats)
+        is_read_once = tensor.uid not in self._stored and all(stride or extent == 1 for stride, extent in repeats)
         return is_read_once and self._width(tensor) * tensor.element_bytes == 16
 
     def _width(self, tensor: Tensor) -> int:

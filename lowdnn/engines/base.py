@@ -9,7 +9,6 @@ from typing import Protocol
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import outputs_of
 from lowdnn.plan import KernelRef, Plan, PlanTensor
 from lowdnn.status import BadParamError, Status
 
@@ -84,7 +83,6 @@ def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> d
 
 def plan_tensors(graph: OperationGraph) -> tuple[PlanTensor, ...]:
     """What execute must be given: every non-virtual tensor of the graph except constants."""
-    written = {t.uid for op in graph.operations for t in outputs_of(op).values()}
     return tuple(
         PlanTensor(
             uid=tensor.uid,
@@ -92,7 +90,7 @@ def plan_tensors(graph: OperationGraph) -> tuple[PlanTensor, ...]:
             data_type=tensor.data_type,
             size_bytes=tensor.span_bytes,
             alignment_bytes=tensor.alignment_bytes,
-            is_output=tensor.uid in written,
+            is_output=graph.producer(tensor) is not None,
             is_by_value=tensor.is_by_value,
         )
         for tensor in graph.tensors.values()

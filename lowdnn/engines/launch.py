@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Scalar, ScalarType
 
@@ -16,6 +18,7 @@ def ceil_div(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
+@lru_cache(maxsize=4096)
 def divider(divisor: int) -> tuple[Scalar, ...]:
     """The fields of a ``Divider`` (``include/division.cuh``): divisor, multiplier, shift; divisor 1 to 2^31 - 1."""
     shift = (divisor - 1).bit_length()

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
 from functools import cache, cached_property
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, TypeVar, TypeVarTuple, cast
 
+from lowdnn import schema
 from lowdnn.codec import Codec, read_document, write_document
+from lowdnn.enums import AttributeType
 from lowdnn.ops import catalog
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides
 from lowdnn.status import BadParamError, DuplicatedEntriesError
+
+FoundT = TypeVar("FoundT")
+ArgumentsT = TypeVarTuple("ArgumentsT")
+
+_DESCRIPTION = json.JSONEncoder(separators=(",", ":"))
 
 #: Version of the JSON form. A reader refuses other versions.
 SCHEMA_VERSION = 1
@@ -39,6 +46,7 @@ class OperationGraph:
         self._producers: dict[int, Operation] = _producers(given)
         self._check_tensors()
         self.operations: tuple[Operation, ...] = self._sorted(given)
+        self._derived: dict[object, Any] = {}
 
     def producer(self, tensor: Tensor) -> Operation | None:
         """The operation that writes ``tensor``, or None for a graph input."""
@@ -46,7 +54,7 @@ class OperationGraph:
 
     def consumers(self, tensor: Tensor) -> tuple[Operation, ...]:
         """The operations that read ``tensor``, in topological order."""
-        return tuple(op for op in self.operations if any(t.uid == tensor.uid for t in inputs_of(op).values()))
+        return self._consumers.get(tensor.uid, ())
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -64,20 +72,30 @@ class OperationGraph:
 
         Independent operations count in the order in which they were given.
         """
-        text = json.dumps(_describe(self.operations), separators=(",", ":"))
+        text = _DESCRIPTION.encode(_describe(self.operations))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def derive(self, find: Callable[[OperationGraph, *ArgumentsT], FoundT], *arguments: *ArgumentsT) -> FoundT:
+        """``find(self, *arguments)``, worked out once: a graph never changes, so what a pure function finds stays true.
+
+        Keeps the engines, which are asked several times about the same graph, from analysing it each time.
+        """
+        question = (find, arguments)
+        if question not in self._derived:
+            self._derived[question] = find(self, *arguments)
+        found: FoundT = self._derived[question]
+        return found
 
     def subgraph(self, operations: Iterable[Operation]) -> OperationGraph:
         """The graph of some of the operations; a virtual tensor that crosses its border becomes non-virtual."""
         chosen = tuple(operations)
-        written = {t.uid for op in chosen for t in outputs_of(op).values()}
         inside = {id(op) for op in chosen}
         border = {
-            uid
-            for uid, tensor in self.tensors.items()
-            if tensor.is_virtual and (uid not in written or any(id(op) not in inside for op in self.consumers(tensor)))
+            uid: tensor
+            for uid, tensor in self._materialised.items()
+            if any(id(op) not in inside for op in (self._producers[uid], *self._consumers.get(uid, ())))
         }
-        return OperationGraph(_with_materialised(op, border) for op in chosen)
+        return OperationGraph(_with_tensors(op, border) for op in chosen)
 
     def to_json(self) -> str:
         """The operations in topological order, with all that ``from_json`` needs to make an equal graph."""
@@ -100,6 +118,20 @@ class OperationGraph:
     def __repr__(self) -> str:
         names = ", ".join(type(op).__name__ for op in self.operations)
         return f"OperationGraph([{names}], key={self.key[:12]})"
+
+    @cached_property
+    def _consumers(self) -> dict[int, tuple[Operation, ...]]:
+        """By uid."""
+        found: dict[int, tuple[Operation, ...]] = {}
+        for op in self.operations:
+            for uid in {t.uid for t in inputs_of(op).values()}:
+                found[uid] = (*found.get(uid, ()), op)
+        return found
+
+    @cached_property
+    def _materialised(self) -> dict[int, Tensor]:
+        """By uid, what virtual tensors are where a subgraph has them in memory."""
+        return {uid: _materialised(tensor) for uid, tensor in self.tensors.items() if tensor.is_virtual}
 
     def _check_tensors(self) -> None:
         for tensor in self.tensors.values():
@@ -144,7 +176,7 @@ def _tensors_by_uid(operations: tuple[Operation, ...]) -> dict[int, Tensor]:
     for op in operations:
         for tensor in (*inputs_of(op).values(), *outputs_of(op).values()):
             known = tensors.setdefault(tensor.uid, tensor)
-            if known != tensor:
+            if known is not tensor and known != tensor:
                 raise DuplicatedEntriesError.at(
                     f"operation_graph.{tensor.label}", expected="one tensor for each uid", got=f"{known} and {tensor}"
                 )
@@ -165,12 +197,10 @@ def _producers(operations: tuple[Operation, ...]) -> dict[int, Operation]:
     return producers
 
 
-def _with_materialised(operation: Operation, uids: set[int]) -> Operation:
-    changes = {
-        port: _materialised(tensor)
-        for port, tensor in (inputs_of(operation) | outputs_of(operation)).items()
-        if tensor.uid in uids
-    }
+def _with_tensors(operation: Operation, tensors: dict[int, Tensor]) -> Operation:
+    """``operation`` with the tensors of these uids put in."""
+    ports = inputs_of(operation) | outputs_of(operation)
+    changes = {port: tensors[tensor.uid] for port, tensor in ports.items() if tensor.uid in tensors}
     return replace(operation, **changes) if changes else operation  # type: ignore[type-var]
 
 
@@ -192,26 +222,45 @@ def _decode_operation(value: Any, where: str) -> Operation:
     return cast(Operation, operation)
 
 
-_tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("uid", "name")))
-
-
 def _describe(operations: tuple[Operation, ...]) -> list[Any]:
     """A JSON form without names and uids: tensors are numbered by first use and described there, enums are numbers."""
     numbers: dict[int, int] = {}
+    return [_facts(operation, numbers) for operation in operations]
 
-    def describe(value: object) -> Any:
-        if isinstance(value, Tensor):
-            if value.uid in numbers:
-                return {"tensor": numbers[value.uid]}
+
+def _facts(described: Any, numbers: dict[int, int]) -> list[Any]:
+    """Class, plain fields, then the descriptors and tensors in the others."""
+    cls: type = type(described)
+    plain, others = _getters(cls)
+    facts: list[Any] = [cls.__name__, plain(described)]
+    for value in others(described):
+        if value is None:
+            facts.append(None)
+        elif not isinstance(value, Tensor):
+            facts.append(_facts(value, numbers))
+        elif value.uid in numbers:
+            facts.append(numbers[value.uid])
+        else:
             numbers[value.uid] = len(numbers)
-            return {"tensor": numbers[value.uid], "is": _tensor_facts(value)}
-        if is_dataclass(value) and not isinstance(value, type):
-            return [type(value).__name__, *[describe(getattr(value, name)) for name in _field_names(type(value))]]
-        return value
+            facts.append(_tensor_facts(value))
+    return facts
 
-    return [describe(operation) for operation in operations]
+
+_tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("uid", "name")))
 
 
 @cache
-def _field_names(cls: type) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(cls))
+def _getters(cls: type) -> tuple[Callable[[object], Any], Callable[[object], tuple[Any, ...]]]:
+    """What gets the fields of ``cls`` that hold plain values, and what gets those that hold descriptors."""
+    declared = schema.attributes_of(cls).values()
+    nested = [item.field for item in declared if AttributeType.BACKEND_DESCRIPTOR in item.types]
+    plain = [item.name for item in fields(cls) if item.name not in nested]
+    return _getter(plain), _getter(nested)
+
+
+def _getter(names: list[str]) -> Callable[[object], tuple[Any, ...]]:
+    """The values of the attributes of these names, as a tuple."""
+    if not names:
+        return lambda described: ()
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda described: (get(described),)

@@ -52,6 +52,10 @@ class Anchored(Generic[OperationT]):
 
 def match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anchored[OperationT] | str:
     """The graph as ``anchor_type`` with a pointwise epilogue, or why it is not one."""
+    return graph.derive(_match_anchored, anchor_type)
+
+
+def _match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anchored[OperationT] | str:
     anchors = [op for op in graph.operations if isinstance(op, anchor_type)]
     if len(anchors) != 1:
         return f"operations: expected exactly one {anchor_type.__name__}, got {len(anchors)}"

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.launch import bytes_touched
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of
 from lowdnn.ops.convolution import ConvolutionForward
 from lowdnn.ops.matmul import MatmulOperation
-from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Launch, MathUnit, Plan
 
 #: Share of a unit's peak that a well-fed kernel of this library reaches.
@@ -67,8 +67,8 @@ def bound_us(graph: OperationGraph, numerical_notes: tuple[NumericalNote, ...], 
     on_tensor_cores = NumericalNote.TENSOR_CORE in numerical_notes
     contractions = [op for op in graph.operations if isinstance(op, (ConvolutionForward, MatmulOperation))]
     arithmetic_s = sum(_contraction_s(op, on_tensor_cores, arch) for op in contractions)
-    moved = sum(_touched_bytes(tensor) for tensor in graph.tensors.values() if not tensor.is_virtual)
-    return 1e6 * (arch.launch_overhead_s + max(arithmetic_s, moved / arch.copy_bytes_per_s))
+    copy_s = graph.derive(_moved_bytes) / arch.copy_bytes_per_s
+    return 1e6 * (arch.launch_overhead_s + max(arithmetic_s, copy_s))
 
 
 def _busy_s(flops: int, size_bytes: int, unit: MathUnit, arch: ArchSpec) -> float:
@@ -83,7 +83,5 @@ def _contraction_s(operation: Operation, on_tensor_cores: bool, arch: ArchSpec) 
     return _busy_s(operation.flops, 0, unit, arch)
 
 
-def _touched_bytes(tensor: Tensor) -> int:
-    """Bytes of the distinct elements: a repeated (stride 0) axis counts once."""
-    distinct = prod(extent for extent, stride in zip(tensor.dims, tensor.strides, strict=True) if stride or not extent)
-    return distinct * tensor.element_bytes
+def _moved_bytes(graph: OperationGraph) -> int:
+    return sum(bytes_touched(tensor) for tensor in graph.tensors.values() if not tensor.is_virtual)

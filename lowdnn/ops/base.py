@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -47,9 +48,13 @@ def outputs_of(operation: Operation) -> dict[str, Tensor]:
 
 
 def _ports(operation: Operation, role: str) -> dict[str, Tensor]:
-    declared = schema.attributes_of(type(operation)).values()
-    found = {item.field: getattr(operation, item.field) for item in declared if item.role == role}
-    return {port: tensor for port, tensor in found.items() if tensor is not None}
+    found = [(port, getattr(operation, port)) for port in _port_names(type(operation), role)]
+    return {port: tensor for port, tensor in found if tensor is not None}
+
+
+@cache
+def _port_names(cls: type, role: str) -> tuple[str, ...]:
+    return tuple(item.field for item in schema.attributes_of(cls).values() if item.role == role)
 
 
 def broadcast_to(values: NDArray[Any], dims: tuple[int, ...]) -> NDArray[Any]:

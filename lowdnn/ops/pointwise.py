@@ -29,6 +29,7 @@ Source: cudnn_graph.h, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, OPERATION_POINTWISE, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from numpy.typing import NDArray
@@ -232,12 +233,12 @@ class PointwiseOperation:
     def mode(self) -> PointwiseMode:
         return self.pointwise.mode
 
-    @property
+    @cached_property
     def operands(self) -> dict[str, Tensor]:
         """The input tensors by port, in the order of the mode's formula."""
         return {port: getattr(self, port) for port in input_ports(self.mode)}
 
-    @property
+    @cached_property
     def output(self) -> Tensor:
         tensor: Tensor = getattr(self, output_port(self.mode))
         return tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +16,8 @@ import numpy as np
 from lowdnn import dtypes
 from lowdnn.enums import DataType
 from lowdnn.plan import Argument, Launch, Plan, Scalar, ScalarType, Struct, TensorPointer, TensorValue, WorkspacePointer
-from lowdnn.status import BadParamError
-
-#: Kernel arguments start at multiples of this; no by-value struct of a plan needs more.
-_ARGUMENT_ALIGNMENT_BYTES = 16
-_POINTER_BYTES = 8
-
+from lowdnn.runtime.layout import ARGUMENT_ALIGNMENT_BYTES, POINTER, CType, aligned, layout_of
+from lowdnn.status import BadParamError, LowdnnError
 
 #: An 8-byte word of the block, and the offset in bytes that is added to the address that goes there. A plain tuple
 #: because patching is the second hottest path of the library.
@@ -47,36 +43,23 @@ class ParameterBlock:
     """
 
     def __init__(self, plan: Plan) -> None:
-        layouts = tuple(_lay_out(plan))
-        size_bytes = max((layout.end_bytes for layout in layouts), default=0)
+        parts = tuple(_parts(plan))
+        size_bytes = parts[-1].end_bytes if parts else 0
         self._memory = (ctypes.c_uint64 * (-(-size_bytes // 8) + 2))()
         # ctypes aligns to 8 bytes only; the block starts at the first 16-byte boundary.
-        self._skip_words = ctypes.addressof(self._memory) % _ARGUMENT_ALIGNMENT_BYTES // 8
-        self._bytes = memoryview(self._memory).cast("B")[8 * self._skip_words :]
+        skipped_bytes = ctypes.addressof(self._memory) % ARGUMENT_ALIGNMENT_BYTES
+        self._bytes = memoryview(self._memory).cast("B")[skipped_bytes:]
         self._words = self._bytes.cast("Q")
-        base = ctypes.addressof(self._memory) + 8 * self._skip_words
-        tensor_index = {tensor.uid: index for index, tensor in enumerate(plan.tensors)}
-        tensor_slots: list[list[AddressSlot]] = [[] for _ in plan.tensors]
-        workspace_slots: list[AddressSlot] = []
-        value_slots: list[ValueSlot] = []
-        for layout in layouts:
-            for index, position in enumerate(layout.arguments):
-                self._words[layout.pointers // 8 + index] = base + position
-            for position, leaf in layout.leaves:
-                if isinstance(leaf, Scalar):
-                    _pack(self._bytes, position, leaf.type, leaf.value)
-                elif isinstance(leaf, WorkspacePointer):
-                    workspace_slots.append((position // 8, leaf.offset_bytes))
-                else:
-                    index = _tensor_index(tensor_index, leaf.uid, plan)
-                    if isinstance(leaf, TensorPointer):
-                        tensor_slots[index].append((position // 8, leaf.offset_bytes))
-                    else:
-                        value_slots.append(ValueSlot(position, leaf.type, index, plan.tensors[index].data_type))
-        self.tensor_slots = tuple(tuple(slots) for slots in tensor_slots)
-        self.workspace_slots = tuple(workspace_slots)
-        self.value_slots = tuple(value_slots)
-        self.launch_parameters = tuple(base + layout.pointers for layout in layouts)
+        base = ctypes.addressof(self._memory) + skipped_bytes
+        for part in parts:
+            part.write(self._bytes, base)
+        bound = [found for part in parts for found in part.bound()]
+        self.tensor_slots = _tensor_slots(plan, bound)
+        self.workspace_slots = tuple(
+            (position // 8, leaf.offset_bytes) for position, leaf in bound if isinstance(leaf, WorkspacePointer)
+        )
+        self.value_slots = _value_slots(plan, bound)
+        self.launch_parameters = tuple(base + part.start + part.layout.pointers for part in parts)
 
     def patch(self, slots: tuple[AddressSlot, ...], address: int) -> None:
         """Writes ``address`` into each slot."""
@@ -89,26 +72,6 @@ class ParameterBlock:
         for slot in self.value_slots:
             _pack(self._bytes, slot.position, slot.type, read_host_value(addresses[slot.tensor], slot.data_type))
 
-    def arguments_of(self, launch: int, sizes: tuple[int, ...]) -> tuple[bytes, ...]:
-        """The bytes of each argument of one launch, for reports; ``sizes`` are their sizes."""
-        first = self.launch_parameters[launch]
-        pointers = (ctypes.c_uint64 * len(sizes)).from_address(first)
-        return tuple(ctypes.string_at(pointer, size) for pointer, size in zip(pointers, sizes, strict=True))
-
-
-def layout_of(argument: Argument) -> tuple[int, int]:
-    """(size, alignment) in bytes of an argument as C lays it out; a struct without members has size 1, as in C++."""
-    if isinstance(argument, Struct):
-        size_bytes, alignment_bytes = 0, 1
-        for member in argument.fields:
-            member_size, member_alignment = layout_of(member)
-            size_bytes = _aligned(size_bytes, member_alignment) + member_size
-            alignment_bytes = max(alignment_bytes, member_alignment)
-        return max(_aligned(size_bytes, alignment_bytes), 1), alignment_bytes
-    if isinstance(argument, Scalar | TensorValue):
-        return argument.type.size_bytes, argument.type.size_bytes
-    return _POINTER_BYTES, _POINTER_BYTES
-
 
 def read_host_value(address: int, data_type: DataType) -> int | float:
     """The number of ``data_type`` at a host address."""
@@ -118,64 +81,103 @@ def read_host_value(address: int, data_type: DataType) -> int | float:
     return value
 
 
-Leaf = TensorPointer | WorkspacePointer | Scalar | TensorValue
+#: What execute writes.
+_Bound = TensorPointer | WorkspacePointer | TensorValue
 
 
-@dataclass(frozen=True)
-class _LaunchLayout:
-    """Byte positions in the block: of each argument, of each leaf inside the arguments, of the pointer array."""
+class _Part:
+    """The parameters of one launch, from byte ``start`` of the block on."""
 
-    arguments: tuple[int, ...]
-    leaves: tuple[tuple[int, Leaf], ...]
-    pointers: int
-    end_bytes: int
+    def __init__(self, launch: Launch, start: int) -> None:
+        self.start = start
+        self._arguments = launch.arguments
+        self._numbers: list[int | float] = []
+        self._bound: list[tuple[int, _Bound]] = []
+        self.layout = layout_of(tuple([self._take(argument) for argument in launch.arguments]))
+        self.end_bytes = start + self.layout.size_bytes
+
+    def write(self, block: memoryview, base: int) -> None:
+        """Writes what is known when the plan is loaded, and 0 elsewhere; ``base`` is the block's address."""
+        addresses = [base + self.start + position for position in self.layout.arguments]
+        try:
+            self.layout.packer.pack_into(block, self.start, *self._numbers, *addresses)
+        except (struct.error, OverflowError):
+            unfit = next(scalar for scalar in _scalars(self._arguments) if not _fits(scalar))
+            raise _unfit_error(unfit.type, unfit.value) from None
+
+    def bound(self) -> Iterator[tuple[int, _Bound]]:
+        """What execute writes, by its position in the block."""
+        for leaf, argument in self._bound:
+            yield self.start + self.layout.leaves[leaf], argument
+
+    def _take(self, argument: Argument) -> CType:
+        """Notes the numbers of an argument and what in it is bound by execute; returns its type."""
+        if isinstance(argument, Scalar):
+            self._numbers.append(argument.value)
+            return argument.type.format_character
+        if isinstance(argument, Struct):
+            return tuple([self._take(member) for member in argument.fields])
+        self._bound.append((len(self._numbers), argument))
+        self._numbers.append(0)
+        return argument.type.format_character if isinstance(argument, TensorValue) else POINTER
 
 
-def _lay_out(plan: Plan) -> Iterator[_LaunchLayout]:
-    position = 0
+def _parts(plan: Plan) -> Iterator[_Part]:
+    end_bytes = 0
     for launch in plan.launches:
-        layout = _launch_layout(launch, position)
-        yield layout
-        position = layout.end_bytes
+        part = _Part(launch, aligned(end_bytes, ARGUMENT_ALIGNMENT_BYTES))
+        yield part
+        end_bytes = part.end_bytes
 
 
-def _launch_layout(launch: Launch, position: int) -> _LaunchLayout:
-    arguments: list[int] = []
-    leaves: list[tuple[int, Leaf]] = []
-    for argument in launch.arguments:
-        position = _aligned(position, _ARGUMENT_ALIGNMENT_BYTES)
-        arguments.append(position)
-        leaves.extend(_leaves(argument, position))
-        position += layout_of(argument)[0]
-    pointers = _aligned(position, _POINTER_BYTES)
-    return _LaunchLayout(tuple(arguments), tuple(leaves), pointers, pointers + _POINTER_BYTES * len(arguments))
+def _scalars(arguments: Iterable[Argument]) -> Iterator[Scalar]:
+    for argument in arguments:
+        if isinstance(argument, Scalar):
+            yield argument
+        elif isinstance(argument, Struct):
+            yield from _scalars(argument.fields)
 
 
-def _leaves(argument: Argument, position: int) -> Iterator[tuple[int, Leaf]]:
-    if not isinstance(argument, Struct):
-        yield position, argument
-        return
-    for member in argument.fields:
-        size_bytes, alignment_bytes = layout_of(member)
-        position = _aligned(position, alignment_bytes)
-        yield from _leaves(member, position)
-        position += size_bytes
+def _tensor_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[tuple[AddressSlot, ...], ...]:
+    slots: dict[int, list[AddressSlot]] = {tensor.uid: [] for tensor in plan.tensors}
+    for position, leaf in bound:
+        if isinstance(leaf, TensorPointer):
+            _check_uid(slots, leaf.uid, plan)
+            slots[leaf.uid].append((position // 8, leaf.offset_bytes))
+    return tuple(tuple(slots[tensor.uid]) for tensor in plan.tensors)
+
+
+def _value_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[ValueSlot, ...]:
+    indices = {tensor.uid: index for index, tensor in enumerate(plan.tensors)}
+    slots: list[ValueSlot] = []
+    for position, leaf in bound:
+        if isinstance(leaf, TensorValue):
+            _check_uid(indices, leaf.uid, plan)
+            index = indices[leaf.uid]
+            slots.append(ValueSlot(position, leaf.type, index, plan.tensors[index].data_type))
+    return tuple(slots)
+
+
+def _check_uid(known: Container[int], uid: int, plan: Plan) -> None:
+    if uid not in known:
+        raise BadParamError.at(f"{plan.name}.launches", expected="uids of plan.tensors", got=uid)
 
 
 def _pack(block: memoryview, position: int, scalar_type: ScalarType, value: int | float) -> None:
     is_float = scalar_type in (ScalarType.F32, ScalarType.F64)
     try:
-        # Little-endian and not native: native packing turns a float that does not fit into infinity.
-        struct.pack_into(f"<{scalar_type.value}", block, position, float(value) if is_float else int(value))
+        struct.pack_into(f"<{scalar_type.format_character}", block, position, float(value) if is_float else int(value))
     except (struct.error, OverflowError, ValueError):
-        raise BadParamError.at("Scalar.value", expected=f"a number that fits {scalar_type.name}", got=value) from None
+        raise _unfit_error(scalar_type, value) from None
 
 
-def _tensor_index(indices: Mapping[int, int], uid: int, plan: Plan) -> int:
-    if uid not in indices:
-        raise BadParamError.at(f"{plan.name}.launches", expected="uids of plan.tensors", got=uid)
-    return indices[uid]
+def _fits(scalar: Scalar) -> bool:
+    try:
+        struct.pack(f"<{scalar.type.format_character}", scalar.value)
+    except (struct.error, OverflowError):
+        return False
+    return True
 
 
-def _aligned(position: int, alignment: int) -> int:
-    return -(-position // alignment) * alignment
+def _unfit_error(scalar_type: ScalarType, value: int | float) -> LowdnnError:
+    return BadParamError.at("Scalar.value", expected=f"a number that fits {scalar_type.name}", got=value)

@@ -56,18 +56,19 @@ def test_copies_never_go_past_the_end(device: Runtime) -> None:
 
 
 def test_closing_and_collecting_free_memory(device: Runtime) -> None:
-    size = 64 << 20
+    # Other processes on a GPU take and give memory too, far less than this at a time.
+    size = 256 << 20
     start = free_bytes(device)
     buffer = DeviceBuffer.allocate(device.context, size)
-    assert free_bytes(device) <= start - size
+    assert free_bytes(device) < start - size // 2
     buffer.close()
     buffer.close()
-    assert free_bytes(device) == start
+    assert free_bytes(device) > start - size // 2
     with pytest.raises(NotInitializedError, match="DeviceBuffer"):
         buffer.to_host()
     DeviceBuffer.allocate(device.context, size)
     gc.collect()
-    assert free_bytes(device) == start
+    assert free_bytes(device) > start - size // 2
 
 
 def test_an_empty_buffer(device: Runtime) -> None:

@@ -248,10 +248,6 @@ class Emitter:
         self.constants[name] = value
         return name
 
-    def register_size(self, operand: Operand) -> int:
-        """Bytes of a register operand; 0 for anything else."""
-        return TYPES[self.function.registers[operand.name]][1] if isinstance(operand, Reg) else 0
-
     def register_kind(self, operand: Operand) -> str:
         """Declared PTX type of a register operand; empty for anything else."""
         return self.function.registers[operand.name] if isinstance(operand, Reg) else ""

@@ -36,9 +36,6 @@ TYPES: dict[str, tuple[str, int]] = {
     "f64": ("f8", 8),
 }
 
-#: Sub-byte and packed 8-bit kinds that appear as modifiers only (cvt, mma).
-PACKED_TYPES = frozenset({"e4m3", "e5m2", "e4m3x2", "e5m2x2", "s4", "u4", "b1"})
-
 
 @dataclass(frozen=True, slots=True)
 class Reg:
@@ -119,7 +116,6 @@ class Instruction:
     line: int
     predicate: Reg | None = None
     negated: bool = False
-    label: str = ""
 
     @property
     def name(self) -> str:

@@ -115,37 +115,34 @@ class Machine:
         checks: bool | None = None,
         lane_budget: int | None = None,
         landing: str | None = None,
+        cooperative: bool = False,
     ) -> None:
         """Runs a kernel to its end. ``parameters``: one byte string for each kernel parameter.
 
-        ``policy``, ``checks``, ``lane_budget`` and ``landing`` replace the machine's for this launch. Raises
-        ``EmulationFault``.
+        ``policy``, ``checks``, ``lane_budget`` and ``landing`` replace the machine's for this launch. All CTAs of a
+        ``cooperative`` launch run in one batch, so that they may wait for each other. Raises ``EmulationFault``.
         """
         self._check_launch(function, grid, block, cluster)
         policy = policy or self.policy
         per_batch = _ctas_of_a_batch(function, block, shared_bytes, lane_budget or self.lane_budget)
-        ctas = np.arange(grid[0] * grid[1] * grid[2], dtype=np.int64)
-        starts = range(0, ctas.size, per_batch)
-        block_of_parameters = _parameter_block(function, parameters)
-        address = self._parameter_address(function, block_of_parameters)
+        content = _parameter_block(function, parameters)
+        address = self._parameter_address(function, content)
         deadline = time.monotonic() + self.timeout_s
         try:
-            with np.errstate(all="ignore"):
-                for start in reversed(starts) if policy.reverses_ctas else starts:
-                    geometry = Geometry(grid, block, ctas[start : start + per_batch])
-                    batch = Batch(
-                        geometry,
-                        self.memory,
-                        list(function.unwritten),
-                        function.static_shared_bytes + shared_bytes,
-                        function.local_bytes,
-                        shared_bytes,
-                        block_of_parameters,
-                        np.uint64(address),
-                        self.checks if checks is None else checks,
-                        early=(landing or self.landing) == "early",
-                    )
-                    self._run(function, batch, policy, deadline)
+            for ctas in _batches(grid, None if cooperative else per_batch, policy.reverses_ctas):
+                batch = Batch(
+                    Geometry(grid, block, ctas),
+                    self.memory,
+                    list(function.unwritten),
+                    function.static_shared_bytes + shared_bytes,
+                    function.local_bytes,
+                    shared_bytes,
+                    content,
+                    np.uint64(address),
+                    self.checks if checks is None else checks,
+                    early=(landing or self.landing) == "early",
+                )
+                self._run(function, batch, policy, deadline)
         finally:
             if address:
                 self.memory.free(address)
@@ -153,7 +150,8 @@ class Machine:
     def _run(self, function: Function, batch: Batch, policy: Policy, deadline: float) -> None:
         scheduler = Scheduler(batch, function.steps, policy, deadline)
         try:
-            scheduler.run()
+            with np.errstate(all="ignore"):
+                scheduler.run()
         except BlockFault as fault:
             raise fault_of(fault, function.compiled, batch) from None
         except LaneFault as fault:
@@ -216,6 +214,14 @@ def _ctas_of_a_batch(function: Function, block: Dim3, shared_bytes: int, lane_bu
     lanes = -(-block[0] * block[1] * block[2] // 32) * 32
     memory_bytes = function.static_shared_bytes + shared_bytes + lanes * function.local_bytes
     return max(1, min(lane_budget // lanes, _BATCH_BYTES // max(memory_bytes, 1)))
+
+
+def _batches(grid: Dim3, per_batch: int | None, reverse: bool) -> list[Array]:
+    """The linear numbers of the CTAs of each batch, in the order of running; one batch for None."""
+    ctas = np.arange(grid[0] * grid[1] * grid[2], dtype=np.int64)
+    step = per_batch or ctas.size
+    batches = [ctas[start : start + step] for start in range(0, ctas.size, step)]
+    return batches[::-1] if reverse else batches
 
 
 def _check_target(target: str, arch: str) -> str:

@@ -234,16 +234,24 @@ class Arena(Bytes):
 
     def fault(self, address: int, size: int, position: int | None) -> LaneFault:
         """The fault of touching [address, address + size), named after the nearest allocation."""
-        near = self._nearest(address)
         what = f"{size} bytes at {address:#x}"
-        if near is None:
+        below, above = self._nearest(address), self._next_above(address)
+        if below is not None and not below.alive and address < below.end:
+            message, near, kind = f"{what}: {below.label} has been freed", below, FaultKind.USE_AFTER_FREE
+        elif below is not None and (above is None or address - below.end < above.address - address):
+            past = address + size - below.end
+            message = f"{what}: {past} bytes past the end of {below.label} ({below.size} bytes)"
+            near, kind = below, FaultKind.OUT_OF_BOUNDS
+        elif above is not None and above.address - address <= self._range_bytes:
+            message = f"{what}: {above.address - address} bytes before the start of {above.label}"
+            near, kind = above, FaultKind.OUT_OF_BOUNDS
+        else:
             return LaneFault(FaultKind.OUT_OF_BOUNDS, f"{what}: no allocation is near", position, address)
-        offset = address - near.address
-        if not near.alive and address < near.end:
-            message = f"{what}: {near.label} has been freed"
-            return LaneFault(FaultKind.USE_AFTER_FREE, message, position, address, near.label, offset)
-        message = f"{what}: {offset + size - near.size} bytes past the end of {near.label} ({near.size} bytes)"
-        return LaneFault(FaultKind.OUT_OF_BOUNDS, message, position, address, near.label, offset)
+        return LaneFault(kind, message, position, address, near.label, address - near.address)
+
+    def _next_above(self, address: int) -> Allocation | None:
+        place = bisect_right(self._starts, address)
+        return self._allocations[self._starts[place]] if place < len(self._starts) else None
 
     def _nearest(self, address: int) -> Allocation | None:
         place = bisect_right(self._starts, address) - 1

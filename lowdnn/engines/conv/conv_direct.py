@@ -39,7 +39,7 @@ class ConvDirect:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one convolution with a pointwise epilogue, and extents past 32 bits."""
-        geometry = self._geometry(graph)
+        geometry = graph.derive(self._geometry)
         return geometry if isinstance(geometry, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -78,7 +78,7 @@ class ConvDirect:
         )
 
     def _accepted(self, graph: OperationGraph) -> DirectGeometry:
-        geometry = self._geometry(graph)
+        geometry = graph.derive(self._geometry)
         if isinstance(geometry, Refusal):
             raise NotSupportedError(str(geometry))
         return geometry

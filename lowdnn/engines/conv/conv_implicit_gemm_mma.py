@@ -81,7 +81,7 @@ class ConvImplicitGemmMma:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, narrow groups and very large filters."""
-        geometry = self._geometry(graph)
+        geometry = graph.derive(self._geometry)
         return geometry if isinstance(geometry, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -119,7 +119,7 @@ class ConvImplicitGemmMma:
         )
 
     def _accepted(self, graph: OperationGraph) -> MmaGeometry:
-        geometry = self._geometry(graph)
+        geometry = graph.derive(self._geometry)
         if isinstance(geometry, Refusal):
             raise NotSupportedError(str(geometry))
         return geometry

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -62,16 +63,16 @@ class TileShape:
     efficiency: float
     blocks_per_sm: int
 
-    @property
+    @cached_property
     def threads(self) -> int:
         return 32 * self.warps_m * self.warps_n
 
-    @property
+    @cached_property
     def accumulators(self) -> int:
         """Of each thread."""
         return self.m * self.n // self.threads
 
-    @property
+    @cached_property
     def staging_bytes(self) -> int:
         """Shared memory in which the epilogue turns the accumulators (``include/epilogue_tile.cuh``)."""
         warp_n = self.n // self.warps_n
@@ -102,12 +103,12 @@ class MmaTile:
     stages: int
     element_bytes: int
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         stage_bytes = (self.shape.m + self.shape.n) * self.k * self.element_bytes
         return max(self.stages * stage_bytes, self.shape.staging_bytes)
 
-    @property
+    @cached_property
     def label(self) -> str:
         """As it stands in kernel names."""
         return f"{self.shape.m}x{self.shape.n}x{self.k}_{self.stages}"
@@ -130,7 +131,7 @@ class Product:
     allows_split: bool = True
     has_small_pieces: bool = False
 
-    @property
+    @cached_property
     def element_bytes(self) -> int:
         return dtypes.info(self.data_type).size_bytes
 

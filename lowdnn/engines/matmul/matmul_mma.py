@@ -92,7 +92,7 @@ class MatmulMma:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, and layouts and extents that the kernels cannot count."""
-        problem = self._problem(graph)
+        problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -130,7 +130,7 @@ class MatmulMma:
         )
 
     def _accepted(self, graph: OperationGraph) -> _Problem:
-        problem = self._problem(graph)
+        problem = graph.derive(self._problem)
         if isinstance(problem, Refusal):
             raise NotSupportedError(str(problem))
         return problem

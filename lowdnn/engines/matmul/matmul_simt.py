@@ -55,7 +55,7 @@ class MatmulSimt:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one matmul with a pointwise epilogue, and extents past 32 bits."""
-        problem = self._problem(graph)
+        problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -91,7 +91,7 @@ class MatmulSimt:
         )
 
     def _accepted(self, graph: OperationGraph) -> _Problem:
-        problem = self._problem(graph)
+        problem = graph.derive(self._problem)
         if isinstance(problem, Refusal):
             raise NotSupportedError(str(problem))
         return problem

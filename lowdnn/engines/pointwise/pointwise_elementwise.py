@@ -33,8 +33,6 @@ _UNROLLS = (1, 2, 4, 8)
 _BYTES_IN_FLIGHT = 64
 #: Both axes of a transposition have at least this extent.
 _MIN_TRANSPOSED = 16
-#: Both axes of a transposition have at least this extent.
-_MIN_TRANSPOSED = 16
 #: Extents of an axis of the kernel's space are divisors of 32-bit indices.
 _MAX_EXTENT = 2**31 - 1
 
@@ -63,7 +61,7 @@ class PointwiseElementwise:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other operations and several index spaces."""
-        dag = _match(graph)
+        dag = graph.derive(_match)
         if isinstance(dag, str):
             return Refusal(self.name, dag)
         reason = _refuse_size(dag)
@@ -104,7 +102,7 @@ class PointwiseElementwise:
         return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
 
     def _dag(self, graph: OperationGraph) -> PointwiseDag:
-        dag = _match(graph)
+        dag = graph.derive(_match)
         reason = dag if isinstance(dag, str) else _refuse_size(dag)
         if isinstance(dag, str) or reason:
             raise NotSupportedError(f"{self.name}: {reason}")

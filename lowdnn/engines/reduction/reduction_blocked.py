@@ -45,7 +45,7 @@ class ReductionBlocked:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses graphs that are not one reduction with pointwise operations around it, and extents past 32 bits."""
-        fused = match_reduction(graph)
+        fused = graph.derive(match_reduction)
         if isinstance(fused, str):
             return Refusal(self.name, fused)
         reason = _refuse_size(fused)
@@ -81,7 +81,7 @@ class ReductionBlocked:
         return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
 
     def _fused(self, graph: OperationGraph) -> FusedReduction:
-        fused = match_reduction(graph)
+        fused = graph.derive(match_reduction)
         reason = fused if isinstance(fused, str) else _refuse_size(fused)
         if isinstance(fused, str) or reason:
             raise NotSupportedError(f"{self.name}: {reason}")

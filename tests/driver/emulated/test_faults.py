@@ -38,6 +38,14 @@ def test_store_one_past_the_end_names_the_thread_and_the_buffer(bench):
     assert report.kind.result == 700
 
 
+def test_load_one_before_the_start_is_named_after_the_buffer_that_was_meant(bench):
+    bench.put(np.zeros(64, np.uint32), "x")
+    y = bench.put(np.zeros(64, np.uint32), "y")
+    report = fault_of(bench, bench.ptx(STORE + "ld.global.u32 %r5, [%rd3+-4];\nret;"), y)
+    assert (report.kind, report.buffer, report.buffer_offset, report.lane) == (FaultKind.OUT_OF_BOUNDS, "y", -4, 0)
+    assert "4 bytes before the start of y" in report.message
+
+
 def test_load_far_from_every_allocation(bench):
     module = bench.ptx("mov.u64 %rd1, 64;\nld.global.u32 %r1, [%rd1];\nret;", "")
     assert fault_of(bench, module).kind is FaultKind.OUT_OF_BOUNDS

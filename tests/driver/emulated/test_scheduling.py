@@ -206,6 +206,26 @@ extern "C" __global__ void k(volatile int* flag, int* y) {
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+def test_cooperative_launch_keeps_all_blocks_together(bench, compile_cuda, policy):
+    source = """
+extern "C" __global__ void k(volatile int* arrived, int* y) {
+  __syncthreads();
+  if (threadIdx.x == 0) { atomicAdd((int*)arrived, 1); while (*arrived < gridDim.x) { } }
+  __syncthreads();
+  y[blockIdx.x * 64 + threadIdx.x] = *arrived;
+}
+"""
+    module = bench.machine.load(compile_cuda(source))
+    arrived, y = bench.put(np.zeros(1, np.int32)), bench.empty(4 * 64 * 6)
+    with pytest.raises(EmulationFault) as caught:
+        bench.run(module, "k", 6, 64, arrived, y, policy=policy, lane_budget=128)
+    assert caught.value.kind is FaultKind.DEADLOCK
+    bench.memory.fill(arrived, 0, 4)
+    bench.run(module, "k", 6, 64, arrived, y, policy=policy, lane_budget=128, cooperative=True)
+    assert (bench.get(y, 6 * 64, np.int32) == 6).all()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_lock_by_compare_and_swap(bench, compile_cuda, policy):
     source = """
 extern "C" __global__ void k(float* sum, int* counter) {

@@ -137,7 +137,7 @@ def copy_sign(sign: Lanes, magnitude: Lanes) -> Lanes:
 
 
 def property_test(value: Lanes, name: str) -> Lanes:
-    """``testp``: finite, infinite, number, notanumber, normal or subnormal; zero is neither of the last two."""
+    """``testp``: finite, infinite, number, notanumber, normal or subnormal; zero counts as normal."""
     return _PROPERTIES[name](value)
 
 
@@ -248,6 +248,6 @@ _PROPERTIES: dict[str, Callable[[Lanes], Lanes]] = {
     "infinite": np.isinf,
     "number": lambda value: ~np.isnan(value),
     "notanumber": np.isnan,
-    "normal": lambda value: np.isfinite(value) & (np.abs(value) >= _min_normal(value)),
+    "normal": lambda value: np.isfinite(value) & ((np.abs(value) >= _min_normal(value)) | (value == 0)),
     "subnormal": lambda value: (value != 0) & (np.abs(value) < _min_normal(value)),
 }

@@ -156,7 +156,7 @@ def test_properties() -> None:
         "infinite": "00010",
         "number": "11110",
         "notanumber": "00001",
-        "normal": "00100",
+        "normal": "10100",
         "subnormal": "01000",
     }
     for name, truth in truths.items():
