@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -209,42 +209,54 @@ def tiling_of(engine: str, product: Product, arch: ArchSpec, chosen: Mapping[Kno
 
 def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     """The tiling with the least modelled time."""
-    candidates = (t for tile in _default_tiles(product, arch) for t in _splittings(product, tile, arch))
-    return min(candidates, key=lambda tiling: _seconds(product, tiling, arch))
-
-
-def _default_tiles(product: Product, arch: ArchSpec) -> Iterator[MmaTile]:
-    """Every shape, with as many stages as let its blocks share a multiprocessor and no more than k can fill."""
     row_bytes = 128 if product.k * product.element_bytes > 64 else 64
-    depth = row_bytes // product.element_bytes
-    useful = max(2, ceil_div(product.k, depth) + 1)
+    # More stages than k can fill would only take shared memory.
+    most_stages = min(max(2, ceil_div(product.k * product.element_bytes, row_bytes) + 1), _DEFAULT_STAGES)
+    limits = (arch.shared_bytes_per_sm, arch.shared_bytes_per_block)
+    tiles = _default_tiles(row_bytes, product.element_bytes, most_stages, product.has_small_pieces, *limits)
+    rate = arch.rate(UNITS[product.data_type]) / arch.sm_count * _MMA_SYNC_SHARE
+    candidates = (tiling for tile in tiles for tiling in _splittings(product, tile, arch))
+    return min(candidates, key=lambda tiling: _seconds(product, tiling, rate, arch))
+
+
+@lru_cache(maxsize=256)
+def _default_tiles(
+    row_bytes: int,
+    element_bytes: int,
+    most_stages: int,
+    has_small_pieces: bool,
+    shared_bytes_per_sm: int,
+    shared_bytes_per_block: int,
+) -> tuple[MmaTile, ...]:
+    """Every shape, with as many stages, of ``row_bytes`` along k, as let its blocks share a multiprocessor."""
+    tiles: list[MmaTile] = []
     for shape in _SHAPES.values():
-        if product.has_small_pieces and shape.accumulators > _MAX_ACCUMULATORS_WITH_SMALL_PIECES:
+        if has_small_pieces and shape.accumulators > _MAX_ACCUMULATORS_WITH_SMALL_PIECES:
             continue
-        shared = arch.shared_bytes_per_sm // shape.blocks_per_sm - _RESERVED_SHARED_BYTES
-        budget = min(shared, arch.shared_bytes_per_block)
-        stages = min(budget // ((shape.m + shape.n) * row_bytes), useful, _DEFAULT_STAGES)
+        budget = min(shared_bytes_per_sm // shape.blocks_per_sm - _RESERVED_SHARED_BYTES, shared_bytes_per_block)
+        stages = min(budget // ((shape.m + shape.n) * row_bytes), most_stages)
         if stages >= 2 and shape.staging_bytes <= budget:
-            yield MmaTile(shape, depth, stages, product.element_bytes)
+            tiles.append(MmaTile(shape, row_bytes // element_bytes, stages, element_bytes))
+    return tuple(tiles)
 
 
 def _splittings(product: Product, tile: MmaTile, arch: ArchSpec) -> Iterator[Tiling]:
     whole = Tiling.of(product, tile, 1)
     yield whole
     free = arch.sm_count * tile.shape.blocks_per_sm // max(whole.block_count(product), 1)
-    if product.may_split and free >= 2 and whole.split_tiles >= 8:
+    if free >= 2 and whole.split_tiles >= 8 and product.may_split:
         yield Tiling.of(product, tile, min(free, whole.split_tiles // 4, _MAX_SPLITS))
 
 
-def _seconds(product: Product, tiling: Tiling, arch: ArchSpec) -> float:
+def _seconds(product: Product, tiling: Tiling, rate: float, arch: ArchSpec) -> float:
     """Waves of blocks: those on one multiprocessor share its tensor cores and hide each other's overhead.
 
+    ``rate``: of the best shape on one multiprocessor, in operations per second.
     A split pays a write and a read of its slices and one more launch.
     """
     shape = tiling.tile.shape
     flops = 2 * shape.m * shape.n * tiling.tile.k * tiling.split_tiles
-    rate = arch.rate(UNITS[product.data_type]) / arch.sm_count * _MMA_SYNC_SHARE * shape.efficiency
-    block_s = flops / rate
+    block_s = flops / (rate * shape.efficiency)
 
     def wave(blocks_per_sm: int) -> float:
         return max(blocks_per_sm * block_s, block_s + _BLOCK_OVERHEAD_S)
