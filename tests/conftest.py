@@ -7,16 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from lowdnn.backend.handle import Handle
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver
 from lowdnn.runtime.runtime import Runtime
 from tests.support.runtime import open_runtime
 
 
-@pytest.fixture(scope="session")
-def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where compiled kernels are kept during one run of the tests."""
-    return tmp_path_factory.mktemp("kernel-cache")
+@pytest.fixture(scope="session", autouse=True)
+def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Path]:
+    """Where compiled kernels are kept during one run of the tests; workers share it, and the user's own is left alone."""
+    base = tmp_path_factory.getbasetemp()
+    directory = (base if worker_id == "master" else base.parent) / "kernel-cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOWDNN_CACHE_DIR", str(directory))
+        yield directory
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +39,10 @@ def device(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[R
     driver = request.getfixturevalue("cuda_driver") if request.param == "cuda" else open_driver("emulated")
     with open_runtime(driver, kernel_cache_dir) as runtime:
         yield runtime
+
+
+@pytest.fixture
+def handle(device: Runtime) -> Iterator[Handle]:
+    """A handle on the device of the test."""
+    with Handle(device) as opened:
+        yield opened
