@@ -8,8 +8,8 @@ from lowdnn.engines.conv.conv_direct import ConvDirect
 from lowdnn.engines.conv.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
-from lowdnn.engines.pointwise.pointwise_elementwise import PointwiseElementwise
-from lowdnn.engines.reduction.reduction_blocked import ReductionBlocked
+from lowdnn.engines.pointwise.pointwise import PointwiseEngine
+from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.status import BadParamError
 
 _SINGLE: tuple[Engine, ...] = (
@@ -17,8 +17,8 @@ _SINGLE: tuple[Engine, ...] = (
     ConvDirect(),
     MatmulMma(),
     MatmulSimt(),
-    PointwiseElementwise(),
-    ReductionBlocked(),
+    PointwiseEngine(),
+    ReductionEngine(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

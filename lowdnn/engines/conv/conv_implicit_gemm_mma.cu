@@ -1,4 +1,5 @@
-// conv_implicit_gemm_mma: y[n, k, o] = epilogue(sum over c, r of x[n, c, o * stride + r * dilation - padding] * w[k, c, r])
+// conv_implicit_gemm_mma:
+//     y[n, k, o] = epilogue(sum over c, r of x[n, c, o * stride + r * dilation - padding] * w[k, c, r])
 // as a matrix product with mma.sync, for sm_80 and newer.
 //
 // Layouts: x channels-last with any other strides; w [filters][taps][channels], packed; both with channels padded to

@@ -1,7 +1,7 @@
-// channels_last_pack: packed[p, g, c] = x[p, g * group_channels + c], and 0 for c from group_channels to padded_channels.
+// channels_last_pack: packed[p, g, c] = x[p, g * group_channels + c], 0 for c from group_channels to padded_channels.
 //
-// Layouts: x has any strides over its positions p = (image, three spatial axes) and its channels; packed is dense with c
-// innermost. The filter of a convolution is packed likewise, with filters as images, and a matrix with k as channels.
+// Layouts: x has any strides over its positions p = (image, three spatial axes) and its channels; packed is dense with
+// c innermost. The filter of a convolution is packed likewise, with filters as images, and a matrix with k as channels.
 // Block: TILE_CHANNELS channels (g, c) of 2048 / TILE_CHANNELS positions: read with neighbouring threads along the axis
 // that is contiguous in x (POSITIONS_FIRST or not), written CHUNK channels at a time.
 // Shared memory: the tile, [channel][position], with a padding of one word for each row.

@@ -1,8 +1,8 @@
 // split_k_reduce: c = epilogue(sum over s of slice[s]), the last step of a product whose K was split.
 //
 // Layouts: slices [splits][rows][pitch] of accumulators; rows and columns map to the output as in output_map.cuh.
-// Block: 256 threads, each VECTOR (at most 4) columns of one row; the slices are added in ascending order, so that equal inputs give
-// equal bits.
+// Block: 256 threads, each VECTOR (at most 4) columns of one row; the slices are added in ascending order, so that
+// equal inputs give equal bits.
 // Launch: ceil(rows * groups / 256) blocks, groups = ceil(columns / VECTOR).
 
 #include "include/output_map.cuh"

@@ -1,7 +1,7 @@
 // cp.async: copies from global to shared memory that run beside the program, in groups.
 //
-// A copy of BYTES = 4, 8 or 16 needs both addresses aligned to BYTES. Where the source does not exist, zeros are written
-// and its address is not used.
+// A copy of BYTES = 4, 8 or 16 needs both addresses aligned to BYTES. Where the source does not exist, zeros are
+// written and its address is not used.
 // Source: PTX ISA, cp.async, target sm_80.
 
 #pragma once
@@ -33,7 +33,9 @@ template <int PENDING> __device__ __forceinline__ void cp_async_wait() {
 
 // 16 bytes from registers to shared memory.
 __device__ __forceinline__ void store_shared_16(u32 destination, u32 x, u32 y, u32 z, u32 w) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" :: "r"(destination), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+               :: "r"(destination), "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
 }
 
 __device__ __forceinline__ u32 load_shared_32(u32 source) {

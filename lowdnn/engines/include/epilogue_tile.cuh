@@ -11,8 +11,8 @@ struct TilePlace {
 
 // Each warp turns its part of the accumulators through shared memory, so that a lane holds WIDTH neighbours along the
 // output's contiguous axis, and hands them to the functor: apply(row, column, valid, values).
-// Shared memory: WARP_ROWS * WARP_COLUMNS regions of WARP_M x (WARP_N + 8) accumulators over the pipeline's stages; the padding
-// keeps both directions free of all but two-way bank conflicts.
+// Shared memory: WARP_ROWS * WARP_COLUMNS regions of WARP_M x (WARP_N + 8) accumulators over the pipeline's stages; the
+// padding keeps both directions free of all but two-way bank conflicts.
 template <class Product> struct EpilogueTile {
   typedef typename Product::Accumulator Accumulator;
   static constexpr int PITCH = Product::WARP_N + 8;

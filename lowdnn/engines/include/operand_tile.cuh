@@ -6,7 +6,7 @@
 // of one gather, then fall into different banks.
 //
 // A fragment of A is what mma.cuh calls a[0..3] for a block of 16 rows and 32 bytes of K. A fragment of B holds 16
-// columns: b[0..1] of the first 8, then b[0..1] of the last 8, each pair in neighbouring registers as mma.sync wants it.
+// columns: b[0..1] of the first 8, then b[0..1] of the last 8, each pair in neighbouring registers as mma.sync wants.
 
 #pragma once
 

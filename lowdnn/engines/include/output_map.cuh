@@ -18,7 +18,9 @@ template <int AXES, int LEADING> struct OutputMap {
   }
 
   // The coordinates of a row alone.
-  __device__ __forceinline__ void locate_row(u32 row, i64 (&coordinate)[AXES]) const { split<0, LEADING>(row, coordinate); }
+  __device__ __forceinline__ void locate_row(u32 row, i64 (&coordinate)[AXES]) const {
+    split<0, LEADING>(row, coordinate);
+  }
 
  private:
   template <int BEGIN, int END> __device__ __forceinline__ void split(u32 index, i64 (&coordinate)[AXES]) const {

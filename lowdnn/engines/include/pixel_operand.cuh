@@ -30,7 +30,7 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
   static constexpr int PIECES = CHUNK_BYTES / UNIT_BYTES;  // of one chunk, each with a tap and channels of its own
   static constexpr int DEPTH_UNITS = Tile::ROW_BYTES / UNIT_BYTES;
   static_assert(Tile::K_MAJOR, "pixels have their channels contiguous");
-  static_assert(THREADS % Tile::CHUNKS == 0 && COPIES * ROW_STEP == Tile::ROWS && COPIES >= 1, "whole rows for a thread");
+  static_assert(THREADS % Tile::CHUNKS == 0 && COPIES * ROW_STEP == Tile::ROWS && COPIES >= 1, "whole rows each");
 
   // x: first channel of the group.  first_row: of the tile.  first_unit, units: where k begins and ends, in units.
   // scratch: shared memory of Tile::ROWS places, free again on return; every thread of the block takes part.
@@ -92,7 +92,8 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
 #pragma unroll
     for (int axis = AXES - 1; axis >= 0; --axis) {
       const u32 rest = geometry.output[axis].divide(pixel);
-      const i32 start = i32(pixel - rest * geometry.output[axis].divisor) * geometry.stride[axis] - geometry.padding[axis];
+      const i32 position = pixel - rest * geometry.output[axis].divisor;
+      const i32 start = position * geometry.stride[axis] - geometry.padding[axis];
       pixel = rest;
       offset += start * geometry.unit_stride[axis];
       mask |= taps_inside(axis, start) << (axis * TAP_BITS);

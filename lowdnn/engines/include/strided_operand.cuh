@@ -20,7 +20,7 @@ template <class T, class Tile, int ACCESS_BYTES, int THREADS> struct StridedOper
   static constexpr int PIECE = ACCESS_BYTES / int(sizeof(T));
   static constexpr int ROW_STEP = THREADS / Tile::CHUNKS;  // memory rows that the block copies at once
   static constexpr int COPIES = Tile::ROWS / ROW_STEP;     // of each thread
-  static_assert(THREADS % Tile::CHUNKS == 0 && COPIES * ROW_STEP == Tile::ROWS && COPIES >= 1, "whole rows for a thread");
+  static_assert(THREADS % Tile::CHUNKS == 0 && COPIES * ROW_STEP == Tile::ROWS && COPIES >= 1, "whole rows each");
 
   // matrix: the operand's element (first row of the tile, first k).  rows, depth: how many rows and k exist from there.
   __device__ __forceinline__ StridedOperand(const T* matrix, i64 stride, i32 rows, i32 depth)

@@ -1,13 +1,13 @@
 // The main loop that every mma.sync engine shares: acc[M, N] = sum over k tiles of A tile * B tile.
 //
-// A ring of RING shared-memory stages is filled by cp.async, RING - 1 tiles ahead; fragments are read one K step ahead of
-// the instruction that uses them. One barrier for each k tile: it publishes the next stage and frees the last. Reads and
+// A ring of RING shared-memory stages is filled by cp.async, RING - 1 tiles ahead; fragments are read one K step ahead
+// of the instruction that uses them. One barrier for each k tile publishes the next stage and frees the last. Reads and
 // copies are spread between the multiplications, so that neither the tensor pipe nor shared memory waits for a burst.
 // Warps lie in a WARP_ROWS x WARP_COLUMNS grid, each with its own part of the accumulator in registers.
 //
-// A loader fills one operand's stage: `void load(u32 stage_address, int part, int parts)` issues a part of this thread's
-// copies of the next k tile; the last part moves on to the tile after it. Past the last tile it fills zeros, so that no
-// stage is ever read before it is written.
+// A loader fills one operand's stage: `void load(u32 stage_address, int part, int parts)` issues a part of this
+// thread's copies of the next k tile; the last part moves on to the tile after it. Past the last tile it fills zeros,
+// so that no stage is ever read before it is written.
 
 #pragma once
 

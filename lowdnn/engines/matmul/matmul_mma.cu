@@ -7,7 +7,7 @@
 // over `split_tiles` k tiles.
 // Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
 // Launch: WARPS_M * WARPS_N * 32 threads; dynamic shared memory max(STAGES * stage, staging) bytes.
-// SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and split_k_reduce.cu applies the epilogue.
+// SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue.
 
 #include "include/epilogue_tile.cuh"
 #include "include/output_map.cuh"

@@ -44,7 +44,7 @@ _OPERATORS = {
 
 @dataclass(frozen=True)
 class RowParams:
-    """Compile-time parameters of ``reduction_blocked_rows.cu``; field names are its macros."""
+    """Compile-time parameters of ``reduction_rows.cu``; field names are its macros."""
 
     OPERATOR: str
     THREADS: int
@@ -58,7 +58,7 @@ class RowParams:
 
 @dataclass(frozen=True)
 class ColumnParams:
-    """Compile-time parameters of ``reduction_blocked_columns.cu``."""
+    """Compile-time parameters of ``reduction_columns.cu``."""
 
     OPERATOR: str
     THREADS: int
@@ -72,7 +72,7 @@ class ColumnParams:
 
 @dataclass(frozen=True)
 class CombineParams:
-    """Compile-time parameters of ``reduction_blocked_combine.cu``."""
+    """Compile-time parameters of ``reduction_combine.cu``."""
 
     OPERATOR: str
     THREADS: int
@@ -229,9 +229,9 @@ def _kernel(
     digests = "_".join(digest for _, digest in functors)
     short = dtypes.info(data_type).short_name
     operator = params.OPERATOR.lower()
-    source = f"reduction/reduction_blocked_{stage.removesuffix('_split')}.cu"
+    source = f"reduction/reduction_{stage.removesuffix('_split')}.cu"
     return KernelRef(
-        name=f"reduction_blocked_{stage}_{operator}_{short}_{shape}_{params.INDEX}_sm80_{digests}",
+        name=f"reduction_{stage}_{operator}_{short}_{shape}_{params.INDEX}_sm80_{digests}",
         source=source,
         target="sm_80",
         parameters=tuple((item.name, getattr(params, item.name)) for item in fields(params)),

@@ -74,7 +74,7 @@ def test_a_pointwise_prologue_runs_first(device: Runtime) -> None:
     builder.matmul(scaled, builder.pointwise(PointwiseMode.RELU_FWD, a), store=DataType.FLOAT)
     plan = check_exact(device, ENGINE, builder.graph(), length=18)
     assert engines_of(plan)[-1].startswith("matmul")
-    assert "pointwise_elementwise" in engines_of(plan)
+    assert "pointwise" in engines_of(plan)
 
 
 def test_a_virtual_tensor_with_several_consumers_is_written_once(device: Runtime) -> None:

@@ -1,4 +1,4 @@
-"""Any DAG of pointwise operations over one index space in one launch (``pointwise_elementwise.cu``).
+"""Any DAG of pointwise operations over one index space in one launch (``pointwise.cu``).
 
 Axes are ordered by the first output's strides and merged where all tensors allow, so that a packed graph of any rank is
 one long row. Elements are handled in groups along the axis in which the output is contiguous; where a large input is
@@ -48,10 +48,10 @@ class Params:
     INDEX: str
 
 
-class PointwiseElementwise:
+class PointwiseEngine:
     """See the module's docstring."""
 
-    name = "pointwise_elementwise"
+    name = "pointwise"
     index = 4
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes: tuple[BehaviorNote, ...] = (
@@ -227,8 +227,8 @@ def _kernel(params: Params, functor: Functor, data_type: DataType) -> KernelRef:
     macros = tuple((item.name, getattr(params, item.name)) for item in fields(params))
     shape = f"v{params.VECTOR}u{params.UNROLL}t{params.THREADS}a{params.VECTOR_AXIS}_{params.INDEX}"
     return KernelRef(
-        name=f"pointwise_elementwise_{dtypes.info(data_type).short_name}_{shape}_sm80_{functor.digest}",
-        source="pointwise/pointwise_elementwise.cu",
+        name=f"pointwise_{dtypes.info(data_type).short_name}_{shape}_sm80_{functor.digest}",
+        source="pointwise/pointwise.cu",
         target="sm_80",
         parameters=macros,
         generated=functor.text,

@@ -9,7 +9,7 @@
 // of the block are joined as a tree. It depends on the parameters only.
 //
 // SPLIT 0: the first row applies the epilogue to the results. SPLIT 1: it writes the totals of its slice to
-// partials[slice][output], for reduction_blocked_combine.
+// partials[slice][output], for reduction_combine.
 //
 // Shared memory: VECTOR totals per thread. Launch: grid (ceil(groups / COLUMNS) * slices, 1, 1), block (THREADS, 1, 1).
 // Macros: KERNEL_NAME, OPERATOR, THREADS, COLUMNS, UNROLL, VECTOR, KEPT, SPLIT, INDEX (u32 where groups and steps are

@@ -8,7 +8,7 @@
 // a tree and adds that to its total; then the team joins its totals as a tree. It depends on the parameters only.
 //
 // SPLIT 0: the team's first thread applies the epilogue to the result. SPLIT 1: it writes the total of its slice to
-// partials[slice][output], for reduction_blocked_combine.
+// partials[slice][output], for reduction_combine.
 //
 // Shared memory: one total per warp, where a team has several. Launch: grid (ceil(outputs / teams) * slices, 1, 1),
 // block (THREADS, 1, 1). Macros: KERNEL_NAME, OPERATOR, THREADS, TEAM, UNROLL, VECTOR, KEPT, SPLIT, INDEX (u32 where

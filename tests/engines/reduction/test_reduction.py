@@ -7,7 +7,7 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
-from lowdnn.engines.reduction.reduction_blocked import ReductionBlocked
+from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
@@ -22,7 +22,7 @@ from tests.support.data import fresh_seed
 from tests.support.running import check_close, check_exact, run_plan
 from tests.support.tolerance import OpClass, assert_exact
 
-ENGINE = ReductionBlocked()
+ENGINE = ReductionEngine()
 OPS = ReduceTensorOp
 MODES = PointwiseMode
 

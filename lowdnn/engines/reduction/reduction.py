@@ -1,9 +1,9 @@
 """Reductions over any axes in one launch, or in two where one output has more work than a block should do.
 
 The pointwise operations before the reduction run on the elements as they are read, those after it on the result. Where
-the axis that is contiguous in memory is reduced, a team of threads joins its elements (``reduction_blocked_rows.cu``);
-where it is kept, each thread owns neighbouring outputs (``reduction_blocked_columns.cu``). If that gives too few blocks
-for the device, every output is cut into slices, whose totals a second launch joins (``reduction_blocked_combine.cu``).
+the axis that is contiguous in memory is reduced, a team of threads joins its elements (``reduction_rows.cu``);
+where it is kept, each thread owns neighbouring outputs (``reduction_columns.cu``). If that gives too few blocks
+for the device, every output is cut into slices, whose totals a second launch joins (``reduction_combine.cu``).
 The order of summation depends on the plan only.
 """
 
@@ -32,10 +32,10 @@ _BLOCKS_PER_SM = 4
 _MIN_GROUPS = 4
 
 
-class ReductionBlocked:
+class ReductionEngine:
     """See the module's docstring."""
 
-    name = "reduction_blocked"
+    name = "reduction"
     index = 5
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes: tuple[BehaviorNote, ...] = (

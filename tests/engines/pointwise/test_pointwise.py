@@ -7,7 +7,7 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
-from lowdnn.engines.pointwise.pointwise_elementwise import Params, PointwiseElementwise
+from lowdnn.engines.pointwise.pointwise import Params, PointwiseEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
@@ -22,7 +22,7 @@ from tests.support.data import fresh_seed, special_values
 from tests.support.running import check_close, check_exact, run_plan
 from tests.support.tolerance import OpClass, assert_close, assert_exact, tolerance
 
-ENGINE = PointwiseElementwise()
+ENGINE = PointwiseEngine()
 MODES = PointwiseMode
 
 
