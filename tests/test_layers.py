@@ -28,6 +28,7 @@ LAYERS = (
     ("backend",),
     ("frontend",),
     ("cli",),
+    ("__main__",),
 )
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
 

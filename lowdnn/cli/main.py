@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from lowdnn import __version__
 from lowdnn.status import LowdnnError
 
+#: 128 and the number of the signal.
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parses ``argv`` (default: the command line) and runs one command. Returns the exit code: 2 for bad input."""
+    """Parses ``argv`` (default: the command line) and runs one command. Returns the exit code: 2 for bad input.
+
+    Ctrl-C and a closed pipe give what a shell gives for SIGINT and SIGPIPE.
+    """
     arguments = _parser().parse_args(argv)
     try:
-        return _COMMANDS[arguments.command](arguments)
+        code = _COMMANDS[arguments.command](arguments)
+        sys.stdout.flush()
+        return code
     except LowdnnError as error:
         print(f"lowdnn: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("lowdnn: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, a pager) has seen enough; the interpreter must not fail on its last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -63,9 +63,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the cases; 1 if one failed, was refused or raised, otherwise 0."""
     cases = list(read_cases(arguments.cases))
+    if not cases:
+        raise BadParamError.at("run.cases", expected="at least one case", got="none")
+    if arguments.repeats < 1:
+        raise BadParamError.at("run.repeats", expected="1 or more", got=arguments.repeats)
+    if arguments.seed is not None and arguments.seed < 0:
+        raise BadParamError.at("run.seed", expected="0 or more", got=arguments.seed)
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     all_ok = True
     with Handle.open(arguments.device, arch=arguments.arch, policy=arguments.policy) as handle:
+        _check_engine(handle, arguments.engine)
         for case in cases:
             for result in results(handle, case, arguments, seed):
                 print(json.dumps(asdict(result)) if arguments.json else _line(result), flush=True)
@@ -107,13 +114,17 @@ def _candidates(handle: Handle, graph: OperationGraph, engine: str | None) -> li
         if not ranking.candidates:
             raise NotSupportedError("graph: no engine takes it\n" + ranking.explain())
         return list(ranking.candidates) if engine == "all" else [ranking.candidates[0]]
-    named = [one for one in handle.engines if one.name == engine]
-    if not named:
-        raise BadParamError.at("run.engine", expected=", ".join(e.name for e in handle.engines), got=repr(engine))
-    refusal = named[0].refuse(graph, handle.arch)
+    named = next(one for one in handle.engines if one.name == engine)
+    refusal = named.refuse(graph, handle.arch)
     if refusal is not None:
         raise NotSupportedError(str(refusal))
-    return [candidate_for(named[0], graph, handle.arch, {})]
+    return [candidate_for(named, graph, handle.arch, {})]
+
+
+def _check_engine(handle: Handle, engine: str | None) -> None:
+    names = ["all", *(one.name for one in handle.engines)]
+    if engine is not None and engine not in names:
+        raise BadParamError.at("run.engine", expected="one of " + ", ".join(names), got=repr(engine))
 
 
 def _result(
