@@ -34,8 +34,8 @@ class OperationGraph:
     """Operations in topological order, and the tensors between them.
 
     The graph is checked when it is made: one meaning for each uid, one producer for each tensor, no cycle, no virtual
-    tensor without a producer, no negative uid, no output that is by value or overlaps itself. Raises
-    DuplicatedEntriesError and BadParamError, naming tensor and operation.
+    tensor without a producer, no negative uid, no output that is by value or overlaps itself, at least one output.
+    Raises DuplicatedEntriesError and BadParamError, naming tensor and operation.
     """
 
     def __init__(self, operations: Iterable[Operation]) -> None:
@@ -46,6 +46,13 @@ class OperationGraph:
         self._producers: dict[int, Operation] = _producers(given)
         self._check_tensors()
         self.operations: tuple[Operation, ...] = self._sorted(given)
+        if not self.outputs:
+            raise BadParamError.at(
+                "operation_graph.operations",
+                expected="at least one output",
+                got="virtual ones only",
+                hint="call set_output(True) on what is to be kept, or leave IS_VIRTUAL false",
+            )
         self._derived: dict[object, Any] = {}
 
     def producer(self, tensor: Tensor) -> Operation | None:

@@ -248,3 +248,10 @@ def test_json_cannot_break_an_operation_s_rules() -> None:
     document["operations"][0]["y"]["dims"][0] = 5
     with raises(ShapeMismatchError, "convolution_forward.y.dims", expected="[2, 16", got="[5, 16"):
         OperationGraph.from_json(json.dumps(document))
+
+
+def test_a_graph_without_outputs_is_refused() -> None:
+    x = Tensor(1, DataType.FLOAT, (4,), (1,), 16)
+    y = Tensor(2, DataType.FLOAT, (4,), (1,), 16, is_virtual=True)
+    with pytest.raises(BadParamError, match=r"expected at least one output, got virtual ones only; call set_output"):
+        OperationGraph([PointwiseOperation(Pointwise(PointwiseMode.ABS, DataType.FLOAT), x=x, y=y)])
