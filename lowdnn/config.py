@@ -102,7 +102,7 @@ def _boolean(text: str) -> bool | None:
 
 
 def _policy(text: str) -> str | None:
-    return text if re.fullmatch(r"[a-z]+(-[a-z]+)*(\(\d{1,9}\))?", text) else None
+    return text if re.fullmatch(r"lockstep|cta-reverse|warp-serial\(\d{1,9}\)", text) else None
 
 
 def _absolute_path(text: str) -> Path | None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from importlib import import_module
 from threading import Lock
 
-from lowdnn.config import Config
+from lowdnn.config import Config, ConfigWarning
 
 #: Opens an annotated range of the given name.
 Annotate = Callable[[str], AbstractContextManager[object]]
@@ -45,7 +46,7 @@ def log_to(config: Config) -> logging.Handler | None:
     if config.log_level == "off":
         return None
     path = config.log_file.replace("%p", str(os.getpid()))
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True) if path else logging.StreamHandler()
+    handler = _file_handler(path) if path else logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
     handler.setLevel(level)
@@ -54,6 +55,14 @@ def log_to(config: Config) -> logging.Handler | None:
         root.setLevel(level)
     root.addHandler(handler)
     return handler
+
+
+def _file_handler(path: str) -> logging.Handler:
+    try:
+        return logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        warnings.warn(f"LOWDNN_LOG_FILE: {error}; taking standard error", ConfigWarning, stacklevel=4)
+        return logging.StreamHandler()
 
 
 def stop_logging(handler: logging.Handler) -> None:

@@ -82,3 +82,9 @@ def test_the_table_in_the_docstring_is_complete() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Config.from_environment(dict.fromkeys(read, ""))
+
+
+@pytest.mark.parametrize("policy", ["zigzag", "warp-serial", "warp-serial(x)", "lockstep(3)"])
+def test_a_policy_that_does_not_exist_warns(policy: str) -> None:
+    with pytest.warns(ConfigWarning, match="LOWDNN_EMULATED_POLICY"):
+        assert Config.from_environment({"LOWDNN_EMULATED_POLICY": policy}).emulated_policy == "lockstep"

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from lowdnn.config import Config
+from lowdnn.config import Config, ConfigWarning
 from lowdnn.events import Counters, emit, event_line, event_logger, log_to, range_annotator, stop_logging
 
 
@@ -76,3 +76,12 @@ def test_a_missing_nvtx_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytes
 
 def test_ranges_are_off_by_default() -> None:
     assert range_annotator(Config()) is None
+
+
+def test_a_log_file_that_cannot_be_opened_warns_and_logs_to_standard_error(tmp_path: Path) -> None:
+    config = Config(log_level="info", log_file=str(tmp_path / "missing" / "log"))
+    with pytest.warns(ConfigWarning, match="LOWDNN_LOG_FILE: .*taking standard error"):
+        handler = log_to(config)
+    assert handler is not None
+    stop_logging(handler)
+    assert not isinstance(handler, logging.FileHandler)
