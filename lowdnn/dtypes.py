@@ -129,9 +129,12 @@ def from_float64(values: NDArray[Any], data_type: DataType) -> NDArray[Any]:
 
     Integers saturate (NaN gives 0), fp16 and bf16 overflow to infinity, fp8 saturates to the largest finite value and
     keeps NaN, booleans are ``value != 0``: the rules of the kernels' conversions.
+    Raises UnsupportedDataTypeError for values that are no real numbers.
     """
     facts = info(data_type)
     values = np.asarray(values)
+    if values.dtype.kind not in "iubf":
+        raise UnsupportedDataTypeError.at("array.dtype", expected="real numbers", got=values.dtype)
     if facts.kind is Kind.BOOLEAN:
         return np.asarray(values != 0)
     if facts.kind is not Kind.FLOAT:

@@ -124,3 +124,9 @@ def test_unknown_types_are_refused() -> None:
         dtypes.info(DataType.INT4)
     with raises(UnsupportedDataTypeError, "data_type", expected="bf16", got="'float'"):
         dtypes.by_short_name("float")
+
+
+@pytest.mark.parametrize("values", [np.zeros(2, np.complex64), np.array(["a"]), np.array([None])])
+def test_what_is_no_real_number_is_refused(values: NDArray[Any]) -> None:
+    with pytest.raises(UnsupportedDataTypeError, match="expected real numbers"):
+        dtypes.from_float64(values, DataType.FLOAT)

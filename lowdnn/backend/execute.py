@@ -6,7 +6,7 @@ from lowdnn.backend.descriptor import Descriptor
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
 from lowdnn.enums import DescriptorType
-from lowdnn.status import DescriptorTypeError, LowdnnError
+from lowdnn.status import AttributeTypeError, DescriptorTypeError, LowdnnError
 
 
 def execute(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
@@ -16,6 +16,8 @@ def execute(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
     missing or unknown), NullPointerError, MisalignedPointerError, SizeInsufficientError (no workspace), DriverError.
     Every object stays usable after each.
     """
+    if not isinstance(handle, Handle):
+        raise AttributeTypeError.at("execute.handle", expected="a Handle", got=repr(handle))
     if handle.is_debug or not handle.is_open:
         with handle.entered("execute"):
             _launch(handle, plan, variant_pack)
@@ -28,9 +30,8 @@ def execute(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
 
 
 def _launch(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
-    if plan.type is not DescriptorType.EXECUTION_PLAN or variant_pack.type is not DescriptorType.VARIANT_PACK:
-        _check_type("plan", plan, DescriptorType.EXECUTION_PLAN)
-        _check_type("variant_pack", variant_pack, DescriptorType.VARIANT_PACK)
+    _check_type("plan", plan, DescriptorType.EXECUTION_PLAN)
+    _check_type("variant_pack", variant_pack, DescriptorType.VARIANT_PACK)
     description: ExecutionPlan = plan.value
     pack: VariantPack = variant_pack.value
     loaded = description.loaded_for(handle)
@@ -38,5 +39,6 @@ def _launch(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
 
 
 def _check_type(argument: str, descriptor: Descriptor, wanted: DescriptorType) -> None:
-    if descriptor.type is not wanted:
-        raise DescriptorTypeError.at(f"execute.{argument}", expected=wanted.name, got=descriptor.type.name)
+    if not isinstance(descriptor, Descriptor) or descriptor.type is not wanted:
+        got = descriptor.type.name if isinstance(descriptor, Descriptor) else repr(descriptor)
+        raise DescriptorTypeError.at(f"execute.{argument}", expected=wanted.name, got=got)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
+from lowdnn.status import AttributeTypeError
 
 #: The cuDNN release whose API is mirrored. Programs compare it; ``lowdnn.__version__`` is the library's own version.
 MIRRORED_CUDNN_VERSION = (9, 28, 0)
@@ -21,17 +22,17 @@ def create_handle(
 
 def destroy_handle(handle: Handle) -> None:
     """Closes the handle; its plans and tensors cannot be used any more."""
-    handle.close()
+    _checked(handle).close()
 
 
 def set_stream(handle: Handle, stream: object) -> None:
     """Work on ``handle`` goes into ``stream``: an integer, or an object with ``__cuda_stream__``."""
-    handle.set_stream(stream)
+    _checked(handle).set_stream(stream)
 
 
 def get_stream(handle: Handle) -> int:
     """The handle's CUstream as an integer."""
-    handle.check_open("get_stream")
+    _checked(handle).check_open("get_stream")
     return handle.stream
 
 
@@ -58,3 +59,9 @@ def create_device_properties(source: Handle | str | bytes | int = 0) -> DevicePr
             text = DeviceProperties(handle=handle).json_representation()
         return DeviceProperties(json=text)
     return DeviceProperties(json=source.decode() if isinstance(source, bytes) else source)
+
+
+def _checked(handle: object) -> Handle:
+    if not isinstance(handle, Handle):
+        raise AttributeTypeError.at("handle", expected="a Handle, which create_handle gives", got=repr(handle))
+    return handle

@@ -49,7 +49,7 @@ class Context:
     def __init__(self, driver: Driver, device: int = 0) -> None:
         """Retains the primary context. Raises InvalidValueError for a device that is not there."""
         count = driver.device_count()
-        if not 0 <= device < count:
+        if type(device) is not int or not 0 <= device < count:
             raise InvalidValueError.at("Context.device", expected=f"0 to {count - 1}", got=device)
         self.driver = driver
         self.device = device

@@ -118,4 +118,5 @@ def _no_address(where: str, value: object) -> LowdnnError:
 
 
 def _where(tensor: PlanTensor) -> str:
-    return f"variant_pack.data_pointers[uid {tensor.uid} ({tensor.name})]"
+    name = f" ({tensor.name})" if tensor.name else ""
+    return f"variant_pack.data_pointers[uid {tensor.uid}{name}]"

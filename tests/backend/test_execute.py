@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import (
     ArchMismatchError,
+    AttributeTypeError,
     BadParamError,
     DescriptorTypeError,
     DuplicatedEntriesError,
@@ -175,3 +177,15 @@ def test_a_plan_for_another_architecture(handle: Handle) -> None:
     config = best_config(add_graph(), properties)
     with pytest.raises(ArchMismatchError, match="make the plan again"):
         plan_of(config, (N.EXECUTION_PLAN_HANDLE, T.HANDLE, handle))
+
+
+@pytest.mark.parametrize("value", [None, "x", 3])
+def test_what_is_no_handle_or_descriptor(case: Case, value: Any) -> None:
+    plan, pack = case.plan, variant_pack(case.pointers)
+    with pytest.raises(AttributeTypeError, match=r"execute\.handle: expected a Handle"):
+        execute(value, plan, pack)
+    with pytest.raises(DescriptorTypeError, match=r"execute\.plan: expected EXECUTION_PLAN"):
+        execute(case.handle, value, pack)
+    with pytest.raises(DescriptorTypeError, match=r"execute\.variant_pack: expected VARIANT_PACK"):
+        execute(case.handle, plan, value)
+    case.assert_still_works()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
-from lowdnn.status import BadParamError, NotInitializedError
+from lowdnn.status import AttributeTypeError, BadParamError, NotInitializedError
 
 
 def test_handles_are_created_and_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,3 +59,14 @@ def test_importing_loads_no_driver_and_no_array_library() -> None:
 def _output(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.strip()
+
+
+@pytest.mark.parametrize("value", [None, "handle", 3])
+@pytest.mark.parametrize(
+    "use",
+    [cudnn.destroy_handle, cudnn.get_stream, lambda handle: cudnn.set_stream(handle, 0)],
+    ids=["destroy", "get", "set"],
+)
+def test_what_is_no_handle(use: Callable[[Any], object], value: object) -> None:
+    with pytest.raises(AttributeTypeError, match="expected a Handle"):
+        use(value)
