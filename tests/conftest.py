@@ -16,7 +16,7 @@ from tests.support.runtime import open_runtime
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Path]:
-    """Where compiled kernels are kept during one run of the tests; workers share it, and the user's own is left alone."""
+    """Where one run of the tests keeps compiled kernels: shared by its workers, apart from the user's own."""
     base = tmp_path_factory.getbasetemp()
     directory = (base if worker_id == "master" else base.parent) / "kernel-cache"
     with pytest.MonkeyPatch.context() as patch:

@@ -78,6 +78,13 @@ def test_scalar_sizes() -> None:
     }
 
 
+def test_equal_plans_are_one_key() -> None:
+    same = Plan.from_json(PLAN.to_json())
+    assert {PLAN: 1, same: 2} == {PLAN: 2}
+    other = replace(PLAN, launches=(replace(PLAN.launches[0], grid=(7, 1, 1)), *PLAN.launches[1:]))
+    assert {PLAN: 1}.get(other) is None
+
+
 def test_other_versions_are_refused() -> None:
     text = PLAN.to_json().replace('"lowdnn_plan":1', '"lowdnn_plan":2')
     with raises(SerializationVersionMismatchError, "Plan.json.lowdnn_plan", expected="1", got="2"):

@@ -21,7 +21,7 @@ from lowdnn.status import BadParamError, DuplicatedEntriesError
 FoundT = TypeVar("FoundT")
 ArgumentsT = TypeVarTuple("ArgumentsT")
 
-_DESCRIPTION = json.JSONEncoder(separators=(",", ":"))
+_DESCRIPTION = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 #: Version of the JSON form. A reader refuses other versions.
 SCHEMA_VERSION = 1

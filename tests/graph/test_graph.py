@@ -171,6 +171,27 @@ def _seconds(operations: tuple[Operation, ...]) -> float:
     return time.perf_counter() - start
 
 
+def test_findings_are_derived_once_for_each_question() -> None:
+    asked: list[tuple[OperationGraph, int]] = []
+
+    def find(graph: OperationGraph, number: int) -> int:
+        asked.append((graph, number))
+        return len(graph.operations) + number
+
+    graph = OperationGraph(CHAIN)
+    assert [graph.derive(find, 1), graph.derive(find, 1), graph.derive(find, 2)] == [3, 3, 4]
+    assert asked == [(graph, 1), (graph, 2)]
+    assert OperationGraph(CHAIN).derive(find, 1) == 3
+    assert len(asked) == 3
+
+
+def test_subgraph_keeps_inner_tensors_virtual() -> None:
+    middle, branch = tensor(2, is_virtual=True), tensor(4, is_virtual=True)
+    graph = OperationGraph([relu(A, middle), relu(middle, branch), relu(middle, C), relu(branch, tensor(5))])
+    inner = graph.subgraph(graph.operations[:3])
+    assert {uid: t.is_virtual for uid, t in inner.tensors.items()} == {1: False, 2: True, 3: False, 4: False}
+
+
 def test_subgraph_materialises_its_border() -> None:
     graph = parse_case(LINE).graph()
     first, rest = graph.subgraph(graph.operations[:2]), graph.subgraph(graph.operations[2:])
