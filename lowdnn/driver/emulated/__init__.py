@@ -80,23 +80,23 @@ it cannot run is refused when it is loaded, with its line.
 
 **What it models:**
 
-| part of the device           | modelled                                       | not modelled                              |
-| ---------------------------- | ---------------------------------------------- | ----------------------------------------- |
-| integers, bits, predicates   | bit for bit                                    | video forms (``vadd``, ``vabsdiff4``)     |
-| f32, f64                     | all roundings, ``.ftz``, ``.sat``, bit for bit |                                           |
-| ``.approx`` functions        | within the manual's error                      | the hardware's own last bits              |
-| f16, bf16, tf32, fp8         | arithmetic and conversions, bit for bit        | fp4, fp6                                  |
-| ``mma``, ``ldmatrix``        | f16, bf16, tf32, fp8, int8, int4, f64          | sparse and binary; order of the float sum |
-| ``wgmma``, TMA, ``mbarrier`` |                                                | refused when loaded                       |
-| textures, surfaces           |                                                | refused when loaded                       |
-| ``cp.async``                 | groups, zero fill, late or early landing       | bulk copies                               |
-| warps                        | divergence, member masks, all exchanges        | where hardware brings lanes together      |
-| CTAs                         | 16 barriers, all forms; cooperative launches   | clusters, distributed shared memory       |
-| atomics                      | 16 to 64 bits, vectors; in lane order          | 128 bits; other orders                    |
-| memory order                 | every store is seen at once                    | weak memory; data races as such           |
-| calls                        | device functions, inlined                      | recursion, function pointers              |
-| streams, events, graphs      | work in the order of the calls; capture        | overlap                                   |
-| time                         | the host's; ``%clock`` counts its reads        | the GPU's speed and caches                |
+| part of the device           | modelled                                     | not modelled                          |
+| ---------------------------- | -------------------------------------------- | ------------------------------------- |
+| integers, bits, predicates   | bit for bit                                  | video forms (``vadd``, ``vabsdiff4``) |
+| f32, f64                     | all roundings and modifiers, bit for bit     |                                       |
+| ``.approx`` functions        | within the manual's error                    | the hardware's own last bits          |
+| f16, bf16, tf32, fp8         | arithmetic and conversions, bit for bit      | fp4, fp6                              |
+| ``mma``, ``ldmatrix``        | f16, bf16, tf32, fp8, int8, int4, f64        | sparse, binary; order of the sum      |
+| ``wgmma``, TMA, ``mbarrier`` |                                              | refused when loaded                   |
+| textures, surfaces           |                                              | refused when loaded                   |
+| ``cp.async``                 | groups, zero fill, late or early landing     | bulk copies                           |
+| warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |
+| CTAs                         | 16 barriers, all forms; cooperative launches | clusters, distributed shared memory   |
+| atomics                      | 16 to 64 bits, vectors; in lane order        | 128 bits; other orders                |
+| memory order                 | every store is seen at once                  | weak memory; data races as such       |
+| calls                        | device functions, inlined                    | recursion, function pointers          |
+| streams, events, graphs      | work in the order of the calls; capture      | overlap                               |
+| time                         | the host's; ``%clock`` counts its reads      | the GPU's speed and caches            |
 """
 
 from __future__ import annotations
