@@ -36,8 +36,7 @@ from lowdnn.driver.emulated.launching import (
     launch_problem,
 )
 from lowdnn.driver.emulated.machine import Machine
-from lowdnn.driver.emulated.memory import Arena
-from lowdnn.driver.emulated.policy import Policy
+from lowdnn.driver.emulated.memory.arena import Arena
 from lowdnn.driver.emulated.recording import (
     Capture,
     DeviceState,
@@ -49,6 +48,7 @@ from lowdnn.driver.emulated.recording import (
     Work,
 )
 from lowdnn.driver.emulated.results import CuResult, driver_error
+from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.status import BadParamError
 
 #: DLPack's kDLExtDev: memory that only this driver can read.

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lowdnn.driver.emulated.batch import Batch, Geometry, Unwritten
 from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
-from lowdnn.driver.emulated.ir import ModuleIR, Variable
-from lowdnn.driver.emulated.memory import Arena, Array
-from lowdnn.driver.emulated.policy import Policy
+from lowdnn.driver.emulated.memory.arena import Arena, Array
+from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
 from lowdnn.driver.emulated.program import Compiled, Parameter, compile_module
-from lowdnn.driver.emulated.reports import fault_of
-from lowdnn.driver.emulated.scheduler import BlockFault, Scheduler, Step
+from lowdnn.driver.emulated.running.batch import Batch, Geometry, Unwritten
+from lowdnn.driver.emulated.running.policy import Policy
+from lowdnn.driver.emulated.running.reports import fault_of
+from lowdnn.driver.emulated.running.scheduler import BlockFault, Scheduler, Step
 
 _MAX_THREADS = 1024
 #: Host memory for the shared and local memory of one batch.

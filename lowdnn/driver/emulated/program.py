@@ -9,19 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.barriers import BarrierOp
-from lowdnn.driver.emulated.batch import LOCAL_START, SHARED_START, Group
 from lowdnn.driver.emulated.faults import Dim3
-from lowdnn.driver.emulated.flow import Block, Flow, build_flow
-from lowdnn.driver.emulated.generator import BlockCode, Layout, Program, check_variables, filename_of, generate
-from lowdnn.driver.emulated.inlining import inlined
+from lowdnn.driver.emulated.generating.flow import Block, Flow, build_flow
+from lowdnn.driver.emulated.generating.generator import (
+    BlockCode,
+    Layout,
+    Program,
+    check_variables,
+    filename_of,
+    generate,
+)
+from lowdnn.driver.emulated.generating.namespace import base_namespace
 from lowdnn.driver.emulated.instructions.control import barrier_operation
 from lowdnn.driver.emulated.instructions.table import TABLE
-from lowdnn.driver.emulated.ir import FunctionIR, Imm, ModuleIR, Reg, Variable
-from lowdnn.driver.emulated.namespace import base_namespace
-from lowdnn.driver.emulated.ptx import parse_module
-from lowdnn.driver.emulated.scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, BlockFunction, Step
-from lowdnn.driver.emulated.scheduler import TABLE as TABLE_END
+from lowdnn.driver.emulated.parsing.inlining import inlined
+from lowdnn.driver.emulated.parsing.ir import FunctionIR, Imm, ModuleIR, Reg, Variable
+from lowdnn.driver.emulated.parsing.module import parse_module
+from lowdnn.driver.emulated.running.barriers import BarrierOp
+from lowdnn.driver.emulated.running.batch import LOCAL_START, SHARED_START, Group
+from lowdnn.driver.emulated.running.scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, BlockFunction, Step
+from lowdnn.driver.emulated.running.scheduler import TABLE as TABLE_END
 
 _ENDS = {"bra": BRANCH, "brx": TABLE_END, "ret": EXIT, "exit": EXIT, "trap": TRAP, "bar": BARRIER, "barrier": BARRIER}
 

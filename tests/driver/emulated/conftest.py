@@ -12,8 +12,8 @@ import pytest
 from cuda.bindings import nvrtc
 
 from lowdnn.driver.emulated.machine import Machine, Module
-from lowdnn.driver.emulated.memory import Arena
-from lowdnn.driver.emulated.policy import Policy
+from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.running.policy import Policy
 
 POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
 

@@ -7,7 +7,7 @@ import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
 from lowdnn.driver.emulated.machine import Machine
-from lowdnn.driver.emulated.memory import Arena
+from lowdnn.driver.emulated.memory.arena import Arena
 
 STORE = """
 ld.param.u64 %rd1, [out];

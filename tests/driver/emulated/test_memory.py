@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import ARENA_BASE, Arena
+from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Arena
 
 
 def test_allocations_are_aligned_and_lie_apart():

@@ -6,10 +6,10 @@ and listed in ``_NO_EFFECT``.
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated.access import kind_of
-from lowdnn.driver.emulated.generator import SIZES, Emitter
+from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
-from lowdnn.driver.emulated.ir import Instruction, Mem, Operand, Sink, Sym, Vec
+from lowdnn.driver.emulated.memory.access import kind_of
+from lowdnn.driver.emulated.parsing.ir import Instruction, Mem, Operand, Sink, Sym, Vec
 
 _NO_EFFECT = frozenset({
     "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile", "relaxed", "acquire", "release", "mmio", "nc",

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
-from lowdnn.driver.emulated.flow import Block, Flow
+from lowdnn.driver.emulated.generating.flow import Block, Flow
 from lowdnn.driver.emulated.instructions.core import Modifiers, Row
 from lowdnn.driver.emulated.instructions.special import special_value
-from lowdnn.driver.emulated.ir import (
+from lowdnn.driver.emulated.memory.arena import DTYPES
+from lowdnn.driver.emulated.parsing.ir import (
     TYPES,
     FunctionIR,
     Imm,
@@ -33,7 +34,6 @@ from lowdnn.driver.emulated.ir import (
     Sym,
     Variable,
 )
-from lowdnn.driver.emulated.memory import DTYPES
 
 SIZES = {"p": 1, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "u4": 4, "i4": 4, "f4": 4, "u8": 8, "i8": 8, "f8": 8}
 _CARRY = "%CC"

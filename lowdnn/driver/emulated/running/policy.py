@@ -11,8 +11,8 @@ import random
 import re
 from dataclasses import dataclass
 
-from lowdnn.driver.emulated.batch import WARP, Batch
-from lowdnn.driver.emulated.memory import Array
+from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.running.batch import WARP, Batch
 
 _FORM = re.compile(r"(lockstep|cta-reverse|warp-serial\((\d+)\))")
 

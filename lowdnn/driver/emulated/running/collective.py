@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.access import unwritten_fault
-from lowdnn.driver.emulated.address import Address, check, resolve
-from lowdnn.driver.emulated.batch import WARP, Group
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import WRITTEN, Array
+from lowdnn.driver.emulated.memory.access import unwritten_fault
+from lowdnn.driver.emulated.memory.address import Address, check, resolve
+from lowdnn.driver.emulated.memory.arena import WRITTEN, Array
+from lowdnn.driver.emulated.running.batch import WARP, Group
 from lowdnn.driver.emulated.values import tensor_core, warp
 from lowdnn.driver.emulated.values.tensor_core import MatrixProduct
 

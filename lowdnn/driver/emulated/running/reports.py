@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from lowdnn.driver.emulated.batch import Batch
 from lowdnn.driver.emulated.faults import EmulationFault, FaultReport, LaneFault
-from lowdnn.driver.emulated.generator import filename_of
+from lowdnn.driver.emulated.generating.generator import filename_of
 from lowdnn.driver.emulated.program import Compiled
-from lowdnn.driver.emulated.scheduler import BlockFault
+from lowdnn.driver.emulated.running.batch import Batch
+from lowdnn.driver.emulated.running.scheduler import BlockFault
 
 
 def fault_of(fault: BlockFault, compiled: Compiled, batch: Batch) -> EmulationFault | BaseException:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.copies import AsyncCopies
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import DTYPES, Arena, Array, Bytes
+from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
+from lowdnn.driver.emulated.memory.copies import AsyncCopies
 
 WARP = 32
 #: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
