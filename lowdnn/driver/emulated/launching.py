@@ -36,10 +36,8 @@ class LoadedFunction:
             return "the emulated device runs no clusters" if value else ""
         if attribute is not FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES:
             return "a read-only attribute"
-        limit = (
-            device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]
-            - self.function.kernel.static_shared_bytes
-        )
+        optin = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]
+        limit = optin - self.function.kernel.static_shared_bytes
         if not 0 <= value <= limit:
             return f"expected 0 to {limit} bytes"
         self.max_dynamic_shared_bytes = value
