@@ -14,8 +14,8 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div
-from lowdnn.enums import DataType, KnobType
-from lowdnn.plan import MathUnit
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.plan import Launch, MathUnit, Struct, Work
 from lowdnn.status import BadParamError
 
 #: Inputs that mma.sync takes on sm_80, the type they are summed in, and the unit's rate.
@@ -31,6 +31,9 @@ UNITS: Mapping[DataType, MathUnit] = {
     DataType.FLOAT: MathUnit.MMA_TF32,
     DataType.INT8: MathUnit.MMA_INT8,
 }
+
+#: Of an engine with these tiles; those of one plan are ``numerical_notes(data_type)``.
+NUMERICAL_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
 
 _ACCUMULATOR_BYTES = 4
 _STAGING_PADDING = 8
@@ -168,10 +171,43 @@ class Tiling:
     def block_count(self, product: Product) -> int:
         return self.rows * self.columns * product.batches * self.splits
 
+    def launch(self, kernel: int, product: Product, arguments: Struct, moved_bytes: int) -> Launch:
+        """The launch of a product's kernel, which moves ``moved_bytes`` of device memory."""
+        return Launch(
+            kernel,
+            grid=(self.block_count(product), 1, 1),
+            block=(self.tile.shape.threads, 1, 1),
+            arguments=(arguments,),
+            shared_bytes=self.tile.shared_bytes,
+            work=Work(flops=self.flops(product), bytes=moved_bytes, unit=UNITS[product.data_type]),
+        )
+
     def flops(self, product: Product) -> int:
         """Operations with the tails of tiles counted in full."""
         shape = self.tile.shape
         return 2 * self.block_count(product) * shape.m * shape.n * self.split_tiles * self.tile.k
+
+
+def numerical_notes(data_type: DataType) -> tuple[NumericalNote, ...]:
+    """Of a plan for operands of ``data_type``: only FLOAT is converted down, to TF32."""
+    return NUMERICAL_NOTES if data_type is DataType.FLOAT else (NumericalNote.TENSOR_CORE,)
+
+
+def refuse_types(operands: Mapping[str, DataType], compute: tuple[str, DataType]) -> str:
+    """Why there is no mma.sync instruction for the types of two operands, or an empty string.
+
+    operands: by the fields' names.  compute: name and value of the field that says in which type to sum.
+    """
+    (first, first_type), (second, second_type) = operands.items()
+    if first_type is not second_type:
+        return f"{second}.data_type: expected {first_type.name} as {first}, got {second_type.name}"
+    if first_type not in ACCUMULATORS:
+        known = ", ".join(t.name for t in ACCUMULATORS)
+        return f"{first}.data_type: expected one of {known}, got {first_type.name}"
+    where, compute_type = compute
+    if compute_type is DataType.DOUBLE:
+        return f"{where}: expected FLOAT, HALF or INT32, got DOUBLE"
+    return ""
 
 
 def knobs(product: Product, arch: ArchSpec) -> tuple[Knob, ...]:
