@@ -1,7 +1,7 @@
 """How long a plan takes, estimated from the plan and the architecture's facts alone.
 
     time(plan)   = sum over its launches of time(launch)
-    time(launch) = overhead + max(flops / (peak * efficiency), bytes / bandwidth) / utilisation
+    time(launch) = overhead + max(flops / attained rate, bytes / bandwidth) / utilisation
     utilisation  = blocks / (sm_count * ceil(blocks / sm_count))
 
 Utilisation is the share of multiprocessors that have work while the longest-running one finishes (wave quantisation).
@@ -23,15 +23,7 @@ from lowdnn.ops.convolution import ConvolutionForward
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.plan import Launch, MathUnit, Plan
 
-#: Share of a unit's peak that a well-fed kernel of this library reaches.
-_EFFICIENCY: Mapping[MathUnit, float] = {
-    MathUnit.NONE: 0.5,
-    MathUnit.FMA_F32: 0.6,
-    MathUnit.FMA_F64: 0.6,
-    MathUnit.MMA_F16: 0.5,
-    MathUnit.MMA_TF32: 0.5,
-    MathUnit.MMA_INT8: 0.5,
-}
+#: The unit of mma.sync by the operands' type.
 _MMA_UNITS: Mapping[DataType, MathUnit] = {
     DataType.HALF: MathUnit.MMA_F16,
     DataType.BFLOAT16: MathUnit.MMA_F16,
@@ -72,7 +64,7 @@ def bound_us(graph: OperationGraph, numerical_notes: tuple[NumericalNote, ...], 
 
 
 def _busy_s(flops: int, size_bytes: int, unit: MathUnit, arch: ArchSpec) -> float:
-    return max(flops / (arch.rate(unit) * _EFFICIENCY[unit]), size_bytes / arch.copy_bytes_per_s)
+    return max(flops / (arch.attained_rate(unit)), size_bytes / arch.copy_bytes_per_s)
 
 
 def _contraction_s(operation: Operation, on_tensor_cores: bool, arch: ArchSpec) -> float:

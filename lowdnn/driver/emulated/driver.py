@@ -37,6 +37,7 @@ from lowdnn.driver.emulated.launching import (
 )
 from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.recording import (
     Capture,
     DeviceState,
@@ -48,8 +49,6 @@ from lowdnn.driver.emulated.recording import (
     Work,
 )
 from lowdnn.driver.emulated.results import CuResult, driver_error
-from lowdnn.driver.emulated.running.policy import Policy
-from lowdnn.status import BadParamError
 
 #: DLPack's kDLExtDev: memory that only this driver can read.
 _DLPACK_EXTENSION = 12
@@ -59,15 +58,24 @@ T = TypeVar("T")
 
 
 class EmulatedDriver:
-    """One emulated device of ``arch`` (``sm_80``, ``sm_90a``) that schedules by ``policy`` (see ``Policy.parse``)."""
+    """One emulated device of ``arch``, ``sm_80`` or ``sm_90a``. See the package's docstring."""
 
     kind = "emulated"
     dlpack_device_type = _DLPACK_EXTENSION
 
-    def __init__(self, arch: str = "sm_90a", policy: str = "lockstep") -> None:
-        """Raises ArchMismatchError, BadParamError for an arch or a policy that there is not."""
+    def __init__(
+        self,
+        arch: str = "sm_90a",
+        policy: str = "lockstep",
+        *,
+        checks: bool = True,
+        landing: str = "late",
+        lane_budget: int = Options.lane_budget,
+        timeout_s: float = Options.timeout_s,
+    ) -> None:
+        """What may be chosen is told in ``Options``. Raises ArchMismatchError, BadParamError for what there is not."""
         self._device = emulated_device(arch)
-        self._policy = _parsed(policy)
+        self._options = Options(policy, checks, landing, lane_budget, timeout_s)
         self._handles = itertools.count(0xE100, 16)
         self._lock = threading.RLock()
         self._current = threading.local()
@@ -107,7 +115,7 @@ class EmulatedDriver:
         with self._lock:
             if self._state is None:
                 memory = Arena(limit_bytes=self._device.memory_bytes)
-                machine = Machine(memory, arch=self._device.arch, policy=self._policy)
+                machine = Machine(memory, self._device.arch, self._options)
                 self._state = DeviceState(memory, machine)
             self._references += 1
         return _CONTEXT
@@ -397,7 +405,9 @@ class EmulatedDriver:
                 raise driver_error(call, CuResult.INVALID_CONTEXT, text, "the context is not current in this thread")
             if state.fault is not None:
                 first_line = state.fault.explanation.partition("\n")[0]
-                raise driver_error(call, state.fault.result, text, f"since {state.fault.call}: {first_line}")
+                raise driver_error(
+                    call, state.fault.result, text, f"since {state.fault.call}: {first_line}; open a new handle"
+                )
             if not captures:
                 self._refuse_in_capture(next(iter(state.strict_captures()), None), call)
             try:
@@ -421,10 +431,7 @@ class EmulatedDriver:
         elif isinstance(work, OtherWork):
             work.run()
         else:
-            config = work.config
-            state.machine.launch(
-                work.function, config.grid, config.block, config.shared_bytes, config.cluster, work.parameters
-            )
+            state.machine.launch(work.function, work.config, work.parameters)
 
     def _check_launch(self, state: DeviceState, function: int, config: LaunchConfig) -> None:
         found = _find(state.functions, "cuLaunchKernel", function)
@@ -453,13 +460,6 @@ class EmulatedDriver:
         self._check_initialised(call)
         if device != 0:
             raise driver_error(call, CuResult.INVALID_DEVICE, device)
-
-
-def _parsed(policy: str) -> Policy:
-    try:
-        return Policy.parse(policy)
-    except ValueError as error:
-        raise BadParamError(f"EmulatedDriver.{error}") from None
 
 
 def _find(table: dict[int, T], call: str, handle: int) -> T:

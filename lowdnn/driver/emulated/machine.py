@@ -3,11 +3,12 @@ this.
 
     machine = Machine(Arena())
     module = machine.load(ptx)
-    machine.launch(module.functions["axpy"], (grid, 1, 1), (256, 1, 1), 0, (1, 1, 1), [x_bytes, y_bytes, n_bytes])
+    machine.launch(module.functions["axpy"], LaunchConfig((blocks, 1, 1), (256, 1, 1)), [x_bytes, y_bytes, n_bytes])
 """
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lowdnn.driver.base import LaunchConfig
 from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
 from lowdnn.driver.emulated.memory.arena import Arena, Array
+from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
 from lowdnn.driver.emulated.program import Compiled, Parameter, compile_module
-from lowdnn.driver.emulated.running.batch import Batch, Geometry, Unwritten
+from lowdnn.driver.emulated.running.batch import WARP, Batch, Geometry, Unwritten
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.driver.emulated.running.reports import fault_of
 from lowdnn.driver.emulated.running.scheduler import BlockFault, Scheduler, Step
@@ -54,30 +57,12 @@ class Module:
 
 
 class Machine:
-    """One emulated device.
+    """One emulated device of ``arch`` that runs kernels as ``options`` say."""
 
-    ``checks``: report reads of never-written bytes. ``lane_budget``: lanes that run as one batch (whole CTAs, at
-    least one). ``timeout_s``: a launch that takes longer is a fault. ``landing``: when asynchronous copies land,
-    ``late`` or ``early``.
-    """
-
-    def __init__(
-        self,
-        memory: Arena,
-        arch: str = "sm_90a",
-        policy: Policy | None = None,
-        checks: bool = True,
-        lane_budget: int = 1 << 15,
-        timeout_s: float = 300.0,
-        landing: str = "late",
-    ) -> None:
+    def __init__(self, memory: Arena, arch: str = "sm_90a", options: Options | None = None) -> None:
         self.memory = memory
         self.arch = arch
-        self.policy = policy or Policy("lockstep")
-        self.checks = checks
-        self.lane_budget = lane_budget
-        self.timeout_s = timeout_s
-        self.landing = landing
+        self.options = options or Options()
 
     def load(self, ptx: str) -> Module:
         """Parses PTX and generates code for its kernels. Raises ``EmulationFault`` with the line that cannot run."""
@@ -104,43 +89,32 @@ class Machine:
         module.functions = {}
 
     def launch(
-        self,
-        function: Function,
-        grid: Dim3,
-        block: Dim3,
-        shared_bytes: int,
-        cluster: Dim3,
-        parameters: Sequence[bytes],
-        policy: Policy | None = None,
-        checks: bool | None = None,
-        lane_budget: int | None = None,
-        landing: str | None = None,
-        cooperative: bool = False,
+        self, function: Function, config: LaunchConfig, parameters: Sequence[bytes], options: Options | None = None
     ) -> None:
         """Runs a kernel to its end. ``parameters``: one byte string for each kernel parameter.
 
-        ``policy``, ``checks``, ``lane_budget`` and ``landing`` replace the machine's for this launch. All CTAs of a
-        ``cooperative`` launch run in one batch, so that they may wait for each other. Raises ``EmulationFault``.
+        ``options`` stand in for the machine's own. All CTAs of a cooperative launch run in one batch, so that they
+        may wait for each other; the stream attributes of ``config`` mean nothing here. Raises ``EmulationFault``.
         """
-        self._check_launch(function, grid, block, cluster)
-        policy = policy or self.policy
-        per_batch = _ctas_of_a_batch(function, block, shared_bytes, lane_budget or self.lane_budget)
+        _check_launch(function, config)
+        options = options or self.options
+        policy = Policy.parse(options.policy)
         content = _parameter_block(function, parameters)
         address = self._parameter_address(function, content)
-        deadline = time.monotonic() + self.timeout_s
+        deadline = time.monotonic() + options.timeout_s
         try:
-            for ctas in _batches(grid, None if cooperative else per_batch, policy.reverses_ctas):
+            for ctas in _batches(config.grid, _ctas_of_a_batch(function, config, options), policy.reverses_ctas):
                 batch = Batch(
-                    Geometry(grid, block, ctas),
+                    Geometry(config.grid, config.block, ctas),
                     self.memory,
                     list(function.unwritten),
-                    function.static_shared_bytes + shared_bytes,
+                    function.static_shared_bytes + config.shared_bytes,
                     function.local_bytes,
-                    shared_bytes,
+                    config.shared_bytes,
                     content,
                     np.uint64(address),
-                    self.checks if checks is None else checks,
-                    early=(landing or self.landing) == "early",
+                    options.checks,
+                    early=options.landing == "early",
                 )
                 self._run(function, batch, policy, deadline)
         finally:
@@ -186,20 +160,6 @@ class Machine:
             tuple(Unwritten(register) for register in compiled.program.registers),
         )
 
-    def _check_launch(self, function: Function, grid: Dim3, block: Dim3, cluster: Dim3) -> None:
-        threads = block[0] * block[1] * block[2]
-        message = ""
-        if min(*grid, *block) < 1:
-            message = f"grid and block: expected positive extents, got {grid} and {block}"
-        elif threads > function.max_threads:
-            message = f"block: expected at most {function.max_threads} threads, got {threads}"
-        elif function.required_block is not None and block != function.required_block:
-            message = f"block: expected {function.required_block} (.reqntid), got {block}"
-        elif cluster != (1, 1, 1):
-            message = f"cluster: expected (1, 1, 1), got {cluster}"
-        if message:
-            raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, function.name))
-
     def _parameter_address(self, function: Function, content: Array) -> int:
         """Parameters whose address the kernel takes lie in memory during the launch; 0 where none is needed."""
         if not function.compiled.program.takes_parameter_address:
@@ -209,18 +169,36 @@ class Machine:
         return address
 
 
-def _ctas_of_a_batch(function: Function, block: Dim3, shared_bytes: int, lane_budget: int) -> int:
-    """As many CTAs as the lane budget and the host memory for shared and local memory allow, at least one."""
-    lanes = -(-block[0] * block[1] * block[2] // 32) * 32
-    memory_bytes = function.static_shared_bytes + shared_bytes + lanes * function.local_bytes
-    return max(1, min(lane_budget // lanes, _BATCH_BYTES // max(memory_bytes, 1)))
+def _check_launch(function: Function, config: LaunchConfig) -> None:
+    grid, block = config.grid, config.block
+    threads = math.prod(block)
+    message = ""
+    if min(*grid, *block) < 1:
+        message = f"grid and block: expected positive extents, got {grid} and {block}"
+    elif threads > function.max_threads:
+        message = f"block: expected at most {function.max_threads} threads, got {threads}"
+    elif function.required_block is not None and block != function.required_block:
+        message = f"block: expected {function.required_block} (.reqntid), got {block}"
+    elif config.cluster != (1, 1, 1):
+        message = f"cluster: expected (1, 1, 1), got {config.cluster}; the emulated device runs no clusters"
+    if message:
+        raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, function.name))
 
 
-def _batches(grid: Dim3, per_batch: int | None, reverse: bool) -> list[Array]:
-    """The linear numbers of the CTAs of each batch, in the order of running; one batch for None."""
-    ctas = np.arange(grid[0] * grid[1] * grid[2], dtype=np.int64)
-    step = per_batch or ctas.size
-    batches = [ctas[start : start + step] for start in range(0, ctas.size, step)]
+def _ctas_of_a_batch(function: Function, config: LaunchConfig, options: Options) -> int:
+    """As many CTAs as the lane budget and the host memory for shared and local memory allow, at least one; all of a
+    cooperative launch."""
+    if config.cooperative:
+        return math.prod(config.grid)
+    lanes = -(-math.prod(config.block) // WARP) * WARP
+    memory_bytes = function.static_shared_bytes + config.shared_bytes + lanes * function.local_bytes
+    return max(1, min(options.lane_budget // lanes, _BATCH_BYTES // max(memory_bytes, 1)))
+
+
+def _batches(grid: Dim3, per_batch: int, reverse: bool) -> list[Array]:
+    """The linear numbers of the CTAs of each batch, in the order of running."""
+    ctas = np.arange(math.prod(grid), dtype=np.int64)
+    batches = [ctas[start : start + per_batch] for start in range(0, ctas.size, per_batch)]
     return batches[::-1] if reverse else batches
 
 

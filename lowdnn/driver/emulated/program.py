@@ -16,7 +16,6 @@ from lowdnn.driver.emulated.generating.generator import (
     Layout,
     Program,
     check_variables,
-    filename_of,
     generate,
 )
 from lowdnn.driver.emulated.generating.namespace import base_namespace
@@ -65,26 +64,22 @@ class Compiled:
             names[name] = np.uint64(addresses[symbol])
         slots = {name: slot for slot, name in enumerate(self.program.registers)}
         codes = zip(self.flow.blocks, self.program.blocks, strict=True)
-        return tuple(
-            _step(b, LazyBlock(code, filename_of(self.name, b.index), names), slots, self.flow.homes)
-            for b, code in codes
-        )
+        return tuple(_step(b, LazyBlock(code, names), slots, self.flow.homes) for b, code in codes)
 
 
 class LazyBlock:
-    """A block's function, compiled when it first runs: many blocks of a kernel never do."""
+    """A block's function, made when it first runs."""
 
-    __slots__ = ("_code", "_file_name", "_function", "_names")
+    __slots__ = ("_code", "_function", "_names")
 
-    def __init__(self, code: BlockCode, file_name: str, names: dict[str, Any]) -> None:
+    def __init__(self, code: BlockCode, names: dict[str, Any]) -> None:
         self._code = code
-        self._file_name = file_name
         self._names = names
         self._function: BlockFunction | None = None
 
     def __call__(self, group: Group, registers: list[Any]) -> Any:
         if self._function is None:
-            exec(compile(self._code.source, self._file_name, "exec"), self._names)
+            exec(self._code.code, self._names)
             self._function = self._names["block"]
         return self._function(group, registers)
 

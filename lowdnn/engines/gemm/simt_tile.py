@@ -16,7 +16,7 @@ _LARGE = 128
 
 @dataclass(frozen=True)
 class SimtTile:
-    """``SimtTile<T, rows, columns, depth>`` of ``tile_simt.cuh``: accumulators of a block and its step along k."""
+    """``SimtTile<T, rows, columns, depth>`` of ``tile_simt.cuh``: a block's accumulators and its step along k."""
 
     rows: int
     columns: int

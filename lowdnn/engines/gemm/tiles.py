@@ -45,8 +45,6 @@ _SMALLEST = 64
 _MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
-#: The share of the unit's peak that the best tile reaches with mma.sync: 450 TFLOP/s on an H200 (bf16, 4096^3).
-_MMA_SYNC_SHARE = 0.55
 #: Time of a block before its first and after its last multiplication.
 _BLOCK_OVERHEAD_S = 2.5e-6
 
@@ -250,7 +248,7 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     most_stages = min(max(2, ceil_div(product.k * product.element_bytes, row_bytes) + 1), _DEFAULT_STAGES)
     limits = (arch.shared_bytes_per_sm, arch.shared_bytes_per_block)
     tiles = _default_tiles(row_bytes, product.element_bytes, most_stages, product.has_small_pieces, *limits)
-    rate = arch.rate(UNITS[product.data_type]) / arch.sm_count * _MMA_SYNC_SHARE
+    rate = arch.attained_rate(UNITS[product.data_type]) / arch.sm_count
     candidates = (tiling for tile in tiles for tiling in _splittings(product, tile, arch))
     return min(candidates, key=lambda tiling: _seconds(product, tiling, rate, arch))
 

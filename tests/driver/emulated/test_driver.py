@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -102,16 +103,34 @@ def test_facts_differ_by_arch() -> None:
     ampere, hopper = opened("sm_80"), opened("sm_90a")
     wanted = (
         DeviceAttribute.MULTIPROCESSOR_COUNT,
-        DeviceAttribute.CLUSTER_LAUNCH,
         DeviceAttribute.COMPUTE_CAPABILITY_MAJOR,
+        DeviceAttribute.COOPERATIVE_LAUNCH,
+        DeviceAttribute.CLUSTER_LAUNCH,
     )
-    assert [ampere.device_attribute(0, a) for a in wanted] == [108, 0, 8]
-    assert [hopper.device_attribute(0, a) for a in wanted] == [132, 1, 9]
+    assert [ampere.device_attribute(0, a) for a in wanted] == [108, 8, 1, 0]
+    assert [hopper.device_attribute(0, a) for a in wanted] == [132, 9, 1, 0]
     assert all(hopper.device_attribute(0, attribute) >= 0 for attribute in DeviceAttribute)
     with pytest.raises(ArchMismatchError):
         EmulatedDriver("sm_75")
-    with pytest.raises(BadParamError, match="policy: expected lockstep"):
-        EmulatedDriver(policy="random")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("policy", "random"),
+        ("policy", "warp-serial"),
+        ("policy", "warp-serial(-1)"),
+        ("checks", 1),
+        ("landing", "soon"),
+        ("lane_budget", 0),
+        ("lane_budget", 2.5),
+        ("timeout_s", 0),
+        ("timeout_s", float("nan")),
+    ],
+)
+def test_options_that_there_are_not(field: str, value: object) -> None:
+    with pytest.raises(BadParamError, match=rf"EmulatedDriver\.{field}: expected .*, got {re.escape(repr(value))}"):
+        EmulatedDriver(**{field: value})
 
 
 def test_nothing_works_before_init_or_without_a_context() -> None:
@@ -245,8 +264,10 @@ def test_launches_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
     fails_with("INVALID_VALUE", prepare(LaunchConfig(one, (1025, 1, 1))))
     fails_with("INVALID_VALUE", prepare(LaunchConfig(one, (32, 32, 2))))
     fails_with("INVALID_VALUE", prepare(LaunchConfig(one, warp, 48 * 1024 + 1)))
-    fails_with("INVALID_VALUE", prepare(LaunchConfig((3, 1, 1), warp, cluster=(2, 1, 1))))
-    fails_with("INVALID_VALUE", prepare(LaunchConfig((16, 1, 1), warp, cluster=(16, 1, 1))))
+    fails_with("INVALID_VALUE", prepare(LaunchConfig((2, 1, 1), warp, cluster=(2, 1, 1))))
+    fits = 132 * 32
+    prepare(LaunchConfig((fits, 1, 1), warp, cooperative=True))()
+    fails_with("COOPERATIVE_LAUNCH_TOO_LARGE", prepare(LaunchConfig((fits + 1, 1, 1), warp, cooperative=True)))
     optin = driver.device_attribute(0, DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
     attribute = FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
     fails_with("INVALID_VALUE", lambda: driver.function_set_attribute(function, attribute, optin + 1))

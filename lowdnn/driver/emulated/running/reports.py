@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultReport, LaneFault
-from lowdnn.driver.emulated.generating.generator import filename_of
 from lowdnn.driver.emulated.program import Compiled
 from lowdnn.driver.emulated.running.batch import Batch
 from lowdnn.driver.emulated.running.scheduler import BlockFault
@@ -41,15 +40,14 @@ def fault_of(fault: BlockFault, compiled: Compiled, batch: Batch) -> EmulationFa
 
 
 def _ptx_line(fault: BlockFault, compiled: Compiled) -> int:
-    block = fault.step.index
-    name = filename_of(compiled.name, block)
+    code = compiled.program.blocks[fault.step.index]
     trace: TracebackType | None = fault.cause.__traceback__
     found = 0
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == name:
+        if trace.tb_frame.f_code.co_filename == code.file_name:
             found = trace.tb_lineno
         trace = trace.tb_next
-    return compiled.program.blocks[block].lines[found - 1] if found else fault.step.end_line
+    return code.lines[found - 1] if found else fault.step.end_line
 
 
 def _text(compiled: Compiled, line: int) -> str:
