@@ -6,30 +6,23 @@
 
 Utilisation is the share of multiprocessors that have work while the longest-running one finishes (wave quantisation).
 The bytes are those that a launch must move at least once; re-reads are taken to hit the L2 cache. The model is there to
-put plans in order: it is right about what limits a launch, not about its microseconds.
+put plans in order: it is right about what limits a launch, not about its microseconds. Attained rates are facts of the
+architecture for each math unit (``ArchSpec.attained``): a path of its own, such as wgmma, is a unit of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.launch import bytes_touched
-from lowdnn.enums import DataType, NumericalNote
+from lowdnn.engines.gemm.tiles import UNITS
+from lowdnn.engines.launch import bytes_touched, fma_unit
+from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of
 from lowdnn.ops.convolution import ConvolutionForward
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.plan import Launch, MathUnit, Plan
-
-#: The unit of mma.sync by the operands' type.
-_MMA_UNITS: Mapping[DataType, MathUnit] = {
-    DataType.HALF: MathUnit.MMA_F16,
-    DataType.BFLOAT16: MathUnit.MMA_F16,
-    DataType.FLOAT: MathUnit.MMA_TF32,
-    DataType.INT8: MathUnit.MMA_INT8,
-}
 
 
 def plan_us(plan: Plan, arch: ArchSpec) -> float:
@@ -69,9 +62,9 @@ def _busy_s(flops: int, size_bytes: int, unit: MathUnit, arch: ArchSpec) -> floa
 
 def _contraction_s(operation: Operation, on_tensor_cores: bool, arch: ArchSpec) -> float:
     data_type = next(iter(inputs_of(operation).values())).data_type
-    unit = MathUnit.FMA_F64 if data_type is DataType.DOUBLE else MathUnit.FMA_F32
+    unit = fma_unit(data_type)
     if on_tensor_cores:
-        unit = _MMA_UNITS.get(data_type, unit)
+        unit = UNITS.get(data_type, unit)
     return _busy_s(operation.flops, 0, unit, arch)
 
 
