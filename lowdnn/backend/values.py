@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
+
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import AttributeType
 from lowdnn.schema import ELEMENT_TYPES
@@ -23,16 +25,21 @@ def as_sequence(where: str, attribute_type: AttributeType, values: object, count
     """``values`` (one element, a sequence, or text for CHAR) as a sequence of ``count`` elements."""
     if isinstance(values, str) and attribute_type is not AttributeType.CHAR:
         raise AttributeTypeError.at(where, expected=f"elements of {attribute_type.name}", got=repr(values))
-    elements = values if isinstance(values, Sequence) else (values,)
+    elements = values if isinstance(values, Sequence) else _elements_of(values)
     if count is not None and count != len(elements):
         raise BadParamError.at(f"{where}.count", expected=f"{len(elements)}, the elements given", got=count)
     return elements
 
 
+def _elements_of(value: object) -> Sequence[Any]:
+    # Shapes and strides are often computed with NumPy.
+    return tuple(value.reshape(-1)) if isinstance(value, np.ndarray) else (value,)
+
+
 def checked(where: str, attribute_type: AttributeType, elements: Sequence[Any]) -> tuple[Any, ...]:
     """The elements in the attribute type's Python type.
 
-    An enum may be given by number; a float may be given as an integer; nothing else is converted.
+    An enum may be given by number, a float as an integer, NumPy's numbers for Python's; nothing else is converted.
     Raises AttributeTypeError, and OutOfBoundError for a number that the type cannot hold.
     """
     wanted = Handle if attribute_type is AttributeType.HANDLE else ELEMENT_TYPES.get(attribute_type)
@@ -42,6 +49,8 @@ def checked(where: str, attribute_type: AttributeType, elements: Sequence[Any]) 
 
 
 def _element(where: str, index: int, attribute_type: AttributeType, wanted: type, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
     if issubclass(wanted, IntEnum) and type(value) is int:
         return _member(f"{where}[{index}]", wanted, value)
     if wanted is float and type(value) is int:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lowdnn.enums import DataType
+from lowdnn.frontend.arguments import integers, member, number, text
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
-from lowdnn.frontend.enums import scalar_type, tensor_reordering
+from lowdnn.frontend.enums import scalar_type as ScalarType
+from lowdnn.frontend.enums import tensor_reordering
 from lowdnn.frontend.graph_tensor import DEFAULT_ALIGNMENT_BYTES, NO_UID, Tensor
 from lowdnn.frontend.interop import describe
 from lowdnn.frontend.nodes import Node
@@ -66,9 +68,10 @@ class GraphBuilder:
 
         alignment_value: bytes that divide the address; 1, the default, stands for cudnn-frontend's 16.
         """
+        dims = integers(dim, f"tensor {name!r}.dim")
         made = Tensor(
-            dim=dim,
-            stride=packed_strides(tuple(dim)) if stride is None else stride,
+            dim=dims,
+            stride=packed_strides(dims) if stride is None else stride,
             data_type=data_type,
             is_virtual=is_virtual,
             is_pass_by_value=is_pass_by_value,
@@ -100,15 +103,16 @@ class GraphBuilder:
         return self.tensor(facts.dims, facts.strides, facts.data_type, is_pass_by_value=facts.is_host, name=name)
 
     def tensor_scalar(
-        self, value: float | int, scalar_type: scalar_type = scalar_type.RUNTIME_PARAM, name: str = ""
+        self, value: float | int, scalar_type: ScalarType = ScalarType.RUNTIME_PARAM, name: str = ""
     ) -> Tensor:
         """A number: fixed in the graph, or passed by value with ``value`` taken where execute gives none.
 
         An integer is an INT32 (INT64 where it needs to be), anything else a FLOAT.
         """
+        value = number(value, "tensor_scalar.value")
         wide = isinstance(value, int) and not -(2**31) <= value < 2**31
         kind = (data_type.INT64 if wide else data_type.INT32) if isinstance(value, int) else data_type.FLOAT
-        is_constant = scalar_type is type(scalar_type).COMPILE_TIME_CONST
+        is_constant = member(ScalarType, scalar_type, "tensor_scalar.scalar_type") is ScalarType.COMPILE_TIME_CONST
         made = Tensor(
             dim=(1,),
             stride=(1,),
@@ -135,9 +139,8 @@ class GraphBuilder:
     def _operand(self, method: str, operand: Operand) -> Tensor:
         if isinstance(operand, Tensor):
             return operand
-        if isinstance(operand, bool) or not isinstance(operand, (int, float)):
-            raise BadParamError.at(f"pygraph.{method}", expected="a tensor or a number", got=type(operand).__name__)
-        return self._register(Tensor(dim=(1,), stride=(1,), value=operand, is_constant=True))
+        value = number(operand, f"pygraph.{method}", expected="a tensor or a number")
+        return self._register(Tensor(dim=(1,), stride=(1,), value=value, is_constant=True))
 
     def _add(self, node: Node, compute_data_type: DataTypeLike, name: str) -> Tensor:
         """Adds an operation with a virtual output; names what has no name, as cudnn-frontend does."""
@@ -145,7 +148,7 @@ class GraphBuilder:
             raise BadParamError.at(
                 f"pygraph {self.name!r}", expected="operations before build_operation_graph", got="one after it"
             )
-        label = name or str(len(self._entries))
+        label = text(name, "operation.name") or str(len(self._entries))
         for tensor, port in zip(node.inputs, node.input_names, strict=False):
             if not isinstance(tensor, Tensor):
                 raise BadParamError.at(f"pygraph {label}.{port}", expected="a tensor", got=type(tensor).__name__)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType
+from lowdnn.frontend.arguments import integers
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
-from lowdnn.ops.tensor import packed_strides, span_elements
+from lowdnn.ops.tensor import has_overlap, packed_strides, span_elements
 from lowdnn.runtime.buffer import DeviceBuffer
-from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError
+from lowdnn.status import AttributeTypeError, BadParamError, ShapeMismatchError, UnsupportedDataTypeError
 
 #: ml_dtypes' names of the types that NumPy has not.
 _ML_DTYPES = {
@@ -36,10 +37,14 @@ def from_numpy(
     (round to nearest even, integers saturate); arrays of ml_dtypes types, and unsigned integers for a type that is
     stored as bits (bf16, fp8), are taken bit by bit.
     strides: in elements, one for each dimension, such as NHWC strides for an NCHW shape; by default C order.
-    Raises UnsupportedDataTypeError, BadParamError. Waits for the copy.
+    Raises UnsupportedDataTypeError, BadParamError (also for strides that give elements with different values one
+    place), DeviceAllocationFailedError. Waits for the copy.
     """
+    _check_array(array, "from_numpy.array")
+    if not isinstance(handle, Handle):
+        raise AttributeTypeError.at("from_numpy.handle", expected="a Handle", got=repr(handle))
     chosen = _data_type_for(array, data_type)
-    chosen_strides = packed_strides(array.shape) if strides is None else tuple(strides)
+    chosen_strides = packed_strides(array.shape) if strides is None else integers(strides, "from_numpy.strides")
     if len(chosen_strides) != array.ndim or any(stride < 0 for stride in chosen_strides):
         raise BadParamError.at("from_numpy.strides", expected=f"{array.ndim} strides >= 0", got=list(chosen_strides))
     tensor = DeviceTensor(handle, array.shape, chosen_strides, chosen)
@@ -59,7 +64,7 @@ class DeviceTensor:
         self.shape = shape
         self.strides = strides
         self.handle = handle
-        self._data_type = data_type
+        self.data_type = data_type
         self.buffer = DeviceBuffer.allocate(
             handle.runtime.context, self.size_bytes, data_type=data_type, shape=shape, strides=strides, label="tensor"
         )
@@ -71,7 +76,7 @@ class DeviceTensor:
 
     @property
     def dtype(self) -> data_type:
-        return as_data_type(self._data_type, "tensor.data_type")
+        return as_data_type(self.data_type, "tensor.data_type")
 
     def numpy(self) -> NDArray[Any]:
         """A packed copy in the logical shape.
@@ -79,19 +84,22 @@ class DeviceTensor:
         bf16 and fp8 come as arrays of ml_dtypes where it is installed, otherwise as fp32, which holds them exactly.
         """
         stored = self.buffer.to_host(self.handle.borrowed_stream())
-        name = _ML_DTYPES.get(self._data_type)
+        name = _ML_DTYPES.get(self.data_type)
         if name is None:
             return stored
         try:
             return stored.view(getattr(import_module("ml_dtypes"), name))
         except ImportError:
-            return dtypes.to_float64(stored, self._data_type).astype(np.float32)
+            return dtypes.to_float64(stored, self.data_type).astype(np.float32)
 
     def copy_from(self, array: NDArray[Any]) -> None:
         """Overwrites the elements with those of an array of the same shape, converted as in ``from_numpy``."""
+        _check_array(array, "tensor.copy_from.array")
         if array.shape != self.shape:
             raise ShapeMismatchError.at("tensor.copy_from.array", expected=list(self.shape), got=list(array.shape))
-        stored = _stored(array, self._data_type)
+        stored = _stored(array, self.data_type)
+        if has_overlap(self.shape, self.strides):
+            _check_repeats(array, self.strides)
         memory = np.zeros(span_elements(self.shape, self.strides), stored.dtype)
         if memory.size:
             byte_strides = tuple(stride * stored.itemsize for stride in self.strides)
@@ -126,7 +134,23 @@ class DeviceTensor:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<DeviceTensor {list(self.shape)}, strides {list(self.strides)}, {self._data_type.name}>"
+        return f"<DeviceTensor {list(self.shape)}, strides {list(self.strides)}, {self.data_type.name}>"
+
+
+def _check_array(array: object, where: str) -> None:
+    if not isinstance(array, (np.ndarray, np.generic)):
+        raise AttributeTypeError.at(where, expected="a NumPy array", got=f"{type(array).__name__} {array!r}"[:200])
+
+
+def _check_repeats(array: NDArray[Any], strides: tuple[int, ...]) -> None:
+    """Raises BadParamError where elements that share a place differ."""
+    memory = np.zeros(span_elements(array.shape, strides), array.dtype)
+    view = np.lib.stride_tricks.as_strided(memory, array.shape, [stride * array.itemsize for stride in strides])
+    view[...] = array
+    if view.tobytes() != array.tobytes():
+        raise BadParamError.at(
+            "tensor.strides", expected="a place of its own for each different element", got=list(strides)
+        )
 
 
 def _data_type_for(array: NDArray[Any], wanted: DataTypeLike) -> DataType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from lowdnn.enums import BehaviorNote, ConvolutionMode, HeurMode, KnobType, NumericalNote, ReduceTensorOp
+from lowdnn.frontend.arguments import member
 from lowdnn.status import BadParamError, NotSupportedError
 
 
@@ -126,25 +127,25 @@ class knob_type(IntEnum):
 
 
 def backend_mode(mode: heur_mode) -> HeurMode:
-    if mode is heur_mode.OPENSOURCE:
+    if member(heur_mode, mode, "heur_mode") is heur_mode.OPENSOURCE:
         raise NotSupportedError.at("heur_mode", expected="A, B or FALLBACK", got="OPENSOURCE")
-    return HeurMode[heur_mode(mode).name]
+    return HeurMode[mode.name]
 
 
 def backend_reduction(mode: reduction_mode) -> ReduceTensorOp:
-    if mode is reduction_mode.NOT_SET:
+    if member(reduction_mode, mode, "reduction.mode") is reduction_mode.NOT_SET:
         raise BadParamError.at("reduction.mode", expected="a reduction mode", got="NOT_SET")
-    return ReduceTensorOp[reduction_mode(mode).name]
+    return ReduceTensorOp[mode.name]
 
 
 def backend_convolution(mode: convolution_mode) -> ConvolutionMode:
-    return ConvolutionMode[convolution_mode(mode).name]
+    return ConvolutionMode[member(convolution_mode, mode, "conv_fprop.convolution_mode").name]
 
 
 def backend_knob(knob: knob_type) -> KnobType:
-    if knob is knob_type.NOT_SET:
+    if member(knob_type, knob, "knob_type") is knob_type.NOT_SET:
         raise BadParamError.at("knob_type", expected="a knob", got="NOT_SET")
-    return KnobType[knob_type(knob).name]
+    return KnobType[knob.name]
 
 
 def frontend_knob(knob: KnobType) -> knob_type:

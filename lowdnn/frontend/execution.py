@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, NoReturn
 
 from lowdnn.backend.handle import Handle
+from lowdnn.enums import DataType
 from lowdnn.frontend.device_tensor import DeviceTensor
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.interop import host_scalar
@@ -22,6 +23,7 @@ from lowdnn.runtime.interchange import view_of
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import (
+    AttributeTypeError,
     BadParamError,
     DuplicatedEntriesError,
     LowdnnError,
@@ -35,10 +37,12 @@ Key = Tensor | str | int
 
 @dataclass(frozen=True)
 class Need:
-    """What a plan needs behind an address: ``where`` names it in messages."""
+    """What a plan needs behind an address; ``where`` names it in messages, a data type of None takes any."""
 
     where: str
     size_bytes: int
+    data_type: DataType | None = None
+    is_output: bool = False
 
 
 #: The address of a value, checked as far as values of its type can tell. What must live until the launch goes into the
@@ -80,6 +84,8 @@ class PreparedExecution:
             raise
 
     def _launch(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
+        if type(values) is not dict and not isinstance(values, Mapping):
+            raise AttributeTypeError.at("execute.tensor_dict", expected="a dict of tensors", got=repr(values))
         kept: list[object] = []
         pointers = self._recent.pointers(values, handle, kept) if self._recent is not None else None
         if pointers is None:
@@ -231,6 +237,8 @@ def _torch_address(tensor: Any, handle: Handle, need: Need, kept: list[object]) 
 
 
 def _tensor_address(tensor: DeviceTensor, handle: Handle, need: Need, kept: list[object]) -> int:
+    if need.data_type is not None and tensor.data_type is not need.data_type:
+        _check_data_type(tensor.data_type, need)
     if tensor.handle is handle and tensor.size_bytes >= need.size_bytes:
         return tensor.buffer.address
     return _buffer_address(tensor.buffer, handle, need, kept)
@@ -241,17 +249,41 @@ def _buffer_address(buffer: DeviceBuffer | Workspace, handle: Handle, need: Need
     if context is not handle.runtime.context and context.driver is not handle.runtime.driver:
         raise StreamMismatchError.at(need.where, expected=f"memory of {handle!r}", got="memory of another device")
     if buffer.size_bytes < need.size_bytes:
-        raise SizeInsufficientError.at(
-            need.where, expected=f"at least {need.size_bytes} bytes", got=f"{buffer.size_bytes} bytes"
-        )
+        _refuse_size(buffer.size_bytes, need)
     return buffer.address
 
 
 def _view_address(array: object, handle: Handle, need: Need, kept: list[object]) -> int:
-    view = view_of(array, handle.runtime.context, handle.stream)
+    view = view_of(array, handle.runtime.context, handle.stream, need.where)
+    if view.data_type is not None and need.data_type is not None:
+        _check_data_type(view.data_type, need)
+    if view.size_bytes is not None and view.size_bytes < need.size_bytes:
+        _refuse_size(view.size_bytes, need)
+    if view.is_read_only and need.is_output:
+        raise BadParamError.at(need.where, expected="memory that may be written", got="a read-only array")
     kept.append(view)
     return view.address
 
 
+def _refuse_size(size_bytes: int, need: Need) -> NoReturn:
+    raise SizeInsufficientError.at(need.where, expected=f"at least {need.size_bytes} bytes", got=f"{size_bytes} bytes")
+
+
+def _check_data_type(given: DataType, need: Need) -> None:
+    # Arrays of bytes carry types that their producer has no name for.
+    if given is not need.data_type and given not in (DataType.INT8, DataType.UINT8) and need.data_type is not None:
+        raise BadParamError.at(
+            need.where,
+            expected=f"elements of {need.data_type.name}",
+            got=given.name,
+            hint="give the address to have its bytes taken as they are",
+        )
+
+
 def _need(tensor: PlanTensor) -> Need:
-    return Need(f"execute.tensor_dict[{tensor.name!r} (uid {tensor.uid})]", tensor.size_bytes)
+    return Need(
+        f"execute.tensor_dict[{tensor.name!r} (uid {tensor.uid})]",
+        tensor.size_bytes,
+        tensor.data_type,
+        tensor.is_output,
+    )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from lowdnn.enums import TensorReordering
+from lowdnn.frontend.arguments import boolean, integer, integers, member, text
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
 from lowdnn.frontend.enums import tensor_reordering
 from lowdnn.ops import tensor as ops
@@ -39,14 +40,14 @@ class Tensor:
         is_constant: bool = False,
     ) -> None:
         """``value``: that of a by-value tensor when execute gives none; ``is_constant`` fixes it in the graph."""
-        self._name = name
+        self._name = text(name, "tensor.name")
         self._dim: tuple[int, ...] = ()
         self._stride: tuple[int, ...] = ()
         self._uid = NO_UID
-        self._is_virtual = is_virtual
-        self._is_pass_by_value = is_pass_by_value
-        self._reordering_type = tensor_reordering(reordering_type)
-        self._alignment_bytes = alignment_bytes
+        self.set_is_virtual(is_virtual)
+        self.set_is_pass_by_value(is_pass_by_value)
+        self.set_reordering_type(reordering_type)
+        self.set_alignment(alignment_bytes)
         self.value = value
         self.is_constant = is_constant
         self.set_dim(dim)
@@ -56,7 +57,7 @@ class Tensor:
 
     def set_output(self, is_output: bool) -> Self:
         """An output lies in device memory; a tensor that is none is an edge inside the graph."""
-        self._is_virtual = not is_output
+        self._is_virtual = not boolean(is_output, f"{self.label}.output")
         return self
 
     def set_data_type(self, data_type: DataTypeLike) -> Self:
@@ -64,39 +65,37 @@ class Tensor:
         return self
 
     def set_dim(self, dim: Sequence[int]) -> Self:
-        self._dim = _integers(dim, f"{self.label}.dim")
+        self._dim = integers(dim, f"{self.label}.dim")
         return self
 
     def set_stride(self, stride: Sequence[int]) -> Self:
         """Strides in elements, one for each dimension."""
-        self._stride = _integers(stride, f"{self.label}.stride")
+        self._stride = integers(stride, f"{self.label}.stride")
         return self
 
     def set_name(self, name: str) -> Self:
-        self._name = name
+        self._name = text(name, f"{self.label}.name")
         return self
 
     def set_uid(self, uid: int) -> Self:
-        if type(uid) is not int or uid < NO_UID:
-            raise BadParamError.at(f"{self.label}.uid", expected="an integer >= 0", got=uid)
-        self._uid = uid
+        self._uid = integer(uid, f"{self.label}.uid", NO_UID)
         return self
 
     def set_is_virtual(self, is_virtual: bool) -> Self:
-        self._is_virtual = is_virtual
+        self._is_virtual = boolean(is_virtual, f"{self.label}.is_virtual")
         return self
 
     def set_is_pass_by_value(self, is_pass_by_value: bool) -> Self:
-        self._is_pass_by_value = is_pass_by_value
+        self._is_pass_by_value = boolean(is_pass_by_value, f"{self.label}.is_pass_by_value")
         return self
 
     def set_reordering_type(self, reordering_type: tensor_reordering) -> Self:
-        self._reordering_type = tensor_reordering(reordering_type)
+        self._reordering_type = member(tensor_reordering, reordering_type, f"{self.label}.reordering_type")
         return self
 
     def set_alignment(self, alignment_bytes: int) -> Self:
         """What the caller promises of the address: a power of two, at least the element size."""
-        self._alignment_bytes = alignment_bytes
+        self._alignment_bytes = integer(alignment_bytes, f"{self.label}.alignment")
         return self
 
     def set_vector_count_and_dimension(self, count: int, dimension: int) -> Self:
@@ -110,7 +109,7 @@ class Tensor:
     def set_ragged_offset(self, ragged_offset: Tensor | None) -> Self:
         """Raises NotSupportedError for a tensor: ragged tensors do not exist here."""
         if ragged_offset is not None:
-            raise NotSupportedError.at(f"{self.label}.ragged_offset", expected="None", got=ragged_offset.label)
+            raise NotSupportedError.at(f"{self.label}.ragged_offset", expected="None", got=repr(ragged_offset))
         return self
 
     def set_ragged_offset_multiplier(self, multiplier: int) -> Self:
@@ -161,7 +160,9 @@ class Tensor:
     @property
     def label(self) -> str:
         """How messages name the tensor."""
-        return f"tensor {self._name!r}" if self._name else f"tensor uid {self._uid}"
+        if self._name:
+            return f"tensor {self._name!r}"
+        return "tensor without a name" if self._uid == NO_UID else f"tensor uid {self._uid}"
 
     def lowered(self) -> ops.Tensor:
         """The operation graph's tensor; dims, strides, data type and uid must be there by now.
@@ -190,12 +191,3 @@ class Tensor:
             f"<{self.label}: dim {list(self._dim)}, stride {list(self._stride)}, {self._data_type.name}"
             f"{', virtual' if self._is_virtual else ''}>"
         )
-
-
-def _integers(values: Sequence[int], where: str) -> tuple[int, ...]:
-    found = tuple(values)
-    for value in found:
-        # Shapes of arrays come as NumPy integers, which are integers to index() alone.
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise BadParamError.at(where, expected="integers", got=list(found))
-    return tuple(value.__index__() for value in found)

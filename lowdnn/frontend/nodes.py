@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp
+from lowdnn.frontend.arguments import integer, optional_number
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.ops import matmul, pointwise
 from lowdnn.ops import tensor as ops
@@ -60,6 +61,16 @@ class PointwiseParameters:
     relu_lower_clip_slope: float | None = None
     swish_beta: float | None = None
     axis: int | None = None
+
+    def checked(self, where: str) -> PointwiseParameters:
+        """The same in Python's types; raises AttributeTypeError for what is no number."""
+        return PointwiseParameters(
+            optional_number(self.relu_lower_clip, f"{where}.lower_clip"),
+            optional_number(self.relu_upper_clip, f"{where}.upper_clip"),
+            optional_number(self.relu_lower_clip_slope, f"{where}.negative_slope"),
+            optional_number(self.swish_beta, f"{where}.swish_beta"),
+            None if self.axis is None else integer(self.axis, f"{where}.axis"),
+        )
 
     def given(self) -> dict[str, float | int]:
         """Those that are set, by the field name of ``ops.pointwise.Pointwise``."""

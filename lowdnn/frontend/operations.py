@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, overload
 
+from lowdnn.frontend.arguments import integers, number
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import backend_convolution, backend_reduction, convolution_mode, reduction_mode
@@ -84,13 +85,13 @@ class OperationMethods(GraphBuilder):
             raise BadParamError.at(
                 "conv_fprop.padding", expected="either padding or pre_padding and post_padding", got="both"
             )
-        both = given.get("padding", ())
+        both = integers(given.get("padding", ()), "conv_fprop.padding")
         node = ConvolutionNode(
             (image, weight),
-            tuple(given.get("pre_padding", both)),
-            tuple(given.get("post_padding", both)),
-            tuple(given.get("stride", ())),
-            tuple(given.get("dilation", ())),
+            integers(given.get("pre_padding", both), "conv_fprop.pre_padding"),
+            integers(given.get("post_padding", both), "conv_fprop.post_padding"),
+            integers(given.get("stride", ()), "conv_fprop.stride"),
+            integers(given.get("dilation", ()), "conv_fprop.dilation"),
             backend_convolution(given.get("convolution_mode", CROSS_CORRELATION)),
         )
         return self._add(node, given.get("compute_data_type", NOT_SET), given.get("name", ""))
@@ -99,7 +100,7 @@ class OperationMethods(GraphBuilder):
         self, A: Tensor, B: Tensor, compute_data_type: DataTypeLike = NOT_SET, padding: float = 0.0, name: str = ""
     ) -> Tensor:
         """A (batch..., M, K) times B (batch..., K, N); a batch extent of 1 repeats."""
-        return self._add(MatmulNode((A, B), padding), compute_data_type, name)
+        return self._add(MatmulNode((A, B), number(padding, "matmul.padding")), compute_data_type, name)
 
     def reduction(
         self,
@@ -111,7 +112,7 @@ class OperationMethods(GraphBuilder):
     ) -> Tensor:
         """``input`` reduced over the axes whose extent is 1 in the output: set the output's dims with ``set_dim``."""
         if group_offset is not None:
-            raise NotSupportedError.at("reduction.group_offset", expected="None", got=group_offset.label)
+            raise NotSupportedError.at("reduction.group_offset", expected="None", got=repr(group_offset))
         return self._add(ReductionNode((input,), backend_reduction(mode)), compute_data_type, name)
 
 

@@ -11,6 +11,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.engines.base import Engine, Refusal
 from lowdnn.enums import HeurMode, KnobType
 from lowdnn.events import emit, event_logger
+from lowdnn.frontend.arguments import integer
 from lowdnn.frontend.enums import build_plan_policy
 from lowdnn.frontend.execution import PreparedExecution
 from lowdnn.frontend.graph_tensor import Tensor
@@ -94,11 +95,10 @@ class PlanList:
         return next(entry for entry in self.entries if not self.barred(entry))
 
     def at(self, index: int) -> PlanEntry:
-        if type(index) is not int or not 0 <= index < len(self.entries):
-            raise OutOfBoundError.at(
-                f"pygraph {self.name!r}: plan index", expected=f"0 to {len(self.entries) - 1}", got=index
-            )
-        return self.entries[index]
+        where = f"pygraph {self.name!r}: plan index"
+        if not self.entries:
+            raise OutOfBoundError.at(where, expected="a plan", got="none", hint="call create_execution_plans first")
+        return self.entries[integer(index, where, 0, len(self.entries) - 1)]
 
     def prepare(self, index: int, handle: Handle) -> PreparedExecution:
         """The plan at ``index``, loaded now if it was not. Raises BadParamError for one that a filter leaves out."""

@@ -324,5 +324,6 @@ class PointwiseMethods(GraphBuilder):
         name: str,
         parameters: PointwiseParameters = NO_PARAMETERS,
     ) -> Tensor:
-        inputs = self._operands(mode.name.lower(), operands)
-        return self._add(PointwiseNode(mode, inputs, parameters), compute_data_type, name)
+        method = mode.name.lower()
+        node = PointwiseNode(mode, self._operands(method, operands), parameters.checked(f"pygraph.{method}"))
+        return self._add(node, compute_data_type, name)

@@ -23,6 +23,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
+from lowdnn.frontend.arguments import boolean, integer, member, members, text
 from lowdnn.frontend.builder import Defaults
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type
 from lowdnn.frontend.enums import (
@@ -44,7 +45,7 @@ from lowdnn.frontend.pointwise import PointwiseMethods
 from lowdnn.frontend.serialization import dump, load
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Plan
-from lowdnn.status import BadParamError, NotSupportedError
+from lowdnn.status import AttributeTypeError, BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
 
@@ -91,10 +92,12 @@ class pygraph(PointwiseMethods, OperationMethods):
             intermediate=as_data_type(intermediate_data_type, "pygraph.intermediate_data_type"),
             compute=as_data_type(compute_data_type, "pygraph.compute_data_type"),
         )
-        super().__init__(name, defaults)
+        super().__init__(text(name, "pygraph.name"), defaults)
+        _check_device_arguments(handle, sm_count, sm_version, device_property)
         unsupported = {
             "kernel_cache": kernel_cache,
-            "is_override_shape_enabled": is_override_shape_enabled or None,
+            "is_override_shape_enabled": boolean(is_override_shape_enabled, "pygraph.is_override_shape_enabled")
+            or None,
             "cuda_graph_retention": cuda_graph_retention,
         }
         for argument, value in unsupported.items():
@@ -135,12 +138,15 @@ class pygraph(PointwiseMethods, OperationMethods):
     def create_execution_plans(self, heuristics: Sequence[heur_mode] | None = None) -> None:
         """Adds the candidates of each mode (default: A) to the plan list, best first."""
         plans = self._planned()
-        for mode in heuristics or (heur_mode.A,):
+        modes = () if heuristics is None else members(heur_mode, heuristics, "create_execution_plans.heuristics")
+        for mode in modes or (heur_mode.A,):
             plans.query(backend_mode(mode))
 
     def create_execution_plan(self, engine_id: int, knobs: Mapping[knob_type, int]) -> None:
         """Adds the plan of one engine with knob choices; knobs left out take the engine's defaults."""
-        choices = {backend_knob(kind): value for kind, value in knobs.items()}
+        if not isinstance(knobs, Mapping):
+            raise AttributeTypeError.at("create_execution_plan.knobs", expected="a dict of knob_type", got=repr(knobs))
+        choices = {backend_knob(kind): integer(value, f"knobs[{kind!r}]") for kind, value in knobs.items()}
         self._planned().add(self._engine(engine_id), choices)
 
     def check_support(self) -> None:
@@ -152,7 +158,8 @@ class pygraph(PointwiseMethods, OperationMethods):
 
     def build_plans(self, policy: build_plan_policy = build_plan_policy.HEURISTICS_CHOICE) -> None:
         """Compiles and loads the first plan that works, or all. Raises cudnnGraphNotSupportedError if none does."""
-        self._prepared = self._planned().build(policy, self._handle_or_raise())
+        chosen = member(build_plan_policy, policy, "build_plans.policy")
+        self._prepared = self._planned().build(chosen, self._handle_or_raise())
 
     def build_plan_at_index(self, index: int) -> None:
         """Compiles and loads one plan and selects it for ``execute``."""
@@ -162,7 +169,8 @@ class pygraph(PointwiseMethods, OperationMethods):
         """All steps from validate to build_plans (default: modes A and FALLBACK)."""
         self.validate()
         self.build_operation_graph()
-        self.create_execution_plans(heuristics or (heur_mode.A, heur_mode.FALLBACK))
+        default = (heur_mode.A, heur_mode.FALLBACK)
+        self.create_execution_plans(default if heuristics is None or heuristics == [] else heuristics)
         self.check_support()
         self.build_plans()
 
@@ -181,6 +189,8 @@ class pygraph(PointwiseMethods, OperationMethods):
         or a device address; for a by-value tensor a float, a host array of one element, or a host address.
         workspace: ``get_workspace_size()`` bytes, 256-byte aligned, as any of these; None where that is 0.
         """
+        if handle is not None and not isinstance(handle, Handle):
+            raise AttributeTypeError.at("execute.handle", expected="a Handle", got=repr(handle))
         prepared = self._prepared or self._build_at_first_use(handle)
         if tensor_uids is not None:
             tensor_dict = pair(tensor_uids, tensor_dict)
@@ -240,36 +250,39 @@ class pygraph(PointwiseMethods, OperationMethods):
     # -- filters --------------------------------------------------------------------------------------------
     def deselect_engines(self, names: Sequence[str]) -> None:
         """Leaves out plans whose name contains one of ``names``."""
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+            raise AttributeTypeError.at("deselect_engines.names", expected="a list of strings", got=repr(names))
         self._filter(lambda plan: next((f"deselected by name {n!r}" for n in names if n in plan.name), ""))
 
     def deselect_workspace_greater_than(self, workspace_bytes: int) -> None:
         """Leaves out plans that need more workspace."""
+        limit = integer(workspace_bytes, "deselect_workspace_greater_than.workspace_bytes")
         self._filter(
             lambda plan: (
-                f"needs {plan.workspace_bytes} bytes of workspace, the limit is {workspace_bytes}"
-                if plan.workspace_bytes > workspace_bytes
+                f"needs {plan.workspace_bytes} bytes of workspace, the limit is {limit}"
+                if plan.workspace_bytes > limit
                 else ""
             )
         )
 
     def deselect_numeric_notes(self, notes: Sequence[numerical_note]) -> None:
         """Leaves out plans with one of these notes."""
-        barred = {NumericalNote[note.name] for note in notes}
+        barred = {NumericalNote[note.name] for note in members(numerical_note, notes, "deselect_numeric_notes.notes")}
         self._filter(lambda plan: _with_note(barred & set(plan.numerical_notes)))
 
     def select_numeric_notes(self, notes: Sequence[numerical_note]) -> None:
         """Leaves out plans that lack one of these notes."""
-        wanted = {NumericalNote[note.name] for note in notes}
+        wanted = {NumericalNote[note.name] for note in members(numerical_note, notes, "select_numeric_notes.notes")}
         self._filter(lambda plan: _without_note(wanted - set(plan.numerical_notes)))
 
     def deselect_behavior_notes(self, notes: Sequence[behavior_note]) -> None:
         """Leaves out plans with one of these notes."""
-        barred = {BehaviorNote[note.name] for note in notes}
+        barred = {BehaviorNote[note.name] for note in members(behavior_note, notes, "deselect_behavior_notes.notes")}
         self._filter(lambda plan: _with_note(barred & set(plan.behavior_notes)))
 
     def select_behavior_notes(self, notes: Sequence[behavior_note]) -> None:
         """Leaves out plans that lack one of these notes."""
-        wanted = {BehaviorNote[note.name] for note in notes}
+        wanted = {BehaviorNote[note.name] for note in members(behavior_note, notes, "select_behavior_notes.notes")}
         self._filter(lambda plan: _without_note(wanted - set(plan.behavior_notes)))
 
     # -- identity -------------------------------------------------------------------------------------------
@@ -280,8 +293,9 @@ class pygraph(PointwiseMethods, OperationMethods):
         return int(self._graph_or_raise().key[:15], 16)
 
     def query_tensor_attributes_of_uid(self, uid: int) -> Tensor:
+        wanted = integer(uid, f"pygraph {self.name!r}: uid")
         for tensor in self._known_tensors():
-            if tensor.get_uid() == uid:
+            if tensor.get_uid() == wanted:
                 return tensor
         raise BadParamError.at(f"pygraph {self.name!r}: uid", expected="the uid of a tensor of the graph", got=uid)
 
@@ -363,14 +377,27 @@ class pygraph(PointwiseMethods, OperationMethods):
         return ENGINES if self._handle is None else self._handle.engines
 
     def _engine(self, engine_id: int) -> Engine:
+        wanted = integer(engine_id, "pygraph.engine_id")
         for engine in self._engines():
-            if engine.index == engine_id:
+            if engine.index == wanted:
                 return engine
         raise BadParamError.at("pygraph.engine_id", expected=f"0 to {self.get_engine_count() - 1}", got=engine_id)
 
     def _filter(self, check: Callable[[Plan], str]) -> None:
         self._planned().filters.append(check)
         self._prepared = None
+
+
+def _check_device_arguments(handle: object, sm_count: object, sm_version: object, device_property: object) -> None:
+    for value, wanted, name in (
+        (handle, Handle, "handle"),
+        (device_property, DeviceProperties, "device_property"),
+    ):
+        if value is not None and not isinstance(value, wanted):
+            raise AttributeTypeError.at(f"pygraph.{name}", expected=f"a {wanted.__name__}", got=repr(value))
+    for number, name in ((sm_count, "sm_count"), (sm_version, "sm_version")):
+        if number is not None:
+            integer(number, f"pygraph.{name}")
 
 
 def _ranged(kind: KnobType, values: tuple[int, ...]) -> knob:

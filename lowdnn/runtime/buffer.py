@@ -58,12 +58,7 @@ class DeviceBuffer(Owned):
         label: str = "",
     ) -> DeviceBuffer:
         """New memory, 256-byte aligned; size 0 has address 0. ``label`` names it in the emulated device's reports."""
-        if size_bytes < 0:
-            raise BadParamError.at("DeviceBuffer.size_bytes", expected="0 or more", got=size_bytes)
-        address = 0
-        if size_bytes:
-            with context.activated():
-                address = context.driver.mem_alloc(size_bytes, label)
+        address = context.allocate(size_bytes, label or "DeviceBuffer")
         return cls(context, address, size_bytes, data_type=data_type, shape=shape, strides=strides, is_borrowed=False)
 
     @property

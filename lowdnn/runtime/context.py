@@ -17,7 +17,10 @@ from types import TracebackType
 
 from lowdnn.driver.base import DeviceAttribute, Driver, DriverError
 from lowdnn.events import emit, event_logger
-from lowdnn.status import InvalidValueError, NotInitializedError
+from lowdnn.status import AttributeTypeError, DeviceAllocationFailedError, InvalidValueError, NotInitializedError
+
+#: CUDA_ERROR_OUT_OF_MEMORY.
+_OUT_OF_MEMORY = 2
 
 
 class Liveness:
@@ -74,6 +77,27 @@ class Context:
             self.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR),
             self.attribute(DeviceAttribute.COMPUTE_CAPABILITY_MINOR),
         )
+
+    def allocate(self, size_bytes: int, label: str) -> int:
+        """The address of new memory, 256-byte aligned; size 0 has address 0.
+
+        Raises AttributeTypeError, InvalidValueError, and DeviceAllocationFailedError where the device has not so much.
+        """
+        if type(size_bytes) is not int:
+            raise AttributeTypeError.at(f"{label}.size_bytes", expected="an integer", got=repr(size_bytes))
+        if size_bytes < 0:
+            raise InvalidValueError.at(f"{label}.size_bytes", expected="0 or more", got=size_bytes)
+        if size_bytes == 0:
+            return 0
+        try:
+            with self.activated():
+                return self.driver.mem_alloc(size_bytes, label)
+        except DriverError as error:
+            if error.result != _OUT_OF_MEMORY:
+                raise
+            raise DeviceAllocationFailedError.at(
+                f"{label}.size_bytes", expected="no more than the device has free", got=size_bytes, hint=str(error)
+            ) from error
 
     def synchronize(self) -> None:
         """Waits for all work of the context."""

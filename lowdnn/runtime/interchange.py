@@ -15,13 +15,24 @@ import numpy as np
 from lowdnn import dtypes
 from lowdnn.driver.base import EventFlags
 from lowdnn.enums import DataType
-from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.buffer import DeviceBuffer, c_strides
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES, VERSION, CapsuleFacts, read_capsule
 from lowdnn.status import AttributeTypeError, BadParamError, LowdnnError, StreamMismatchError, UnsupportedDataTypeError
 
 #: DLPack's numbers for the legacy and the per-thread default stream are the driver's own handles; 0 is forbidden.
 _LEGACY_STREAM = 1
+
+#: DLPack's number of host memory.
+_HOST_MEMORY = 1
+#: What DLPack's device types mean to a reader; others are named by number alone.
+_MEMORY = {
+    _HOST_MEMORY: "the host",
+    2: "a GPU",
+    3: "the host (pinned)",
+    12: "the emulated device",
+    13: "a GPU (managed)",
+}
 
 _ARRAY_INTERFACE_TYPES = {
     dtypes.info(data_type).storage.str: data_type
@@ -44,25 +55,36 @@ class TensorView:
     is_read_only: bool = False
     owner: object = None
 
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes from the address to the end of the last element."""
+        if self.data_type is None or self.shape is None:
+            return None
+        if 0 in self.shape:
+            return 0
+        steps = c_strides(self.shape) if self.strides is None else self.strides
+        last = sum((extent - 1) * stride for extent, stride in zip(self.shape, steps, strict=True))
+        return (last + 1) * dtypes.info(self.data_type).size_bytes
 
-def view_of(value: object, context: Context, stream: int = 0) -> TensorView:
-    """The memory of ``value``, ready to be used in ``stream`` of ``context``.
+
+def view_of(value: object, context: Context, stream: int = 0, where: str = "tensor") -> TensorView:
+    """The memory of ``value``, ready to be used in ``stream`` of ``context``; ``where`` names it in messages.
 
     Raises StreamMismatchError for memory of another device, AttributeTypeError for a value that is no tensor,
     BadParamError for a malformed description.
     """
     if isinstance(value, bool):
-        raise _no_tensor(value)
+        raise _no_tensor(value, where)
     if isinstance(value, int | np.integer):
         return TensorView(int(value))
     if isinstance(value, DeviceBuffer):
         return _view_of_buffer(value, context)
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
-        return _view_of_dlpack(value, context, stream)
+        return _view_of_dlpack(value, context, stream, where)
     interface = getattr(value, "__cuda_array_interface__", None)
     if interface is not None:
         return _view_of_array_interface(value, interface, context, stream)
-    raise _no_tensor(value)
+    raise _no_tensor(value, where)
 
 
 def _view_of_buffer(value: DeviceBuffer, context: Context) -> TensorView:
@@ -75,12 +97,12 @@ def _view_of_buffer(value: DeviceBuffer, context: Context) -> TensorView:
     return TensorView(value.address, value.data_type, value.shape, value.strides, False, value)
 
 
-def _view_of_dlpack(value: Any, context: Context, stream: int) -> TensorView:
+def _view_of_dlpack(value: Any, context: Context, stream: int, where: str) -> TensorView:
     device_type, device = value.__dlpack_device__()
-    _check_device("__dlpack_device__", device_type, device, context)
+    _check_device(f"{where}.__dlpack_device__", device_type, device, context)
     capsule = _capsule_of(value, stream or _LEGACY_STREAM)
     facts = read_capsule(capsule)
-    _check_device("dlpack.device", *facts.device, context)
+    _check_device(f"{where}.__dlpack__ device", *facts.device, context)
     return _view_of_facts(facts, owner=(capsule, value))
 
 
@@ -107,9 +129,14 @@ def _check_device(where: str, device_type: int, device: int, context: Context) -
     if device_type not in fitting or device != context.device:
         raise StreamMismatchError.at(
             where,
-            expected=f"device type {own_type}, ordinal {context.device}",
-            got=f"type {device_type}, ordinal {device}",
+            expected=f"memory of {_memory(own_type)}, DLPack device type {own_type}, ordinal {context.device}",
+            got=f"{_memory(device_type)}, type {device_type}, ordinal {device}",
+            hint="copy a host array to the device with lowdnn.from_numpy" if device_type == _HOST_MEMORY else "",
         )
+
+
+def _memory(device_type: int) -> str:
+    return _MEMORY.get(device_type, "another kind of device")
 
 
 def _view_of_array_interface(value: object, interface: object, context: Context, stream: int) -> TensorView:
@@ -164,9 +191,9 @@ def _wait_for_producer(producer: object, context: Context, stream: int) -> None:
             driver.event_destroy(event)
 
 
-def _no_tensor(value: object) -> LowdnnError:
+def _no_tensor(value: object, where: str) -> LowdnnError:
     return AttributeTypeError.at(
-        "tensor",
-        expected="a DeviceBuffer, an object with __dlpack__ or __cuda_array_interface__, or an address",
+        where,
+        expected="a device tensor or buffer, an object with __dlpack__ or __cuda_array_interface__, or an address",
         got=f"{type(value).__name__} {value!r}"[:200],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.owned import Owned
-from lowdnn.status import InvalidValueError, SizeInsufficientError
+from lowdnn.status import SizeInsufficientError
 
 #: Alignment of every workspace address.
 ALIGNMENT_BYTES = 256
@@ -14,9 +14,7 @@ class Workspace(Owned):
     """``size_bytes`` of device memory at ``address``, 256-byte aligned; size 0 has address 0."""
 
     def __init__(self, context: Context, size_bytes: int, *, label: str = "workspace") -> None:
-        if size_bytes < 0:
-            raise InvalidValueError.at("Workspace.size_bytes", expected="0 or more", got=size_bytes)
-        super().__init__(context, _allocate(context, size_bytes, label), is_borrowed=False)
+        super().__init__(context, context.allocate(size_bytes, label), is_borrowed=False)
         self.size_bytes = size_bytes
         self._label = label
 
@@ -47,16 +45,9 @@ class Workspace(Owned):
         with self.context.activated():
             self._destroy(old)
         self.size_bytes = 0
-        self._handle = _allocate(self.context, size_bytes, self._label)
+        self._handle = self.context.allocate(size_bytes, self._label)
         self.size_bytes = size_bytes
 
     def _destroy(self, handle: int) -> None:
         if handle:
             self.context.driver.mem_free(handle)
-
-
-def _allocate(context: Context, size_bytes: int, label: str) -> int:
-    if size_bytes == 0:
-        return 0
-    with context.activated():
-        return context.driver.mem_alloc(size_bytes, label)

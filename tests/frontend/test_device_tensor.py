@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,14 @@ import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
 from lowdnn.enums import DataType
-from lowdnn.status import BadParamError, NotInitializedError, ShapeMismatchError, UnsupportedDataTypeError
+from lowdnn.status import (
+    AttributeTypeError,
+    BadParamError,
+    DeviceAllocationFailedError,
+    NotInitializedError,
+    ShapeMismatchError,
+    UnsupportedDataTypeError,
+)
 
 VALUES = np.arange(24).reshape(2, 3, 4)
 
@@ -118,3 +126,35 @@ def test_a_closed_tensor_has_no_address(handle: Handle) -> None:
     tensor.close()
     with pytest.raises(NotInitializedError):
         _ = tensor.ptr
+
+
+@pytest.mark.parametrize("strides", [[1.5, 1], ["a", 1], [None, 1], [True, 1], "31", 5])
+def test_strides_that_are_no_integers(handle: Handle, strides: Any) -> None:
+    with pytest.raises(AttributeTypeError, match=r"from_numpy\.strides"):
+        lowdnn.from_numpy(np.zeros((2, 3), np.float32), handle, strides=strides)
+    assert lowdnn.from_numpy(np.ones(3, np.float32), handle).numpy().sum() == 3
+
+
+def test_elements_that_share_a_place_must_be_equal(handle: Handle) -> None:
+    row = np.broadcast_to(np.arange(3, dtype=np.float32), (2, 3))
+    with lowdnn.from_numpy(row, handle, strides=(np.int64(0), 1)) as tensor:
+        assert tensor.size_bytes == 12
+        np.testing.assert_array_equal(tensor.numpy(), row)
+    with pytest.raises(BadParamError, match="a place of its own for each different element"):
+        lowdnn.from_numpy(np.arange(6, dtype=np.float32).reshape(2, 3), handle, strides=(0, 1))
+
+
+@pytest.mark.parametrize("array", [[1, 2], None, "x"])
+def test_what_is_no_array(handle: Handle, array: Any) -> None:
+    with pytest.raises(AttributeTypeError, match="expected a NumPy array"):
+        lowdnn.from_numpy(array, handle)
+
+
+def test_what_is_no_handle() -> None:
+    with pytest.raises(AttributeTypeError, match=r"from_numpy\.handle: expected a Handle"):
+        lowdnn.from_numpy(np.zeros(3), None)  # type: ignore[arg-type]
+
+
+def test_more_memory_than_the_device_has(handle: Handle) -> None:
+    with pytest.raises(DeviceAllocationFailedError, match="size_bytes: expected no more than the device has free"):
+        lowdnn.from_numpy(np.zeros((2, 1), np.float32), handle, strides=(2**50, 1))

@@ -144,6 +144,12 @@ def test_work_goes_into_the_handles_stream(case: Add) -> None:
         cudnn.set_stream(handle=case.handle, stream=0)
 
 
+def device(
+    case: Add, count: int, dtype: type, wrap: Callable[[lowdnn.DeviceTensor], Any] = lambda tensor: tensor
+) -> Any:
+    return wrap(lowdnn.from_numpy(np.zeros(count, dtype), case.handle))
+
+
 WRONG: list[tuple[Callable[[Add], dict[Any, Any]], type[LowdnnError], str]] = [
     (lambda c: {c.tensor_x: c.x, c.tensor_y: c.y}, BadParamError, r"expected a value for 'b' \(uid 20\), got none"),
     (lambda c: c.values | {"x": c.x}, DuplicatedEntriesError, "expected each tensor once, got 'x'"),
@@ -152,16 +158,29 @@ WRONG: list[tuple[Callable[[Add], dict[Any, Any]], type[LowdnnError], str]] = [
     (lambda c: {1.5: c.x, "b": c.b, "y": c.y}, BadParamError, "a tensor, a name or a uid as key, got 1.5"),
     (lambda c: c.values | {c.tensor_b: 0}, NullPointerError, "uid 20"),
     (lambda c: c.values | {c.tensor_b: c.b.ptr + 4}, MisalignedPointerError, "expected a multiple of 16 bytes"),
-    (lambda c: c.values | {c.tensor_b: "b"}, AttributeTypeError, "expected a DeviceBuffer"),
+    (lambda c: c.values | {c.tensor_b: "b"}, AttributeTypeError, "expected a device tensor"),
     (lambda c: c.values | {c.tensor_b: np.zeros(64, np.float32)}, StreamMismatchError, "device"),
     (lambda c: c.values | {c.tensor_b: TorchLike()}, StreamMismatchError, "device"),
     (lambda c: c.values | {c.tensor_b: None}, AttributeTypeError, "got NoneType"),
+    (lambda c: list(c.values), AttributeTypeError, "tensor_dict: expected a dict"),
+    (lambda c: c.values | {c.tensor_b: device(c, 63, np.float32, DlpackOnly)}, SizeInsufficientError, "got 252 bytes"),
+    (
+        lambda c: c.values | {c.tensor_b: device(c, 64, np.int32)},
+        BadParamError,
+        "expected elements of FLOAT, got INT32",
+    ),
+    (lambda c: c.values | {c.tensor_b: device(c, 64, np.int32, DlpackOnly)}, BadParamError, "of FLOAT, got INT32"),
     (
         lambda c: c.values | {c.tensor_b: lowdnn.from_numpy(np.zeros(63, np.float32), c.handle)},
         SizeInsufficientError,
         r"'b' \(uid 20\)\]: expected at least 256 bytes, got 252 bytes",
     ),
 ]
+
+
+def test_bytes_stand_for_any_type(case: Add) -> None:
+    raw = lowdnn.from_numpy(case.b.numpy().view(np.uint8), case.handle)
+    case.check(case.values | {case.tensor_b: raw})
 
 
 @pytest.mark.parametrize(("values", "error", "text"), WRONG)

@@ -208,7 +208,7 @@ def test_numbers_become_constants_of_the_computing_type() -> None:
     assert y.get_dim() == [4]
     with pytest.raises(BadParamError, match="expected a tensor as the first operand, got int"):
         graph.add(2, y)  # type: ignore[arg-type]
-    with pytest.raises(BadParamError, match="expected a tensor or a number, got str"):
+    with pytest.raises(BadParamError, match="expected a tensor or a number, got '"):
         graph.add(y, "2")  # type: ignore[arg-type]
 
 
@@ -281,7 +281,7 @@ def test_wrong_tensor_attributes() -> None:
     graph = new_graph()
     with pytest.raises(BadParamError, match=r"dim: expected integers, got \[4.0\]"):
         graph.tensor([4.0], [1])  # type: ignore[list-item]
-    with pytest.raises(BadParamError, match="uid: expected an integer >= 0, got -5"):
+    with pytest.raises(BadParamError, match="uid: expected -1 to 9223372036854775807, got -5"):
         graph.tensor([4], uid=-5)
     with pytest.raises(UnsupportedDataTypeError, match=r"tensor 'x'.data_type"):
         graph.tensor([4], name="x", data_type="half-ish")

@@ -177,7 +177,7 @@ def test_gpu_arrays_are_refused_by_the_emulated_device() -> None:
 
 @pytest.mark.parametrize("value", [None, True, 1.5, "x", [1, 2]])
 def test_what_is_no_tensor(device: Runtime, value: object) -> None:
-    with pytest.raises(AttributeTypeError, match="tensor: expected a DeviceBuffer"):
+    with pytest.raises(AttributeTypeError, match="tensor: expected a device tensor"):
         view_of(value, device.context)
 
 

@@ -405,7 +405,9 @@ class EmulatedDriver:
                 raise driver_error(call, CuResult.INVALID_CONTEXT, text, "the context is not current in this thread")
             if state.fault is not None:
                 first_line = state.fault.explanation.partition("\n")[0]
-                raise driver_error(call, state.fault.result, text, f"since {state.fault.call}: {first_line}")
+                raise driver_error(
+                    call, state.fault.result, text, f"since {state.fault.call}: {first_line}; open a new handle"
+                )
             if not captures:
                 self._refuse_in_capture(next(iter(state.strict_captures()), None), call)
             try:
