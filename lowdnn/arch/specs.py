@@ -19,6 +19,7 @@ class ArchSpec:
 
     name: ``sm_90a``.  compute_capability: (major, minor).  clock_hz: sustained clock under load.
     flops_per_clock: operations (FMA = 2) per multiprocessor and clock of each math unit.
+    attained: the share of each unit's peak that the best kernels of this library reach; the MMA units' by mma.sync.
     shared_bytes_per_block: the opt-in limit.  copy_bytes_per_s: device memory, read plus written.
     launch_overhead_s: from one kernel's end to the next one's start in a stream.
     """
@@ -28,6 +29,7 @@ class ArchSpec:
     sm_count: int
     clock_hz: float
     flops_per_clock: Mapping[MathUnit, int]
+    attained: Mapping[MathUnit, float]
     copy_bytes_per_s: float
     l2_bytes: int
     shared_bytes_per_block: int
@@ -39,6 +41,10 @@ class ArchSpec:
     def rate(self, unit: MathUnit) -> float:
         """Peak operations per second of the whole device in one unit."""
         return self.flops_per_clock[unit] * self.sm_count * self.clock_hz
+
+    def attained_rate(self, unit: MathUnit) -> float:
+        """Operations per second of the whole device in one unit, as the best kernels of this library reach them."""
+        return self.rate(unit) * self.attained[unit]
 
     def with_sm_count(self, sm_count: int) -> ArchSpec:
         """The same device with part of its multiprocessors (SM carve-out, or a smaller model of the family)."""
@@ -53,10 +59,19 @@ SM_80 = ArchSpec(
     flops_per_clock={
         MathUnit.NONE: 128,
         MathUnit.FMA_F32: 128,
-        MathUnit.FMA_F64: 128,
+        MathUnit.FMA_F64: 64,
         MathUnit.MMA_F16: 2048,
         MathUnit.MMA_TF32: 1024,
         MathUnit.MMA_INT8: 4096,
+    },
+    # Not measured: one cautious share for all.
+    attained={
+        MathUnit.NONE: 0.5,
+        MathUnit.FMA_F32: 0.5,
+        MathUnit.FMA_F64: 0.5,
+        MathUnit.MMA_F16: 0.5,
+        MathUnit.MMA_TF32: 0.5,
+        MathUnit.MMA_INT8: 0.5,
     },
     copy_bytes_per_s=1.8e12,
     l2_bytes=40 << 20,
@@ -73,10 +88,20 @@ SM_90A = ArchSpec(
     flops_per_clock={
         MathUnit.NONE: 256,
         MathUnit.FMA_F32: 256,
-        MathUnit.FMA_F64: 256,
+        MathUnit.FMA_F64: 128,
         MathUnit.MMA_F16: 4096,
         MathUnit.MMA_TF32: 2048,
         MathUnit.MMA_INT8: 8192,
+    },
+    # MMA units measured on an H200 with matmul_mma at 4096^3 (bf16: 450 TFLOP/s): mma.sync feeds this generation's
+    # tensor cores at about half their rate, which is wgmma's. The FMA units' shares are estimates.
+    attained={
+        MathUnit.NONE: 0.5,
+        MathUnit.FMA_F32: 0.6,
+        MathUnit.FMA_F64: 0.6,
+        MathUnit.MMA_F16: 0.55,
+        MathUnit.MMA_TF32: 0.3,
+        MathUnit.MMA_INT8: 0.55,
     },
     copy_bytes_per_s=4.3e12,
     l2_bytes=60 << 20,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lowdnn.backend import Descriptor, Handle, create, execute
+from lowdnn.backend import Descriptor, Handle, create
 from lowdnn.enums import AttributeName as Name
 from lowdnn.enums import AttributeType as Type
 from lowdnn.enums import ConvolutionMode, DataType, DescriptorType, HeurMode, PointwiseMode
@@ -50,8 +51,8 @@ def build(handle: Handle, images: int, filters: int) -> BackendGraph:
     return BackendGraph(graph, _first_plan(handle, graph))
 
 
-def run(handle: Handle, built: BackendGraph, buffers: dict[int, DeviceBuffer], workspace: Workspace) -> None:
-    """Launches the plan into the handle's stream."""
+def variant_pack(buffers: Mapping[int, DeviceBuffer], workspace: Workspace) -> Descriptor:
+    """The finalized addresses for one execute."""
     pack = create(DescriptorType.VARIANT_PACK)
     pack.set_attribute(Name.VARIANT_PACK_UNIQUE_IDS, Type.INT64, tuple(buffers))
     pack.set_attribute(
@@ -59,7 +60,7 @@ def run(handle: Handle, built: BackendGraph, buffers: dict[int, DeviceBuffer], w
     )
     pack.set_attribute(Name.VARIANT_PACK_WORKSPACE, Type.VOID_PTR, workspace.address)
     pack.finalize()
-    execute(handle, built.plan, pack)
+    return pack
 
 
 def workspace_bytes(built: BackendGraph) -> int:

@@ -51,9 +51,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    from lowdnn.cli.run import add_arguments
-
-    add_arguments(parser)
+    parser.add_argument("cases", nargs="+", metavar="CASE", help="a case in quotes, or @FILE with one a line")
+    parser.add_argument("--device", choices=("auto", "cuda", "emulated"), help="where to run (default: LOWDNN_DEVICE)")
+    parser.add_argument("--check", action="store_true", help="compare with the float64 reference; exit 1 if it differs")
+    parser.add_argument(
+        "--exact", action="store_true", help="integer-filled data, compared bit for bit; implies --check"
+    )
+    parser.add_argument("--engine", help="this engine instead of the heuristics' first choice; 'all' for each that can")
+    parser.add_argument(
+        "--policy", help="scheduling policy of the emulated device: lockstep, warp-serial(7), cta-reverse"
+    )
+    parser.add_argument("--arch", help="architecture of the emulated device: sm_80 or sm_90a")
+    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="times are medians of N executes")
+    parser.add_argument("--seed", type=int, help="seed of the input data (default: drawn and printed)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def _info(arguments: argparse.Namespace) -> int:

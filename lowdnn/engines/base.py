@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.plan import KernelRef, Plan, PlanTensor
-from lowdnn.status import BadParamError, Status
-
-#: Alignment of the workspace and of every part of it.
-WORKSPACE_ALIGNMENT_BYTES = 256
+from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor
+from lowdnn.status import BadParamError, NotSupportedError, Status
 
 Choices = Mapping[KnobType, int]
+ProblemT = TypeVar("ProblemT")
+
+#: Behaviour of every engine: kernels may have to be compiled at run time, and any plan can be captured.
+BEHAVIOR_NOTES: tuple[BehaviorNote, ...] = (
+    BehaviorNote.RUNTIME_COMPILATION,
+    BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,39 @@ def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> d
             allowed = list(known[knob_type].values)
             raise BadParamError.at(f"{engine}.{knob_type.name}", expected=f"one of {allowed}", got=value)
     return {knob.type: choices.get(knob.type, knob.default) for knob in knobs}
+
+
+def accepted(problem: ProblemT | Refusal) -> ProblemT:
+    """``problem``; raises NotSupportedError where it is a refusal."""
+    if isinstance(problem, Refusal):
+        raise NotSupportedError(str(problem))
+    return problem
+
+
+def plan_of(
+    engine: Engine,
+    graph: OperationGraph,
+    arch: ArchSpec,
+    chosen: Choices,
+    kernels: tuple[KernelRef, ...],
+    launches: tuple[Launch, ...],
+    workspace_bytes: int = 0,
+    numerical_notes: tuple[NumericalNote, ...] | None = None,
+) -> Plan:
+    """The plan of ``engine`` with resolved knobs; ``numerical_notes``: where not all of the engine's apply."""
+    return Plan(
+        engine=engine.name,
+        engine_index=engine.index,
+        graph_key=graph.key,
+        target_arch=arch.name,
+        choices=tuple(chosen.items()),
+        kernels=kernels,
+        launches=launches,
+        tensors=plan_tensors(graph),
+        workspace_bytes=workspace_bytes,
+        numerical_notes=engine.numerical_notes if numerical_notes is None else numerical_notes,
+        behavior_notes=engine.behavior_notes,
+    )
 
 
 def plan_tensors(graph: OperationGraph) -> tuple[PlanTensor, ...]:

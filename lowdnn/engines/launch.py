@@ -1,11 +1,17 @@
-"""What several engines need to fill in a launch: dividers, sizes, bytes moved."""
+"""What the engines need to fill in kernels and launches: macros, integer arguments, dividers, sizes, bytes moved."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
+from lowdnn.enums import DataType
+from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Scalar, ScalarType
+from lowdnn.plan import MathUnit, Scalar, ScalarType
+
+#: Alignment of the workspace and of every part of it.
+WORKSPACE_ALIGNMENT_BYTES = 256
 
 #: The greatest grid extent along x.
 MAX_GRID_X = 2**31 - 1
@@ -14,8 +20,17 @@ MAX_GRID_X = 2**31 - 1
 MAX_EXTENT = 2**31 - 1
 
 
-def ceil_div(dividend: int, divisor: int) -> int:
-    return -(-dividend // divisor)
+def macros(params: object) -> tuple[tuple[str, int | str], ...]:
+    """``KernelRef.parameters`` of a ``Params`` dataclass, whose fields are named as the kernel's macros."""
+    return tuple(vars(params).items())
+
+
+def i32(values: Iterable[int]) -> tuple[Scalar, ...]:
+    return tuple(Scalar(ScalarType.I32, value) for value in values)
+
+
+def i64(values: Iterable[int]) -> tuple[Scalar, ...]:
+    return tuple(Scalar(ScalarType.I64, value) for value in values)
 
 
 @lru_cache(maxsize=4096)
@@ -26,9 +41,43 @@ def divider(divisor: int) -> tuple[Scalar, ...]:
     return tuple(Scalar(ScalarType.U32, value) for value in (divisor, multiplier, shift))
 
 
+def ceil_div(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
+
+
+def floor_power(value: int) -> int:
+    """The greatest power of two that is not above ``value``; 1 for 0."""
+    return 1 << (max(value, 1).bit_length() - 1)
+
+
+def ceil_power(value: int) -> int:
+    """The least power of two that is not below ``value``; 1 for 0."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def aligned_bytes(size_bytes: int) -> int:
+    """What ``size_bytes`` take of the workspace."""
+    return ceil_div(size_bytes, WORKSPACE_ALIGNMENT_BYTES) * WORKSPACE_ALIGNMENT_BYTES
+
+
 def bytes_touched(tensor: Tensor) -> int:
     """Bytes of the tensor's elements, each counted once however often it repeats."""
     count = 1
     for extent, stride in zip(tensor.dims, tensor.strides, strict=True):
         count *= extent if stride else min(extent, 1)
     return count * tensor.element_bytes
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the tensors' elements; a tensor that is there twice counts once."""
+    return sum(bytes_touched(tensor) for tensor in {tensor.uid: tensor for tensor in tensors}.values())
+
+
+def moved_bytes(dag: PointwiseDag) -> int:
+    """Bytes that the DAG reads and writes; what is read and written, as with beta, counts twice."""
+    return bytes_of(dag.loads) + bytes_of(dag.stores)
+
+
+def fma_unit(data_type: DataType) -> MathUnit:
+    """The unit that computes in ``data_type`` without tensor cores."""
+    return MathUnit.FMA_F64 if data_type is DataType.DOUBLE else MathUnit.FMA_F32

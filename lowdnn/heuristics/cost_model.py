@@ -1,43 +1,28 @@
 """How long a plan takes, estimated from the plan and the architecture's facts alone.
 
     time(plan)   = sum over its launches of time(launch)
-    time(launch) = overhead + max(flops / (peak * efficiency), bytes / bandwidth) / utilisation
+    time(launch) = overhead + max(flops / attained rate, bytes / bandwidth) / utilisation
     utilisation  = blocks / (sm_count * ceil(blocks / sm_count))
 
 Utilisation is the share of multiprocessors that have work while the longest-running one finishes (wave quantisation).
 The bytes are those that a launch must move at least once; re-reads are taken to hit the L2 cache. The model is there to
-put plans in order: it is right about what limits a launch, not about its microseconds.
+put plans in order: it is right about what limits a launch, not about its microseconds. Attained rates are facts of the
+architecture for each math unit (``ArchSpec.attained``): a path of its own, such as wgmma, is a unit of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.launch import bytes_touched
-from lowdnn.enums import DataType, NumericalNote
+from lowdnn.engines.gemm.tiles import UNITS
+from lowdnn.engines.launch import bytes_touched, fma_unit
+from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of
 from lowdnn.ops.convolution import ConvolutionForward
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.plan import Launch, MathUnit, Plan
-
-#: Share of a unit's peak that a well-fed kernel of this library reaches.
-_EFFICIENCY: Mapping[MathUnit, float] = {
-    MathUnit.NONE: 0.5,
-    MathUnit.FMA_F32: 0.6,
-    MathUnit.FMA_F64: 0.6,
-    MathUnit.MMA_F16: 0.5,
-    MathUnit.MMA_TF32: 0.5,
-    MathUnit.MMA_INT8: 0.5,
-}
-_MMA_UNITS: Mapping[DataType, MathUnit] = {
-    DataType.HALF: MathUnit.MMA_F16,
-    DataType.BFLOAT16: MathUnit.MMA_F16,
-    DataType.FLOAT: MathUnit.MMA_TF32,
-    DataType.INT8: MathUnit.MMA_INT8,
-}
 
 
 def plan_us(plan: Plan, arch: ArchSpec) -> float:
@@ -72,14 +57,14 @@ def bound_us(graph: OperationGraph, numerical_notes: tuple[NumericalNote, ...], 
 
 
 def _busy_s(flops: int, size_bytes: int, unit: MathUnit, arch: ArchSpec) -> float:
-    return max(flops / (arch.rate(unit) * _EFFICIENCY[unit]), size_bytes / arch.copy_bytes_per_s)
+    return max(flops / (arch.attained_rate(unit)), size_bytes / arch.copy_bytes_per_s)
 
 
 def _contraction_s(operation: Operation, on_tensor_cores: bool, arch: ArchSpec) -> float:
     data_type = next(iter(inputs_of(operation).values())).data_type
-    unit = MathUnit.FMA_F64 if data_type is DataType.DOUBLE else MathUnit.FMA_F32
+    unit = fma_unit(data_type)
     if on_tensor_cores:
-        unit = _MMA_UNITS.get(data_type, unit)
+        unit = UNITS.get(data_type, unit)
     return _busy_s(operation.flops, 0, unit, arch)
 
 

@@ -18,6 +18,7 @@ ARCH = replace(
     sm_count=100,
     clock_hz=1e9,
     flops_per_clock=dict.fromkeys(MathUnit, 10),
+    attained={unit: 0.5 if unit is MathUnit.MMA_F16 else 0.6 for unit in MathUnit},
     copy_bytes_per_s=1e12,
     launch_overhead_s=2e-6,
 )

@@ -1,0 +1,102 @@
+"""The emulated device: runs the very PTX that a GPU gets, on the CPU, and reports what the kernel does wrong.
+
+``EmulatedDriver`` speaks the Driver protocol (``lowdnn.driver.base``), so everything above it, and any program of your
+own that uses the protocol, runs on it unchanged:
+
+>>> import ctypes
+>>> import numpy as np
+>>> from lowdnn.driver import open_driver
+>>> from lowdnn.driver.base import LaunchConfig
+>>> ptx = '''
+... .version 8.0
+... .target sm_80
+... .address_size 64
+... .visible .entry square(.param .u64 x)
+... {
+...   .reg .b32 %r<3>; .reg .b64 %rd<3>;
+...   mov.u32 %r1, %tid.x;
+...   mul.wide.u32 %rd1, %r1, 4;
+...   ld.param.u64 %rd2, [x];
+...   add.u64 %rd2, %rd2, %rd1;
+...   ld.global.u32 %r2, [%rd2];
+...   mul.lo.u32 %r2, %r2, %r2;
+...   st.global.u32 [%rd2], %r2;
+...   ret;
+... }'''
+>>> driver = open_driver("emulated", arch="sm_80", policy="warp-serial(7)")
+>>> driver.context_set_current(driver.primary_context_retain(0))
+>>> x = np.arange(5, dtype=np.uint32)
+>>> device_x = driver.mem_alloc(x.nbytes, "x")
+>>> driver.memcpy_htod_async(device_x, x.ctypes.data, x.nbytes, 0)
+>>> function = driver.module_get_function(driver.module_load_data(ptx.encode()), "square")
+>>> value = ctypes.c_uint64(device_x)
+>>> parameters = (ctypes.c_void_p * 1)(ctypes.addressof(value))
+>>> launch = driver.prepare_launch(function, LaunchConfig((1, 1, 1), (5, 1, 1)), ctypes.addressof(parameters))
+>>> launch(0)
+>>> driver.memcpy_dtoh_async(x.ctypes.data, device_x, x.nbytes, 0)
+>>> x.tolist()
+[0, 1, 4, 9, 16]
+
+One thread too many, and the launch raises ``DriverError`` with the CUresult that a GPU may give and the report that it
+does not; ``mem_alloc``'s label names the buffer:
+
+>>> launch = driver.prepare_launch(function, LaunchConfig((1, 1, 1), (6, 1, 1)), ctypes.addressof(parameters))
+>>> try:
+...     launch(0)
+... except Exception as error:
+...     print(error.name, error.explanation, sep=chr(10))  # doctest: +ELLIPSIS
+CUDA_ERROR_ILLEGAL_ADDRESS
+out-of-bounds: 4 bytes at 0x...: 4 bytes past the end of x (20 bytes)
+  kernel square
+  PTX line 12: ld.global.u32 %r2, [%rd2];
+  block (0, 0, 0), thread (5, 0, 0) (warp 0, lane 5)
+  address 0x... = x +20 bytes
+>>> driver.primary_context_release(0)
+
+Like a GPU's, the fault stays until the primary context is released.
+
+**How it runs.** ``parsing`` turns PTX into instructions, ``generating`` cuts them into basic blocks and writes each
+block as Python over NumPy arrays (one element a thread, many CTAs at a time), ``running`` schedules the blocks, and
+``memory`` holds the bytes with a shadow that knows which were written. ``instructions`` has a row and an emitter for
+each opcode, ``values`` the arithmetic. ``machine`` puts them together, ``driver`` is the protocol over it.
+
+**Policies** say in which order warps run. A right kernel gives the same under each (``Policy``); a wrong one is found
+by the one that hurts it (lockstep hides every missing barrier):
+
+| policy            | order                                                     | finds                               |
+| ----------------- | --------------------------------------------------------- | ----------------------------------- |
+| lockstep          | all threads together; the fastest                         | all that is told below              |
+| warp-serial(seed) | one warp at a time, as far as it goes, picked by the seed | that, and missing barriers in a CTA |
+| cta-reverse       | one CTA at a time, from the last one                      | that, and reliance on CTAs' order   |
+
+``EmulatedDriver`` takes further ``Options``: ``landing="early"`` lets asynchronous copies land at once, which shows a
+stage that is overwritten while it is still read (``late``, at the wait, shows a missing wait); ``checks=False`` allows
+reads of unwritten bytes; ``lane_budget`` and ``timeout_s`` bound memory and time.
+
+**What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
+alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers with wrong
+counts; warp-wide instructions in diverged warps; deadlock, with who waits where; traps and endless loops. PTX that
+it cannot run is refused when it is loaded, with its line.
+
+**What it models:**
+
+| part of the device           | modelled                                     | not modelled                          |
+| ---------------------------- | -------------------------------------------- | ------------------------------------- |
+| integers, bits, predicates   | bit for bit                                  | video forms (``vadd``, ``vabsdiff4``) |
+| f32, f64                     | all roundings and modifiers, bit for bit     |                                       |
+| ``.approx`` functions        | within the manual's error                    | the hardware's own last bits          |
+| f16, bf16, tf32, fp8         | arithmetic and conversions, bit for bit      | fp4, fp6                              |
+| ``mma``, ``ldmatrix``        | f16, bf16, tf32, fp8, int8, int4, f64        | sparse, binary; order of the sum      |
+| ``wgmma``, TMA, ``mbarrier`` |                                              | refused when loaded                   |
+| textures, surfaces           |                                              | refused when loaded                   |
+| ``cp.async``                 | groups, zero fill, late or early landing     | bulk copies                           |
+| warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |
+| CTAs                         | 16 barriers, all forms; cooperative launches | clusters, distributed shared memory   |
+| atomics                      | 16 to 64 bits, vectors; in lane order        | 128 bits; other orders                |
+| memory order                 | every store is seen at once                  | weak memory; data races as such       |
+| calls                        | device functions, inlined                    | recursion, function pointers          |
+| streams, events, graphs      | work in the order of the calls; capture      | overlap                               |
+| time                         | the host's; ``%clock`` counts its reads      | the GPU's speed and caches            |
+"""
+
+from __future__ import annotations

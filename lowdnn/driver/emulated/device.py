@@ -1,4 +1,7 @@
-"""What the emulated device answers when it is asked about itself: the facts of an A100 or an H200."""
+"""What the emulated device answers when it is asked about itself: the facts of an A100 or an H200.
+
+Two answers are its own: it runs no clusters, and says so.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,6 @@ MAX_THREADS_PER_BLOCK = 1024
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_BLOCKS_PER_SM = 32
-#: Blocks of a cluster that every device with clusters takes.
-MAX_PORTABLE_CLUSTER = 8
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ def emulated_device(arch: str) -> EmulatedDevice:
         DeviceAttribute.COMPUTE_CAPABILITY_MINOR: minor,
         DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: spec.shared_bytes_per_sm,
         DeviceAttribute.MAX_REGISTERS_PER_MULTIPROCESSOR: spec.registers_per_sm,
-        DeviceAttribute.COOPERATIVE_LAUNCH: 0,
+        DeviceAttribute.COOPERATIVE_LAUNCH: 1,
         DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: spec.shared_bytes_per_block,
         DeviceAttribute.MEMORY_POOLS_SUPPORTED: 1,
-        DeviceAttribute.CLUSTER_LAUNCH: int(major >= 9),
+        DeviceAttribute.CLUSTER_LAUNCH: 0,
     }
     return EmulatedDevice(arch, f"lowdnn emulated {arch}", memory_bytes, attributes)
 

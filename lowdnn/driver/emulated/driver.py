@@ -36,8 +36,8 @@ from lowdnn.driver.emulated.launching import (
     launch_problem,
 )
 from lowdnn.driver.emulated.machine import Machine
-from lowdnn.driver.emulated.memory import Arena
-from lowdnn.driver.emulated.policy import Policy
+from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.recording import (
     Capture,
     DeviceState,
@@ -49,7 +49,6 @@ from lowdnn.driver.emulated.recording import (
     Work,
 )
 from lowdnn.driver.emulated.results import CuResult, driver_error
-from lowdnn.status import BadParamError
 
 #: DLPack's kDLExtDev: memory that only this driver can read.
 _DLPACK_EXTENSION = 12
@@ -59,15 +58,24 @@ T = TypeVar("T")
 
 
 class EmulatedDriver:
-    """One emulated device of ``arch`` (``sm_80``, ``sm_90a``) that schedules by ``policy`` (see ``Policy.parse``)."""
+    """One emulated device of ``arch``, ``sm_80`` or ``sm_90a``. See the package's docstring."""
 
     kind = "emulated"
     dlpack_device_type = _DLPACK_EXTENSION
 
-    def __init__(self, arch: str = "sm_90a", policy: str = "lockstep") -> None:
-        """Raises ArchMismatchError, BadParamError for an arch or a policy that there is not."""
+    def __init__(
+        self,
+        arch: str = "sm_90a",
+        policy: str = "lockstep",
+        *,
+        checks: bool = True,
+        landing: str = "late",
+        lane_budget: int = Options.lane_budget,
+        timeout_s: float = Options.timeout_s,
+    ) -> None:
+        """What may be chosen is told in ``Options``. Raises ArchMismatchError, BadParamError for what there is not."""
         self._device = emulated_device(arch)
-        self._policy = _parsed(policy)
+        self._options = Options(policy, checks, landing, lane_budget, timeout_s)
         self._handles = itertools.count(0xE100, 16)
         self._lock = threading.RLock()
         self._current = threading.local()
@@ -107,7 +115,7 @@ class EmulatedDriver:
         with self._lock:
             if self._state is None:
                 memory = Arena(limit_bytes=self._device.memory_bytes)
-                machine = Machine(memory, arch=self._device.arch, policy=self._policy)
+                machine = Machine(memory, self._device.arch, self._options)
                 self._state = DeviceState(memory, machine)
             self._references += 1
         return _CONTEXT
@@ -423,16 +431,13 @@ class EmulatedDriver:
         elif isinstance(work, OtherWork):
             work.run()
         else:
-            config = work.config
-            state.machine.launch(
-                work.function, config.grid, config.block, config.shared_bytes, config.cluster, work.parameters
-            )
+            state.machine.launch(work.function, work.config, work.parameters)
 
     def _check_launch(self, state: DeviceState, function: int, config: LaunchConfig) -> None:
         found = _find(state.functions, "cuLaunchKernel", function)
         problem = launch_problem(found, config, self._device)
         if problem is not None:
-            raise driver_error("cuLaunchKernel", problem[0], f"{found.function.name}, {config}", problem[1])
+            raise driver_error("cuLaunchKernel", problem[0], f"{found.function.kernel.name}, {config}", problem[1])
 
     def _stream(self, state: DeviceState, stream: int) -> StreamState:
         return _find(state.streams, "stream", stream)
@@ -457,13 +462,6 @@ class EmulatedDriver:
             raise driver_error(call, CuResult.INVALID_DEVICE, device)
 
 
-def _parsed(policy: str) -> Policy:
-    try:
-        return Policy.parse(policy)
-    except ValueError as error:
-        raise BadParamError(f"EmulatedDriver.{error}") from None
-
-
 def _find(table: dict[int, T], call: str, handle: int) -> T:
     if handle not in table:
         raise driver_error(call, CuResult.INVALID_HANDLE, f"{handle:#x}")
@@ -473,10 +471,10 @@ def _find(table: dict[int, T], call: str, handle: int) -> T:
 def _kernel_work(state: DeviceState, function: int, config: LaunchConfig, parameters: int) -> KernelWork:
     """The launch with its parameter values read from the ``void*[]`` at ``parameters``."""
     found = _find(state.functions, "cuLaunchKernel", function).function
-    pointers = (ctypes.c_void_p * len(found.parameters)).from_address(parameters) if found.parameters else ()
+    wanted = found.kernel.parameters
+    pointers = (ctypes.c_void_p * len(wanted)).from_address(parameters) if wanted else ()
     values = tuple(
-        ctypes.string_at(pointer or 0, parameter.size)
-        for pointer, parameter in zip(pointers, found.parameters, strict=True)
+        ctypes.string_at(pointer or 0, parameter.size) for pointer, parameter in zip(pointers, wanted, strict=True)
     )
     return KernelWork(found, config, values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -11,7 +12,6 @@ from lowdnn.driver.emulated.device import (
     MAX_BLOCK,
     MAX_BLOCKS_PER_SM,
     MAX_GRID,
-    MAX_PORTABLE_CLUSTER,
     MAX_THREADS_PER_BLOCK,
     PTX_ISA,
     EmulatedDevice,
@@ -29,16 +29,15 @@ class LoadedFunction:
 
     function: Function
     max_dynamic_shared_bytes: int = DEFAULT_SHARED_BYTES
-    allows_large_cluster: bool = False
 
     def set_attribute(self, attribute: FunctionAttribute, value: int, device: EmulatedDevice) -> str:
         """Sets one attribute; why not, or an empty string."""
         if attribute is FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
-            self.allows_large_cluster = bool(value)
-            return ""
+            return "the emulated device runs no clusters" if value else ""
         if attribute is not FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES:
             return "a read-only attribute"
-        limit = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN] - self.function.static_shared_bytes
+        optin = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]
+        limit = optin - self.function.kernel.static_shared_bytes
         if not 0 <= value <= limit:
             return f"expected 0 to {limit} bytes"
         self.max_dynamic_shared_bytes = value
@@ -47,18 +46,18 @@ class LoadedFunction:
 
 def function_attribute(loaded: LoadedFunction, attribute: FunctionAttribute, device: EmulatedDevice) -> int:
     """An attribute's value; registers and local bytes are decided by an assembler, which is not here, and read as 0."""
-    function = loaded.function
+    kernel = loaded.function.kernel
     compute = _capability(device)
     return {
-        FunctionAttribute.MAX_THREADS_PER_BLOCK: function.max_threads or MAX_THREADS_PER_BLOCK,
-        FunctionAttribute.SHARED_SIZE_BYTES: function.static_shared_bytes,
+        FunctionAttribute.MAX_THREADS_PER_BLOCK: kernel.max_threads,
+        FunctionAttribute.SHARED_SIZE_BYTES: kernel.static_shared_bytes,
         FunctionAttribute.CONST_SIZE_BYTES: 0,
         FunctionAttribute.LOCAL_SIZE_BYTES: 0,
         FunctionAttribute.NUM_REGS: 0,
         FunctionAttribute.PTX_VERSION: compute,
         FunctionAttribute.BINARY_VERSION: compute,
         FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES: loaded.max_dynamic_shared_bytes,
-        FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED: int(loaded.allows_large_cluster),
+        FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED: 0,
     }[attribute]
 
 
@@ -67,15 +66,15 @@ def blocks_per_multiprocessor(
 ) -> int:
     """min(threads, shared memory, block slots); each block's shared memory costs 1 KB more than it asks for."""
     threads = device.attributes[DeviceAttribute.MAX_THREADS_PER_MULTIPROCESSOR] // max(block_threads, 1)
-    per_block = loaded.function.static_shared_bytes + shared_bytes + 1024
+    per_block = loaded.function.kernel.static_shared_bytes + shared_bytes + 1024
     shared = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR] // per_block
     return min(threads, shared, MAX_BLOCKS_PER_SM)
 
 
 def launch_problem(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> tuple[CuResult, str] | None:
     """Why the driver would refuse the launch: a result and a sentence."""
-    threads = config.block[0] * config.block[1] * config.block[2]
-    allowed = loaded.function.max_threads or MAX_THREADS_PER_BLOCK
+    threads = math.prod(config.block)
+    allowed = loaded.function.kernel.max_threads
     if any(not 1 <= size <= limit for size, limit in zip(config.grid, MAX_GRID, strict=True)):
         return CuResult.INVALID_VALUE, f"grid: expected 1 to {MAX_GRID}, got {config.grid}"
     if any(not 1 <= size <= limit for size, limit in zip(config.block, MAX_BLOCK, strict=True)):
@@ -86,7 +85,9 @@ def launch_problem(loaded: LoadedFunction, config: LaunchConfig, device: Emulate
     if config.shared_bytes > loaded.max_dynamic_shared_bytes:
         limit = loaded.max_dynamic_shared_bytes
         return CuResult.INVALID_VALUE, f"shared_bytes: expected at most {limit}, got {config.shared_bytes}"
-    return _cluster_problem(loaded, config, device)
+    if config.cluster != (1, 1, 1):
+        return CuResult.INVALID_VALUE, f"cluster: expected (1, 1, 1), got {config.cluster}; see CLUSTER_LAUNCH"
+    return _cooperative_problem(loaded, config, device) if config.cooperative else None
 
 
 def image_problem(image: bytes, device: EmulatedDevice) -> tuple[CuResult, str, str] | None:
@@ -106,22 +107,15 @@ def image_problem(image: bytes, device: EmulatedDevice) -> tuple[CuResult, str, 
     return None
 
 
-def _cluster_problem(
+def _cooperative_problem(
     loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice
 ) -> tuple[CuResult, str] | None:
-    cluster = config.cluster
-    blocks = cluster[0] * cluster[1] * cluster[2]
-    if blocks == 1:
+    """Blocks that wait for each other must all fit the device at a time."""
+    per_multiprocessor = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
+    limit = per_multiprocessor * device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT]
+    if math.prod(config.grid) <= limit:
         return None
-    limit = 2 * MAX_PORTABLE_CLUSTER if loaded.allows_large_cluster else MAX_PORTABLE_CLUSTER
-    if not device.attributes[DeviceAttribute.CLUSTER_LAUNCH] or blocks > limit:
-        return (
-            CuResult.INVALID_VALUE,
-            f"cluster: expected at most {limit} blocks on sm_90, got {cluster} on {device.arch}",
-        )
-    if any(size % part for size, part in zip(config.grid, cluster, strict=True)):
-        return CuResult.INVALID_VALUE, f"grid: expected multiples of the cluster {cluster}, got {config.grid}"
-    return None
+    return CuResult.COOPERATIVE_LAUNCH_TOO_LARGE, f"grid: expected at most {limit} blocks, got {config.grid}"
 
 
 def _capability(device: EmulatedDevice) -> int:

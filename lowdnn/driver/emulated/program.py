@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -9,19 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.barriers import BarrierOp
-from lowdnn.driver.emulated.batch import LOCAL_START, SHARED_START, Group
+from lowdnn.driver.emulated.device import MAX_THREADS_PER_BLOCK
 from lowdnn.driver.emulated.faults import Dim3
-from lowdnn.driver.emulated.flow import Block, Flow, build_flow
-from lowdnn.driver.emulated.generator import BlockCode, Layout, Program, check_variables, filename_of, generate
-from lowdnn.driver.emulated.inlining import inlined
+from lowdnn.driver.emulated.generating.flow import Block, Flow, build_flow
+from lowdnn.driver.emulated.generating.generator import (
+    BlockCode,
+    Layout,
+    Program,
+    check_variables,
+    generate,
+)
+from lowdnn.driver.emulated.generating.namespace import base_namespace
 from lowdnn.driver.emulated.instructions.control import barrier_operation
 from lowdnn.driver.emulated.instructions.table import TABLE
-from lowdnn.driver.emulated.ir import FunctionIR, Imm, ModuleIR, Reg, Variable
-from lowdnn.driver.emulated.namespace import base_namespace
-from lowdnn.driver.emulated.ptx import parse_module
-from lowdnn.driver.emulated.scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, BlockFunction, Step
-from lowdnn.driver.emulated.scheduler import TABLE as TABLE_END
+from lowdnn.driver.emulated.parsing.inlining import inlined
+from lowdnn.driver.emulated.parsing.ir import FunctionIR, Imm, ModuleIR, Reg, Variable
+from lowdnn.driver.emulated.parsing.module import parse_module
+from lowdnn.driver.emulated.running.barriers import BarrierOp
+from lowdnn.driver.emulated.running.batch import LOCAL_START, SHARED_START, Group
+from lowdnn.driver.emulated.running.scheduler import BARRIER, BRANCH, EXIT, GO, TRAP, BlockFunction, Step
+from lowdnn.driver.emulated.running.scheduler import TABLE as TABLE_END
 
 _ENDS = {"bra": BRANCH, "brx": TABLE_END, "ret": EXIT, "exit": EXIT, "trap": TRAP, "bar": BARRIER, "barrier": BARRIER}
 
@@ -37,8 +45,9 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """One kernel, independent of where module variables lie."""
+class Kernel:
+    """One kernel, independent of where module variables lie. Sizes are bytes; ``max_threads`` bounds a block's threads,
+    ``required_block`` is the only block that ``.reqntid`` allows."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -58,38 +67,34 @@ class Compiled:
             names[name] = np.uint64(addresses[symbol])
         slots = {name: slot for slot, name in enumerate(self.program.registers)}
         codes = zip(self.flow.blocks, self.program.blocks, strict=True)
-        return tuple(
-            _step(b, LazyBlock(code, filename_of(self.name, b.index), names), slots, self.flow.homes)
-            for b, code in codes
-        )
+        return tuple(_step(b, LazyBlock(code, names), slots, self.flow.homes) for b, code in codes)
 
 
 class LazyBlock:
-    """A block's function, compiled when it first runs: many blocks of a kernel never do."""
+    """A block's function, made when it first runs."""
 
-    __slots__ = ("_code", "_file_name", "_function", "_names")
+    __slots__ = ("_code", "_function", "_names")
 
-    def __init__(self, code: BlockCode, file_name: str, names: dict[str, Any]) -> None:
+    def __init__(self, code: BlockCode, names: dict[str, Any]) -> None:
         self._code = code
-        self._file_name = file_name
         self._names = names
         self._function: BlockFunction | None = None
 
     def __call__(self, group: Group, registers: list[Any]) -> Any:
         if self._function is None:
-            exec(compile(self._code.source, self._file_name, "exec"), self._names)
+            exec(self._code.code, self._names)
             self._function = self._names["block"]
         return self._function(group, registers)
 
 
 @lru_cache(maxsize=256)
-def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Compiled]]:
+def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Kernel]]:
     """The module and its kernels; the same text is compiled once. Raises ``RefusedPtx``."""
     ir = parse_module(ptx)
     return ir, {name: _kernel(function, ir) for name, function in ir.functions.items() if function.is_entry}
 
 
-def _kernel(function: FunctionIR, ir: ModuleIR) -> Compiled:
+def _kernel(function: FunctionIR, ir: ModuleIR) -> Kernel:
     function = inlined(function, ir)
     variables = [*ir.variables.values(), *function.variables.values()]
     parameters = _parameters(function.parameters)
@@ -101,12 +106,12 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Compiled:
     check_variables(function, ir.variables, program.symbols)
     required = function.directives.get("reqntid")
     limit = required or function.directives.get("maxntid") or ()
-    return Compiled(
+    return Kernel(
         function.name,
         parameters,
         shared_bytes,
         local_bytes,
-        int(np.prod(limit)) if limit else 0,
+        math.prod(limit) if limit else MAX_THREADS_PER_BLOCK,
         _extents(required) if required else None,
         flow,
         program,

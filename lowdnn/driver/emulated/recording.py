@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from lowdnn.driver.base import CaptureMode, DriverError, LaunchConfig
 from lowdnn.driver.emulated.launching import LoadedFunction
 from lowdnn.driver.emulated.machine import Function, Machine, Module
-from lowdnn.driver.emulated.memory import Arena
+from lowdnn.driver.emulated.memory.arena import Arena
 
 
 @dataclass(frozen=True)

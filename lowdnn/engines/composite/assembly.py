@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES
 from lowdnn.engines.composite.partition import Part
-from lowdnn.engines.launch import ceil_div
+from lowdnn.engines.launch import aligned_bytes
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import outputs_of
 from lowdnn.plan import Argument, KernelRef, Launch, Struct, TensorPointer, WorkspacePointer
@@ -71,7 +70,7 @@ def _place(ranges: Sequence[_Range]) -> tuple[list[int], int]:
     """(offset of each range, bytes in all): each range at the lowest offset that is free during its life."""
     placed: list[tuple[_Range, int, int]] = []
     for item in ranges:
-        size = ceil_div(item.size_bytes, WORKSPACE_ALIGNMENT_BYTES) * WORKSPACE_ALIGNMENT_BYTES
+        size = aligned_bytes(item.size_bytes)
         offset = 0
         for other, start, end in sorted(placed, key=lambda entry: entry[1]):
             alive_together = item.first <= other.last and other.first <= item.last

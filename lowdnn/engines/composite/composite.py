@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Choices, Engine, Knob, Refusal, plan_tensors, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, plan_tensors, resolve_choices
 from lowdnn.engines.composite.assembly import assemble
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
 from lowdnn.enums import BehaviorNote, NumericalNote
@@ -28,10 +28,7 @@ class Composite:
     name = "composite"
     index = 6
     numerical_notes: tuple[NumericalNote, ...] = ()
-    behavior_notes: tuple[BehaviorNote, ...] = (
-        BehaviorNote.RUNTIME_COMPILATION,
-        BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
-    )
+    behavior_notes = BEHAVIOR_NOTES
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = tuple(engines)

@@ -3,7 +3,7 @@
 An interval of a topological order is convex, so its parts can run one after the other. Two orders are tried, the
 graph's own and a depth-first one that keeps producers beside their consumers; among all cuts of both, the one with the
 least estimated time wins, and the first one found where they tie. Time is the sum over launches of the launch overhead,
-bytes / bandwidth and arithmetic / peak: between cuts with the same launches and arithmetic, the fewest bytes moved win.
+bytes / bandwidth and arithmetic / rate: between cuts with the same launches and arithmetic, the fewest bytes moved win.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def find_uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engi
 
 
 def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
-    """An upper estimate of the plan's time at the peaks of ``arch``: nothing overlaps."""
+    """An upper estimate of the plan's time at the rates that ``arch`` attains: nothing overlaps."""
     return sum(
         arch.launch_overhead_s
         + launch.work.bytes / arch.copy_bytes_per_s
-        + launch.work.flops / arch.rate(launch.work.unit)
+        + launch.work.flops / arch.attained_rate(launch.work.unit)
         for launch in plan.launches
     )
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.engines import simt
-from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv import direct_grouped, direct_tiled
 from lowdnn.engines.conv.direct_geometry import DirectGeometry
+from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT
 from lowdnn.engines.launch import MAX_GRID_X
-from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
+from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.convolution import Convolution, ConvolutionForward
@@ -32,10 +32,7 @@ class ConvDirect:
     name = "conv_direct"
     index = 1
     numerical_notes: tuple[NumericalNote, ...] = ()
-    behavior_notes: tuple[BehaviorNote, ...] = (
-        BehaviorNote.RUNTIME_COMPILATION,
-        BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
-    )
+    behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one convolution with a pointwise epilogue, and extents past 32 bits."""
@@ -44,29 +41,18 @@ class ConvDirect:
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """BLOCK_SIZE for depthwise convolutions and small groups, TILE_N (filters of a thread block) for the others."""
-        return (_knob(self._accepted(graph), arch),)
+        return (_knob(accepted(graph.derive(self._geometry)), arch),)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch, none where y is empty."""
-        geometry = self._accepted(graph)
+        geometry = accepted(graph.derive(self._geometry))
         chosen = resolve_choices(self.name, (_knob(geometry, arch),), choices)
         kernels: tuple[KernelRef, ...] = ()
         launches: tuple[Launch, ...] = ()
         if geometry.operation.y.element_count:
             kernel, launch = _kernel_and_launch(geometry, arch, chosen)
             kernels, launches = (kernel,), (launch,)
-        return Plan(
-            engine=self.name,
-            engine_index=self.index,
-            graph_key=graph.key,
-            target_arch=arch.name,
-            choices=tuple(chosen.items()),
-            kernels=kernels,
-            launches=launches,
-            tensors=plan_tensors(graph),
-            numerical_notes=self.numerical_notes,
-            behavior_notes=self.behavior_notes,
-        )
+        return plan_of(self, graph, arch, chosen, kernels, launches)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain 2-D channels-last convolutions: fp32 at the common tile, and 3x3 depthwise in fp32 and bf16."""
@@ -76,12 +62,6 @@ class ConvDirect:
             direct_tiled.kernel(dense, 64, _functor(dense)),
             *(direct_grouped.kernel(geometry, 128, _functor(geometry)) for geometry in depthwise),
         )
-
-    def _accepted(self, graph: OperationGraph) -> DirectGeometry:
-        geometry = graph.derive(self._geometry)
-        if isinstance(geometry, Refusal):
-            raise NotSupportedError(str(geometry))
-        return geometry
 
     def _geometry(self, graph: OperationGraph) -> DirectGeometry | Refusal:
         matched = match_anchored(graph, ConvolutionForward)
@@ -101,8 +81,8 @@ def _refuse_extents(geometry: DirectGeometry) -> str:
     depth = geometry.group_channels * geometry.tap_count
     limits = (
         ("x.dims: expected padded spatial extents", reach, _MAX_POSITION),
-        ("y.dims: expected a number of pixels", pixels, simt.MAX_EXTENT),
-        ("w.dims: expected a number of products", max(depth, geometry.filters), simt.MAX_EXTENT),
+        ("y.dims: expected a number of pixels", pixels, MAX_TILED_EXTENT),
+        ("w.dims: expected a number of products", max(depth, geometry.filters), MAX_TILED_EXTENT),
         ("y.dims: expected a number of tiles", direct_tiled.block_count(geometry, 8), MAX_GRID_X),
     )
     for rule, got, limit in limits:

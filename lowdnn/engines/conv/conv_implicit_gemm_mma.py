@@ -13,22 +13,17 @@ from dataclasses import dataclass
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
-from lowdnn.engines.conv.mma_geometry import MmaGeometry, refuse_types
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.conv.mma_geometry import MmaGeometry
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import (
     Slices,
     functor_of,
-    i32,
-    i64,
-    macros,
-    reduction_kernel,
-    reduction_launch,
 )
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Tiling
-from lowdnn.engines.launch import bytes_touched
-from lowdnn.enums import BehaviorNote, DataType, NumericalNote
+from lowdnn.engines.launch import bytes_of, i32, i64, macros, moved_bytes
+from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.convolution import Convolution, ConvolutionForward
@@ -41,10 +36,9 @@ from lowdnn.plan import (
     Scalar,
     ScalarType,
     Struct,
-    Work,
     WorkspacePointer,
 )
-from lowdnn.status import NotSupportedError, Status
+from lowdnn.status import Status
 
 
 @dataclass(frozen=True)
@@ -73,11 +67,8 @@ class ConvImplicitGemmMma:
 
     name = "conv_implicit_gemm_mma"
     index = 0
-    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
-    behavior_notes: tuple[BehaviorNote, ...] = (
-        BehaviorNote.RUNTIME_COMPILATION,
-        BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
-    )
+    numerical_notes = tiles.NUMERICAL_NOTES
+    behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, narrow groups and very large filters."""
@@ -86,29 +77,18 @@ class ConvImplicitGemmMma:
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""
-        return tiles.knobs(self._accepted(graph).product, arch)
+        return tiles.knobs(accepted(graph.derive(self._geometry)).product, arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        geometry = self._accepted(graph)
+        geometry = accepted(graph.derive(self._geometry))
         product = geometry.product
         chosen = resolve_choices(self.name, tiles.knobs(product, arch), choices)
         tiling = tiles.tiling_of(self.name, product, arch, chosen)
         parts = _parts(geometry, tiling)
-        notes = self.numerical_notes if geometry.data_type is DataType.FLOAT else self.numerical_notes[:1]
-        return Plan(
-            engine=self.name,
-            engine_index=self.index,
-            graph_key=graph.key,
-            target_arch=arch.name,
-            choices=tuple(chosen.items()),
-            kernels=parts.kernels,
-            launches=tuple(parts.launches),
-            tensors=plan_tensors(graph),
-            workspace_bytes=parts.workspace_bytes,
-            numerical_notes=notes,
-            behavior_notes=self.behavior_notes,
-        )
+        notes = tiles.numerical_notes(product.data_type)
+        launches = tuple(parts.launches)
+        return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain 3x3 channels-last convolutions of 16-bit types at the tiles of ResNet-like layers."""
@@ -118,19 +98,16 @@ class ConvImplicitGemmMma:
             for channels in (64, 128)
         )
 
-    def _accepted(self, graph: OperationGraph) -> MmaGeometry:
-        geometry = graph.derive(self._geometry)
-        if isinstance(geometry, Refusal):
-            raise NotSupportedError(str(geometry))
-        return geometry
-
     def _geometry(self, graph: OperationGraph) -> MmaGeometry | Refusal:
         matched = match_anchored(graph, ConvolutionForward)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
-        refused = refuse_types(matched.anchor)
+        x, w = matched.anchor.x, matched.anchor.w
+        operands = {"convolution_forward.x": x.data_type, "convolution_forward.w": w.data_type}
+        compute_type = matched.anchor.convolution.compute_type
+        refused = tiles.refuse_types(operands, ("convolution.compute_type", compute_type))
         if refused:
-            return Refusal(self.name, f"convolution_forward.{refused}", Status.NOT_SUPPORTED_DATA_TYPE)
+            return Refusal(self.name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         geometry = MmaGeometry.of(matched)
         refused = geometry.refuse_shape()
         if refused:
@@ -151,9 +128,8 @@ def _parts(geometry: MmaGeometry, tiling: Tiling) -> PlanParts:
     kernel = parts.kernel(_kernel(geometry, tiling, functor, vector))
     parts.launches.append(_launch(kernel, geometry, tiling, functor, (x, w), slices, slices_at))
     if tiling.splits > 1:
-        stored = sum(map(bytes_touched, (*geometry.dag.loads, *geometry.dag.stores)))
-        kernel = parts.kernel(reduction_kernel(geometry.output, functor, vector))
-        parts.launches.append(reduction_launch(kernel, geometry.output, functor, vector, slices, slices_at, stored))
+        stored = moved_bytes(geometry.dag)
+        parts.sum_slices(geometry.output, functor, vector, slices, slices_at, stored)
     return parts
 
 
@@ -211,23 +187,16 @@ def _launch(
         (
             *operands,
             WorkspacePointer(slices_at) if splits else Scalar(ScalarType.U64, 0),
-            *i64(slices.pitch, slices.slice_elements),
+            *i64((slices.pitch, slices.slice_elements)),
             geometry.pixel_struct,
-            *i32(*extents),
+            *i32(extents),
             geometry.output.map,
             *(() if splits else (functor.arguments,)),
         )
     )
-    stored = sum(map(bytes_touched, (*geometry.dag.loads, *geometry.dag.stores)))
-    read = bytes_touched(geometry.operation.x) + bytes_touched(geometry.operation.w)
-    work = Work(
-        flops=tiling.flops(product),
-        bytes=read + (slices.size_bytes if splits else stored),
-        unit=tiles.UNITS[product.data_type],
-    )
-    grid = (tiling.block_count(product), 1, 1)
-    threads = (tiling.tile.shape.threads, 1, 1)
-    return Launch(kernel, grid, threads, (arguments,), shared_bytes=tiling.tile.shared_bytes, work=work)
+    stored = moved_bytes(geometry.dag)
+    read = bytes_of((geometry.operation.x, geometry.operation.w))
+    return tiling.launch(kernel, product, arguments, read + (slices.size_bytes if splits else stored))
 
 
 def _plain_kernel(data_type: DataType, channels: int) -> KernelRef:

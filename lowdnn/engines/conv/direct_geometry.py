@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.engines import simt
+from lowdnn.engines.gemm import simt_tile
+from lowdnn.engines.launch import bytes_of, fma_unit, i32
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.convolution import ConvolutionForward
@@ -27,11 +28,11 @@ class DirectGeometry:
     @classmethod
     def of(cls, matched: Anchored[ConvolutionForward]) -> DirectGeometry:
         axes = (1, len(matched.epilogue.dims) - 1)
-        return cls(matched.anchor, matched.epilogue, simt.vector_axis(matched.epilogue, axes))
+        return cls(matched.anchor, matched.epilogue, simt_tile.vector_axis(matched.epilogue, axes))
 
     @property
     def accumulator(self) -> DataType:
-        return simt.accumulator_type(self.operation.convolution.compute_type)
+        return simt_tile.accumulator_type(self.operation.convolution.compute_type)
 
     @property
     def spatial(self) -> int:
@@ -93,12 +94,12 @@ class DirectGeometry:
         """x, y and filter extents, strides, dilations and paddings, each along the spatial axes."""
         convolution = self.operation.convolution
         return (
-            *simt.extents(self.operation.x.dims[2:]),
-            *simt.extents(self.outputs),
-            *simt.extents(self.taps),
-            *simt.extents(convolution.strides),
-            *simt.extents(convolution.dilations),
-            *simt.extents(convolution.pre_paddings),
+            *i32(self.operation.x.dims[2:]),
+            *i32(self.outputs),
+            *i32(self.taps),
+            *i32(convolution.strides),
+            *i32(convolution.dilations),
+            *i32(convolution.pre_paddings),
         )
 
     def work(self, products: int) -> Work:
@@ -106,8 +107,8 @@ class DirectGeometry:
         read = (self.operation.x, self.operation.w, *self.epilogue.loads)
         return Work(
             flops=2 * products,
-            bytes=simt.bytes_of(read) + simt.bytes_of(self.epilogue.stores),
-            unit=simt.math_unit(self.accumulator),
+            bytes=bytes_of(read) + bytes_of(self.epilogue.stores),
+            unit=fma_unit(self.accumulator),
         )
 
     @property

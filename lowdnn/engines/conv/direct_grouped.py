@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines import simt
 from lowdnn.engines.conv.direct_geometry import DirectGeometry
-from lowdnn.engines.launch import ceil_div
+from lowdnn.engines.launch import ceil_div, ceil_power, i32, i64, macros
 from lowdnn.enums import DataType
 from lowdnn.plan import KernelRef, Launch, Struct
 
@@ -72,7 +71,7 @@ def kernel(geometry: DirectGeometry, threads: int, functor: Functor) -> KernelRe
         name=f"conv_grouped_{params.SPATIAL}d_{geometry.types}_{patch}_{walk}_sm80_{functor.digest}",
         source="conv/conv_grouped.cu",
         target="sm_80",
-        parameters=tuple((field.name, getattr(params, field.name)) for field in fields(params)),
+        parameters=macros(params),
         generated=functor.text,
     )
 
@@ -96,10 +95,10 @@ def launch(geometry: DirectGeometry, arch: ArchSpec, threads: int, functor: Func
     arguments = Struct(
         (
             *geometry.pointers(),
-            *simt.strides(geometry.operation.x.strides),
-            *simt.strides(geometry.w_strides),
+            *i64(geometry.operation.x.strides),
+            *i64(geometry.w_strides),
             *geometry.extents(),
-            *simt.extents(counts),
+            *i32(counts),
             functor.arguments,
         )
     )
@@ -164,9 +163,9 @@ def _channels(geometry: DirectGeometry) -> int:
 
 def _lanes(geometry: DirectGeometry, threads: int) -> int:
     """Channel groups side by side in a block: a power of two."""
-    wanted = _power_of_two(ceil_div(geometry.filters, _channels(geometry)))
+    wanted = ceil_power(ceil_div(geometry.filters, _channels(geometry)))
     if not geometry.is_channels_last:
-        wanted = min(wanted, threads // min(threads, _power_of_two(patch_count(geometry))))
+        wanted = min(wanted, threads // min(threads, ceil_power(patch_count(geometry))))
     lanes = min(wanted, _MAX_LANES)
     while _weight_bytes(geometry, lanes) > _SHARED_BYTES:
         lanes //= 2
@@ -188,8 +187,3 @@ def _x_width(geometry: DirectGeometry) -> int:
 def _weight_bytes(geometry: DirectGeometry, lanes: int) -> int:
     element_bytes = dtypes.info(geometry.accumulator).size_bytes
     return geometry.group_channels * geometry.tap_count * lanes * _channels(geometry) * element_bytes
-
-
-def _power_of_two(value: int) -> int:
-    """The least power of two that is not smaller."""
-    return 1 << max(value - 1, 0).bit_length()

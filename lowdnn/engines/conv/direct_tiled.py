@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines import simt
 from lowdnn.engines.conv.direct_geometry import DirectGeometry
-from lowdnn.engines.launch import ceil_div
-from lowdnn.engines.simt import SimtTile
+from lowdnn.engines.gemm.simt_tile import SimtTile
+from lowdnn.engines.launch import ceil_div, i32, i64, macros
 from lowdnn.enums import DataType
 from lowdnn.plan import KernelRef, Launch, Struct
 
@@ -77,7 +76,7 @@ def kernel(geometry: DirectGeometry, filters: int, functor: Functor) -> KernelRe
         name=f"conv_direct_{params.SPATIAL}d_{geometry.types}_{size}_{layout}_{walk}_sm80_{functor.digest}",
         source="conv/conv_direct.cu",
         target="sm_80",
-        parameters=tuple((field.name, getattr(params, field.name)) for field in fields(params)),
+        parameters=macros(params),
         generated=functor.text,
     )
 
@@ -97,10 +96,10 @@ def launch(geometry: DirectGeometry, filters: int, functor: Functor) -> Launch:
     arguments = Struct(
         (
             *geometry.pointers(),
-            *simt.strides(geometry.operation.x.strides),
-            *simt.strides(geometry.w_strides),
+            *i64(geometry.operation.x.strides),
+            *i64(geometry.w_strides),
             *geometry.extents(),
-            *simt.extents(counts),
+            *i32(counts),
             functor.arguments,
         )
     )

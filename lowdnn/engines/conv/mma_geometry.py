@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.channels_last_pack import Packing
-from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, i32, output_space
+from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
 from lowdnn.engines.gemm.tiles import Product
-from lowdnn.engines.launch import MAX_GRID_X, ceil_div, divider
+from lowdnn.engines.launch import MAX_GRID_X, ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.convolution import ConvolutionForward
@@ -117,16 +116,16 @@ class MmaGeometry:
         strides = self._x_strides
         return Struct(
             (
-                *i32(*self.operation.x.dims[2:]),
-                *i32(*(stride // unit for stride in strides[2:])),
-                *i32(strides[0] // unit),
+                *i32(self.operation.x.dims[2:]),
+                *i32(stride // unit for stride in strides[2:]),
+                *i32((strides[0] // unit,)),
                 *(Struct(divider(extent)) for extent in self.operation.y.dims[2:]),
                 *(Struct(divider(extent)) for extent in self.taps),
                 Struct(divider(self.group_channels // unit)),
-                *i32(*convolution.strides),
-                *i32(*dilations),
-                *i32(*paddings),
-                *i32(self.pixels),
+                *i32(convolution.strides),
+                *i32(dilations),
+                *i32(paddings),
+                *i32((self.pixels,)),
             )
         )
 
@@ -167,19 +166,6 @@ class MmaGeometry:
     @property
     def _x_strides(self) -> tuple[int, ...]:
         return self.x_packing.strides if self.x_packing else self.operation.x.strides
-
-
-def refuse_types(operation: ConvolutionForward) -> str:
-    """Why there is no mma.sync instruction for the types, or an empty string."""
-    x_type, w_type = operation.x.data_type, operation.w.data_type
-    if x_type is not w_type:
-        return f"w.data_type: expected {x_type.name} as x, got {w_type.name}"
-    if x_type not in tiles.ACCUMULATORS:
-        known = ", ".join(t.name for t in tiles.ACCUMULATORS)
-        return f"x.data_type: expected one of {known}, got {x_type.name}"
-    if operation.convolution.compute_type is DataType.DOUBLE:
-        return "convolution.compute_type: expected FLOAT, HALF or INT32, got DOUBLE"
-    return ""
 
 
 def _x_unit_bytes(operation: ConvolutionForward) -> int:

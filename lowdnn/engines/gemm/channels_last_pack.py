@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES
-from lowdnn.engines.gemm.output_space import i32, i64, macros
-from lowdnn.engines.launch import bytes_touched, ceil_div, divider
+from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, ceil_power, divider, i32, i64, macros
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
@@ -65,13 +63,12 @@ class Packing:
 
     @property
     def size_bytes(self) -> int:
-        used = self.positions * self.channels * self.tensor.element_bytes
-        return ceil_div(used, WORKSPACE_ALIGNMENT_BYTES) * WORKSPACE_ALIGNMENT_BYTES
+        return aligned_bytes(self.positions * self.channels * self.tensor.element_bytes)
 
     @property
     def params(self) -> PackParams:
         chunk = self.unit_bytes // self.tensor.element_bytes
-        tile_channels = min(_MAX_TILE_CHANNELS, 1 << (self.channels - 1).bit_length())
+        tile_channels = min(_MAX_TILE_CHANNELS, ceil_power(self.channels))
         return PackParams(
             TYPE=dtypes.info(self.tensor.data_type).c_type,
             TILE_CHANNELS=max(tile_channels, chunk),
@@ -103,11 +100,11 @@ def pack_launch(kernel: int, packing: Packing, offset_bytes: int) -> Launch:
         (
             TensorPointer(tensor.uid),
             WorkspacePointer(offset_bytes),
-            *i64(tensor.strides[0], *strides, tensor.strides[1]),
+            *i64((tensor.strides[0], *strides, tensor.strides[1])),
             *(Struct(divider(extent)) for extent in extents),
-            *i32(packing.positions, packing.group_channels),
+            *i32((packing.positions, packing.group_channels)),
             Struct(divider(packing.padded_channels)),
-            *i32(packing.channels, channel_tiles),
+            *i32((packing.channels, channel_tiles)),
         )
     )
     blocks = ceil_div(packing.positions, _BLOCK_ELEMENTS // tile_channels) * channel_tiles

@@ -11,12 +11,11 @@ from math import prod
 
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
-from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES
 from lowdnn.engines.gemm.tiles import ACCUMULATORS
-from lowdnn.engines.launch import ceil_div, divider
+from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
-from lowdnn.plan import KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, Work, WorkspacePointer
+from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work, WorkspacePointer
 
 #: Elements of a functor call: 16 bytes of a 16-bit output; in the reduction, 16 bytes of accumulators.
 MAX_VECTOR = 8
@@ -95,19 +94,6 @@ def contiguous_stores(dag: PointwiseDag, axis: int) -> int:
     return sum(tensor.strides[axis] == 1 and tensor.dims[axis] > 1 for tensor in dag.stores)
 
 
-def i32(*values: int) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I32, value) for value in values)
-
-
-def i64(*values: int) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I64, value) for value in values)
-
-
-def macros(params: object) -> tuple[tuple[str, int | str], ...]:
-    """``KernelRef.parameters`` of a ``Params`` dataclass."""
-    return tuple(vars(params).items())
-
-
 @dataclass(frozen=True)
 class Slices:
     """The partial sums of a split product: ``splits`` slices of rows x pitch accumulators in the workspace."""
@@ -127,8 +113,7 @@ class Slices:
 
     @property
     def size_bytes(self) -> int:
-        used = self.splits * self.slice_elements * _ACCUMULATOR_BYTES
-        return ceil_div(used, WORKSPACE_ALIGNMENT_BYTES) * WORKSPACE_ALIGNMENT_BYTES
+        return aligned_bytes(self.splits * self.slice_elements * _ACCUMULATOR_BYTES)
 
 
 @dataclass(frozen=True)
@@ -166,8 +151,8 @@ def reduction_launch(
     arguments = Struct(
         (
             WorkspacePointer(offset_bytes),
-            *i64(slices.pitch, slices.slice_elements),
-            *i32(slices.splits, slices.rows, slices.columns),
+            *i64((slices.pitch, slices.slice_elements)),
+            *i32((slices.splits, slices.rows, slices.columns)),
             Struct(divider(groups)),
             output.map,
             functor.arguments,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from lowdnn.codegen.functor import Functor
 from lowdnn.engines.gemm.channels_last_pack import Packing, pack_kernel, pack_launch
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, reduction_kernel, reduction_launch
 from lowdnn.plan import Argument, KernelRef, Launch, TensorPointer, WorkspacePointer
 
 
@@ -29,6 +31,13 @@ class PlanParts:
         offset_bytes = self.workspace_bytes
         self.workspace_bytes += size_bytes
         return offset_bytes
+
+    def sum_slices(
+        self, output: OutputSpace, functor: Functor, vector: int, slices: Slices, offset_bytes: int, stored_bytes: int
+    ) -> None:
+        """A launch that sums the slices at ``offset_bytes`` of the workspace and applies the epilogue."""
+        kernel = self.kernel(reduction_kernel(output, functor, vector))
+        self.launches.append(reduction_launch(kernel, output, functor, vector, slices, offset_bytes, stored_bytes))
 
     def operand(self, uid: int, packing: Packing | None) -> Argument:
         """Where a kernel reads tensor ``uid``: in place, or in the workspace, after a launch that packs it there."""

@@ -14,8 +14,8 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div
-from lowdnn.enums import DataType, KnobType
-from lowdnn.plan import MathUnit
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.plan import Launch, MathUnit, Struct, Work
 from lowdnn.status import BadParamError
 
 #: Inputs that mma.sync takes on sm_80, the type they are summed in, and the unit's rate.
@@ -32,6 +32,9 @@ UNITS: Mapping[DataType, MathUnit] = {
     DataType.INT8: MathUnit.MMA_INT8,
 }
 
+#: Of an engine with these tiles; those of one plan are ``numerical_notes(data_type)``.
+NUMERICAL_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+
 _ACCUMULATOR_BYTES = 4
 _STAGING_PADDING = 8
 _MAX_STAGES = 5
@@ -42,8 +45,6 @@ _SMALLEST = 64
 _MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
-#: The share of the unit's peak that the best tile reaches with mma.sync: 450 TFLOP/s on an H200 (bf16, 4096^3).
-_MMA_SYNC_SHARE = 0.55
 #: Time of a block before its first and after its last multiplication.
 _BLOCK_OVERHEAD_S = 2.5e-6
 
@@ -168,10 +169,43 @@ class Tiling:
     def block_count(self, product: Product) -> int:
         return self.rows * self.columns * product.batches * self.splits
 
+    def launch(self, kernel: int, product: Product, arguments: Struct, moved_bytes: int) -> Launch:
+        """The launch of a product's kernel, which moves ``moved_bytes`` of device memory."""
+        return Launch(
+            kernel,
+            grid=(self.block_count(product), 1, 1),
+            block=(self.tile.shape.threads, 1, 1),
+            arguments=(arguments,),
+            shared_bytes=self.tile.shared_bytes,
+            work=Work(flops=self.flops(product), bytes=moved_bytes, unit=UNITS[product.data_type]),
+        )
+
     def flops(self, product: Product) -> int:
         """Operations with the tails of tiles counted in full."""
         shape = self.tile.shape
         return 2 * self.block_count(product) * shape.m * shape.n * self.split_tiles * self.tile.k
+
+
+def numerical_notes(data_type: DataType) -> tuple[NumericalNote, ...]:
+    """Of a plan for operands of ``data_type``: only FLOAT is converted down, to TF32."""
+    return NUMERICAL_NOTES if data_type is DataType.FLOAT else (NumericalNote.TENSOR_CORE,)
+
+
+def refuse_types(operands: Mapping[str, DataType], compute: tuple[str, DataType]) -> str:
+    """Why there is no mma.sync instruction for the types of two operands, or an empty string.
+
+    operands: by the fields' names.  compute: name and value of the field that says in which type to sum.
+    """
+    (first, first_type), (second, second_type) = operands.items()
+    if first_type is not second_type:
+        return f"{second}.data_type: expected {first_type.name} as {first}, got {second_type.name}"
+    if first_type not in ACCUMULATORS:
+        known = ", ".join(t.name for t in ACCUMULATORS)
+        return f"{first}.data_type: expected one of {known}, got {first_type.name}"
+    where, compute_type = compute
+    if compute_type is DataType.DOUBLE:
+        return f"{where}: expected FLOAT, HALF or INT32, got DOUBLE"
+    return ""
 
 
 def knobs(product: Product, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -214,7 +248,7 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     most_stages = min(max(2, ceil_div(product.k * product.element_bytes, row_bytes) + 1), _DEFAULT_STAGES)
     limits = (arch.shared_bytes_per_sm, arch.shared_bytes_per_block)
     tiles = _default_tiles(row_bytes, product.element_bytes, most_stages, product.has_small_pieces, *limits)
-    rate = arch.rate(UNITS[product.data_type]) / arch.sm_count * _MMA_SYNC_SHARE
+    rate = arch.attained_rate(UNITS[product.data_type]) / arch.sm_count
     candidates = (tiling for tile in tiles for tiling in _splittings(product, tile, arch))
     return min(candidates, key=lambda tiling: _seconds(product, tiling, rate, arch))
 

@@ -17,3 +17,15 @@ struct Divider {
   // Any n: the hardware has no 64-bit division, so this is a subroutine.
   __device__ __forceinline__ i64 divide(i64 n) const { return n / i64(divisor); }
 };
+
+// The digits of n over the radices `axes`, the last axis fastest; the first radix is not used.
+template <int COUNT, class Index>
+__device__ __forceinline__ void digits(const Divider* axes, Index n, i64* coordinate) {
+#pragma unroll
+  for (int axis = COUNT - 1; axis > 0; --axis) {
+    const Index quotient = axes[axis].divide(n);
+    coordinate[axis] = n - quotient * Index(axes[axis].divisor);
+    n = quotient;
+  }
+  coordinate[0] = n;
+}

@@ -10,7 +10,7 @@ struct TilePlace {
 };
 
 // Each warp turns its part of the accumulators through shared memory, so that a lane holds WIDTH neighbours along the
-// output's contiguous axis, and hands them to the functor: apply(row, column, valid, values).
+// output's contiguous axis, and hands them to the functor at the coordinates that an OutputMap gives.
 // Shared memory: WARP_ROWS * WARP_COLUMNS regions of WARP_M x (WARP_N + 8) accumulators over the pipeline's stages; the
 // padding keeps both directions free of all but two-way bank conflicts.
 template <class Product> struct EpilogueTile {
@@ -19,8 +19,9 @@ template <class Product> struct EpilogueTile {
   static constexpr int WARP_ELEMENTS = Product::WARP_M * PITCH;
   static constexpr int BYTES = Product::WARP_ROWS * Product::WARP_COLUMNS * WARP_ELEMENTS * int(sizeof(Accumulator));
 
-  template <int WIDTH, class Apply>
-  static __device__ __forceinline__ void run(const Product& product, u8* shared, TilePlace place, const Apply& apply) {
+  template <class Functor, int WIDTH, class Map>
+  static __device__ __forceinline__ void run(const Product& product, u8* shared, TilePlace place, const Map& map,
+                                             const typename Functor::Args& arguments) {
     constexpr int GROUPS = Product::WARP_N / WIDTH;  // of WIDTH columns in a row
     const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     Accumulator* staged = reinterpret_cast<Accumulator*>(shared) + warp * WARP_ELEMENTS;
@@ -39,7 +40,10 @@ template <class Product> struct EpilogueTile {
       const Accumulator* from = staged + item / GROUPS * PITCH + item % GROUPS * WIDTH;
 #pragma unroll
       for (int v = 0; v < WIDTH; ++v) values[v] = from[v];
-      apply(row, column, min(i32(place.column_end - column), WIDTH), values);
+      i64 coordinate[Map::RANK];
+      const i64 along = map.locate(row, column, coordinate);
+      const i32 valid = min(i32(place.column_end - column), WIDTH);
+      Functor::template apply<WIDTH>(arguments, Functor::cursor(arguments, coordinate), along, valid, values);
     }
   }
 

@@ -43,7 +43,7 @@ template <class Storage, class To, class From> __device__ __forceinline__ To rou
   return convert<To>(convert<Storage>(x));
 }
 
-// ---- storage type to compute type (exact) -----------------------------------------------------------------------------
+// ---- storage type to compute type (exact) ---------------------------------------------------------------------------
 
 __device__ __forceinline__ f32 widen(f32 x) { return x; }
 __device__ __forceinline__ f64 widen(f64 x) { return x; }
@@ -74,7 +74,7 @@ __device__ __forceinline__ f32 widen(e4m3 x) {
   return __uint_as_float((magnitude == 0x7f ? 0x7fffffffu : __float_as_uint(value)) | sign);
 }
 
-// ---- compute type to storage type -------------------------------------------------------------------------------------
+// ---- compute type to storage type -----------------------------------------------------------------------------------
 
 template <class T> struct Tag {};
 

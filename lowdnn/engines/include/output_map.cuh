@@ -8,28 +8,20 @@
 #include "include/division.cuh"
 
 template <int AXES, int LEADING> struct OutputMap {
+  static_assert(LEADING > 0 && LEADING < AXES, "rows and columns have axes of their own");
+  static constexpr int RANK = AXES;
+
   Divider extent[AXES];
 
   // Fills the coordinates and returns the one along the vector axis.
   __device__ __forceinline__ i64 locate(u32 row, u32 column, i64 (&coordinate)[AXES]) const {
-    split<0, LEADING>(row, coordinate);
-    split<LEADING, AXES>(column, coordinate);
+    digits<LEADING>(extent, row, coordinate);
+    digits<AXES - LEADING>(extent + LEADING, column, coordinate + LEADING);
     return coordinate[AXES - 1];
   }
 
   // The coordinates of a row alone.
   __device__ __forceinline__ void locate_row(u32 row, i64 (&coordinate)[AXES]) const {
-    split<0, LEADING>(row, coordinate);
-  }
-
- private:
-  template <int BEGIN, int END> __device__ __forceinline__ void split(u32 index, i64 (&coordinate)[AXES]) const {
-#pragma unroll
-    for (int axis = END - 1; axis > BEGIN; --axis) {
-      const u32 rest = extent[axis].divide(index);
-      coordinate[axis] = index - rest * extent[axis].divisor;
-      index = rest;
-    }
-    if constexpr (BEGIN < END) coordinate[BEGIN] = index;
+    digits<LEADING>(extent, row, coordinate);
   }
 };

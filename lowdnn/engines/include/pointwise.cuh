@@ -32,7 +32,8 @@ template <class T> __device__ __forceinline__ T clipped_relu(T x, T lower, T upp
   return x != x ? x : x > lower ? (x < upper ? x : upper) : below;
 }
 
-// Its gradient: dy where lower < x < upper, 0 where x >= upper, otherwise slope * dy; a slope of 0 gives 0 for every dy.
+// Its gradient: dy where lower < x < upper, 0 where x >= upper, otherwise slope * dy; a slope of 0 gives 0 for
+// every dy.
 template <class T> __device__ __forceinline__ T clipped_relu_gradient(T dy, T x, T lower, T upper, T slope) {
   return x >= upper ? T(0) : x > lower ? dy : slope == T(0) ? T(0) : slope * dy;
 }
@@ -42,8 +43,9 @@ __device__ __forceinline__ f32 inverse_sqrt(f32 x) { return rsqrt(x); }
 __device__ __forceinline__ f64 inverse_sqrt(f64 x) { return 1.0 / sqrt(x); }
 
 // The normal distribution function (1 + erf(x / sqrt 2)) / 2, in f32 within 5e-8 and within a relative 6e-6 down to
-// x = -6: half the instructions of erf, and no cancellation in the negative tail. For z >= 0, 1 - cdf(z) = 2^p(z) with a
-// polynomial p of degree 10, fitted over [0, 6] to the least greatest error of the distribution; beyond 6 it falls on.
+// x = -6: half the instructions of erf, and no cancellation in the negative tail. For z >= 0, 1 - cdf(z) = 2^p(z) with
+// a polynomial p of degree 10, fitted over [0, 6] to the least greatest error of the distribution; beyond 6 it goes
+// on falling.
 __device__ __forceinline__ f32 normal_cdf(f32 x) {
   const f32 z = fabs(x);
   f32 p = -0x1.a2d916p-26f;

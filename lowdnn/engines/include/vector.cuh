@@ -1,7 +1,7 @@
 // Groups of V neighbouring elements, and their movement between device memory and registers.
 //
-// load<WIDTH> and store<WIDTH> move V elements in accesses of WIDTH elements, at most 16 bytes each; the address must be
-// aligned to one access. WIDTH is a compile-time power of two; one greater than V or than 16 bytes allow is cut down.
+// load<WIDTH> and store<WIDTH> move V elements in accesses of WIDTH elements, at most 16 bytes each; the address must
+// be aligned to one access. WIDTH is a compile-time power of two, cut down to V and to 16 bytes.
 
 #pragma once
 
@@ -14,7 +14,7 @@ constexpr int access_width(int width, int count, int element_bytes) {
   return width < most ? width : most;
 }
 
-// ---- one access of BYTES bytes ----------------------------------------------------------------------------------------
+// ---- one access of BYTES bytes --------------------------------------------------------------------------------------
 
 template <int BYTES> struct Word;
 template <> struct Word<16> { typedef uint4 Type; };
@@ -58,7 +58,7 @@ struct Plain {  // several times, or written by the same kernel
   }
 };
 
-// ---- V elements -------------------------------------------------------------------------------------------------------
+// ---- V elements -----------------------------------------------------------------------------------------------------
 
 template <class Path, int WIDTH, class T, int V> __device__ __forceinline__ void load(T (&to)[V], const T* from) {
   constexpr int W = access_width(WIDTH, V, sizeof(T));

@@ -73,12 +73,6 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
 #if SPLIT_K
   Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
 #else
-  Epilogue::run<VECTOR>(product, shared, place,
-                        [&](u32 at_row, u32 at_column, i32 valid, const Product::Accumulator(&values)[VECTOR]) {
-                          i64 at[OUTPUT_RANK] = {};
-                          const i64 along = p.map.locate(at_row, at_column, at);
-                          const Functor::Cursor cursor = Functor::cursor(p.epilogue, at);
-                          Functor::apply<VECTOR>(p.epilogue, cursor, along, valid, values);
-                        });
+  Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, p.epilogue);
 #endif
 }

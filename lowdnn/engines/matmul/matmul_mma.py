@@ -14,25 +14,20 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import (
     OutputSpace,
     Slices,
     contiguous_stores,
     functor_of,
-    i32,
-    i64,
-    macros,
     output_space,
-    reduction_kernel,
-    reduction_launch,
 )
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Product, Tiling
-from lowdnn.engines.launch import MAX_GRID_X, bytes_touched
+from lowdnn.engines.launch import MAX_GRID_X, bytes_of, i32, i64, macros, moved_bytes
 from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, MAX_PACKED_AXES, Operand
-from lowdnn.enums import BehaviorNote, DataType, NumericalNote
+from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.matmul import Matmul, MatmulOperation
@@ -45,10 +40,9 @@ from lowdnn.plan import (
     Scalar,
     ScalarType,
     Struct,
-    Work,
     WorkspacePointer,
 )
-from lowdnn.status import NotSupportedError, Status
+from lowdnn.status import Status
 
 #: Keys of the operands' strides in the index space; uids of a graph are not negative.
 _ROWS, _COLUMNS = -2, -3
@@ -84,11 +78,8 @@ class MatmulMma:
 
     name = "matmul_mma"
     index = 2
-    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
-    behavior_notes: tuple[BehaviorNote, ...] = (
-        BehaviorNote.RUNTIME_COMPILATION,
-        BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
-    )
+    numerical_notes = tiles.NUMERICAL_NOTES
+    behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, and layouts and extents that the kernels cannot count."""
@@ -97,29 +88,18 @@ class MatmulMma:
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""
-        return tiles.knobs(self._accepted(graph).product, arch)
+        return tiles.knobs(accepted(graph.derive(self._problem)).product, arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        problem = self._accepted(graph)
+        problem = accepted(graph.derive(self._problem))
         product = problem.product
         chosen = resolve_choices(self.name, tiles.knobs(product, arch), choices)
         tiling = tiles.tiling_of(self.name, product, arch, chosen)
         parts = _parts(problem, tiling)
-        notes = self.numerical_notes if product.data_type is DataType.FLOAT else self.numerical_notes[:1]
-        return Plan(
-            engine=self.name,
-            engine_index=self.index,
-            graph_key=graph.key,
-            target_arch=arch.name,
-            choices=tuple(chosen.items()),
-            kernels=parts.kernels,
-            launches=tuple(parts.launches),
-            tensors=plan_tensors(graph),
-            workspace_bytes=parts.workspace_bytes,
-            numerical_notes=notes,
-            behavior_notes=self.behavior_notes,
-        )
+        notes = tiles.numerical_notes(product.data_type)
+        launches = tuple(parts.launches)
+        return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain packed products at the large tile: row-major, and with b transposed."""
@@ -129,17 +109,13 @@ class MatmulMma:
             for transposes_b in (False, True)
         )
 
-    def _accepted(self, graph: OperationGraph) -> _Problem:
-        problem = graph.derive(self._problem)
-        if isinstance(problem, Refusal):
-            raise NotSupportedError(str(problem))
-        return problem
-
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
         matched = match_anchored(graph, MatmulOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
-        refused = _refuse_types(matched.anchor)
+        anchor = matched.anchor
+        operands = {"matmul.a": anchor.a.data_type, "matmul.b": anchor.b.data_type}
+        refused = tiles.refuse_types(operands, ("matmul.compute_type", anchor.matmul.compute_type))
         if refused:
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         problem = _Problem.of(matched)
@@ -217,18 +193,6 @@ class _Problem:
         return ""
 
 
-def _refuse_types(anchor: MatmulOperation) -> str:
-    a_type, b_type = anchor.a.data_type, anchor.b.data_type
-    if a_type is not b_type:
-        return f"matmul.b.data_type: expected {a_type.name} as a, got {b_type.name}"
-    if a_type not in tiles.ACCUMULATORS:
-        known = ", ".join(t.name for t in tiles.ACCUMULATORS)
-        return f"matmul.a.data_type: expected one of {known}, got {a_type.name}"
-    if anchor.matmul.compute_type is DataType.DOUBLE:
-        return "matmul.compute_type: expected FLOAT, HALF or INT32, got DOUBLE"
-    return ""
-
-
 def _parts(problem: _Problem, tiling: Tiling) -> PlanParts:
     parts = PlanParts()
     if 0 in problem.dag.dims:
@@ -242,9 +206,8 @@ def _parts(problem: _Problem, tiling: Tiling) -> PlanParts:
     kernel = parts.kernel(_kernel(problem, tiling, functor, vector))
     parts.launches.append(_launch(kernel, problem, tiling, functor, (rows, columns), slices, slices_at))
     if tiling.splits > 1:
-        stored = sum(map(bytes_touched, (*problem.dag.loads, *problem.dag.stores)))
-        kernel = parts.kernel(reduction_kernel(problem.output, functor, vector))
-        parts.launches.append(reduction_launch(kernel, problem.output, functor, vector, slices, slices_at, stored))
+        stored = moved_bytes(problem.dag)
+        parts.sum_slices(problem.output, functor, vector, slices, slices_at, stored)
     return parts
 
 
@@ -297,26 +260,19 @@ def _launch(
         (
             *operands,
             WorkspacePointer(slices_at) if splits else Scalar(ScalarType.U64, 0),
-            *i64(problem.rows.leading_stride, problem.columns.leading_stride),
-            *i64(*problem.rows.batch_strides, *unused),
-            *i64(*problem.columns.batch_strides, *unused),
-            *i64(slices.pitch, slices.slice_elements),
-            *i32(product.m, product.n, product.k),
-            *i32(product.batches, tiling.rows, tiling.columns, tiling.split_tiles),
+            *i64((problem.rows.leading_stride, problem.columns.leading_stride)),
+            *i64((*problem.rows.batch_strides, *unused)),
+            *i64((*problem.columns.batch_strides, *unused)),
+            *i64((slices.pitch, slices.slice_elements)),
+            *i32((product.m, product.n, product.k)),
+            *i32((product.batches, tiling.rows, tiling.columns, tiling.split_tiles)),
             output.map,
             *(() if splits else (functor.arguments,)),
         )
     )
-    read = bytes_touched(problem.rows.tensor) + bytes_touched(problem.columns.tensor)
-    stored = sum(map(bytes_touched, (*problem.dag.loads, *problem.dag.stores)))
-    work = Work(
-        flops=tiling.flops(product),
-        bytes=read + (slices.size_bytes if splits else stored),
-        unit=tiles.UNITS[product.data_type],
-    )
-    shape = tiling.tile.shape
-    grid = (tiling.block_count(product), 1, 1)
-    return Launch(kernel, grid, (shape.threads, 1, 1), (arguments,), shared_bytes=tiling.tile.shared_bytes, work=work)
+    read = bytes_of((problem.rows.tensor, problem.columns.tensor))
+    stored = moved_bytes(problem.dag)
+    return tiling.launch(kernel, product, arguments, read + (slices.size_bytes if splits else stored))
 
 
 def _plain_kernel(data_type: DataType, transposes_b: bool) -> KernelRef:

@@ -7,23 +7,22 @@ compute type says so). One kernel (``matmul_simt.cu``) serves all of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.engines import simt
-from lowdnn.engines.base import Choices, Knob, Refusal, plan_tensors, resolve_choices
-from lowdnn.engines.launch import MAX_GRID_X, ceil_div
-from lowdnn.engines.simt import SimtTile
-from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, accumulator_type, vector_axis
+from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
+from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
-from lowdnn.status import NotSupportedError, Status
+from lowdnn.status import Status
 
 _TILES = (32, 64, 128)
 
@@ -48,10 +47,7 @@ class MatmulSimt:
     name = "matmul_simt"
     index = 3
     numerical_notes: tuple[NumericalNote, ...] = ()
-    behavior_notes: tuple[BehaviorNote, ...] = (
-        BehaviorNote.RUNTIME_COMPILATION,
-        BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
-    )
+    behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one matmul with a pointwise epilogue, and extents past 32 bits."""
@@ -60,27 +56,18 @@ class MatmulSimt:
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M and TILE_N; the defaults have the least work on the busiest multiprocessor."""
-        return _knobs(self._accepted(graph), arch)
+        return _knobs(accepted(graph.derive(self._problem)), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch, none where c is empty."""
-        problem = self._accepted(graph)
+        problem = accepted(graph.derive(self._problem))
         chosen = resolve_choices(self.name, _knobs(problem, arch), choices)
         tile = problem.tile(chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
+        if 0 in problem.c_dims:
+            return plan_of(self, graph, arch, chosen, (), ())
         functor = problem.functor()
-        is_empty = 0 in problem.c_dims
-        return Plan(
-            engine=self.name,
-            engine_index=self.index,
-            graph_key=graph.key,
-            target_arch=arch.name,
-            choices=tuple(chosen.items()),
-            kernels=() if is_empty else (problem.kernel(tile, functor),),
-            launches=() if is_empty else (problem.launch(tile, functor),),
-            tensors=plan_tensors(graph),
-            numerical_notes=self.numerical_notes,
-            behavior_notes=self.behavior_notes,
-        )
+        kernel, launch = problem.kernel(tile, functor), problem.launch(tile, functor)
+        return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """The plain product of packed fp32 and fp64 matrices at the common tiles."""
@@ -89,12 +76,6 @@ class MatmulSimt:
             for data_type, tiles in ((DataType.FLOAT, (64, 128)), (DataType.DOUBLE, (32, 64)))
             for tile in tiles
         )
-
-    def _accepted(self, graph: OperationGraph) -> _Problem:
-        problem = graph.derive(self._problem)
-        if isinstance(problem, Refusal):
-            raise NotSupportedError(str(problem))
-        return problem
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
         matched = match_anchored(graph, MatmulOperation)
@@ -108,7 +89,7 @@ class MatmulSimt:
         """The kernel of a packed product of ``data_type`` at tile x tile; its extents are run-time values."""
         dims = (1, tile, tile)
         a, b, c = (Tensor(uid, data_type, dims, packed_strides(dims), alignment_bytes=16) for uid in (1, 2, 3))
-        problem = self._accepted(OperationGraph([MatmulOperation(Matmul(data_type), a, b, c)]))
+        problem = accepted(OperationGraph([MatmulOperation(Matmul(data_type), a, b, c)]).derive(self._problem))
         return problem.kernel(problem.tile(tile, tile), problem.functor())
 
 
@@ -134,7 +115,7 @@ class _Problem:
     def of(cls, matched: Anchored[MatmulOperation]) -> _Problem:
         anchor = matched.anchor
         last = anchor.c.rank - 1
-        column_axis = simt.vector_axis(matched.epilogue, (last, last - 1))
+        column_axis = vector_axis(matched.epilogue, (last, last - 1))
         a_strides = (*_batch_strides(anchor.a), anchor.a.strides[-2], anchor.a.strides[-1])
         b_strides = (*_batch_strides(anchor.b), anchor.b.strides[-1], anchor.b.strides[-2])
         is_transposed = column_axis != last
@@ -147,7 +128,7 @@ class _Problem:
             column_axis=column_axis,
             rows_strides=b_strides if is_transposed else a_strides,
             columns_strides=a_strides if is_transposed else b_strides,
-            accumulator=simt.accumulator_type(anchor.matmul.compute_type),
+            accumulator=accumulator_type(anchor.matmul.compute_type),
         )
 
     @property
@@ -203,7 +184,7 @@ class _Problem:
             name=f"matmul_simt_{types}_{tile.rows}x{tile.columns}x{tile.depth}_{layout}_sm80_{functor.digest}",
             source="matmul/matmul_simt.cu",
             target="sm_80",
-            parameters=tuple((field.name, getattr(params, field.name)) for field in fields(params)),
+            parameters=macros(params),
             generated=functor.text,
         )
 
@@ -215,18 +196,18 @@ class _Problem:
             (
                 TensorPointer(self.rows.uid),
                 TensorPointer(self.columns.uid),
-                *simt.strides(self.rows_strides),
-                *simt.strides(self.columns_strides),
-                *simt.extents(self.c_dims[axis] for axis in axes),
-                *simt.extents((self.depth, row_tiles, column_tiles)),
+                *i64(self.rows_strides),
+                *i64(self.columns_strides),
+                *i32(self.c_dims[axis] for axis in axes),
+                *i32((self.depth, row_tiles, column_tiles)),
                 functor.arguments,
             )
         )
         read = (self.rows, self.columns, *self.epilogue.loads)
         work = Work(
             flops=2 * blocks * tile.rows * tile.columns * ceil_div(self.depth, tile.depth) * tile.depth,
-            bytes=simt.bytes_of(read) + simt.bytes_of(self.epilogue.stores),
-            unit=simt.math_unit(self.accumulator),
+            bytes=bytes_of(read) + bytes_of(self.epilogue.stores),
+            unit=fma_unit(self.accumulator),
         )
         return Launch(0, (blocks, 1, 1), (tile.threads, 1, 1), (arguments,), work=work)
 
@@ -241,8 +222,8 @@ def _knobs(problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
 
 def _refuse_extents(problem: _Problem) -> str:
     largest = max((*problem.c_dims, problem.depth))
-    if largest > simt.MAX_EXTENT:
-        return f"matmul.dims: expected extents of at most {simt.MAX_EXTENT}, got {largest}"
+    if largest > MAX_TILED_EXTENT:
+        return f"matmul.dims: expected extents of at most {MAX_TILED_EXTENT}, got {largest}"
     smallest = problem.tiles[0]
     blocks = problem.block_count(problem.tile(smallest, smallest))
     if blocks > MAX_GRID_X:

@@ -1,18 +1,16 @@
-// Pointwise operations over one index space: every element of the outputs from the elements at the same coordinate of
-// the inputs. The arithmetic is the generated functor.
+// pointwise: outputs[i] = functor(inputs[i]) for every coordinate i of one index space.
 //
-// The space has RANK axes. Along VECTOR_AXIS it is cut into groups of VECTOR neighbouring elements, which the functor
-// handles at once (16-byte accesses where the layouts allow). Groups are numbered with the last axis fastest: group g
-// has the coordinates that g's mixed-radix digits give, `axes` being the radices.
-//
-// Block b computes the groups b * THREADS * UNROLL and up; thread t of it the groups t, t + THREADS, ...: neighbouring
-// threads take neighbouring groups, and each has UNROLL of them in flight. No shared memory.
-//
-// Launch: grid (ceil(groups / (THREADS * UNROLL)), 1, 1), block (THREADS, 1, 1).
-// Macros: KERNEL_NAME, THREADS, UNROLL, VECTOR, VECTOR_AXIS, INDEX (u32 up to 2^31 groups, otherwise i64).
+// Layouts: any strides over the space's RANK axes. Along VECTOR_AXIS it is cut into groups of VECTOR neighbouring
+// elements, which the functor handles at once (16-byte accesses where the layouts allow). Groups are numbered with the
+// last axis fastest: the coordinates of group g are its digits over the radices `axes`.
+// Block: the groups from blockIdx.x * THREADS * UNROLL on; thread t has the groups t, t + THREADS, ...: neighbouring
+// threads take neighbouring groups, and each has UNROLL of them in flight.
+// Shared memory: none.
+// Launch: THREADS threads, ceil(groups / (THREADS * UNROLL)) blocks.
+// Macros: THREADS UNROLL VECTOR VECTOR_AXIS; INDEX: u32 up to 2^31 groups, otherwise i64.
 
-#include "generated.cuh"
 #include "include/division.cuh"
+#include "generated.cuh"
 
 struct Params {
   i64 groups;
@@ -31,14 +29,7 @@ struct Group {
 
 template <bool WHOLE> __device__ __forceinline__ Group locate(const Params& p, INDEX group) {
   i64 coordinate[Functor::RANK];
-  INDEX rest = group;
-#pragma unroll
-  for (int axis = Functor::RANK - 1; axis > 0; --axis) {
-    const INDEX quotient = p.axes[axis].divide(rest);
-    coordinate[axis] = rest - quotient * INDEX(p.axes[axis].divisor);
-    rest = quotient;
-  }
-  coordinate[0] = rest;
+  digits<Functor::RANK>(p.axes, group, coordinate);
   const i64 column = coordinate[VECTOR_AXIS] * VECTOR;
   const i64 remaining = p.extent - column;
   return {Functor::cursor(p.pointwise, coordinate), column, WHOLE || remaining >= VECTOR ? VECTOR : int(remaining)};

@@ -8,7 +8,7 @@ from math import prod
 
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, strides_over, with_axis
-from lowdnn.engines.launch import bytes_touched, ceil_div
+from lowdnn.engines.launch import bytes_touched, ceil_div, ceil_power
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.graph.reduction_pattern import FusedReduction
@@ -98,7 +98,7 @@ def layout_of(fused: FusedReduction) -> ReductionLayout:
         name="Epilogue",
     )
     extent = space.extents[vector_axis]
-    vector = min(before.vector, _MAX_VECTOR, 1 << max(extent - 1, 0).bit_length())
+    vector = min(before.vector, _MAX_VECTOR, ceil_power(extent))
     return ReductionLayout(space, kept, is_row, vector, before, after)
 
 

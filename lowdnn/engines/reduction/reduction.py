@@ -12,16 +12,16 @@ from __future__ import annotations
 from math import prod
 
 from lowdnn.arch.specs import SM_80, ArchSpec
-from lowdnn.engines.base import WORKSPACE_ALIGNMENT_BYTES, Choices, Knob, Refusal, plan_tensors, resolve_choices
-from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, ceil_div
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, aligned_bytes, ceil_div, ceil_power, floor_power
 from lowdnn.engines.reduction.layout import ReductionLayout, layout_of
 from lowdnn.engines.reduction.samples import samples
 from lowdnn.engines.reduction.stages import THREADS, Stages, blocks_of_slice, threads_per_output
-from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
+from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.reduction_pattern import FusedReduction, match_reduction
 from lowdnn.plan import KernelRef, Plan
-from lowdnn.status import NotSupportedError
+from lowdnn.status import Status
 
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _UNROLLS = (1, 2, 4, 8)
@@ -38,54 +38,40 @@ class ReductionEngine:
     name = "reduction"
     index = 5
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
-    behavior_notes: tuple[BehaviorNote, ...] = (
-        BehaviorNote.RUNTIME_COMPILATION,
-        BehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API,
-    )
+    behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses graphs that are not one reduction with pointwise operations around it, and extents past 32 bits."""
-        fused = graph.derive(match_reduction)
-        if isinstance(fused, str):
-            return Refusal(self.name, fused)
-        reason = _refuse_size(fused)
-        return Refusal(self.name, reason) if reason else None
+        fused = graph.derive(self._matched)
+        return fused if isinstance(fused, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        return _knobs(layout_of(self._fused(graph)), arch)
+        """TILE_COLS (threads of an output, or side by side), MULTIPLY (groups in flight per thread), SPLIT_K_BUF."""
+        return _knobs(layout_of(accepted(graph.derive(self._matched))), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        fused = self._fused(graph)
+        """One launch, two where outputs are cut into slices, none where there are no outputs."""
+        fused = accepted(graph.derive(self._matched))
         layout = layout_of(fused)
         chosen = resolve_choices(self.name, _knobs(layout, arch), choices)
         stages = Stages(
             fused, layout, chosen[KnobType.TILE_COLS], chosen[KnobType.MULTIPLY], chosen[KnobType.SPLIT_K_BUF]
         )
-        has_outputs = layout.outputs > 0
-        return Plan(
-            engine=self.name,
-            engine_index=self.index,
-            graph_key=graph.key,
-            target_arch=arch.name,
-            choices=tuple(chosen.items()),
-            kernels=stages.kernels() if has_outputs else (),
-            launches=stages.launches() if has_outputs else (),
-            tensors=plan_tensors(graph),
-            workspace_bytes=ceil_div(stages.partials_bytes, WORKSPACE_ALIGNMENT_BYTES) * WORKSPACE_ALIGNMENT_BYTES,
-            numerical_notes=self.numerical_notes,
-            behavior_notes=self.behavior_notes,
-        )
+        if not layout.outputs:
+            return plan_of(self, graph, arch, chosen, (), ())
+        workspace_bytes = aligned_bytes(stages.partials_bytes)
+        return plan_of(self, graph, arch, chosen, stages.kernels(), stages.launches(), workspace_bytes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Sums of rows, of columns and of everything in fp32, fp16 and bf16."""
         return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
 
-    def _fused(self, graph: OperationGraph) -> FusedReduction:
-        fused = graph.derive(match_reduction)
-        reason = fused if isinstance(fused, str) else _refuse_size(fused)
-        if isinstance(fused, str) or reason:
-            raise NotSupportedError(f"{self.name}: {reason}")
-        return fused
+    def _matched(self, graph: OperationGraph) -> FusedReduction | Refusal:
+        fused = match_reduction(graph)
+        if isinstance(fused, str):
+            return Refusal(self.name, fused)
+        reason = _refuse_size(fused)
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else fused
 
 
 def _refuse_size(fused: FusedReduction) -> str:
@@ -120,16 +106,16 @@ def _default_width(layout: ReductionLayout) -> int:
     Columns: one warp along the contiguous axis, more where there are few steps, fewer where there are few outputs.
     """
     if layout.is_row:
-        along = min(_floor_power(layout.radices[-1]), max(2, _floor_power(layout.reduced_groups // _MIN_GROUPS)))
-        return min(THREADS, max(along, THREADS // _ceil_power(layout.outputs)))
-    rows = min(THREADS // 32, _ceil_power(ceil_div(layout.reduced_groups, _MIN_GROUPS)))
-    return min(THREADS // rows, _ceil_power(layout.kept_groups))
+        along = min(floor_power(layout.radices[-1]), max(2, floor_power(layout.reduced_groups // _MIN_GROUPS)))
+        return min(THREADS, max(along, THREADS // ceil_power(layout.outputs)))
+    rows = min(THREADS // 32, ceil_power(ceil_div(layout.reduced_groups, _MIN_GROUPS)))
+    return min(THREADS // rows, ceil_power(layout.kept_groups))
 
 
 def _default_unroll(layout: ReductionLayout, width: int) -> int:
     """Up to 64 bytes a thread in flight, and not more than it has."""
     groups = max(1, layout.reduced_groups // threads_per_output(layout, width))
-    return min(_floor_power(groups), 8 if layout.vector <= 2 else 4)
+    return min(floor_power(groups), 8 if layout.vector <= 2 else 4)
 
 
 def _default_slices(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
@@ -137,13 +123,3 @@ def _default_slices(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
     blocks = max(1, blocks_of_slice(layout, width))
     longest = max(1, layout.reduced_groups // (threads_per_output(layout, width) * _MIN_GROUPS))
     return min(max(1, arch.sm_count * _BLOCKS_PER_SM // blocks), longest, _SLICES[-1])
-
-
-def _floor_power(value: int) -> int:
-    """The greatest power of two that is not above ``value``; 1 for 0."""
-    return 1 << (max(value, 1).bit_length() - 1)
-
-
-def _ceil_power(value: int) -> int:
-    """The least power of two that is not below ``value``; 1 for 0."""
-    return 1 << max(value - 1, 0).bit_length()

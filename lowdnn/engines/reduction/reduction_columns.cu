@@ -1,23 +1,22 @@
-// Reduction whose vector axis, the one that is contiguous in memory, is kept: y[k] = op over r of x[r, k].
+// reduction_columns: y[k] = epilogue(op over r of prologue(x[r, k])) where the vector axis, the one that is contiguous
+// in memory, is kept.
 //
-// The space has RANK axes: KEPT kept ones, the vector axis last among them, then the reduced ones. The kept axes are
-// cut into groups of VECTOR neighbouring outputs, the reduced ones give steps; both are numbered with the last axis
-// fastest. A block is COLUMNS threads wide and THREADS / COLUMNS rows high: a thread owns one group of outputs and takes
-// every row-th step of one slice of `slice_steps` steps.
-//
-// Order of summation: each thread sums chains of at most STEPS * UNROLL terms and adds them to its totals; then the rows
-// of the block are joined as a tree. It depends on the parameters only.
-//
-// SPLIT 0: the first row applies the epilogue to the results. SPLIT 1: it writes the totals of its slice to
-// partials[slice][output], for reduction_combine.
-//
-// Shared memory: VECTOR totals per thread. Launch: grid (ceil(groups / COLUMNS) * slices, 1, 1), block (THREADS, 1, 1).
-// Macros: KERNEL_NAME, OPERATOR, THREADS, COLUMNS, UNROLL, VECTOR, KEPT, SPLIT, INDEX (u32 where groups and steps are
-// below 2^31, otherwise i64).
+// Layouts: any strides over RANK axes: KEPT kept ones, the vector axis last among them, then the reduced ones. The kept
+// axes are cut into groups of VECTOR neighbouring outputs, the reduced ones give steps; both are numbered with the last
+// axis fastest.
+// Block: blockIdx.x = block of groups * slices + slice; it is COLUMNS threads wide and THREADS / COLUMNS rows high: a
+// thread owns one group of outputs and takes every row-th step of one slice of `slice_steps` steps.
+// Order of summation: each thread sums chains of at most STEPS * UNROLL terms and adds them to its totals; then the
+// rows of the block are joined as a tree. It depends on the parameters only.
+// Shared memory (static): VECTOR totals for each thread.
+// Launch: THREADS threads, ceil(groups / COLUMNS) * slices blocks.
+// Macros: OPERATOR THREADS COLUMNS UNROLL VECTOR KEPT; SPLIT: 0 where the first row applies the epilogue, 1 where it
+// writes the totals of its slice to partials[slice][output], for reduction_combine.cu; INDEX: u32 where groups and
+// steps are below 2^31, otherwise i64.
 
-#include "generated.cuh"
-#include "reduction/axes.cuh"
+#include "include/division.cuh"
 #include "reduction/operators.cuh"
+#include "generated.cuh"
 
 typedef Prologue::Result Total;
 

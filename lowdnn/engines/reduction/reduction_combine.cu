@@ -1,14 +1,15 @@
-// The second launch of a split reduction: y[k] = epilogue(op over slices s of partials[s][k]).
+// reduction_combine: y[k] = epilogue(op over slices s of partials[s][k]), the second launch of a split reduction.
 //
-// A block is COLUMNS outputs wide and THREADS / COLUMNS rows high; a thread joins every row-th slice of one output in
-// ascending order, then the rows are joined as a tree. The kept axes are those of the first launch, in elements.
-//
-// Shared memory: one total per thread. Launch: grid (ceil(outputs / COLUMNS), 1, 1), block (THREADS, 1, 1).
-// Macros: KERNEL_NAME, OPERATOR, THREADS, COLUMNS, INDEX (u32 where outputs are below 2^31, otherwise i64).
+// Layouts: partials [slices][outputs] of totals; y has any strides over RANK axes, the first launch's kept ones.
+// Block: COLUMNS outputs wide and THREADS / COLUMNS rows high; a thread joins every row-th slice of one output in
+// ascending order, then the rows are joined as a tree.
+// Shared memory (static): one total for each thread.
+// Launch: THREADS threads, ceil(outputs / COLUMNS) blocks.
+// Macros: OPERATOR THREADS COLUMNS; INDEX: u32 where outputs are below 2^31, otherwise i64.
 
-#include "generated.cuh"
-#include "reduction/axes.cuh"
+#include "include/division.cuh"
 #include "reduction/operators.cuh"
+#include "generated.cuh"
 
 typedef Epilogue::Accumulator Total;
 

@@ -1,22 +1,21 @@
-// Reduction whose vector axis, the one that is contiguous in memory, is reduced: y[k] = op over r of x[k, r].
+// reduction_rows: y[k] = epilogue(op over r of prologue(x[k, r])) where the vector axis, the one that is contiguous in
+// memory, is reduced.
 //
-// The space has RANK axes: KEPT kept ones, then the reduced ones, the vector axis last. The reduced axes are cut into
-// groups of VECTOR neighbouring elements, numbered with the last axis fastest. A team of TEAM threads computes one
-// output over one slice of `slice_groups` groups; a block has THREADS / TEAM teams with neighbouring outputs.
-//
+// Layouts: any strides over RANK axes: KEPT kept ones, then the reduced ones, the vector axis last. The reduced axes
+// are cut into groups of VECTOR neighbouring elements, numbered with the last axis fastest.
+// Block: blockIdx.x = block of outputs * slices + slice; a team of TEAM threads computes one output over one slice of
+// `slice_groups` groups; a block has THREADS / TEAM teams with neighbouring outputs.
 // Order of summation: each thread sums its groups in VECTOR chains of at most STEPS * UNROLL terms, joins the chains as
 // a tree and adds that to its total; then the team joins its totals as a tree. It depends on the parameters only.
-//
-// SPLIT 0: the team's first thread applies the epilogue to the result. SPLIT 1: it writes the total of its slice to
-// partials[slice][output], for reduction_combine.
-//
-// Shared memory: one total per warp, where a team has several. Launch: grid (ceil(outputs / teams) * slices, 1, 1),
-// block (THREADS, 1, 1). Macros: KERNEL_NAME, OPERATOR, THREADS, TEAM, UNROLL, VECTOR, KEPT, SPLIT, INDEX (u32 where
-// outputs and groups are below 2^31, otherwise i64).
+// Shared memory (static): one total for each warp, where a team has several.
+// Launch: THREADS threads, ceil(outputs / teams) * slices blocks.
+// Macros: OPERATOR THREADS TEAM UNROLL VECTOR KEPT; SPLIT: 0 where the team's first thread applies the epilogue, 1
+// where it writes the total of its slice to partials[slice][output], for reduction_combine.cu; INDEX: u32 where outputs
+// and groups are below 2^31, otherwise i64.
 
-#include "generated.cuh"
-#include "reduction/axes.cuh"
+#include "include/division.cuh"
 #include "reduction/operators.cuh"
+#include "generated.cuh"
 
 typedef Prologue::Result Total;
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.engines.launch import MAX_EXTENT, bytes_touched, ceil_div, divider
+from lowdnn.engines.launch import MAX_EXTENT, ceil_div, ceil_power, divider, fma_unit, i64, macros, moved_bytes
 from lowdnn.engines.reduction.layout import ReductionLayout
 from lowdnn.enums import DataType, ReduceTensorOp
 from lowdnn.graph.reduction_pattern import FusedReduction
@@ -16,8 +16,6 @@ from lowdnn.plan import (
     KernelRef,
     Launch,
     MathUnit,
-    Scalar,
-    ScalarType,
     Struct,
     Work,
     WorkspacePointer,
@@ -150,23 +148,22 @@ class Stages:
         kept = (layout.kept_groups, layout.extent, layout.reduced_groups)
         sizes = (layout.outputs, *(reduced if layout.is_row else kept), self.slice_groups, self.slices, layout.count)
         last: Argument = WorkspacePointer() if self.is_split else layout.after.arguments
-        tensors = (*self.fused.before.loads, *self.fused.before.stores)
         operations = len(self.fused.before.operations) + 1
         return Launch(
             kernel=0,
             grid=(self.blocks, 1, 1),
             block=(THREADS, 1, 1),
-            arguments=(Struct((*_integers(sizes), *_axes(layout.radices), layout.before.arguments, last)),),
+            arguments=(Struct((*i64(sizes), *_axes(layout.radices), layout.before.arguments, last)),),
             work=Work(
                 flops=prod(self.fused.before.dims) * operations,
-                bytes=sum(map(bytes_touched, tensors)) + (self.partials_bytes or self._after_bytes),
+                bytes=moved_bytes(self.fused.before) + (self.partials_bytes or self._after_bytes),
                 unit=self._unit,
             ),
         )
 
     def _second_launch(self) -> Launch:
         layout = self.layout
-        sizes = _integers((layout.outputs, self.slices, layout.count))
+        sizes = i64((layout.outputs, self.slices, layout.count))
         axes = _axes(layout.space.extents[: layout.kept])
         return Launch(
             kernel=1,
@@ -182,7 +179,7 @@ class Stages:
     def _combine_width(self) -> int:
         """Outputs side by side: one memory sector where there are many slices, otherwise one warp."""
         width = 32 if self.slices < _FEW_SLICES else 8
-        return min(width, 1 << max(self.layout.outputs - 1, 0).bit_length())
+        return min(width, ceil_power(self.layout.outputs))
 
     @property
     def _operator(self) -> str:
@@ -198,7 +195,7 @@ class Stages:
 
     @property
     def _after_bytes(self) -> int:
-        return sum(map(bytes_touched, (*self.fused.after.loads, *self.fused.after.stores)))
+        return moved_bytes(self.fused.after)
 
     @property
     def _index(self) -> str:
@@ -207,8 +204,7 @@ class Stages:
 
     @property
     def _unit(self) -> MathUnit:
-        in_double = self.fused.operation.reduction.compute_type is DataType.DOUBLE
-        return MathUnit.FMA_F64 if in_double else MathUnit.FMA_F32
+        return fma_unit(self.fused.operation.reduction.compute_type)
 
 
 def threads_per_output(layout: ReductionLayout, width: int) -> int:
@@ -234,13 +230,9 @@ def _kernel(
         name=f"reduction_{stage}_{operator}_{short}_{shape}_{params.INDEX}_sm80_{digests}",
         source=source,
         target="sm_80",
-        parameters=tuple((item.name, getattr(params, item.name)) for item in fields(params)),
+        parameters=macros(params),
         generated="\n".join(text for text, _ in functors),
     )
-
-
-def _integers(values: tuple[int, ...]) -> tuple[Argument, ...]:
-    return tuple(Scalar(ScalarType.I64, value) for value in values)
 
 
 def _axes(radices: tuple[int, ...]) -> tuple[Argument, ...]:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from cuda.bindings import nvrtc
 
+from lowdnn.driver.base import LaunchConfig
 from lowdnn.driver.emulated.machine import Machine, Module
-from lowdnn.driver.emulated.memory import Arena
-from lowdnn.driver.emulated.policy import Policy
+from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.options import Options
 
 POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
 
@@ -39,19 +40,19 @@ class Bench:
         return self.memory.host_read(address, count * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
 
     def run(
-        self, module: Module, name: str, grid: Any, block: Any, *arguments: Any, shared: int = 0, **options: Any
+        self,
+        module: Module,
+        name: str,
+        grid: Any,
+        block: Any,
+        *arguments: Any,
+        shared: int = 0,
+        cooperative: bool = False,
+        **options: Any,
     ) -> None:
-        policy = options.pop("policy", None)
-        self.machine.launch(
-            module.functions[name],
-            _dim3(grid),
-            _dim3(block),
-            shared,
-            (1, 1, 1),
-            [_packed(argument) for argument in arguments],
-            policy=Policy.parse(policy) if policy else None,
-            **options,
-        )
+        config = LaunchConfig(_dim3(grid), _dim3(block), shared, cooperative=cooperative)
+        parameters = [_packed(argument) for argument in arguments]
+        self.machine.launch(module.functions[name], config, parameters, Options(**options))
 
     def ptx(self, body: str, parameters: str = ".param .u64 out", declarations: str = "") -> Module:
         """A module with one kernel ``k`` of the given body."""

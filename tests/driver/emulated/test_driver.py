@@ -15,7 +15,7 @@ from lowdnn.driver.base import (
     PointerInfo,
 )
 from lowdnn.driver.emulated.driver import EmulatedDriver
-from lowdnn.status import ArchMismatchError, BadParamError
+from lowdnn.status import ArchMismatchError
 
 #: Adds a constant to each of 32 integers.
 PTX = b"""
@@ -102,16 +102,15 @@ def test_facts_differ_by_arch() -> None:
     ampere, hopper = opened("sm_80"), opened("sm_90a")
     wanted = (
         DeviceAttribute.MULTIPROCESSOR_COUNT,
-        DeviceAttribute.CLUSTER_LAUNCH,
         DeviceAttribute.COMPUTE_CAPABILITY_MAJOR,
+        DeviceAttribute.COOPERATIVE_LAUNCH,
+        DeviceAttribute.CLUSTER_LAUNCH,
     )
-    assert [ampere.device_attribute(0, a) for a in wanted] == [108, 0, 8]
-    assert [hopper.device_attribute(0, a) for a in wanted] == [132, 1, 9]
+    assert [ampere.device_attribute(0, a) for a in wanted] == [108, 8, 1, 0]
+    assert [hopper.device_attribute(0, a) for a in wanted] == [132, 9, 1, 0]
     assert all(hopper.device_attribute(0, attribute) >= 0 for attribute in DeviceAttribute)
     with pytest.raises(ArchMismatchError):
         EmulatedDriver("sm_75")
-    with pytest.raises(BadParamError, match="policy: expected lockstep"):
-        EmulatedDriver(policy="random")
 
 
 def test_nothing_works_before_init_or_without_a_context() -> None:
@@ -245,8 +244,10 @@ def test_launches_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
     fails_with("INVALID_VALUE", prepare(LaunchConfig(one, (1025, 1, 1))))
     fails_with("INVALID_VALUE", prepare(LaunchConfig(one, (32, 32, 2))))
     fails_with("INVALID_VALUE", prepare(LaunchConfig(one, warp, 48 * 1024 + 1)))
-    fails_with("INVALID_VALUE", prepare(LaunchConfig((3, 1, 1), warp, cluster=(2, 1, 1))))
-    fails_with("INVALID_VALUE", prepare(LaunchConfig((16, 1, 1), warp, cluster=(16, 1, 1))))
+    fails_with("INVALID_VALUE", prepare(LaunchConfig((2, 1, 1), warp, cluster=(2, 1, 1))))
+    fits = 132 * 32
+    prepare(LaunchConfig((fits, 1, 1), warp, cooperative=True))()
+    fails_with("COOPERATIVE_LAUNCH_TOO_LARGE", prepare(LaunchConfig((fits + 1, 1, 1), warp, cooperative=True)))
     optin = driver.device_attribute(0, DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
     attribute = FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
     fails_with("INVALID_VALUE", lambda: driver.function_set_attribute(function, attribute, optin + 1))

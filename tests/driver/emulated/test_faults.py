@@ -7,7 +7,7 @@ import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
 from lowdnn.driver.emulated.machine import Machine
-from lowdnn.driver.emulated.memory import Arena
+from lowdnn.driver.emulated.memory.arena import Arena
 
 STORE = """
 ld.param.u64 %rd1, [out];
@@ -168,8 +168,7 @@ def test_spin_on_a_flag_that_nobody_sets(bench, back):
 
 
 def test_endless_loop_times_out(bench):
-    bench.machine.timeout_s = 0.3
-    report = fault_of(bench, bench.ptx("L:\nadd.u32 %r1, 1, 2;\nbra L;\nret;", ""))
+    report = fault_of(bench, bench.ptx("L:\nadd.u32 %r1, 1, 2;\nbra L;\nret;", ""), timeout_s=0.3)
     assert report.kind is FaultKind.TIMEOUT
     assert report.kind.result == 702
 

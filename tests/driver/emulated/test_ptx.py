@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, RefusedPtx
-from lowdnn.driver.emulated.inlining import inlined
-from lowdnn.driver.emulated.ir import Imm, Mem, Pair, Reg, Sink, Sym, Vec
-from lowdnn.driver.emulated.ptx import parse_module
+from lowdnn.driver.emulated.parsing.inlining import inlined
+from lowdnn.driver.emulated.parsing.ir import Imm, Mem, Pair, Reg, Sink, Sym, Vec
+from lowdnn.driver.emulated.parsing.module import parse_module
 
 HEADER = ".version 8.0\n.target sm_90, debug\n.address_size 64\n"
 
@@ -175,4 +175,4 @@ def test_index_past_its_jump_table(bench):
 def test_one_text_is_compiled_once(bench):
     text = HEADER + ".entry k()\n{\nret;\n}\n"
     first, second = bench.machine.load(text), bench.machine.load(text)
-    assert first.functions["k"].compiled is second.functions["k"].compiled
+    assert first.functions["k"].kernel is second.functions["k"].kernel

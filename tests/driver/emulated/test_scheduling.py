@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
-from lowdnn.driver.emulated.policy import Policy
+from lowdnn.driver.emulated.running.policy import Policy
 
 POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.generating.generator import Emitter
 from lowdnn.driver.emulated.instructions import floating, half, integer
 from lowdnn.driver.emulated.instructions.core import Modifiers, Row
-from lowdnn.driver.emulated.ir import Instruction
+from lowdnn.driver.emulated.parsing.ir import Instruction
 
 FLOATS = ("f32", "f64")
 HALVES = ("f16", "f16x2", "bf16", "bf16x2")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.generating.generator import Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Row
 from lowdnn.driver.emulated.instructions.memory import address_of, drop_hints
-from lowdnn.driver.emulated.ir import Imm, Instruction
+from lowdnn.driver.emulated.parsing.ir import Imm, Instruction
 
 _COPIES = "G.batch.copies"
 

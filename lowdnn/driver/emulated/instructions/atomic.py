@@ -5,11 +5,11 @@ f32 sums flush subnormals in global memory and keep them in shared memory, as th
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated.access import atomic
-from lowdnn.driver.emulated.generator import SIZES, Emitter
+from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Row, code_of
 from lowdnn.driver.emulated.instructions.memory import address_of, drop_hints, space_of
-from lowdnn.driver.emulated.ir import Instruction, Mem, Operand, Vec
+from lowdnn.driver.emulated.memory.access import atomic
+from lowdnn.driver.emulated.parsing.ir import Instruction, Mem, Operand, Vec
 from lowdnn.driver.emulated.values import atomic as values
 from lowdnn.status import NotSupportedError
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated.barriers import BarrierOp
 from lowdnn.driver.emulated.faults import unsupported
-from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.generating.generator import Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
-from lowdnn.driver.emulated.ir import Instruction, Reg
+from lowdnn.driver.emulated.parsing.ir import Instruction, Reg
+from lowdnn.driver.emulated.running.barriers import BarrierOp
 
 
 def _bra(e: Emitter, instruction: Instruction) -> None:

@@ -8,10 +8,10 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from lowdnn.driver.emulated.faults import RefusedPtx, unsupported
-from lowdnn.driver.emulated.ir import TYPES, Instruction
+from lowdnn.driver.emulated.parsing.ir import TYPES, Instruction
 
 if TYPE_CHECKING:
-    from lowdnn.driver.emulated.generator import Emitter
+    from lowdnn.driver.emulated.generating.generator import Emitter
 
 
 class Effect(Enum):

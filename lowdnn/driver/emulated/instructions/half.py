@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.generating.generator import Emitter
 from lowdnn.driver.emulated.instructions.core import Row, code_of
 from lowdnn.driver.emulated.instructions.floating import _approximate
-from lowdnn.driver.emulated.ir import Instruction
+from lowdnn.driver.emulated.parsing.ir import Instruction
 from lowdnn.driver.emulated.values import half
 
 HALVES = ("f16", "f16x2", "bf16", "bf16x2")

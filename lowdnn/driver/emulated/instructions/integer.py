@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.generating.generator import Emitter
 from lowdnn.driver.emulated.instructions.core import Row, code_of, signed
-from lowdnn.driver.emulated.ir import Imm, Instruction, Pair
+from lowdnn.driver.emulated.parsing.ir import Imm, Instruction, Pair
 from lowdnn.driver.emulated.values import bitfield, integer
 
 _NORMAL = ("u16", "s16", "u32", "s32", "u64", "s64")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated import collective
-from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.generating.generator import Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
 from lowdnn.driver.emulated.instructions.memory import address_of
-from lowdnn.driver.emulated.ir import Instruction, Operand, Vec
+from lowdnn.driver.emulated.parsing.ir import Instruction, Operand, Vec
+from lowdnn.driver.emulated.running import collective
 from lowdnn.driver.emulated.values import tensor_core
 from lowdnn.status import NotSupportedError
 

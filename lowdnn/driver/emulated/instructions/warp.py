@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated import collective
-from lowdnn.driver.emulated.generator import Emitter
+from lowdnn.driver.emulated.generating.generator import Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Row, code_of
-from lowdnn.driver.emulated.ir import Instruction, Operand, Pair
+from lowdnn.driver.emulated.parsing.ir import Instruction, Operand, Pair
+from lowdnn.driver.emulated.running import collective
 
 
 def _pair(e: Emitter, target: Operand, first_code: str, expression: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
-from lowdnn.driver.emulated.ir import (
+from lowdnn.driver.emulated.parsing.declarations import SPACES, variables
+from lowdnn.driver.emulated.parsing.ir import (
     TYPES,
     FunctionIR,
     Imm,
@@ -18,7 +19,6 @@ from lowdnn.driver.emulated.ir import (
     Sym,
     Vec,
 )
-from lowdnn.driver.emulated.parsing.declarations import SPACES, variables
 from lowdnn.driver.emulated.parsing.tokens import Tokens, literal, negated
 
 #: Statements that say nothing about what a kernel computes.

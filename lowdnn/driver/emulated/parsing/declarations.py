@@ -6,7 +6,7 @@ import re
 import struct
 
 from lowdnn.driver.emulated.faults import unsupported
-from lowdnn.driver.emulated.ir import TYPES, Imm, Variable
+from lowdnn.driver.emulated.parsing.ir import TYPES, Imm, Variable
 from lowdnn.driver.emulated.parsing.tokens import Tokens, literal
 
 #: Directives that open a declaration.

@@ -6,7 +6,7 @@ import re
 import struct
 
 from lowdnn.driver.emulated.faults import invalid
-from lowdnn.driver.emulated.ir import Imm
+from lowdnn.driver.emulated.parsing.ir import Imm
 
 _TOKEN = re.compile(
     r'"[^"]*"|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?'

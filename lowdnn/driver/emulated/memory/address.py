@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import ARENA_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, Array, Bytes
+from lowdnn.driver.emulated.memory.arena import ARENA_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, Array, Bytes
 
 if TYPE_CHECKING:
-    from lowdnn.driver.emulated.batch import Group
+    from lowdnn.driver.emulated.running.batch import Group
 
 _I8 = np.int64
 

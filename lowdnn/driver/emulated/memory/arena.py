@@ -69,18 +69,22 @@ class Allocation:
 
 
 class Bytes:
-    """A byte array with its shadow and with views of both, by value code and by size. ``name`` is for reports."""
+    """A byte array with its shadow and with views of both, by value code and by size.
 
-    def __init__(self, data: Array, shadow: Array, name: str) -> None:
+    ``name`` and ``first``, the lowest address that a kernel may use, are for reports.
+    """
+
+    def __init__(self, data: Array, shadow: Array, name: str, first: int = 0) -> None:
         self.name = name
+        self.first = first
         self.data = data
         self.shadow = shadow
         self.views = {code: data.view(dtype) for code, dtype in DTYPES.items()}
         self.shadows = {size: shadow.view(DTYPES[code]) for size, code in SHADOW_CODES.items()}
 
     def name_of(self, address: int) -> tuple[str, int]:
-        """(what holds an address, offset in it)."""
-        return self.name, address
+        """(what holds an address, offset in it). Windows of generic addresses start at multiples of their size."""
+        return self.name, address % WINDOW_BYTES - self.first
 
 
 class Arena(Bytes):

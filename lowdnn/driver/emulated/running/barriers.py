@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.batch import WARP, Batch, Group
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import Array
+from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.running.batch import WARP, Batch, Group
 
 BARRIERS = 16
 _ALL = -1

@@ -12,12 +12,23 @@ from functools import lru_cache
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
 from lowdnn.driver.emulated.instructions.core import Effect, Row
-from lowdnn.driver.emulated.ir import TYPES, FunctionIR, Imm, Instruction, Mem, Not, Operand, Pair, Reg, Sym, Vec
+from lowdnn.driver.emulated.parsing.ir import (
+    TYPES,
+    FunctionIR,
+    Imm,
+    Instruction,
+    Mem,
+    Not,
+    Operand,
+    Pair,
+    Reg,
+    Sym,
+    Vec,
+)
 
 FULL_MASK = Imm(0xFFFFFFFF, "i")
 _MEMORY = frozenset({"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"})
 _SPIN_LOADS = frozenset({"volatile", "relaxed", "acquire", "mmio"})
-
 
 #: (registers read, registers written) by an instruction.
 Touched = tuple[list[str], list[str]]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.address import Address, check, resolve, split
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import WRITTEN, Bytes
+from lowdnn.driver.emulated.memory.address import Address, check, resolve, split
+from lowdnn.driver.emulated.memory.arena import WRITTEN, Bytes
 
 if TYPE_CHECKING:
-    from lowdnn.driver.emulated.batch import Group
+    from lowdnn.driver.emulated.running.batch import Group
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.access import unwritten_fault
-from lowdnn.driver.emulated.address import Address, check, resolve
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import WRITTEN, Array, Bytes
+from lowdnn.driver.emulated.memory.access import unwritten_fault
+from lowdnn.driver.emulated.memory.address import Address, check, resolve
+from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, Bytes
 
 if TYPE_CHECKING:
-    from lowdnn.driver.emulated.batch import Group
+    from lowdnn.driver.emulated.running.batch import Group
 
 _WORDS = {4: "u4", 8: "u8", 16: "w16"}
 

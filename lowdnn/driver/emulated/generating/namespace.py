@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.access import load, store
-from lowdnn.driver.emulated.address import Address
-from lowdnn.driver.emulated.batch import Group, poison, select
 from lowdnn.driver.emulated.instructions.special import clock, special_array
-from lowdnn.driver.emulated.memory import ARENA_BASE, DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from lowdnn.driver.emulated.memory.access import load, store
+from lowdnn.driver.emulated.memory.address import Address
+from lowdnn.driver.emulated.memory.arena import ARENA_BASE, DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from lowdnn.driver.emulated.running.batch import Group, poison, select
 
 
 def base_namespace() -> dict[str, Any]:

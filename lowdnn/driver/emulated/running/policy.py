@@ -11,8 +11,9 @@ import random
 import re
 from dataclasses import dataclass
 
-from lowdnn.driver.emulated.batch import WARP, Batch
-from lowdnn.driver.emulated.memory import Array
+from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.running.batch import WARP, Batch
+from lowdnn.status import BadParamError
 
 _FORM = re.compile(r"(lockstep|cta-reverse|warp-serial\((\d+)\))")
 
@@ -26,10 +27,15 @@ class Policy:
 
     @staticmethod
     def parse(text: str) -> Policy:
-        """Raises ``ValueError`` for anything but ``lockstep``, ``warp-serial(N)``, ``cta-reverse``."""
+        """Raises BadParamError for anything but ``lockstep``, ``warp-serial(N)``, ``cta-reverse``."""
         match = _FORM.fullmatch(text)
         if match is None:
-            raise ValueError(f"policy: expected lockstep, warp-serial(<seed>) or cta-reverse, got {text!r}")
+            raise BadParamError.at(
+                "EmulatedDriver.policy",
+                expected="lockstep, cta-reverse or warp-serial(<seed>)",
+                got=repr(text),
+                hint="the seed is a number, as in warp-serial(7)",
+            )
         return Policy("warp-serial", int(match.group(2))) if match.group(2) else Policy(match.group(1))
 
     def __str__(self) -> str:

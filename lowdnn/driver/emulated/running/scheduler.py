@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.barriers import BarrierOp, Barriers, Released
-from lowdnn.driver.emulated.batch import WARP, Batch, Group, merge_into
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import DTYPES, Array
-from lowdnn.driver.emulated.policy import Policy
+from lowdnn.driver.emulated.memory.arena import DTYPES, Array
+from lowdnn.driver.emulated.running.barriers import BarrierOp, Barriers, Released
+from lowdnn.driver.emulated.running.batch import WARP, Batch, Group, merge_into
+from lowdnn.driver.emulated.running.policy import Policy
 
 BlockFunction = Callable[[Group, list[Any]], Any]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from lowdnn.driver.emulated.faults import unsupported
-from lowdnn.driver.emulated.ir import FunctionIR, ModuleIR
 from lowdnn.driver.emulated.parsing.body import IGNORED_STATEMENTS, parse_body
 from lowdnn.driver.emulated.parsing.declarations import SPACES, parameter_list, variables
+from lowdnn.driver.emulated.parsing.ir import FunctionIR, ModuleIR
 from lowdnn.driver.emulated.parsing.tokens import Tokens
 
 _LINKAGE = frozenset({".visible", ".weak", ".extern", ".common"})

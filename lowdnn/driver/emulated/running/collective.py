@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.access import unwritten_fault
-from lowdnn.driver.emulated.address import Address, check, resolve
-from lowdnn.driver.emulated.batch import WARP, Group
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import WRITTEN, Array
+from lowdnn.driver.emulated.memory.access import unwritten_fault
+from lowdnn.driver.emulated.memory.address import Address, check, resolve
+from lowdnn.driver.emulated.memory.arena import WRITTEN, Array
+from lowdnn.driver.emulated.running.batch import WARP, Group
 from lowdnn.driver.emulated.values import tensor_core, warp
 from lowdnn.driver.emulated.values.tensor_core import MatrixProduct
 
@@ -172,8 +172,7 @@ def _need_whole_warps(group: Group, what: str) -> None:
         raise LaneFault(FaultKind.WARP_DIVERGED, f"{what} needs all 32 lanes of the warp", 0)
 
 
-# -- member masks
-# -------------------------------------------------------------------------------------------------------
+# -- member masks -----------------------------------------------------------------------------------------------------
 def _grid(group: Group, value: Any) -> Any:
     return value if value.ndim == 0 else group.in_warps(value)
 

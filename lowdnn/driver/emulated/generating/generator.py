@@ -12,15 +12,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
-from lowdnn.driver.emulated.flow import Block, Flow
+from lowdnn.driver.emulated.generating.flow import Block, Flow
 from lowdnn.driver.emulated.instructions.core import Modifiers, Row
 from lowdnn.driver.emulated.instructions.special import special_value
-from lowdnn.driver.emulated.ir import (
+from lowdnn.driver.emulated.memory.arena import DTYPES
+from lowdnn.driver.emulated.parsing.ir import (
     TYPES,
     FunctionIR,
     Imm,
@@ -33,7 +36,6 @@ from lowdnn.driver.emulated.ir import (
     Sym,
     Variable,
 )
-from lowdnn.driver.emulated.memory import DTYPES
 
 SIZES = {"p": 1, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "u4": 4, "i4": 4, "f4": 4, "u8": 8, "i8": 8, "f8": 8}
 _CARRY = "%CC"
@@ -46,7 +48,7 @@ _UNSIGNED = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
 class Layout:
     """Where a function's variables lie: offsets in the parameter block, in shared and in local memory.
 
-    ``dynamic`` is the shared offset of ``.extern .shared`` arrays. Names that are not here are module variables.
+    Names that are not here are module variables.
     """
 
     parameters: Mapping[str, int]
@@ -56,10 +58,17 @@ class Layout:
 
 @dataclass(frozen=True)
 class BlockCode:
-    """Source of one block's function ``block``. ``lines[n]`` is the PTX line of source line ``n + 1``."""
+    """Source of one block's function ``block``. ``lines[n]`` is the PTX line of source line ``n + 1``; ``file_name``
+    stands in tracebacks, by which an exception is mapped back to PTX."""
 
     source: str
     lines: tuple[int, ...]
+    file_name: str
+
+    @cached_property
+    def code(self) -> CodeType:
+        """Compiled when the block first runs (many blocks of a kernel never do), once for all loads of the PTX."""
+        return compile(self.source, self.file_name, "exec")
 
 
 @dataclass(frozen=True)
@@ -85,11 +94,6 @@ def generate(function: FunctionIR, flow: Flow, table: Mapping[str, Row], layout:
         dict(emitter.constants),
         emitter.takes_parameter_address,
     )
-
-
-def filename_of(kernel: str, block: int) -> str:
-    """The file name that a block's code carries, by which a traceback is mapped back to PTX."""
-    return f"<ptx {kernel} block {block}>"
 
 
 class Emitter:
@@ -279,7 +283,7 @@ class Emitter:
             self.table[block.end.opcode].emit(self, block.end)
         if len(self.text) == 1:
             self.do("return")
-        return BlockCode("\n".join(self.text), tuple(self.lines))
+        return BlockCode("\n".join(self.text), tuple(self.lines), f"<ptx {self.function.name} block {block.index}>")
 
     def _emit(self, instruction: Instruction) -> None:
         self.instruction = instruction

@@ -1,18 +1,14 @@
-"""What the engines without tensor cores share: the host side of ``include/tile_simt.cuh`` and small facts of plans."""
+"""Tiles of the engines without tensor cores: the host side of ``include/tile_simt.cuh``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lowdnn.engines.launch import bytes_touched
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
-from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import MathUnit, Scalar, ScalarType
 
 #: Extents are 32-bit in the kernels; a tile past the last element must not overflow them.
-MAX_EXTENT = 2**31 - 1024
+MAX_TILED_EXTENT = 2**31 - 1024
 
 _GROUP = 4
 _LARGE = 128
@@ -20,7 +16,7 @@ _LARGE = 128
 
 @dataclass(frozen=True)
 class SimtTile:
-    """``SimtTile<T, rows, columns, depth>`` of ``tile_simt.cuh``: the accumulators of one CTA and its step along k."""
+    """``SimtTile<T, rows, columns, depth>`` of ``tile_simt.cuh``: a block's accumulators and its step along k."""
 
     rows: int
     columns: int
@@ -49,29 +45,12 @@ def accumulator_type(compute_type: DataType) -> DataType:
     return DataType.FLOAT if compute_type is DataType.HALF else compute_type
 
 
-def math_unit(accumulator: DataType) -> MathUnit:
-    return MathUnit.FMA_F64 if accumulator is DataType.DOUBLE else MathUnit.FMA_F32
-
-
 def vector_axis(dag: PointwiseDag, candidates: tuple[int, ...]) -> int:
     """The axis of ``candidates`` along which the DAG's stored tensors lie closest; the first one where they tie."""
     stored = [tensor for tensor in dag.stores if tensor.dims == dag.dims]
 
     def distance(axis: int) -> int:
         alone = dag.dims[axis] == 1
-        return MAX_EXTENT if alone else sum(tensor.strides[axis] for tensor in stored)
+        return MAX_TILED_EXTENT if alone else sum(tensor.strides[axis] for tensor in stored)
 
     return min(candidates, key=distance)
-
-
-def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors' elements; a tensor that is there twice counts once."""
-    return sum(bytes_touched(tensor) for tensor in {tensor.uid: tensor for tensor in tensors}.values())
-
-
-def extents(values: Iterable[int]) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I32, value) for value in values)
-
-
-def strides(values: Iterable[int]) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I64, value) for value in values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
-from lowdnn.driver.emulated.ir import FunctionIR, Instruction, Mem, ModuleIR, Not, Operand, Pair, Reg, Sym, Vec
+from lowdnn.driver.emulated.parsing.ir import FunctionIR, Instruction, Mem, ModuleIR, Not, Operand, Pair, Reg, Sym, Vec
 
 
 def inlined(function: FunctionIR, module: ModuleIR) -> FunctionIR:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.copies import AsyncCopies
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
-from lowdnn.driver.emulated.memory import DTYPES, Arena, Array, Bytes
+from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
+from lowdnn.driver.emulated.memory.copies import AsyncCopies
 
 WARP = 32
 #: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
@@ -92,10 +92,10 @@ class Batch:
         self.shared_start, self.shared_end = SHARED_START, SHARED_START + self.shared_bytes
         self.shared_stride = -(-self.shared_end // 128) * 128
         self.shared_single = self.cta_count == 1
-        self.shared = _bytes(self.cta_count * self.shared_stride, "shared memory")
+        self.shared = _bytes(self.cta_count * self.shared_stride, "shared memory", SHARED_START)
         self.local_start, self.local_end = LOCAL_START, LOCAL_START + self.local_bytes
         self.local_stride = -(-self.local_end // 16) * 16 if self.local_bytes else 16
-        self.local = _bytes(self.lane_count * self.local_stride, "local memory")
+        self.local = _bytes(self.lane_count * self.local_stride, "local memory", LOCAL_START)
         self.lanes = np.arange(self.lane_count, dtype=np.int64)
         self.slot = self.lanes // geometry.cta_lanes
         self.thread = self.lanes % geometry.cta_lanes
@@ -263,9 +263,9 @@ def _alone() -> int:
 _ALONE = _alone()
 
 
-def _bytes(size: int, name: str) -> Bytes:
+def _bytes(size: int, name: str, first: int) -> Bytes:
     size = -(-size // 16) * 16 + 16
-    return Bytes(np.full(size, 0xA5, dtype=np.uint8), np.zeros(size, dtype=np.uint8), name)
+    return Bytes(np.full(size, 0xA5, dtype=np.uint8), np.zeros(size, dtype=np.uint8), name, first)
 
 
 def _coordinates(linear: int, extents: Dim3) -> Dim3:

@@ -1,0 +1,40 @@
+"""How an emulated device runs kernels: what a user may choose, with its checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowdnn.driver.emulated.running.policy import Policy
+from lowdnn.status import BadParamError
+
+
+@dataclass(frozen=True)
+class Options:
+    """How launches run; raises BadParamError for a value that there is not.
+
+    ``policy``: the order of warps and blocks, as ``Policy.parse`` takes it. ``checks``: whether reading bytes that
+    nothing has written is a fault. ``landing``: asynchronous copies land at their wait (``late``) or at once
+    (``early``). ``lane_budget``: threads that run as one batch, in whole blocks, at least one; it changes speed and
+    memory only. ``timeout_s``: a launch that takes longer is a fault.
+    """
+
+    policy: str = "lockstep"
+    checks: bool = True
+    landing: str = "late"
+    lane_budget: int = 1 << 15
+    timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        Policy.parse(self.policy)
+        if self.landing not in ("late", "early"):
+            raise BadParamError.at("EmulatedDriver.landing", expected="late or early", got=repr(self.landing))
+        if type(self.checks) is not bool:
+            raise BadParamError.at("EmulatedDriver.checks", expected="True or False", got=repr(self.checks))
+        if type(self.lane_budget) is not int or self.lane_budget < 1:
+            raise BadParamError.at(
+                "EmulatedDriver.lane_budget", expected="a positive number of threads", got=repr(self.lane_budget)
+            )
+        if not self.timeout_s > 0:
+            raise BadParamError.at(
+                "EmulatedDriver.timeout_s", expected="a positive number of seconds", got=repr(self.timeout_s)
+            )

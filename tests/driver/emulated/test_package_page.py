@@ -1,0 +1,27 @@
+"""The example of the package's page runs as it stands, and its tables name what there is."""
+
+from __future__ import annotations
+
+import doctest
+import re
+
+from lowdnn.driver import emulated
+from lowdnn.driver.emulated.instructions.table import TABLE
+from lowdnn.driver.emulated.options import Options
+
+
+def test_the_example_runs() -> None:
+    results = doctest.testmod(emulated)
+    assert results.failed == 0
+    assert results.attempted > 10
+
+
+def test_policies_of_the_page_exist() -> None:
+    rows = re.findall(r"^\| (lockstep|warp-serial\(seed\)|cta-reverse) ", str(emulated.__doc__), re.MULTILINE)
+    assert len(rows) == 3
+    for row in rows:
+        Options(policy=row.replace("seed", "3"))
+
+
+def test_what_the_page_calls_refused_has_no_row() -> None:
+    assert {"wgmma", "mbarrier", "tex", "tld4", "suld", "vadd"}.isdisjoint(TABLE)

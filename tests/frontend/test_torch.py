@@ -1,0 +1,78 @@
+"""A cudnn-frontend program on torch tensors and torch's stream, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lowdnn.frontend as cudnn
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="torch is the one thing under test here")
+
+
+@pytest.fixture
+def handle(torch: Any) -> Iterator[cudnn.Handle]:
+    created = cudnn.create_handle()
+    cudnn.set_stream(handle=created, stream=torch.cuda.current_stream().cuda_stream)
+    yield created
+    cudnn.destroy_handle(created)
+
+
+def conv_bias_relu(torch: Any, handle: cudnn.Handle) -> tuple[Any, dict[Any, Any], Any]:
+    """(graph, tensors by graph tensor, y) of relu(conv(x, w) + bias) in fp16, channels last."""
+    x = torch.randn(4, 16, 14, 14, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
+    w = (torch.randn(32, 16, 3, 3, device="cuda", dtype=torch.float16) / 12).to(memory_format=torch.channels_last)
+    bias = torch.randn(1, 32, 1, 1, device="cuda", dtype=torch.float16)
+    y = torch.empty(4, 32, 14, 14, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
+    graph = cudnn.pygraph(
+        io_data_type=cudnn.data_type.HALF,
+        intermediate_data_type=cudnn.data_type.FLOAT,
+        compute_data_type=cudnn.data_type.FLOAT,
+        handle=handle,
+    )
+    image, weight, shift = graph.tensor_like(x), graph.tensor_like(w), graph.tensor_like(bias)
+    convolved = graph.conv_fprop(image=image, weight=weight, padding=[1, 1], stride=[1, 1], dilation=[1, 1])
+    output = graph.relu(graph.bias(convolved, shift)).set_output(True)
+    graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    return graph, {image: x, weight: w, shift: bias, output: y}, y
+
+
+def expected(torch: Any, tensors: dict[Any, Any]) -> Any:
+    x, w, bias, _ = (tensor.double() for tensor in tensors.values())
+    return torch.relu(torch.conv2d(x, w, padding=1) + bias)
+
+
+def test_torch_tensors_are_taken(torch: Any, handle: cudnn.Handle) -> None:
+    graph, tensors, y = conv_bias_relu(torch, handle)
+    workspace = torch.empty(max(graph.get_workspace_size(), 1), device="cuda", dtype=torch.uint8)
+    graph.execute(tensors, workspace, handle=handle)
+    torch.testing.assert_close(y.double(), expected(torch, tensors), rtol=1e-3, atol=1e-3)
+
+
+def test_execute_is_captured_into_a_torch_graph(torch: Any, handle: cudnn.Handle) -> None:
+    graph, tensors, y = conv_bias_relu(torch, handle)
+    workspace = torch.empty(max(graph.get_workspace_size(), 1), device="cuda", dtype=torch.uint8)
+    graph.execute(tensors, workspace, handle=handle)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+        graph.execute(tensors, workspace, handle=handle)
+    cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+    y.zero_()
+    next(iter(tensors.values())).mul_(0.5)
+    captured.replay()
+    torch.testing.assert_close(y.double(), expected(torch, tensors), rtol=1e-3, atol=1e-3)
+
+
+def test_a_tensor_of_the_wrong_device_is_refused(torch: Any, handle: cudnn.Handle) -> None:
+    graph, tensors, _ = conv_bias_relu(torch, handle)
+    image = next(iter(tensors))
+    with pytest.raises(ValueError, match="device"):
+        graph.execute(tensors | {image: tensors[image].cpu()}, 0, handle=handle)
