@@ -115,7 +115,8 @@ class EmulatedDriver:
         with self._lock:
             if self._state is None:
                 memory = Arena(limit_bytes=self._device.memory_bytes)
-                machine = Machine(memory, self._device.arch, self._options)
+                sm_count = self._device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT]
+                machine = Machine(memory, self._device.arch, self._options, sm_count)
                 self._state = DeviceState(memory, machine)
             self._references += 1
         return _CONTEXT

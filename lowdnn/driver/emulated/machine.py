@@ -50,11 +50,14 @@ class Module:
 
 
 class Machine:
-    """One emulated device of ``arch`` that runs kernels as ``options`` say."""
+    """One emulated device of ``arch`` with ``sm_count`` multiprocessors that runs kernels as ``options`` say."""
 
-    def __init__(self, memory: Arena, arch: str = "sm_90a", options: Options | None = None) -> None:
+    def __init__(
+        self, memory: Arena, arch: str = "sm_90a", options: Options | None = None, sm_count: int = 132
+    ) -> None:
         self.memory = memory
         self.arch = arch
+        self.sm_count = sm_count
         self.options = options or Options()
 
     def load(self, ptx: str) -> Module:
@@ -99,7 +102,7 @@ class Machine:
         try:
             for ctas in _batches(config.grid, _ctas_of_a_batch(kernel, config, options), policy.reverses_ctas):
                 batch = Batch(
-                    Geometry(config.grid, config.block, ctas),
+                    Geometry(config.grid, config.block, ctas, self.sm_count),
                     self.memory,
                     list(function.unwritten),
                     kernel.static_shared_bytes + config.shared_bytes,

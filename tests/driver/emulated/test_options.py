@@ -63,6 +63,12 @@ def test_a_missing_wait_shows_when_copies_land_late() -> None:
         launched(EmulatedDriver("sm_80", landing="late"), ptx)
 
 
+@pytest.mark.parametrize(("arch", "multiprocessors"), [("sm_80", 108), ("sm_90a", 132)])
+def test_kernels_see_the_multiprocessors_that_the_driver_tells_of(arch: str, multiprocessors: int) -> None:
+    y = launched(EmulatedDriver(arch), REVERSE.replace("ld.global.u32 %r3, [%rd3];", "mov.u32 %r3, %nsmid;"))
+    assert set(y.tolist()) == {multiprocessors}
+
+
 @pytest.mark.parametrize("lane_budget", [1, 100, 1 << 20])
 def test_the_lane_budget_changes_no_result(lane_budget: int) -> None:
     y = launched(EmulatedDriver("sm_80", lane_budget=lane_budget), REVERSE)

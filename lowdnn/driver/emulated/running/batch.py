@@ -48,11 +48,12 @@ class Unwritten:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Shape of a launch: blocks, threads and the CTAs (linear numbers) of one batch."""
+    """Shape of a launch: blocks, threads and the CTAs (linear numbers) of one batch; the device's multiprocessors."""
 
     grid: Dim3
     block: Dim3
     ctas: Array
+    sm_count: int
 
     @property
     def threads(self) -> int:
