@@ -437,7 +437,7 @@ class EmulatedDriver:
         found = _find(state.functions, "cuLaunchKernel", function)
         problem = launch_problem(found, config, self._device)
         if problem is not None:
-            raise driver_error("cuLaunchKernel", problem[0], f"{found.function.name}, {config}", problem[1])
+            raise driver_error("cuLaunchKernel", problem[0], f"{found.function.kernel.name}, {config}", problem[1])
 
     def _stream(self, state: DeviceState, stream: int) -> StreamState:
         return _find(state.streams, "stream", stream)
@@ -471,10 +471,10 @@ def _find(table: dict[int, T], call: str, handle: int) -> T:
 def _kernel_work(state: DeviceState, function: int, config: LaunchConfig, parameters: int) -> KernelWork:
     """The launch with its parameter values read from the ``void*[]`` at ``parameters``."""
     found = _find(state.functions, "cuLaunchKernel", function).function
-    pointers = (ctypes.c_void_p * len(found.parameters)).from_address(parameters) if found.parameters else ()
+    wanted = found.kernel.parameters
+    pointers = (ctypes.c_void_p * len(wanted)).from_address(parameters) if wanted else ()
     values = tuple(
-        ctypes.string_at(pointer or 0, parameter.size)
-        for pointer, parameter in zip(pointers, found.parameters, strict=True)
+        ctypes.string_at(pointer or 0, parameter.size) for pointer, parameter in zip(pointers, wanted, strict=True)
     )
     return KernelWork(found, config, values)
 

@@ -36,7 +36,8 @@ class LoadedFunction:
             return "the emulated device runs no clusters" if value else ""
         if attribute is not FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES:
             return "a read-only attribute"
-        limit = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN] - self.function.static_shared_bytes
+        optin = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]
+        limit = optin - self.function.kernel.static_shared_bytes
         if not 0 <= value <= limit:
             return f"expected 0 to {limit} bytes"
         self.max_dynamic_shared_bytes = value
@@ -45,11 +46,11 @@ class LoadedFunction:
 
 def function_attribute(loaded: LoadedFunction, attribute: FunctionAttribute, device: EmulatedDevice) -> int:
     """An attribute's value; registers and local bytes are decided by an assembler, which is not here, and read as 0."""
-    function = loaded.function
+    kernel = loaded.function.kernel
     compute = _capability(device)
     return {
-        FunctionAttribute.MAX_THREADS_PER_BLOCK: function.max_threads or MAX_THREADS_PER_BLOCK,
-        FunctionAttribute.SHARED_SIZE_BYTES: function.static_shared_bytes,
+        FunctionAttribute.MAX_THREADS_PER_BLOCK: kernel.max_threads,
+        FunctionAttribute.SHARED_SIZE_BYTES: kernel.static_shared_bytes,
         FunctionAttribute.CONST_SIZE_BYTES: 0,
         FunctionAttribute.LOCAL_SIZE_BYTES: 0,
         FunctionAttribute.NUM_REGS: 0,
@@ -65,7 +66,7 @@ def blocks_per_multiprocessor(
 ) -> int:
     """min(threads, shared memory, block slots); each block's shared memory costs 1 KB more than it asks for."""
     threads = device.attributes[DeviceAttribute.MAX_THREADS_PER_MULTIPROCESSOR] // max(block_threads, 1)
-    per_block = loaded.function.static_shared_bytes + shared_bytes + 1024
+    per_block = loaded.function.kernel.static_shared_bytes + shared_bytes + 1024
     shared = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR] // per_block
     return min(threads, shared, MAX_BLOCKS_PER_SM)
 
@@ -73,7 +74,7 @@ def blocks_per_multiprocessor(
 def launch_problem(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> tuple[CuResult, str] | None:
     """Why the driver would refuse the launch: a result and a sentence."""
     threads = math.prod(config.block)
-    allowed = loaded.function.max_threads or MAX_THREADS_PER_BLOCK
+    allowed = loaded.function.kernel.max_threads
     if any(not 1 <= size <= limit for size, limit in zip(config.grid, MAX_GRID, strict=True)):
         return CuResult.INVALID_VALUE, f"grid: expected 1 to {MAX_GRID}, got {config.grid}"
     if any(not 1 <= size <= limit for size, limit in zip(config.block, MAX_BLOCK, strict=True)):

@@ -21,28 +21,21 @@ from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, Fault
 from lowdnn.driver.emulated.memory.arena import Arena, Array
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
-from lowdnn.driver.emulated.program import Compiled, Parameter, compile_module
+from lowdnn.driver.emulated.program import Kernel, compile_module
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Geometry, Unwritten
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.driver.emulated.running.reports import fault_of
 from lowdnn.driver.emulated.running.scheduler import BlockFault, Scheduler, Step
 
-_MAX_THREADS = 1024
 #: Host memory for the shared and local memory of one batch.
 _BATCH_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class Function:
-    """A kernel that is loaded: what the facade may ask, and what a launch needs."""
+    """A kernel that is loaded: its blocks with the addresses of module variables, and its registers before a launch."""
 
-    name: str
-    parameters: tuple[Parameter, ...]
-    static_shared_bytes: int
-    local_bytes: int
-    max_threads: int
-    required_block: Dim3 | None
-    compiled: Compiled = field(repr=False)
+    kernel: Kernel = field(repr=False)
     steps: tuple[Step, ...] = field(repr=False)
     unwritten: tuple[Unwritten, ...] = field(repr=False)
 
@@ -67,7 +60,7 @@ class Machine:
     def load(self, ptx: str) -> Module:
         """Parses PTX and generates code for its kernels. Raises ``EmulationFault`` with the line that cannot run."""
         try:
-            ir, compiled = compile_module(ptx)
+            ir, kernels = compile_module(ptx)
         except RefusedPtx as refusal:
             lines = ptx.split("\n")
             text = lines[refusal.line - 1].strip() if 0 < refusal.line <= len(lines) else ""
@@ -77,7 +70,7 @@ class Machine:
         if wrong:
             raise EmulationFault(FaultReport(FaultKind.WRONG_TARGET, wrong))
         addresses = self._place(ir)
-        functions = {name: self._function(name, one, addresses) for name, one in compiled.items()}
+        functions = {name: _function(kernel, addresses) for name, kernel in kernels.items()}
         sizes = {name: (addresses[name], variable.size or 0) for name, variable in _placed(ir).items()}
         return Module(functions, sizes, ir.target)
 
@@ -96,20 +89,21 @@ class Machine:
         ``options`` stand in for the machine's own. All CTAs of a cooperative launch run in one batch, so that they
         may wait for each other; the stream attributes of ``config`` mean nothing here. Raises ``EmulationFault``.
         """
-        _check_launch(function, config)
+        kernel = function.kernel
+        _check_launch(kernel, config)
         options = options or self.options
         policy = Policy.parse(options.policy)
-        content = _parameter_block(function, parameters)
-        address = self._parameter_address(function, content)
+        content = _parameter_block(kernel, parameters)
+        address = self._parameter_address(kernel, content)
         deadline = time.monotonic() + options.timeout_s
         try:
-            for ctas in _batches(config.grid, _ctas_of_a_batch(function, config, options), policy.reverses_ctas):
+            for ctas in _batches(config.grid, _ctas_of_a_batch(kernel, config, options), policy.reverses_ctas):
                 batch = Batch(
                     Geometry(config.grid, config.block, ctas),
                     self.memory,
                     list(function.unwritten),
-                    function.static_shared_bytes + config.shared_bytes,
-                    function.local_bytes,
+                    kernel.static_shared_bytes + config.shared_bytes,
+                    kernel.local_bytes,
                     config.shared_bytes,
                     content,
                     np.uint64(address),
@@ -127,9 +121,9 @@ class Machine:
             with np.errstate(all="ignore"):
                 scheduler.run()
         except BlockFault as fault:
-            raise fault_of(fault, function.compiled, batch) from None
+            raise fault_of(fault, function.kernel, batch) from None
         except LaneFault as fault:
-            raise EmulationFault(FaultReport(fault.kind, fault.message, function.name)) from None
+            raise EmulationFault(FaultReport(fault.kind, fault.message, function.kernel.name)) from None
 
     def _place(self, ir: ModuleIR) -> dict[str, int]:
         """Puts .global and .const variables into memory; never-initialised .global ones are zero."""
@@ -147,51 +141,43 @@ class Machine:
             self.memory.host_write(addresses[name], np.frombuffer(bytes(content), dtype=np.uint8))
         return addresses
 
-    def _function(self, name: str, compiled: Compiled, addresses: Mapping[str, int]) -> Function:
-        return Function(
-            name,
-            compiled.parameters,
-            compiled.static_shared_bytes,
-            compiled.local_bytes,
-            compiled.max_threads or _MAX_THREADS,
-            compiled.required_block,
-            compiled,
-            compiled.steps(addresses),
-            tuple(Unwritten(register) for register in compiled.program.registers),
-        )
-
-    def _parameter_address(self, function: Function, content: Array) -> int:
+    def _parameter_address(self, kernel: Kernel, content: Array) -> int:
         """Parameters whose address the kernel takes lie in memory during the launch; 0 where none is needed."""
-        if not function.compiled.program.takes_parameter_address:
+        if not kernel.program.takes_parameter_address:
             return 0
-        address = self.memory.allocate(content.size, f"parameters of {function.name}", read_only=True)
+        address = self.memory.allocate(content.size, f"parameters of {kernel.name}", read_only=True)
         self.memory.host_write(address, content)
         return address
 
 
-def _check_launch(function: Function, config: LaunchConfig) -> None:
+def _function(kernel: Kernel, addresses: Mapping[str, int]) -> Function:
+    unwritten = tuple(Unwritten(register) for register in kernel.program.registers)
+    return Function(kernel, kernel.steps(addresses), unwritten)
+
+
+def _check_launch(kernel: Kernel, config: LaunchConfig) -> None:
     grid, block = config.grid, config.block
     threads = math.prod(block)
     message = ""
     if min(*grid, *block) < 1:
         message = f"grid and block: expected positive extents, got {grid} and {block}"
-    elif threads > function.max_threads:
-        message = f"block: expected at most {function.max_threads} threads, got {threads}"
-    elif function.required_block is not None and block != function.required_block:
-        message = f"block: expected {function.required_block} (.reqntid), got {block}"
+    elif threads > kernel.max_threads:
+        message = f"block: expected at most {kernel.max_threads} threads, got {threads}"
+    elif kernel.required_block is not None and block != kernel.required_block:
+        message = f"block: expected {kernel.required_block} (.reqntid), got {block}"
     elif config.cluster != (1, 1, 1):
         message = f"cluster: expected (1, 1, 1), got {config.cluster}; the emulated device runs no clusters"
     if message:
-        raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, function.name))
+        raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, kernel.name))
 
 
-def _ctas_of_a_batch(function: Function, config: LaunchConfig, options: Options) -> int:
+def _ctas_of_a_batch(kernel: Kernel, config: LaunchConfig, options: Options) -> int:
     """As many CTAs as the lane budget and the host memory for shared and local memory allow, at least one; all of a
     cooperative launch."""
     if config.cooperative:
         return math.prod(config.grid)
     lanes = -(-math.prod(config.block) // WARP) * WARP
-    memory_bytes = function.static_shared_bytes + config.shared_bytes + lanes * function.local_bytes
+    memory_bytes = kernel.static_shared_bytes + config.shared_bytes + lanes * kernel.local_bytes
     return max(1, min(options.lane_budget // lanes, _BATCH_BYTES // max(memory_bytes, 1)))
 
 
@@ -221,16 +207,16 @@ def _refusal(message: str, ir: ModuleIR, variable: Variable) -> EmulationFault:
     return EmulationFault(FaultReport(FaultKind.INVALID_PTX, message, ptx_line=variable.line, ptx_text=text))
 
 
-def _parameter_block(function: Function, parameters: Sequence[bytes]) -> Array:
+def _parameter_block(kernel: Kernel, parameters: Sequence[bytes]) -> Array:
     """All parameters at their offsets, padded to whole 16-byte words."""
-    if len(parameters) != len(function.parameters):
-        message = f"parameters: expected {len(function.parameters)}, got {len(parameters)}"
-        raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, function.name))
-    end = max((p.offset + p.size for p in function.parameters), default=0)
+    if len(parameters) != len(kernel.parameters):
+        message = f"parameters: expected {len(kernel.parameters)}, got {len(parameters)}"
+        raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, kernel.name))
+    end = max((p.offset + p.size for p in kernel.parameters), default=0)
     content = bytearray(-(-end // 16) * 16 or 16)
-    for place, (parameter, value) in enumerate(zip(function.parameters, parameters, strict=True)):
+    for place, (parameter, value) in enumerate(zip(kernel.parameters, parameters, strict=True)):
         if len(value) != parameter.size:
             message = f"parameters[{place}]: expected {parameter.size} bytes, got {len(value)}"
-            raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, function.name))
+            raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, kernel.name))
         content[parameter.offset : parameter.offset + parameter.size] = value
     return np.frombuffer(bytes(content), dtype=np.uint8)

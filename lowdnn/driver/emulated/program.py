@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.device import MAX_THREADS_PER_BLOCK
 from lowdnn.driver.emulated.faults import Dim3
 from lowdnn.driver.emulated.generating.flow import Block, Flow, build_flow
 from lowdnn.driver.emulated.generating.generator import (
@@ -43,8 +45,9 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """One kernel, independent of where module variables lie."""
+class Kernel:
+    """One kernel, independent of where module variables lie. Sizes are bytes; ``max_threads`` bounds a block's threads,
+    ``required_block`` is the only block that ``.reqntid`` allows."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -85,13 +88,13 @@ class LazyBlock:
 
 
 @lru_cache(maxsize=256)
-def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Compiled]]:
+def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Kernel]]:
     """The module and its kernels; the same text is compiled once. Raises ``RefusedPtx``."""
     ir = parse_module(ptx)
     return ir, {name: _kernel(function, ir) for name, function in ir.functions.items() if function.is_entry}
 
 
-def _kernel(function: FunctionIR, ir: ModuleIR) -> Compiled:
+def _kernel(function: FunctionIR, ir: ModuleIR) -> Kernel:
     function = inlined(function, ir)
     variables = [*ir.variables.values(), *function.variables.values()]
     parameters = _parameters(function.parameters)
@@ -103,12 +106,12 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Compiled:
     check_variables(function, ir.variables, program.symbols)
     required = function.directives.get("reqntid")
     limit = required or function.directives.get("maxntid") or ()
-    return Compiled(
+    return Kernel(
         function.name,
         parameters,
         shared_bytes,
         local_bytes,
-        int(np.prod(limit)) if limit else 0,
+        math.prod(limit) if limit else MAX_THREADS_PER_BLOCK,
         _extents(required) if required else None,
         flow,
         program,

@@ -46,14 +46,27 @@ def launched(driver: Driver, ptx: str, x_written: int = COUNT, y_count: int = CO
     """``y`` after one launch on x = 0, 1, 2, ..., of which the first ``x_written`` are copied to the device."""
     driver.init()
     driver.context_set_current(driver.primary_context_retain(0))
-    x, y = np.arange(COUNT, dtype=np.uint32), np.zeros(y_count, np.uint32)
-    device_x, device_y = driver.mem_alloc(x.nbytes, "x"), driver.mem_alloc(y.nbytes, "y")
-    driver.memcpy_htod_async(device_x, x.ctypes.data, 4 * x_written, 0)
-    function = driver.module_get_function(driver.module_load_data(ptx.encode()), "reverse")
-    values = np.array([device_x, device_y], np.uint64)
-    parameters = (ctypes.c_void_p * 2)(values.ctypes.data, values.ctypes.data + 8)
-    config = LaunchConfig((COUNT // 64, 1, 1), (64, 1, 1))
-    driver.prepare_launch(function, config, ctypes.addressof(parameters))(0)
+    device_x = copied_in(driver, np.arange(COUNT, dtype=np.uint32), "x", 4 * x_written)
+    y = np.zeros(y_count, np.uint32)
+    device_y = driver.mem_alloc(y.nbytes, "y")
+    launch(driver, ptx, "reverse", LaunchConfig((COUNT // 64, 1, 1), (64, 1, 1)), device_x, device_y)
     driver.memcpy_dtoh_async(y.ctypes.data, device_y, y.nbytes, 0)
     driver.context_synchronize()
     return y
+
+
+def copied_in(driver: Driver, array: np.ndarray, label: str, size_bytes: int | None = None) -> int:
+    """A buffer as large as ``array`` with its first ``size_bytes`` (all by default) copied to it."""
+    address = driver.mem_alloc(array.nbytes, label)
+    driver.memcpy_htod_async(address, array.ctypes.data, array.nbytes if size_bytes is None else size_bytes, 0)
+    driver.context_synchronize()
+    return address
+
+
+def launch(driver: Driver, ptx: str, name: str, config: LaunchConfig, *addresses: int) -> None:
+    """Launches kernel ``name`` once, with ``addresses`` as its parameters."""
+    function = driver.module_get_function(driver.module_load_data(ptx.encode()), name)
+    values = np.array(addresses, np.uint64)
+    parameters = (ctypes.c_void_p * len(values))(*(values.ctypes.data + 8 * place for place in range(len(values))))
+    driver.prepare_launch(function, config, ctypes.addressof(parameters))(0)
+    driver.context_synchronize()

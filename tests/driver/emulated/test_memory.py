@@ -124,7 +124,7 @@ extern "C" __global__ void k(const __grid_constant__ P p, long long* y) { y[thre
 """
     module = bench.machine.load(compile_cuda(source))
     function = module.functions["k"]
-    assert [(p.offset, p.size, p.align) for p in function.parameters] == [(0, 40, 8), (40, 8, 8)]
+    assert [(p.offset, p.size, p.align) for p in function.kernel.parameters] == [(0, 40, 8), (40, 8, 8)]
     block = np.arange(8, dtype=np.int32).tobytes() + np.int64(1000).tobytes()
     y = bench.empty(8 * 32)
     live = bench.memory.live_bytes

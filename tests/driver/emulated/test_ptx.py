@@ -175,4 +175,4 @@ def test_index_past_its_jump_table(bench):
 def test_one_text_is_compiled_once(bench):
     text = HEADER + ".entry k()\n{\nret;\n}\n"
     first, second = bench.machine.load(text), bench.machine.load(text)
-    assert first.functions["k"].compiled is second.functions["k"].compiled
+    assert first.functions["k"].kernel is second.functions["k"].kernel

@@ -30,7 +30,6 @@ FULL_MASK = Imm(0xFFFFFFFF, "i")
 _MEMORY = frozenset({"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"})
 _SPIN_LOADS = frozenset({"volatile", "relaxed", "acquire", "mmio"})
 
-
 #: (registers read, registers written) by an instruction.
 Touched = tuple[list[str], list[str]]
 

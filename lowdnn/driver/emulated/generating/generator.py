@@ -48,7 +48,7 @@ _UNSIGNED = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
 class Layout:
     """Where a function's variables lie: offsets in the parameter block, in shared and in local memory.
 
-    ``dynamic`` is the shared offset of ``.extern .shared`` arrays. Names that are not here are module variables.
+    Names that are not here are module variables.
     """
 
     parameters: Mapping[str, int]

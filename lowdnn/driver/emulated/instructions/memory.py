@@ -49,20 +49,33 @@ def _vector_length(m: Modifiers) -> int:
     return {"v2": 2, "v4": 4, "v8": 8}.get(m.choice("v2", "v4", "v8"), 1)
 
 
-def _load(e: Emitter, instruction: Instruction) -> None:
-    m = e.modifiers()
+def _form(m: Modifiers) -> tuple[str, str, int]:
+    """(state space, value code, vector length) of a load or store."""
     space = space_of(m)
     drop_hints(m)
     count = _vector_length(m)
     code = code_of(m.type())
     m.done()
+    return space, code, count
+
+
+def _kind(e: Emitter, code: str, count: int) -> str:
+    """The name of the ``Kind`` of ``count`` elements of ``code``."""
+    return e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
+
+
+def _load(e: Emitter, instruction: Instruction) -> None:
+    space, code, count = _form(e.modifiers())
     target, source = instruction.operands[:2]
     if space == "param":
         _load_parameter(e, target, source, code, count)
-        return
+    else:
+        _load_from(e, space, target, source, code, count)
+
+
+def _load_from(e: Emitter, space: str, target: Operand, source: Operand, code: str, count: int) -> None:
     base, offset = address_of(e, source)
-    kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
-    _assign(e, target, code, count, f"load(G,{space!r},{base},{offset},{kind})")
+    _assign(e, target, code, count, f"load(G,{space!r},{base},{offset},{_kind(e, code, count)})")
 
 
 def _assign(e: Emitter, target: Operand, code: str, count: int, expression: str) -> None:
@@ -79,15 +92,12 @@ def _assign(e: Emitter, target: Operand, code: str, count: int, expression: str)
 
 def _load_parameter(e: Emitter, target: Operand, source: Operand, code: str, count: int) -> None:
     """Parameters of the kernel by name are scalars of the launch; by address they are global memory; those of a call
-    call are local memory."""
-    kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
+    are local memory."""
     if not isinstance(source, Mem) or not isinstance(source.base, Sym):
-        base, offset = address_of(e, source)
-        _assign(e, target, code, count, f"load(G,'global',{base},{offset},{kind})")
+        _load_from(e, "global", target, source, code, count)
         return
     if e.variable_space(source.base.name) == "local":
-        base, offset = address_of(e, source)
-        _assign(e, target, code, count, f"load(G,'local',{base},{offset},{kind})")
+        _load_from(e, "local", target, source, code, count)
         return
     start = e.layout.parameters[source.base.name] + source.offset
     size = SIZES[code]
@@ -98,24 +108,18 @@ def _load_parameter(e: Emitter, target: Operand, source: Operand, code: str, cou
 
 
 def _store(e: Emitter, instruction: Instruction) -> None:
-    m = e.modifiers()
-    space = space_of(m)
-    drop_hints(m)
-    count = _vector_length(m)
-    code = code_of(m.type())
-    m.done()
+    space, code, count = _form(e.modifiers())
     target, source = instruction.operands[:2]
     if space == "param":
         space = "local"
     base, offset = address_of(e, target)
-    kind = e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
     if count == 1:
         value = e.use(source, code)
     elif isinstance(source, Vec) and len(source.items) == count:
         value = f"({','.join(e.use(item, code) for item in source.items)})"
     else:
         raise e.refuse(f"expected {count} sources")
-    e.do(f"store(G,{space!r},{base},{offset},{kind},{value})")
+    e.do(f"store(G,{space!r},{base},{offset},{_kind(e, code, count)},{value})")
 
 
 def _nothing(*allowed: str) -> Row:

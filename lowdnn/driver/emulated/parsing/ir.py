@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: PTX fundamental type -> (value code, size in bytes). A code is the NumPy type that holds the value: ``u4`` uint32,
-#: ``i4``
-#: int32, ``f4`` float32, ``p`` bool. 16-bit floats and packed pairs are held as bits.
+#: PTX fundamental type -> (value code, size in bytes). A code names the NumPy type that holds the value: ``u4`` uint32,
+#: ``i4`` int32, ``f4`` float32, ``p`` bool. 16-bit floats and packed pairs are held as bits.
 TYPES: dict[str, tuple[str, int]] = {
     "pred": ("p", 1),
     "b8": ("u1", 1),

@@ -172,8 +172,7 @@ def _need_whole_warps(group: Group, what: str) -> None:
         raise LaneFault(FaultKind.WARP_DIVERGED, f"{what} needs all 32 lanes of the warp", 0)
 
 
-# -- member masks
-# -------------------------------------------------------------------------------------------------------
+# -- member masks -----------------------------------------------------------------------------------------------------
 def _grid(group: Group, value: Any) -> Any:
     return value if value.ndim == 0 else group.in_warps(value)
 

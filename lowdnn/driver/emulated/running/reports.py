@@ -5,17 +5,17 @@ from __future__ import annotations
 from types import TracebackType
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultReport, LaneFault
-from lowdnn.driver.emulated.program import Compiled
+from lowdnn.driver.emulated.program import Kernel
 from lowdnn.driver.emulated.running.batch import Batch
 from lowdnn.driver.emulated.running.scheduler import BlockFault
 
 
-def fault_of(fault: BlockFault, compiled: Compiled, batch: Batch) -> EmulationFault | BaseException:
+def fault_of(fault: BlockFault, kernel: Kernel, batch: Batch) -> EmulationFault | BaseException:
     """What to raise for what happened in a block; an exception that is no fault of the kernel comes back as it is."""
-    line = _ptx_line(fault, compiled)
+    line = _ptx_line(fault, kernel)
     cause = fault.cause
     if not isinstance(cause, LaneFault):
-        cause.add_note(f"while emulating {compiled.name}, PTX line {line}: {_text(compiled, line)}")
+        cause.add_note(f"while emulating {kernel.name}, PTX line {line}: {_text(kernel, line)}")
         return cause
     block = thread = warp = lane = None
     if cause.position is not None:
@@ -25,9 +25,9 @@ def fault_of(fault: BlockFault, compiled: Compiled, batch: Batch) -> EmulationFa
         FaultReport(
             cause.kind,
             cause.message,
-            compiled.name,
+            kernel.name,
             line,
-            _text(compiled, line),
+            _text(kernel, line),
             block,
             thread,
             warp,
@@ -39,8 +39,8 @@ def fault_of(fault: BlockFault, compiled: Compiled, batch: Batch) -> EmulationFa
     )
 
 
-def _ptx_line(fault: BlockFault, compiled: Compiled) -> int:
-    code = compiled.program.blocks[fault.step.index]
+def _ptx_line(fault: BlockFault, kernel: Kernel) -> int:
+    code = kernel.program.blocks[fault.step.index]
     trace: TracebackType | None = fault.cause.__traceback__
     found = 0
     while trace is not None:
@@ -50,5 +50,5 @@ def _ptx_line(fault: BlockFault, compiled: Compiled) -> int:
     return code.lines[found - 1] if found else fault.step.end_line
 
 
-def _text(compiled: Compiled, line: int) -> str:
-    return compiled.ptx_lines[line - 1].strip() if 0 < line <= len(compiled.ptx_lines) else ""
+def _text(kernel: Kernel, line: int) -> str:
+    return kernel.ptx_lines[line - 1].strip() if 0 < line <= len(kernel.ptx_lines) else ""

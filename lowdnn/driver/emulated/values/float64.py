@@ -14,12 +14,12 @@ from lowdnn.driver.emulated.values.rounding import (
     add_to_odd,
     adjusted,
     exact_zero,
-    to_odd,
     two_product,
     two_sum,
 )
 
 _SMALLEST_NORMAL_EXPONENT = -1021
+_SMALLEST_SUBNORMAL_EXPONENT = -1074
 _FAR_APART = 300
 
 
@@ -107,7 +107,15 @@ def _placed(nearest: Lanes, error: Lanes, exponent: Lanes, rounding: str) -> Lan
     subnormal = (magnitude + exponent < _SMALLEST_NORMAL_EXPONENT) & (nearest != 0)
     if not subnormal.any():
         return result
-    odd = to_odd(nearest, error)
-    rounded = np.ldexp(odd, exponent)
-    missing = odd - np.ldexp(rounded, -exponent)
-    return np.where(subnormal, adjusted(rounded, missing, rounding), result)
+    return np.where(subnormal, _placed_subnormal(nearest, error, exponent, rounding), result)
+
+
+def _placed_subnormal(nearest: Lanes, error: Lanes, exponent: Lanes, rounding: str) -> Lanes:
+    """The same where bits of ``nearest`` are lost: its error decides where what is lost is nothing or just a half."""
+    rounded = np.ldexp(nearest, exponent)
+    lost = nearest - np.ldexp(rounded, -exponent)
+    if rounding != NEAREST:
+        return adjusted(rounded, np.where(lost == 0, error, lost), rounding)
+    half = np.ldexp(np.float64(1), _SMALLEST_SUBNORMAL_EXPONENT - 1 - exponent)
+    farther = (np.abs(lost) == half) & (np.sign(error) == np.sign(lost))
+    return np.where(farther, np.nextafter(rounded, np.copysign(np.inf, lost)), rounded)
