@@ -1,0 +1,1 @@
+"""CUDA C++ text of one functor from a graph of pointwise operations."""

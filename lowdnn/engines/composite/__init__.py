@@ -1,0 +1,1 @@
+"""The engine of last resort: a chain of other engines' plans."""

@@ -68,7 +68,7 @@ def kernel(geometry: DirectGeometry, threads: int, functor: Functor) -> KernelRe
     patch = f"{params.CHANNELS}x{params.ROWS}x{params.STRIP}_l{params.LANES}_b{threads}"
     walk = f"t{params.TAPS}s{params.STEP}_x{params.X_WIDTH}" + ("s" if params.SHARES_X else "")
     return KernelRef(
-        name=f"conv_grouped_{params.SPATIAL}d_{geometry.types}_{patch}_{walk}_sm80_{functor.digest}",
+        name=f"conv_grouped_{geometry.types}_{params.SPATIAL}d_{patch}_{walk}_sm80_{functor.digest}",
         source="conv/conv_grouped.cu",
         target="sm_80",
         parameters=macros(params),

@@ -73,7 +73,7 @@ def kernel(geometry: DirectGeometry, filters: int, functor: Functor) -> KernelRe
     walk = "tc"[params.CHANNELS_FASTEST] + "pk"[params.X_ALONG_DEPTH] + "fk"[params.W_ALONG_DEPTH]
     size = f"{tile.rows}x{tile.columns}x{tile.depth}"
     return KernelRef(
-        name=f"conv_direct_{params.SPATIAL}d_{geometry.types}_{size}_{layout}_{walk}_sm80_{functor.digest}",
+        name=f"conv_direct_{geometry.types}_{params.SPATIAL}d_{size}_{layout}_{walk}_sm80_{functor.digest}",
         source="conv/conv_direct.cu",
         target="sm_80",
         parameters=macros(params),

@@ -1,0 +1,1 @@
+"""Matrix-product parts that the matmul and convolution engines share: tiles, index spaces, split sums, repacking."""

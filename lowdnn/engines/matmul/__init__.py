@@ -1,0 +1,1 @@
+"""Matrix-product engines: on tensor cores, and without them."""

@@ -1,0 +1,1 @@
+"""The engine of reductions with pointwise operations around them."""

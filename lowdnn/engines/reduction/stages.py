@@ -227,7 +227,7 @@ def _kernel(
     operator = params.OPERATOR.lower()
     source = f"reduction/reduction_{stage.removesuffix('_split')}.cu"
     return KernelRef(
-        name=f"reduction_{stage}_{operator}_{short}_{shape}_{params.INDEX}_sm80_{digests}",
+        name=f"reduction_{stage}_{short}_{operator}_{shape}_{params.INDEX}_sm80_{digests}",
         source=source,
         target="sm_80",
         parameters=macros(params),

@@ -159,6 +159,16 @@ def test_strides_without_any_contiguous_axis(device: Runtime) -> None:
     check_exact(device, ENGINE, builder.graph(), length=45)
 
 
+@pytest.mark.parametrize("channels", [1, 8])
+@pytest.mark.parametrize("x_strides", [(0, 1, 40, 8), (240, 1, 0, 8), (240, 0, 40, 8), (0, 30, 5, 1), (240, 30, 5, 0)])
+def test_repeated_elements_of_stride_zero(device: Runtime, x_strides: tuple[int, ...], channels: int) -> None:
+    builder = GraphBuilder()
+    x = builder.tensor((2, 8, 6, 5), DataType.FLOAT, strides=x_strides)
+    w = builder.tensor((8, channels, 3, 3), DataType.FLOAT, strides=(9 * channels, 0, 3, 1))
+    builder.convolution(x, w, geometry=PLAIN.geometry(), store=DataType.FLOAT)
+    check_exact(device, ENGINE, builder.graph(), length=9 * channels)
+
+
 @pytest.mark.parametrize("case", [PLAIN, DEPTHWISE])
 @pytest.mark.parametrize(
     ("data_type", "compute_type", "store"),

@@ -92,6 +92,19 @@ def test_padded_channels_last_strides_are_read_in_place(device: Runtime) -> None
     assert len(plan.launches) == 1
 
 
+@pytest.mark.parametrize("x_strides", [(0, 1, 80, 16), (480, 1, 0, 16), (480, 1, 80, 0), (480, 0, 80, 16)])
+@pytest.mark.parametrize("w_strides", [(144, 1, 48, 16), (0, 1, 48, 16), (144, 0, 48, 16)])
+def test_repeated_elements_of_stride_zero(
+    device: Runtime, x_strides: tuple[int, ...], w_strides: tuple[int, ...]
+) -> None:
+    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    x = builder.tensor((2, 16, 6, 5), DataType.BFLOAT16, strides=x_strides)
+    w = builder.tensor((24, 16, 3, 3), DataType.BFLOAT16, strides=w_strides)
+    geometry = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
+    builder.convolution(x, w, geometry=geometry, store=DataType.BFLOAT16)
+    check_exact(device, ENGINE, builder.graph(), length=144)
+
+
 def test_mixed_layouts_repack_what_needs_it(device: Runtime) -> None:
     builder = GraphBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((2, 16, 6, 5), DataType.BFLOAT16)
@@ -143,12 +156,13 @@ def test_alpha_beta_and_epilogue(device: Runtime) -> None:
     check_exact(device, ENGINE, builder.graph(), length=72)
 
 
+@pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("layout", [Layout.CHANNELS_LAST, Layout.ROW_MAJOR])
-def test_scheduling_policies(scheduled: Runtime, layout: Layout) -> None:
+def test_every_scheduling_policy(scheduled: Runtime, layout: Layout, splits: int) -> None:
     graph = convolution_graph(
         (1, 16, 7, 7), (24, 16, 3, 3), data_type=DataType.HALF, layout=layout, epilogue=(PointwiseMode.RELU_FWD,)
     )
-    check_exact(scheduled, ENGINE, graph, length=144, choices=knobs(64, 64))
+    check_exact(scheduled, ENGINE, graph, length=144, choices=knobs(64, 64, splits))
 
 
 def test_real_numbers(device: Runtime) -> None:

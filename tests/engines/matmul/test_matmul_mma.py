@@ -145,6 +145,18 @@ def test_operands_without_a_contiguous_dimension_are_repacked(device: Runtime) -
     assert dict(plan.kernels[-1].parameters)["A_ALIGNMENT"] == 16
 
 
+@pytest.mark.parametrize("a_strides", [(0, 8, 1), (72, 0, 1), (72, 8, 0), (0, 0, 1)])
+@pytest.mark.parametrize("b_strides", [(80, 10, 1), (0, 1, 8), (80, 10, 0)])
+def test_repeated_elements_of_stride_zero(
+    device: Runtime, a_strides: tuple[int, ...], b_strides: tuple[int, ...]
+) -> None:
+    builder = GraphBuilder()
+    a = builder.tensor((3, 9, 8), DataType.BFLOAT16, strides=a_strides)
+    b = builder.tensor((3, 8, 10), DataType.BFLOAT16, strides=b_strides)
+    builder.matmul(a, b, store=DataType.BFLOAT16)
+    check_exact(device, ENGINE, builder.graph(), length=8)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_large_products_of_odd_matrices_are_repacked(device: Runtime, layout: Layout) -> None:
     graph = matmul_graph((), 257, 259, 261, data_type=DataType.BFLOAT16, a_layout=layout, b_layout=layout)
@@ -160,7 +172,7 @@ def test_empty_and_thin(device: Runtime, m: int, n: int, k: int) -> None:
 
 
 @pytest.mark.parametrize("splits", [1, 2])
-def test_scheduling_policies(scheduled: Runtime, splits: int) -> None:
+def test_every_scheduling_policy(scheduled: Runtime, splits: int) -> None:
     graph = matmul_graph((2,), 70, 40, 200, data_type=DataType.BFLOAT16, epilogue=(PointwiseMode.RELU_FWD,))
     check_exact(scheduled, ENGINE, graph, length=200, choices=knobs(64, 64, stages=3, splits=splits))
 

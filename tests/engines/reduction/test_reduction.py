@@ -102,6 +102,15 @@ def test_images(device: Runtime, axes: tuple[int, ...], layout: Layout, split: i
     check_exact(device, ENGINE, graph, length=1680, choices=slices(split))
 
 
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2)])
+@pytest.mark.parametrize("strides", [(0, 40, 1), (40, 0, 1), (20, 1, 0), (0, 0, 0)])
+def test_repeated_elements_of_stride_zero(device: Runtime, axes: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    builder = GraphBuilder()
+    x = builder.tensor((3, 20, 40), DataType.FLOAT, strides=strides)
+    builder.reduction(OPS.ADD, x, axes, store=DataType.FLOAT)
+    check_exact(device, ENGINE, builder.graph(), length=120)
+
+
 @pytest.mark.parametrize("width", [1, 4, 64, 256])
 @pytest.mark.parametrize("axes", [(1,), (0,)])
 def test_widths(device: Runtime, width: int, axes: tuple[int, ...]) -> None:
