@@ -79,7 +79,8 @@ def read_cases(texts: Sequence[str]) -> Iterator[Case]:
 def results(handle: Handle, case: Case, arguments: argparse.Namespace, seed: int) -> Iterator[Result]:
     """One result for each engine that ``--engine`` asks for."""
     driver = handle.runtime.driver
-    blank = Result(str(case), driver.kind, str(arguments.policy or ""), "", "", "", 0.0, 0.0, 0, seed)
+    policy = handle.runtime.config.emulated_policy if driver.kind == "emulated" else ""
+    blank = Result(str(case), driver.kind, policy, "", "", "", 0.0, 0.0, 0, seed)
     try:
         graph = case.graph()
         candidates = _candidates(handle, graph, arguments.engine)

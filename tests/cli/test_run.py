@@ -30,6 +30,7 @@ def test_every_engine_that_takes_a_case_is_checked(device: str, capsys: pytest.C
     assert {result["engine"] for result in results} == {"conv_direct", "conv_implicit_gemm_mma"}
     assert {result["status"] for result in results} == {"ok"}
     assert all(result["device"] == device for result in results)
+    assert {result["policy"] for result in results} == {"lockstep" if device == "emulated" else ""}
 
 
 @pytest.mark.parametrize("policy", ["lockstep", "warp-serial(3)", "cta-reverse"])
