@@ -75,3 +75,33 @@ struct Amax : Max {
   template <class T> static __device__ __forceinline__ T neutral() { return T(0); }
   template <class T> static __device__ __forceinline__ T prepare(T x) { return magnitude(x); }
 };
+
+// V totals of one thread side by side: of neighbouring outputs, or chains of one output.
+template <class Operator, class T, int V> struct TotalVector {
+  T value[V];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int v = 0; v < V; ++v) value[v] = Operator::template neutral<T>();
+  }
+
+  __device__ __forceinline__ void add(const T (&values)[V]) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) value[v] = Operator::combine(value[v], Operator::prepare(values[v]));
+  }
+
+  __device__ __forceinline__ void join(const TotalVector& other) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) value[v] = Operator::combine(value[v], other.value[v]);
+  }
+
+  // All of them as one, joined as a tree.
+  __device__ __forceinline__ T joined() {
+#pragma unroll
+    for (int half = V / 2; half > 0; half /= 2) {
+#pragma unroll
+      for (int v = 0; v < half; ++v) value[v] = Operator::combine(value[v], value[v + half]);
+    }
+    return value[0];
+  }
+};

@@ -41,25 +41,7 @@ constexpr int RANK = Prologue::RANK;
 constexpr int ROWS = THREADS / COLUMNS;
 constexpr int STEPS = 16;
 
-// The totals of one thread, or of one chain of it: VECTOR neighbouring outputs.
-struct Totals {
-  Total value[VECTOR];
-
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) value[v] = OPERATOR::neutral<Total>();
-  }
-
-  __device__ __forceinline__ void add(const Total (&values)[VECTOR]) {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) value[v] = OPERATOR::combine(value[v], OPERATOR::prepare(values[v]));
-  }
-
-  __device__ __forceinline__ void join(const Totals& other) {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) value[v] = OPERATOR::combine(value[v], other.value[v]);
-  }
-};
+typedef TotalVector<OPERATOR, Total, VECTOR> Totals;  // of one thread, or of one chain of it
 
 __device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordinate)[RANK], INDEX step) {
   digits<RANK - KEPT>(p.axes + KEPT, step, coordinate + KEPT);

@@ -40,29 +40,7 @@ constexpr int RANK = Prologue::RANK;
 constexpr int TEAMS = THREADS / TEAM;
 constexpr int STEPS = 16;
 
-// The VECTOR chains of one thread.
-struct Chains {
-  Total chain[VECTOR];
-
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) chain[v] = OPERATOR::neutral<Total>();
-  }
-
-  __device__ __forceinline__ void add(const Total (&values)[VECTOR]) {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) chain[v] = OPERATOR::combine(chain[v], OPERATOR::prepare(values[v]));
-  }
-
-  __device__ __forceinline__ Total joined() {
-#pragma unroll
-    for (int half = VECTOR / 2; half > 0; half /= 2) {
-#pragma unroll
-      for (int v = 0; v < half; ++v) chain[v] = OPERATOR::combine(chain[v], chain[v + half]);
-    }
-    return chain[0];
-  }
-};
+typedef TotalVector<OPERATOR, Total, VECTOR> Chains;  // of one thread
 
 // The place of a group: its row's cursor; its first element along the vector axis comes back in `column`.
 __device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordinate)[RANK], INDEX group, i64& column) {
@@ -112,7 +90,7 @@ __device__ __forceinline__ Total reduce_slice(
     chains.clear();
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      if (v < valid) chains.chain[v] = OPERATOR::prepare(values[v]);
+      if (v < valid) chains.value[v] = OPERATOR::prepare(values[v]);
     }
     total = OPERATOR::combine(total, chains.joined());
   }
