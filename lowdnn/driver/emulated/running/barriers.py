@@ -160,8 +160,8 @@ class Barriers:
     def _live(self) -> Array:
         """Threads that a barrier without a count waits for: whole warps with at least one live thread."""
         batch = self.batch
-        warps = batch.alive.reshape(batch.cta_count, -1, WARP).any(axis=2)
-        return np.asarray(WARP * warps.sum(axis=1))
+        warps = batch.alive.reshape(-1, batch.cta_count, WARP).any(axis=2)
+        return np.asarray(WARP * warps.sum(axis=0))
 
     def _result(self, waiting: Waiting, lanes: Array) -> Array | None:
         operation = waiting.operation

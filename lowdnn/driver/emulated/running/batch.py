@@ -1,8 +1,9 @@
 """A batch: all lanes of some CTAs, their registers, shared and local memory; and a group: the lanes that run together.
 
-Each CTA takes a whole number of warps; lanes beyond its last thread exist but never run. A group's ``index`` selects
-its lanes from an array over the batch: None for all, a slice where they are contiguous, else an array of lane
-numbers.
+Each CTA takes a whole number of warps; lanes beyond its last thread exist but never run. Lanes are numbered by warp,
+then CTA: the first warps of all CTAs, the second ones, and so on, so that warps with one role lie side by side. A
+group's ``index`` selects its lanes from an array over the batch: None for all, a slice where they are contiguous,
+else an array of lane numbers.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ class Batch:
         self.local_stride = -(-self.local_end // 16) * 16 if self.local_bytes else 16
         self.local = _bytes(self.lane_count * self.local_stride, "local memory", LOCAL_START)
         self.lanes = np.arange(self.lane_count, dtype=np.int64)
-        self.slot = self.lanes // geometry.cta_lanes
-        self.thread = self.lanes % geometry.cta_lanes
+        self.slot = self.lanes // WARP % self.cta_count
+        self.thread = self.lanes // (WARP * self.cta_count) * WARP + self.lanes % WARP
         self.shared_base = self.slot * self.shared_stride
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads
