@@ -7,7 +7,7 @@ raise ``LaneFault``; the scheduler adds the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 
 Dim3 = tuple[int, int, int]
@@ -60,6 +60,11 @@ class FaultReport:
     address: int | None = None
     buffer: str = ""
     buffer_offset: int | None = None
+
+    def facts(self) -> dict[str, object]:
+        """The fields that apply, by name, as JSON takes them."""
+        known = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in known.items() if value not in ("", None)} | {"kind": self.kind.text}
 
     def __str__(self) -> str:
         lines = [f"{self.kind.text}: {self.message}"]
