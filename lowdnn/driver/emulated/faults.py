@@ -29,6 +29,7 @@ class FaultKind(Enum):
     DEADLOCK = ("deadlock", 702)
     TIMEOUT = ("timeout", 702)
     TRAP = ("trap", 715)
+    ASSERT = ("assertion-failed", 710)
     UNSUPPORTED = ("unsupported-instruction", 715)
     INVALID_PTX = ("invalid-ptx", 218)
     WRONG_TARGET = ("wrong-target", 209)
@@ -40,7 +41,8 @@ class FaultKind(Enum):
 
     @property
     def result(self) -> int:
-        """CUresult number (700 illegal address, 702 timeout, 715 illegal instruction, 716 misaligned, 719 failed)."""
+        """CUresult number: 700 illegal address, 702 timeout, 710 assert, 715 illegal instruction, 716 misaligned, 719
+        launch failed."""
         return self.value[1]
 
 

@@ -8,6 +8,7 @@ from lowdnn.driver.emulated.instructions import (
     arithmetic,
     async_copy,
     atomic,
+    builtins,
     cluster,
     control,
     floating,
@@ -32,5 +33,6 @@ TABLE: Mapping[str, Row] = {
     **atomic.TABLE,
     **async_copy.TABLE,
     **cluster.TABLE,
+    **builtins.TABLE,
     **control.TABLE,
 }
