@@ -48,13 +48,14 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True)
 class FaultReport:
-    """Where and what. Fields that do not apply are None or empty."""
+    """Where and what. Fields that do not apply are None or empty. ``source``: ``file:line``, if the PTX tells it."""
 
     kind: FaultKind
     message: str
     kernel: str = ""
     ptx_line: int = 0
     ptx_text: str = ""
+    source: str = ""
     block: Dim3 | None = None
     thread: Dim3 | None = None
     warp: int | None = None
@@ -74,6 +75,8 @@ class FaultReport:
             lines.append(f"  kernel {self.kernel}")
         if self.ptx_line:
             lines.append(f"  PTX line {self.ptx_line}: {self.ptx_text}")
+        if self.source:
+            lines.append(f"  source {self.source}")
         if self.block is not None:
             lines.append(f"  block {self.block}, thread {self.thread} (warp {self.warp}, lane {self.lane})")
         if self.address is not None:
@@ -103,7 +106,11 @@ class EmulationFault(Exception):
 
 
 class LaneFault(Exception):
-    """A fault inside a block of code. ``position`` counts within the running group; None where no lane is to blame."""
+    """A fault inside a block of code. ``position`` counts within the running group; None where no lane is to blame.
+
+    ``line`` and ``lane``, of the whole batch, stand for the running instruction and ``position`` where others are to
+    blame.
+    """
 
     def __init__(
         self,
@@ -113,6 +120,8 @@ class LaneFault(Exception):
         address: int | None = None,
         buffer: str = "",
         buffer_offset: int | None = None,
+        line: int = 0,
+        lane: int | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -121,6 +130,8 @@ class LaneFault(Exception):
         self.address = address
         self.buffer = buffer
         self.buffer_offset = buffer_offset
+        self.line = line
+        self.lane = lane
 
 
 class RefusedPtx(Exception):

@@ -122,7 +122,8 @@ def _converted(lanes: Group, position: int, piece: _Piece, width: str, value: An
     """One lane's argument as C prints it, by Python's own ``%``."""
     kind, precision = "s", ""
     if piece.type in "aA":
-        value = value.hex() if piece.type == "a" else value.hex().upper()
+        digits = re.sub(r"\.?0*p", "p", value.hex())
+        value = digits if piece.type == "a" else digits.upper()
     elif piece.type == "s":
         value, precision = _string(lanes, position, np.uint64(value)) if value else "(null)", piece.precision
     elif piece.type == "p":
