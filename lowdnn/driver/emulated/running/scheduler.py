@@ -19,7 +19,6 @@ from lowdnn.driver.emulated.memory.arena import DTYPES, Array
 from lowdnn.driver.emulated.running.barriers import BarrierOp, Barriers, Released
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Group, merge_into
 from lowdnn.driver.emulated.running.cluster_barriers import ClusterBarriers, ClusterWait
-from lowdnn.driver.emulated.running.policy import Policy
 
 BlockFunction = Callable[[Group, list[Any]], Any]
 
@@ -72,14 +71,14 @@ class BlockFault(Exception):
 class Scheduler:
     """One run of a batch. ``deadline`` is a ``time.monotonic`` value."""
 
-    def __init__(self, batch: Batch, steps: Sequence[Step], policy: Policy, deadline: float) -> None:
+    def __init__(self, batch: Batch, steps: Sequence[Step], deadline: float) -> None:
         self.batch = batch
         self.steps = steps
         self.barriers = Barriers(batch)
         self.cluster_barriers = ClusterBarriers(batch)
-        self.unit_of, units = policy.units(batch)
+        self.picker = batch.picker
+        self.unit_of, units = self.picker.units(batch)
         self.ready: list[dict[int, list[Array]]] = [{} for _ in range(units)]
-        self.picker = policy.picker()
         self.parked: dict[int, list[Array]] = {}
         self.spinning: list[Spinning] = []
         self.deadline = deadline
@@ -102,12 +101,14 @@ class Scheduler:
     # -- one unit ---------------------------------------------------------------------------------------------------
     def _run_unit(self, queue: dict[int, list[Array]]) -> None:
         while queue:
-            block = min(queue)
+            block = self.picker.pick_block(queue)
             self._run_group(queue, block, self._group(queue.pop(block)))
+            if self.picker.interrupts:
+                return
 
     def _run_group(self, queue: dict[int, list[Array]], block: int, group: Group) -> None:
         """Runs a group on while it stays whole and no other group is behind it."""
-        steps = self.steps
+        steps, interrupts = self.steps, self.picker.interrupts
         while True:
             step = steps[block]
             if step.mask is not None and group.index is not None:
@@ -118,7 +119,7 @@ class Scheduler:
             block = self._follow(step, group, self._execute(step, group))
             if block < 0:
                 return
-            if queue and block >= min(queue):
+            if (queue and block >= min(queue)) or (interrupts and self.picker.preempts()):
                 self._push(block, group.lanes)
                 return
 
