@@ -19,7 +19,11 @@ _HEAD = """
     mov.u32 %r1, %tid.x; mov.u32 %r2, %cluster_ctarank; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x;
     mad.lo.u32 %r5, %r3, %r4, %r1; ld.param.u64 %rd1, [out]; mad.wide.u32 %rd1, %r5, 4, %rd1;
 """
-_MEET = "barrier.cluster.arrive; barrier.cluster.wait;"
+#: The thread's CTA stays until the one that uses its shared memory says that it has done.
+_LEAVE = """
+    st.shared::cluster.u32 [%r13+4], 1;
+leave: ld.volatile.shared.u32 %r14, [%r12+4]; setp.ne.u32 %p1, %r14, 1; @%p1 bra leave;
+"""
 _SHARED = ".shared .align 16 .b32 s[64];"
 
 
@@ -56,6 +60,7 @@ def test_ranks_and_ids_of_a_cluster_follow_its_coordinates(bench: Bench, per_bat
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("window", ["", "generic"])
 def test_a_cta_reads_and_adds_in_the_shared_memory_of_its_neighbour(bench: Bench, policy: str, window: str) -> None:
+    """Each CTA adds to the next one's counters, and stays until all have."""
     space = "" if window else ".shared::cluster"
     address, register = ("u64", "%rd3") if window else ("u32", "%r9")
     to_generic = "cvt.u64.u32 %rd2, %r7; cvta.shared.u64 %rd2, %rd2;" if window else ""
@@ -68,14 +73,15 @@ def test_a_cta_reads_and_adds_in_the_shared_memory_of_its_neighbour(bench: Bench
         add.u32 %r8, %r2, 1; mov.u32 %r10, %cluster_nctarank; rem.u32 %r8, %r8, %r10;
         mapa{space}.{address} {register}, {source}, %r8;
         getctarank{space}.{address} %r11, {register};
-        {_MEET}
+        barrier.cluster.arrive; barrier.cluster.wait;
         atom{space}.add.u32 %r15, [{register}], 1000;
-        mad.lo.u32 %r15, %r11, 1000000, %r15; st.global.u32 [%rd1], %r15; {_MEET}
+        mad.lo.u32 %r15, %r11, 1000000, %r15; st.global.u32 [%rd1], %r15;
+        barrier.cluster.arrive; barrier.cluster.wait;
     """,
         declarations=_SHARED,
     )
     out = bench.empty(4 * 8 * 32)
-    bench.run(module, "k", 8, 32, out, cluster=4, policy=policy)
+    bench.run(module, "k", 8, 32, out, cluster=4, policy=policy, checks=False)
     block = np.arange(8)
     neighbour = block // 4 * 4 + (block + 1) % 4
     expected = np.repeat((neighbour % 4 * 1000000 + neighbour)[:, None], 32, axis=1)
@@ -90,7 +96,9 @@ def test_vectors_and_mixed_generic_lanes_reach_other_ctas(bench: Bench) -> None:
         mov.u32 %r6, s; cvt.u64.u32 %rd2, %r6; cvta.shared.u64 %rd2, %rd2;
         setp.eq.u32 %p1, %r1, 0; add.u32 %r7, %r3, 70; add.u32 %r8, %r3, 80;
         @%p1 st.shared.v2.u32 [%r6], {%r7, %r8}; st.global.u32 [%rd1], 5;
-        barrier.cluster.arrive; barrier.cluster.wait;
+        add.u32 %r12, %r6, 128; xor.b32 %r9, %r2, 1; mapa.shared::cluster.u32 %r13, %r12, %r9;
+        st.shared::cluster.u32 [%r13], 1;
+    wait: ld.volatile.shared.u32 %r14, [%r12]; setp.ne.u32 %p1, %r14, 1; @%p1 bra wait;
         and.b32 %r10, %r1, 1; xor.b32 %r10, %r10, %r2; mapa.u64 %rd3, %rd2, %r10;
         ld.param.u64 %rd4, [out]; setp.eq.u32 %p2, %r1, 5; selp.b64 %rd3, %rd4, %rd3, %p2;
         ld.v2.u32 {%r15, %r16}, [%rd3]; mad.lo.u32 %r15, %r16, 1000, %r15;
@@ -98,11 +106,11 @@ def test_vectors_and_mixed_generic_lanes_reach_other_ctas(bench: Bench) -> None:
         selp.u32 %r17, 100000, 0, %p3; selp.u32 %r18, 200000, 0, %p4; add.u32 %r17, %r17, %r18;
         @!%p2 add.u32 %r17, %r17, %r15; st.global.u32 [%rd1], %r17;
         """
-        + _MEET,
+        + _LEAVE,
         declarations=_SHARED,
     )
     out = bench.empty(4 * 2 * 32)
-    bench.run(module, "k", 2, 32, out, cluster=2)
+    bench.run(module, "k", 2, 32, out, cluster=2, checks=False)
     block, thread = np.indices((2, 32))
     owner = block ^ (thread & 1)
     expected = 70 + owner + 1000 * (80 + owner) + 200000 + np.where(owner == block, 100000, 0)
@@ -152,9 +160,8 @@ def test_a_cluster_must_divide_the_grid(bench: Bench) -> None:
 
 def test_shared_bytes_resolves_ranks_for_every_kind_of_address() -> None:
     geometry = Geometry((4, 1, 1), (32, 1, 1), np.arange(4), 132, (2, 1, 1))
-    batch = Batch(
-        geometry, Arena(), [], 64, 0, 0, np.zeros(16, np.uint8), np.uint64(0), True, Policy("lockstep").picker()
-    )
+    picker = Policy.parse("lockstep").picker()
+    batch = Batch(geometry, Arena(), [], 64, 0, 0, np.zeros(16, np.uint8), np.uint64(0), True, picker)
     group = Group(batch, None)
     own = np.full(128, SHARED_START + 16, np.uint32)
     first = own | np.uint32(1 << 24)
