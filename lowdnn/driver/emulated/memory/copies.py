@@ -41,11 +41,11 @@ class _Copy:
 class AsyncCopies:
     """All copies under way in a batch."""
 
-    def __init__(self, lane_count: int, shared: Bytes, arena: Bytes, early: bool) -> None:
+    def __init__(self, lane_count: int, shared: Bytes, arena: Bytes, lands_at_once: Callable[[], bool]) -> None:
         self._committed = np.zeros(lane_count, dtype=np.int32)
         self._shared = shared
         self._arena = arena
-        self._early = early
+        self._lands_at_once = lands_at_once
         self._under_way: list[_Copy] = []
         self.issued = 0
 
@@ -62,7 +62,7 @@ class AsyncCopies:
         copy = _Copy(group.lanes, group.pick(self._committed).copy(), target, source, limits, size, self.issued)
         self.issued += 1
         group.batch.stores += 1
-        if self._early:
+        if self._lands_at_once():
             self._land(copy)
             return
         self._under_way.append(copy)
