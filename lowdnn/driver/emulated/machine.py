@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lowdnn.driver.base import LaunchConfig
-from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
+from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
 from lowdnn.driver.emulated.memory.arena import Arena, Array
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
@@ -100,9 +100,9 @@ class Machine:
         address = self._parameter_address(kernel, content)
         deadline = time.monotonic() + options.timeout_s
         try:
-            for ctas in _batches(config.grid, _ctas_of_a_batch(kernel, config, options), policy.reverses_ctas):
+            for ctas in _batches(config, _ctas_of_a_batch(kernel, config, options), policy.reverses_ctas):
                 batch = Batch(
-                    Geometry(config.grid, config.block, ctas, self.sm_count),
+                    Geometry(config.grid, config.block, ctas, self.sm_count, config.cluster),
                     self.memory,
                     list(function.unwritten),
                     kernel.static_shared_bytes + config.shared_bytes,
@@ -168,25 +168,30 @@ def _check_launch(kernel: Kernel, config: LaunchConfig) -> None:
         message = f"block: expected at most {kernel.max_threads} threads, got {threads}"
     elif kernel.required_block is not None and block != kernel.required_block:
         message = f"block: expected {kernel.required_block} (.reqntid), got {block}"
-    elif config.cluster != (1, 1, 1):
-        message = f"cluster: expected (1, 1, 1), got {config.cluster}; the emulated device runs no clusters"
+    elif min(config.cluster) < 1 or any(g % c for g, c in zip(grid, config.cluster, strict=True)):
+        message = f"cluster: expected extents that divide the grid {grid}, got {config.cluster}"
     if message:
         raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, kernel.name))
 
 
 def _ctas_of_a_batch(kernel: Kernel, config: LaunchConfig, options: Options) -> int:
-    """As many CTAs as the lane budget and the host memory for shared and local memory allow, at least one; all of a
-    cooperative launch."""
+    """As many CTAs as the lane budget and the host memory for shared and local memory allow, in whole clusters, at
+    least one; all of a cooperative launch."""
     if config.cooperative:
         return math.prod(config.grid)
     lanes = -(-math.prod(config.block) // WARP) * WARP
     memory_bytes = kernel.static_shared_bytes + config.shared_bytes + lanes * kernel.local_bytes
-    return max(1, min(options.lane_budget // lanes, _BATCH_BYTES // max(memory_bytes, 1)))
+    fitting = min(options.lane_budget // lanes, _BATCH_BYTES // max(memory_bytes, 1))
+    cluster = math.prod(config.cluster)
+    return max(1, fitting // cluster) * cluster
 
 
-def _batches(grid: Dim3, per_batch: int, reverse: bool) -> list[Array]:
-    """The linear numbers of the CTAs of each batch, in the order of running."""
-    ctas = np.arange(math.prod(grid), dtype=np.int64)
+def _batches(config: LaunchConfig, per_batch: int, reverse: bool) -> list[Array]:
+    """The linear numbers of the CTAs of each batch, in the order of running: cluster by cluster, by rank in each."""
+    ctas = np.arange(math.prod(config.grid), dtype=np.int64)
+    if config.cluster != (1, 1, 1):
+        (x, y, z), (cx, cy, cz) = config.grid, config.cluster
+        ctas = ctas.reshape(z // cz, cz, y // cy, cy, x // cx, cx).transpose(0, 2, 4, 1, 3, 5).reshape(-1)
     batches = [ctas[start : start + per_batch] for start in range(0, ctas.size, per_batch)]
     return batches[::-1] if reverse else batches
 

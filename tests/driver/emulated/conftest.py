@@ -48,9 +48,10 @@ class Bench:
         *arguments: Any,
         shared: int = 0,
         cooperative: bool = False,
+        cluster: Any = 1,
         **options: Any,
     ) -> None:
-        config = LaunchConfig(_dim3(grid), _dim3(block), shared, cooperative=cooperative)
+        config = LaunchConfig(_dim3(grid), _dim3(block), shared, _dim3(cluster), cooperative)
         parameters = [_packed(argument) for argument in arguments]
         self.machine.launch(module.functions[name], config, parameters, Options(**options))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.instructions.special import clock, special_array
 from lowdnn.driver.emulated.memory.access import load, store
-from lowdnn.driver.emulated.memory.address import Address
+from lowdnn.driver.emulated.memory.address import Address, own_shared
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from lowdnn.driver.emulated.running.batch import Group, poison, select
 
@@ -36,7 +36,9 @@ def base_namespace() -> dict[str, Any]:
 
 def in_space(group: Group, address: Any, space: str) -> Any:
     """``isspacep``: does a generic address lie in the window of ``space``."""
-    windows = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+    if space == "shared":
+        return own_shared(group, address)
+    windows = {"cluster": SHARED_WINDOW, "local": LOCAL_WINDOW}
     if space in windows:
         low = np.uint64(windows[space])
         return (address >= low) & (address < low + np.uint64(WINDOW_BYTES))

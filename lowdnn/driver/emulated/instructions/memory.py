@@ -18,7 +18,8 @@ _NO_EFFECT = frozenset({
     "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
 })  # fmt: skip
 _SPACES = {
-    "global": "global", "const": "global", "shared": "shared", "shared::cta": "shared", "local": "local",
+    "global": "global", "const": "global", "shared": "shared", "shared::cta": "shared",
+    "shared::cluster": "cluster", "local": "local",
     "param": "param", "param::entry": "param", "param::func": "param",
 }  # fmt: skip
 

@@ -39,7 +39,7 @@ _CVT_TYPES = (*convert.INTEGERS, "f16", "bf16", "f32", "f64", "tf32", "f16x2", "
 _CVT_CODES = {"e4m3x2": "u2", "e5m2x2": "u2"}
 _CVT_ROUNDINGS = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "global": 0, "const": 0, "param": 0}
-_ALIASES = {"shared::cta": "shared", "param::entry": "param"}
+_ALIASES = {"shared::cta": "shared", "shared::cluster": "shared", "param::entry": "param"}
 
 
 def _mov(e: Emitter, instruction: Instruction) -> None:
@@ -233,8 +233,8 @@ def _isspacep(e: Emitter, instruction: Instruction) -> None:
     m = e.modifiers()
     space = m.left.pop() if m.left else ""
     m.done()
-    name = _ALIASES.get(space, space)
-    if name not in _WINDOWS:
+    name = "cluster" if space == "shared::cluster" else _ALIASES.get(space, space)
+    if name != "cluster" and name not in _WINDOWS:
         raise e.refuse(f"state space {space!r}")
     e.out(instruction.operands[0], "p", f"in_space(G,{e.use(instruction.operands[1], 'u8')},{name!r})")
 

@@ -65,9 +65,9 @@ def special_array(batch: Batch, name: str) -> Any:
         "%dynamic_smem_size": np.uint32(batch.dynamic_shared_bytes),
         "%total_smem_size": np.uint32(batch.shared_bytes),
         "%aggr_smem_size": np.uint32(batch.shared_bytes),
-        "%is_explicit_cluster": np.uint32(0),
-        "%cluster_ctarank": np.uint32(0),
-        "%cluster_nctarank": np.uint32(1),
+        "%is_explicit_cluster": np.uint32(batch.cluster_size > 1),
+        "%cluster_ctarank": batch.rank.astype(np.uint32),
+        "%cluster_nctarank": np.uint32(batch.cluster_size),
         "%reserved_smem_offset_0": np.uint32(SHARED_START),
     }
     return values[name]
@@ -75,17 +75,22 @@ def special_array(batch: Batch, name: str) -> Any:
 
 def _vector(batch: Batch, vector: str, axis: int) -> Any:
     geometry = batch.geometry
-    if vector == "%ntid":
-        return np.uint32(geometry.block[axis])
-    if vector in ("%nctaid", "%nclusterid"):
-        return np.uint32(geometry.grid[axis])
-    if vector == "%cluster_ctaid":
-        return np.uint32(0)
-    if vector == "%cluster_nctaid":
-        return np.uint32(1)
+    extent = geometry.cluster[axis]
+    scalars = {
+        "%ntid": geometry.block[axis],
+        "%nctaid": geometry.grid[axis],
+        "%nclusterid": geometry.grid[axis] // extent,
+        "%cluster_nctaid": extent,
+    }
+    if vector in scalars:
+        return np.uint32(scalars[vector])
     if vector == "%tid":
         return _axis(batch.thread, geometry.block, axis)
     block = _axis(geometry.ctas, geometry.grid, axis)
+    if vector == "%clusterid":
+        block //= np.uint32(extent)
+    elif vector == "%cluster_ctaid":
+        block %= np.uint32(extent)
     return block[0] if batch.cta_count == 1 else block[batch.slot]
 
 

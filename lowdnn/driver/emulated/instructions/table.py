@@ -8,6 +8,7 @@ from lowdnn.driver.emulated.instructions import (
     arithmetic,
     async_copy,
     atomic,
+    cluster,
     control,
     floating,
     half,
@@ -30,5 +31,6 @@ TABLE: Mapping[str, Row] = {
     **tensor.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
+    **cluster.TABLE,
     **control.TABLE,
 }

@@ -1,8 +1,12 @@
 """Addresses of a group of lanes: which bytes of which memory they mean, with every check.
 
 An ``Address`` is made once for each register that a block uses as a base; loads and stores at several offsets share
-its extremes and its element numbers. Source: PTX ISA manual, "State Spaces", "Addresses as Operands", "Generic
-Addressing".
+its extremes and its element numbers.
+
+A shared address is an offset in the window of a CTA. Bits 24 and up name the CTA by its rank in the cluster, plus
+one; 0 is the CTA of the thread itself. Such addresses mean the same in every CTA of a cluster, and generic addresses
+hold them unchanged in the shared window. Source: PTX ISA manual, "State Spaces", "Addresses as Operands", "Generic
+Addressing", "mapa".
 """
 
 from __future__ import annotations
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Group
 
 _I8 = np.int64
+#: The part of a shared address that is the offset in a CTA's window; what is above it names the CTA.
+RANK_SHIFT = 24
+_OFFSET = (1 << RANK_SHIFT) - 1
 
 
 class Address:
@@ -51,6 +58,8 @@ class Address:
     def places(self, group: Group, space: str, origin: int, offset: int, shift: int) -> Any:
         """Numbers of the elements of ``1 << shift`` bytes at address + offset - origin, in the batch's memory of
         ``space``."""
+        if space == "cluster":
+            return cluster_places(group, self.signed(offset - origin)) >> shift
         if (self.bits | offset) & ((1 << shift) - 1):
             return (self.signed(offset - origin) + _lane_base(group, space)) >> shift
         key = (space, origin, shift)
@@ -67,16 +76,112 @@ def _lane_base(group: Group, space: str) -> Any:
 
 
 def resolve(group: Group, space: str, address: Address, offset: int) -> tuple[str, int]:
-    """(space, origin): the space that all addresses lie in, and what to take off them. ("", 0) where lanes differ."""
+    """(space, origin): the space that all addresses lie in, and what to take off them. ("", 0) where lanes differ.
+
+    The space is ``cluster`` where an address names a CTA by its rank, and ``shared`` where all mean their own CTA.
+    """
+    if space == "global":
+        return "global", ARENA_BASE
+    if space == "shared" or space == "cluster":
+        return _resolve_shared(group, space, address, offset, 0)
     if space != "generic":
-        return space, ARENA_BASE if space == "global" else 0
+        return space, 0
     low, high = address.low + offset, address.high + offset
     if low >= ARENA_BASE:
         return "global", ARENA_BASE
-    for name, window in (("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW)):
-        if window <= low and high < window + WINDOW_BYTES:
-            return name, window
+    if low >= SHARED_WINDOW and high < SHARED_WINDOW + WINDOW_BYTES:
+        return _resolve_shared(group, "cluster", address, offset, SHARED_WINDOW)
+    if low >= LOCAL_WINDOW and high < LOCAL_WINDOW + WINDOW_BYTES:
+        return "local", LOCAL_WINDOW
     return ("global", ARENA_BASE) if high < LOCAL_WINDOW or address.scalar else ("", 0)
+
+
+def shared_bytes(
+    group: Group,
+    address: Address,
+    offset: int,
+    size: int,
+    write: bool = False,
+    align: int = 0,
+    space: str = "cluster",
+) -> Array:
+    """Byte numbers in ``batch.shared`` over the group's lanes, of ``size`` bytes at each address + offset.
+
+    For everything that is no plain load or store. Takes addresses of the shared window and generic ones. Bounds,
+    alignment to ``align`` bytes (0: to ``size``) and, of a CTA named by rank, its life are checked; ``space`` is
+    ``shared`` for instructions that reach the own CTA only.
+    """
+    origin = SHARED_WINDOW if address.low >= LOCAL_WINDOW else 0
+    space, origin = _resolve_shared(group, space, address, offset, origin)
+    check(group, space, origin, address, offset, size, write, align)
+    return np.broadcast_to(address.places(group, space, origin, offset, 0), group.count)
+
+
+def cluster_places(group: Group, addresses: Any) -> Any:
+    """Byte numbers in ``batch.shared`` of checked shared addresses, which may name CTAs by rank."""
+    return (addresses & _I8(_OFFSET)) + _slots(group, addresses) * _I8(group.batch.shared_stride)
+
+
+def mapped(group: Group, address: Any, rank: Any) -> Any:
+    """``mapa``: the address of the same variable in the CTA of ``rank``, for shared and for generic addresses."""
+    size = group.batch.cluster_size
+    wrong = np.atleast_1d(rank >= size)
+    if wrong.any():
+        position = int(np.argmax(wrong))
+        bad = int(np.atleast_1d(rank)[position if rank.ndim else 0])
+        raise LaneFault(FaultKind.SHARED_OUT_OF_BOUNDS, f"mapa: rank {bad} in a cluster of {size} CTAs", position)
+    kind = address.dtype.type
+    ranks = (rank.astype(kind) + kind(1)) << kind(RANK_SHIFT)
+    return _window_base(address) + (address & kind(_OFFSET)) + ranks
+
+
+def cta_rank(group: Group, address: Any) -> Any:
+    """``getctarank``: the rank (uint32) of the CTA that a shared or generic address lies in."""
+    kind = address.dtype.type
+    named = ((address - _window_base(address)) >> kind(RANK_SHIFT)).astype(np.uint32)
+    own = group.pick(group.batch.rank).astype(np.uint32)
+    return np.where(named == 0, own, named - np.uint32(1))[()]
+
+
+def own_shared(group: Group, address: Any) -> Any:
+    """``isspacep.shared::cta``: which generic addresses lie in the window of the thread's own CTA (bool)."""
+    kind = address.dtype.type
+    inside = (address >= kind(SHARED_WINDOW)) & (address < kind(SHARED_WINDOW + WINDOW_BYTES))
+    if not inside.any():
+        return inside
+    return inside & (cta_rank(group, address) == group.pick(group.batch.rank))
+
+
+def _window_base(address: Any) -> Any:
+    """The base of the shared window for generic addresses (64 bits), 0 for plain ones."""
+    kind = address.dtype.type
+    if kind is not np.uint64:
+        return kind(0)
+    return np.where(address >= kind(SHARED_WINDOW), kind(SHARED_WINDOW), kind(0))[()]
+
+
+def _slots(group: Group, addresses: Any) -> Any:
+    """The CTA slot that each lane's address lies in."""
+    own = group.pick(group.batch.slot)
+    named = addresses >> RANK_SHIFT
+    first = own - group.pick(group.batch.rank)
+    return np.where(named == 0, own, first + named - 1)
+
+
+def _resolve_shared(group: Group, space: str, address: Address, offset: int, origin: int) -> tuple[str, int]:
+    """``cluster`` where ranks stand in the addresses; ``space`` ``shared`` takes the own rank only."""
+    shift = offset - origin
+    if address.high + shift <= _OFFSET or address.high + shift > _OFFSET + (group.batch.cluster_size << RANK_SHIFT):
+        return "shared", origin
+    if space == "shared":
+        addresses = address.signed(shift)
+        others = np.atleast_1d(_slots(group, addresses) != group.pick(group.batch.slot))
+        if others.any():
+            position = int(np.argmax(others))
+            where = address.lane(position, shift)
+            message = f"{where:#x} lies in the CTA of rank {(where >> RANK_SHIFT) - 1}; use .shared::cluster"
+            raise LaneFault(FaultKind.SHARED_OUT_OF_BOUNDS, message, position, where)
+    return "cluster", origin
 
 
 def split(address: Address, offset: int) -> list[Array]:
@@ -88,14 +193,27 @@ def split(address: Address, offset: int) -> list[Array]:
 
 
 def check(
-    group: Group, space: str, origin: int, address: Address, offset: int, size: int, write: bool = False
+    group: Group,
+    space: str,
+    origin: int,
+    address: Address,
+    offset: int,
+    size: int,
+    write: bool = False,
+    align: int = 0,
 ) -> tuple[Bytes, bool]:
-    """Bounds and alignment of ``size`` bytes at every lane. Returns (memory, can there be never-written bytes)."""
+    """Bounds of ``size`` bytes at every lane and their alignment (``align`` 0: to ``size``).
+
+    Returns (memory, can there be never-written bytes).
+    """
     batch = group.batch
     unwritten = True
     memory: Bytes = batch.arena
     if space == "global":
         unwritten = _check_global(group, address, offset, size, write)
+    elif space == "cluster":
+        memory = batch.shared
+        _check_cluster(group, address, offset - origin, size, write)
     else:
         memory = batch.shared if space == "shared" else batch.local
         start, end = (
@@ -103,10 +221,29 @@ def check(
         )
         shift = offset - origin
         if address.low + shift < start or address.high + shift + size > end:
-            raise _window_fault(address, shift, size, start, end, space)
-    if (address.bits | offset) & (size - 1):
-        _check_alignment(address, offset, size)
+            raise _window_fault(group, address, shift, size, start, end, space)
+    align = align or size
+    if (address.bits | offset) & (align - 1):
+        _check_alignment(address, offset, align)
     return memory, unwritten
+
+
+def _check_cluster(group: Group, address: Address, shift: int, size: int, write: bool) -> None:
+    """Shared addresses with ranks: the offset lies in the window, the CTA exists and has not exited."""
+    batch = group.batch
+    addresses = np.broadcast_to(address.signed(shift), group.count)
+    offsets, named = addresses & _I8(_OFFSET), addresses >> RANK_SHIFT
+    wrong = (addresses < 0) | (offsets < batch.shared_start) | (offsets + size > batch.shared_end)
+    wrong |= named > batch.cluster_size
+    if wrong.any():
+        position = int(np.argmax(wrong))
+        raise _out_of_window(group, position, int(addresses[position]), size, "shared")
+    gone = (named > 0) & ~batch.running_ctas()[_slots(group, addresses)]
+    if gone.any():
+        position = int(np.argmax(gone))
+        what = "a store into" if write else "a read of"
+        message = f"{what} shared memory of the CTA of rank {int(named[position]) - 1}, which has exited"
+        raise LaneFault(FaultKind.USE_AFTER_FREE, message, position, int(addresses[position]))
 
 
 def _check_global(group: Group, address: Address, offset: int, size: int, write: bool) -> bool:
@@ -141,10 +278,23 @@ def _check_alignment(address: Address, offset: int, size: int) -> None:
         raise LaneFault(FaultKind.MISALIGNED, f"{size} bytes at {where:#x}: not {size}-byte aligned", position, where)
 
 
-def _window_fault(address: Address, offset: int, size: int, start: int, end: int, space: str) -> LaneFault:
+def _window_fault(
+    group: Group, address: Address, offset: int, size: int, start: int, end: int, space: str
+) -> LaneFault:
     addresses = np.atleast_1d(address.signed(offset))
     position = int(np.argmax((addresses < start) | (addresses + size > end)))
-    where = int(addresses[position])
+    return _out_of_window(group, position, int(addresses[position]), size, space)
+
+
+def _out_of_window(group: Group, position: int, where: int, size: int, space: str) -> LaneFault:
+    batch = group.batch
+    start, end = (batch.shared_start, batch.shared_end) if space == "shared" else (batch.local_start, batch.local_end)
     kind = FaultKind.SHARED_OUT_OF_BOUNDS if space == "shared" else FaultKind.LOCAL_OUT_OF_BOUNDS
-    message = f"{size} bytes at {space} offset {where - start}: {space} memory of this launch has {end - start} bytes"
-    return LaneFault(kind, message, position, where, f"{space} memory", where - start)
+    whose, inside = "", where
+    if space == "shared" and batch.cluster_size > 1 and where > _OFFSET:
+        rank, inside = (where >> RANK_SHIFT) - 1, where & _OFFSET
+        whose = f" of the CTA of rank {rank} in a cluster of {batch.cluster_size}"
+    message = (
+        f"{size} bytes at {space} offset {inside - start}{whose}: {space} memory of this launch has {end - start} bytes"
+    )
+    return LaneFault(kind, message, position, where, f"{space} memory", inside - start)

@@ -1,7 +1,8 @@
 """A batch: all lanes of some CTAs, their registers, shared and local memory; and a group: the lanes that run together.
 
 Each CTA takes a whole number of warps; lanes beyond its last thread exist but never run. Lanes are numbered by warp,
-then CTA: the first warps of all CTAs, the second ones, and so on, so that warps with one role lie side by side. A
+then CTA: the first warps of all CTAs, the second ones, and so on, so that warps with one role lie side by side. CTAs
+have slots; those of a cluster are consecutive, in the order of their ranks, and a batch holds whole clusters. A
 group's ``index`` selects its lanes from an array over the batch: None for all, a slice where they are contiguous,
 else an array of lane numbers.
 """
@@ -49,12 +50,16 @@ class Unwritten:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Shape of a launch: blocks, threads and the CTAs (linear numbers) of one batch; the device's multiprocessors."""
+    """Shape of a launch: blocks, threads and the CTAs (linear numbers) of one batch; the device's multiprocessors.
+
+    ``ctas`` holds whole clusters of ``cluster`` blocks each, one after the other, each in the order of its ranks.
+    """
 
     grid: Dim3
     block: Dim3
     ctas: Array
     sm_count: int
+    cluster: Dim3 = (1, 1, 1)
 
     @property
     def threads(self) -> int:
@@ -64,6 +69,10 @@ class Geometry:
     def cta_lanes(self) -> int:
         """Lanes of one CTA: its threads, rounded up to whole warps."""
         return -(-self.threads // WARP) * WARP
+
+    @property
+    def cluster_size(self) -> int:
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
 
 @dataclass
@@ -90,6 +99,7 @@ class Batch:
     def __post_init__(self) -> None:
         geometry = self.geometry
         self.cta_count = len(geometry.ctas)
+        self.cluster_size = geometry.cluster_size
         self.lane_count = self.cta_count * geometry.cta_lanes
         self.shared_start, self.shared_end = SHARED_START, SHARED_START + self.shared_bytes
         self.shared_stride = -(-self.shared_end // 128) * 128
@@ -100,12 +110,17 @@ class Batch:
         self.local = _bytes(self.lane_count * self.local_stride, "local memory", LOCAL_START)
         self.lanes = np.arange(self.lane_count, dtype=np.int64)
         self.slot = self.lanes // WARP % self.cta_count
+        self.rank = self.slot % self.cluster_size
         self.thread = self.lanes // (WARP * self.cta_count) * WARP + self.lanes % WARP
         self.shared_base = self.slot * self.shared_stride
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads
         self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.early)
         self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items() if code != "w16"}
+
+    def running_ctas(self) -> Array:
+        """[CTAs] bool: which CTAs have a thread that has not exited."""
+        return np.asarray(self.alive.reshape(-1, self.cta_count, WARP).any(axis=(0, 2)))
 
     def place(self, lane: int) -> tuple[Dim3, Dim3, int, int]:
         """(block, thread, warp, lane in the warp) of a lane of the batch."""
