@@ -27,6 +27,8 @@ from lowdnn.driver.tensor_map import (
     TensorMapOobFill,
     TensorMapSwizzle,
     TiledMap,
+    im2col_map_problem,
+    tiled_map_problem,
 )
 
 if TYPE_CHECKING:
@@ -97,22 +99,30 @@ def decode(content: bytes) -> TensorMap | None:
     return Im2colMap(*tensor, lower, upper, box[0], box[1], steps, *modes)
 
 
+def problem_of(tensor_map: TensorMap) -> str:
+    """Why copies cannot use a map; empty where they can."""
+    if tensor_map.interleave is not TensorMapInterleave.NONE:
+        return "interleaved layouts are not modelled"
+    return tiled_map_problem(tensor_map) if isinstance(tensor_map, TiledMap) else im2col_map_problem(tensor_map)
+
+
 def maps_of(group: Group, address: Address, offset: int) -> list[tuple[TensorMap, Array | None]]:
     """The maps that the lanes' (generic) addresses name, each with the mask of its lanes; None stands for all of them.
 
-    Faults: what is no map, or not aligned, or not written; a map outside global, constant and parameter memory.
+    Faults: what is no map, or not aligned, or not written, or breaks a rule; a map outside global, constant and
+    parameter memory.
     """
     if resolve(group, "generic", address, offset)[0] != "global":
         message = "the tensor map is not in global, constant or parameter memory"
         raise LaneFault(FaultKind.INVALID_TENSOR_MAP, message, 0, address.lane(0, offset))
     _, content = read_bytes(group, "global", address, offset)
     if address.scalar or address.low == address.high:
-        return [(decoded(content[0].tobytes(), address.low + offset, 0), None)]
+        return [(_usable(content[0].tobytes(), address.low + offset, 0), None)]
     found: list[tuple[TensorMap, Array | None]] = []
     for value in np.unique(address.value):
         mask = address.value == value
         position = int(np.argmax(mask))
-        found.append((decoded(content[position].tobytes(), int(value) + offset, position), mask))
+        found.append((_usable(content[position].tobytes(), int(value) + offset, position), mask))
     return found
 
 
@@ -140,6 +150,20 @@ def decoded(content: bytes, where: int, position: int) -> TensorMap:
         message = f"the {TENSOR_MAP_BYTES} bytes at {where:#x} are no tensor map"
         raise LaneFault(FaultKind.INVALID_TENSOR_MAP, message, position, where)
     return tensor_map
+
+
+def _usable(content: bytes, where: int, position: int) -> TensorMap:
+    tensor_map = decoded(content, where, position)
+    problem = _problem(content)
+    if problem:
+        raise LaneFault(FaultKind.INVALID_TENSOR_MAP, f"the tensor map at {where:#x}: {problem}", position, where)
+    return tensor_map
+
+
+@lru_cache(maxsize=1024)
+def _problem(content: bytes) -> str:
+    tensor_map = decode(content)
+    return "" if tensor_map is None else problem_of(tensor_map)
 
 
 def _filled(values: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -43,11 +43,11 @@ def column_bytes(im2col: Im2colMap) -> int:
     return im2col.pixels_per_column * im2col.channels_per_pixel * im2col.data_type.size_bytes
 
 
-def tile_units(tiled: TiledMap, start: Array, largest_unit: int = _LARGEST_UNIT) -> Units:
+def tile_units(tiled: TiledMap, start: Array) -> Units:
     """The box whose first corner is at the coordinates ``start`` [L, rank] (int64, innermost first)."""
     extents, steps = _tile_extents(tiled), (1, *tiled.element_strides[1:])
     last = start + [(extent - 1) * step for extent, step in zip(extents, steps, strict=True)]
-    unit = _unit(tiled, start[:, 0], bool((last[:, 0] >= tiled.dims[0]).any()), largest_unit)
+    unit = _unit(tiled, start[:, 0], bool((last[:, 0] >= tiled.dims[0]).any()))
     pattern = _tile_pattern(extents, steps, tiled.strides_bytes, tiled.data_type.size_bytes, unit)
     places = _origins(tiled, start)[:, None] + pattern.places
     if not (start < 0).any() and (last < tiled.dims).all():
@@ -62,7 +62,7 @@ def tile_units(tiled: TiledMap, start: Array, largest_unit: int = _LARGEST_UNIT)
     return Units(places, inside.reshape(len(start), -1), unit)
 
 
-def column_units(im2col: Im2colMap, start: Array, offsets: Array, largest_unit: int = _LARGEST_UNIT) -> Units:
+def column_units(im2col: Im2colMap, start: Array, offsets: Array) -> Units:
     """The column of pixels that begins with the base pixel at ``start`` [L, rank], each moved by the filter's
     ``offsets`` [L, rank - 2] (int64, W first).
 
@@ -72,7 +72,7 @@ def column_units(im2col: Im2colMap, start: Array, offsets: Array, largest_unit: 
     size = im2col.data_type.size_bytes
     channels, pixels = im2col.channels_per_pixel, im2col.pixels_per_column
     clips = bool((start[:, 0] + channels > im2col.dims[0]).any())
-    unit = _unit(im2col, start[:, 0], clips, largest_unit)
+    unit = _unit(im2col, start[:, 0], clips)
     channel = np.arange(0, channels, unit // size) if unit > size else np.arange(channels)
     at = start[:, :1] + channel
     channel_inside = (at >= 0) & (at < im2col.dims[0])
@@ -101,7 +101,8 @@ def swizzled(swizzle: TensorMapSwizzle, address: Array) -> Array:
     """Where bytes at these shared addresses go: the pattern takes the address itself, not the place in the box."""
     if swizzle is TensorMapSwizzle.NONE:
         return address
-    return address ^ (((address >> _ROW_BITS) & ((1 << swizzle) - 1)) << _CHUNK_BITS)
+    moved: Array = address ^ (((address >> _ROW_BITS) & ((1 << swizzle) - 1)) << _CHUNK_BITS)
+    return moved
 
 
 @lru_cache(maxsize=256)
@@ -153,13 +154,14 @@ def _origins(tiled: TiledMap, start: Array) -> Array:
     return origins
 
 
-def _unit(tensor_map: TiledMap | Im2colMap, first: Array, clips: bool, largest: int) -> int:
-    """The largest unit that lies wholly inside or wholly outside of the tensor, for rows that begin at ``first``."""
+def _unit(tensor_map: TiledMap | Im2colMap, first: Array, clips: bool) -> int:
+    """The largest unit, of at most 16 bytes, that lies wholly inside or wholly outside of the tensor, for rows that begin
+    at the coordinates ``first``."""
     size = tensor_map.data_type.size_bytes
     edges = int(np.bitwise_or.reduce(first)) * size
     if clips:
         edges |= tensor_map.dims[0] * size
-    return min(largest, edges & -edges) if edges else largest
+    return min(_LARGEST_UNIT, edges & -edges) if edges else _LARGEST_UNIT
 
 
 def _pixels(im2col: Im2colMap, start: Array) -> list[Array]:
