@@ -4,7 +4,7 @@
 | ---------------------- | -------------------------------- | ------------------ | ----------------------------------- |
 | LOWDNN_DEVICE          | auto, cuda, emulated             | auto               | driver of a handle that names none  |
 | LOWDNN_EMULATED_ARCH   | sm_80, sm_90a                    | sm_90a             | architecture of the emulated device |
-| LOWDNN_EMULATED_POLICY | lockstep, warp-serial(SEED), ... | lockstep           | its scheduling policy               |
+| LOWDNN_EMULATED_POLICY | lockstep, fuzz(SEED),early, ...  | lockstep           | its scheduling policy               |
 | LOWDNN_CACHE_DIR       | an absolute path                 | XDG cache + lowdnn | directory of compiled kernels       |
 | LOWDNN_DISK_CACHE      | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk       |
 | LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE   |
@@ -30,6 +30,9 @@ from typing import TypeVar
 from lowdnn.status import LowdnnWarning
 
 T = TypeVar("T")
+
+#: The form of a policy; the emulated device, which reads it, says what each word means.
+_POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early))*"
 
 
 class ConfigWarning(LowdnnWarning):
@@ -102,7 +105,7 @@ def _boolean(text: str) -> bool | None:
 
 
 def _policy(text: str) -> str | None:
-    return text if re.fullmatch(r"lockstep|cta-reverse|warp-serial\(\d{1,9}\)", text) else None
+    return text if re.fullmatch(_POLICY, text) else None
 
 
 def _absolute_path(text: str) -> Path | None:

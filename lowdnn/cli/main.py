@@ -59,7 +59,9 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--engine", help="this engine instead of the heuristics' first choice; 'all' for each that can")
     parser.add_argument(
-        "--policy", help="scheduling policy of the emulated device: lockstep, warp-serial(7), cta-reverse"
+        "--policy",
+        help="scheduling policy of the emulated device: lockstep, warp-serial(7), cta-reverse, fuzz(7); with ,early or "
+        ",late when copies land",
     )
     parser.add_argument("--arch", help="architecture of the emulated device: sm_80 or sm_90a")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="times are medians of N executes")

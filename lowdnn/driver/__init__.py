@@ -12,7 +12,8 @@ def open_driver(kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lock
     """An initialised driver of one kind.
 
     ``cuda``: the GPU's driver; raises SublibraryLoadingFailedError or DriverError where there is none.
-    ``emulated``: the CPU, as a device of ``arch`` that runs blocks and warps in the order of ``policy``.
+    ``emulated``: the CPU, as a device of ``arch`` that runs as ``policy`` says: the order of blocks and warps, and when
+    asynchronous copies land (``warp-serial(7),early``).
     ``auto``: the GPU where there is one, otherwise the emulated device, with one EmulatedDeviceWarning that says why.
     """
     if kind == "cuda":
@@ -44,7 +45,9 @@ def _open_cuda() -> Driver:
 def _open_emulated(arch: str, policy: str) -> Driver:
     # Imported here so that a process with a GPU never pays for the emulator.
     from lowdnn.driver.emulated.driver import EmulatedDriver
+    from lowdnn.driver.emulated.options import Options
 
-    driver = EmulatedDriver(arch=arch, policy=policy)
+    options = Options.parse(policy)
+    driver = EmulatedDriver(arch=arch, policy=options.policy, landing=options.landing)
     driver.init()
     return driver

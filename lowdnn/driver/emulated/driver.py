@@ -79,7 +79,7 @@ class EmulatedDriver:
         policy: str = "lockstep",
         *,
         checks: bool = True,
-        landing: str = "late",
+        landing: str | None = None,
         lane_budget: int = Options.lane_budget,
         timeout_s: float = Options.timeout_s,
     ) -> None:

@@ -96,6 +96,7 @@ class Machine:
         _check_launch(kernel, config)
         options = options or self.options
         policy = Policy.parse(options.policy)
+        picker = policy.picker(options.landing)
         content = _parameter_block(kernel, parameters)
         address = self._parameter_address(kernel, content)
         deadline = time.monotonic() + options.timeout_s
@@ -111,15 +112,15 @@ class Machine:
                     content,
                     np.uint64(address),
                     options.checks,
-                    early=options.landing == "early",
+                    picker,
                 )
-                self._run(function, batch, policy, deadline)
+                self._run(function, batch, deadline)
         finally:
             if address:
                 self.memory.free(address)
 
-    def _run(self, function: Function, batch: Batch, policy: Policy, deadline: float) -> None:
-        scheduler = Scheduler(batch, function.steps, policy, deadline)
+    def _run(self, function: Function, batch: Batch, deadline: float) -> None:
+        scheduler = Scheduler(batch, function.steps, deadline)
         try:
             with np.errstate(all="ignore"):
                 scheduler.run()

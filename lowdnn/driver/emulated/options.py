@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.status import BadParamError
+
+_LANDINGS = ("late", "early")
 
 
 @dataclass(frozen=True)
@@ -14,20 +16,33 @@ class Options:
 
     ``policy``: the order of warps and blocks, as ``Policy.parse`` takes it. ``checks``: whether reading bytes that
     nothing has written is a fault. ``landing``: asynchronous copies land at their wait (``late``) or at once
-    (``early``). ``lane_budget``: threads that run as one batch, in whole blocks, at least one; it changes speed and
-    memory only. ``timeout_s``: a launch that takes longer is a fault.
+    (``early``); None: late, or as a fuzzing policy draws it. ``lane_budget``: threads that run as one batch, in whole
+    blocks, at least one; it changes speed and memory only. ``timeout_s``: a launch that takes longer is a fault.
     """
 
     policy: str = "lockstep"
     checks: bool = True
-    landing: str = "late"
+    landing: str | None = None
     lane_budget: int = 1 << 15
     timeout_s: float = 300.0
 
+    @staticmethod
+    def parse(text: str) -> Options:
+        """``POLICY[,late|early]``, as in ``warp-serial(7),early``; the rest as by default. Raises BadParamError."""
+        policy, *words = (word.strip() for word in text.split(","))
+        options = Options(policy)
+        for word in words:
+            if word not in _LANDINGS:
+                raise BadParamError.at(
+                    "EmulatedDriver.policy", expected="POLICY or POLICY with ,late or ,early", got=repr(text)
+                )
+            options = replace(options, landing=word)
+        return options
+
     def __post_init__(self) -> None:
         Policy.parse(self.policy)
-        if self.landing not in ("late", "early"):
-            raise BadParamError.at("EmulatedDriver.landing", expected="late or early", got=repr(self.landing))
+        if self.landing not in (None, *_LANDINGS):
+            raise BadParamError.at("EmulatedDriver.landing", expected="late, early or None", got=repr(self.landing))
         if type(self.checks) is not bool:
             raise BadParamError.at("EmulatedDriver.checks", expected="True or False", got=repr(self.checks))
         if type(self.lane_budget) is not int or self.lane_budget < 1:

@@ -16,7 +16,7 @@ from lowdnn.driver.emulated.machine import Machine, Module
 from lowdnn.driver.emulated.memory.arena import Arena
 from lowdnn.driver.emulated.options import Options
 
-POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
+POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse", "fuzz(2)", "fuzz(9)")
 
 
 class Bench:

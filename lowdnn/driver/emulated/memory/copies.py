@@ -7,6 +7,7 @@ issue. Groups are counted per lane.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +40,11 @@ class _Copy:
 class AsyncCopies:
     """All copies under way in a batch."""
 
-    def __init__(self, lane_count: int, shared: Bytes, arena: Bytes, early: bool) -> None:
+    def __init__(self, lane_count: int, shared: Bytes, arena: Bytes, lands_at_once: Callable[[], bool]) -> None:
         self._committed = np.zeros(lane_count, dtype=np.int32)
         self._shared = shared
         self._arena = arena
-        self._early = early
+        self._lands_at_once = lands_at_once
         self._under_way: list[_Copy] = []
 
     def issue(
@@ -58,7 +59,7 @@ class AsyncCopies:
         source = self._source(group, of, of_offset, size, limits)
         copy = _Copy(group.lanes, group.pick(self._committed).copy(), target, source, limits, size)
         group.batch.stores += 1
-        if self._early:
+        if self._lands_at_once():
             self._land(copy)
             return
         self._under_way.append(copy)

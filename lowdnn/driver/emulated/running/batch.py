@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from sys import getrefcount
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
 from lowdnn.driver.emulated.memory.copies import AsyncCopies
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.policy import Picker
 
 WARP = 32
 #: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
@@ -77,8 +80,8 @@ class Geometry:
 
 @dataclass
 class Batch:
-    """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``early``: asynchronous
-    copies land at once."""
+    """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``picker`` makes the
+    choices that a GPU leaves open."""
 
     geometry: Geometry
     arena: Arena
@@ -89,7 +92,7 @@ class Batch:
     parameters: Array
     parameter_address: np.uint64
     checks: bool
-    early: bool = False
+    picker: Picker
     stores: int = 0
     clock: int = 0
     shared: Bytes = field(init=False)
@@ -115,7 +118,7 @@ class Batch:
         self.shared_base = self.slot * self.shared_stride
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads
-        self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.early)
+        self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.picker.lands_at_once)
         self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items() if code != "w16"}
 
     def running_ctas(self) -> Array:

@@ -1,21 +1,30 @@
-"""Scheduling policies: in which order the warps of a batch run.
+"""Scheduling policies: every choice that a GPU leaves open, made in one reproducible way.
 
 ``lockstep``: all lanes together, the earliest block first; fast, and blind to missing barriers.
 ``warp-serial(seed)``: one warp (of every CTA of the batch) as far as it goes, then another one picked by the seed.
 ``cta-reverse``: one CTA after the other, from the last.
+``fuzz(seed)``: the seed draws what runs as one (a warp of all CTAs, a warp of one CTA, a warpgroup), how often it is
+interrupted between two blocks, whether lanes that went different ways take turns, and when and in which order
+asynchronous operations land.
 """
 
 from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from lowdnn.driver.emulated.memory.arena import Array
 from lowdnn.driver.emulated.running.batch import WARP, Batch
 from lowdnn.status import BadParamError
 
-_FORM = re.compile(r"(lockstep|cta-reverse|warp-serial\((\d+)\))")
+_FORM = re.compile(r"(lockstep|cta-reverse|(warp-serial|fuzz)\((\d{1,9})\))")
+_WARPGROUP = 4 * WARP
+#: At most this many units run in turn under ``fuzz``: more would be slow and find no more.
+_FUZZ_UNITS = 32
 
 
 @dataclass(frozen=True)
@@ -27,42 +36,120 @@ class Policy:
 
     @staticmethod
     def parse(text: str) -> Policy:
-        """Raises BadParamError for anything but ``lockstep``, ``warp-serial(N)``, ``cta-reverse``."""
+        """Raises BadParamError for anything but ``lockstep``, ``cta-reverse``, ``warp-serial(N)``, ``fuzz(N)``."""
         match = _FORM.fullmatch(text)
         if match is None:
             raise BadParamError.at(
                 "EmulatedDriver.policy",
-                expected="lockstep, cta-reverse or warp-serial(<seed>)",
+                expected="lockstep, cta-reverse, warp-serial(<seed>) or fuzz(<seed>)",
                 got=repr(text),
-                hint="the seed is a number, as in warp-serial(7)",
+                hint="the seed is a number of at most nine digits, as in warp-serial(7)",
             )
-        return Policy("warp-serial", int(match.group(2))) if match.group(2) else Policy(match.group(1))
+        return Policy(match[2], int(match[3])) if match[2] else Policy(match[1])
 
     def __str__(self) -> str:
-        return f"warp-serial({self.seed})" if self.name == "warp-serial" else self.name
+        return f"{self.name}({self.seed})" if self.name in ("warp-serial", "fuzz") else self.name
 
     @property
     def reverses_ctas(self) -> bool:
         return self.name == "cta-reverse"
 
-    def units(self, batch: Batch) -> tuple[Array | None, int]:
-        """(unit of every lane, number of units): lanes of one unit run together. None: all lanes are one unit."""
-        if self.name == "warp-serial":
-            return batch.thread // WARP, batch.geometry.cta_lanes // WARP
-        if self.name == "cta-reverse":
-            return batch.slot, batch.cta_count
-        return None, 1
-
-    def picker(self) -> Picker:
-        return Picker(self)
+    def picker(self, landing: str | None = None) -> Picker:
+        """The choices of one launch. ``landing``: ``late``, ``early``, or None for what the policy says: ``late``, or
+        drawn under ``fuzz``."""
+        if self.name == "fuzz":
+            return FuzzPicker(self.seed, landing)
+        return Picker(self, early=landing == "early")
 
 
 class Picker:
-    """Chooses the unit to run next."""
+    """Makes the choices of one launch: which unit runs, when an asynchronous operation lands."""
 
-    def __init__(self, policy: Policy) -> None:
+    #: May ``preempts`` and ``picks_block`` answer anything but no; asked once, so that other policies pay nothing.
+    interrupts = False
+
+    def __init__(self, policy: Policy, early: bool = False) -> None:
+        self._policy = policy
+        self._early = early
         self._random = random.Random(policy.seed) if policy.name == "warp-serial" else None
+
+    def units(self, batch: Batch) -> tuple[Array | None, int]:
+        """(unit of every lane, number of units): lanes of one unit run together. None: all lanes are one unit."""
+        if self._policy.name == "warp-serial":
+            return batch.thread // WARP, batch.geometry.cta_lanes // WARP
+        if self._policy.name == "cta-reverse":
+            return batch.slot, batch.cta_count
+        return None, 1
 
     def pick(self, ready: list[int]) -> int:
         """One of the units that have something to run (ascending numbers)."""
         return self._random.choice(ready) if self._random else ready[-1]
+
+    def pick_block(self, ready: Iterable[int]) -> int:
+        """One of the blocks of a unit that lanes wait to run."""
+        return min(ready)
+
+    def preempts(self) -> bool:
+        """Is the running unit interrupted, now that a block has ended."""
+        return False
+
+    def lands_at_once(self) -> bool:
+        """Does an asynchronous operation that is being issued land before the next instruction."""
+        return self._early
+
+    def lands_now(self, under_way: int) -> int | None:
+        """Which of the operations under way (0: the oldest) lands between two blocks, although nobody waits for it."""
+        return None
+
+    def lands_next(self, under_way: int) -> int:
+        """Which of the operations under way (at least one; 0: the oldest) lands when nothing else can run."""
+        return 0
+
+
+class FuzzPicker(Picker):
+    """Draws everything from ``seed``; the same seed gives the same run."""
+
+    interrupts = True
+
+    def __init__(self, seed: int, landing: str | None = None) -> None:
+        super().__init__(Policy("fuzz", seed))
+        draw = self._draw = random.Random(seed)
+        self._unit = draw.choice(("warp", "warp of a CTA", "warpgroup"))
+        self._preemption = draw.choice((0.0, 0.05, 0.5))
+        self._split = draw.choice((0.0, 0.1))
+        own = draw.choice(("late", "early", "any"))
+        self._landing = landing or own
+
+    def units(self, batch: Batch) -> tuple[Array | None, int]:
+        if self._unit == "warp":
+            unit = batch.thread // WARP
+        elif self._unit == "warpgroup":
+            unit = batch.thread // _WARPGROUP
+        else:
+            unit = batch.lanes // WARP
+        count = int(unit.max()) + 1
+        if count <= _FUZZ_UNITS:
+            return unit, count
+        folded = [number % _FUZZ_UNITS for number in range(count)]
+        self._draw.shuffle(folded)
+        return np.array(folded)[unit], _FUZZ_UNITS
+
+    def pick(self, ready: list[int]) -> int:
+        return self._draw.choice(ready)
+
+    def pick_block(self, ready: Iterable[int]) -> int:
+        return self._draw.choice(sorted(ready)) if self._draw.random() < self._split else min(ready)
+
+    def preempts(self) -> bool:
+        return self._draw.random() < self._preemption
+
+    def lands_at_once(self) -> bool:
+        return self._landing == "early" or (self._landing == "any" and self._draw.random() < 0.3)
+
+    def lands_now(self, under_way: int) -> int | None:
+        if self._landing != "any" or self._draw.random() >= 0.3:
+            return None
+        return self._draw.randrange(under_way)
+
+    def lands_next(self, under_way: int) -> int:
+        return 0 if self._landing == "early" else self._draw.randrange(under_way)
