@@ -26,6 +26,7 @@ class FaultKind(Enum):
     SHARED_OUT_OF_BOUNDS = ("shared-out-of-bounds", 700)
     LOCAL_OUT_OF_BOUNDS = ("local-out-of-bounds", 700)
     BARRIER_MISUSE = ("barrier-misuse", 719)
+    ASYNC_MISUSE = ("async-misuse", 719)
     WARP_DIVERGED = ("warp-diverged", 719)
     DEADLOCK = ("deadlock", 702)
     TIMEOUT = ("timeout", 702)

@@ -13,6 +13,7 @@ from lowdnn.driver.emulated.instructions import (
     floating,
     half,
     integer,
+    mbarrier,
     memory,
     moves,
     tensor,
@@ -31,6 +32,7 @@ TABLE: Mapping[str, Row] = {
     **tensor.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
+    **mbarrier.TABLE,
     **cluster.TABLE,
     **control.TABLE,
 }
