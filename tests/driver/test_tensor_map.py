@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from cuda.bindings import driver as bindings
-from tests.driver.test_cuda import Spy
 
 from lowdnn.driver.base import DriverError
 from lowdnn.driver.cuda import CudaDriver
@@ -24,6 +23,7 @@ from lowdnn.driver.tensor_map import (
     im2col_map_problem,
     tiled_map_problem,
 )
+from tests.driver.test_cuda import Spy
 
 TILED = TiledMap(
     TensorMapDataType.BFLOAT16,

@@ -155,8 +155,8 @@ def _origins(tiled: TiledMap, start: Array) -> Array:
 
 
 def _unit(tensor_map: TiledMap | Im2colMap, first: Array, clips: bool) -> int:
-    """The largest unit, of at most 16 bytes, that lies wholly inside or wholly outside of the tensor, for rows that begin
-    at the coordinates ``first``."""
+    """The largest unit, of at most 16 bytes, that lies wholly inside or wholly outside of the tensor; rows begin at the
+    coordinates ``first``."""
     size = tensor_map.data_type.size_bytes
     edges = int(np.bitwise_or.reduce(first)) * size
     if clips:

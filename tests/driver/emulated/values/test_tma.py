@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.driver.emulated import tensor_oracle as oracle
-from tests.driver.emulated.tensor_cases import SWIZZLES, pixel_start, random_im2col, random_tiled, tile_start
 
 from lowdnn.driver.emulated.values import tma
 from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
+from tests.driver.emulated import tensor_oracle as oracle
+from tests.driver.emulated.tensor_cases import SWIZZLES, pixel_start, random_im2col, random_tiled, tile_start
 
 
 def elements(description: TiledMap | Im2colMap, units: tma.Units, row: int) -> list[int | None]:
