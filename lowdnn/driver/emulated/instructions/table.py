@@ -17,6 +17,7 @@ from lowdnn.driver.emulated.instructions import (
     memory,
     moves,
     tensor,
+    tma,
     warp,
 )
 from lowdnn.driver.emulated.instructions.core import Row
@@ -30,6 +31,7 @@ TABLE: Mapping[str, Row] = {
     **memory.TABLE,
     **warp.TABLE,
     **tensor.TABLE,
+    **tma.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
     **mbarrier.TABLE,
