@@ -17,6 +17,7 @@ from lowdnn.driver.emulated.instructions import (
     moves,
     tensor,
     warp,
+    wgmma,
 )
 from lowdnn.driver.emulated.instructions.core import Row
 
@@ -29,6 +30,7 @@ TABLE: Mapping[str, Row] = {
     **memory.TABLE,
     **warp.TABLE,
     **tensor.TABLE,
+    **wgmma.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
     **cluster.TABLE,

@@ -16,6 +16,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Array
+from lowdnn.driver.emulated.running.accumulators import holds_elements, part_of
 from lowdnn.driver.emulated.running.barriers import BarrierOp, Barriers, Released
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Group, merge_into
 
@@ -32,7 +33,8 @@ _PATIENCE = 20_000
 
 @dataclass(frozen=True)
 class Step:
-    """A block ready to run. ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it."""
+    """A block ready to run. ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it.
+    ``warpgroup``: its lanes must come as whole warpgroups."""
 
     index: int
     function: BlockFunction
@@ -46,6 +48,7 @@ class Step:
     barrier: BarrierOp | None = None
     spins: bool = False
     end_line: int = 0
+    warpgroup: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,10 @@ class Scheduler:
         work, index = self._work, group.index
         for slot in step.reads:
             value = registers[slot]
-            work[slot] = value[index] if value.__class__ is np.ndarray and value.ndim else value
+            if value.__class__ is np.ndarray:
+                work[slot] = value[index] if value.ndim else value
+            else:
+                work[slot] = part_of(value, group) if holds_elements(value) else value
         result = step.function(group, work)
         for slot in step.writes:
             merge_into(registers, slot, work[slot], group)
@@ -180,7 +186,7 @@ class Scheduler:
         if step.end == TABLE:
             return self._table(step, group, result)
         if step.end == EXIT:
-            self.batch.alive[group.lanes] = False
+            self._exit(step, group)
             self._release(self.barriers.lanes_exited())
             if self.parked:
                 self._unpark()
@@ -188,6 +194,13 @@ class Scheduler:
         if step.end == TRAP:
             raise BlockFault(LaneFault(FaultKind.TRAP, "the kernel trapped", 0), group, step)
         return self._barrier(step, group, result)
+
+    def _exit(self, step: Step, group: Group) -> None:
+        try:
+            self.batch.commit_groups.lanes_exit(group)
+        except LaneFault as cause:
+            raise BlockFault(cause, group, step) from cause
+        self.batch.alive[group.lanes] = False
 
     def _table(self, step: Step, group: Group, choice: Any) -> int:
         if choice.ndim == 0:
@@ -241,10 +254,21 @@ class Scheduler:
         warps = lanes // WARP
         wanted = mask & _lane_bits(batch.alive)[warps]
         complete = (bits[warps] & wanted) == wanted
+        if step.warpgroup:
+            complete = self._warpgroups_of(warps, complete)
         if complete.all():
             return group
         self.parked[step.index] = [lanes[~complete]]
         return self._group([lanes[complete]]) if complete.any() else None
+
+    def _warpgroups_of(self, warps: Array, complete: Array) -> Array:
+        """Which lanes belong to a warpgroup whose living warps are all complete."""
+        batch = self.batch
+        missing = np.asarray(batch.alive.reshape(-1, WARP).any(axis=1))
+        missing[warps[complete]] = False
+        ctas = batch.cta_count
+        groups = np.logical_or.reduceat(missing.reshape(-1, ctas), np.arange(0, missing.size // ctas, 4), axis=0)
+        return np.asarray(~groups[warps // ctas // 4, warps % ctas])
 
     def _mask(self, step: Step, lanes: Array) -> Any:
         if step.mask is None or step.mask >= 0:
@@ -298,7 +322,9 @@ class Scheduler:
     def _deadlock(self) -> str:
         places = [(f"at barrier {w.number}", w.line, w.lanes) for w in self.barriers.waiting]
         for block, parts in self.parked.items():
-            places += [("for other lanes of the warp", self.steps[block].line, lanes) for lanes in parts]
+            step = self.steps[block]
+            others = "warps of the warpgroup" if step.warpgroup else "lanes of the warp"
+            places += [(f"for other {others}", step.line, lanes) for lanes in parts]
         places += [("for a value that nobody stores", self.steps[s.block].line, s.lanes) for s in self.spinning]
         return "nothing can run: " + "; ".join(self._waiting_place(*place) for place in places)
 
