@@ -11,6 +11,7 @@ from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
 from lowdnn.driver.emulated.memory.address import Address, shared_bytes
 from lowdnn.driver.emulated.memory.arena import SHARED_WINDOW, Arena
 from lowdnn.driver.emulated.running.batch import SHARED_START, Batch, Geometry, Group
+from lowdnn.driver.emulated.running.policy import Policy
 from tests.driver.emulated.conftest import POLICIES, Bench
 
 #: r1 = thread, r2 = rank, rd1 = out + 4 * (linear block * threads + thread); grids here are (n, 1, 1).
@@ -59,7 +60,7 @@ def test_ranks_and_ids_of_a_cluster_follow_its_coordinates(bench: Bench, per_bat
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("window", ["", "generic"])
 def test_a_cta_reads_and_adds_in_the_shared_memory_of_its_neighbour(bench: Bench, policy: str, window: str) -> None:
-    """Each CTA adds to the next one's counters until they hold a flag's count, then reads them."""
+    """Each CTA adds to the next one's counters, and stays until all have."""
     space = "" if window else ".shared::cluster"
     address, register = ("u64", "%rd3") if window else ("u32", "%r9")
     to_generic = "cvt.u64.u32 %rd2, %r7; cvta.shared.u64 %rd2, %rd2;" if window else ""
@@ -72,12 +73,10 @@ def test_a_cta_reads_and_adds_in_the_shared_memory_of_its_neighbour(bench: Bench
         add.u32 %r8, %r2, 1; mov.u32 %r10, %cluster_nctarank; rem.u32 %r8, %r8, %r10;
         mapa{space}.{address} {register}, {source}, %r8;
         getctarank{space}.{address} %r11, {register};
-        bar.sync 0;
-        mov.u32 %r12, s; add.u32 %r12, %r12, 128; mapa.shared::cluster.u32 %r13, %r12, %r8;
-        st.shared::cluster.u32 [%r13], 1;
-    wait: ld.volatile.shared.u32 %r14, [%r12]; setp.ne.u32 %p1, %r14, 1; @%p1 bra wait;
+        barrier.cluster.arrive; barrier.cluster.wait;
         atom{space}.add.u32 %r15, [{register}], 1000;
-        mad.lo.u32 %r15, %r11, 1000000, %r15; st.global.u32 [%rd1], %r15; {_LEAVE}
+        mad.lo.u32 %r15, %r11, 1000000, %r15; st.global.u32 [%rd1], %r15;
+        barrier.cluster.arrive; barrier.cluster.wait;
     """,
         declarations=_SHARED,
     )
@@ -161,7 +160,8 @@ def test_a_cluster_must_divide_the_grid(bench: Bench) -> None:
 
 def test_shared_bytes_resolves_ranks_for_every_kind_of_address() -> None:
     geometry = Geometry((4, 1, 1), (32, 1, 1), np.arange(4), 132, (2, 1, 1))
-    batch = Batch(geometry, Arena(), [], 64, 0, 0, np.zeros(16, np.uint8), np.uint64(0), True)
+    picker = Policy.parse("lockstep").picker()
+    batch = Batch(geometry, Arena(), [], 64, 0, 0, np.zeros(16, np.uint8), np.uint64(0), True, picker)
     group = Group(batch, None)
     own = np.full(128, SHARED_START + 16, np.uint32)
     first = own | np.uint32(1 << 24)
@@ -176,3 +176,73 @@ def test_shared_bytes_resolves_ranks_for_every_kind_of_address() -> None:
     expected = np.where(np.arange(128) % 2, expected_own, expected_first)
     assert np.array_equal(shared_bytes(group, Address(mixed), 8, 8), expected)
     assert np.array_equal(expected_own // stride, batch.slot)
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "warp-serial(3)"])
+@pytest.mark.parametrize("aligned", ["", ".aligned"])
+def test_the_cluster_barrier_orders_stores_and_remote_loads(bench: Bench, policy: str, aligned: str) -> None:
+    """Every thread reads, several rounds, what the next CTA has just stored; reading ends before the next round."""
+    module = bench.ptx(
+        _HEAD
+        + f"""
+        mov.u32 %r6, s; shl.b32 %r7, %r1, 2; add.u32 %r7, %r6, %r7; mov.u32 %r20, 0; mov.u32 %r21, 0;
+        add.u32 %r8, %r2, 1; mov.u32 %r10, %cluster_nctarank; rem.u32 %r8, %r8, %r10;
+        mapa.shared::cluster.u32 %r9, %r7, %r8;
+    round: mad.lo.u32 %r11, %r20, 100, %r3; st.shared.u32 [%r7], %r11;
+        barrier.cluster.arrive.release{aligned}; barrier.cluster.wait.acquire{aligned};
+        ld.shared::cluster.u32 %r12, [%r9]; add.u32 %r21, %r21, %r12;
+        barrier.cluster.arrive.relaxed{aligned}; barrier.cluster.wait{aligned};
+        add.u32 %r20, %r20, 1; setp.lt.u32 %p1, %r20, 3; @%p1 bra round;
+        st.global.u32 [%rd1], %r21;
+    """,
+        declarations=_SHARED,
+    )
+    out = bench.empty(4 * 6 * 64)
+    bench.run(module, "k", 6, 64, out, cluster=3, policy=policy)
+    block = np.arange(6)
+    expected = 300 + 3 * (block // 3 * 3 + (block + 1) % 3)
+    assert np.array_equal(bench.get(out, (6, 64), np.uint32), np.repeat(expected[:, None], 64, axis=1))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_exited_threads_are_not_waited_for(bench: Bench, policy: str) -> None:
+    module = bench.ptx(
+        _HEAD + "setp.gt.u32 %p1, %r1, 40; @%p1 exit; setp.eq.u32 %p2, %r2, 1; @%p2 exit;"
+        "barrier.cluster.arrive; barrier.cluster.wait; st.global.u32 [%rd1], 1;"
+    )
+    out = bench.put(np.zeros(256, np.uint32))
+    bench.run(module, "k", 4, 64, out, cluster=2, policy=policy)
+    got = bench.get(out, (4, 64), np.uint32)
+    assert got[::2, :41].all()
+    assert got.sum() == 2 * 41
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("barrier.cluster.arrive; barrier.cluster.arrive;", "has arrived before and has not waited since"),
+        ("barrier.cluster.wait;", "has not arrived"),
+    ],
+)
+def test_misuse_of_the_cluster_barrier(bench: Bench, body: str, message: str) -> None:
+    fault = _faults(bench, body)
+    assert fault.kind is FaultKind.BARRIER_MISUSE
+    assert message in fault.report.message
+    assert fault.report.block == (0, 0, 0)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_cluster_that_waits_for_ever_is_reported_with_who_is_missing(bench: Bench, policy: str) -> None:
+    """Thread 7 of each second CTA waits at a CTA barrier that nobody completes."""
+    fault = _faults(
+        bench,
+        """
+        setp.eq.u32 %p1, %r2, 1; setp.eq.and.u32 %p2, %r1, 7, %p1; @%p2 barrier.sync 3, 64;
+        barrier.cluster.arrive; barrier.cluster.wait;
+        """,
+        policy=policy,
+    )
+    assert fault.kind is FaultKind.DEADLOCK
+    assert (
+        "barrier.cluster.wait for 1 threads, the first is thread (7, 0, 0) of block (1, 0, 0)" in fault.report.message
+    )

@@ -1,4 +1,5 @@
-"""Control flow and CTA barriers. PTX ISA manual, "Control Flow Instructions", "bar, barrier"."""
+"""Control flow, barriers of CTAs and clusters. PTX ISA manual, "Control Flow Instructions", "bar, barrier",
+"barrier.cluster"."""
 
 from __future__ import annotations
 
@@ -35,6 +36,8 @@ def _stop(e: Emitter, instruction: Instruction) -> None:
 def barrier_operation(instruction: Instruction) -> tuple[BarrierOp, Reg | None]:
     """The static part of bar / barrier and the destination of a ``red`` form."""
     m = Modifiers(instruction)
+    if m.flag("cluster"):
+        return _cluster_operation(m), None
     m.flag("cta")
     kind = m.choice("sync", "arrive", "red")
     if not kind:
@@ -48,11 +51,22 @@ def barrier_operation(instruction: Instruction) -> tuple[BarrierOp, Reg | None]:
     return BarrierOp(kind, aligned, reduction), target if isinstance(target, Reg) else None
 
 
+def _cluster_operation(m: Modifiers) -> BarrierOp:
+    kind = m.need("arrive", "wait")
+    order = m.choice("release", "relaxed") if kind == "arrive" else m.choice("acquire")
+    aligned = m.flag("aligned")
+    m.done()
+    return BarrierOp(f"cluster.{kind}", aligned, ordered=order != "relaxed")
+
+
 def _bar(e: Emitter, instruction: Instruction) -> None:
     """bar.warp.sync does nothing more: the lanes of its mask are together already."""
     if instruction.modifiers == ("warp", "sync"):
         return
     operation, _ = barrier_operation(instruction)
+    if operation.kind.startswith("cluster."):
+        e.do("return")
+        return
     operands = list(instruction.operands)
     predicate = "None"
     if operation.kind == "red":

@@ -22,14 +22,16 @@ _ALL = -1
 
 @dataclass(frozen=True)
 class BarrierOp:
-    """Static part of a barrier instruction. ``kind``: sync, arrive or red; ``reduction``: popc, and, or; ``slot`` and
-    ``code``: the register that takes its result, and the type that it is kept in."""
+    """Static part of a barrier instruction. ``kind``: sync, arrive or red, or the cluster's cluster.arrive and
+    cluster.wait; ``reduction``: popc, and, or; ``slot`` and ``code``: the register that takes its result, and the type
+    that it is kept in. ``ordered``: it orders memory accesses (all but ``.relaxed`` arrivals)."""
 
     kind: str
     aligned: bool
     reduction: str = ""
     slot: int = -1
     code: str = ""
+    ordered: bool = True
 
 
 @dataclass(frozen=True)

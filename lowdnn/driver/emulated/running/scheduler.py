@@ -19,6 +19,7 @@ from lowdnn.driver.emulated.memory.arena import DTYPES, Array
 from lowdnn.driver.emulated.running.accumulators import holds_elements, part_of
 from lowdnn.driver.emulated.running.barriers import BarrierOp, Barriers, Released
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Group, merge_into
+from lowdnn.driver.emulated.running.cluster_barriers import ClusterBarriers, ClusterWait
 
 BlockFunction = Callable[[Group, list[Any]], Any]
 
@@ -77,6 +78,7 @@ class Scheduler:
         self.batch = batch
         self.steps = steps
         self.barriers = Barriers(batch)
+        self.cluster_barriers = ClusterBarriers(batch)
         self.picker = batch.picker
         self.unit_of, units = self.picker.units(batch)
         self.ready: list[dict[int, list[Array]]] = [{} for _ in range(units)]
@@ -96,7 +98,7 @@ class Scheduler:
                 self._run_unit(self.ready[self.picker.pick(units)])
             elif not self._wake():
                 break
-        if self.parked or self.barriers.waiting or self.spinning:
+        if self.parked or self.barriers.waiting or self.cluster_barriers.waiting or self.spinning:
             raise LaneFault(FaultKind.DEADLOCK, self._deadlock())
 
     # -- one unit ---------------------------------------------------------------------------------------------------
@@ -188,6 +190,7 @@ class Scheduler:
         if step.end == EXIT:
             self._exit(step, group)
             self._release(self.barriers.lanes_exited())
+            self._release_cluster(self.cluster_barriers.lanes_exited())
             if self.parked:
                 self._unpark()
             return -1
@@ -220,6 +223,8 @@ class Scheduler:
         operation = step.barrier
         if operation is None:
             return step.next
+        if operation.kind.startswith("cluster."):
+            return self._cluster_barrier(step, group, operation)
         simple = group.index is None and operation.kind == "sync" and operands[1] is None
         if simple and operands[0].ndim == 0 and not self.barriers.waiting and int(operands[0]) < 16:
             return step.next
@@ -228,6 +233,20 @@ class Scheduler:
         except LaneFault as cause:
             raise BlockFault(cause, group, step) from cause
         return -1
+
+    def _cluster_barrier(self, step: Step, group: Group, operation: BarrierOp) -> int:
+        try:
+            if operation.kind == "cluster.arrive":
+                self._release_cluster(self.cluster_barriers.arrive(group))
+                return step.next
+            self._release_cluster(self.cluster_barriers.wait(group, step.next, step.end_line))
+        except LaneFault as cause:
+            raise BlockFault(cause, group, step) from cause
+        return -1
+
+    def _release_cluster(self, released: list[ClusterWait]) -> None:
+        for one in released:
+            self._push(one.next, one.lanes)
 
     def _release(self, released: list[Released]) -> None:
         for one in released:
@@ -321,12 +340,18 @@ class Scheduler:
     # -- report -------------------------------------------------------------------------------------------------------
     def _deadlock(self) -> str:
         places = [(f"at barrier {w.number}", w.line, w.lanes) for w in self.barriers.waiting]
+        places += [(self._cluster_place(w), w.line, w.lanes) for w in self.cluster_barriers.waiting]
         for block, parts in self.parked.items():
             step = self.steps[block]
             others = "warps of the warpgroup" if step.warpgroup else "lanes of the warp"
             places += [(f"for other {others}", step.line, lanes) for lanes in parts]
         places += [("for a value that nobody stores", self.steps[s.block].line, s.lanes) for s in self.spinning]
         return "nothing can run: " + "; ".join(self._waiting_place(*place) for place in places)
+
+    def _cluster_place(self, wait: ClusterWait) -> str:
+        missing = self.cluster_barriers.missing(int(wait.lanes[0]))
+        block, thread, *_ = self.batch.place(int(missing[0]))
+        return f"at barrier.cluster.wait for {missing.size} threads, the first is thread {thread} of block {block},"
 
     def _waiting_place(self, what: str, line: int, lanes: Array) -> str:
         block, thread, warp, _ = self.batch.place(int(lanes[0]))
