@@ -19,6 +19,7 @@ from lowdnn.driver.emulated.instructions import (
     tensor,
     tma,
     warp,
+    wgmma,
 )
 from lowdnn.driver.emulated.instructions.core import Row
 
@@ -32,6 +33,7 @@ TABLE: Mapping[str, Row] = {
     **warp.TABLE,
     **tensor.TABLE,
     **tma.TABLE,
+    **wgmma.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
     **mbarrier.TABLE,
