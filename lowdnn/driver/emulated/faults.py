@@ -19,6 +19,7 @@ class FaultKind(Enum):
     OUT_OF_BOUNDS = ("out-of-bounds", 700)
     USE_AFTER_FREE = ("use-after-free", 700)
     MISALIGNED = ("misaligned", 716)
+    INVALID_TENSOR_MAP = ("invalid-tensor-map", 719)
     UNINITIALISED_READ = ("uninitialised-read", 719)
     UNWRITTEN_REGISTER = ("unwritten-register", 719)
     READ_ONLY = ("write-to-read-only", 700)

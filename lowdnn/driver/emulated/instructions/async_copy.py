@@ -7,12 +7,16 @@ from lowdnn.driver.emulated.instructions.bulk import bulk_copy
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
 from lowdnn.driver.emulated.instructions.mbarrier import barrier_place
 from lowdnn.driver.emulated.instructions.memory import address_of, drop_hints
+from lowdnn.driver.emulated.instructions.tma import tensor_copy
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction
 
 _COPIES = "G.batch.copies"
 
 
 def _cp(e: Emitter, instruction: Instruction) -> None:
+    if "tensor" in instruction.modifiers:
+        tensor_copy(e, instruction)
+        return
     if "bulk" in instruction.modifiers:
         bulk_copy(e, instruction)
         return

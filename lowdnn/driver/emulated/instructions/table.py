@@ -18,6 +18,7 @@ from lowdnn.driver.emulated.instructions import (
     memory,
     moves,
     tensor,
+    tma,
     warp,
 )
 from lowdnn.driver.emulated.instructions.core import Row
@@ -31,6 +32,7 @@ TABLE: Mapping[str, Row] = {
     **memory.TABLE,
     **warp.TABLE,
     **tensor.TABLE,
+    **tma.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
     **mbarrier.TABLE,
