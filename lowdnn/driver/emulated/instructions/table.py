@@ -13,9 +13,11 @@ from lowdnn.driver.emulated.instructions import (
     floating,
     half,
     integer,
+    mbarrier,
     memory,
     moves,
     tensor,
+    tma,
     warp,
 )
 from lowdnn.driver.emulated.instructions.core import Row
@@ -29,8 +31,10 @@ TABLE: Mapping[str, Row] = {
     **memory.TABLE,
     **warp.TABLE,
     **tensor.TABLE,
+    **tma.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
+    **mbarrier.TABLE,
     **cluster.TABLE,
     **control.TABLE,
 }
