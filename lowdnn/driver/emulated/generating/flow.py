@@ -27,6 +27,8 @@ from lowdnn.driver.emulated.parsing.ir import (
 )
 
 FULL_MASK = Imm(0xFFFFFFFF, "i")
+#: Stands for the mask of an instruction that needs all lanes of four aligned warps.
+WARPGROUP = Imm(0xFFFFFFFF, "warpgroup")
 _MEMORY = frozenset({"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"})
 _SPIN_LOADS = frozenset({"volatile", "relaxed", "acquire", "mmio"})
 
@@ -39,8 +41,8 @@ class Block:
     """Straight-line code. ``end`` is its END instruction, if any; ``next`` the block that follows in the text.
 
     ``mask``: the lanes that must be together at its start. ``reads``: registers taken from the register file,
-    ``writes``: registers put back. ``spins``: its backward branch closes a loop that waits for others. ``touched``:
-    registers that each instruction of the body reads and writes.
+    ``writes``: registers put back. ``spins``: its backward branch closes a loop that waits for others, ``polls``: one
+    that waits at an mbarrier. ``touched``: registers that each instruction of the body reads and writes.
     """
 
     index: int
@@ -54,6 +56,7 @@ class Block:
     live_in: set[str] = field(default_factory=set)
     live_out: set[str] = field(default_factory=set)
     spins: bool = False
+    polls: bool = False
     touched: list[Touched] = field(default_factory=list)
     end_reads: list[str] = field(default_factory=list)
 
@@ -107,10 +110,32 @@ def reads_and_writes(instruction: Instruction, row: Row) -> Touched:
     for place, operand in enumerate(instruction.operands):
         is_destination = place < row.destinations and not isinstance(operand, Mem)
         (writes if is_destination else reads).extend(registers_of(operand))
+        if is_destination and row.accumulates:
+            reads.extend(registers_of(operand))
     if instruction.predicate is not None:
         reads.append(instruction.predicate.name)
         reads += writes
     return reads, writes
+
+
+def accumulators(function: FunctionIR, table: Mapping[str, Row]) -> frozenset[str]:
+    """Registers that may hold accumulators of ``wgmma``: its destinations, and where ``mov`` copies them to."""
+    found: set[str] = set()
+    copies: dict[str, list[str]] = {}
+    for instruction in function.body:
+        row = table[instruction.opcode]
+        if row.accumulates and instruction.operands:
+            found.update(registers_of(instruction.operands[0]))
+        elif instruction.opcode == "mov":
+            target, source = instruction.operands
+            if isinstance(target, Reg) and isinstance(source, Reg):
+                copies.setdefault(source.name, []).append(target.name)
+    left = list(found)
+    while left:
+        fresh = [name for name in copies.get(left.pop(), ()) if name not in found]
+        found.update(fresh)
+        left += fresh
+    return frozenset(found)
 
 
 def _without_guarded_effects(
@@ -151,7 +176,7 @@ def _cut(
         mask = _member_mask(instruction, row)
         if place in targets:
             current, together = None, None
-        if mask is not None and together not in (FULL_MASK, mask):
+        if mask is not None and not _includes(together, mask):
             current, together = None, mask
         if current is None:
             current = Block(len(blocks), [], mask=together)
@@ -195,6 +220,11 @@ def _falls_through(end: Instruction | None) -> bool:
     return end.opcode == "bra" and end.predicate is not None
 
 
+def _includes(together: Operand | None, mask: Operand) -> bool:
+    """Are lanes that are together enough for an instruction with ``mask``."""
+    return together in (WARPGROUP, mask) or (together == FULL_MASK and mask != WARPGROUP)
+
+
 def _member_mask(instruction: Instruction, row: Row) -> Operand | None:
     if instruction.opcode == "bar" and instruction.modifiers[:1] == ("warp",):
         return instruction.operands[0]
@@ -203,7 +233,7 @@ def _member_mask(instruction: Instruction, row: Row) -> Operand | None:
     if row.effect is not Effect.WARP:
         return None
     if row.mask is None:
-        return FULL_MASK
+        return WARPGROUP if instruction.modifiers[:1] == ("mma_async",) else FULL_MASK
     try:
         mask = instruction.operands[row.mask]
     except IndexError:
@@ -258,8 +288,15 @@ def _flow_back(blocks: list[Block]) -> None:
 def _find_spins(blocks: list[Block]) -> None:
     for block in blocks:
         for target in block.targets:
-            if target <= block.index and any(_waits(i) for b in blocks[target : block.index + 1] for i in b.body):
-                block.spins = True
+            if target <= block.index:
+                loop = [instruction for b in blocks[target : block.index + 1] for instruction in b.body]
+                block.spins = block.spins or any(_waits(i) for i in loop)
+                block.polls = block.polls or any(_polls(i) for i in loop)
+
+
+def _polls(instruction: Instruction) -> bool:
+    """Does it look whether a phase of an mbarrier is complete."""
+    return instruction.opcode == "mbarrier" and instruction.modifiers[:1] in (("test_wait",), ("try_wait",))
 
 
 def _waits(instruction: Instruction) -> bool:
