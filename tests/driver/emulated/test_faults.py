@@ -156,9 +156,37 @@ def test_half_a_warp_at_a_barrier_deadlocks(bench):
 
 def test_barrier_that_one_warp_never_reaches(bench):
     body = "mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 32;\n@%p1 bar.sync 1, 64;\nret;"
-    report = fault_of(bench, bench.ptx(body, ""), block=64)
+    report = fault_of(bench, bench.ptx(body, ""), block=64, grid=3)
     assert report.kind is FaultKind.DEADLOCK
-    assert "at barrier 1" in report.message
+    where = "barrier 1, where 32 of 64 threads have arrived, and 32 threads of its block have exited,"
+    assert f"96 threads of 3 warps wait at {where} (PTX line " in report.message
+    assert report.ptx_text == "@%p1 bar.sync 1, 64;"
+    assert (report.block, report.thread, report.warp, report.lane) == ((0, 0, 0), (0, 0, 0), 0, 0)
+
+
+def test_a_count_that_is_too_large_shows_in_the_deadlock(bench):
+    report = fault_of(bench, bench.ptx("bar.sync 2, 96;\nret;", ""), block=64)
+    assert report.kind is FaultKind.DEADLOCK
+    assert "at barrier 2, where 64 of 96 threads have arrived, (PTX line" in report.message
+
+
+def test_two_groups_of_a_barrier_give_different_counts(bench):
+    body = "mov.u32 %r1, %tid.x;\nand.b32 %r2, %r1, 32;\nadd.s32 %r2, %r2, 64;\nbar.sync 3, %r2;\nret;"
+    report = fault_of(bench, bench.ptx(body, ""), block=96, policy="warp-serial(1)")
+    assert report.kind is FaultKind.BARRIER_MISUSE
+    assert "barrier 3: its threads give different counts" in report.message
+
+
+@pytest.mark.parametrize("number", ["16", "%r1"])
+def test_a_block_has_sixteen_barriers(bench, number):
+    report = fault_of(bench, bench.ptx(f"mov.u32 %r1, 16;\nbar.sync {number};\nret;", ""), block=64)
+    assert report.kind is FaultKind.BARRIER_MISUSE
+    assert "barrier 16: a CTA has barriers 0 to 15" in report.message
+
+
+def test_threads_that_have_exited_are_not_waited_for_without_a_count(bench):
+    body = "mov.u32 %r1, %tid.x;\nsetp.ge.u32 %p1, %r1, 32;\n@%p1 exit;\nbar.sync 0;\nret;"
+    bench.run(bench.ptx(body, ""), "k", 1, 96)
 
 
 def test_barrier_count_that_is_no_multiple_of_a_warp(bench):
