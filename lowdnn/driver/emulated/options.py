@@ -18,6 +18,7 @@ class Options:
     nothing has written is a fault. ``landing``: asynchronous copies land at their wait (``late``) or at once
     (``early``); None: late, or as a fuzzing policy draws it. ``lane_budget``: threads that run as one batch, in whole
     blocks, at least one; it changes speed and memory only. ``timeout_s``: a launch that takes longer is a fault.
+    ``races``: whether data races are looked for; a launch takes a few times as long.
     """
 
     policy: str = "lockstep"
@@ -25,6 +26,7 @@ class Options:
     landing: str | None = None
     lane_budget: int = 1 << 15
     timeout_s: float = 300.0
+    races: bool = False
 
     @staticmethod
     def parse(text: str) -> Options:
@@ -45,6 +47,8 @@ class Options:
             raise BadParamError.at("EmulatedDriver.landing", expected="late, early or None", got=repr(self.landing))
         if type(self.checks) is not bool:
             raise BadParamError.at("EmulatedDriver.checks", expected="True or False", got=repr(self.checks))
+        if type(self.races) is not bool:
+            raise BadParamError.at("EmulatedDriver.races", expected="True or False", got=repr(self.races))
         if type(self.lane_budget) is not int or self.lane_budget < 1:
             raise BadParamError.at(
                 "EmulatedDriver.lane_budget", expected="a positive number of threads", got=repr(self.lane_budget)

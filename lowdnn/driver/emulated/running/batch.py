@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.checking.races import Races
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
 from lowdnn.driver.emulated.memory.copies import AsyncCopies
@@ -23,6 +24,7 @@ from lowdnn.driver.emulated.running.async_work import AsyncWork
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 
 if TYPE_CHECKING:
+    from lowdnn.driver.emulated.checking.launch import LaunchHistory
     from lowdnn.driver.emulated.running.policy import Picker
 
 WARP = 32
@@ -84,7 +86,7 @@ class Geometry:
 @dataclass
 class Batch:
     """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``picker`` makes the
-    choices that a GPU leaves open."""
+    choices that a GPU leaves open. ``history``: what data races are looked for with; None where they are not."""
 
     geometry: Geometry
     arena: Arena
@@ -96,6 +98,7 @@ class Batch:
     parameter_address: np.uint64
     checks: bool
     picker: Picker
+    history: LaunchHistory | None = None
     stores: int = 0
     clock: int = 0
     shared: Bytes = field(init=False)
@@ -122,6 +125,7 @@ class Batch:
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads
         self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.picker.lands_at_once)
+        self.races = Races(self, self.history) if self.history is not None else None
         self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items() if code != "w16"}
 
     def running_ctas(self) -> Array:
@@ -139,13 +143,16 @@ class Batch:
     def place(self, lane: int) -> tuple[Dim3, Dim3, int, int]:
         """(block, thread, warp, lane in the warp) of a lane of the batch."""
         thread = int(self.thread[lane])
-        cta = int(self.geometry.ctas[int(self.slot[lane])])
         return (
-            _coordinates(cta, self.geometry.grid),
+            self.block_of(int(self.geometry.ctas[int(self.slot[lane])])),
             _coordinates(thread, self.geometry.block),
             thread // 32,
             thread % 32,
         )
+
+    def block_of(self, cta: int) -> Dim3:
+        """The coordinates of a CTA that is given by its linear number."""
+        return _coordinates(cta, self.geometry.grid)
 
 
 class Group:
