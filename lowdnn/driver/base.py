@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Protocol
 
+from lowdnn.driver.tensor_map import Im2colMap, TiledMap
 from lowdnn.status import CudaDriverError
 
 Dim3 = tuple[int, int, int]
@@ -187,6 +188,16 @@ class Driver(Protocol):
 
     def memset_d32_async(self, destination: int, value: int, count: int, stream: int) -> None: ...
 
+    # -- tensor maps ----------------------------------------------------------------------------------------
+    def tensor_map_encode_tiled(self, tiled: TiledMap) -> bytes:
+        """cuTensorMapEncodeTiled: the 128 opaque bytes that a kernel takes as a 64-byte aligned parameter."""
+
+    def tensor_map_encode_im2col(self, im2col: Im2colMap) -> bytes:
+        """cuTensorMapEncodeIm2col; as above."""
+
+    def tensor_map_replace_address(self, tensor_map: bytes, address: int) -> bytes:
+        """cuTensorMapReplaceAddress: the map of the same tensor at another address."""
+
     # -- stream and event -----------------------------------------------------------------------------------
     def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int: ...
 
@@ -236,6 +247,12 @@ class Driver(Protocol):
     def occupancy_max_active_blocks(self, function: int, block_threads: int, shared_bytes: int) -> int:
         """Blocks of this shape that fit one multiprocessor at a time."""
 
+    def occupancy_max_active_clusters(self, function: int, config: LaunchConfig) -> int:
+        """Clusters of this launch that fit the device at a time; fails where there is no cluster larger than 1."""
+
+    def occupancy_max_potential_cluster_size(self, function: int, config: LaunchConfig) -> int:
+        """Blocks of the largest cluster that ``function`` may be launched with; ``config.cluster`` plays no part."""
+
     def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
         """A callable that launches ``function`` into the stream that it is given.
 
@@ -256,6 +273,10 @@ class Driver(Protocol):
         """Adds a kernel node; parameter values are copied now. Returns the node."""
 
     def graph_instantiate(self, graph: int) -> int: ...
+
+    def graph_exec_update(self, graph_exec: int, graph: int) -> None:
+        """Takes over the nodes' parameters from ``graph``, which must have the nodes and dependencies that
+        ``graph_exec`` was made of; else the call fails with CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE."""
 
     def graph_exec_kernel_node_set_params(
         self, graph_exec: int, node: int, function: int, config: LaunchConfig, parameters: int

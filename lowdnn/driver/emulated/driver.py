@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,13 +31,16 @@ from lowdnn.driver.emulated.device import CUDA_VERSION, PTX_ISA, emulated_device
 from lowdnn.driver.emulated.faults import EmulationFault, LaneFault
 from lowdnn.driver.emulated.launching import (
     LoadedFunction,
+    active_clusters,
     blocks_per_multiprocessor,
     function_attribute,
     image_problem,
     launch_problem,
+    potential_cluster_size,
 )
 from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.memory.tensor_map import TensorMap, decode, encode, problem_of
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.recording import (
     Capture,
@@ -49,6 +53,14 @@ from lowdnn.driver.emulated.recording import (
     Work,
 )
 from lowdnn.driver.emulated.results import CuResult, driver_error
+from lowdnn.driver.tensor_map import (
+    TENSOR_MAP_BYTES,
+    Im2colMap,
+    TiledMap,
+    address_problem,
+    im2col_map_problem,
+    tiled_map_problem,
+)
 
 #: DLPack's kDLExtDev: memory that only this driver can read.
 _DLPACK_EXTENSION = 12
@@ -207,6 +219,29 @@ class EmulatedDriver:
                 fill = state.memory.fill
                 self._submit(state, stream, lambda: fill(destination, value, count, width_bytes))
 
+    # -- tensor maps ----------------------------------------------------------------------------------------
+    def tensor_map_encode_tiled(self, tiled: TiledMap) -> bytes:
+        return self._encode("cuTensorMapEncodeTiled", tiled, tiled_map_problem(tiled))
+
+    def tensor_map_encode_im2col(self, im2col: Im2colMap) -> bytes:
+        return self._encode("cuTensorMapEncodeIm2col", im2col, im2col_map_problem(im2col))
+
+    def tensor_map_replace_address(self, tensor_map: bytes, address: int) -> bytes:
+        call = "cuTensorMapReplaceAddress"
+        old = decode(tensor_map) if len(tensor_map) == TENSOR_MAP_BYTES else None
+        if old is None:
+            raise driver_error(call, CuResult.INVALID_VALUE, f"{address:#x}", "the bytes are no tensor map")
+        return self._encode(call, replace(old, address=address), address_problem(address, old.interleave))
+
+    def _encode(self, call: str, tensor_map: TensorMap, problem: str) -> bytes:
+        self._check_initialised(call)
+        result = CuResult.INVALID_VALUE
+        if not problem:
+            result, problem = CuResult.NOT_SUPPORTED, problem_of(tensor_map)
+        if problem:
+            raise driver_error(call, result, tensor_map, problem)
+        return encode(tensor_map)
+
     # -- stream and event -----------------------------------------------------------------------------------
     def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int:
         with self._entered("cuStreamCreateWithPriority") as state:
@@ -335,6 +370,20 @@ class EmulatedDriver:
             found = _find(state.functions, call, function)
             return blocks_per_multiprocessor(found, block_threads, shared_bytes, self._device)
 
+    def occupancy_max_active_clusters(self, function: int, config: LaunchConfig) -> int:
+        call = "cuOccupancyMaxActiveClusters"
+        with self._entered(call, f"{function:#x}", config) as state:
+            found = _find(state.functions, call, function)
+            if found.function.kernel.clusters.chosen(config.cluster) == (1, 1, 1):
+                raise driver_error(call, CuResult.INVALID_CLUSTER_SIZE, config, "cluster: expected more than one block")
+            self._check_launch(state, function, config)
+            return active_clusters(found, config, self._device)
+
+    def occupancy_max_potential_cluster_size(self, function: int, config: LaunchConfig) -> int:
+        call = "cuOccupancyMaxPotentialClusterSize"
+        with self._entered(call, f"{function:#x}", config) as state:
+            return potential_cluster_size(_find(state.functions, call, function), config, self._device)
+
     def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
         with self._entered("cuLaunchKernel", f"{function:#x}", config) as state:
             self._check_launch(state, function, config)
@@ -359,16 +408,26 @@ class EmulatedDriver:
         self, graph: int, dependencies: Sequence[int], function: int, config: LaunchConfig, parameters: int
     ) -> int:
         with self._entered("cuGraphAddKernelNode", graph) as state:
-            nodes = _find(state.graphs, "cuGraphAddKernelNode", graph).nodes
+            found = _find(state.graphs, "cuGraphAddKernelNode", graph)
             for dependency in dependencies:
-                _find(nodes, "cuGraphAddKernelNode", dependency)
+                _find(found.nodes, "cuGraphAddKernelNode", dependency)
             self._check_launch(state, function, config)
-            return self._add(nodes, _kernel_work(state, function, config, parameters))
+            node = self._add(found.nodes, _kernel_work(state, function, config, parameters))
+            found.dependencies[node] = tuple(dependencies)
+            return node
 
     def graph_instantiate(self, graph: int) -> int:
         with self._entered("cuGraphInstantiate", graph) as state:
-            nodes = _find(state.graphs, "cuGraphInstantiate", graph).nodes
-            return self._add(state.executables, Graph(dict(nodes)))
+            return self._add(state.executables, _find(state.graphs, "cuGraphInstantiate", graph).copied())
+
+    def graph_exec_update(self, graph_exec: int, graph: int) -> None:
+        call = "cuGraphExecUpdate"
+        with self._entered(call, graph_exec, graph) as state:
+            executable, source = _find(state.executables, call, graph_exec), _find(state.graphs, call, graph)
+            difference = executable.difference(source)
+            if difference:
+                raise driver_error(call, CuResult.GRAPH_EXEC_UPDATE_FAILURE, f"{graph_exec:#x}, {graph:#x}", difference)
+            executable.nodes = dict(zip(executable.nodes, source.nodes.values(), strict=True))
 
     def graph_exec_kernel_node_set_params(
         self, graph_exec: int, node: int, function: int, config: LaunchConfig, parameters: int

@@ -167,7 +167,10 @@ TABLE: dict[str, Row] = {
     "discard": _nothing("global", "L2"),
     "applypriority": _nothing("global"),
     "membar": _nothing("gl"),
-    "fence": _nothing("sc", "acq_rel", "proxy", "alias", "async", "global", "shared::cta", "shared::cluster"),
+    "fence": _nothing(
+        *("sc", "acq_rel", "mbarrier_init", "proxy", "alias", "tensormap::generic", "async"),
+        *("global", "shared::cta", "shared::cluster"),
+    ),
     "nanosleep": _nothing("u32"),
     "pmevent": _nothing("mask"),
     "griddepcontrol": _nothing("wait", "launch_dependents"),

@@ -8,6 +8,7 @@ from lowdnn.driver.emulated.instructions import (
     arithmetic,
     async_copy,
     atomic,
+    bulk,
     cluster,
     control,
     floating,
@@ -17,7 +18,9 @@ from lowdnn.driver.emulated.instructions import (
     memory,
     moves,
     tensor,
+    tma,
     warp,
+    wgmma,
 )
 from lowdnn.driver.emulated.instructions.core import Row
 
@@ -30,9 +33,13 @@ TABLE: Mapping[str, Row] = {
     **memory.TABLE,
     **warp.TABLE,
     **tensor.TABLE,
+    **tma.TABLE,
+    **wgmma.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
     **mbarrier.TABLE,
     **cluster.TABLE,
     **control.TABLE,
+    "st": bulk.asynchronous_or(memory.TABLE["st"]),
+    "red": bulk.asynchronous_or(atomic.TABLE["red"]),
 }
