@@ -30,13 +30,19 @@ class Options:
 
     @staticmethod
     def parse(text: str) -> Options:
-        """``POLICY[,late|early]``, as in ``warp-serial(7),early``; the rest as by default. Raises BadParamError."""
+        """``POLICY[,late|early][,races]``, as in ``warp-serial(7),early``; the rest as by default.
+
+        Raises BadParamError.
+        """
         policy, *words = (word.strip() for word in text.split(","))
         options = Options(policy)
         for word in words:
+            if word == "races":
+                options = replace(options, races=True)
+                continue
             if word not in _LANDINGS:
                 raise BadParamError.at(
-                    "EmulatedDriver.policy", expected="POLICY or POLICY with ,late or ,early", got=repr(text)
+                    "EmulatedDriver.policy", expected="POLICY with ,late or ,early and ,races or without", got=repr(text)
                 )
             options = replace(options, landing=word)
         return options

@@ -60,5 +60,3 @@ def _of_global(arena: Arena, shift: int) -> Accesses:
     granules = arena.data.size >> shift
     writes, reads = (np.frombuffer(lazy_map(8 * n * granules), dtype=np.int64) for n in (1, READERS + 1))
     return Accesses(writes, reads, shift)
-
-

@@ -251,9 +251,7 @@ class Races:
         domain, column = divmod(column, self.clocks.columns)
         rank, warp = divmod(column, self._warps)
         cta = self.history.ctas[domain * self.batch.cluster_size + rank]
-        who = reports.Earlier(
-            what, self.batch.block_of(cta), warp, self.history.text_of(int(epochs.site_of(earlier)))
-        )
+        who = reports.Earlier(what, self.batch.block_of(cta), warp, self.history.text_of(int(epochs.site_of(earlier))))
         unit_bytes = 1 << visit.unit
         first = int(visit.places[entry]) * unit_bytes
         where = max(first >> visit.accesses.shift, 0) + granule << visit.accesses.shift
