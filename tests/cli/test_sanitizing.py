@@ -52,11 +52,14 @@ def test_the_schedules_are_policies_that_differ_and_follow_from_the_seed() -> No
 def test_a_kernel_that_lacks_barriers_is_told_with_its_whole_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SANITIZE, "--schedules", "0"]) == 1
     output = capsys.readouterr().out
-    assert "FAULT    warp-serial(5),late" in output
+    assert "FAULT    warp-serial(5),late,races" in output
     assert "uninitialised-read: 4 bytes at " in output or "uninitialised-read: 16 bytes at " in output
     assert "\n    kernel matmul_simt" in output
     assert "\n    PTX line " in output
-    assert "repeat: lowdnn run --device emulated --engine matmul_simt --policy 'warp-serial(5),late' --check" in output
+    assert (
+        "repeat: lowdnn run --device emulated --engine matmul_simt --policy 'warp-serial(5),late,races' --check"
+        in output
+    )
 
 
 @pytest.mark.usefixtures("without_barriers")
@@ -64,7 +67,7 @@ def test_json_has_the_facts_of_a_fault(capsys: pytest.CaptureFixture[str]) -> No
     assert main([*SANITIZE, "--schedules", "0", "--json"]) == 1
     found = {verdict["policy"]: verdict for verdict in lines(capsys)}
     assert set(found) == set(schedules(5, 0))
-    fault = found["warp-serial(5),late"]["fault"]
+    fault = found["warp-serial(5),late,races"]["fault"]
     assert isinstance(fault, dict)
     assert fault["kind"] == "uninitialised-read"
     assert fault["kernel"].startswith("matmul_simt")
