@@ -91,7 +91,8 @@ it cannot run is refused when it is loaded, with its line.
 | textures, surfaces           |                                              | refused when loaded                   |
 | ``cp.async``                 | groups, zero fill, late or early landing     | bulk copies                           |
 | warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |
-| CTAs                         | 16 barriers, all forms; cooperative launches | clusters, distributed shared memory   |
+| CTAs                         | 16 barriers, all forms; cooperative launches |                                       |
+| clusters                     | shared memory of all CTAs, barrier, launch   | ``.blocksareclusters``                |
 | atomics                      | 16 to 64 bits, vectors; in lane order        | 128 bits; other orders                |
 | memory order                 | every store is seen at once                  | weak memory; data races as such       |
 | calls                        | device functions, inlined                    | recursion, function pointers          |

@@ -8,6 +8,7 @@ from lowdnn.driver.emulated.instructions import (
     arithmetic,
     async_copy,
     atomic,
+    bulk,
     cluster,
     control,
     floating,
@@ -37,4 +38,6 @@ TABLE: Mapping[str, Row] = {
     **mbarrier.TABLE,
     **cluster.TABLE,
     **control.TABLE,
+    "st": bulk.asynchronous_or(memory.TABLE["st"]),
+    "red": bulk.asynchronous_or(atomic.TABLE["red"]),
 }

@@ -109,6 +109,7 @@ class Scheduler:
             block = self.picker.pick_block(queue)
             self._run_group(queue, block, self._group(queue.pop(block)))
             if self.picker.interrupts:
+                self.batch.async_work.land_between()
                 return
 
     def _run_group(self, queue: dict[int, list[Array]], block: int, group: Group) -> None:
