@@ -20,6 +20,7 @@ from lowdnn.driver.emulated.instructions import (
     tensor,
     tma,
     warp,
+    wgmma,
 )
 from lowdnn.driver.emulated.instructions.core import Row
 
@@ -33,6 +34,7 @@ TABLE: Mapping[str, Row] = {
     **warp.TABLE,
     **tensor.TABLE,
     **tma.TABLE,
+    **wgmma.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
     **mbarrier.TABLE,
