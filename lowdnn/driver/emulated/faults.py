@@ -30,6 +30,7 @@ class FaultKind(Enum):
     BARRIER_MISUSE = ("barrier-misuse", 719)
     ASYNC_MISUSE = ("async-misuse", 719)
     WARP_DIVERGED = ("warp-diverged", 719)
+    DATA_RACE = ("data-race", 719)
     DEADLOCK = ("deadlock", 702)
     TIMEOUT = ("timeout", 702)
     TRAP = ("trap", 715)

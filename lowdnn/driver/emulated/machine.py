@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from lowdnn.driver.base import LaunchConfig
+from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
 from lowdnn.driver.emulated.memory.arena import Arena, Array
 from lowdnn.driver.emulated.options import Options
@@ -101,6 +102,7 @@ class Machine:
         content = _parameter_block(kernel, parameters)
         address = self._parameter_address(kernel, content)
         deadline = time.monotonic() + options.timeout_s
+        history = LaunchHistory(kernel, self.memory) if options.races else None
         try:
             for ctas in _batches(config, _ctas_of_a_batch(kernel, config, options), policy.reverses_ctas):
                 batch = Batch(
@@ -114,6 +116,7 @@ class Machine:
                     np.uint64(address),
                     options.checks,
                     picker,
+                    history,
                 )
                 self._run(function, batch, deadline)
         finally:

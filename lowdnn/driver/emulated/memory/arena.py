@@ -275,13 +275,13 @@ def _lazy_maps(size_bytes: int) -> tuple[mmap.mmap, mmap.mmap]:
     """Two maps of at most ``size_bytes``: half as much as often as the host's limit on address space demands."""
     while True:
         try:
-            return _lazy_map(size_bytes), _lazy_map(size_bytes)
+            return lazy_map(size_bytes), lazy_map(size_bytes)
         except OSError:
             if size_bytes <= _SMALLEST_RANGE:
                 raise
             size_bytes //= 2
 
 
-def _lazy_map(size_bytes: int) -> mmap.mmap:
+def lazy_map(size_bytes: int) -> mmap.mmap:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     return mmap.mmap(-1, size_bytes, flags=flags)

@@ -246,6 +246,8 @@ class Scheduler:
             return self._cluster_barrier(step, group, operation)
         simple = group.index is None and operation.kind == "sync" and operands[1] is None
         if simple and operands[0].ndim == 0 and not self.barriers.waiting and int(operands[0]) < 16:
+            if self.batch.races is not None:
+                self.batch.races.barrier_of_all()
             return step.next
         try:
             self._release(self.barriers.arrive(group, operation, operands, step.next, step.end_line))
