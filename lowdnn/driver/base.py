@@ -247,6 +247,12 @@ class Driver(Protocol):
     def occupancy_max_active_blocks(self, function: int, block_threads: int, shared_bytes: int) -> int:
         """Blocks of this shape that fit one multiprocessor at a time."""
 
+    def occupancy_max_active_clusters(self, function: int, config: LaunchConfig) -> int:
+        """Clusters of this launch that fit the device at a time; fails where there is no cluster larger than 1."""
+
+    def occupancy_max_potential_cluster_size(self, function: int, config: LaunchConfig) -> int:
+        """Blocks of the largest cluster that ``function`` may be launched with; ``config.cluster`` plays no part."""
+
     def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
         """A callable that launches ``function`` into the stream that it is given.
 
@@ -267,6 +273,10 @@ class Driver(Protocol):
         """Adds a kernel node; parameter values are copied now. Returns the node."""
 
     def graph_instantiate(self, graph: int) -> int: ...
+
+    def graph_exec_update(self, graph_exec: int, graph: int) -> None:
+        """Takes over the nodes' parameters from ``graph``, which must have the nodes and dependencies that
+        ``graph_exec`` was made of; else the call fails with CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE."""
 
     def graph_exec_kernel_node_set_params(
         self, graph_exec: int, node: int, function: int, config: LaunchConfig, parameters: int

@@ -274,6 +274,12 @@ class CudaDriver:
     def occupancy_max_active_blocks(self, function: int, block_threads: int, shared_bytes: int) -> int:
         return int(self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, block_threads, shared_bytes))
 
+    def occupancy_max_active_clusters(self, function: int, config: LaunchConfig) -> int:
+        return int(self._call("cuOccupancyMaxActiveClusters", function, self._launch_config(config)))
+
+    def occupancy_max_potential_cluster_size(self, function: int, config: LaunchConfig) -> int:
+        return int(self._call("cuOccupancyMaxPotentialClusterSize", function, self._launch_config(config)))
+
     def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
         if config.cluster == (1, 1, 1) and not config.cooperative and not config.programmatic_serialization:
             return self._plain_launch(function, config, parameters)
@@ -298,13 +304,7 @@ class CudaDriver:
         launch_kernel = self._cu.cuLaunchKernelEx
         handle = self._cu.CUfunction(function)
         make_stream = self._cu.CUstream
-        prepared = self._cu.CUlaunchConfig()
-        prepared.gridDimX, prepared.gridDimY, prepared.gridDimZ = config.grid
-        prepared.blockDimX, prepared.blockDimY, prepared.blockDimZ = config.block
-        prepared.sharedMemBytes = config.shared_bytes
-        attributes = self._launch_attributes(config)
-        prepared.attrs = attributes
-        prepared.numAttrs = len(attributes)
+        prepared = self._launch_config(config)
 
         def launch(stream: int) -> None:
             prepared.hStream = make_stream(stream)
@@ -314,14 +314,20 @@ class CudaDriver:
 
         return launch
 
-    def _launch_attributes(self, config: LaunchConfig) -> list[Any]:
+    def _launch_config(self, config: LaunchConfig) -> Any:
+        prepared = self._cu.CUlaunchConfig()
+        prepared.gridDimX, prepared.gridDimY, prepared.gridDimZ = config.grid
+        prepared.blockDimX, prepared.blockDimY, prepared.blockDimZ = config.block
+        prepared.sharedMemBytes = config.shared_bytes
         attributes = []
         for attribute_id, value in self._attribute_values(config, self._cu.CUlaunchAttributeValue):
             attribute = self._cu.CUlaunchAttribute()
             attribute.id = attribute_id
             attribute.value = value
             attributes.append(attribute)
-        return attributes
+        prepared.attrs = attributes
+        prepared.numAttrs = len(attributes)
+        return prepared
 
     def _attribute_values(self, config: LaunchConfig, make_value: Callable[[], Any]) -> list[tuple[Any, Any]]:
         """(attribute id, value) of what ``config`` asks for; launches and graph nodes have a value class each."""
@@ -361,6 +367,9 @@ class CudaDriver:
 
     def graph_instantiate(self, graph: int) -> int:
         return int(self._call("cuGraphInstantiate", graph, 0))
+
+    def graph_exec_update(self, graph_exec: int, graph: int) -> None:
+        self._call("cuGraphExecUpdate", graph_exec, graph)
 
     def graph_exec_kernel_node_set_params(
         self, graph_exec: int, node: int, function: int, config: LaunchConfig, parameters: int

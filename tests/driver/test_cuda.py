@@ -122,6 +122,27 @@ def test_attributes_are_set_once_and_only_where_asked_for() -> None:
     assert seen == [(0x30, 4, [cluster, serialization], 0x5000), (0x40, 4, [cluster, serialization], 0x5000)]
 
 
+def test_occupancy_of_clusters_is_asked_with_the_launch() -> None:
+    spy = Spy(cuOccupancyMaxActiveClusters=(SUCCESS, 66), cuOccupancyMaxPotentialClusterSize=(SUCCESS, 8))
+    config = LaunchConfig((4, 1, 1), (64, 1, 1), 512, cluster=(2, 1, 1))
+    driver = CudaDriver(spy)
+    assert driver.occupancy_max_active_clusters(0x77, config) == 66
+    assert driver.occupancy_max_potential_cluster_size(0x77, config) == 8
+    for name, (function, prepared) in spy.calls:
+        assert name.startswith("cuOccupancyMax")
+        assert (function, prepared.gridDimX, prepared.sharedMemBytes) == (0x77, 4, 512)
+        assert [attribute.value.clusterDim.x for attribute in prepared.attrs] == [2]
+
+
+def test_a_graph_that_differs_fails_to_update_an_executable() -> None:
+    spy = Spy(cuGraphExecUpdate=(SUCCESS, bindings.CUgraphExecUpdateResultInfo()))
+    CudaDriver(spy).graph_exec_update(0x5, 0x6)
+    assert spy.calls == [("cuGraphExecUpdate", (0x5, 0x6))]
+    failing = Spy(cuGraphExecUpdate=(bindings.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, None))
+    with pytest.raises(DriverError, match=r"GRAPH_EXEC_UPDATE_FAILURE \(910\)"):
+        CudaDriver(failing).graph_exec_update(0x5, 0x6)
+
+
 def test_graph_nodes_get_launch_attributes() -> None:
     spy = Spy(cuGraphAddKernelNode=(SUCCESS, bindings.CUgraphNode(0x88)))
     values = (ctypes.c_void_p * 1)(0)

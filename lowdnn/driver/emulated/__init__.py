@@ -87,11 +87,12 @@ it cannot run is refused when it is loaded, with its line.
 | ``.approx`` functions        | within the manual's error                    | the hardware's own last bits          |
 | f16, bf16, tf32, fp8         | arithmetic and conversions, bit for bit      | fp4, fp6                              |
 | ``mma``, ``ldmatrix``        | f16, bf16, tf32, fp8, int8, int4, f64        | sparse, binary; order of the sum      |
-| ``wgmma``, TMA, ``mbarrier`` |                                              | refused when loaded                   |
+| ``wgmma``, TMA, ``mbarrier`` | all forms of sm_90a                          | order of the sum                      |
 | textures, surfaces           |                                              | refused when loaded                   |
 | ``cp.async``                 | groups, zero fill, late or early landing     | bulk copies                           |
 | warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |
-| CTAs                         | 16 barriers, all forms; cooperative launches | clusters, distributed shared memory   |
+| CTAs                         | 16 barriers, all forms; cooperative launches |                                       |
+| clusters                     | shared memory of all CTAs, barrier, launch   | ``.blocksareclusters``                |
 | atomics                      | 16 to 64 bits, vectors; in lane order        | 128 bits; other orders                |
 | memory order                 | every store is seen at once                  | weak memory; data races as such       |
 | calls                        | device functions, inlined                    | recursion, function pointers          |

@@ -1,7 +1,4 @@
-"""What the emulated device answers when it is asked about itself: the facts of an A100 or an H200.
-
-Two answers are its own: it runs no clusters, and says so.
-"""
+"""What the emulated device answers when it is asked about itself: the facts of an A100 or an H200."""
 
 from __future__ import annotations
 
@@ -21,6 +18,11 @@ MAX_THREADS_PER_BLOCK = 1024
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_BLOCKS_PER_SM = 32
+#: Blocks of a cluster, without and with NON_PORTABLE_CLUSTER_SIZE_ALLOWED.
+MAX_PORTABLE_CLUSTER = 8
+MAX_CLUSTER = 16
+#: Multiprocessors that a cluster must fit on: a full group has 18, and each board has another pattern of missing ones.
+MULTIPROCESSORS_PER_GPC = 16
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def emulated_device(arch: str) -> EmulatedDevice:
         DeviceAttribute.COOPERATIVE_LAUNCH: 1,
         DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: spec.shared_bytes_per_block,
         DeviceAttribute.MEMORY_POOLS_SUPPORTED: 1,
-        DeviceAttribute.CLUSTER_LAUNCH: 0,
+        DeviceAttribute.CLUSTER_LAUNCH: int(major >= 9),
     }
     return EmulatedDevice(arch, f"lowdnn emulated {arch}", memory_bytes, attributes)
 

@@ -31,10 +31,12 @@ from lowdnn.driver.emulated.device import CUDA_VERSION, PTX_ISA, emulated_device
 from lowdnn.driver.emulated.faults import EmulationFault, LaneFault
 from lowdnn.driver.emulated.launching import (
     LoadedFunction,
+    active_clusters,
     blocks_per_multiprocessor,
     function_attribute,
     image_problem,
     launch_problem,
+    potential_cluster_size,
 )
 from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory.arena import Arena
@@ -368,6 +370,20 @@ class EmulatedDriver:
             found = _find(state.functions, call, function)
             return blocks_per_multiprocessor(found, block_threads, shared_bytes, self._device)
 
+    def occupancy_max_active_clusters(self, function: int, config: LaunchConfig) -> int:
+        call = "cuOccupancyMaxActiveClusters"
+        with self._entered(call, f"{function:#x}", config) as state:
+            found = _find(state.functions, call, function)
+            if found.function.kernel.clusters.chosen(config.cluster) == (1, 1, 1):
+                raise driver_error(call, CuResult.INVALID_CLUSTER_SIZE, config, "cluster: expected more than one block")
+            self._check_launch(state, function, config)
+            return active_clusters(found, config, self._device)
+
+    def occupancy_max_potential_cluster_size(self, function: int, config: LaunchConfig) -> int:
+        call = "cuOccupancyMaxPotentialClusterSize"
+        with self._entered(call, f"{function:#x}", config) as state:
+            return potential_cluster_size(_find(state.functions, call, function), config, self._device)
+
     def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
         with self._entered("cuLaunchKernel", f"{function:#x}", config) as state:
             self._check_launch(state, function, config)
@@ -392,16 +408,26 @@ class EmulatedDriver:
         self, graph: int, dependencies: Sequence[int], function: int, config: LaunchConfig, parameters: int
     ) -> int:
         with self._entered("cuGraphAddKernelNode", graph) as state:
-            nodes = _find(state.graphs, "cuGraphAddKernelNode", graph).nodes
+            found = _find(state.graphs, "cuGraphAddKernelNode", graph)
             for dependency in dependencies:
-                _find(nodes, "cuGraphAddKernelNode", dependency)
+                _find(found.nodes, "cuGraphAddKernelNode", dependency)
             self._check_launch(state, function, config)
-            return self._add(nodes, _kernel_work(state, function, config, parameters))
+            node = self._add(found.nodes, _kernel_work(state, function, config, parameters))
+            found.dependencies[node] = tuple(dependencies)
+            return node
 
     def graph_instantiate(self, graph: int) -> int:
         with self._entered("cuGraphInstantiate", graph) as state:
-            nodes = _find(state.graphs, "cuGraphInstantiate", graph).nodes
-            return self._add(state.executables, Graph(dict(nodes)))
+            return self._add(state.executables, _find(state.graphs, "cuGraphInstantiate", graph).copied())
+
+    def graph_exec_update(self, graph_exec: int, graph: int) -> None:
+        call = "cuGraphExecUpdate"
+        with self._entered(call, graph_exec, graph) as state:
+            executable, source = _find(state.executables, call, graph_exec), _find(state.graphs, call, graph)
+            difference = executable.difference(source)
+            if difference:
+                raise driver_error(call, CuResult.GRAPH_EXEC_UPDATE_FAILURE, f"{graph_exec:#x}, {graph:#x}", difference)
+            executable.nodes = dict(zip(executable.nodes, source.nodes.values(), strict=True))
 
     def graph_exec_kernel_node_set_params(
         self, graph_exec: int, node: int, function: int, config: LaunchConfig, parameters: int

@@ -11,12 +11,15 @@ from lowdnn.driver.emulated.device import (
     DEFAULT_SHARED_BYTES,
     MAX_BLOCK,
     MAX_BLOCKS_PER_SM,
+    MAX_CLUSTER,
     MAX_GRID,
+    MAX_PORTABLE_CLUSTER,
     MAX_THREADS_PER_BLOCK,
+    MULTIPROCESSORS_PER_GPC,
     PTX_ISA,
     EmulatedDevice,
 )
-from lowdnn.driver.emulated.machine import Function
+from lowdnn.driver.emulated.machine import Function, divides
 from lowdnn.driver.emulated.results import CuResult
 
 _VERSION = re.compile(r"^\.version[ \t]+(\d+)\.(\d+)", re.MULTILINE)
@@ -29,11 +32,15 @@ class LoadedFunction:
 
     function: Function
     max_dynamic_shared_bytes: int = DEFAULT_SHARED_BYTES
+    allows_large_clusters: bool = False
 
     def set_attribute(self, attribute: FunctionAttribute, value: int, device: EmulatedDevice) -> str:
         """Sets one attribute; why not, or an empty string."""
         if attribute is FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
-            return "the emulated device runs no clusters" if value else ""
+            if value and not device.attributes[DeviceAttribute.CLUSTER_LAUNCH]:
+                return "the device runs no clusters; see CLUSTER_LAUNCH"
+            self.allows_large_clusters = bool(value)
+            return ""
         if attribute is not FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES:
             return "a read-only attribute"
         optin = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]
@@ -57,7 +64,7 @@ def function_attribute(loaded: LoadedFunction, attribute: FunctionAttribute, dev
         FunctionAttribute.PTX_VERSION: compute,
         FunctionAttribute.BINARY_VERSION: compute,
         FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES: loaded.max_dynamic_shared_bytes,
-        FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED: 0,
+        FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED: int(loaded.allows_large_clusters),
     }[attribute]
 
 
@@ -69,6 +76,24 @@ def blocks_per_multiprocessor(
     per_block = loaded.function.kernel.static_shared_bytes + shared_bytes + 1024
     shared = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR] // per_block
     return min(threads, shared, MAX_BLOCKS_PER_SM)
+
+
+def active_clusters(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> int:
+    """Clusters that the device holds at a time. All blocks of a cluster lie on one group of multiprocessors (GPC)."""
+    per_multiprocessor = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
+    size = math.prod(loaded.function.kernel.clusters.chosen(config.cluster))
+    whole, rest = divmod(device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT], MULTIPROCESSORS_PER_GPC)
+    return whole * (MULTIPROCESSORS_PER_GPC * per_multiprocessor // size) + rest * per_multiprocessor // size
+
+
+def potential_cluster_size(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> int:
+    """Blocks of the largest cluster that a launch of this shape may have; the cluster of ``config`` plays no part."""
+    bounds = loaded.function.kernel.clusters
+    if bounds.required is not None:
+        return math.prod(bounds.required)
+    per_multiprocessor = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
+    limits = [_largest_cluster(loaded, device), MULTIPROCESSORS_PER_GPC * per_multiprocessor]
+    return min([*limits, bounds.largest] if bounds.largest else limits)
 
 
 def launch_problem(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> tuple[CuResult, str] | None:
@@ -85,9 +110,10 @@ def launch_problem(loaded: LoadedFunction, config: LaunchConfig, device: Emulate
     if config.shared_bytes > loaded.max_dynamic_shared_bytes:
         limit = loaded.max_dynamic_shared_bytes
         return CuResult.INVALID_VALUE, f"shared_bytes: expected at most {limit}, got {config.shared_bytes}"
-    if config.cluster != (1, 1, 1):
-        return CuResult.INVALID_VALUE, f"cluster: expected (1, 1, 1), got {config.cluster}; see CLUSTER_LAUNCH"
-    return _cooperative_problem(loaded, config, device) if config.cooperative else None
+    problem = _cluster_problem(loaded, config, device)
+    if problem is None and config.cooperative:
+        problem = _cooperative_problem(loaded, config, device)
+    return problem
 
 
 def image_problem(image: bytes, device: EmulatedDevice) -> tuple[CuResult, str, str] | None:
@@ -107,12 +133,35 @@ def image_problem(image: bytes, device: EmulatedDevice) -> tuple[CuResult, str, 
     return None
 
 
+def _largest_cluster(loaded: LoadedFunction, device: EmulatedDevice) -> int:
+    if not device.attributes[DeviceAttribute.CLUSTER_LAUNCH]:
+        return 1
+    return MAX_CLUSTER if loaded.allows_large_clusters else MAX_PORTABLE_CLUSTER
+
+
+def _cluster_problem(
+    loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice
+) -> tuple[CuResult, str] | None:
+    bounds = loaded.function.kernel.clusters
+    cluster = bounds.chosen(config.cluster)
+    if cluster != (1, 1, 1) and not device.attributes[DeviceAttribute.CLUSTER_LAUNCH]:
+        return CuResult.INVALID_VALUE, f"cluster: expected (1, 1, 1), got {cluster}; see CLUSTER_LAUNCH"
+    if not divides(cluster, config.grid):
+        return CuResult.INVALID_VALUE, f"cluster: expected extents that divide the grid {config.grid}, got {cluster}"
+    largest = _largest_cluster(loaded, device)
+    if math.prod(cluster) > largest:
+        more = "" if loaded.allows_large_clusters else "; see NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
+        return CuResult.INVALID_CLUSTER_SIZE, f"cluster: expected at most {largest} blocks, got {cluster}{more}"
+    wrong = bounds.problem(config.cluster)
+    return (CuResult.INVALID_CLUSTER_SIZE, wrong) if wrong else None
+
+
 def _cooperative_problem(
     loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice
 ) -> tuple[CuResult, str] | None:
     """Blocks that wait for each other must all fit the device at a time."""
-    per_multiprocessor = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
-    limit = per_multiprocessor * device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT]
+    cluster = loaded.function.kernel.clusters.chosen(config.cluster)
+    limit = active_clusters(loaded, config, device) * math.prod(cluster)
     if math.prod(config.grid) <= limit:
         return None
     return CuResult.COOPERATIVE_LAUNCH_TOO_LARGE, f"grid: expected at most {limit} blocks, got {config.grid}"

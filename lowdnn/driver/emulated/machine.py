@@ -12,12 +12,12 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from lowdnn.driver.base import LaunchConfig
-from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
+from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
 from lowdnn.driver.emulated.memory.arena import Arena, Array
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
@@ -93,6 +93,7 @@ class Machine:
         may wait for each other; the stream attributes of ``config`` mean nothing here. Raises ``EmulationFault``.
         """
         kernel = function.kernel
+        config = replace(config, cluster=kernel.clusters.chosen(config.cluster))
         _check_launch(kernel, config)
         options = options or self.options
         policy = Policy.parse(options.policy)
@@ -169,10 +170,17 @@ def _check_launch(kernel: Kernel, config: LaunchConfig) -> None:
         message = f"block: expected at most {kernel.max_threads} threads, got {threads}"
     elif kernel.required_block is not None and block != kernel.required_block:
         message = f"block: expected {kernel.required_block} (.reqntid), got {block}"
-    elif min(config.cluster) < 1 or any(g % c for g, c in zip(grid, config.cluster, strict=True)):
+    elif not divides(config.cluster, grid):
         message = f"cluster: expected extents that divide the grid {grid}, got {config.cluster}"
+    else:
+        message = kernel.clusters.problem(config.cluster)
     if message:
         raise EmulationFault(FaultReport(FaultKind.INVALID_LAUNCH, message, kernel.name))
+
+
+def divides(cluster: Dim3, grid: Dim3) -> bool:
+    """Does a grid of blocks consist of whole clusters."""
+    return min(cluster) > 0 and all(g % c == 0 for g, c in zip(grid, cluster, strict=True))
 
 
 def _ctas_of_a_batch(kernel: Kernel, config: LaunchConfig, options: Options) -> int:

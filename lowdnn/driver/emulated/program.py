@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.emulated.device import MAX_THREADS_PER_BLOCK
-from lowdnn.driver.emulated.faults import Dim3
-from lowdnn.driver.emulated.generating.flow import Block, Flow, build_flow
+from lowdnn.driver.emulated.faults import Dim3, unsupported
+from lowdnn.driver.emulated.generating.flow import WARPGROUP, Block, Flow, build_flow
 from lowdnn.driver.emulated.generating.generator import (
     BlockCode,
     Layout,
@@ -45,9 +45,34 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class ClusterBounds:
+    """What the directives say of a kernel's clusters: ``required`` extents (``.reqnctapercluster``), the ``largest``
+    number of CTAs (``.maxclusterrank``, 0 without), ``explicit``: it must be launched with clusters."""
+
+    required: Dim3 | None = None
+    largest: int = 0
+    explicit: bool = False
+
+    def chosen(self, asked: Dim3) -> Dim3:
+        """The cluster of a launch that asks for ``asked``, where (1, 1, 1) leaves it to the kernel."""
+        return self.required if self.required is not None and asked == (1, 1, 1) else asked
+
+    def problem(self, asked: Dim3) -> str:
+        """Why a launch must not ask for the cluster; empty where it may."""
+        chosen = self.chosen(asked)
+        if self.required not in (None, chosen):
+            return f"cluster: expected {self.required} (.reqnctapercluster), got {asked}"
+        if self.largest and math.prod(chosen) > self.largest:
+            return f"cluster: expected at most {self.largest} blocks (.maxclusterrank), got {asked}"
+        if self.explicit and self.required is None and asked == (1, 1, 1):
+            return "cluster: expected extents (.explicitcluster), got none"
+        return ""
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One kernel, independent of where module variables lie. Sizes are bytes; ``max_threads`` bounds a block's threads,
-    ``required_block`` is the only block that ``.reqntid`` allows."""
+    ``required_block`` is the only block that ``.reqntid`` allows, ``clusters`` the clusters that it may run in."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -55,6 +80,7 @@ class Kernel:
     local_bytes: int
     max_threads: int
     required_block: Dim3 | None
+    clusters: ClusterBounds
     flow: Flow
     program: Program
     ptx_lines: tuple[str, ...]
@@ -113,9 +139,21 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Kernel:
         local_bytes,
         math.prod(limit) if limit else MAX_THREADS_PER_BLOCK,
         _extents(required) if required else None,
+        _cluster_bounds(function),
         flow,
         program,
         tuple(ir.lines),
+    )
+
+
+def _cluster_bounds(function: FunctionIR) -> ClusterBounds:
+    directives = function.directives
+    if "blocksareclusters" in directives:
+        raise unsupported(".blocksareclusters", function.line)
+    required = directives.get("reqnctapercluster")
+    largest = directives.get("maxclusterrank")
+    return ClusterBounds(
+        _extents(required) if required else None, largest[0] if largest else 0, "explicitcluster" in directives
     )
 
 
@@ -147,6 +185,7 @@ def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes
         block.spins,
         block.polls,
         end.line if end is not None else block.line,
+        block.mask == WARPGROUP,
     )
 
 

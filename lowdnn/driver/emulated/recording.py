@@ -36,9 +36,32 @@ Work = KernelWork | OtherWork
 
 @dataclass
 class Graph:
-    """Work by node handle, in an order that respects every dependency (a node depends only on earlier ones)."""
+    """Work by node handle, in an order that respects every dependency (a node depends only on earlier ones).
+
+    ``dependencies`` holds those of nodes that were added one by one; captured ones depend on all before them.
+    """
 
     nodes: dict[int, Work] = field(default_factory=dict)
+    dependencies: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def copied(self) -> Graph:
+        return Graph(dict(self.nodes), dict(self.dependencies))
+
+    def difference(self, other: Graph) -> str:
+        """Why an executable made of this graph cannot be updated from ``other``; empty where it can."""
+        if len(self.nodes) != len(other.nodes):
+            return f"expected {len(self.nodes)} nodes, got {len(other.nodes)}"
+        for place, (mine, its) in enumerate(zip(self.nodes.values(), other.nodes.values(), strict=True)):
+            if type(mine) is not type(its):
+                return f"node {place}: another kind of work"
+        if self._edges() != other._edges():
+            return "the nodes depend on others than before"
+        return ""
+
+    def _edges(self) -> dict[int, set[int]]:
+        """Dependencies by the nodes' places."""
+        place = {node: number for number, node in enumerate(self.nodes)}
+        return {place[node]: {place[one] for one in needed} for node, needed in self.dependencies.items()}
 
 
 @dataclass(eq=False)

@@ -107,7 +107,7 @@ def test_facts_differ_by_arch() -> None:
         DeviceAttribute.CLUSTER_LAUNCH,
     )
     assert [ampere.device_attribute(0, a) for a in wanted] == [108, 8, 1, 0]
-    assert [hopper.device_attribute(0, a) for a in wanted] == [132, 9, 1, 0]
+    assert [hopper.device_attribute(0, a) for a in wanted] == [132, 9, 1, 1]
     assert all(hopper.device_attribute(0, attribute) >= 0 for attribute in DeviceAttribute)
     with pytest.raises(ArchMismatchError):
         EmulatedDriver("sm_75")
@@ -231,6 +231,100 @@ def test_explicit_graph_nodes_and_their_update(driver: EmulatedDriver) -> None:
     assert read(driver, second) == [5] * 32
 
 
+def test_a_graph_executable_takes_over_the_parameters_of_a_like_graph(driver: EmulatedDriver) -> None:
+    function = driver.module_get_function(driver.module_load_data(PTX), "add")
+    config = LaunchConfig((1, 1, 1), (32, 1, 1))
+    first, second = integers(driver, [0] * 32), integers(driver, [0] * 32)
+
+    def graph_of(numbers: tuple[int, int], is_chain: bool = True) -> int:
+        graph = driver.graph_create()
+        parameters = [Parameters(address, number) for address, number in zip((first, second), numbers, strict=True)]
+        node = driver.graph_add_kernel_node(graph, (), function, config, parameters[0].address)
+        driver.graph_add_kernel_node(graph, (node,) * is_chain, function, config, parameters[1].address)
+        return graph
+
+    executable = driver.graph_instantiate(graph_of((1, 2)))
+    driver.graph_exec_update(executable, graph_of((10, 20)))
+    driver.graph_launch(executable, 0)
+    assert (read(driver, first), read(driver, second)) == ([10] * 32, [20] * 32)
+    forked = graph_of((1, 2), is_chain=False)
+    error = fails_with("GRAPH_EXEC_UPDATE_FAILURE", lambda: driver.graph_exec_update(executable, forked))
+    assert error.result == 910
+    fails_with("GRAPH_EXEC_UPDATE_FAILURE", lambda: driver.graph_exec_update(executable, driver.graph_create()))
+
+
+def cluster_function(driver: EmulatedDriver, directives: str = "") -> int:
+    """A kernel with parameters like ``add``'s that stores its cluster's size for each block."""
+    ptx = f""".version 8.0\n.target sm_90\n.address_size 64
+        .visible .entry size(.param .u64 x, .param .u32 c) {directives}
+        {{
+          .reg .b32 %r<4>; .reg .b64 %rd<4>;
+          ld.param.u64 %rd1, [x]; mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2;
+          mov.u32 %r2, %cluster_nctarank; st.global.u32 [%rd1], %r2; ret;
+        }}"""
+    return driver.module_get_function(driver.module_load_data(ptx.encode()), "size")
+
+
+def test_clusters_are_launched_as_asked_for_or_as_the_kernel_requires(driver: EmulatedDriver) -> None:
+    parameters = Parameters(integers(driver, [0] * 32), 0)
+
+    def sizes(directives: str, cluster: tuple[int, int, int]) -> list[int]:
+        config = LaunchConfig((32, 1, 1), (32, 1, 1), cluster=cluster)
+        driver.prepare_launch(cluster_function(driver, directives), config, parameters.address)(0)
+        return sorted(set(read(driver, parameters.pointer.value)))
+
+    assert sizes("", (1, 1, 1)) == [1]
+    assert sizes("", (8, 1, 1)) == [8]
+    assert sizes(".explicitcluster .maxclusterrank 4", (4, 1, 1)) == [4]
+    assert sizes(".reqnctapercluster 2, 1, 1", (1, 1, 1)) == [2]
+    assert sizes(".explicitcluster .reqnctapercluster 2", (2, 1, 1)) == [2]
+
+
+def test_clusters_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
+    parameters = Parameters(integers(driver, [0] * 32), 0)
+
+    def refused(result: str, directives: str, cluster: tuple[int, int, int], grid: int = 32) -> str:
+        function = cluster_function(driver, directives)
+        config = LaunchConfig((grid, 1, 1), (32, 1, 1), cluster=cluster)
+        return fails_with(result, lambda: driver.prepare_launch(function, config, parameters.address)).explanation
+
+    assert "divide the grid" in refused("INVALID_VALUE", "", (3, 1, 1))
+    assert "divide the grid" in refused("INVALID_VALUE", "", (0, 1, 1))
+    assert "at most 8 blocks" in refused("INVALID_CLUSTER_SIZE", "", (16, 1, 1))
+    assert ".reqnctapercluster" in refused("INVALID_CLUSTER_SIZE", ".reqnctapercluster 2", (4, 1, 1))
+    assert ".maxclusterrank" in refused("INVALID_CLUSTER_SIZE", ".maxclusterrank 2", (4, 1, 1))
+    assert ".explicitcluster" in refused("INVALID_CLUSTER_SIZE", ".explicitcluster", (1, 1, 1))
+    function = cluster_function(driver)
+    driver.function_set_attribute(function, FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+    assert driver.function_get_attribute(function, FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED) == 1
+    config = LaunchConfig((32, 1, 1), (32, 1, 1), cluster=(16, 1, 1))
+    driver.prepare_launch(function, config, parameters.address)(0)
+    assert read(driver, parameters.pointer.value) == [16] * 32
+    ampere = opened("sm_80")
+    plain = ampere.module_get_function(ampere.module_load_data(PTX), "add")
+    paired = LaunchConfig((2, 1, 1), (32, 1, 1), cluster=(2, 1, 1))
+    fails_with("INVALID_VALUE", lambda: ampere.prepare_launch(plain, paired, parameters.address))
+
+
+def test_occupancy_of_clusters(driver: EmulatedDriver) -> None:
+    """A block of 1024 threads takes half of a multiprocessor; 132 of them are 8 groups of 16, and 4."""
+    function, narrow = cluster_function(driver), cluster_function(driver, ".maxclusterrank 4")
+    required = cluster_function(driver, ".reqnctapercluster 2, 2")
+
+    def config(cluster: tuple[int, int, int], shared_bytes: int = 0) -> LaunchConfig:
+        return LaunchConfig((240, 2, 1), (1024, 1, 1), shared_bytes, cluster)
+
+    assert driver.occupancy_max_active_clusters(function, config((2, 1, 1))) == 132
+    assert driver.occupancy_max_active_clusters(function, config((5, 1, 1))) == 8 * 6 + 1
+    assert driver.occupancy_max_active_clusters(required, config((1, 1, 1))) == 66
+    fails_with("INVALID_CLUSTER_SIZE", lambda: driver.occupancy_max_active_clusters(function, config((1, 1, 1))))
+    assert driver.occupancy_max_potential_cluster_size(function, config((1, 1, 1))) == 8
+    driver.function_set_attribute(function, FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+    assert driver.occupancy_max_potential_cluster_size(function, config((1, 1, 1))) == 16
+    assert driver.occupancy_max_potential_cluster_size(narrow, config((1, 1, 1))) == 4
+    assert driver.occupancy_max_potential_cluster_size(required, config((1, 1, 1))) == 4
+
+
 def test_launches_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
     function = driver.module_get_function(driver.module_load_data(PTX), "add")
     parameters = Parameters(integers(driver, [0] * 32), 1)
@@ -244,7 +338,6 @@ def test_launches_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
     fails_with("INVALID_VALUE", prepare(LaunchConfig(one, (1025, 1, 1))))
     fails_with("INVALID_VALUE", prepare(LaunchConfig(one, (32, 32, 2))))
     fails_with("INVALID_VALUE", prepare(LaunchConfig(one, warp, 48 * 1024 + 1)))
-    fails_with("INVALID_VALUE", prepare(LaunchConfig((2, 1, 1), warp, cluster=(2, 1, 1))))
     fits = 132 * 32
     prepare(LaunchConfig((fits, 1, 1), warp, cooperative=True))()
     fails_with("COOPERATIVE_LAUNCH_TOO_LARGE", prepare(LaunchConfig((fits + 1, 1, 1), warp, cooperative=True)))
