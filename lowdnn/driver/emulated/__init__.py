@@ -97,7 +97,7 @@ it cannot run is refused when it is loaded, with its line.
 | memory order                 | every store is seen at once                  | weak memory; data races as such       |
 | calls                        | device functions, inlined                    | recursion, function pointers          |
 | streams, events, graphs      | work in the order of the calls; capture      | overlap                               |
-| time                         | the host's; ``%clock`` counts its reads      | the GPU's speed and caches            |
+| time                         | counted: instructions, bytes copied          | the GPU's speed and caches            |
 """
 
 from __future__ import annotations

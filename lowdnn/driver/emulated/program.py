@@ -184,6 +184,7 @@ def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes
         barrier,
         block.spins,
         end.line if end is not None else block.line,
+        len(block.body) + (end is not None),
     )
 
 

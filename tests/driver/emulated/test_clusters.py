@@ -19,11 +19,6 @@ _HEAD = """
     mov.u32 %r1, %tid.x; mov.u32 %r2, %cluster_ctarank; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x;
     mad.lo.u32 %r5, %r3, %r4, %r1; ld.param.u64 %rd1, [out]; mad.wide.u32 %rd1, %r5, 4, %rd1;
 """
-#: The thread's CTA stays until the one that uses its shared memory says that it has done.
-_LEAVE = """
-    st.shared::cluster.u32 [%r13+4], 1;
-leave: ld.volatile.shared.u32 %r14, [%r12+4]; setp.ne.u32 %p1, %r14, 1; @%p1 bra leave;
-"""
 _SHARED = ".shared .align 16 .b32 s[64];"
 
 
@@ -81,7 +76,7 @@ def test_a_cta_reads_and_adds_in_the_shared_memory_of_its_neighbour(bench: Bench
         declarations=_SHARED,
     )
     out = bench.empty(4 * 8 * 32)
-    bench.run(module, "k", 8, 32, out, cluster=4, policy=policy, checks=False)
+    bench.run(module, "k", 8, 32, out, cluster=4, policy=policy)
     block = np.arange(8)
     neighbour = block // 4 * 4 + (block + 1) % 4
     expected = np.repeat((neighbour % 4 * 1000000 + neighbour)[:, None], 32, axis=1)
@@ -96,21 +91,19 @@ def test_vectors_and_mixed_generic_lanes_reach_other_ctas(bench: Bench) -> None:
         mov.u32 %r6, s; cvt.u64.u32 %rd2, %r6; cvta.shared.u64 %rd2, %rd2;
         setp.eq.u32 %p1, %r1, 0; add.u32 %r7, %r3, 70; add.u32 %r8, %r3, 80;
         @%p1 st.shared.v2.u32 [%r6], {%r7, %r8}; st.global.u32 [%rd1], 5;
-        add.u32 %r12, %r6, 128; xor.b32 %r9, %r2, 1; mapa.shared::cluster.u32 %r13, %r12, %r9;
-        st.shared::cluster.u32 [%r13], 1;
-    wait: ld.volatile.shared.u32 %r14, [%r12]; setp.ne.u32 %p1, %r14, 1; @%p1 bra wait;
+        barrier.cluster.arrive; barrier.cluster.wait;
         and.b32 %r10, %r1, 1; xor.b32 %r10, %r10, %r2; mapa.u64 %rd3, %rd2, %r10;
         ld.param.u64 %rd4, [out]; setp.eq.u32 %p2, %r1, 5; selp.b64 %rd3, %rd4, %rd3, %p2;
         ld.v2.u32 {%r15, %r16}, [%rd3]; mad.lo.u32 %r15, %r16, 1000, %r15;
         isspacep.shared::cta %p3, %rd3; isspacep.shared::cluster %p4, %rd3;
         selp.u32 %r17, 100000, 0, %p3; selp.u32 %r18, 200000, 0, %p4; add.u32 %r17, %r17, %r18;
         @!%p2 add.u32 %r17, %r17, %r15; st.global.u32 [%rd1], %r17;
-        """
-        + _LEAVE,
+        barrier.cluster.arrive; barrier.cluster.wait;
+        """,
         declarations=_SHARED,
     )
     out = bench.empty(4 * 2 * 32)
-    bench.run(module, "k", 2, 32, out, cluster=2, checks=False)
+    bench.run(module, "k", 2, 32, out, cluster=2)
     block, thread = np.indices((2, 32))
     owner = block ^ (thread & 1)
     expected = 70 + owner + 1000 * (80 + owner) + 200000 + np.where(owner == block, 100000, 0)

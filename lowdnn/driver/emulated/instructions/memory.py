@@ -156,8 +156,4 @@ TABLE: dict[str, Row] = {
     "applypriority": _nothing("global"),
     "membar": _nothing("gl"),
     "fence": _nothing("sc", "acq_rel", "proxy", "alias", "async", "global", "shared::cta", "shared::cluster"),
-    "nanosleep": _nothing("u32"),
-    "pmevent": _nothing("mask"),
-    "griddepcontrol": _nothing("wait", "launch_dependents"),
-    "setmaxnreg": _nothing("inc", "dec", "sync", "aligned", "u32"),
 }

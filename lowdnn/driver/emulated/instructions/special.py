@@ -8,7 +8,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.faults import unsupported
 from lowdnn.driver.emulated.memory.arena import Array
-from lowdnn.driver.emulated.running.batch import SHARED_START, WARP, Batch
+from lowdnn.driver.emulated.running.batch import SHARED_START, WARP, Batch, Group
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 _LANE_MASKS = ("%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge")
@@ -20,6 +20,14 @@ _PLAIN = frozenset({
 _VECTORS = frozenset(
     {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
 )
+_COUNTERS = {
+    "%clock64": ("clock(G)", "u8"),
+    "%clock": ("clock(G).astype(u4)", "u4"),
+    "%clock_hi": ("(clock(G)>>u8(32)).astype(u4)", "u4"),
+    "%globaltimer": ("timer(G)", "u8"),
+    "%globaltimer_lo": ("timer(G).astype(u4)", "u4"),
+    "%globaltimer_hi": ("(timer(G)>>u8(32)).astype(u4)", "u4"),
+}
 _WIDE = frozenset({"%gridid"})
 
 
@@ -30,19 +38,19 @@ def special_value(name: str, line: int) -> tuple[str, str]:
         return f"G.special({name!r},lambda b:special_array(b,{name!r}))", "u4"
     if name in _PLAIN:
         return f"G.special({name!r},lambda b:special_array(b,{name!r}))", "u8" if name in _WIDE else "u4"
-    if name in ("%clock64", "%globaltimer"):
-        return "clock(G)", "u8"
-    if name in ("%clock", "%globaltimer_lo"):
-        return "clock(G).astype(u4)", "u4"
-    if name in ("%clock_hi", "%globaltimer_hi"):
-        return "(clock(G)>>u8(32)).astype(u4)", "u4"
+    if name in _COUNTERS:
+        return _COUNTERS[name]
     raise unsupported(f"special register {name}", line)
 
 
-def clock(group: Any) -> Any:
-    """A counter that goes up with every look (32 per step, so that code which waits for time to pass goes on)."""
-    group.batch.clock += 32
-    return np.uint64(group.batch.clock)
+def clock(group: Group) -> Any:
+    """``%clock64``: the device's cycles."""
+    return np.uint64(group.batch.clock.look().cycles)
+
+
+def timer(group: Group) -> Any:
+    """``%globaltimer``: the device's nanoseconds."""
+    return np.uint64(group.batch.clock.look().ns)
 
 
 def special_array(batch: Batch, name: str) -> Any:

@@ -10,6 +10,7 @@ from lowdnn.driver.emulated.instructions import (
     atomic,
     cluster,
     control,
+    execution,
     floating,
     half,
     integer,
@@ -33,4 +34,5 @@ TABLE: Mapping[str, Row] = {
     **async_copy.TABLE,
     **cluster.TABLE,
     **control.TABLE,
+    **execution.TABLE,
 }

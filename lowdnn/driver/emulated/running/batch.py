@@ -21,6 +21,8 @@ from lowdnn.driver.emulated.memory.copies import AsyncCopies
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.policy import Picker
+from lowdnn.driver.emulated.running.clock import DeviceClock
+from lowdnn.driver.emulated.running.grid_dependency import GridDependency
 
 WARP = 32
 #: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
@@ -81,7 +83,7 @@ class Geometry:
 @dataclass
 class Batch:
     """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``picker`` makes the
-    choices that a GPU leaves open."""
+    choices that a GPU leaves open. ``overlaps_previous``: the launch may run before its predecessor has ended."""
 
     geometry: Geometry
     arena: Arena
@@ -94,7 +96,8 @@ class Batch:
     checks: bool
     picker: Picker
     stores: int = 0
-    clock: int = 0
+    clock: DeviceClock = field(default_factory=DeviceClock)
+    overlaps_previous: bool = False
     shared: Bytes = field(init=False)
     local: Bytes = field(init=False)
     specials: dict[str, Any] = field(default_factory=dict)
@@ -118,6 +121,7 @@ class Batch:
         self.shared_base = self.slot * self.shared_stride
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads
+        self.grid_dependency = GridDependency(self.lane_count, self.overlaps_previous)
         self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.picker.lands_at_once)
         self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items() if code != "w16"}
 

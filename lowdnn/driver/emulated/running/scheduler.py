@@ -47,6 +47,7 @@ class Step:
     barrier: BarrierOp | None = None
     spins: bool = False
     end_line: int = 0
+    instructions: int = 1
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class Scheduler:
         self._rounds += 1
         if not self._rounds & 0xFF and time.monotonic() > self.deadline:
             raise BlockFault(LaneFault(FaultKind.TIMEOUT, "the launch ran out of time"), group, step)
+        self.batch.clock.issue(step.instructions * group.count)
         registers = self.batch.registers
         try:
             if group.index is None:
