@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Protocol
 
+from lowdnn.driver.tensor_map import Im2colMap, TiledMap
 from lowdnn.status import CudaDriverError
 
 Dim3 = tuple[int, int, int]
@@ -186,6 +187,16 @@ class Driver(Protocol):
     def memset_d8_async(self, destination: int, value: int, count: int, stream: int) -> None: ...
 
     def memset_d32_async(self, destination: int, value: int, count: int, stream: int) -> None: ...
+
+    # -- tensor maps ----------------------------------------------------------------------------------------
+    def tensor_map_encode_tiled(self, tiled: TiledMap) -> bytes:
+        """cuTensorMapEncodeTiled: the 128 opaque bytes that a kernel takes as a 64-byte aligned parameter."""
+
+    def tensor_map_encode_im2col(self, im2col: Im2colMap) -> bytes:
+        """cuTensorMapEncodeIm2col; as above."""
+
+    def tensor_map_replace_address(self, tensor_map: bytes, address: int) -> bytes:
+        """cuTensorMapReplaceAddress: the map of the same tensor at another address."""
 
     # -- stream and event -----------------------------------------------------------------------------------
     def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int: ...

@@ -28,7 +28,7 @@ class Spy(ModuleType):
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("cu") or name.startswith("cuda"):
+        if not name.startswith("cu") or name.startswith(("cuda", "cuuint")):
             return getattr(bindings, name)
 
         def call(*arguments: Any) -> tuple[Any, ...]:

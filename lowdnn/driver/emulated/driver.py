@@ -13,6 +13,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,6 +40,7 @@ from lowdnn.driver.emulated.launching import (
 )
 from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.memory.tensor_map import TensorMap, decode, encode, problem_of
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.recording import (
     Capture,
@@ -52,6 +54,14 @@ from lowdnn.driver.emulated.recording import (
 )
 from lowdnn.driver.emulated.results import CuResult, driver_error
 from lowdnn.driver.emulated.running.clock import DeviceClock
+from lowdnn.driver.tensor_map import (
+    TENSOR_MAP_BYTES,
+    Im2colMap,
+    TiledMap,
+    address_problem,
+    im2col_map_problem,
+    tiled_map_problem,
+)
 
 #: DLPack's kDLExtDev: memory that only this driver can read.
 _DLPACK_EXTENSION = 12
@@ -216,6 +226,29 @@ class EmulatedDriver:
                 fill = state.memory.fill
                 work = OtherWork(lambda: fill(destination, value, count, width_bytes), count * width_bytes)
                 self._submit(state, stream, work)
+
+    # -- tensor maps ----------------------------------------------------------------------------------------
+    def tensor_map_encode_tiled(self, tiled: TiledMap) -> bytes:
+        return self._encode("cuTensorMapEncodeTiled", tiled, tiled_map_problem(tiled))
+
+    def tensor_map_encode_im2col(self, im2col: Im2colMap) -> bytes:
+        return self._encode("cuTensorMapEncodeIm2col", im2col, im2col_map_problem(im2col))
+
+    def tensor_map_replace_address(self, tensor_map: bytes, address: int) -> bytes:
+        call = "cuTensorMapReplaceAddress"
+        old = decode(tensor_map) if len(tensor_map) == TENSOR_MAP_BYTES else None
+        if old is None:
+            raise driver_error(call, CuResult.INVALID_VALUE, f"{address:#x}", "the bytes are no tensor map")
+        return self._encode(call, replace(old, address=address), address_problem(address, old.interleave))
+
+    def _encode(self, call: str, tensor_map: TensorMap, problem: str) -> bytes:
+        self._check_initialised(call)
+        result = CuResult.INVALID_VALUE
+        if not problem:
+            result, problem = CuResult.NOT_SUPPORTED, problem_of(tensor_map)
+        if problem:
+            raise driver_error(call, result, tensor_map, problem)
+        return encode(tensor_map)
 
     # -- stream and event -----------------------------------------------------------------------------------
     def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int:

@@ -183,6 +183,7 @@ def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes
         mask,
         barrier,
         block.spins,
+        block.polls,
         end.line if end is not None else block.line,
         len(block.body) + (end is not None),
     )

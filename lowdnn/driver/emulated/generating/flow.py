@@ -39,8 +39,8 @@ class Block:
     """Straight-line code. ``end`` is its END instruction, if any; ``next`` the block that follows in the text.
 
     ``mask``: the lanes that must be together at its start. ``reads``: registers taken from the register file,
-    ``writes``: registers put back. ``spins``: its backward branch closes a loop that waits for others. ``touched``:
-    registers that each instruction of the body reads and writes.
+    ``writes``: registers put back. ``spins``: its backward branch closes a loop that waits for others, ``polls``: one
+    that waits at an mbarrier. ``touched``: registers that each instruction of the body reads and writes.
     """
 
     index: int
@@ -54,6 +54,7 @@ class Block:
     live_in: set[str] = field(default_factory=set)
     live_out: set[str] = field(default_factory=set)
     spins: bool = False
+    polls: bool = False
     touched: list[Touched] = field(default_factory=list)
     end_reads: list[str] = field(default_factory=list)
 
@@ -258,8 +259,15 @@ def _flow_back(blocks: list[Block]) -> None:
 def _find_spins(blocks: list[Block]) -> None:
     for block in blocks:
         for target in block.targets:
-            if target <= block.index and any(_waits(i) for b in blocks[target : block.index + 1] for i in b.body):
-                block.spins = True
+            if target <= block.index:
+                loop = [instruction for b in blocks[target : block.index + 1] for instruction in b.body]
+                block.spins = block.spins or any(_waits(i) for i in loop)
+                block.polls = block.polls or any(_polls(i) for i in loop)
+
+
+def _polls(instruction: Instruction) -> bool:
+    """Does it look whether a phase of an mbarrier is complete."""
+    return instruction.opcode == "mbarrier" and instruction.modifiers[:1] in (("test_wait",), ("try_wait",))
 
 
 def _waits(instruction: Instruction) -> bool:

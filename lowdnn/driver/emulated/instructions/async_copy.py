@@ -5,12 +5,16 @@ from __future__ import annotations
 from lowdnn.driver.emulated.generating.generator import Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Row
 from lowdnn.driver.emulated.instructions.memory import address_of, drop_hints
+from lowdnn.driver.emulated.instructions.tma import tensor_copy
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction
 
 _COPIES = "G.batch.copies"
 
 
 def _cp(e: Emitter, instruction: Instruction) -> None:
+    if "tensor" in instruction.modifiers:
+        tensor_copy(e, instruction)
+        return
     m = e.modifiers()
     m.need("async")
     form = m.choice("commit_group", "wait_group", "wait_all")

@@ -155,5 +155,7 @@ TABLE: dict[str, Row] = {
     "discard": _nothing("global", "L2"),
     "applypriority": _nothing("global"),
     "membar": _nothing("gl"),
-    "fence": _nothing("sc", "acq_rel", "proxy", "alias", "async", "global", "shared::cta", "shared::cluster"),
+    "fence": _nothing(
+        "sc", "acq_rel", "proxy", "alias", "tensormap::generic", "async", "global", "shared::cta", "shared::cluster"
+    ),
 }

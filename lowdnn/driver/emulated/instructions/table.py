@@ -14,9 +14,11 @@ from lowdnn.driver.emulated.instructions import (
     floating,
     half,
     integer,
+    mbarrier,
     memory,
     moves,
     tensor,
+    tma,
     warp,
 )
 from lowdnn.driver.emulated.instructions.core import Row
@@ -30,8 +32,10 @@ TABLE: Mapping[str, Row] = {
     **memory.TABLE,
     **warp.TABLE,
     **tensor.TABLE,
+    **tma.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
+    **mbarrier.TABLE,
     **cluster.TABLE,
     **control.TABLE,
     **execution.TABLE,

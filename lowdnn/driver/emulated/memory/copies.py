@@ -26,8 +26,8 @@ _WORDS = {4: "u4", 8: "u8", 16: "w16"}
 
 @dataclass(frozen=True)
 class _Copy:
-    """Copies under way of the lanes ``lanes``; ``stage`` numbers their group, ``target`` counts words of
-    ``size`` bytes, ``source`` bytes. ``kept`` is how many bytes come from the source."""
+    """Copies under way of the lanes ``lanes``, issued as number ``serial``; ``stage`` numbers their group, ``target``
+    counts words of ``size`` bytes, ``source`` bytes. ``kept`` is how many bytes come from the source."""
 
     lanes: Array
     stage: Array
@@ -35,6 +35,7 @@ class _Copy:
     source: Array
     kept: Array | None
     size: int
+    serial: int
 
 
 class AsyncCopies:
@@ -46,6 +47,7 @@ class AsyncCopies:
         self._arena = arena
         self._lands_at_once = lands_at_once
         self._under_way: list[_Copy] = []
+        self.issued = 0
 
     def issue(
         self, group: Group, to: Address, to_offset: int, of: Address, of_offset: int, size: int, kept: Any | None
@@ -57,7 +59,8 @@ class AsyncCopies:
         target = np.broadcast_to(to.places(group, space, origin, to_offset, shift), group.count)
         limits = self._limits(group, size, kept)
         source = self._source(group, of, of_offset, size, limits)
-        copy = _Copy(group.lanes, group.pick(self._committed).copy(), target, source, limits, size)
+        copy = _Copy(group.lanes, group.pick(self._committed).copy(), target, source, limits, size, self.issued)
+        self.issued += 1
         group.batch.stores += 1
         if self._lands_at_once():
             self._land(copy)
@@ -74,9 +77,18 @@ class AsyncCopies:
         limit = np.full(self._committed.size, -1, dtype=np.int32)
         index = slice(None) if group.index is None else group.index
         limit[index] = self._committed[index] - pending
+        self._land_due(lambda copy: copy.stage < limit[copy.lanes])
+
+    def land_before(self, lanes: Array, serial: int) -> None:
+        """The copies that ``lanes`` issued before number ``serial`` land, committed or not."""
+        chosen = np.zeros(self._committed.size, dtype=np.bool_)
+        chosen[lanes] = True
+        self._land_due(lambda copy: chosen[copy.lanes] & (copy.serial < serial))
+
+    def _land_due(self, find: Callable[[_Copy], Array]) -> None:
         left = []
         for copy in self._under_way:
-            due = copy.stage < limit[copy.lanes]
+            due = find(copy)
             if due.all():
                 self._land(copy)
                 continue
@@ -142,4 +154,4 @@ class AsyncCopies:
 
 def _part(copy: _Copy, mask: Array) -> _Copy:
     kept = None if copy.kept is None else copy.kept[mask]
-    return _Copy(copy.lanes[mask], copy.stage[mask], copy.target[mask], copy.source[mask], kept, copy.size)
+    return _Copy(copy.lanes[mask], copy.stage[mask], copy.target[mask], copy.source[mask], kept, copy.size, copy.serial)

@@ -8,11 +8,15 @@ here. Alignment and bounds have been checked by who made it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, Bytes
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.batch import Batch
 
 #: Bytes of a unit -> value code of the view that its numbers count in.
 UNITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "w16"}
@@ -50,10 +54,10 @@ class Transfer:
         """The units at ``places`` [L, n] of a memory, with ``fill`` where there are none."""
         view = memory.views[UNITS[self.unit]]
         if self.inside is None:
-            return view[places]
+            return np.asarray(view[places])
         content = view[np.where(self.inside, places, 0)]
         content[~self.inside] = np.frombuffer(self.fill or bytes(self.unit), dtype=view.dtype)[0]
-        return content
+        return np.asarray(content)
 
     def first_unwritten(self, memory: Bytes, places: Array) -> tuple[int, int] | None:
         """(row, byte number in the memory) of the first source unit with a never-written byte."""
@@ -67,6 +71,26 @@ class Transfer:
             return None
         row, column = (int(i) for i in np.unravel_index(np.argmin(good), good.shape))
         return row, int(places[row, column]) * self.unit
+
+
+def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> tuple[Transfer, Array]:
+    """A row for each CTA in the mask of each row (bit r: rank r of the cluster), and the barrier's place for each.
+
+    Data and completion go to the same offsets in every CTA. Raises LaneFault (position: row) for a mask that is empty
+    or names a CTA that is not in the cluster.
+    """
+    size = batch.cluster_size
+    wrong = (masks >> size != 0) | (masks == 0)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        message = f"multicast: CTA mask {int(masks[row]):#x} in a cluster of {size} CTAs"
+        raise LaneFault(FaultKind.SHARED_OUT_OF_BOUNDS, message, row)
+    rows, ranks = np.nonzero(masks[:, None] >> np.arange(size) & 1)
+    spread = transfer.part(rows)
+    slots = batch.slot[spread.lanes] - batch.rank[spread.lanes] + ranks
+    units = batch.shared_stride // transfer.unit
+    shared = spread.shared % units + slots[:, None] * units
+    return replace(spread, shared=shared), place[rows] % batch.shared_stride + slots * batch.shared_stride
 
 
 def put(memory: Bytes, unit: int, places: Array, content: Any) -> None:

@@ -10,6 +10,7 @@ else an array of lane numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ import numpy as np
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
 from lowdnn.driver.emulated.memory.copies import AsyncCopies
+from lowdnn.driver.emulated.running.async_work import AsyncWork
+from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.policy import Picker
@@ -128,6 +131,14 @@ class Batch:
     def running_ctas(self) -> Array:
         """[CTAs] bool: which CTAs have a thread that has not exited."""
         return np.asarray(self.alive.reshape(-1, self.cta_count, WARP).any(axis=(0, 2)))
+
+    @cached_property
+    def mbarriers(self) -> Mbarriers:
+        return Mbarriers(self)
+
+    @cached_property
+    def async_work(self) -> AsyncWork:
+        return AsyncWork(self)
 
     def place(self, lane: int) -> tuple[Dim3, Dim3, int, int]:
         """(block, thread, warp, lane in the warp) of a lane of the batch."""

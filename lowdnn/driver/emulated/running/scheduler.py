@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,10 @@ BlockFunction = Callable[[Group, list[Any]], Any]
 GO, BRANCH, TABLE, EXIT, TRAP, BARRIER = range(6)
 
 _FULL = 0xFFFFFFFF
-#: How often spinning lanes may look again although nobody has stored anything (a loop that reads volatile data is no
-#: deadlock).
+#: How often spinning lanes may look again although nobody has stored anything: a loop that reads volatile data is no
+#: deadlock, and one around an mbarrier need not wait for it.
 _PATIENCE = 20_000
+_PATIENCE_AT_MBARRIERS = 20
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,20 @@ class Step:
     mask: int | None = None
     barrier: BarrierOp | None = None
     spins: bool = False
+    polls: bool = False
     end_line: int = 0
     instructions: int = 1
 
 
 @dataclass(frozen=True)
 class Spinning:
-    """Lanes that go round a waiting loop; ``stores`` is the batch's count when they were set aside."""
+    """Lanes that go round a waiting loop; ``stores`` is the batch's count when they were set aside. ``polling``: they
+    wait at mbarriers."""
 
     block: int
     lanes: Array
     stores: int
+    polling: bool
 
 
 class BlockFault(Exception):
@@ -98,6 +102,7 @@ class Scheduler:
                 break
         if self.parked or self.barriers.waiting or self.cluster_barriers.waiting or self.spinning:
             raise LaneFault(FaultKind.DEADLOCK, self._deadlock())
+        self.batch.async_work.land_all()
 
     # -- one unit ---------------------------------------------------------------------------------------------------
     def _run_unit(self, queue: dict[int, list[Array]]) -> None:
@@ -154,14 +159,21 @@ class Scheduler:
     def _follow(self, step: Step, group: Group, result: Any) -> int:
         """The block where the whole group goes, or -1 after it has been split or set aside."""
         if step.end == GO:
-            return self._turn_back(step.next, group.lanes) if step.spins else step.next
+            return self._turn_back(step, step.next, group.lanes) if step.spins or step.polls else step.next
         if step.end == BRANCH:
             return self._branch(step, group, result)
         return self._end(step, group, result)
 
-    def _turn_back(self, target: int, lanes: Array) -> int:
-        """The back edge of a waiting loop: its lanes go round when others have had their turn."""
-        self.spinning.append(Spinning(target, lanes, self.batch.stores))
+    def _turn_back(self, step: Step, target: int, lanes: Array) -> int:
+        """The back edge of a waiting loop: its lanes go round when others have had their turn, but those whose last
+        look at an mbarrier was a success at once."""
+        if not step.spins:
+            polling = self.batch.mbarriers.polling(lanes)
+            if not polling.all():
+                self._push(target, lanes[~polling])
+                lanes = lanes[polling]
+        if lanes.size:
+            self.spinning.append(Spinning(target, lanes, self.batch.stores, not step.spins))
         return -1
 
     def _branch(self, step: Step, group: Group, taken: Any) -> int:
@@ -169,12 +181,12 @@ class Scheduler:
         count = (group.count if taken else 0) if taken.ndim == 0 else int(np.count_nonzero(taken))
         if count == 0:
             return step.next
-        backward = step.spins and target <= step.index
+        backward = (step.spins or step.polls) and target <= step.index
         if count == group.count:
-            return self._turn_back(target, group.lanes) if backward else target
+            return self._turn_back(step, target, group.lanes) if backward else target
         lanes = group.lanes
         if backward:
-            self._turn_back(target, lanes[taken])
+            self._turn_back(step, target, lanes[taken])
         else:
             self._push(target, lanes[taken])
         self._push(step.next, lanes[~taken])
@@ -185,6 +197,7 @@ class Scheduler:
             return self._table(step, group, result)
         if step.end == EXIT:
             self.batch.alive[group.lanes] = False
+            self._check_exit(step, group)
             self._release(self.barriers.lanes_exited())
             self._release_cluster(self.cluster_barriers.lanes_exited())
             if self.parked:
@@ -193,6 +206,17 @@ class Scheduler:
         if step.end == TRAP:
             raise BlockFault(LaneFault(FaultKind.TRAP, "the kernel trapped", 0), group, step)
         return self._barrier(step, group, result)
+
+    def _check_exit(self, step: Step, group: Group) -> None:
+        """A CTA must not end before the asynchronous work that uses its shared memory."""
+        work = self.batch.async_work
+        if not work.pending:
+            return
+        slots = np.unique(self.batch.slot[group.lanes])
+        try:
+            work.check_exit(slots[~self.batch.running_ctas()[slots]])
+        except LaneFault as cause:
+            raise BlockFault(cause, group, step) from cause
 
     def _table(self, step: Step, group: Group, choice: Any) -> int:
         if choice.ndim == 0:
@@ -281,18 +305,37 @@ class Scheduler:
                 self._push(block, lanes)
 
     def _wake(self) -> bool:
-        """Nothing is ready: lets spinning lanes look again, unless nobody has stored anything for long."""
+        """Nothing is ready: lets spinning lanes look again if there may be something new, else lands asynchronous work;
+        False when nothing can change any more."""
         if not self.spinning:
             return False
-        stores = self.batch.stores
-        moved = any(one.stores != stores for one in self.spinning)
-        self._patience = _PATIENCE if moved else self._patience - 1
+        if self._wake_spinning():
+            return True
+        if self.batch.async_work.land_next():
+            self._wake_spinning()
+            return True
+        self._patience -= 1 if any(not one.polling for one in self.spinning) else _PATIENCE // _PATIENCE_AT_MBARRIERS
         if self._patience <= 0:
             return False
         spinning, self.spinning = self.spinning, []
         for one in spinning:
             self._push(one.block, one.lanes)
         return True
+
+    def _wake_spinning(self) -> bool:
+        """Lanes go on whose mbarrier has completed its phase, and those that look at memory if something was stored."""
+        spinning, self.spinning = self.spinning, []
+        woken = False
+        for one in spinning:
+            go = self.batch.mbarriers.passable(one.lanes) if one.polling else one.stores != self.batch.stores
+            if np.any(go):
+                self._push(one.block, one.lanes[go] if one.polling else one.lanes)
+                woken = True
+            if not np.all(go):
+                self.spinning.append(replace(one, lanes=one.lanes[~go]) if one.polling else one)
+        if woken:
+            self._patience = _PATIENCE
+        return woken
 
     def _push(self, block: int, lanes: Array) -> None:
         if self.unit_of is None:
@@ -321,7 +364,10 @@ class Scheduler:
         places += [(self._cluster_place(w), w.line, w.lanes) for w in self.cluster_barriers.waiting]
         for block, parts in self.parked.items():
             places += [("for other lanes of the warp", self.steps[block].line, lanes) for lanes in parts]
-        places += [("for a value that nobody stores", self.steps[s.block].line, s.lanes) for s in self.spinning]
+        for one in self.spinning:
+            for barrier, lanes in self.batch.mbarriers.waited_for(one.lanes):
+                what = "for a value that nobody stores" if barrier is None else f"at {barrier}"
+                places.append((what, self.steps[one.block].line, lanes))
         return "nothing can run: " + "; ".join(self._waiting_place(*place) for place in places)
 
     def _cluster_place(self, wait: ClusterWait) -> str:

@@ -1,0 +1,119 @@
+"""mbarrier. PTX ISA manual, "Parallel Synchronization and Communication Instructions: mbarrier".
+
+Memory orders and scopes change no value here; ``.shared::cluster`` forms reach the barriers of other CTAs.
+"""
+
+from __future__ import annotations
+
+from lowdnn.driver.emulated.generating.generator import Emitter
+from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
+from lowdnn.driver.emulated.instructions.memory import address_of
+from lowdnn.driver.emulated.memory.address import shared_bytes
+from lowdnn.driver.emulated.parsing.ir import Instruction, Operand, Sink
+from lowdnn.driver.emulated.running import mbarriers
+
+_BARRIERS = "G.batch.mbarriers"
+_OWN = ("shared", "shared::cta")
+
+
+def barrier_place(e: Emitter, operand: Operand, space: str = "cluster") -> str:
+    """The byte number of the barrier at an address operand, for each lane."""
+    base, offset = address_of(e, operand)
+    size = str(mbarriers.SIZE_BYTES)
+    return e.call(shared_bytes, "G", base, str(offset), size, "write=True", f"space={space!r}")
+
+
+def _mbarrier(e: Emitter, instruction: Instruction) -> None:
+    m = e.modifiers()
+    form = m.need(*_FORMS)
+    _FORMS[form](e, m, instruction, form)
+
+
+def _init(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
+    m.choice(*_OWN)
+    _end(m)
+    address, count = instruction.operands
+    e.do(f"{_BARRIERS}.init({barrier_place(e, address, 'shared')},{e.use(count, 'u4')})")
+
+
+def _invalidate(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
+    m.choice(*_OWN)
+    _end(m)
+    e.do(f"{_BARRIERS}.invalidate({barrier_place(e, instruction.operands[0], 'shared')})")
+
+
+def _arrive(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
+    """arrive and arrive_drop, with .expect_tx or .noComplete."""
+    expects, partial = m.flag("expect_tx"), m.flag("noComplete")
+    _order(m, "release", "relaxed")
+    remote = m.choice(*_OWN, "shared::cluster") == "shared::cluster"
+    _end(m)
+    target, address, *more = instruction.operands
+    silent = isinstance(target, Sink)
+    if remote and not silent:
+        raise e.refuse("the state of a .shared::cluster barrier cannot be had: expected _ as destination")
+    if (expects or partial) and not more:
+        raise e.refuse("needs a count")
+    place = barrier_place(e, address, "cluster" if remote else "shared")
+    count = e.use(more[0], "u4") if more and not expects else "None"
+    tx = e.use(more[0], "u4") if expects else "None"
+    drop = form == "arrive_drop"
+    call = f"{_BARRIERS}.arrive({place},{count},{tx},drop={drop},partial={partial},silent={silent})"
+    e.do(call) if silent else e.out(target, "u8", call)
+
+
+def _count_bytes(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
+    """expect_tx and complete_tx."""
+    _order(m, "relaxed")
+    remote = m.choice(*_OWN, "shared::cluster") == "shared::cluster"
+    _end(m)
+    address, tx = instruction.operands
+    place = barrier_place(e, address, "cluster" if remote else "shared")
+    e.do(f"{_BARRIERS}.{form}({place},{e.use(tx, 'u4')})")
+
+
+def _test(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
+    """test_wait and try_wait: both answer at once; loops around them wait. A time hint means nothing here."""
+    parity = m.flag("parity")
+    _order(m, "acquire", "relaxed")
+    m.choice(*_OWN)
+    _end(m)
+    target, address, phase, *hint = instruction.operands
+    if len(hint) > (form == "try_wait"):
+        raise e.refuse("takes no further operand")
+    place = barrier_place(e, address)
+    if parity:
+        e.out(target, "p", f"{_BARRIERS}.test_parity(G,{place},{e.use(phase, 'u4')})")
+    else:
+        e.out(target, "p", f"{_BARRIERS}.test_state(G,{place},{e.use(phase, 'u8')})")
+
+
+def _pending(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
+    _end(m)
+    target, state = instruction.operands
+    e.out(target, "u4", e.call(mbarriers.pending_count, e.use(state, "u8")))
+
+
+def _order(m: Modifiers, *allowed: str) -> None:
+    if m.choice(*allowed):
+        m.need("cta", "cluster")
+
+
+def _end(m: Modifiers) -> None:
+    m.type("b64")
+    m.done()
+
+
+_FORMS = {
+    "init": _init,
+    "inval": _invalidate,
+    "arrive": _arrive,
+    "arrive_drop": _arrive,
+    "expect_tx": _count_bytes,
+    "complete_tx": _count_bytes,
+    "test_wait": _test,
+    "try_wait": _test,
+    "pending_count": _pending,
+}
+
+TABLE: dict[str, Row] = {"mbarrier": Row(_mbarrier, Effect.ACTION)}

@@ -1,0 +1,267 @@
+"""Tensor copies: from the operands of ``cp.async.bulk.tensor`` and its kin to ``Transfer`` rows. Generated code calls
+``load``, ``store``, ``reduce`` and ``prefetch``.
+
+Source: PTX ISA manual, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", "cp.async.bulk.prefetch.tensor".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory.address import Address, shared_bytes
+from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
+from lowdnn.driver.emulated.memory.tensor_map import TensorMap, maps_of
+from lowdnn.driver.emulated.memory.transfer import Transfer
+from lowdnn.driver.emulated.running.async_work import Reduction
+from lowdnn.driver.emulated.values import tma
+from lowdnn.driver.emulated.values.atomic import updater
+from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TiledMap
+from lowdnn.status import NotSupportedError
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.batch import Group
+
+#: A base and an offset in bytes.
+Place = tuple[Address, int]
+#: One value, or an array over the group's lanes, for each coordinate.
+Numbers = tuple[Any, ...]
+
+_SHARED_ALIGN = 128
+_SWIZZLE_BYTES = 1024
+_BARRIER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """What an instruction says of its tensor: the number of dimensions, and ``.im2col`` or ``.tile``. ``own``: the
+    shared memory is that of the issuing CTA."""
+
+    rank: int
+    im2col: bool
+    own: bool
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The lanes of a group that use one tensor map. ``rows``: which of the group's lanes; None for all."""
+
+    tensor_map: TensorMap
+    rows: Array | None
+    start: Array
+    offsets: Array
+
+    def pick(self, values: Array) -> Array:
+        return values if self.rows is None else values[self.rows]
+
+    def position(self, row: int) -> int:
+        """The place in the group of one of the part's lanes."""
+        return row if self.rows is None else int(np.flatnonzero(self.rows)[row])
+
+    def fault(self, kind: FaultKind, message: str, row: int, address: int | None = None) -> LaneFault:
+        return LaneFault(kind, message, self.position(row), address)
+
+
+def load(
+    group: Group,
+    form: TensorForm,
+    to: Place,
+    tensor_map: Place,
+    coordinates: Numbers,
+    offsets: Numbers,
+    barrier: Place,
+    ctas: Any | None,
+    line: int,
+) -> None:
+    """Global to shared memory; completes the bytes of the whole box at ``barrier``. With ``ctas``, a mask of ranks in
+    the cluster, the box and its completion go to the same place in each of those CTAs."""
+    space = "shared" if form.own else "cluster"
+    signal = shared_bytes(group, *barrier, _BARRIER_BYTES, space=space)
+    for part in _parts(group, form, tensor_map, coordinates, offsets):
+        first = _shared_first(group, part, to, space, write=True)
+        transfer = _transfer(group, part, first, write=False)
+        places = part.pick(signal)
+        if ctas is not None:
+            transfer, places = _multicast(group, part, transfer, places, ctas)
+        group.batch.async_work.load(group, transfer, places, line)
+
+
+def store(group: Group, form: TensorForm, tensor_map: Place, coordinates: Numbers, of: Place, line: int) -> None:
+    """Shared to global memory, where the box lies in the tensor; belongs to the lane's bulk group."""
+    for part in _parts(group, form, tensor_map, coordinates, ()):
+        first = _shared_first(group, part, of, "shared", write=False)
+        group.batch.async_work.store(group, _transfer(group, part, first, write=True), line)
+
+
+def reduce(
+    group: Group, form: TensorForm, operation: str, tensor_map: Place, coordinates: Numbers, of: Place, line: int
+) -> None:
+    """Like ``store``, but combines each element with the one in global memory."""
+    for part in _parts(group, form, tensor_map, coordinates, ()):
+        data_type = part.tensor_map.data_type
+        code, ptx_type = _ELEMENTS[data_type]
+        try:
+            reduction = Reduction(updater(operation, ptx_type), code)
+        except NotSupportedError:
+            message = f".{operation} on a tensor map of {data_type.name}"
+            raise part.fault(FaultKind.INVALID_TENSOR_MAP, message, 0) from None
+        first = _shared_first(group, part, of, "shared", write=False)
+        group.batch.async_work.store(group, _transfer(group, part, first, write=True), line, reduction)
+
+
+def prefetch(group: Group, form: TensorForm, tensor_map: Place, coordinates: Numbers, offsets: Numbers) -> None:
+    """Changes nothing; the map and the form are checked."""
+    for _ in _parts(group, form, tensor_map, coordinates, offsets):
+        pass
+
+
+#: Data type -> (value code, PTX type) of its elements in a reduction.
+_ELEMENTS = {
+    TensorMapDataType.UINT8: ("u1", "u8"),
+    TensorMapDataType.UINT16: ("u2", "u16"),
+    TensorMapDataType.UINT32: ("u4", "u32"),
+    TensorMapDataType.INT32: ("i4", "s32"),
+    TensorMapDataType.UINT64: ("u8", "u64"),
+    TensorMapDataType.INT64: ("i8", "s64"),
+    TensorMapDataType.FLOAT16: ("u2", "f16"),
+    TensorMapDataType.FLOAT32: ("f4", "f32"),
+    TensorMapDataType.FLOAT64: ("f8", "f64"),
+    TensorMapDataType.BFLOAT16: ("u2", "bf16"),
+    TensorMapDataType.FLOAT32_FTZ: ("f4", "f32"),
+    TensorMapDataType.TFLOAT32: ("f4", "f32"),
+    TensorMapDataType.TFLOAT32_FTZ: ("f4", "f32"),
+}
+
+
+def _parts(
+    group: Group, form: TensorForm, tensor_map: Place, coordinates: Numbers, offsets: Numbers
+) -> Iterator[_Part]:
+    """The group's lanes by tensor map; faults where the map is not what the instruction says."""
+    start, moved = _over_lanes(group, coordinates), _over_lanes(group, offsets)
+    for description, rows in maps_of(group, *tensor_map):
+        if rows is None:
+            part = _Part(description, None, start, moved)
+        else:
+            part = _Part(description, rows, start[rows], moved[rows])
+        if isinstance(description, Im2colMap) != form.im2col or description.rank != form.rank:
+            kind = "im2col" if isinstance(description, Im2colMap) else "tiled"
+            wanted = "im2col" if form.im2col else "tiled"
+            message = f"the instruction wants a {wanted} map of {form.rank} dimensions, this one is a {kind} map of"
+            raise part.fault(FaultKind.INVALID_TENSOR_MAP, f"{message} {description.rank}", 0)
+        yield part
+
+
+def _over_lanes(group: Group, numbers: Numbers) -> Array:
+    """[lanes, numbers] int64."""
+    table = np.empty((group.count, len(numbers)), dtype=np.int64)
+    for column, number in enumerate(numbers):
+        table[:, column] = number
+    return table
+
+
+def _shared_first(group: Group, part: _Part, place: Place, space: str, write: bool) -> Array:
+    """Byte number in ``batch.shared`` where each of the part's boxes begins; a swizzled one fills its last row."""
+    nbytes = _box_bytes(part.tensor_map)
+    if part.tensor_map.swizzle:
+        nbytes = -(-nbytes // _SHARED_ALIGN) * _SHARED_ALIGN
+    return part.pick(shared_bytes(group, *place, nbytes, write=write, align=_SHARED_ALIGN, space=space))
+
+
+def _box_bytes(tensor_map: TensorMap) -> int:
+    return tma.tile_bytes(tensor_map) if isinstance(tensor_map, TiledMap) else tma.column_bytes(tensor_map)
+
+
+def _transfer(group: Group, part: _Part, first: Array, write: bool) -> Transfer:
+    """One row for each of the part's lanes, between the shared bytes at ``first`` and the tensor."""
+    tensor_map = part.tensor_map
+    units = _units(part)
+    outside = units.places + (tensor_map.address - ARENA_BASE)
+    complete = _check_outside(group, part, units, outside, write)
+    nbytes = _box_bytes(tensor_map)
+    shift = units.unit.bit_length() - 1
+    return Transfer(
+        lanes=part.pick(group.lanes),
+        shared=_shared_units(group, tensor_map, first, units.unit, nbytes),
+        outside=outside >> shift,
+        unit=units.unit,
+        nbytes=np.full(len(first), nbytes, dtype=np.int64),
+        inside=units.inside,
+        fill=tma.fill_of(tensor_map.data_type, tensor_map.oob_fill, units.unit),
+        written=complete and not write,
+    )
+
+
+def _units(part: _Part) -> tma.Units:
+    tensor_map = part.tensor_map
+    if isinstance(tensor_map, TiledMap):
+        return tma.tile_units(tensor_map, part.start)
+    past = tma.past_the_box(tensor_map, part.start)
+    if past.any():
+        row = int(np.argmax(past))
+        at = tuple(int(i) for i in part.start[row])
+        message = f"the first pixel {at} lies beyond the box of pixels of the tensor map"
+        raise part.fault(FaultKind.INVALID_TENSOR_MAP, message, row)
+    offsets = part.offsets if part.offsets.size else np.zeros((len(part.start), tensor_map.rank - 2), dtype=np.int64)
+    return tma.column_units(tensor_map, part.start, offsets)
+
+
+def _shared_units(group: Group, tensor_map: TensorMap, first: Array, unit: int, nbytes: int) -> Array:
+    """[L, n] unit numbers in ``batch.shared``. The swizzle sees addresses in the CTA's window."""
+    phase = first % group.batch.shared_stride % _SWIZZLE_BYTES
+    shift = unit.bit_length() - 1
+    patterns = {p: tma.shared_pattern(tensor_map.swizzle, p, unit, nbytes) >> shift for p in np.unique(phase).tolist()}
+    if len(patterns) == 1:
+        (pattern,) = patterns.values()
+        return (first >> shift)[:, None] + pattern
+    return (first >> shift)[:, None] + np.stack([patterns[p] for p in phase.tolist()])
+
+
+def _check_outside(group: Group, part: _Part, units: tma.Units, outside: Array, write: bool) -> bool:
+    """Faults where the box reaches beyond allocated memory. True where all of it is known to be written."""
+    arena = group.batch.arena
+    reached = outside if units.inside is None else outside[units.inside]
+    if not reached.size:
+        return True
+    low, high = int(reached.min()) + ARENA_BASE, int(reached.max()) + ARENA_BASE + units.unit
+    allocation = arena.around(low, high)
+    if allocation is not None:
+        if write and allocation.read_only:
+            raise part.fault(FaultKind.READ_ONLY, f"a store into {allocation.label}", 0, low)
+        return allocation.complete
+    addresses = (reached.reshape(-1) + ARENA_BASE).view(np.uint64)
+    good, writable = arena.inside(addresses, units.unit)
+    if write:
+        good &= writable
+    if not good.all():
+        wrong = int(np.argmin(good))
+        row = wrong // outside.shape[1] if units.inside is None else int(np.nonzero(units.inside)[0][wrong])
+        raise arena.fault(int(addresses[wrong]), units.unit, part.position(row))
+    return False
+
+
+def _multicast(group: Group, part: _Part, transfer: Transfer, signal: Array, ctas: Any) -> tuple[Transfer, Array]:
+    """A row for each CTA in each lane's mask, with the place of its barrier."""
+    batch = group.batch
+    masks = part.pick(group.spread(ctas)).astype(np.int64)
+    wrong = (masks >> batch.cluster_size != 0) | (masks == 0)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        message = f"cta mask {int(masks[row]):#x} in a cluster of {batch.cluster_size} CTAs"
+        raise part.fault(FaultKind.SHARED_OUT_OF_BOUNDS, message, row)
+    rows, ranks = np.nonzero(masks[:, None] >> np.arange(batch.cluster_size) & 1)
+    spread = transfer.part(rows)
+    stride = batch.shared_stride
+    per_cta = stride // transfer.unit
+    shared = spread.shared % per_cta + _peer_slots(batch, spread.lanes, ranks)[:, None] * per_cta
+    places = signal[rows] % stride + _peer_slots(batch, spread.lanes, ranks) * stride
+    return replace(spread, shared=shared), places
+
+
+def _peer_slots(batch: Any, lanes: Array, ranks: Array) -> Array:
+    """The CTA slots of the ranks in the clusters of the lanes."""
+    slots: Array = batch.slot[lanes] - batch.rank[lanes] + ranks
+    return slots

@@ -1,0 +1,170 @@
+"""The emulated device's 128-byte tensor maps: encoding, decoding, and reading them out of device memory.
+
+The layout is this device's own, save that the first eight bytes are the tensor's address, as on a GPU. A magic number
+and a checksum of everything but the address tell a map from other bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory.access import unwritten_fault
+from lowdnn.driver.emulated.memory.address import Address, check, resolve
+from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.tensor_map import (
+    TENSOR_MAP_ALIGN,
+    TENSOR_MAP_BYTES,
+    Im2colMap,
+    TensorMapDataType,
+    TensorMapInterleave,
+    TensorMapL2Promotion,
+    TensorMapOobFill,
+    TensorMapSwizzle,
+    TiledMap,
+    im2col_map_problem,
+    tiled_map_problem,
+)
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.batch import Group
+
+TensorMap = TiledMap | Im2colMap
+
+_MAGIC = 0x50414D_524F534E
+_RANK = 5
+#: Address, magic; kind, rank, data type, interleave, swizzle, L2 promotion, fill, unused; element strides, unused;
+#: box (or channels and pixels), unused; extents minus one, unused; strides; corners.
+_FIELDS = struct.Struct("<QQ8B5B3x5H2x5I4x4Q3h3h")
+_CHECKSUM = struct.Struct("<I")
+_TILED, _IM2COL = 0, 1
+
+
+def encode(tensor_map: TensorMap) -> bytes:
+    """The 128 bytes of a map that keeps the driver's rules."""
+    is_tiled = isinstance(tensor_map, TiledMap)
+    if isinstance(tensor_map, TiledMap):
+        box, corners = tensor_map.box, _filled((), 6)
+    else:
+        box = (tensor_map.channels_per_pixel, tensor_map.pixels_per_column)
+        corners = (*_filled(tensor_map.lower_corner, 3), *_filled(tensor_map.upper_corner, 3))
+    content = _FIELDS.pack(
+        tensor_map.address,
+        _MAGIC,
+        _TILED if is_tiled else _IM2COL,
+        tensor_map.rank,
+        tensor_map.data_type,
+        tensor_map.interleave,
+        tensor_map.swizzle,
+        tensor_map.l2_promotion,
+        tensor_map.oob_fill,
+        0,
+        *_filled(tensor_map.element_strides, _RANK),
+        *_filled(box, _RANK),
+        *_filled(tuple(extent - 1 for extent in tensor_map.dims), _RANK),
+        *_filled(tensor_map.strides_bytes, _RANK - 1),
+        *corners,
+    )
+    content = content.ljust(TENSOR_MAP_BYTES - _CHECKSUM.size, b"\0")
+    return content + _CHECKSUM.pack(zlib.crc32(content[8:]))
+
+
+@lru_cache(maxsize=1024)
+def decode(content: bytes) -> TensorMap | None:
+    """The map that 128 bytes hold; None where they hold none."""
+    body = content[: -_CHECKSUM.size]
+    address, magic, *fields = _FIELDS.unpack_from(body)
+    if magic != _MAGIC or _CHECKSUM.pack(zlib.crc32(body[8:])) != content[-_CHECKSUM.size :]:
+        return None
+    kind, rank, data_type, interleave, swizzle, promotion, fill, _ = fields[:8]
+    element_strides, box, dims, strides, corners = (
+        tuple(fields[start:end]) for start, end in ((8, 13), (13, 18), (18, 23), (23, 27), (27, 33))
+    )
+    tensor = (TensorMapDataType(data_type), address, tuple(extent + 1 for extent in dims[:rank]), strides[: rank - 1])
+    steps = element_strides[:rank]
+    modes = (
+        TensorMapInterleave(interleave),
+        TensorMapSwizzle(swizzle),
+        TensorMapL2Promotion(promotion),
+        TensorMapOobFill(fill),
+    )
+    if kind == _TILED:
+        return TiledMap(*tensor, box[:rank], steps, *modes)
+    lower, upper = corners[: rank - 2], corners[3 : rank + 1]
+    return Im2colMap(*tensor, lower, upper, box[0], box[1], steps, *modes)
+
+
+def problem_of(tensor_map: TensorMap) -> str:
+    """Why copies cannot use a map; empty where they can."""
+    if tensor_map.interleave is not TensorMapInterleave.NONE:
+        return "interleaved layouts are not modelled"
+    return tiled_map_problem(tensor_map) if isinstance(tensor_map, TiledMap) else im2col_map_problem(tensor_map)
+
+
+def maps_of(group: Group, address: Address, offset: int) -> list[tuple[TensorMap, Array | None]]:
+    """The maps that the lanes' (generic) addresses name, each with the mask of its lanes; None stands for all of them.
+
+    Faults: what is no map, or not aligned, or not written, or breaks a rule; a map outside global, constant and
+    parameter memory.
+    """
+    if resolve(group, "generic", address, offset)[0] != "global":
+        message = "the tensor map is not in global, constant or parameter memory"
+        raise LaneFault(FaultKind.INVALID_TENSOR_MAP, message, 0, address.lane(0, offset))
+    _, content = read_bytes(group, "global", address, offset)
+    if address.scalar or address.low == address.high:
+        return [(_usable(content[0].tobytes(), address.low + offset, 0), None)]
+    found: list[tuple[TensorMap, Array | None]] = []
+    for value in np.unique(address.value):
+        mask = address.value == value
+        position = int(np.argmax(mask))
+        found.append((_usable(content[position].tobytes(), int(value) + offset, position), mask))
+    return found
+
+
+def read_bytes(group: Group, space: str, address: Address, offset: int) -> tuple[Array, Array]:
+    """(byte numbers [lanes, 128], bytes) of the maps at ``address``, which must be 64-byte aligned and written.
+
+    Lanes with one (scalar) address have one row.
+    """
+    space, origin = resolve(group, space, address, offset)
+    for part in (0, TENSOR_MAP_ALIGN):
+        memory, _ = check(group, space, origin, address, offset + part, TENSOR_MAP_ALIGN)
+    first = np.atleast_1d(address.places(group, space, origin, offset, 0))
+    places = first[:, None] + np.arange(TENSOR_MAP_BYTES)
+    written = memory.shadow[places].all(axis=1)
+    if not written.all():
+        position = int(np.argmin(written))
+        raise unwritten_fault(memory, address.lane(position, offset), TENSOR_MAP_BYTES, position)
+    return places, memory.data[places]
+
+
+def decoded(content: bytes, where: int, position: int) -> TensorMap:
+    """The map in ``content``, which lies at address ``where``; a fault of the lane at ``position`` where it is none."""
+    tensor_map = decode(content)
+    if tensor_map is None:
+        message = f"the {TENSOR_MAP_BYTES} bytes at {where:#x} are no tensor map"
+        raise LaneFault(FaultKind.INVALID_TENSOR_MAP, message, position, where)
+    return tensor_map
+
+
+def _usable(content: bytes, where: int, position: int) -> TensorMap:
+    tensor_map = decoded(content, where, position)
+    problem = _problem(content)
+    if problem:
+        raise LaneFault(FaultKind.INVALID_TENSOR_MAP, f"the tensor map at {where:#x}: {problem}", position, where)
+    return tensor_map
+
+
+@lru_cache(maxsize=1024)
+def _problem(content: bytes) -> str:
+    tensor_map = decode(content)
+    return "" if tensor_map is None else problem_of(tensor_map)
+
+
+def _filled(values: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return values + (0,) * (count - len(values))

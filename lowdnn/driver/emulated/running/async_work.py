@@ -1,0 +1,273 @@
+"""Asynchronous work of a batch: bulk copies and what else lands after it was issued. PTX ISA manual, "Data Movement and
+Conversion Instructions: Asynchronous copy".
+
+An operation lands at once (``early``), or as late as it may: at the wait for its bulk group, or when no lane can go on
+without it. Until then the bytes that it will write count as never written, so that a missing wait shows. What it copies
+is read when it lands, or at ``wait_group.read``, so that a source that is replaced too soon shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory.access import unwritten_fault
+from lowdnn.driver.emulated.memory.arena import ARENA_BASE, DTYPES, Array, Bytes
+from lowdnn.driver.emulated.memory.transfer import UNITS, Transfer, forget, put
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.batch import Batch, Group
+
+#: ``update(view, element numbers, operands)``: a reduction in memory, as ``values.atomic.updater`` makes it.
+Update = Callable[..., Any]
+
+
+class Operation(Protocol):
+    """Something that lands later; issued at PTX line ``line``."""
+
+    @property
+    def line(self) -> int: ...
+
+    def slots(self, batch: Batch) -> Array:
+        """The CTAs whose shared memory it still needs."""
+
+    def land(self, batch: Batch) -> None:
+        """Does what is left to do."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How a copy is combined with what is there: ``update`` on elements of value code ``code``."""
+
+    update: Update
+    code: str
+
+
+@dataclass(frozen=True)
+class BulkCopy:
+    """The rows of a transfer under way. ``inbound``: into shared memory; ``outer``: the memory on the other side.
+
+    It completes at the mbarriers at ``place`` [L] (byte numbers in shared memory), or with the bulk group that
+    ``stage`` [L] numbers for each row's lane. ``content``: the units to write, once they have been read.
+    """
+
+    transfer: Transfer
+    line: int
+    inbound: bool
+    outer: Bytes
+    place: Array | None = None
+    stage: Array | None = None
+    reduction: Reduction | None = None
+    content: Array | None = None
+
+    def part(self, rows: Array) -> BulkCopy:
+        """The rows that a mask selects."""
+        picked = (None if full is None else full[rows] for full in (self.place, self.stage, self.content))
+        place, stage, content = picked
+        return replace(self, transfer=self.transfer.part(rows), place=place, stage=stage, content=content)
+
+    def source(self, batch: Batch) -> tuple[Bytes, Array]:
+        """(memory, units) that are read."""
+        return (self.outer, self.transfer.outside) if self.inbound else (batch.shared, self.transfer.shared)
+
+    def target(self, batch: Batch) -> tuple[Bytes, Array]:
+        """(memory, units) that are written."""
+        return (batch.shared, self.transfer.shared) if self.inbound else (self.outer, self.transfer.outside)
+
+    def fetched(self, batch: Batch) -> BulkCopy:
+        """The same with its content read."""
+        if self.content is not None:
+            return self
+        if self.inbound:
+            return replace(self, content=self.transfer.fetched(*self.source(batch)))
+        return replace(self, content=batch.shared.views[UNITS[self.transfer.unit]][self.transfer.shared])
+
+    def slots(self, batch: Batch) -> Array:
+        sides = [self.target(batch)] if self.content is not None else [self.target(batch), self.source(batch)]
+        rows = [units[:, 0] for memory, units in sides if memory is batch.shared and units.shape[1]]
+        return np.concatenate([np.zeros(0, np.int64), *rows]) * self.transfer.unit // batch.shared_stride
+
+    def land(self, batch: Batch) -> None:
+        ready = self.fetched(batch)
+        memory, units = self.target(batch)
+        content = ready.content
+        if self.reduction is not None:
+            _reduce(memory, self.transfer, units, content, self.reduction)
+        elif self.inbound or self.transfer.inside is None:
+            put(memory, self.transfer.unit, units, content)
+        elif content is not None:
+            put(memory, self.transfer.unit, units[self.transfer.inside], content[self.transfer.inside])
+        batch.stores += 1
+        if self.place is not None:
+            batch.mbarriers.complete_tx(self.place, self.transfer.nbytes)
+
+
+@dataclass(frozen=True)
+class CopiesArrival:
+    """``cp.async.mbarrier.arrive``: lands the ``cp.async`` copies that ``lanes`` issued before number ``serial``, and
+    arrives at the barriers at ``place``."""
+
+    lanes: Array
+    line: int
+    serial: int
+    place: Array
+
+    def slots(self, batch: Batch) -> Array:
+        return batch.slot[self.lanes]
+
+    def land(self, batch: Batch) -> None:
+        batch.copies.land_before(self.lanes, self.serial)
+        batch.mbarriers.landed_arrival(self.place)
+
+
+class AsyncWork:
+    """Everything under way in a batch, oldest first, and the bulk groups of its lanes."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.pending: list[Operation] = []
+        self._committed = np.zeros(batch.lane_count, dtype=np.int32)
+
+    # -- issue ------------------------------------------------------------------------------------------------------
+    def load(
+        self, group: Group, transfer: Transfer, place: Array, line: int, reduction: Reduction | None = None
+    ) -> None:
+        """A copy from global to shared memory; row r completes at the mbarrier at byte ``place[r]``."""
+        self._issue(group, BulkCopy(transfer, line, True, self.batch.arena, place, reduction=reduction))
+
+    def exchange(
+        self, group: Group, transfer: Transfer, place: Array, line: int, reduction: Reduction | None = None
+    ) -> None:
+        """A copy within shared memory; ``outside`` counts units of ``batch.shared``, too."""
+        self._issue(group, BulkCopy(transfer, line, True, self.batch.shared, place, reduction=reduction))
+
+    def send(
+        self,
+        group: Group,
+        transfer: Transfer,
+        content: Array,
+        place: Array,
+        line: int,
+        reduction: Reduction | None = None,
+    ) -> None:
+        """Registers (``content`` [L, n]) into shared memory: ``st.async``, ``red.async``."""
+        self._issue(
+            group, BulkCopy(transfer, line, True, self.batch.shared, place, reduction=reduction, content=content)
+        )
+
+    def store(self, group: Group, transfer: Transfer, line: int, reduction: Reduction | None = None) -> None:
+        """A copy from shared to global memory, in the current bulk group of each row's lane."""
+        stage = self._committed[transfer.lanes]
+        self._issue(group, BulkCopy(transfer, line, False, self.batch.arena, stage=stage, reduction=reduction))
+
+    def submit(self, operation: Operation) -> None:
+        """Lands an operation now or later."""
+        if self.batch.early:
+            self._land(operation)
+        else:
+            self.pending.append(operation)
+
+    # -- bulk groups ------------------------------------------------------------------------------------------------
+    def commit(self, group: Group) -> None:
+        """``cp.async.bulk.commit_group``."""
+        self._committed[slice(None) if group.index is None else group.index] += 1
+
+    def wait(self, group: Group, newest: int, read: bool) -> None:
+        """``cp.async.bulk.wait_group``: all but the ``newest`` groups of each lane land; with ``read`` their sources
+        are read only."""
+        if not self.pending:
+            return
+        limit = np.full(self._committed.size, -1, dtype=np.int32)
+        index = slice(None) if group.index is None else group.index
+        limit[index] = self._committed[index] - newest
+        pending, self.pending = self.pending, []
+        for operation in pending:
+            if isinstance(operation, BulkCopy) and operation.stage is not None:
+                self._pass(operation, operation.stage < limit[operation.transfer.lanes], read)
+            else:
+                self.pending.append(operation)
+
+    # -- landing ----------------------------------------------------------------------------------------------------
+    def land_next(self, pick: Callable[[int], int] | None = None) -> bool:
+        """Lands one operation, the oldest unless ``pick(how many there are)`` says otherwise; False if there is
+        none."""
+        if not self.pending:
+            return False
+        self._land(self.pending.pop(pick(len(self.pending)) if pick is not None else 0))
+        return True
+
+    def land_all(self) -> None:
+        """Lands the rest at the end of a kernel."""
+        while self.land_next():
+            pass
+
+    def check_exit(self, gone: Array) -> None:
+        """Raises LaneFault where shared memory of the CTAs ``gone`` (slots) is still needed."""
+        for operation in self.pending:
+            needed = operation.slots(self.batch)
+            late = np.isin(needed, gone)
+            if late.any():
+                block = self.batch.place(int(needed[np.argmax(late)]) * 32)[0]
+                message = (
+                    f"block {block} exits while its shared memory is used by asynchronous work that was issued at "
+                    f"PTX line {operation.line} and that nobody has waited for"
+                )
+                raise LaneFault(FaultKind.ASYNC_MISUSE, message, None)
+
+    def _issue(self, group: Group, copy: BulkCopy) -> None:
+        transfer, batch = copy.transfer, self.batch
+        try:
+            if copy.place is not None:
+                batch.mbarriers.check(copy.place)
+            if copy.content is None and batch.checks:
+                self._check_source(copy)
+        except LaneFault as fault:
+            if fault.position is not None:
+                fault.position = int(np.argmax(group.lanes == transfer.lanes[fault.position]))
+            raise
+        if copy.inbound and copy.reduction is None and not batch.early:
+            forget(batch.shared, transfer.unit, transfer.shared)
+        self.submit(copy)
+
+    def _check_source(self, copy: BulkCopy) -> None:
+        memory, units = copy.source(self.batch)
+        found = copy.transfer.first_unwritten(memory, units)
+        if found is not None:
+            row, byte = found
+            where = byte % self.batch.shared_stride if memory is self.batch.shared else byte + ARENA_BASE
+            raise unwritten_fault(memory, where, copy.transfer.unit, row)
+
+    def _pass(self, copy: BulkCopy, due: Array, read: bool) -> None:
+        """Lands or reads the rows that are ``due``; the rest stays pending."""
+        if due.any():
+            ready = copy if due.all() else copy.part(due)
+            if read:
+                self.pending.append(ready.fetched(self.batch))
+            else:
+                self._land(ready)
+        if not due.all():
+            self.pending.append(copy if not due.any() else copy.part(~due))
+
+    def _land(self, operation: Operation) -> None:
+        try:
+            operation.land(self.batch)
+        except LaneFault as fault:
+            fault.message += f" (asynchronous work issued at PTX line {operation.line} lands)"
+            raise
+
+
+def _reduce(memory: Bytes, transfer: Transfer, units: Array, content: Any, reduction: Reduction) -> None:
+    """Row after row, so that copies that meet take turns."""
+    dtype = np.dtype(DTYPES[reduction.code])
+    view = memory.views[reduction.code]
+    per_unit = transfer.unit // dtype.itemsize
+    for row in range(units.shape[0]):
+        taken, values = units[row], content[row]
+        if transfer.inside is not None:
+            taken, values = taken[transfer.inside[row]], values[transfer.inside[row]]
+        elements = (taken[:, None] * per_unit + np.arange(per_unit)).reshape(-1)
+        reduction.update(view, elements, np.ascontiguousarray(values).view(dtype).reshape(-1))
