@@ -239,3 +239,13 @@ def test_a_cluster_that_waits_for_ever_is_reported_with_who_is_missing(bench: Be
     assert (
         "barrier.cluster.wait for 1 threads, the first is thread (7, 0, 0) of block (1, 0, 0)" in fault.report.message
     )
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_is_explicit_cluster_is_a_predicate(bench: Bench, cluster: int) -> None:
+    module = bench.ptx(
+        _HEAD + "mov.pred %p1, %is_explicit_cluster; selp.u32 %r6, 1, 0, %p1; st.global.u32 [%rd1], %r6;"
+    )
+    out = bench.empty(4 * 64)
+    bench.run(module, "k", 2, 32, out, cluster=cluster)
+    assert (bench.get(out, 64, np.uint32) == (cluster > 1)).all()

@@ -37,7 +37,7 @@ from lowdnn.driver.emulated.parsing.ir import (
     Variable,
 )
 
-SIZES = {"p": 1, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "u4": 4, "i4": 4, "f4": 4, "u8": 8, "i8": 8, "f8": 8}
+SIZES = {"p": 1, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "u4": 4, "i4": 4, "f4": 4, "u8": 8, "i8": 8, "f8": 8, "w16": 16}
 _CARRY = "%CC"
 #: The pseudo code under which a register's ``Address`` is kept.
 _ADDRESS = "@"
@@ -361,6 +361,8 @@ class Emitter:
         size = SIZES[code]
         if code == "p":
             return bool(literal.value)
+        if code == "w16":
+            raise self.refuse("a 128-bit literal")
         if code[0] == "f":
             return _float_value(literal, code)
         value = literal.value
@@ -371,6 +373,8 @@ class Emitter:
 
     def _special(self, name: str, code: str) -> str:
         expression, own = special_value(name, self.instruction.line)
+        if own != code and "p" in (own, code):
+            raise self.refuse(f"type of {name}")
         return expression if own == code else f"({expression}).astype({code})"
 
     def _address(self, symbol: Sym, code: str) -> str:

@@ -31,7 +31,7 @@ def base_namespace() -> dict[str, Any]:
         "load": load,
         "store": store,
     }
-    names.update({code: dtype for code, dtype in DTYPES.items() if code != "w16"})
+    names.update(DTYPES)
     return names
 
 

@@ -28,7 +28,7 @@ _COUNTERS = {
     "%globaltimer_lo": ("timer(G).astype(u4)", "u4"),
     "%globaltimer_hi": ("(timer(G)>>u8(32)).astype(u4)", "u4"),
 }
-_WIDE = frozenset({"%gridid"})
+_OTHER_CODES = {"%gridid": "u8", "%is_explicit_cluster": "p"}
 
 
 def special_value(name: str, line: int) -> tuple[str, str]:
@@ -37,7 +37,7 @@ def special_value(name: str, line: int) -> tuple[str, str]:
     if vector in _VECTORS and axis in _AXES:
         return f"G.special({name!r},lambda b:special_array(b,{name!r}))", "u4"
     if name in _PLAIN:
-        return f"G.special({name!r},lambda b:special_array(b,{name!r}))", "u8" if name in _WIDE else "u4"
+        return f"G.special({name!r},lambda b:special_array(b,{name!r}))", _OTHER_CODES.get(name, "u4")
     if name in _COUNTERS:
         return _COUNTERS[name]
     raise unsupported(f"special register {name}", line)
@@ -73,7 +73,7 @@ def special_array(batch: Batch, name: str) -> Any:
         "%dynamic_smem_size": np.uint32(batch.dynamic_shared_bytes),
         "%total_smem_size": np.uint32(batch.shared_bytes),
         "%aggr_smem_size": np.uint32(batch.shared_bytes),
-        "%is_explicit_cluster": np.uint32(batch.cluster_size > 1),
+        "%is_explicit_cluster": np.bool_(batch.cluster_size > 1),
         "%cluster_ctarank": batch.rank.astype(np.uint32),
         "%cluster_nctarank": np.uint32(batch.cluster_size),
         "%reserved_smem_offset_0": np.uint32(SHARED_START),

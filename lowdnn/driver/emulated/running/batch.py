@@ -126,7 +126,7 @@ class Batch:
         self.alive = self.thread < geometry.threads
         self.grid_dependency = GridDependency(self.lane_count, self.overlaps_previous)
         self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.picker.lands_at_once)
-        self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items() if code != "w16"}
+        self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items()}
 
     def running_ctas(self) -> Array:
         """[CTAs] bool: which CTAs have a thread that has not exited."""
@@ -269,7 +269,7 @@ def poison(dtype: Any) -> Any:
 
 def merged(old: Any, new: Any, group: Group) -> Any:
     """The register ``old`` with the group's lanes set to ``new``."""
-    if new.ndim == 0 and old.__class__ is not Unwritten and old.ndim == 0 and old == new:
+    if new.ndim == 0 and old.__class__ is not Unwritten and old.ndim == 0 and old.tobytes() == new.tobytes():
         return old
     full = np.empty(group.batch.lane_count, dtype=new.dtype)
     full[:] = poison(new.dtype) if old.__class__ is Unwritten else old

@@ -53,11 +53,10 @@ def match_all(group: Group, value: Any, mask: Any) -> tuple[Any, Any]:
     return group.from_warps(found), group.from_warps(np.broadcast_to(agreed, found.shape))
 
 
-def reduce(group: Group, operation: str, value: Any, mask: Any, absolute: bool, propagate_nan: bool) -> Any:
+def reduce(group: Group, operation: str, value: Any, mask: Any) -> Any:
     """``redux.sync``."""
     members = _member_bits(group, mask)
-    total = warp.reduce(operation, group.in_warps(value), members, group.active, absolute, propagate_nan)
-    return group.from_warps(total)
+    return group.from_warps(warp.reduce(operation, group.in_warps(value), members, group.active))
 
 
 def elect(group: Group, mask: Any) -> tuple[Any, Any]:
