@@ -25,6 +25,7 @@ class FaultKind(Enum):
     READ_ONLY = ("write-to-read-only", 700)
     SHARED_OUT_OF_BOUNDS = ("shared-out-of-bounds", 700)
     LOCAL_OUT_OF_BOUNDS = ("local-out-of-bounds", 700)
+    IN_FLIGHT_REGISTER = ("in-flight-register", 719)
     BARRIER_MISUSE = ("barrier-misuse", 719)
     ASYNC_MISUSE = ("async-misuse", 719)
     WARP_DIVERGED = ("warp-diverged", 719)

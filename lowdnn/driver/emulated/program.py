@@ -12,7 +12,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.device import MAX_THREADS_PER_BLOCK
 from lowdnn.driver.emulated.faults import Dim3, unsupported
-from lowdnn.driver.emulated.generating.flow import Block, Flow, build_flow
+from lowdnn.driver.emulated.generating.flow import WARPGROUP, Block, Flow, build_flow
 from lowdnn.driver.emulated.generating.generator import (
     BlockCode,
     Layout,
@@ -185,6 +185,7 @@ def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes
         block.spins,
         block.polls,
         end.line if end is not None else block.line,
+        block.mask == WARPGROUP,
         len(block.body) + (end is not None),
     )
 

@@ -24,4 +24,4 @@ def test_policies_of_the_page_exist() -> None:
 
 
 def test_what_the_page_calls_refused_has_no_row() -> None:
-    assert {"wgmma", "mbarrier", "tex", "tld4", "suld", "vadd"}.isdisjoint(TABLE)
+    assert {"tex", "tld4", "suld", "vadd"}.isdisjoint(TABLE)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
 from lowdnn.driver.emulated.memory.tensor_map import encode
-from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
+from lowdnn.driver.tensor_map import Im2colMap, TensorMapSwizzle, TiledMap
 from tests.driver.emulated import tensor_oracle as oracle
-from tests.driver.emulated.conftest import POLICIES, Bench
+from tests.driver.emulated.conftest import Bench
 from tests.driver.emulated.tensor_cases import (
     SWIZZLES,
     pixel_start,
@@ -21,7 +20,7 @@ from tests.driver.emulated.tensor_cases import (
     tensor_bytes,
     tile_start,
 )
-from tests.driver.emulated.tensor_kernels import MULTICAST, load_kernel, store_kernel
+from tests.driver.emulated.tensor_kernels import load_kernel
 
 ARCH = "compute_90a"
 Compile = Callable[..., str]

@@ -27,6 +27,8 @@ from lowdnn.driver.emulated.parsing.ir import (
 )
 
 FULL_MASK = Imm(0xFFFFFFFF, "i")
+#: Stands for the mask of an instruction that needs all lanes of four aligned warps.
+WARPGROUP = Imm(0xFFFFFFFF, "warpgroup")
 _MEMORY = frozenset({"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"})
 _SPIN_LOADS = frozenset({"volatile", "relaxed", "acquire", "mmio"})
 
@@ -108,10 +110,32 @@ def reads_and_writes(instruction: Instruction, row: Row) -> Touched:
     for place, operand in enumerate(instruction.operands):
         is_destination = place < row.destinations and not isinstance(operand, Mem)
         (writes if is_destination else reads).extend(registers_of(operand))
+        if is_destination and row.accumulates:
+            reads.extend(registers_of(operand))
     if instruction.predicate is not None:
         reads.append(instruction.predicate.name)
         reads += writes
     return reads, writes
+
+
+def accumulators(function: FunctionIR, table: Mapping[str, Row]) -> frozenset[str]:
+    """Registers that may hold accumulators of ``wgmma``: its destinations, and where ``mov`` copies them to."""
+    found: set[str] = set()
+    copies: dict[str, list[str]] = {}
+    for instruction in function.body:
+        row = table[instruction.opcode]
+        if row.accumulates and instruction.operands:
+            found.update(registers_of(instruction.operands[0]))
+        elif instruction.opcode == "mov":
+            target, source = instruction.operands
+            if isinstance(target, Reg) and isinstance(source, Reg):
+                copies.setdefault(source.name, []).append(target.name)
+    left = list(found)
+    while left:
+        fresh = [name for name in copies.get(left.pop(), ()) if name not in found]
+        found.update(fresh)
+        left += fresh
+    return frozenset(found)
 
 
 def _without_guarded_effects(
@@ -152,7 +176,7 @@ def _cut(
         mask = _member_mask(instruction, row)
         if place in targets:
             current, together = None, None
-        if mask is not None and together not in (FULL_MASK, mask):
+        if mask is not None and not _includes(together, mask):
             current, together = None, mask
         if current is None:
             current = Block(len(blocks), [], mask=together)
@@ -196,6 +220,11 @@ def _falls_through(end: Instruction | None) -> bool:
     return end.opcode == "bra" and end.predicate is not None
 
 
+def _includes(together: Operand | None, mask: Operand) -> bool:
+    """Are lanes that are together enough for an instruction with ``mask``."""
+    return together in (WARPGROUP, mask) or (together == FULL_MASK and mask != WARPGROUP)
+
+
 def _member_mask(instruction: Instruction, row: Row) -> Operand | None:
     if instruction.opcode == "bar" and instruction.modifiers[:1] == ("warp",):
         return instruction.operands[0]
@@ -204,7 +233,7 @@ def _member_mask(instruction: Instruction, row: Row) -> Operand | None:
     if row.effect is not Effect.WARP:
         return None
     if row.mask is None:
-        return FULL_MASK
+        return WARPGROUP if instruction.modifiers[:1] == ("mma_async",) else FULL_MASK
     try:
         mask = instruction.operands[row.mask]
     except IndexError:

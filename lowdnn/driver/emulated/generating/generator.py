@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
-from lowdnn.driver.emulated.generating.flow import Block, Flow
+from lowdnn.driver.emulated.generating.flow import Block, Flow, accumulators
 from lowdnn.driver.emulated.instructions.core import Modifiers, Row
 from lowdnn.driver.emulated.instructions.special import special_value
 from lowdnn.driver.emulated.memory.arena import DTYPES
@@ -113,6 +113,8 @@ class Emitter:
         self.takes_parameter_address = False
         self.instruction = Instruction("", (), (), function.line)
         self.guard = ""
+        self.accumulators = accumulators(function, table)
+        self.settled: set[str] = set()
         self.names: dict[str, dict[str, str]] = {}
         self.users: dict[str, int] = {}
         self.free: list[str] = []
@@ -188,9 +190,30 @@ class Emitter:
         if simple and isinstance(operand, Reg) and isinstance(source, Reg):
             kinds = self.function.registers
             if TYPES[kinds[operand.name]][1] == TYPES[kinds[source.name]][1] == SIZES[code]:
+                if source.name in self.accumulators and source.name not in self.settled:
+                    value = self.raw(source)
+                    self.out_raw(operand, next(iter(self.names[source.name])), value)
+                    return
                 self._bind(operand.name, code, self._register(source.name, code))
                 return
         self.out(operand, code, self.use(source, code))
+
+    def raw(self, operand: Operand) -> str:
+        """The variable of a register as it lies in the file, where accumulators of ``wgmma`` may be in flight."""
+        if not isinstance(operand, Reg):
+            raise self.refuse("an accumulator that is no register")
+        name = operand.name
+        if name not in self.names:
+            self._bind(name, self.flow.homes[name], self.temp(f"R[{self._slot(name)}]"))
+            self.settled.discard(name)
+        return next(iter(self.names[name].values()))
+
+    def out_raw(self, operand: Operand, code: str, value: str) -> None:
+        """Binds what may be an accumulator in flight to a register."""
+        if not isinstance(operand, Reg) or SIZES[code] != TYPES[self.function.registers[operand.name]][1]:
+            raise self.refuse("an accumulator of this type")
+        self._bind(operand.name, code, value)
+        self.settled.discard(operand.name)
 
     def temp(self, expression: str) -> str:
         """A local variable that holds ``expression``, free after the instruction unless bound to a register."""
@@ -268,6 +291,7 @@ class Emitter:
     def block(self, block: Block) -> BlockCode:
         """Generates one block."""
         self.names, self.users, self.free, self.fresh, self.named = {}, {}, [], [], 0
+        self.settled = set()
         self.text, self.lines = ["def block(G,R):"], [block.line]
         last_use = self._last_uses(block)
         for place, instruction in enumerate(block.body):
@@ -312,7 +336,14 @@ class Emitter:
     def _write_back(self, block: Block) -> None:
         for name in sorted(block.writes):
             if name in self.names:
-                self.do(f"R[{self._slot(name)}]={self._register(name, self.flow.homes[name])}")
+                self.do(f"R[{self._slot(name)}]={self._kept(name, self.flow.homes[name])}")
+
+    def _kept(self, name: str, home: str) -> str:
+        """A register's value as it is put back."""
+        if name not in self.accumulators or name in self.settled:
+            return self._register(name, home)
+        code, value = next(iter(self.names[name].items()))
+        return value if code == home else f"retyped({value},{home})"
 
     # -- registers -------------------------------------------------------------------------------------------------
     def _slot(self, name: str) -> int:
@@ -320,6 +351,8 @@ class Emitter:
 
     def _register(self, name: str, code: str) -> str:
         kind, size = TYPES[self.function.registers[name]]
+        if name in self.accumulators and name not in self.settled:
+            self._settle(name)
         known = self.names.get(name)
         if known is None:
             home = self.flow.homes[name]
@@ -339,6 +372,12 @@ class Emitter:
         unsigned = self._register(name, _UNSIGNED[size])
         return self._add_view(name, code, f"{unsigned}.astype({code})")
 
+    def _settle(self, name: str) -> None:
+        """An instruction reads the value of a register that may be an accumulator in flight."""
+        value = self.raw(Reg(name))
+        code = next(iter(self.names[name]))
+        self._bind(name, code, self.temp(f"settled(G,{value},{code})"))
+
     def _add_view(self, name: str, code: str, expression: str) -> str:
         value = self.temp(expression)
         self.names[name][code] = value
@@ -349,6 +388,7 @@ class Emitter:
         self.users[value] += 1
         self._release(name)
         self.names[name] = {code: value}
+        self.settled.add(name)
 
     def _release(self, name: str) -> None:
         for value in self.names.pop(name, {}).values():

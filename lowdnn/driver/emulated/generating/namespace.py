@@ -10,6 +10,7 @@ from lowdnn.driver.emulated.instructions.special import clock, special_array, ti
 from lowdnn.driver.emulated.memory.access import load, store
 from lowdnn.driver.emulated.memory.address import Address, own_shared
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from lowdnn.driver.emulated.running.accumulators import retyped, settled
 from lowdnn.driver.emulated.running.batch import Group, poison, select
 
 
@@ -30,6 +31,8 @@ def base_namespace() -> dict[str, Any]:
         "Address": Address,
         "load": load,
         "store": store,
+        "settled": settled,
+        "retyped": retyped,
     }
     names.update(DTYPES)
     return names

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.instructions.core import Effect, Row
+from lowdnn.driver.emulated.instructions.bulk import bulk_copy
+from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
+from lowdnn.driver.emulated.instructions.mbarrier import barrier_place
 from lowdnn.driver.emulated.instructions.memory import address_of, drop_hints
 from lowdnn.driver.emulated.instructions.tma import tensor_copy
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction
@@ -15,8 +17,14 @@ def _cp(e: Emitter, instruction: Instruction) -> None:
     if "tensor" in instruction.modifiers:
         tensor_copy(e, instruction)
         return
+    if "bulk" in instruction.modifiers:
+        bulk_copy(e, instruction)
+        return
     m = e.modifiers()
     m.need("async")
+    if m.flag("mbarrier"):
+        _arrive(e, m, instruction)
+        return
     form = m.choice("commit_group", "wait_group", "wait_all")
     if form:
         m.done()
@@ -56,6 +64,17 @@ def _group(e: Emitter, instruction: Instruction, form: str) -> None:
             raise e.refuse("the number of groups must be a number")
         pending = operand.value
     e.do(f"{_COPIES}.wait(G,{pending})")
+
+
+def _arrive(e: Emitter, m: Modifiers, instruction: Instruction) -> None:
+    """cp.async.mbarrier.arrive: the copies issued so far arrive when they have landed."""
+    m.need("arrive")
+    counted = m.flag("noinc")
+    m.choice("shared", "shared::cta")
+    m.type("b64")
+    m.done()
+    place = barrier_place(e, instruction.operands[0], "shared")
+    e.do(f"G.batch.async_work.arrive_after_copies(G,{place},{counted},{instruction.line})")
 
 
 TABLE: dict[str, Row] = {"cp": Row(_cp, Effect.ACTION, destinations=0)}

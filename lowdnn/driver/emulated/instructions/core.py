@@ -30,12 +30,13 @@ class Effect(Enum):
 @dataclass(frozen=True)
 class Row:
     """One opcode. ``destinations``: how many leading operands it writes. ``mask``: operand index of the member mask of
-    a WARP instruction, None where the whole warp must take part."""
+    a WARP instruction, None where the whole warp must take part. ``accumulates``: it also reads its destinations."""
 
     emit: Callable[[Emitter, Instruction], None]
     effect: Effect = Effect.VALUE
     destinations: int = 1
     mask: int | None = None
+    accumulates: bool = False
 
 
 class Modifiers:

@@ -51,7 +51,7 @@ def _sign(function: Callable[..., object]) -> Callable[[Emitter], None]:
         m.done()
         value = e.use(e.instruction.operands[1], code_of(kind))
         if ftz:
-            value = e.call(half.flush_f16, value)
+            value = e.bound(f"flush_{kind}", half.flusher(kind), value)
         e.out(e.instruction.operands[0], code_of(kind), e.call(function, value))
 
     return emit

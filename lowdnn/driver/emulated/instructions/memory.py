@@ -159,6 +159,7 @@ TABLE: dict[str, Row] = {
     "applypriority": _nothing("global"),
     "membar": _nothing("gl"),
     "fence": _nothing(
-        "sc", "acq_rel", "proxy", "alias", "tensormap::generic", "async", "global", "shared::cta", "shared::cluster"
+        *("sc", "acq_rel", "mbarrier_init", "proxy", "alias", "tensormap::generic", "async"),
+        *("global", "shared::cta", "shared::cluster"),
     ),
 }

@@ -8,6 +8,7 @@ from lowdnn.driver.emulated.instructions import (
     arithmetic,
     async_copy,
     atomic,
+    bulk,
     cluster,
     control,
     execution,
@@ -20,6 +21,7 @@ from lowdnn.driver.emulated.instructions import (
     tensor,
     tma,
     warp,
+    wgmma,
 )
 from lowdnn.driver.emulated.instructions.core import Row
 
@@ -33,10 +35,13 @@ TABLE: Mapping[str, Row] = {
     **warp.TABLE,
     **tensor.TABLE,
     **tma.TABLE,
+    **wgmma.TABLE,
     **atomic.TABLE,
     **async_copy.TABLE,
     **mbarrier.TABLE,
     **cluster.TABLE,
     **control.TABLE,
     **execution.TABLE,
+    "st": bulk.asynchronous_or(memory.TABLE["st"]),
+    "red": bulk.asynchronous_or(atomic.TABLE["red"]),
 }

@@ -164,12 +164,21 @@ class AsyncWork:
         stage = self._committed[transfer.lanes]
         self._issue(group, BulkCopy(transfer, line, False, self.batch.arena, stage=stage, reduction=reduction))
 
-    def submit(self, operation: Operation) -> None:
-        """Lands an operation now or later."""
-        if self.batch.early:
+    def arrive_after_copies(self, group: Group, place: Array, counted: bool, line: int) -> None:
+        """``cp.async.mbarrier.arrive``: each lane arrives at the barrier at ``place`` when its copies have landed.
+        ``counted`` (``.noinc``): the barrier's count holds this arrival; otherwise the phase waits for one more."""
+        self.batch.mbarriers.check(place)
+        if not counted:
+            self.batch.mbarriers.promise(place)
+        self.submit(CopiesArrival(group.lanes, line, self.batch.copies.issued, place))
+
+    def submit(self, operation: Operation) -> bool:
+        """Lands an operation now or later, as the batch's policy wants; True where it is still under way."""
+        if self.batch.picker.lands_at_once():
             self._land(operation)
-        else:
-            self.pending.append(operation)
+            return False
+        self.pending.append(operation)
+        return True
 
     # -- bulk groups ------------------------------------------------------------------------------------------------
     def commit(self, group: Group) -> None:
@@ -192,13 +201,19 @@ class AsyncWork:
                 self.pending.append(operation)
 
     # -- landing ----------------------------------------------------------------------------------------------------
-    def land_next(self, pick: Callable[[int], int] | None = None) -> bool:
-        """Lands one operation, the oldest unless ``pick(how many there are)`` says otherwise; False if there is
-        none."""
+    def land_next(self) -> bool:
+        """Lands one operation, the oldest unless the policy picks another; False if there is none."""
         if not self.pending:
             return False
-        self._land(self.pending.pop(pick(len(self.pending)) if pick is not None else 0))
+        self._land(self.pending.pop(self.batch.picker.lands_next(len(self.pending))))
         return True
+
+    def land_between(self) -> None:
+        """Between two blocks: lands an operation that nobody waits for, if the policy wants it."""
+        if self.pending:
+            number = self.batch.picker.lands_now(len(self.pending))
+            if number is not None:
+                self._land(self.pending.pop(number))
 
     def land_all(self) -> None:
         """Lands the rest at the end of a kernel."""
@@ -229,9 +244,9 @@ class AsyncWork:
             if fault.position is not None:
                 fault.position = int(np.argmax(group.lanes == transfer.lanes[fault.position]))
             raise
-        if copy.inbound and copy.reduction is None and not batch.early:
+        under_way = self.submit(copy)
+        if under_way and copy.inbound and copy.reduction is None:
             forget(batch.shared, transfer.unit, transfer.shared)
-        self.submit(copy)
 
     def _check_source(self, copy: BulkCopy) -> None:
         memory, units = copy.source(self.batch)

@@ -19,6 +19,7 @@ import numpy as np
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
 from lowdnn.driver.emulated.memory.copies import AsyncCopies
+from lowdnn.driver.emulated.running.accumulators import CommitGroups, Element, Held, elements_outside, holds_elements
 from lowdnn.driver.emulated.running.async_work import AsyncWork
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 
@@ -124,6 +125,7 @@ class Batch:
         self.shared_base = self.slot * self.shared_stride
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads
+        self.commit_groups = CommitGroups(self.lane_count // WARP)
         self.grid_dependency = GridDependency(self.lane_count, self.overlaps_previous)
         self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.picker.lands_at_once)
         self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items()}
@@ -280,6 +282,9 @@ def merged(old: Any, new: Any, group: Group) -> Any:
 def merge_into(registers: list[Any], slot: int, new: Any, group: Group) -> None:
     """Writes a register's lanes of a group; in place where nobody else holds the array."""
     old = registers[slot]
+    if holds_elements(new) or holds_elements(old):
+        registers[slot] = _merged_elements(old, new, group)
+        return
     if old.__class__ is np.ndarray and old.ndim and old.base is None and old.flags.writeable:
         del old
         if getrefcount(registers[slot]) <= _ALONE:
@@ -287,6 +292,15 @@ def merge_into(registers: list[Any], slot: int, new: Any, group: Group) -> None:
             return
         old = registers[slot]
     registers[slot] = merged(old, new, group)
+
+
+def _merged_elements(old: Any, new: Any, group: Group) -> Any:
+    """The same for registers that hold accumulators."""
+    elements, rest = elements_outside(old, group)
+    if new.__class__ is Element:
+        return Held((*elements, new), rest)
+    rest = merged(Unwritten("an accumulator") if rest is None else rest, new, group)
+    return Held(elements, rest) if elements else rest
 
 
 def _alone() -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Array
+from lowdnn.driver.emulated.running.accumulators import holds_elements, part_of
 from lowdnn.driver.emulated.running.barriers import BarrierOp, Barriers, Released
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Group, merge_into
 from lowdnn.driver.emulated.running.cluster_barriers import ClusterBarriers, ClusterWait
@@ -34,7 +35,8 @@ _PATIENCE_AT_MBARRIERS = 20
 
 @dataclass(frozen=True)
 class Step:
-    """A block ready to run. ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it."""
+    """A block ready to run. ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it.
+    ``warpgroup``: its lanes must come as whole warpgroups."""
 
     index: int
     function: BlockFunction
@@ -49,6 +51,7 @@ class Step:
     spins: bool = False
     polls: bool = False
     end_line: int = 0
+    warpgroup: bool = False
     instructions: int = 1
 
 
@@ -110,6 +113,7 @@ class Scheduler:
             block = self.picker.pick_block(queue)
             self._run_group(queue, block, self._group(queue.pop(block)))
             if self.picker.interrupts:
+                self.batch.async_work.land_between()
                 return
 
     def _run_group(self, queue: dict[int, list[Array]], block: int, group: Group) -> None:
@@ -147,7 +151,10 @@ class Scheduler:
         work, index = self._work, group.index
         for slot in step.reads:
             value = registers[slot]
-            work[slot] = value[index] if value.__class__ is np.ndarray and value.ndim else value
+            if value.__class__ is np.ndarray:
+                work[slot] = value[index] if value.ndim else value
+            else:
+                work[slot] = part_of(value, group) if holds_elements(value) else value
         result = step.function(group, work)
         for slot in step.writes:
             merge_into(registers, slot, work[slot], group)
@@ -196,8 +203,7 @@ class Scheduler:
         if step.end == TABLE:
             return self._table(step, group, result)
         if step.end == EXIT:
-            self.batch.alive[group.lanes] = False
-            self._check_exit(step, group)
+            self._exit(step, group)
             self._release(self.barriers.lanes_exited())
             self._release_cluster(self.cluster_barriers.lanes_exited())
             if self.parked:
@@ -207,14 +213,15 @@ class Scheduler:
             raise BlockFault(LaneFault(FaultKind.TRAP, "the kernel trapped", 0), group, step)
         return self._barrier(step, group, result)
 
-    def _check_exit(self, step: Step, group: Group) -> None:
-        """A CTA must not end before the asynchronous work that uses its shared memory."""
-        work = self.batch.async_work
-        if not work.pending:
-            return
-        slots = np.unique(self.batch.slot[group.lanes])
+    def _exit(self, step: Step, group: Group) -> None:
+        """A CTA must not end before the asynchronous work that uses its shared memory or its registers."""
+        batch = self.batch
         try:
-            work.check_exit(slots[~self.batch.running_ctas()[slots]])
+            batch.commit_groups.lanes_exit(group)
+            batch.alive[group.lanes] = False
+            if batch.async_work.pending:
+                slots = np.unique(batch.slot[group.lanes])
+                batch.async_work.check_exit(slots[~batch.running_ctas()[slots]])
         except LaneFault as cause:
             raise BlockFault(cause, group, step) from cause
 
@@ -286,10 +293,21 @@ class Scheduler:
         warps = lanes // WARP
         wanted = mask & _lane_bits(batch.alive)[warps]
         complete = (bits[warps] & wanted) == wanted
+        if step.warpgroup:
+            complete = self._warpgroups_of(warps, complete)
         if complete.all():
             return group
         self.parked[step.index] = [lanes[~complete]]
         return self._group([lanes[complete]]) if complete.any() else None
+
+    def _warpgroups_of(self, warps: Array, complete: Array) -> Array:
+        """Which lanes belong to a warpgroup whose living warps are all complete."""
+        batch = self.batch
+        missing = np.asarray(batch.alive.reshape(-1, WARP).any(axis=1))
+        missing[warps[complete]] = False
+        ctas = batch.cta_count
+        groups = np.logical_or.reduceat(missing.reshape(-1, ctas), np.arange(0, missing.size // ctas, 4), axis=0)
+        return np.asarray(~groups[warps // ctas // 4, warps % ctas])
 
     def _mask(self, step: Step, lanes: Array) -> Any:
         if step.mask is None or step.mask >= 0:
@@ -363,7 +381,9 @@ class Scheduler:
         places = [(f"at barrier {w.number}", w.line, w.lanes) for w in self.barriers.waiting]
         places += [(self._cluster_place(w), w.line, w.lanes) for w in self.cluster_barriers.waiting]
         for block, parts in self.parked.items():
-            places += [("for other lanes of the warp", self.steps[block].line, lanes) for lanes in parts]
+            step = self.steps[block]
+            others = "warps of the warpgroup" if step.warpgroup else "lanes of the warp"
+            places += [(f"for other {others}", step.line, lanes) for lanes in parts]
         for one in self.spinning:
             for barrier, lanes in self.batch.mbarriers.waited_for(one.lanes):
                 what = "for a value that nobody stores" if barrier is None else f"at {barrier}"

@@ -116,7 +116,8 @@ def _float_to_integer(source: str, target: str, rounding: str, ftz: bool) -> Con
 def _float_to_float(
     source: str, target: str, rounding: str | None, saturate: bool, ftz: bool, relu: bool, satfinite: bool
 ) -> Converter:
-    load = _loader(source, ftz)
+    # On an H200 .ftz of f16 from f32 keeps subnormal sources: rounded away from zero they become f16's smallest number.
+    load = _loader(source, ftz and target != "f16")
     to_integral = rounding if rounding in _TO_INTEGRAL else None
     store = _storer(target, NEAREST if rounding is None or to_integral else rounding, ftz, satfinite)
 

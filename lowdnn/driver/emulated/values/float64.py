@@ -11,6 +11,7 @@ import numpy as np
 from lowdnn.driver.emulated.values.packed import Lanes
 from lowdnn.driver.emulated.values.rounding import (
     NEAREST,
+    TOWARD_ZERO,
     add_to_odd,
     adjusted,
     exact_zero,
@@ -103,7 +104,7 @@ def _placed(nearest: Lanes, error: Lanes, exponent: Lanes, rounding: str) -> Lan
     result = np.ldexp(adjusted(nearest, error, rounding), exponent)
     largest = np.copysign(np.float64(np.inf), nearest)
     result = np.where(np.isinf(result) & np.isfinite(nearest), adjusted(largest, -nearest, rounding), result)
-    _, magnitude = np.frexp(nearest)
+    _, magnitude = np.frexp(adjusted(nearest, error, TOWARD_ZERO))
     subnormal = (magnitude + exponent < _SMALLEST_NORMAL_EXPONENT) & (nearest != 0)
     if not subnormal.any():
         return result

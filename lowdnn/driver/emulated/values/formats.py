@@ -60,6 +60,8 @@ def encode(value: Lanes, name: str, rounding: str = NEAREST, satfinite: bool = F
     Overflow goes to infinity or to the largest value as the rounding asks; with ``satfinite`` everything beyond the
     largest value, infinity included, becomes that value.
     """
+    if (name, rounding) == ("tf32", "rna"):
+        return _nearest_away_tf32(value, satfinite)
     fast = None if satfinite else _FAST_ENCODERS.get((name, rounding, value.dtype.char))
     if fast:
         bits = fast(value)
@@ -152,14 +154,21 @@ def _nearest_bf16(value: Lanes) -> Lanes:
     return rounded.astype(np.uint16)
 
 
-def _nearest_away_tf32(value: Lanes) -> Lanes:
-    return (value.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+def _nearest_away_tf32(value: Lanes, satfinite: bool) -> Lanes:
+    """Integer arithmetic on the bits of float32, as an H200 does it: a NaN stays one only if it has bits above those cut.
+
+    Saturation takes one unit off everything with the exponent of infinity, so that of NaN too.
+    """
+    bits = (value.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    if not satfinite:
+        return bits
+    return np.where(bits & np.uint32(0x7F800000) == 0x7F800000, bits - np.uint32(0x2000), bits)
 
 
 FORMATS: dict[str, FloatFormat] = {
     "f16": FloatFormat(11, -14, 65504.0, np.uint16(0x7FFF), _exact_f16),
     "bf16": FloatFormat(8, -126, 255.0 * 2.0**120, np.uint16(0x7FFF), _exact_bf16),
-    "tf32": FloatFormat(11, -126, 2047.0 * 2.0**117, np.uint32(0x7FFFFFFF), _exact_tf32),
+    "tf32": FloatFormat(11, -126, 2047.0 * 2.0**117, np.uint32(0x7FFFE000), _exact_tf32),
     "e4m3": FloatFormat(4, -6, 448.0, np.uint8(0x7F), _exact_e4m3),
     "e5m2": FloatFormat(3, -14, 57344.0, np.uint8(0x7F), _exact_e5m2),
 }
@@ -171,5 +180,4 @@ _FAST_ENCODERS: dict[tuple[str, str, str], Callable[[Lanes], Lanes]] = {
     ("f16", "rn", "d"): _exact_f16,
     ("bf16", "rn", "f"): _nearest_bf16,
     ("bf16", "rz", "f"): _truncate_to_bf16,
-    ("tf32", "rna", "f"): _nearest_away_tf32,
 }

@@ -7,6 +7,7 @@ nearest; NaN results are the canonical 0x7fff.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from lowdnn.driver.emulated.values.packed import Lanes, by_element, elements, se
 from lowdnn.driver.emulated.values.rounding import add_to_odd
 
 _SIGN = 0x8000
+_EXPONENTS = {"f16": np.uint16(0x7C00), "bf16": np.uint16(0x7F80)}
 _BF16_MIDPOINT = np.uint32(0x8000)
 _F32_MIN_NORMAL = np.float32(2.0**-126)
 
@@ -25,21 +27,21 @@ def arithmetic(
 ) -> Callable[..., Lanes]:
     """The function for ``operation`` on ``dtype`` (f16, f16x2, bf16, bf16x2): add, sub, mul, fma, ex2, tanh.
 
-    ``ftz`` flushes subnormal f16 operands and results, ``saturate`` clamps to [0, 1] with NaN as 0, ``relu`` clamps
+    ``ftz`` flushes subnormal operands and results, ``saturate`` clamps to [0, 1] with NaN as 0, ``relu`` clamps
     negative results to +0 and keeps NaN.
     """
     name = dtype.removesuffix("x2")
     exact = _OPERATIONS[operation]
 
     def on_bits(*operands: Lanes) -> Lanes:
-        bits = [flush_f16(operand) for operand in operands] if ftz else operands
+        bits = [flush(operand, name) for operand in operands] if ftz else operands
         result = exact(name, *(decode(operand, name) for operand in bits))
         if saturate:
             result = floating.saturated(result)
         if relu:
             result = np.where(result <= 0, result.dtype.type(0), result)
         encoded = encode(result, name)
-        return flush_f16(encoded) if ftz else encoded
+        return flush(encoded, name) if ftz else encoded
 
     return by_element(on_bits) if dtype.endswith("x2") else on_bits
 
@@ -53,7 +55,7 @@ def extremum(
 
     def on_bits(a: Lanes, b: Lanes) -> Lanes:
         if ftz:
-            a, b = flush_f16(a), flush_f16(b)
+            a, b = flush(a, name), flush(b, name)
         return encode(select(decode(a, name), decode(b, name), propagate_nan), name)
 
     return by_element(on_bits) if dtype.endswith("x2") else on_bits
@@ -66,7 +68,7 @@ def comparison(operation: str, dtype: str, ftz: bool = False) -> Callable[[Lanes
 
     def on_bits(a: Lanes, b: Lanes) -> Lanes:
         if ftz:
-            a, b = flush_f16(a), flush_f16(b)
+            a, b = flush(a, name), flush(b, name)
         return compare(decode(a, name), decode(b, name))
 
     if dtype.endswith("x2"):
@@ -74,9 +76,15 @@ def comparison(operation: str, dtype: str, ftz: bool = False) -> Callable[[Lanes
     return on_bits
 
 
-def flush_f16(bits: Lanes) -> Lanes:
-    """``.ftz`` of f16 bits: a zero exponent field leaves only the sign."""
-    return np.where(bits & np.uint16(0x7C00) == 0, bits & np.uint16(_SIGN), bits)
+def flusher(dtype: str) -> Callable[[Lanes], Lanes]:
+    """The function of ``.ftz`` on bits of ``dtype`` (f16, f16x2, bf16, bf16x2)."""
+    on_bits = partial(flush, name=dtype.removesuffix("x2"))
+    return by_element(on_bits) if dtype.endswith("x2") else on_bits
+
+
+def flush(bits: Lanes, name: str) -> Lanes:
+    """``.ftz`` of the bits of single f16 or bf16: a zero exponent field leaves only the sign."""
+    return np.where(bits & _EXPONENTS[name] == 0, bits & np.uint16(_SIGN), bits)
 
 
 def absolute(bits: Lanes) -> Lanes:

@@ -55,11 +55,11 @@ class MatrixProduct:
 
     def left(self, registers: Lanes) -> Lanes:
         """A as [warps, m, k] numbers."""
-        return _numbers(_a_rows(registers, self.rows), self.a).reshape(-1, self.rows, self.depth)
+        return numbers_of(_a_rows(registers, self.rows), self.a).reshape(-1, self.rows, self.depth)
 
     def right(self, registers: Lanes) -> Lanes:
         """B as [warps, k, 8] numbers."""
-        return _numbers(_b_columns(registers), self.b).reshape(-1, _COLUMNS, self.depth).transpose(0, 2, 1)
+        return numbers_of(_b_columns(registers), self.b).reshape(-1, _COLUMNS, self.depth).transpose(0, 2, 1)
 
     def combine(self, left: Lanes, right: Lanes, c: Sequence[Lanes]) -> tuple[Lanes, ...]:
         """The registers of D from ``left``, ``right`` and the registers of C."""
@@ -134,7 +134,7 @@ def _b_columns(registers: Lanes) -> Lanes:
     return np.ascontiguousarray(split.transpose(0, 1, 3, 2))
 
 
-def _numbers(registers: Lanes, element: str) -> Lanes:
+def numbers_of(registers: Lanes, element: str) -> Lanes:
     """Registers [...] as numbers [..., e]: float64 for f64, else float32, exact for every type."""
     if element == "f64":
         return registers[..., None]

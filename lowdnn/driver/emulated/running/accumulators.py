@@ -1,0 +1,263 @@
+"""Accumulators of ``wgmma`` as matrices, and what stands for them in registers.
+
+A ``wgmma`` gives a ``Tile``; its accumulator registers hold ``Element`` objects, which turn into arrays when an
+instruction reads them, so that a chain of products never leaves matrix form. The values are those at issue. A tile is
+in flight until ``wgmma.wait_group`` has covered its commit group; reading an element earlier is a fault. ``mov``
+passes elements on. Where a group is a part of the batch, the register file keeps a ``Held``.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.values.wgmma import WarpgroupProduct
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.batch import Group
+
+_WARP = 32
+#: Products of a chain that are summed together.
+_CHAIN = 8
+
+Factors = tuple[Array, Array]
+
+
+class CommitGroups:
+    """``wgmma`` groups of each warp of a batch, numbered from 0; ``completed`` of them have been waited for.
+    ``open``: there are products that no group covers yet."""
+
+    def __init__(self, warps: int) -> None:
+        self.committed = np.zeros(warps, dtype=np.int32)
+        self.completed = np.zeros(warps, dtype=np.int32)
+        self.open = np.zeros(warps, dtype=np.bool_)
+
+    def issue(self, warps: Array) -> Array:
+        """Number of the group that a product of each warp belongs to."""
+        self.open[warps] = True
+        return self.committed[warps]
+
+    def commit(self, group: Group) -> None:
+        """``wgmma.commit_group``."""
+        warps = warps_of(group)
+        self.committed[warps] += 1
+        self.open[warps] = False
+
+    def wait(self, group: Group, pending: int) -> None:
+        """``wgmma.wait_group``: all but the last ``pending`` groups are complete."""
+        warps = warps_of(group)
+        self.completed[warps] = np.maximum(self.completed[warps], self.committed[warps] - pending)
+
+    def lanes_exit(self, group: Group) -> None:
+        """A thread must not end with products that no group covers."""
+        unfinished = self.open[group.lanes // _WARP]
+        if unfinished.any():
+            message = "the thread exits, but no wgmma.commit_group covers its last wgmma.mma_async"
+            raise LaneFault(FaultKind.IN_FLIGHT_REGISTER, message, int(np.argmax(unfinished)))
+
+
+class Tile:
+    """D [W, 64, N] of the warpgroups of one group of lanes: ``base`` (None is 0) and products to be added to it.
+
+    ``order`` [W, 4] is each warp's place among the lanes' warps, ``numbers`` the commit group of each warp.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        product: WarpgroupProduct,
+        order: Array,
+        numbers: Array,
+        base: Array | None,
+        factors: tuple[Factors, ...],
+    ) -> None:
+        self.index = group.index
+        self.lanes = group.lanes
+        self.product = product
+        self.order = order
+        self.numbers = numbers
+        self._base = base
+        self._factors = factors
+
+    @cached_property
+    def elements(self) -> tuple[Element, ...]:
+        """What the accumulator registers hold."""
+        return tuple(Element(self, place) for place in range(self.product.registers))
+
+    def chain(self) -> tuple[Array | None, tuple[Factors, ...]]:
+        """(base, products) that a further product goes on from."""
+        if self.product.d == "f32" and len(self._factors) < _CHAIN:
+            return self._base, self._factors
+        return self.matrix, ()
+
+    @property
+    def matrix(self) -> Array:
+        """D, summed."""
+        if self._factors:
+            left, right = (np.concatenate(parts, axis=2) for parts in zip(*self._factors, strict=True))
+            self._base, self._factors = self.product.accumulated(self._base, left, right), ()
+        if self._base is None:
+            raise AssertionError("a tile has a base or products")
+        return self._base
+
+    @cached_property
+    def _columns(self) -> Array:
+        return self.product.columns_of(self.matrix, self.order)
+
+    def column(self, place: int) -> Array:
+        """One register over the tile's lanes."""
+        return np.asarray(self._columns[place])
+
+    def in_flight(self, groups: CommitGroups) -> Array:
+        """[lanes] bool: the lane's products are not complete."""
+        warps = self.lanes[::_WARP] // _WARP
+        waiting = groups.completed[warps] <= self.numbers
+        return np.repeat(waiting, _WARP) if waiting.any() else np.zeros(1, dtype=np.bool_)
+
+    def number_of_lanes(self) -> Array:
+        return np.repeat(self.numbers, _WARP)
+
+
+class Column:
+    """One register of lanes that do not make up one tile: its values and the commit group of each lane (-1: none)."""
+
+    def __init__(self, index: slice | Array | None, lanes: Array, values: Array, numbers: Array) -> None:
+        self.index = index
+        self.lanes = lanes
+        self._values = values
+        self._numbers = numbers
+
+    def column(self, place: int) -> Array:
+        return self._values
+
+    def in_flight(self, groups: CommitGroups) -> Array:
+        return np.asarray(groups.completed[self.lanes // _WARP] <= self._numbers)
+
+    def number_of_lanes(self) -> Array:
+        return self._numbers
+
+
+class Element:
+    """Register ``place`` of a tile."""
+
+    __slots__ = ("place", "source")
+
+    def __init__(self, source: Tile | Column, place: int) -> None:
+        self.source = source
+        self.place = place
+
+    def value(self) -> Array:
+        """What the register will hold, in flight or not."""
+        return self.source.column(self.place)
+
+    def subset(self, mask: Array) -> Element:
+        """The element on some of its lanes."""
+        source = self.source
+        lanes = source.lanes[mask]
+        return Element(Column(lanes, lanes, self.value()[mask], source.number_of_lanes()[mask]), 0)
+
+
+class Held:
+    """A register of the file with elements on some lanes, disjoint, and ``rest`` (a value, or None) on the others."""
+
+    __slots__ = ("elements", "rest")
+
+    def __init__(self, elements: tuple[Element, ...], rest: Any) -> None:
+        self.elements = elements
+        self.rest = rest
+
+    def part(self, group: Group) -> Any:
+        """The register on a group's lanes: an element, or an array where there are none."""
+        for element in self.elements:
+            if _same(element.source.index, group.index):
+                return element
+        touched = [element for element in self.elements if _meet(element.source.lanes, group.lanes)]
+        rest = self._rest_of(group)
+        return self._joined(group, touched, rest) if touched else rest
+
+    def _rest_of(self, group: Group) -> Any:
+        rest = self.rest
+        return rest[group.index] if rest.__class__ is np.ndarray and rest.ndim and group.index is not None else rest
+
+    def _joined(self, group: Group, touched: list[Element], rest: Any) -> Element:
+        batch, lanes = group.batch, group.lanes
+        first = touched[0].value()
+        values = np.zeros(batch.lane_count, dtype=first.dtype)
+        numbers = np.full(batch.lane_count, -1, dtype=np.int32)
+        if isinstance(rest, np.ndarray | np.generic):
+            values[lanes] = np.asarray(rest).view(first.dtype)
+        for element in touched:
+            values[element.source.lanes] = element.value()
+            numbers[element.source.lanes] = element.source.number_of_lanes()
+        return Element(Column(group.index, lanes, values[lanes], numbers[lanes]), 0)
+
+
+def holds_elements(value: Any) -> bool:
+    return value.__class__ is Element or value.__class__ is Held
+
+
+def part_of(value: Any, group: Group) -> Any:
+    """A group's part of a register of the file that holds elements."""
+    return (Held((value,), None) if value.__class__ is Element else value).part(group)
+
+
+def elements_outside(old: Any, group: Group) -> tuple[tuple[Element, ...], Any]:
+    """(elements of the register ``old`` on lanes that are not the group's, the value that it has elsewhere)."""
+    if old.__class__ is Element:
+        old = Held((old,), None)
+    elements, rest = (old.elements, old.rest) if old.__class__ is Held else ((), old)
+    kept = []
+    for element in elements:
+        if _same(element.source.index, group.index):
+            continue
+        if not _meet(element.source.lanes, group.lanes):
+            kept.append(element)
+            continue
+        outside = ~np.isin(element.source.lanes, group.lanes, assume_unique=True)
+        if outside.any():
+            kept.append(element.subset(outside))
+    return tuple(kept), rest
+
+
+def settled(group: Group, value: Any, dtype: Any) -> Any:
+    """The value of a register that may hold an element, for an instruction that reads it. In flight it is a fault."""
+    if not holds_elements(value):
+        return value
+    if value.__class__ is Held:
+        value = value.part(group)
+        if value.__class__ is not Element:
+            return value
+    if group.batch.checks:
+        waiting = value.source.in_flight(group.batch.commit_groups)
+        if waiting.any():
+            message = "the register belongs to a wgmma.mma_async that no wgmma.wait_group has waited for"
+            raise LaneFault(FaultKind.IN_FLIGHT_REGISTER, message, int(np.argmax(waiting)))
+    return value.value().view(dtype)
+
+
+def retyped(value: Any, dtype: Any) -> Any:
+    """A register as it is kept in the file: elements stay, an array is viewed as its home type."""
+    return value if holds_elements(value) else value.view(dtype)
+
+
+def warps_of(group: Group) -> Array:
+    """The group's warps, numbered in the batch."""
+    return group.lanes[::_WARP] // _WARP if group.whole else np.unique(group.lanes // _WARP)
+
+
+def _same(one: slice | Array | None, other: slice | Array | None) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return isinstance(one, slice) and isinstance(other, slice) and one == other
+
+
+def _meet(one: Array, other: Array) -> bool:
+    if one[-1] < other[0] or other[-1] < one[0]:
+        return False
+    return bool(np.isin(one, other, assume_unique=True).any())

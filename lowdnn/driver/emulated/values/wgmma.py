@@ -1,0 +1,196 @@
+"""Warpgroup matrix products (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions").
+
+D [64, N] = A [64, K] @ B [K, N] + D, for each of W warpgroups; K is 32 bytes of elements. Warp w of the warpgroup holds
+rows 16w to 16w + 15 of D and of A. With g = lane / 4 and t = lane % 4:
+
+    D element i:           row 16w + g + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * t + i % 2
+    A register r, element j: row 16w + g + 8 * (r % 2), column 4 * e * (r / 2) + e * t + j  (e elements a register)
+
+A and B in shared memory are found by a descriptor, as tiles of 16-byte units.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.values.formats import decode, encode
+from lowdnn.driver.emulated.values.packed import Lanes, high_half, low_half, pair
+from lowdnn.driver.emulated.values.tensor_core import numbers_of
+from lowdnn.status import NotSupportedError
+
+ROWS, WARPS, WARP_ROWS = 64, 4, 16
+_DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
+_FP8, _INT8 = ("e4m3", "e5m2"), ("s8", "u8")
+_RESULTS = {
+    "f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"),
+    "s8": ("s32",), "u8": ("s32",),
+}  # fmt: skip
+#: Swizzle mode of a descriptor -> 16-byte units of a row of its pattern.
+_SPANS = {0: 1, 1: 8, 2: 4, 3: 2}
+#: Start addresses that differ in higher bits only give the same pattern of units.
+_PATTERN_BYTES = 1024
+_PATTERN_KEY = np.uint64(~np.uint64(0x3FC0))
+
+
+@dataclass(frozen=True)
+class WarpgroupProduct:
+    """One form of ``wgmma.mma_async``. ``transposed_b``: B is stored with N contiguous; ``negate``: the product of
+    imm-scale-a and imm-scale-b is -1."""
+
+    columns: int
+    depth: int
+    a: str
+    b: str
+    d: str
+    transposed_a: bool = False
+    transposed_b: bool = False
+    negate: bool = False
+    satfinite: bool = False
+
+    @property
+    def registers(self) -> int:
+        """Accumulator registers of a lane."""
+        return self.columns // (4 if self.d == "f16" else 2)
+
+    @property
+    def code(self) -> str:
+        """Value code of an accumulator register."""
+        return {"f32": "f4", "s32": "i4", "f16": "u4"}[self.d]
+
+    def left(self, registers: Array) -> Array:
+        """A [W, 64, K] from its registers [W * 4, 32, 4]."""
+        rows = registers.reshape(-1, 8, 4, 2, 2).transpose(0, 4, 1, 3, 2)
+        return self._signed(numbers_of(np.ascontiguousarray(rows), self.a).reshape(-1, ROWS, self.depth))
+
+    def left_units(self, units: Array) -> Array:
+        """A [W, 64, K] from the 16-byte units that ``tile_pattern`` finds."""
+        return self._signed(_from_units(units, self.a, self.transposed_a))
+
+    def right_units(self, units: Array) -> Array:
+        """B transposed, [W, N, K], from the 16-byte units that ``tile_pattern`` finds."""
+        return _from_units(units, self.b, self.transposed_b)
+
+    def accumulated(self, base: Array | None, left: Array, right: Array) -> Array:
+        """base + left @ right, [W, 64, N] float32, or int32 for integers; base None is 0.
+
+        Float products are exact and summed in float32 in any order; hardware's own alignment and truncation of the
+        sum is not reproduced. An f16 accumulator is rounded once an instruction.
+        """
+        product = np.matmul(left, right.transpose(0, 2, 1))
+        if self.d == "s32":
+            return self._integer_sum(base, product)
+        total = product if base is None else np.add(base, product, out=product)
+        return decode(encode(total, "f16"), "f16") if self.d == "f16" else total
+
+    def _integer_sum(self, base: Array | None, product: Array) -> Array:
+        if base is None:
+            return product.astype(np.int32)
+        if not self.satfinite:
+            return product.astype(np.int32) + base
+        limits = np.iinfo(np.int32)
+        return np.clip(product.astype(np.int64) + base, limits.min, limits.max).astype(np.int32)
+
+    def _signed(self, left: Array) -> Array:
+        return -left if self.negate else left
+
+    def columns_of(self, matrix: Array, order: Array) -> Array:
+        """[registers, lanes] of D [W, 64, N]; ``order`` [W, 4] is each warp's place among the lanes' warps."""
+        parts = matrix.reshape(-1, 2, 8, self.columns // 8, 4, 2).transpose(3, 1, 5, 0, 2, 4)
+        spread = np.empty(parts.shape, dtype=matrix.dtype)
+        spread[:, :, :, order.reshape(-1)] = parts
+        flat = spread.reshape(self.columns // 2, -1)
+        if self.d != "f16":
+            return flat
+        halves = encode(flat, "f16")
+        return np.asarray(pair(halves[::2], halves[1::2]))
+
+    def matrix_of(self, columns: Array, order: Array) -> Array:
+        """The inverse of ``columns_of``."""
+        if self.d == "f16":
+            halves = np.stack([low_half(columns), high_half(columns)], axis=1)
+            columns = decode(halves.reshape(self.columns // 2, -1), "f16")
+        parts = columns.reshape(self.columns // 8, 2, 2, -1, 8, 4)[:, :, :, order.reshape(-1)]
+        return np.ascontiguousarray(parts.transpose(3, 1, 4, 0, 5, 2)).reshape(-1, ROWS, self.columns)
+
+
+def warpgroup_product(
+    shape: str, d: str, a: str, b: str, satfinite: bool, transposed: tuple[bool, bool], negate: bool
+) -> WarpgroupProduct:
+    """The form with these modifiers. Raises NotSupportedError for one that the ISA does not have."""
+    depth = _DEPTHS.get(a, 0)
+    match = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
+    columns = int(match[1]) if match else 0
+    if match is None or int(match[2]) != depth or not _allowed_columns(columns, a):
+        raise NotSupportedError.at("wgmma.shape", expected=f"a shape of the PTX ISA for {a}", got=shape)
+    same_family = a == b or (a in _FP8 and b in _FP8) or (a in _INT8 and b in _INT8)
+    if not same_family or d not in _RESULTS[a] or (satfinite and d != "s32"):
+        raise NotSupportedError.at("wgmma.types", expected="types of the PTX ISA", got=f"{d}.{a}.{b}")
+    return WarpgroupProduct(columns, depth, a, b, d, *transposed, negate, satfinite)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """16-byte units of a tile, counted from the start address rounded down to ``_PATTERN_BYTES``: K-major [rows, 2],
+    MN-major [rows / 8, 16]; ``low`` and ``high`` bound them."""
+
+    units: Array
+    low: int
+    high: int
+
+
+def pattern_keys(descriptors: Array) -> Array:
+    """What of uint64 descriptors decides their pattern."""
+    return descriptors & _PATTERN_KEY
+
+
+def first_byte(descriptors: Array) -> Array:
+    """The address that a descriptor's pattern counts from, as int64 bytes."""
+    start = (descriptors & np.uint64(0x3FFF)) << np.uint64(4)
+    return (start & np.uint64(~(_PATTERN_BYTES - 1) & 0xFFFFFFFF)).astype(np.int64)
+
+
+@lru_cache(maxsize=1024)
+def tile_pattern(key: int, rows: int, mn_major: bool) -> Pattern:
+    """Where a descriptor with the pattern key ``key`` puts ``rows`` rows (of A, or columns of B) of 32 bytes of K.
+
+    Strides count bytes. K-major: rows come in blocks of 8, "stride" apart; without swizzle the second unit of a row
+    is "leading" away. MN-major: K comes in blocks of 8, MN in blocks of a pattern row; "leading" is from one MN block
+    to the next and "stride" from one K block to the next, the other way round without swizzle. Swizzling XORs the
+    unit's number in its row with the number of the 128-byte line, counted from the base offset.
+    """
+    start = (key & 0x3F) << 4
+    leading, stride = (key >> 16 & 0x3FFF) << 4, (key >> 32 & 0x3FFF) << 4
+    base, span = key >> 49 & 7, _SPANS[key >> 62]
+    if mn_major:
+        block, depth = np.arange(rows // 8)[:, None], np.arange(16)[None, :]
+        if span == 1:
+            offsets = block * stride + depth // 8 * leading + depth % 8 * 16
+        else:
+            offsets = block // span * leading + block % span * 16 + depth // 8 * stride + depth % 8 * (16 * span)
+    else:
+        row, unit = np.arange(rows)[:, None], np.arange(2)[None, :]
+        offsets = row // 8 * stride + row % 8 * (16 * span) + unit * (leading if span == 1 else 16)
+    places = (start + offsets) >> 4
+    places ^= ((places >> 3) - base) & (span - 1)
+    return Pattern(places, int(places.min()), int(places.max()))
+
+
+def _allowed_columns(columns: int, element: str) -> bool:
+    if not 8 <= columns <= 256 or columns % 8:
+        return False
+    return element not in _INT8 or columns % 16 == 0 or columns in (8, 24)
+
+
+def _from_units(units: Array, element: str, mn_major: bool) -> Array:
+    """[W, rows, K] numbers of 16-byte units [W, ...]."""
+    count = len(units)
+    if mn_major:
+        halves = np.ascontiguousarray(units).view(np.uint16).reshape(count, -1, 16, 8)
+        return np.asarray(decode(np.ascontiguousarray(halves.transpose(0, 1, 3, 2)), element).reshape(count, -1, 16))
+    packed: Lanes = np.ascontiguousarray(units).view(np.uint32)
+    return np.asarray(numbers_of(packed, element).reshape(count, units.shape[1], -1))

@@ -1,0 +1,1 @@
+"""The families of calibration cases, by name."""
