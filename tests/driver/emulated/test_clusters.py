@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -249,3 +250,43 @@ def test_is_explicit_cluster_is_a_predicate(bench: Bench, cluster: int) -> None:
     out = bench.empty(4 * 64)
     bench.run(module, "k", 2, 32, out, cluster=cluster)
     assert (bench.get(out, 64, np.uint32) == (cluster > 1)).all()
+
+
+#: A histogram over a cluster: each block owns some bins, and adds to those of the others in their shared memory.
+_HISTOGRAM = r"""
+extern "C" __global__ void __cluster_dims__(4, 1, 1) histogram(const unsigned* x, unsigned n, unsigned* bins) {
+  __shared__ unsigned mine[64];
+  if (threadIdx.x < 64) mine[threadIdx.x] = 0;
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
+  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    unsigned bin = x[i] & 255;
+    auto* owner = static_cast<unsigned*>(__cluster_map_shared_rank(mine, bin >> 6));
+    atomicAdd(owner + (bin & 63), 1u);
+  }
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
+  if (threadIdx.x < 64) atomicAdd(bins + 64 * __clusterRelativeBlockRank() + threadIdx.x, mine[threadIdx.x]);
+}
+"""
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "fuzz(5)"])
+def test_a_histogram_in_distributed_shared_memory(
+    bench: Bench, compile_cuda: Callable[..., str], rng: np.random.Generator, policy: str
+) -> None:
+    module = bench.machine.load(compile_cuda(_HISTOGRAM, "compute_90"))
+    x = rng.integers(0, 256, 3000).astype(np.uint32)
+    bins = bench.put(np.zeros(256, np.uint32))
+    bench.run(module, "histogram", 8, 96, bench.put(x), np.uint32(x.size), bins, policy=policy)
+    assert np.array_equal(bench.get(bins, 256, np.uint32), np.bincount(x, minlength=256))
+
+
+def test_a_histogram_without_its_first_barrier_is_found(bench: Bench, compile_cuda: Callable[..., str]) -> None:
+    """A block adds to bins that their owner has not cleared."""
+    broken = _HISTOGRAM.replace("__cluster_barrier_arrive();\n  __cluster_barrier_wait();\n  for", "for")
+    module = bench.machine.load(compile_cuda(broken, "compute_90"))
+    x = bench.put(np.full(768, 255, np.uint32))
+    with pytest.raises(EmulationFault) as caught:
+        bench.run(module, "histogram", 8, 96, x, np.uint32(768), bench.empty(1024), policy="warp-serial(1)")
+    assert caught.value.kind in (FaultKind.UNINITIALISED_READ, FaultKind.USE_AFTER_FREE)
