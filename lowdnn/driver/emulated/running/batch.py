@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.checking.races import Races
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
 from lowdnn.driver.emulated.memory.copies import AsyncCopies
 from lowdnn.driver.emulated.running.accumulators import CommitGroups, Element, Held, elements_outside, holds_elements
 from lowdnn.driver.emulated.running.async_work import AsyncWork
+from lowdnn.driver.emulated.running.clock import DeviceClock
+from lowdnn.driver.emulated.running.grid_dependency import GridDependency
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 
 if TYPE_CHECKING:
+    from lowdnn.driver.emulated.checking.launch import LaunchHistory
     from lowdnn.driver.emulated.running.policy import Picker
-from lowdnn.driver.emulated.running.clock import DeviceClock
-from lowdnn.driver.emulated.running.grid_dependency import GridDependency
 
 WARP = 32
 #: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
@@ -87,7 +89,8 @@ class Geometry:
 @dataclass
 class Batch:
     """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``picker`` makes the
-    choices that a GPU leaves open. ``overlaps_previous``: the launch may run before its predecessor has ended."""
+    choices that a GPU leaves open. ``history``: what data races are looked for with; None where they are not.
+    ``overlaps_previous``: the launch may run before its predecessor has ended."""
 
     geometry: Geometry
     arena: Arena
@@ -99,6 +102,7 @@ class Batch:
     parameter_address: np.uint64
     checks: bool
     picker: Picker
+    history: LaunchHistory | None = None
     stores: int = 0
     clock: DeviceClock = field(default_factory=DeviceClock)
     overlaps_previous: bool = False
@@ -128,6 +132,7 @@ class Batch:
         self.commit_groups = CommitGroups(self.lane_count // WARP)
         self.grid_dependency = GridDependency(self.lane_count, self.overlaps_previous)
         self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.picker.lands_at_once)
+        self.races = Races(self, self.history) if self.history is not None else None
         self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items()}
 
     def running_ctas(self) -> Array:
@@ -145,13 +150,16 @@ class Batch:
     def place(self, lane: int) -> tuple[Dim3, Dim3, int, int]:
         """(block, thread, warp, lane in the warp) of a lane of the batch."""
         thread = int(self.thread[lane])
-        cta = int(self.geometry.ctas[int(self.slot[lane])])
         return (
-            _coordinates(cta, self.geometry.grid),
+            self.block_of(int(self.geometry.ctas[int(self.slot[lane])])),
             _coordinates(thread, self.geometry.block),
             thread // 32,
             thread % 32,
         )
+
+    def block_of(self, cta: int) -> Dim3:
+        """The coordinates of a CTA that is given by its linear number."""
+        return _coordinates(cta, self.geometry.grid)
 
 
 class Group:
@@ -176,6 +184,10 @@ class Group:
     @property
     def lanes(self) -> Array:
         return self._derive("lanes", self.batch.lanes)
+
+    @property
+    def slots(self) -> Array:
+        return self._derive("slot", self.batch.slot)
 
     @property
     def shared_base(self) -> Array:
