@@ -80,11 +80,7 @@ class BulkCopy:
 
     def fetched(self, batch: Batch) -> BulkCopy:
         """The same with its content read."""
-        if self.content is not None:
-            return self
-        if self.inbound:
-            return replace(self, content=self.transfer.fetched(self.outer))
-        return replace(self, content=batch.shared.views[UNITS[self.transfer.unit]][self.transfer.shared.units])
+        return replace(self, content=self._content(batch, slice(None)))
 
     def slots(self, batch: Batch) -> Array:
         sides = [self.target(batch)] if self.content is not None else [self.target(batch), self.source(batch)]
@@ -93,20 +89,30 @@ class BulkCopy:
 
     def land(self, batch: Batch) -> None:
         for rows in self.transfer.pieces():
-            self.part(rows)._write(batch)
+            self._write(batch, rows)
         batch.stores += 1
         if self.place is not None:
             batch.mbarriers.complete_tx(self.place, self.transfer.nbytes)
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: Batch, rows: slice) -> None:
+        transfer = self.transfer
         memory, places = self.target(batch)
-        units, content = places.units, self.fetched(batch).content
+        units, content = places.part(rows).units, self._content(batch, rows)
+        inside = None if self.inbound or transfer.inside is None else transfer.inside[rows]
         if self.reduction is not None:
-            _reduce(memory, self.transfer, units, content, self.reduction)
-        elif self.inbound or self.transfer.inside is None:
-            put(memory, self.transfer.unit, units, content)
-        elif content is not None:
-            put(memory, self.transfer.unit, units[self.transfer.inside], content[self.transfer.inside])
+            _reduce(memory, transfer.unit, units, content, inside, self.reduction)
+        elif inside is None:
+            put(memory, transfer.unit, units, content)
+        else:
+            put(memory, transfer.unit, units[inside], content[inside])
+
+    def _content(self, batch: Batch, rows: slice) -> Array:
+        """The units to write of some rows."""
+        if self.content is not None:
+            return self.content[rows]
+        if self.inbound:
+            return self.transfer.fetched(self.outer, rows)
+        return np.asarray(batch.shared.views[UNITS[self.transfer.unit]][self.transfer.shared.part(rows).units])
 
 
 @dataclass(frozen=True)
@@ -278,14 +284,14 @@ class AsyncWork:
             raise
 
 
-def _reduce(memory: Bytes, transfer: Transfer, units: Array, content: Any, reduction: Reduction) -> None:
+def _reduce(memory: Bytes, unit: int, units: Array, content: Array, inside: Array | None, reduction: Reduction) -> None:
     """Row after row, so that copies that meet take turns."""
     dtype = np.dtype(DTYPES[reduction.code])
     view = memory.views[reduction.code]
-    per_unit = transfer.unit // dtype.itemsize
+    per_unit = unit // dtype.itemsize
     for row in range(units.shape[0]):
         taken, values = units[row], content[row]
-        if transfer.inside is not None:
-            taken, values = taken[transfer.inside[row]], values[transfer.inside[row]]
+        if inside is not None:
+            taken, values = taken[inside[row]], values[inside[row]]
         elements = (taken[:, None] * per_unit + np.arange(per_unit)).reshape(-1)
         reduction.update(view, elements, np.ascontiguousarray(values).view(dtype).reshape(-1))
