@@ -205,7 +205,7 @@ def test_deadlock_says_who_waits_where_for_what(bench: Bench) -> None:
         what = (
             f"64 threads of 2 warps wait at mbarrier at shared offset 0 of block ({block}, 0, 0), phase 0 (parity 0): "
         )
-        assert what + "2 of 3 arrivals pending, 96 bytes outstanding (PTX line" in str(fault)
+        assert what + "2 of 3 arrivals pending, 96 bytes outstanding (PTX line 14)" in str(fault)
 
 
 def test_an_unrolled_look_before_the_loop_does_not_hold_up_the_outer_loop(bench: Bench) -> None:
