@@ -89,7 +89,7 @@ it cannot run is refused when it is loaded, with its line.
 | ``mma``, ``ldmatrix``        | f16, bf16, tf32, fp8, int8, int4, f64        | sparse, binary; order of the sum      |
 | ``wgmma``, TMA, ``mbarrier`` | all forms of sm_90a                          | order of the sum                      |
 | textures, surfaces           |                                              | refused when loaded                   |
-| ``cp.async``                 | groups, zero fill, late or early landing     | bulk copies                           |
+| asynchronous copies          | ``cp.async``, bulk, ``st.async``, reductions | byte masks of bulk stores             |
 | warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |
 | CTAs                         | 16 barriers, all forms; cooperative launches |                                       |
 | clusters                     | shared memory of all CTAs, barrier, launch   | ``.blocksareclusters``                |
