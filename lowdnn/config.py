@@ -32,7 +32,7 @@ from lowdnn.status import LowdnnWarning
 T = TypeVar("T")
 
 #: The form of a policy; the emulated device, which reads it, says what each word means.
-_POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early))*"
+_POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early|races))*"
 
 
 class ConfigWarning(LowdnnWarning):

@@ -48,6 +48,6 @@ def _open_emulated(arch: str, policy: str) -> Driver:
     from lowdnn.driver.emulated.options import Options
 
     options = Options.parse(policy)
-    driver = EmulatedDriver(arch=arch, policy=options.policy, landing=options.landing)
+    driver = EmulatedDriver(arch=arch, policy=options.policy, landing=options.landing, races=options.races)
     driver.init()
     return driver

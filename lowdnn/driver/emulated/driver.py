@@ -84,10 +84,11 @@ class EmulatedDriver:
         landing: str | None = None,
         lane_budget: int = Options.lane_budget,
         timeout_s: float = Options.timeout_s,
+        races: bool = False,
     ) -> None:
         """What may be chosen is told in ``Options``. Raises ArchMismatchError, BadParamError for what there is not."""
         self._device = emulated_device(arch)
-        self._options = Options(policy, checks, landing, lane_budget, timeout_s)
+        self._options = Options(policy, checks, landing, lane_budget, timeout_s, races)
         self._handles = itertools.count(0xE100, 16)
         self._lock = threading.RLock()
         self._current = threading.local()
@@ -473,7 +474,7 @@ class EmulatedDriver:
             try:
                 yield state
             except EmulationFault as error:
-                fault = driver_error(call, error.result, text, str(error.report))
+                fault = driver_error(call, error.result, text, str(error.report), error.report.facts())
                 if error.result >= CuResult.ILLEGAL_ADDRESS:
                     state.fault = fault
                 raise fault from error

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from lowdnn.driver.base import LaunchConfig
+from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
 from lowdnn.driver.emulated.memory.arena import Arena, Array
 from lowdnn.driver.emulated.options import Options
@@ -24,7 +25,7 @@ from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
 from lowdnn.driver.emulated.program import Kernel, compile_module
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Geometry, Unwritten
 from lowdnn.driver.emulated.running.policy import Policy
-from lowdnn.driver.emulated.running.reports import fault_of
+from lowdnn.driver.emulated.running.reports import fault_of, report_of
 from lowdnn.driver.emulated.running.scheduler import BlockFault, Scheduler, Step
 
 #: Host memory for the shared and local memory of one batch.
@@ -101,6 +102,7 @@ class Machine:
         content = _parameter_block(kernel, parameters)
         address = self._parameter_address(kernel, content)
         deadline = time.monotonic() + options.timeout_s
+        history = LaunchHistory(kernel, self.memory) if options.races else None
         try:
             for ctas in _batches(config, _ctas_of_a_batch(kernel, config, options), policy.reverses_ctas):
                 batch = Batch(
@@ -114,6 +116,7 @@ class Machine:
                     np.uint64(address),
                     options.checks,
                     picker,
+                    history,
                 )
                 self._run(function, batch, deadline)
         finally:
@@ -128,7 +131,7 @@ class Machine:
         except BlockFault as fault:
             raise fault_of(fault, function.kernel, batch) from None
         except LaneFault as fault:
-            raise EmulationFault(FaultReport(fault.kind, fault.message, function.kernel.name)) from None
+            raise EmulationFault(report_of(fault, function.kernel, batch)) from None
 
     def _place(self, ir: ModuleIR) -> dict[str, int]:
         """Puts .global and .const variables into memory; never-initialised .global ones are zero."""

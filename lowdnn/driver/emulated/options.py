@@ -18,6 +18,7 @@ class Options:
     nothing has written is a fault. ``landing``: asynchronous copies land at their wait (``late``) or at once
     (``early``); None: late, or as a fuzzing policy draws it. ``lane_budget``: threads that run as one batch, in whole
     blocks, at least one; it changes speed and memory only. ``timeout_s``: a launch that takes longer is a fault.
+    ``races``: whether data races are looked for; a launch takes a few times as long.
     """
 
     policy: str = "lockstep"
@@ -25,16 +26,23 @@ class Options:
     landing: str | None = None
     lane_budget: int = 1 << 15
     timeout_s: float = 300.0
+    races: bool = False
 
     @staticmethod
     def parse(text: str) -> Options:
-        """``POLICY[,late|early]``, as in ``warp-serial(7),early``; the rest as by default. Raises BadParamError."""
+        """``POLICY[,late|early][,races]``, as in ``warp-serial(7),early``; the rest as by default.
+
+        Raises BadParamError.
+        """
         policy, *words = (word.strip() for word in text.split(","))
         options = Options(policy)
         for word in words:
+            if word == "races":
+                options = replace(options, races=True)
+                continue
             if word not in _LANDINGS:
                 raise BadParamError.at(
-                    "EmulatedDriver.policy", expected="POLICY or POLICY with ,late or ,early", got=repr(text)
+                    "EmulatedDriver.policy", expected="POLICY with ,late or ,early and ,races or without", got=repr(text)
                 )
             options = replace(options, landing=word)
         return options
@@ -45,6 +53,8 @@ class Options:
             raise BadParamError.at("EmulatedDriver.landing", expected="late, early or None", got=repr(self.landing))
         if type(self.checks) is not bool:
             raise BadParamError.at("EmulatedDriver.checks", expected="True or False", got=repr(self.checks))
+        if type(self.races) is not bool:
+            raise BadParamError.at("EmulatedDriver.races", expected="True or False", got=repr(self.races))
         if type(self.lane_budget) is not int or self.lane_budget < 1:
             raise BadParamError.at(
                 "EmulatedDriver.lane_budget", expected="a positive number of threads", got=repr(self.lane_budget)

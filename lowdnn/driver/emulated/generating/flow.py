@@ -211,7 +211,7 @@ def _member_mask(instruction: Instruction, row: Row) -> Operand | None:
     if row.effect is Effect.END:
         return FULL_MASK if instruction.opcode == "bar" or "aligned" in instruction.modifiers else None
     if row.effect is not Effect.WARP:
-        return None
+        return FULL_MASK if {"sync", "aligned"} <= set(instruction.modifiers) else None
     if row.mask is None:
         return WARPGROUP if instruction.modifiers[:1] == ("mma_async",) else FULL_MASK
     try:

@@ -5,9 +5,10 @@ f32 sums flush subnormals in global memory and keep them in shared memory, as th
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated.checking.epochs import GPU
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Row, code_of
-from lowdnn.driver.emulated.instructions.memory import address_of, drop_hints, space_of
+from lowdnn.driver.emulated.instructions.memory import address_of, drop_hints, kind_name, scope_of, space_of
 from lowdnn.driver.emulated.memory.access import atomic
 from lowdnn.driver.emulated.parsing.ir import Instruction, Mem, Operand, Vec
 from lowdnn.driver.emulated.values import atomic as values
@@ -20,6 +21,7 @@ _KINDS = ("b16", "b32", "b64", "u32", "s32", "u64", "s64", "f32", "f64", "f16", 
 def _atomic(e: Emitter, instruction: Instruction) -> None:
     m = e.modifiers()
     space = space_of(m)
+    scope = scope_of(m) or GPU
     hint = drop_hints(m)
     count = {"v2": 2, "v4": 4, "v8": 8}.get(m.choice("v2", "v4", "v8"), 1)
     operation = m.need(*_OPERATIONS)
@@ -45,7 +47,7 @@ def _atomic(e: Emitter, instruction: Instruction) -> None:
         targets = targets[0].items
     for place in range(count):
         parts = [s.items[place] if count > 1 and isinstance(s, Vec) else s for s in sources]
-        arguments = [repr(space), base, str(offset + place * SIZES[code]), repr(code), str(SIZES[code]), name]
+        arguments = [repr(space), base, str(offset + place * SIZES[code]), kind_name(e, code, 1, scope), name]
         call = e.call(atomic, "G", *arguments, *(e.use(part, code) for part in parts))
         if returns:
             e.out(targets[place], code, call)

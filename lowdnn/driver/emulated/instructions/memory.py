@@ -1,11 +1,12 @@
 """ld, st and what goes with them. PTX ISA manual, "ld", "ld.global.nc", "ldu", "st", "prefetch", "fence".
 
 Cache operators, eviction priorities, prefetch sizes, memory orders and scopes change no value here: they are taken
-and listed in ``_NO_EFFECT``.
+and listed in ``_NO_EFFECT``. Orders and scopes matter to the race detector.
 """
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, WEAK
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
 from lowdnn.driver.emulated.memory.access import kind_of
@@ -17,6 +18,8 @@ _NO_EFFECT = frozenset({
     "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
     "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
 })  # fmt: skip
+_STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
+_SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "sys": GPU}
 _SPACES = {
     "global": "global", "const": "global", "shared": "shared", "shared::cta": "shared",
     "shared::cluster": "cluster", "local": "local",
@@ -31,6 +34,12 @@ def space_of(m: Modifiers) -> str:
             m.left.remove(name)
             return _SPACES[name]
     return "generic"
+
+
+def scope_of(m: Modifiers) -> int:
+    """Scope of a strong access (``checking.epochs``), WEAK for others; an atomic without one has that of the GPU."""
+    named = next((scope for name, scope in _SCOPES.items() if name in m.left), WEAK)
+    return named or (WEAK if _STRONG.isdisjoint(m.left) else GPU)
 
 
 def drop_hints(m: Modifiers) -> bool:
@@ -50,33 +59,36 @@ def _vector_length(m: Modifiers) -> int:
     return {"v2": 2, "v4": 4, "v8": 8}.get(m.choice("v2", "v4", "v8"), 1)
 
 
-def _form(m: Modifiers) -> tuple[str, str, int]:
-    """(state space, value code, vector length) of a load or store."""
+def _form(m: Modifiers) -> tuple[str, str, int, int]:
+    """(state space, value code, vector length, scope) of a load or store."""
     space = space_of(m)
+    scope = scope_of(m)
     drop_hints(m)
     count = _vector_length(m)
     code = code_of(m.type())
     m.done()
-    return space, code, count
+    return space, code, count, scope
 
 
-def _kind(e: Emitter, code: str, count: int) -> str:
+def kind_name(e: Emitter, code: str, count: int, scope: int) -> str:
     """The name of the ``Kind`` of ``count`` elements of ``code``."""
-    return e.object(f"L_{code}_{count}", kind_of(code, SIZES[code], count))
+    return e.object(f"L_{code}_{count}_{scope}", kind_of(code, SIZES[code], count, scope))
 
 
 def _load(e: Emitter, instruction: Instruction) -> None:
-    space, code, count = _form(e.modifiers())
+    space, code, count, scope = _form(e.modifiers())
     target, source = instruction.operands[:2]
     if space == "param":
         _load_parameter(e, target, source, code, count)
     else:
-        _load_from(e, space, target, source, code, count)
+        _load_from(e, space, target, source, code, count, scope)
 
 
-def _load_from(e: Emitter, space: str, target: Operand, source: Operand, code: str, count: int) -> None:
+def _load_from(
+    e: Emitter, space: str, target: Operand, source: Operand, code: str, count: int, scope: int = WEAK
+) -> None:
     base, offset = address_of(e, source)
-    _assign(e, target, code, count, f"load(G,{space!r},{base},{offset},{_kind(e, code, count)})")
+    _assign(e, target, code, count, f"load(G,{space!r},{base},{offset},{kind_name(e, code, count, scope)})")
 
 
 def _assign(e: Emitter, target: Operand, code: str, count: int, expression: str) -> None:
@@ -109,7 +121,7 @@ def _load_parameter(e: Emitter, target: Operand, source: Operand, code: str, cou
 
 
 def _store(e: Emitter, instruction: Instruction) -> None:
-    space, code, count = _form(e.modifiers())
+    space, code, count, scope = _form(e.modifiers())
     target, source = instruction.operands[:2]
     if space == "param":
         space = "local"
@@ -120,7 +132,7 @@ def _store(e: Emitter, instruction: Instruction) -> None:
         value = f"({','.join(e.use(item, code) for item in source.items)})"
     else:
         raise e.refuse(f"expected {count} sources")
-    e.do(f"store(G,{space!r},{base},{offset},{_kind(e, code, count)},{value})")
+    e.do(f"store(G,{space!r},{base},{offset},{kind_name(e, code, count, scope)},{value})")
 
 
 def _nothing(*allowed: str) -> Row:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Kind:
     """``count`` elements of ``code``, ``total`` bytes together, moved as ``words`` of type ``word`` and ``1 << shift``
-    bytes."""
+    bytes. ``scope`` of a strong access, as in ``checking.epochs``; 0 for a weak one."""
 
     code: str
     count: int
@@ -32,13 +32,14 @@ class Kind:
     word: str
     words: int
     shift: int
+    scope: int = 0
 
 
-def kind_of(code: str, size: int, count: int) -> Kind:
+def kind_of(code: str, size: int, count: int, scope: int = 0) -> Kind:
     """The ``Kind`` of a vector of ``count`` elements of ``size`` bytes."""
     total = size * count
     word = code if count == 1 else {2: "u2", 4: "u4", 8: "u8"}.get(total, "w16")
-    return Kind(code, count, total, word, max(1, total // 16), min(total, 16).bit_length() - 1)
+    return Kind(code, count, total, word, max(1, total // 16), min(total, 16).bit_length() - 1, scope)
 
 
 def load(group: Group, space: str, address: Address, offset: int, kind: Kind) -> Any:
@@ -50,6 +51,8 @@ def load(group: Group, space: str, address: Address, offset: int, kind: Kind) ->
     place = address.places(group, space, origin, offset, kind.shift)
     if unwritten and group.batch.checks:
         _check_written(memory, place, kind, address, offset)
+    if group.batch.races is not None:
+        group.batch.races.load(group, space, place, kind.shift, kind.words, kind.scope)
     if kind.count == 1:
         return memory.views[kind.word][place]
     words = np.stack([memory.views[kind.word][place + i] for i in range(kind.words)], axis=-1)
@@ -66,6 +69,8 @@ def store(group: Group, space: str, address: Address, offset: int, kind: Kind, v
     memory, unwritten = check(group, space, origin, address, offset, kind.total, write=True)
     place = address.places(group, space, origin, offset, kind.shift)
     group.batch.stores += 1
+    if group.batch.races is not None:
+        group.batch.races.store(group, space, place, kind.shift, kind.words, kind.scope)
     words = values if kind.count == 1 else _packed(group, memory, kind, values)
     if kind.words > 1:
         for i in range(kind.words):
@@ -84,8 +89,7 @@ def atomic(
     space: str,
     address: Address,
     offset: int,
-    code: str,
-    size: int,
+    kind: Kind,
     updates: tuple[Callable[..., Any], Callable[..., Any]],
     *operands: Any,
 ) -> Any:
@@ -96,15 +100,17 @@ def atomic(
     space, origin = resolve(group, space, address, offset)
     if not space:
         raise LaneFault(FaultKind.OUT_OF_BOUNDS, "lanes of one atomic point into different state spaces", 0)
-    memory, unwritten = check(group, space, origin, address, offset, size, write=True)
-    place = address.places(group, space, origin, offset, size.bit_length() - 1)
+    memory, unwritten = check(group, space, origin, address, offset, kind.total, write=True)
+    place = address.places(group, space, origin, offset, kind.shift)
     place = place if place.ndim else np.full(group.count, place)
     if unwritten and group.batch.checks:
-        _check_written(memory, place, kind_of(code, size, 1), address, offset)
+        _check_written(memory, place, kind, address, offset)
     elif unwritten:
-        memory.shadows[size][place] = WRITTEN[size]
+        memory.shadows[kind.total][place] = WRITTEN[kind.total]
     group.batch.stores += 1
-    return updates[space == "global"](memory.views[code], place, *operands)
+    if group.batch.races is not None:
+        group.batch.races.store(group, space, place, kind.shift, 1, kind.scope)
+    return updates[space == "global"](memory.views[kind.code], place, *operands)
 
 
 def _load_mixed(group: Group, address: Address, offset: int, kind: Kind) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.checking.pending import PendingCopy
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.address import Address, check, resolve
@@ -62,6 +63,9 @@ class AsyncCopies:
         copy = _Copy(group.lanes, group.pick(self._committed).copy(), target, source, limits, size, self.issued)
         self.issued += 1
         group.batch.stores += 1
+        if group.batch.races is not None:
+            pending = PendingCopy(copy.lanes, copy.stage, copy.serial, target, shift, 0)
+            group.batch.races.copy_issued(group, pending, source, limits)
         if self._lands_at_once():
             self._land(copy)
             return
@@ -78,6 +82,8 @@ class AsyncCopies:
         index = slice(None) if group.index is None else group.index
         limit[index] = self._committed[index] - pending
         self._land_due(lambda copy: copy.stage < limit[copy.lanes])
+        if group.batch.races is not None:
+            group.batch.races.copies_waited(limit)
 
     def land_before(self, lanes: Array, serial: int) -> None:
         """The copies that ``lanes`` issued before number ``serial`` land, committed or not."""

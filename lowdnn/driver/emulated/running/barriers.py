@@ -89,6 +89,11 @@ class Barriers:
             released += self._complete(number)
         return released
 
+    def progress(self, number: int, slot: int) -> tuple[int, int]:
+        """(threads that have arrived, threads that the barrier takes) in the CTA ``slot``."""
+        needed = int(self.needed[number][slot])
+        return int(self.arrived[number][slot]), int(self._live()[slot]) if needed == _ALL else needed
+
     def _arrive_at(
         self, group: Group, operation: BarrierOp, number: int, count: Any, predicate: Any, next_block: int, line: int
     ) -> list[Released]:
@@ -110,6 +115,8 @@ class Barriers:
         self.arrived[number] += arriving
         if operation.kind == "red":
             self.votes[number][lanes] = predicate
+        if batch.races is not None:
+            batch.races.barrier_arrives(number, lanes)
         waiting = Waiting(number, next_block, line, lanes, operation)
         released = []
         if operation.kind == "arrive":
@@ -151,9 +158,13 @@ class Barriers:
             if go.any():
                 lanes = waiting.lanes if go.all() else waiting.lanes[go]
                 released.append(Released(waiting, lanes, self._result(waiting, lanes)))
+                if self.batch.races is not None:
+                    self.batch.races.barrier_passes(number, lanes)
             if not go.all():
                 kept.append(Waiting(number, waiting.next, waiting.line, waiting.lanes[~go], waiting.operation))
         self.waiting = kept
+        if self.batch.races is not None:
+            self.batch.races.barrier_ends(number, done)
         arrived[done] = 0
         needed[done] = 0
         self.votes[number][done[self.batch.slot]] = False

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.checking.races import Races
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
 from lowdnn.driver.emulated.memory.copies import AsyncCopies
@@ -24,6 +25,7 @@ from lowdnn.driver.emulated.running.async_work import AsyncWork
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 
 if TYPE_CHECKING:
+    from lowdnn.driver.emulated.checking.launch import LaunchHistory
     from lowdnn.driver.emulated.running.policy import Picker
 from lowdnn.driver.emulated.running.fragments import Chains
 
@@ -86,7 +88,7 @@ class Geometry:
 @dataclass
 class Batch:
     """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``picker`` makes the
-    choices that a GPU leaves open."""
+    choices that a GPU leaves open. ``history``: what data races are looked for with; None where they are not."""
 
     geometry: Geometry
     arena: Arena
@@ -98,6 +100,7 @@ class Batch:
     parameter_address: np.uint64
     checks: bool
     picker: Picker
+    history: LaunchHistory | None = None
     stores: int = 0
     clock: int = 0
     shared: Bytes = field(init=False)
@@ -126,6 +129,7 @@ class Batch:
         self.chains = Chains()
         self.commit_groups = CommitGroups(self.lane_count // WARP)
         self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.picker.lands_at_once)
+        self.races = Races(self, self.history) if self.history is not None else None
         self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items() if code != "w16"}
 
     def running_ctas(self) -> Array:
@@ -143,13 +147,16 @@ class Batch:
     def place(self, lane: int) -> tuple[Dim3, Dim3, int, int]:
         """(block, thread, warp, lane in the warp) of a lane of the batch."""
         thread = int(self.thread[lane])
-        cta = int(self.geometry.ctas[int(self.slot[lane])])
         return (
-            _coordinates(cta, self.geometry.grid),
+            self.block_of(int(self.geometry.ctas[int(self.slot[lane])])),
             _coordinates(thread, self.geometry.block),
             thread // 32,
             thread % 32,
         )
+
+    def block_of(self, cta: int) -> Dim3:
+        """The coordinates of a CTA that is given by its linear number."""
+        return _coordinates(cta, self.geometry.grid)
 
 
 class Group:
@@ -174,6 +181,10 @@ class Group:
     @property
     def lanes(self) -> Array:
         return self._derive("lanes", self.batch.lanes)
+
+    @property
+    def slots(self) -> Array:
+        return self._derive("slot", self.batch.slot)
 
     @property
     def shared_base(self) -> Array:

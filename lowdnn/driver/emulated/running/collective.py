@@ -76,6 +76,8 @@ def load_matrix(group: Group, address: Address, offset: int, count: int, transpo
     """``ldmatrix``: ``count`` 8x8 matrices of 16-bit elements, one register each."""
     place = _matrix_rows(group, address, offset, count)
     shared = group.batch.shared
+    if group.batch.races is not None:
+        group.batch.races.matrix_rows(group, place, write=False)
     if group.batch.checks:
         shadow = shared.shadows[16].take(place)
         if not all_written(shadow):
@@ -89,6 +91,8 @@ def store_matrix(group: Group, address: Address, offset: int, transposed: bool, 
     place = _matrix_rows(group, address, offset, len(registers))
     matrices = np.ascontiguousarray(tensor_core.lanes_to_matrices(_stacked(group, registers), transposed))
     shared = group.batch.shared
+    if group.batch.races is not None:
+        group.batch.races.matrix_rows(group, place, write=True)
     shared.views["w16"][place] = matrices.view(np.complex128).reshape(place.shape)
     shared.shadows[16][place] = WRITTEN[16]
     group.batch.stores += 1

@@ -1,0 +1,49 @@
+"""Epochs: who made an access, when, and where in the PTX, in one int64.
+
+From the low end: scope of a strong access (0: weak), column of who made it, number of the place in the PTX, time, and
+a flag that says that barriers between threads do not order it (asynchronous work). Times count synchronisations since
+the launch began, so that epochs can be compared: a smaller one is older. 0 means no access.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_COLUMN_SHIFT, _SITE_SHIFT, _TIME_SHIFT, _ASYNC_SHIFT = 2, 24, 36, 62
+_COLUMNS = (1 << _SITE_SHIFT - _COLUMN_SHIFT) - 1
+SITES = (1 << _TIME_SHIFT - _SITE_SHIFT) - 1
+#: Later than everything: the time of work under way, and what a warp knows of itself.
+NEVER = (1 << _ASYNC_SHIFT - _TIME_SHIFT) - 1
+MOST_COLUMNS = _COLUMNS
+
+#: Scopes of strong accesses.
+WEAK, CTA, CLUSTER, GPU = range(4)
+_SCOPES = 3
+
+
+def marked(columns: Any) -> Any:
+    """Columns in their place in an epoch."""
+    return columns << _COLUMN_SHIFT
+
+
+def stamp(time: int, site: int, scope: int = WEAK, asynchronous: bool = False) -> np.int64:
+    """What an epoch holds besides its column."""
+    return np.int64(asynchronous << _ASYNC_SHIFT | time << _TIME_SHIFT | site << _SITE_SHIFT | scope)
+
+
+def column_of(epochs: Any) -> Any:
+    return epochs >> _COLUMN_SHIFT & _COLUMNS
+
+
+def site_of(epochs: Any) -> Any:
+    return epochs >> _SITE_SHIFT & SITES
+
+
+def time_of(epochs: Any) -> Any:
+    return epochs >> _TIME_SHIFT & NEVER
+
+
+def scope_of(epochs: Any) -> Any:
+    return epochs & _SCOPES

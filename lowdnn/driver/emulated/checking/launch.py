@@ -1,0 +1,62 @@
+"""What the race detector keeps for a whole launch: accesses to global memory, time, places in the PTX."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowdnn.driver.emulated.checking.accesses import READERS, Accesses
+from lowdnn.driver.emulated.checking.epochs import SITES
+from lowdnn.driver.emulated.checking.traits import traits_of
+from lowdnn.driver.emulated.memory.arena import Arena, lazy_map
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.program import Kernel
+
+
+class LaunchHistory:
+    """``time`` goes up at each synchronisation. ``ctas`` are the CTAs of all batches so far, in their order."""
+
+    def __init__(self, kernel: Kernel, arena: Arena) -> None:
+        self.traits = traits_of(kernel.flow)
+        self.time = 1
+        self.ctas: list[int] = []
+        self.accesses = _of_global(arena, self.traits.global_shift)
+        self._lines: Mapping[str, Sequence[int]] = {code.file_name: code.lines for code in kernel.program.blocks}
+        self._ptx_lines = kernel.ptx_lines
+        self._sites: dict[tuple[str, int], int] = {}
+        self._site_lines: list[int] = [0]
+
+    def tick(self) -> int:
+        """The time after one more synchronisation."""
+        self.time += 1
+        return self.time
+
+    def site(self) -> int:
+        """A number for the place in the PTX that is being executed; 0 where none is, or after too many."""
+        frame: Any = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename not in self._lines:
+            frame = frame.f_back
+        if frame is None:
+            return 0
+        key = (frame.f_code.co_filename, frame.f_lineno)
+        number = self._sites.get(key)
+        if number is None:
+            number = self._sites[key] = len(self._site_lines) if len(self._site_lines) <= SITES else 0
+            self._site_lines.append(self._lines[key[0]][key[1] - 1])
+        return number
+
+    def text_of(self, site: int) -> str:
+        """``PTX line N: ...`` of a site."""
+        line = self._site_lines[site]
+        return f"PTX line {line}: {self._ptx_lines[line - 1].strip()}" if line else "a line that is not known"
+
+
+def _of_global(arena: Arena, shift: int) -> Accesses:
+    """For global memory: maps that take host memory where they are touched."""
+    granules = arena.data.size >> shift
+    writes, reads = (np.frombuffer(lazy_map(8 * n * granules), dtype=np.int64) for n in (1, READERS + 1))
+    return Accesses(writes, reads, shift)
