@@ -66,12 +66,7 @@ def tiled_matmul(device: Device, rng: np.random.Generator) -> None:
 
 
 def softmax(device: Device, rng: np.random.Generator) -> None:
-    x = rng.standard_normal((3, 300)).astype(np.float32) * 4
-    y = device.empty(x.nbytes, "y")
-    device.launch("softmax", line(3, 128), device.put(x, "x"), y, np.int32(300))
-    exponentials = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
-    expected = exponentials / exponentials.sum(1, keepdims=True)
-    np.testing.assert_allclose(device.get(y, x.shape, np.float32), expected, rtol=1e-5)
+    check_softmax(device, rng, (3, 300))
 
 
 def cp_async_pipeline(device: Device, rng: np.random.Generator) -> None:
@@ -170,6 +165,16 @@ def check_wgmma_pipeline(
     config = LaunchConfig((blocks, 1, 1), (128 * warpgroups + 32, 1, 1), shared_bytes)
     device.launch("wgmma_pipeline", config, *maps, *map(np.int32, sizes))
     np.testing.assert_array_equal(device.get(c, (m, n), np.float32), a @ b.T)
+
+
+def check_softmax(device: Device, rng: np.random.Generator, shape: tuple[int, int]) -> None:
+    """One launch of ``softmax`` on (rows, columns)."""
+    x = rng.standard_normal(shape).astype(np.float32) * 4
+    y = device.empty(x.nbytes, "y")
+    device.launch("softmax", line(shape[0], 128), device.put(x, "x"), y, np.int32(shape[1]))
+    exponentials = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    expected = exponentials / exponentials.sum(1, keepdims=True)
+    np.testing.assert_allclose(device.get(y, shape, np.float32), expected, rtol=1e-5)
 
 
 PROGRAMS = {
