@@ -211,6 +211,13 @@ class Emitter:
             self.settled.discard(name)
         return next(iter(self.names[name].values()))
 
+    def either(self, operand: Operand, code: str) -> str:
+        """A register as it lies in the file where it may hold a fragment, else its value as ``code``."""
+        held = isinstance(operand, Reg) and operand.name in self.wgmma.accumulators
+        if held and isinstance(operand, Reg) and operand.name not in self.settled:
+            return self.raw(operand)
+        return self.use(operand, code)
+
     def out_raw(self, operand: Operand, code: str, value: str) -> None:
         """Binds what may be an accumulator in flight to a register."""
         if not isinstance(operand, Reg) or SIZES[code] != TYPES[self.function.registers[operand.name]][1]:

@@ -27,6 +27,7 @@ from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.checking.launch import LaunchHistory
     from lowdnn.driver.emulated.running.policy import Picker
+from lowdnn.driver.emulated.running.fragments import Chains
 
 WARP = 32
 #: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
@@ -125,6 +126,7 @@ class Batch:
         self.shared_base = self.slot * self.shared_stride
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads
+        self.chains = Chains()
         self.commit_groups = CommitGroups(self.lane_count // WARP)
         self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.picker.lands_at_once)
         self.races = Races(self, self.history) if self.history is not None else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
-from lowdnn.driver.emulated.memory.arena import WRITTEN, Array
+from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, all_written
 from lowdnn.driver.emulated.running.accumulators import Element, Factors, Held, Tile, settled, warps_of
 from lowdnn.driver.emulated.running.batch import WARP, Group
 from lowdnn.driver.emulated.values.wgmma import (
@@ -121,12 +121,13 @@ def _units_of(group: Group, order: Array, descriptors: Array, pattern: Pattern) 
     slots = batch.slot[group.lanes[order[:, 0] * WARP]]
     places = ((slots * batch.shared_stride + first) >> 4)[:, None, None] + pattern.units
     if batch.checks:
-        good = shared.shadows[16][places] == WRITTEN[16]
-        if not good.all():
+        shadow = shared.shadows[16].take(places)
+        if not all_written(shadow):
+            good = shadow == WRITTEN[16]
             warpgroup, place = divmod(int(np.argmin(good)), pattern.units.size)
             where = int(first[warpgroup] + 16 * pattern.units.reshape(-1)[place])
             raise unwritten_fault(shared, where, 16, int(order[warpgroup, 0]) * WARP)
-    return np.asarray(shared.views["w16"][places])
+    return np.asarray(shared.views["w16"].take(places))
 
 
 def _check_bounds(group: Group, order: Array, first: Array, pattern: Pattern) -> None:
