@@ -86,6 +86,13 @@ def named_barriers(device: Device, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(device.get(y, x.size, np.float32), 2 * x + 1)
 
 
+def mbarrier_exchange(device: Device, rng: np.random.Generator) -> None:
+    x = integers(rng, (5, 64))
+    y = device.empty(x.nbytes, "y")
+    device.launch("mbarrier_exchange", line(1, 64), device.put(x, "x"), y, np.int32(x.size))
+    np.testing.assert_array_equal(device.get(y, x.shape, np.float32), x[:, ::-1])
+
+
 def last_block_sums(device: Device, rng: np.random.Generator) -> None:
     x = integers(rng, (4, 64))
     parts, y = device.empty(x.nbytes, "parts"), device.empty(4 * 64, "y")
@@ -185,6 +192,7 @@ PROGRAMS = {
         Program("softmax", softmax),
         Program("cp_async_pipeline", cp_async_pipeline),
         Program("named_barriers", named_barriers),
+        Program("mbarrier_exchange", mbarrier_exchange),
         Program("last_block_sums", last_block_sums),
         Program("block_to_block", block_to_block),
         Program("cluster_reduction", cluster_reduction),
