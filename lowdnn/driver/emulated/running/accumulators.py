@@ -29,12 +29,13 @@ Factors = tuple[Array, Array]
 
 class CommitGroups:
     """``wgmma`` groups of each warp of a batch, numbered from 0; ``completed`` of them have been waited for.
-    ``open``: there are products that no group covers yet."""
+    ``open``: there are products that no group covers yet. ``fenced``: the warp has come by a ``wgmma.fence``."""
 
     def __init__(self, warps: int) -> None:
         self.committed = np.zeros(warps, dtype=np.int32)
         self.completed = np.zeros(warps, dtype=np.int32)
         self.open = np.zeros(warps, dtype=np.bool_)
+        self.fenced = np.zeros(warps, dtype=np.bool_)
         self._reads: dict[str, Array] = {}
 
     def note_read(self, group: Group, factors: str) -> None:
@@ -58,6 +59,10 @@ class CommitGroups:
         """Number of the group that a product of each warp belongs to."""
         self.open[warps] = True
         return self.committed[warps]
+
+    def fence(self, group: Group) -> None:
+        """``wgmma.fence``."""
+        self.fenced[warps_of(group)] = True
 
     def commit(self, group: Group) -> None:
         """``wgmma.commit_group``."""

@@ -36,6 +36,7 @@ def issue(
     nothing reads them.
     """
     order = _warpgroups(group)
+    _check_first_fence(group)
     numbers = group.batch.commit_groups.issue(warps_of(group))
     factors = (_left(group, product, order, a), _right(group, product, order, b))
     base, before = _before(group, product, registers, order, scale_d)
@@ -47,6 +48,14 @@ def missing_fence(group: Group, register: str) -> None:
     if group.batch.checks:
         message = f"register {register} has been written since the last wgmma.fence"
         raise LaneFault(FaultKind.MISSING_WGMMA_FENCE, message, 0)
+
+
+def _check_first_fence(group: Group) -> None:
+    """A warpgroup's first product needs a ``wgmma.fence`` before it, whatever its registers hold."""
+    fenced = group.batch.commit_groups.fenced[group.lanes // WARP]
+    if group.batch.checks and not fenced.all():
+        message = "no wgmma.fence comes before the first wgmma.mma_async of the warpgroup"
+        raise LaneFault(FaultKind.MISSING_WGMMA_FENCE, message, int(np.argmin(fenced)))
 
 
 def _before(
