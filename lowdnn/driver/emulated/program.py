@@ -190,6 +190,7 @@ def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes
         block.polls,
         end.line if end is not None else block.line,
         block.mask == WARPGROUP,
+        len(block.body) + (end is not None),
     )
 
 
