@@ -71,4 +71,4 @@ def _ptx_line(fault: BlockFault, kernel: Kernel) -> int:
 
 
 def _text(kernel: Kernel, line: int) -> str:
-    return kernel.ptx_lines[line - 1].strip() if 0 < line <= len(kernel.ptx_lines) else ""
+    return " ".join(kernel.ptx_lines[line - 1].split()) if 0 < line <= len(kernel.ptx_lines) else ""
