@@ -80,9 +80,9 @@ by the one that hurts it (lockstep hides every missing barrier):
 ``EmulatedDriver`` takes further ``Options``: ``landing="early"`` lets asynchronous copies land at once, which shows a
 stage that is overwritten while it is still read; ``"late"``, at the wait, shows a missing wait; a fuzzing policy lands
 them late, early or at any time between. ``races=True`` looks for data races, whatever the order; a launch takes a few
-times as long. ``checks=False`` allows reads of unwritten bytes; ``lane_budget`` and ``timeout_s`` bound memory and time.
-As text, in ``open_driver``, ``Handle.open``, LOWDNN_EMULATED_POLICY and ``lowdnn run --policy``, the first three are one:
-``fuzz(7),early,races``. ``lowdnn run CASE --sanitize`` runs a case under all of them and prints a verdict for each.
+times as long. ``checks=False`` allows reads of unwritten bytes; ``lane_budget`` and ``timeout_s`` bound memory and
+time. As text, in ``open_driver``, ``Handle.open``, LOWDNN_EMULATED_POLICY and ``lowdnn run --policy``, policy, landing
+and races are one: ``fuzz(7),early,races``. ``lowdnn run CASE --sanitize`` runs a case under all of them and prints a verdict for each.
 
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
 alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers and mbarriers

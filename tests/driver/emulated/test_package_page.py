@@ -17,7 +17,8 @@ def test_the_example_runs() -> None:
 
 
 def test_policies_of_the_page_exist() -> None:
-    rows = re.findall(r"^\| (lockstep|warp-serial\(seed\)|cta-reverse|fuzz\(seed\)) ", str(emulated.__doc__), re.MULTILINE)
+    names = r"^\| (lockstep|warp-serial\(seed\)|cta-reverse|fuzz\(seed\)) "
+    rows = re.findall(names, str(emulated.__doc__), re.MULTILINE)
     assert len(rows) == 4
     for row in rows:
         Options(policy=row.replace("seed", "3"))
