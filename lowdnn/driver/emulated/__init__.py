@@ -82,7 +82,8 @@ stage that is overwritten while it is still read; ``"late"``, at the wait, shows
 them late, early or at any time between. ``races=True`` looks for data races, whatever the order; a launch takes a few
 times as long. ``checks=False`` allows reads of unwritten bytes; ``lane_budget`` and ``timeout_s`` bound memory and
 time. As text, in ``open_driver``, ``Handle.open``, LOWDNN_EMULATED_POLICY and ``lowdnn run --policy``, policy, landing
-and races are one: ``fuzz(7),early,races``. ``lowdnn run CASE --sanitize`` runs a case under all of them and prints a verdict for each.
+and races are one: ``fuzz(7),early,races``. ``lowdnn run CASE --sanitize`` runs a case under all of them and prints a
+verdict for each.
 
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
 alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers and mbarriers

@@ -211,7 +211,8 @@ def test_spin_on_a_flag_that_nobody_sets(bench, back):
 
 def test_endless_loop_times_out(bench):
     report = fault_of(bench, bench.ptx("L:\nadd.u32 %r1, 1, 2;\nbra L;\nret;", ""), timeout_s=0.3)
-    assert report.kind is FaultKind.TIMEOUT
+    assert (report.kind, report.block, report.warp) == (FaultKind.TIMEOUT, (0, 0, 0), 0)
+    assert report.ptx_text == "bra L;"
     assert report.kind.result == 702
 
 
