@@ -92,3 +92,12 @@ def test_setmaxnreg_takes_a_multiple_of_eight_in_its_range(bench: Bench, count: 
     with pytest.raises(EmulationFault, match="expected a multiple of 8 from 24 to 256") as refused:
         bench.ptx(f"setmaxnreg.inc.sync.aligned.u32 {count};")
     assert refused.value.kind is FaultKind.UNSUPPORTED
+
+
+@pytest.mark.parametrize("warps", [1, 3])
+def test_setmaxnreg_waits_for_the_whole_warpgroup(bench: Bench, warps: int) -> None:
+    skip = f"mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, {32 * warps};"
+    module = bench.ptx(f"{skip} @%p1 bra rest; setmaxnreg.dec.sync.aligned.u32 40; rest: bar.sync 0;")
+    with pytest.raises(EmulationFault) as caught:
+        bench.run(module, "k", 1, 128, 0)
+    assert caught.value.kind is FaultKind.DEADLOCK

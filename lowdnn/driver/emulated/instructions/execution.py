@@ -25,7 +25,7 @@ def _nanosleep(e: Emitter, instruction: Instruction) -> None:
 
 
 def _set_register_count(e: Emitter, instruction: Instruction) -> None:
-    """Registers are not counted here; the form is checked, and that whole warps execute it."""
+    """Registers are not counted here; the form is checked, and that whole warpgroups execute it."""
     m = e.modifiers()
     m.need("inc", "dec")
     m.need("sync")
