@@ -14,7 +14,8 @@ def _grid_dependency(e: Emitter, instruction: Instruction) -> None:
     m = e.modifiers()
     action = m.need("wait", "launch_dependents")
     m.done()
-    e.do(f"G.batch.grid_dependency.{action}(G)")
+    if action == "wait":
+        e.do("G.batch.grid_dependency.wait(G)")
 
 
 def _nanosleep(e: Emitter, instruction: Instruction) -> None:
