@@ -93,11 +93,11 @@ it cannot run is refused when it is loaded, with its line.
 | warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |
 | CTAs                         | 16 barriers, all forms; cooperative launches |                                       |
 | clusters                     | shared memory of all CTAs, barrier, launch   | ``.blocksareclusters``                |
-| atomics                      | 16 to 64 bits, vectors; in lane order        | 128 bits; other orders                |
+| atomics                      | 16 to 128 bits, vectors; in lane order       | other orders; ``multimem``            |
 | memory order                 | every store is seen at once                  | weak memory; data races as such       |
 | calls                        | device functions, inlined                    | recursion, function pointers          |
-| streams, events, graphs      | work in the order of the calls; capture      | overlap                               |
-| time                         | the host's; ``%clock`` counts its reads      | the GPU's speed and caches            |
+| streams, events, graphs      | work in the order of the calls; capture      | overlap, also of dependent grids      |
+| time                         | counted: instructions, bytes copied          | the GPU's speed and caches            |
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class Step:
     polls: bool = False
     end_line: int = 0
     warpgroup: bool = False
+    instructions: int = 1
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ class Scheduler:
         self._rounds += 1
         if not self._rounds & 0xFF and time.monotonic() > self.deadline:
             raise BlockFault(LaneFault(FaultKind.TIMEOUT, "the launch ran out of time"), group, step)
+        self.batch.clock.issue(step.instructions * group.count)
         registers = self.batch.registers
         try:
             if group.index is None:
