@@ -176,7 +176,8 @@ class CudaDriver:
             description.rank,
             description.address,
             [self._cu.cuuint64_t(extent) for extent in description.dims],
-            [self._cu.cuuint64_t(stride) for stride in description.strides_bytes],
+            # The driver reads rank - 1 strides, but refuses the null pointer that an empty list becomes.
+            [self._cu.cuuint64_t(stride) for stride in description.strides_bytes or (0,)],
         )
 
     def _map_modes(self, description: TiledMap | Im2colMap) -> tuple[Any, ...]:
