@@ -27,13 +27,16 @@ Update = Callable[..., Any]
 
 
 class Operation(Protocol):
-    """Something that lands later; issued at PTX line ``line``."""
+    """Something that lands later; row r was issued by lane ``lanes[r]`` at PTX line ``line``."""
 
     @property
     def line(self) -> int: ...
 
+    @property
+    def lanes(self) -> Array: ...
+
     def slots(self, batch: Batch) -> Array:
-        """The CTAs whose shared memory it still needs."""
+        """The CTAs whose shared memory it still needs: one or more times the rows."""
 
     def land(self, batch: Batch) -> None:
         """Does what is left to do."""
@@ -63,6 +66,10 @@ class BulkCopy:
     stage: Array | None = None
     reduction: Reduction | None = None
     content: Array | None = None
+
+    @property
+    def lanes(self) -> Array:
+        return self.transfer.lanes
 
     def part(self, rows: Any) -> BulkCopy:
         """The rows that a mask or a slice selects."""
@@ -235,12 +242,11 @@ class AsyncWork:
             needed = operation.slots(self.batch)
             late = np.isin(needed, gone)
             if late.any():
-                block = self.batch.place(int(needed[np.argmax(late)]) * 32)[0]
-                message = (
-                    f"block {block} exits while its shared memory is used by asynchronous work that was issued at "
-                    f"PTX line {operation.line} and that nobody has waited for"
-                )
-                raise LaneFault(FaultKind.ASYNC_MISUSE, message, None)
+                row = int(np.argmax(late))
+                block = self.batch.place(int(np.argmax(self.batch.slot == needed[row])))[0]
+                message = f"block {block} exits while this asynchronous work still uses its shared memory"
+                lane = int(operation.lanes[row % operation.lanes.size])
+                raise LaneFault(FaultKind.ASYNC_MISUSE, message, line=operation.line, lane=lane)
 
     def _issue(self, group: Group, copy: BulkCopy) -> None:
         transfer, batch = copy.transfer, self.batch
@@ -280,7 +286,8 @@ class AsyncWork:
         try:
             operation.land(self.batch)
         except LaneFault as fault:
-            fault.message += f" (asynchronous work issued at PTX line {operation.line} lands)"
+            fault.message += " (found when this asynchronous work lands)"
+            fault.line, fault.lane = operation.line, int(operation.lanes[fault.position or 0])
             raise
 
 
