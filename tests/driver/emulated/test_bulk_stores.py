@@ -248,6 +248,7 @@ REFUSED = {
     "global to global": "cp.async.bulk.global.global.bulk_group [%rd1], [%rd1], 16;",
     "state of a remote barrier": "mbarrier.arrive.shared::cluster.b64 %rd2, [%r1];",
     "arrival without a count": "mbarrier.arrive.noComplete.shared.b64 %rd2, [%r1];",
+    "vector of 32 bytes": "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b64 [%r1], {%rd1}, [%r1];",
     "vector of eight": "st.async.shared::cluster.mbarrier::complete_tx::bytes.v8.b32 [%r1], {%r1}, [%r1];",
 }  # fmt: skip
 

@@ -140,7 +140,7 @@ def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> t
     """A row for each CTA in the mask of each row (bit r: rank r of the cluster), and the barrier's place for each.
 
     Data and completion go to the same offsets in every CTA. Raises LaneFault (position: row) for a mask that is empty
-    or names a CTA that is not in the cluster.
+    or names a CTA that is not in the cluster or has exited.
     """
     size = batch.cluster_size
     wrong = (masks >> size != 0) | (masks == 0)
@@ -151,6 +151,10 @@ def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> t
     rows, ranks = np.nonzero(masks[:, None] >> np.arange(size) & 1)
     spread = transfer.part(rows)
     slots = batch.slot[spread.lanes] - batch.rank[spread.lanes] + ranks
+    gone = ~batch.running_ctas()[slots]
+    if gone.any():
+        message = f"multicast into the CTA of rank {int(ranks[np.argmax(gone)])}, which has exited"
+        raise LaneFault(FaultKind.USE_AFTER_FREE, message, int(rows[np.argmax(gone)]))
     units = batch.shared_stride // transfer.unit
     shared = replace(spread.shared, first=spread.shared.first % units + slots * units)
     return replace(spread, shared=shared), place[rows] % batch.shared_stride + slots * batch.shared_stride

@@ -149,11 +149,9 @@ class AsyncWork:
         self._committed = np.zeros(batch.lane_count, dtype=np.int32)
 
     # -- issue ------------------------------------------------------------------------------------------------------
-    def load(
-        self, group: Group, transfer: Transfer, place: Array, line: int, reduction: Reduction | None = None
-    ) -> None:
+    def load(self, group: Group, transfer: Transfer, place: Array, line: int) -> None:
         """A copy from global to shared memory; row r completes at the mbarrier at byte ``place[r]``."""
-        self._issue(group, BulkCopy(transfer, line, True, self.batch.arena, place, reduction=reduction))
+        self._issue(group, BulkCopy(transfer, line, True, self.batch.arena, place))
 
     def exchange(
         self, group: Group, transfer: Transfer, place: Array, line: int, reduction: Reduction | None = None
