@@ -264,11 +264,11 @@ def test_garbage_is_no_tensor_map(bench: Bench, compile_cuda: Compile) -> None:
 def test_a_map_of_another_rank_or_kind(bench: Bench, compile_cuda: Compile) -> None:
     tensor = bench.put(np.zeros(256, np.uint32))
     content = encode(replace(GOOD, address=tensor))
-    assert "wants a tiled map of 3 dimensions, this one is a tiled map of 2" in load_fault(
+    assert "takes tiled maps of 3 dimensions, this map is tiled and has 2" in load_fault(
         bench, compile_cuda, content, rank=3
     )
     im2col = Im2colMap(TensorMapDataType.UINT32, tensor, (4, 8, 8), (16, 128), (0,), (0,), 4, 64, (1, 1, 1))
-    assert "wants a tiled map of 3 dimensions, this one is a im2col map" in load_fault(
+    assert "takes tiled maps of 3 dimensions, this map is im2col and has 3" in load_fault(
         bench, compile_cuda, encode(im2col), rank=3
     )
 

@@ -152,7 +152,7 @@ def _parts(
         if isinstance(description, Im2colMap) != form.im2col or description.rank != form.rank:
             kind = "im2col" if isinstance(description, Im2colMap) else "tiled"
             wanted = "im2col" if form.im2col else "tiled"
-            message = f"the instruction wants a {wanted} map of {form.rank} dimensions, this one is a {kind} map of"
+            message = f"the instruction takes {wanted} maps of {form.rank} dimensions, this map is {kind} and has"
             raise part.fault(FaultKind.INVALID_TENSOR_MAP, f"{message} {description.rank}", 0)
         yield part
 
