@@ -160,10 +160,16 @@ def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> t
     return replace(spread, shared=shared), place[rows] % batch.shared_stride + slots * batch.shared_stride
 
 
-def put(memory: Bytes, unit: int, units: Array, content: Any) -> None:
-    """Writes units and says that they are written. Of rows that meet the last one wins."""
-    memory.views[UNITS[unit]][units] = content
-    memory.shadows[unit][units] = WRITTEN[unit]
+def put(memory: Bytes, unit: int, places: Places, content: Array, inside: Array | None) -> None:
+    """Writes units, all or those ``inside``, and says that they are written. Of rows that meet the last one wins."""
+    view, shadow = memory.views[UNITS[unit]], memory.shadows[unit]
+    units = places.units
+    if inside is None:
+        view[units] = content
+        places.fill(shadow, WRITTEN[unit])
+    else:
+        view[units[inside]] = content[inside]
+        shadow[units[inside]] = WRITTEN[unit]
 
 
 def forget(memory: Bytes, unit: int, places: Places) -> None:

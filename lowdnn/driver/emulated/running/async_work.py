@@ -103,15 +103,13 @@ class BulkCopy:
 
     def _write(self, batch: Batch, rows: slice) -> None:
         transfer = self.transfer
-        memory, places = self.target(batch)
-        units, content = places.part(rows).units, self._content(batch, rows)
+        memory, target = self.target(batch)
+        places, content = target.part(rows), self._content(batch, rows)
         inside = None if self.inbound or transfer.inside is None else transfer.inside[rows]
         if self.reduction is not None:
-            _reduce(memory, transfer.unit, units, content, inside, self.reduction)
-        elif inside is None:
-            put(memory, transfer.unit, units, content)
+            _reduce(memory, transfer.unit, places.units, content, inside, self.reduction)
         else:
-            put(memory, transfer.unit, units[inside], content[inside])
+            put(memory, transfer.unit, places, content, inside)
 
     def _content(self, batch: Batch, rows: slice) -> Array:
         """The units to write of some rows."""
