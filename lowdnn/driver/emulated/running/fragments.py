@@ -15,7 +15,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.memory.arena import Array
 from lowdnn.driver.emulated.running.accumulators import CommitGroups, Element
-from lowdnn.driver.emulated.values.tensor_core import MatrixProduct, decode_into, matrices_to_lanes
+from lowdnn.driver.emulated.values.tensor_core import MatrixProduct, matrices_to_lanes, numbers_of
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Group
@@ -175,19 +175,34 @@ def _identities(factors: tuple[Array, ...]) -> tuple[int, ...]:
 def _summed(product: MatrixProduct, lefts: list[tuple[Array, ...]], rights: list[tuple[Array, ...]]) -> Array:
     """[warps, m * rows of chains, 8 * columns of chains]: the sums over the products, some warps at a time, which fit
     the cache."""
-    warps, steps = len(lefts[0][0]), len(lefts[0])
-    height, depth = product.rows, product.depth
+    warps = len(lefts[0][0])
     count = min(warps, _WARPS_AT_ONCE)
-    left = np.zeros((count, height * len(lefts), steps * depth), dtype=np.float32)
-    right = np.zeros((count, 8 * len(rights), steps * depth), dtype=np.float32)
-    total = np.empty((warps, left.shape[1], right.shape[1]), dtype=np.float32)
+    left, right = _Stack(lefts, product.a, count), _Stack(rights, product.b, count)
+    total = np.empty((warps, left.height, right.height), dtype=np.float32)
     for start in range(0, warps, count):
         part = slice(start, min(start + count, warps))
-        size = part.stop - start
-        for matrix, chains, rows, element in ((left, lefts, height, product.a), (right, rights, 8, product.b)):
-            for place, factors in enumerate(chains):
-                for step, factor in enumerate(factors):
-                    k = slice(step * depth, (step + 1) * depth)
-                    decode_into(matrix[:size, rows * place : rows * (place + 1), k], factor[part], element)
-        np.matmul(left[:size], right[:size].transpose(0, 2, 1), out=total[part])
+        np.matmul(left.numbers(part), right.numbers(part).transpose(0, 2, 1), out=total[part])
     return total
+
+
+class _Stack:
+    """Chains of packed factors as one matrix [warps, rows of all chains, k of all steps]."""
+
+    def __init__(self, chains: list[tuple[Array, ...]], element: str, count: int) -> None:
+        _, self._rows, self._words = chains[0][0].shape
+        self._chains = chains
+        self._element = element
+        self.height = self._rows * len(chains)
+        width = self._words * len(chains[0])
+        self._packed = np.empty((count, self.height, width), dtype=chains[0][0].dtype)
+
+    def numbers(self, part: slice) -> Array:
+        """The numbers of some warps. A row of a factor is copied as one item."""
+        packed = self._packed[: part.stop - part.start]
+        item = f"V{packed.itemsize * self._words}"
+        items = packed.view(item)
+        for place, factors in enumerate(self._chains):
+            for step, factor in enumerate(factors):
+                rows = slice(self._rows * place, self._rows * (place + 1))
+                items[:, rows, step] = factor[part].view(item)[..., 0]
+        return np.asarray(numbers_of(packed, self._element).reshape(*packed.shape[:2], -1))

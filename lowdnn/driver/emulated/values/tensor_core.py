@@ -120,14 +120,6 @@ def matrix_product(shape: str, a: str, b: str, c: str, d: str, satfinite: bool =
     return MatrixProduct(rows, depth, a, b, c, d, _accumulator(d, satfinite))
 
 
-def decode_into(out: Lanes, packed: Lanes, element: str) -> None:
-    """Writes the numbers of packed registers [..., n] to float32 ``out`` [..., n * e], which was zero before any."""
-    if element == "bf16":
-        out.view(np.uint16)[..., 1::2] = packed.view(np.uint16)
-    else:
-        out[...] = numbers_of(packed, element).reshape(out.shape)
-
-
 def matrices_to_lanes(matrices: Lanes, transposed: bool = False) -> Lanes:
     """``ldmatrix``: [warps, matrices, 8, 8] uint16 as registers [warps, 32, matrices] uint32.
 
