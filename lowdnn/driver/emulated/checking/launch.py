@@ -6,9 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from lowdnn.driver.emulated.checking.accesses import READERS, Accesses
+from lowdnn.driver.emulated.checking.accesses import of_global
 from lowdnn.driver.emulated.checking.epochs import SITES
 from lowdnn.driver.emulated.checking.traits import traits_of
 from lowdnn.driver.emulated.memory.arena import Arena, lazy_map
@@ -24,7 +22,7 @@ class LaunchHistory:
         self.traits = traits_of(kernel.flow)
         self.time = 1
         self.ctas: list[int] = []
-        self.accesses = _of_global(arena, self.traits.global_shift)
+        self.accesses = of_global(arena.data.size, self.traits.global_shift, lazy_map)
         self._lines: Mapping[str, Sequence[int]] = {code.file_name: code.lines for code in kernel.program.blocks}
         self._ptx_lines = kernel.ptx_lines
         self._sites: dict[tuple[str, int], int] = {}
@@ -54,9 +52,3 @@ class LaunchHistory:
         line = self._site_lines[site]
         return f"PTX line {line}: {self._ptx_lines[line - 1].strip()}" if line else "a line that is not known"
 
-
-def _of_global(arena: Arena, shift: int) -> Accesses:
-    """For global memory: maps that take host memory where they are touched."""
-    granules = arena.data.size >> shift
-    writes, reads = (np.frombuffer(lazy_map(8 * n * granules), dtype=np.int64) for n in (1, READERS + 1))
-    return Accesses(writes, reads, shift)

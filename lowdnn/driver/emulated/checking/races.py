@@ -235,14 +235,14 @@ class Races:
         ordered = same & self.clocks.knows(rows, np.where(same, columns, 0), epochs.time_of(found))
         if visit.scope != WEAK:
             ordered |= self._both_strong(visit, found, rows, same)
-        return ordered
+        return np.asarray(ordered)
 
     def _both_strong(self, visit: Visit, found: Array, rows: Array, same_domain: Array) -> Array:
         """Where both accesses are strong and each scope takes in the other thread."""
         scope = np.where(epochs.scope_of(found) == WEAK, WEAK, np.minimum(epochs.scope_of(found), visit.scope))
         column = epochs.column_of(found) % self.clocks.columns
         same_cta = same_domain & (column // self._warps == self.clocks.own[rows] // self._warps)
-        return (scope >= GPU) | ((scope == CLUSTER) & same_domain) | ((scope == CTA) & same_cta)
+        return np.asarray((scope >= GPU) | ((scope == CLUSTER) & same_domain) | ((scope == CTA) & same_cta))
 
     def _fail(self, visit: Visit, found: Array, suspects: Array, what: str) -> None:
         entry, granule = (int(i) for i in np.argwhere(suspects)[0])
