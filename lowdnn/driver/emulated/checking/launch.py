@@ -51,4 +51,3 @@ class LaunchHistory:
         """``PTX line N: ...`` of a site."""
         line = self._site_lines[site]
         return f"PTX line {line}: {self._ptx_lines[line - 1].strip()}" if line else "a line that is not known"
-

@@ -122,7 +122,7 @@ class Races:
     def _note_write(self, visit: Visit) -> None:
         made = self._column_of_row[visit.rows] + stamp(self.history.time, self.history.site(), visit.scope)
         visit.accesses.write(visit.places, visit.unit, made)
-        if visit.scope == WEAK:
+        if visit.scope != GPU:
             self._check_together(visit, made)
 
     def _check_together(self, visit: Visit, made: Array) -> None:
@@ -131,6 +131,11 @@ class Races:
             return
         left = visit.accesses.written(visit.places, visit.unit)
         lost = left != made[:, None]
+        entry, granule = np.nonzero(lost)
+        if entry.size and visit.scope != WEAK:
+            others, rows = left[entry, granule], visit.rows[entry]
+            same = epochs.column_of(others) // self.clocks.columns == self._domain_of_row[rows]
+            lost[entry, granule] = ~self._both_strong(visit, others, rows, same)
         if lost.any():
             self._fail(visit, left, lost, "write")
 
