@@ -1,7 +1,7 @@
 """Every check of the project in one command: ``python tools/check.py [STEP...]``.
 
-Steps, in order: lint, format, types, layers, manifest, tests. Without arguments all run; the exit code is that of the
-first step that failed. Run from anywhere; the working directory becomes the repository root.
+Steps, in order: lint, format, types, layers, manifest, assembly, tests. Without arguments all run; the exit code is
+that of the first step that failed. Run from anywhere; the working directory becomes the repository root.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ STEPS: dict[str, Sequence[str]] = {
     "types": (sys.executable, "-m", "mypy"),
     "layers": (sys.executable, "-m", "pytest", "-q", "tests/test_layers.py"),
     "manifest": (sys.executable, "tools/build_ptx.py", "--check"),
+    "assembly": (sys.executable, "tools/assemble.py"),
     "tests": (sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal"),
 }
 

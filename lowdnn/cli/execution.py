@@ -40,7 +40,8 @@ class Outcome:
 def run_graph(handle: Handle, graph: OperationGraph, plan: Plan, inputs: Arrays, repeats: int = 1) -> Outcome:
     """Executes ``plan`` on ``inputs`` (storage arrays in logical dims) and copies the outputs back.
 
-    With ``repeats`` > 1 the times are the medians of further executes on the same data; outputs are those of the first.
+    The times are the medians of ``repeats`` further executes on the same data (0: none, and no times); outputs are
+    those of the first.
     """
     loaded = handle.load(plan)
     context = handle.runtime.context
@@ -68,7 +69,7 @@ def run_graph(handle: Handle, graph: OperationGraph, plan: Plan, inputs: Arrays,
         execute()
         stream.synchronize()
         outputs = {tensor.uid: _read(buffers[tensor.uid], tensor) for tensor in graph.outputs}
-        device_us, host_us = _times(handle, stream, execute, repeats)
+        device_us, host_us = _times(handle, stream, execute, repeats) if repeats else (0.0, 0.0)
     return Outcome(outputs, device_us, host_us)
 
 

@@ -63,6 +63,14 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="scheduling policy of the emulated device: lockstep, warp-serial(7), cta-reverse, fuzz(7); with ,early or "
         ",late when copies land",
     )
+    parser.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="on the emulated device, under many schedules, with every check; one verdict for each",
+    )
+    parser.add_argument(
+        "--schedules", type=int, default=4, metavar="N", help="fuzzed schedules of --sanitize (default 4)"
+    )
     parser.add_argument("--arch", help="architecture of the emulated device: sm_80 or sm_90a")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="times are medians of N executes")
     parser.add_argument("--seed", type=int, help="seed of the input data (default: drawn and printed)")

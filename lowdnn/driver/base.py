@@ -11,7 +11,7 @@ Names and semantics follow the CUDA Driver API reference manual.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Protocol
@@ -27,16 +27,26 @@ class DriverError(CudaDriverError):
 
     ``result`` is the CUresult number, ``name`` its name (``CUDA_ERROR_INVALID_VALUE``), ``call`` the function
     (``cuLaunchKernel``), ``arguments`` what it was given, ``explanation`` more text where there is some (for the
-    emulated device: the whole report of what the kernel did wrong).
+    emulated device: the whole report of what the kernel did wrong), ``report`` that text's facts by name, as JSON has
+    them.
     """
 
-    def __init__(self, call: str, result: int, name: str, arguments: str = "", explanation: str = "") -> None:
+    def __init__(
+        self,
+        call: str,
+        result: int,
+        name: str,
+        arguments: str = "",
+        explanation: str = "",
+        report: Mapping[str, object] | None = None,
+    ) -> None:
         super().__init__(f"{call}({arguments}): {name} ({result})" + (f": {explanation}" if explanation else ""))
         self.call = call
         self.result = result
         self.name = name
         self.arguments = arguments
         self.explanation = explanation
+        self.report: Mapping[str, object] = report or {}
 
 
 class DeviceAttribute(IntEnum):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.base import LaunchConfig
+from lowdnn.driver.tensor_map import Im2colMap, TiledMap
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -58,8 +59,16 @@ class Output:
 
 
 @dataclass(frozen=True)
+class MapOf:
+    """A tensor map of one of a case's buffers: inputs and outputs are counted together, and the address is filled in."""
+
+    buffer: int
+    description: TiledMap | Im2colMap
+
+
+@dataclass(frozen=True)
 class Case:
-    """A program whose kernel ``case`` takes pointers to the inputs, then to the outputs.
+    """A program whose kernel ``case`` takes pointers to the inputs, then to the outputs, then tensor maps by value.
 
     ``magnitudes`` are the inputs of a second run that gives M of ``Bound``.
     """
@@ -70,11 +79,12 @@ class Case:
     outputs: tuple[Output, ...]
     launch: LaunchConfig = ONE_LAUNCH
     magnitudes: tuple[Array, ...] | None = field(default=None, repr=False)
+    tensor_maps: tuple[MapOf, ...] = ()
 
     def digest(self) -> str:
         """Identifies program, inputs and geometry: results recorded for another case must not be compared."""
         state = hashlib.sha256(self.ptx.encode())
-        state.update(repr(self.launch).encode())
+        state.update(repr((self.launch, self.tensor_maps)).encode())
         for array in (*self.inputs, *(output.initial for output in self.outputs if output.initial is not None)):
             state.update(np.ascontiguousarray(array).tobytes())
         return state.hexdigest()[:16]

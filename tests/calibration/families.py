@@ -5,7 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tests.calibration.case import Case
-from tests.calibration.cases import approximate, atomic, compare, convert, integer, matrix, mma, rounding, special, warp
+from tests.calibration.cases import (
+    approximate,
+    atomic,
+    barriers,
+    bulk,
+    cluster,
+    compare,
+    convert,
+    im2col,
+    integer,
+    matrix,
+    mma,
+    rounding,
+    special,
+    tensor,
+    warp,
+    wgmma,
+)
 
 FAMILIES: dict[str, Callable[[], Iterator[Case]]] = {
     "convert": convert.cases,
@@ -18,4 +35,10 @@ FAMILIES: dict[str, Callable[[], Iterator[Case]]] = {
     "special": special.cases,
     "matrix": matrix.cases,
     "mma": mma.cases,
+    "wgmma": wgmma.cases,
+    "barriers": barriers.cases,
+    "bulk": bulk.cases,
+    "tensor": tensor.cases,
+    "im2col": im2col.cases,
+    "cluster": cluster.cases,
 }

@@ -13,7 +13,7 @@ from tests.calibration.running import execute, opened
 from tests.calibration.store import Recording
 
 #: A case that takes longer hangs.
-_CASE_TIMEOUT_S = 20.0
+_CASE_TIMEOUT_S = 10.0
 _START_TIMEOUT_S = 60.0
 
 Cases = Callable[[], Iterator[Case]]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver, FunctionAttribute
-from tests.calibration.case import STORAGE, Array, Case
+from lowdnn.driver.tensor_map import TiledMap
+from tests.calibration.case import STORAGE, Array, Case, MapOf
 
 #: Dynamic shared memory above this needs the function's attribute.
 _DEFAULT_SHARED_BYTES = 48 << 10
@@ -65,8 +67,18 @@ def _launch(case: Case, driver: Driver, addresses: list[int]) -> None:
     if case.launch.shared_bytes > _DEFAULT_SHARED_BYTES:
         attribute = FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.function_set_attribute(function, attribute, case.launch.shared_bytes)
-    values = (ctypes.c_uint64 * len(addresses))(*addresses)
-    pointers = (ctypes.c_void_p * len(addresses))(*(ctypes.addressof(values) + 8 * i for i in range(len(addresses))))
+    values = [ctypes.c_uint64(address) for address in addresses]
+    maps = [_encoded(driver, one, addresses[one.buffer]) for one in case.tensor_maps]
+    pointers = (ctypes.c_void_p * (len(values) + len(maps)))(*map(ctypes.addressof, [*values, *maps]))
     driver.prepare_launch(function, case.launch, ctypes.addressof(pointers))(0)
     driver.context_synchronize()
     driver.module_unload(module)
+
+
+def _encoded(driver: Driver, tensor_map: MapOf, address: int) -> ctypes.Array[ctypes.c_char]:
+    description = replace(tensor_map.description, address=address)
+    if isinstance(description, TiledMap):
+        encoded = driver.tensor_map_encode_tiled(description)
+    else:
+        encoded = driver.tensor_map_encode_im2col(description)
+    return ctypes.create_string_buffer(encoded, len(encoded))

@@ -474,7 +474,7 @@ class EmulatedDriver:
             try:
                 yield state
             except EmulationFault as error:
-                fault = driver_error(call, error.result, text, str(error.report))
+                fault = driver_error(call, error.result, text, str(error.report), error.report.facts())
                 if error.result >= CuResult.ILLEGAL_ADDRESS:
                     state.fault = fault
                 raise fault from error

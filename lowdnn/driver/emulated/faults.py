@@ -7,7 +7,7 @@ raise ``LaneFault``; the scheduler adds the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 
 Dim3 = tuple[int, int, int]
@@ -25,6 +25,7 @@ class FaultKind(Enum):
     READ_ONLY = ("write-to-read-only", 700)
     SHARED_OUT_OF_BOUNDS = ("shared-out-of-bounds", 700)
     LOCAL_OUT_OF_BOUNDS = ("local-out-of-bounds", 700)
+    MISSING_WGMMA_FENCE = ("missing-wgmma-fence", 719)
     IN_FLIGHT_REGISTER = ("in-flight-register", 719)
     BARRIER_MISUSE = ("barrier-misuse", 719)
     ASYNC_MISUSE = ("async-misuse", 719)
@@ -33,6 +34,7 @@ class FaultKind(Enum):
     DEADLOCK = ("deadlock", 702)
     TIMEOUT = ("timeout", 702)
     TRAP = ("trap", 715)
+    ASSERT = ("assertion-failed", 710)
     UNSUPPORTED = ("unsupported-instruction", 715)
     INVALID_PTX = ("invalid-ptx", 218)
     WRONG_TARGET = ("wrong-target", 209)
@@ -44,19 +46,21 @@ class FaultKind(Enum):
 
     @property
     def result(self) -> int:
-        """CUresult number (700 illegal address, 702 timeout, 715 illegal instruction, 716 misaligned, 719 failed)."""
+        """CUresult number: 700 illegal address, 702 timeout, 710 assert, 715 illegal instruction, 716 misaligned, 719
+        launch failed."""
         return self.value[1]
 
 
 @dataclass(frozen=True)
 class FaultReport:
-    """Where and what. Fields that do not apply are None or empty."""
+    """Where and what. Fields that do not apply are None or empty. ``source``: ``file:line``, if the PTX tells it."""
 
     kind: FaultKind
     message: str
     kernel: str = ""
     ptx_line: int = 0
     ptx_text: str = ""
+    source: str = ""
     block: Dim3 | None = None
     thread: Dim3 | None = None
     warp: int | None = None
@@ -65,12 +69,19 @@ class FaultReport:
     buffer: str = ""
     buffer_offset: int | None = None
 
+    def facts(self) -> dict[str, object]:
+        """The fields that apply, by name, as JSON takes them."""
+        known = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in known.items() if value not in ("", None)} | {"kind": self.kind.text}
+
     def __str__(self) -> str:
         lines = [f"{self.kind.text}: {self.message}"]
         if self.kernel:
             lines.append(f"  kernel {self.kernel}")
         if self.ptx_line:
             lines.append(f"  PTX line {self.ptx_line}: {self.ptx_text}")
+        if self.source:
+            lines.append(f"  source {self.source}")
         if self.block is not None:
             lines.append(f"  block {self.block}, thread {self.thread} (warp {self.warp}, lane {self.lane})")
         if self.address is not None:
@@ -100,7 +111,11 @@ class EmulationFault(Exception):
 
 
 class LaneFault(Exception):
-    """A fault inside a block of code. ``position`` counts within the running group; None where no lane is to blame."""
+    """A fault inside a block of code. ``position`` counts within the running group; None where no lane is to blame.
+
+    ``line`` and ``lane``, of the whole batch, stand for the running instruction and ``position`` where others are to
+    blame.
+    """
 
     def __init__(
         self,
@@ -110,6 +125,8 @@ class LaneFault(Exception):
         address: int | None = None,
         buffer: str = "",
         buffer_offset: int | None = None,
+        line: int = 0,
+        lane: int | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -118,6 +135,8 @@ class LaneFault(Exception):
         self.address = address
         self.buffer = buffer
         self.buffer_offset = buffer_offset
+        self.line = line
+        self.lane = lane
 
 
 class RefusedPtx(Exception):

@@ -25,7 +25,7 @@ from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
 from lowdnn.driver.emulated.program import Kernel, compile_module
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Geometry, Unwritten
 from lowdnn.driver.emulated.running.policy import Policy
-from lowdnn.driver.emulated.running.reports import fault_of
+from lowdnn.driver.emulated.running.reports import fault_of, report_of
 from lowdnn.driver.emulated.running.scheduler import BlockFault, Scheduler, Step
 
 #: Host memory for the shared and local memory of one batch.
@@ -131,7 +131,7 @@ class Machine:
         except BlockFault as fault:
             raise fault_of(fault, function.kernel, batch) from None
         except LaneFault as fault:
-            raise EmulationFault(FaultReport(fault.kind, fault.message, function.kernel.name)) from None
+            raise EmulationFault(report_of(fault, function.kernel, batch)) from None
 
     def _place(self, ir: ModuleIR) -> dict[str, int]:
         """Puts .global and .const variables into memory; never-initialised .global ones are zero."""

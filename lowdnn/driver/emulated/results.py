@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from lowdnn.driver.base import DriverError
@@ -23,6 +24,7 @@ class CuResult(IntEnum):
     ILLEGAL_ADDRESS = 700
     LAUNCH_OUT_OF_RESOURCES = 701
     LAUNCH_TIMEOUT = 702
+    ASSERT = 710
     ILLEGAL_INSTRUCTION = 715
     MISALIGNED_ADDRESS = 716
     LAUNCH_FAILED = 719
@@ -35,7 +37,13 @@ class CuResult(IntEnum):
     UNKNOWN = 999
 
 
-def driver_error(call: str, result: int, arguments: object = "", explanation: str = "") -> DriverError:
+def driver_error(
+    call: str,
+    result: int,
+    arguments: object = "",
+    explanation: str = "",
+    report: Mapping[str, object] | None = None,
+) -> DriverError:
     """The error for ``result``; a number that is not listed here is CUDA_ERROR_UNKNOWN."""
     known = CuResult(result) if result in CuResult._value2member_map_ else CuResult.UNKNOWN
-    return DriverError(call, int(known), f"CUDA_ERROR_{known.name}", str(arguments), explanation)
+    return DriverError(call, int(known), f"CUDA_ERROR_{known.name}", str(arguments), explanation, report)

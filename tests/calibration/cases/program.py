@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lowdnn.driver.base import LaunchConfig
-from tests.calibration.case import Array, Case, Output
+from tests.calibration.case import Array, Case, MapOf, Output
 from tests.calibration.lanewise import HEADER
 
 
@@ -16,15 +16,20 @@ def program(
     outputs: Sequence[Output],
     launch: LaunchConfig,
     magnitudes: Sequence[Array] | None = None,
+    maps: Sequence[MapOf] = (),
 ) -> Case:
-    """``body`` finds the addresses of inputs in %i0 ..., of outputs in %o0 ..., and %tid.x in %t.
+    """``body`` finds the addresses of inputs in %i0 ..., outputs in %o0 ..., tensor maps in %m0 ..., and %tid.x in %t.
 
-    It declares its own registers; %a0 to %a3 (.b64) are scratch addresses.
+    It declares its own registers; %a0 to %a3 (.b64) are scratch addresses, and ``window`` is the dynamic shared memory.
     """
     names = [f"i{place}" for place in range(len(inputs))] + [f"o{place}" for place in range(len(outputs))]
-    pointers = ", ".join(f".param .u64 {one}" for one in names)
+    parameters = [f".param .u64 {one}" for one in names]
+    parameters += [f".param .align 64 .b8 m{place}[128]" for place in range(len(maps))]
     loads = "".join(f".reg .b64 %{one};\nld.param.u64 %{one}, [{one}];\n" for one in names)
-    ptx = f"""{HEADER}.visible .entry case({pointers})
+    for place in range(len(maps)):
+        loads += f".reg .b64 %m{place};\nmov.b64 %m{place}, m{place};\ncvta.param.u64 %m{place}, %m{place};\n"
+    window = ".extern .shared .align 1024 .b8 window[];\n" if launch.shared_bytes else ""
+    ptx = f"""{HEADER}{window}.visible .entry case({", ".join(parameters)})
 {{
 .reg .b32 %t;
 .reg .b64 %a<4>;
@@ -34,7 +39,7 @@ ret;
 }}
 """
     kept = None if magnitudes is None else tuple(magnitudes)
-    return Case(name, ptx, tuple(inputs), tuple(outputs), launch, kept)
+    return Case(name, ptx, tuple(inputs), tuple(outputs), launch, kept, tuple(maps))
 
 
 def element(target: str, base: str, index: str, size_bytes: int) -> str:

@@ -91,19 +91,20 @@ def bench() -> Bench:
 @pytest.fixture(scope="session")
 def compile_cuda() -> Callable[..., str]:
     """CUDA C++ text -> PTX by NVRTC; each text once in a session."""
-    cache: dict[tuple[str, str], str] = {}
+    cache: dict[tuple[str, str, tuple[str, ...]], str] = {}
 
-    def compiled(source: str, arch: str = "compute_80") -> str:
-        if (source, arch) not in cache:
-            cache[source, arch] = _nvrtc(source, arch)
-        return cache[source, arch]
+    def compiled(source: str, arch: str = "compute_80", options: tuple[str, ...] = ()) -> str:
+        key = (source, arch, options)
+        if key not in cache:
+            cache[key] = _nvrtc(source, arch, options)
+        return cache[key]
 
     return compiled
 
 
-def _nvrtc(source: str, arch: str) -> str:
+def _nvrtc(source: str, arch: str, extra: tuple[str, ...]) -> str:
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
-    options = [f"--gpu-architecture={arch}".encode(), b"-std=c++17", b"-default-device"]
+    options = [f"--gpu-architecture={arch}".encode(), b"-std=c++17", b"-default-device", *map(str.encode, extra)]
     (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))

@@ -128,3 +128,101 @@ def test_mutants_of_the_pipeline_are_reported(bench: Bench, compile_cuda: Compil
             policy=policy, landing=landing,
         )  # fmt: skip
     assert caught.value.kind is kind
+
+
+CLUSTER = (
+    PRELUDE
+    + r"""
+// Each CTA of a cluster loads one row and multicasts it to all CTAs of its mask.
+extern "C" __global__ void multicast(u32* out, const u32* in, const unsigned short* masks, int size) {
+    __shared__ alignas(16) u32 data[8][64];
+    __shared__ u64 full;
+    u32 rank, tid = threadIdx.x;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    if (tid == 0) init(&full, 1);
+    for (int i = tid; i < 512; i += blockDim.x) data[i / 64][i % 64] = 7;
+    proxy_fence();
+    cluster_sync();
+    if (tid == 0) {
+        u32 rows = 0;
+        for (int s = 0; s < size; s++) rows += masks[s] >> rank & 1;
+        expect(&full, rows * 256);
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                     " [%0], [%1], 256, [%2], %3;"
+                     :: "r"(at(data[rank])), "l"(in + blockIdx.x * 64), "r"(at(&full)), "h"(masks[rank]) : "memory");
+    }
+    wait(&full, 0);
+    for (int i = tid; i < 512; i += blockDim.x) out[blockIdx.x * 512 + i] = data[i / 64][i % 64];
+    cluster_sync();
+}
+// Each CTA of a pair sends its row to the other one: as a copy, as a reduction, from registers.
+extern "C" __global__ void exchange(u32* out) {
+    __shared__ alignas(16) u32 mine[64], theirs[64], sum[64], sent[64];
+    __shared__ u64 full;
+    u32 rank, tid = threadIdx.x;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    mine[tid] = blockIdx.x * 100 + tid;
+    sum[tid] = 1000;
+    sent[tid] = 50;
+    if (tid == 0) { init(&full, 1); expect(&full, 3 * 256); }
+    proxy_fence();
+    cluster_sync();
+    u32 bar = in_cta(&full, rank ^ 1);
+    if (tid == 0) {
+        asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], 256, [%2];"
+                     :: "r"(in_cta(theirs, rank ^ 1)), "r"(at(mine)), "r"(bar) : "memory");
+        asm volatile("cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32"
+                     " [%0], [%1], 256, [%2];"
+                     :: "r"(in_cta(sum, rank ^ 1)), "r"(at(mine)), "r"(bar) : "memory");
+    }
+    if (tid % 2 == 0)
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];"
+                     :: "r"(in_cta(&sent[tid], rank ^ 1)), "r"(tid), "r"(tid + 1), "r"(bar) : "memory");
+    wait(&full, 0);
+    cluster_sync();
+    if (tid == 0) expect(&full, 256);
+    cluster_sync();
+    asm volatile("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.u32 [%0], %1, [%2];"
+                 :: "r"(in_cta(&sum[tid], rank ^ 1)), "r"(1100u), "r"(bar) : "memory");
+    wait(&full, 1);
+    u32* to = out + blockIdx.x * 192 + tid;
+    to[0] = theirs[tid]; to[64] = sum[tid]; to[128] = sent[tid];
+    cluster_sync();
+}
+"""
+)
+
+
+@pytest.mark.parametrize("landing", ["late", "early"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_multicast_fills_the_same_place_in_each_cta_of_the_mask(
+    bench: Bench, compile_cuda: Compile, rng: np.random.Generator, policy: str, landing: str
+) -> None:
+    """Rank r receives row s exactly where mask s names it, and the bytes of each are told to its own barrier."""
+    masks = rng.integers(1, 16, 4, dtype=np.uint16)
+    data = rng.integers(0, 1 << 32, (8, 64), dtype=np.uint32)
+    module = bench.machine.load(compile_cuda(CLUSTER, "compute_90a"))
+    out = bench.empty(8 * 512 * 4)
+    arguments = (out, bench.put(data), bench.put(masks), np.int32(4))
+    bench.run(module, "multicast", 8, 64, *arguments, cluster=4, policy=policy, landing=landing)
+    expected = np.full((8, 8, 64), 7, np.uint32)
+    for cta in range(8):
+        for row in range(4):
+            if masks[row] >> cta % 4 & 1:
+                expected[cta, row] = data[cta // 4 * 4 + row]
+    np.testing.assert_array_equal(bench.get(out, (8, 8, 64), np.uint32), expected)
+
+
+@pytest.mark.parametrize("landing", ["late", "early"])
+@pytest.mark.parametrize("policy", [*POLICIES, "fuzz(3)"])
+def test_ctas_of_a_cluster_exchange_copies_reductions_and_registers(
+    bench: Bench, compile_cuda: Compile, policy: str, landing: str
+) -> None:
+    module = bench.machine.load(compile_cuda(CLUSTER, "compute_90a"))
+    out = bench.empty(4 * 192 * 4)
+    bench.run(module, "exchange", 4, 64, out, cluster=2, policy=policy, landing=landing)
+    thread = np.arange(64)
+    for cta in range(4):
+        theirs = (cta ^ 1) * 100 + thread
+        expected = [theirs, np.maximum(1000 + theirs, 1100), thread]
+        np.testing.assert_array_equal(bench.get(out, (4, 3, 64), np.uint32)[cta], expected)

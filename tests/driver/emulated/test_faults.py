@@ -8,6 +8,7 @@ import pytest
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
 from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.parsing.source_lines import source_line
 
 STORE = """
 ld.param.u64 %rd1, [out];
@@ -49,6 +50,19 @@ def test_load_one_before_the_start_is_named_after_the_buffer_that_was_meant(benc
 def test_load_far_from_every_allocation(bench):
     module = bench.ptx("mov.u64 %rd1, 64;\nld.global.u32 %r1, [%rd1];\nret;", "")
     assert fault_of(bench, module).kind is FaultKind.OUT_OF_BOUNDS
+
+
+@pytest.mark.parametrize(
+    ("size", "distance", "is_named"),
+    [(64, 1 << 19, True), (64, (1 << 20) + 4096, False), (1 << 20, 1 << 23, True), (1 << 20, 1 << 25, False)],
+)
+def test_only_an_allocation_that_is_near_is_named(bench, size, distance, is_named):
+    y = bench.empty(size, "y")
+    module = bench.ptx("ld.param.u64 %rd1, [out];\nld.global.u32 %r1, [%rd1];\nret;")
+    report = fault_of(bench, module, y + size + distance)
+    assert (f"{distance + 4} bytes past the end of y" in report.message) is is_named
+    assert ("no allocation is near" in report.message) is not is_named
+    assert report.buffer == ("y" if is_named else "")
 
 
 def test_touching_freed_memory(bench):
@@ -142,9 +156,37 @@ def test_half_a_warp_at_a_barrier_deadlocks(bench):
 
 def test_barrier_that_one_warp_never_reaches(bench):
     body = "mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 32;\n@%p1 bar.sync 1, 64;\nret;"
-    report = fault_of(bench, bench.ptx(body, ""), block=64)
+    report = fault_of(bench, bench.ptx(body, ""), block=64, grid=3)
     assert report.kind is FaultKind.DEADLOCK
-    assert "at barrier 1" in report.message
+    where = "barrier 1, where 32 of 64 threads have arrived, and 32 threads of its block have exited,"
+    assert f"96 threads of 3 warps wait at {where} (PTX line " in report.message
+    assert report.ptx_text == "@%p1 bar.sync 1, 64;"
+    assert (report.block, report.thread, report.warp, report.lane) == ((0, 0, 0), (0, 0, 0), 0, 0)
+
+
+def test_a_count_that_is_too_large_shows_in_the_deadlock(bench):
+    report = fault_of(bench, bench.ptx("bar.sync 2, 96;\nret;", ""), block=64)
+    assert report.kind is FaultKind.DEADLOCK
+    assert "at barrier 2, where 64 of 96 threads have arrived, (PTX line" in report.message
+
+
+def test_two_groups_of_a_barrier_give_different_counts(bench):
+    body = "mov.u32 %r1, %tid.x;\nand.b32 %r2, %r1, 32;\nadd.s32 %r2, %r2, 64;\nbar.sync 3, %r2;\nret;"
+    report = fault_of(bench, bench.ptx(body, ""), block=96, policy="warp-serial(1)")
+    assert report.kind is FaultKind.BARRIER_MISUSE
+    assert "barrier 3: its threads give different counts" in report.message
+
+
+@pytest.mark.parametrize("number", ["16", "%r1"])
+def test_a_block_has_sixteen_barriers(bench, number):
+    report = fault_of(bench, bench.ptx(f"mov.u32 %r1, 16;\nbar.sync {number};\nret;", ""), block=64)
+    assert report.kind is FaultKind.BARRIER_MISUSE
+    assert "barrier 16: a CTA has barriers 0 to 15" in report.message
+
+
+def test_threads_that_have_exited_are_not_waited_for_without_a_count(bench):
+    body = "mov.u32 %r1, %tid.x;\nsetp.ge.u32 %p1, %r1, 32;\n@%p1 exit;\nbar.sync 0;\nret;"
+    bench.run(bench.ptx(body, ""), "k", 1, 96)
 
 
 def test_barrier_count_that_is_no_multiple_of_a_warp(bench):
@@ -234,3 +276,28 @@ def test_launches_that_the_function_does_not_allow(bench):
     assert fault_of(bench, module, one, block=96).kind is FaultKind.INVALID_LAUNCH
     assert fault_of(bench, module, np.int64(1), block=32).kind is FaultKind.INVALID_LAUNCH
     assert fault_of(bench, module, block=32).kind is FaultKind.INVALID_LAUNCH
+
+
+SOURCE = """
+extern "C" __global__ void k(int* y) {
+  int t = threadIdx.x;
+  y[0] = t;
+  y[t - 1] = t;
+}
+"""
+
+
+def test_the_source_line_is_told_where_the_ptx_has_it(bench, compile_cuda):
+    module = bench.machine.load(compile_cuda(SOURCE, options=("-lineinfo",)))
+    report = fault_of(bench, module, bench.empty(256, "y"))
+    assert report.source.endswith("kernel.cu:5")
+    assert f"\n  source {report.source}\n" in str(report)
+    module = bench.machine.load(compile_cuda(SOURCE))
+    report = fault_of(bench, module, bench.empty(256, "y"))
+    assert report.source == ""
+    assert "source" not in str(report)
+
+
+def test_code_that_belongs_to_no_source_line_has_none():
+    lines = ('.file 7 "a.cu"', ".entry k()", "nop;", ".loc 7 3 1", "nop;", ".loc 7 0 1", "nop;", ".func f()", "nop;")
+    assert [source_line(lines, number) for number in (3, 5, 7, 9)] == [None, ("a.cu", 3), None, None]

@@ -10,7 +10,6 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
-from tests.support.assembling import assert_no_spills
 from tests.support.builders import convolution_graph, matmul_graph
 from tests.support.running import check_close, check_exact
 from tests.support.tolerance import OpClass
@@ -192,9 +191,3 @@ def test_refuses_extents_past_32_bits() -> None:
     assert refusal is not None
     assert refusal.status is Status.NOT_SUPPORTED_SHAPE
     assert "2147483648" in refusal.reason
-
-
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-def test_precompiled_kernels_do_not_spill(target: str) -> None:
-    for kernel in ENGINE.precompiled():
-        assert_no_spills(kernel, target)

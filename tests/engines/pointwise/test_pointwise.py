@@ -16,7 +16,6 @@ from lowdnn.ops.pointwise import Pointwise, compute_types, input_ports
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError
-from tests.support.assembling import assert_no_spills
 from tests.support.builders import matmul_graph, pointwise_graph
 from tests.support.data import fresh_seed, special_values
 from tests.support.running import check_close, check_exact, run_plan
@@ -331,12 +330,6 @@ def test_work_counts_each_byte_once() -> None:
 def test_parameters_are_the_fields_of_params() -> None:
     (kernel,) = ENGINE.plan(pointwise_graph(MODES.NEG, (8,)), SM_90A, {}).kernels
     assert [name for name, _ in kernel.parameters] == [item.name for item in fields(Params)]
-
-
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-def test_precompiled_kernels_do_not_spill(target: str) -> None:
-    for kernel in ENGINE.precompiled():
-        assert_no_spills(kernel, target)
 
 
 @pytest.mark.parametrize("data_type", dtypes.supported(), ids=lambda t: dtypes.info(t).short_name)

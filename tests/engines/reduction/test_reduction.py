@@ -16,7 +16,6 @@ from lowdnn.ops.pointwise import Pointwise
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError
-from tests.support.assembling import assert_no_spills
 from tests.support.builders import matmul_graph, reduction_graph
 from tests.support.data import fresh_seed
 from tests.support.running import check_close, check_exact, run_plan
@@ -270,8 +269,3 @@ def test_refusals_name_what_they_found() -> None:
         ENGINE.plan(matmul_graph(), SM_90A, {})
     with pytest.raises(BadParamError, match="TILE_COLS"):
         ENGINE.plan(reduction_graph(OPS.ADD, (4, 4), (0,)), SM_90A, {KnobType.TILE_COLS: 3})
-
-
-def test_precompiled_kernels_do_not_spill() -> None:
-    for kernel in ENGINE.precompiled():
-        assert_no_spills(kernel, "sm_90")

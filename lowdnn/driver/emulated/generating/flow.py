@@ -118,26 +118,6 @@ def reads_and_writes(instruction: Instruction, row: Row) -> Touched:
     return reads, writes
 
 
-def accumulators(function: FunctionIR, table: Mapping[str, Row]) -> frozenset[str]:
-    """Registers that may hold accumulators of ``wgmma``: its destinations, and where ``mov`` copies them to."""
-    found: set[str] = set()
-    copies: dict[str, list[str]] = {}
-    for instruction in function.body:
-        row = table[instruction.opcode]
-        if row.accumulates and instruction.operands:
-            found.update(registers_of(instruction.operands[0]))
-        elif instruction.opcode == "mov":
-            target, source = instruction.operands
-            if isinstance(target, Reg) and isinstance(source, Reg):
-                copies.setdefault(source.name, []).append(target.name)
-    left = list(found)
-    while left:
-        fresh = [name for name in copies.get(left.pop(), ()) if name not in found]
-        found.update(fresh)
-        left += fresh
-    return frozenset(found)
-
-
 def _without_guarded_effects(
     function: FunctionIR, table: Mapping[str, Row]
 ) -> tuple[list[Instruction], dict[str, int]]:
@@ -231,7 +211,7 @@ def _member_mask(instruction: Instruction, row: Row) -> Operand | None:
     if row.effect is Effect.END:
         return FULL_MASK if instruction.opcode == "bar" or "aligned" in instruction.modifiers else None
     if row.effect is not Effect.WARP:
-        return None
+        return FULL_MASK if {"sync", "aligned"} <= set(instruction.modifiers) else None
     if row.mask is None:
         return WARPGROUP if instruction.modifiers[:1] == ("mma_async",) else FULL_MASK
     try:

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
-from lowdnn.driver.emulated.generating.flow import Block, Flow, accumulators
+from lowdnn.driver.emulated.generating.flow import Block, Flow
+from lowdnn.driver.emulated.generating.wgmma_registers import wgmma_registers
 from lowdnn.driver.emulated.instructions.core import Modifiers, Row
 from lowdnn.driver.emulated.instructions.special import special_value
 from lowdnn.driver.emulated.memory.arena import DTYPES
@@ -113,8 +114,9 @@ class Emitter:
         self.takes_parameter_address = False
         self.instruction = Instruction("", (), (), function.line)
         self.guard = ""
-        self.accumulators = accumulators(function, table)
+        self.wgmma = wgmma_registers(function, flow, table)
         self.settled: set[str] = set()
+        self.writable: set[str] = set()
         self.names: dict[str, dict[str, str]] = {}
         self.users: dict[str, int] = {}
         self.free: list[str] = []
@@ -167,6 +169,7 @@ class Emitter:
         if not isinstance(operand, Reg):
             raise self.refuse("a destination that is no register")
         name = operand.name
+        self._check_writable(name)
         kind, size = TYPES[self.function.registers[name]]
         if kind == "p" or code == "p":
             if kind != code:
@@ -190,7 +193,7 @@ class Emitter:
         if simple and isinstance(operand, Reg) and isinstance(source, Reg):
             kinds = self.function.registers
             if TYPES[kinds[operand.name]][1] == TYPES[kinds[source.name]][1] == SIZES[code]:
-                if source.name in self.accumulators and source.name not in self.settled:
+                if source.name in self.wgmma.accumulators and source.name not in self.settled:
                     value = self.raw(source)
                     self.out_raw(operand, next(iter(self.names[source.name])), value)
                     return
@@ -291,7 +294,7 @@ class Emitter:
     def block(self, block: Block) -> BlockCode:
         """Generates one block."""
         self.names, self.users, self.free, self.fresh, self.named = {}, {}, [], [], 0
-        self.settled = set()
+        self.settled, self.writable = set(), set()
         self.text, self.lines = ["def block(G,R):"], [block.line]
         last_use = self._last_uses(block)
         for place, instruction in enumerate(block.body):
@@ -340,7 +343,7 @@ class Emitter:
 
     def _kept(self, name: str, home: str) -> str:
         """A register's value as it is put back."""
-        if name not in self.accumulators or name in self.settled:
+        if name not in self.wgmma.accumulators or name in self.settled:
             return self._register(name, home)
         code, value = next(iter(self.names[name].items()))
         return value if code == home else f"retyped({value},{home})"
@@ -351,7 +354,7 @@ class Emitter:
 
     def _register(self, name: str, code: str) -> str:
         kind, size = TYPES[self.function.registers[name]]
-        if name in self.accumulators and name not in self.settled:
+        if name in self.wgmma.accumulators and name not in self.settled:
             self._settle(name)
         known = self.names.get(name)
         if known is None:
@@ -371,6 +374,13 @@ class Emitter:
             raise self.refuse(f"register {name} has another size")
         unsigned = self._register(name, _UNSIGNED[size])
         return self._add_view(name, code, f"{unsigned}.astype({code})")
+
+    def _check_writable(self, name: str) -> None:
+        """An instruction writes what may be a register of A of a ``wgmma`` in flight."""
+        key = self.wgmma.factors.get(name)
+        if key is not None and key not in self.writable and self.instruction.opcode != "mov":
+            self.do(f"G.batch.commit_groups.check_unread(G,{key!r})")
+            self.writable.add(key)
 
     def _settle(self, name: str) -> None:
         """An instruction reads the value of a register that may be an accumulator in flight."""

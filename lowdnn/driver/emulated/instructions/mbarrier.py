@@ -81,11 +81,11 @@ def _test(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None
     target, address, phase, *hint = instruction.operands
     if len(hint) > (form == "try_wait"):
         raise e.refuse("takes no further operand")
-    place = barrier_place(e, address)
+    base, offset = address_of(e, address)
     if parity:
-        e.out(target, "p", f"{_BARRIERS}.test_parity(G,{place},{e.use(phase, 'u4')})")
+        e.out(target, "p", f"{_BARRIERS}.test_parity(G,{base},{offset},{e.use(phase, 'u4')})")
     else:
-        e.out(target, "p", f"{_BARRIERS}.test_state(G,{place},{e.use(phase, 'u8')})")
+        e.out(target, "p", f"{_BARRIERS}.test_state(G,{base},{offset},{e.use(phase, 'u8')})")
 
 
 def _pending(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:

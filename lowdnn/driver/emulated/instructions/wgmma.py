@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated.generating.flow import registers_of
 from lowdnn.driver.emulated.generating.generator import Emitter
+from lowdnn.driver.emulated.generating.wgmma_registers import factor_key
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction, Operand, Vec
 from lowdnn.driver.emulated.running import warpgroup
@@ -42,12 +44,24 @@ def _multiply(e: Emitter, m: Modifiers, operands: tuple[Operand, ...]) -> None:
     except NotSupportedError as cause:
         raise e.refuse(str(cause)) from cause
     items = _vector(e, target, product.registers)
-    factor = f"({','.join(e.use(i, 'u4') for i in _vector(e, left, 4))},)" if in_registers else e.use(left, "u8")
+    factor = _factor(e, left) if in_registers else e.use(left, "u8")
+    late = e.wgmma.unfenced.get(id(e.instruction))
+    if late is not None:
+        e.do(e.call(warpgroup.missing_fence, "G", repr(late)))
     before = f"({','.join(e.raw(item) for item in items)},)"
     arguments = (_name(e, product), before, factor, e.use(right, "u8"), e.use(scale_d, "p"))
     values = e.temps(len(items), e.call(warpgroup.issue, "G", *arguments))
     for item, value in zip(items, values, strict=True):
         e.out_raw(item, product.code, value)
+
+
+def _factor(e: Emitter, operand: Operand) -> str:
+    """A from registers, which are noted as read until the product is complete."""
+    items = _vector(e, operand, 4)
+    key = factor_key(registers_of(operand))
+    e.do(f"{_GROUPS}.note_read(G,{key!r})")
+    e.writable.discard(key)
+    return f"({','.join(e.use(item, 'u4') for item in items)},)"
 
 
 def _immediates(e: Emitter, rest: list[Operand], a: str, in_registers: bool) -> tuple[bool, tuple[bool, bool]]:

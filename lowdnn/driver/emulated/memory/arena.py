@@ -31,6 +31,9 @@ _SMALLEST_RANGE = 1 << 28
 _ALIGN = 256
 _GAP = 256
 _POISON = 0xA5
+#: A report names an allocation for an address at most so far from it, in bytes or in multiples of its size.
+_NEAR_BYTES = 1 << 20
+_NEAR_SIZES = 16
 
 #: Value code -> NumPy type; ``w16`` is a 16-byte word that is moved as a whole.
 DTYPES: dict[str, Any] = {
@@ -237,21 +240,22 @@ class Arena(Bytes):
         return (place >= 0) & (addresses + np.uint64(size) <= ends[nearest]), writable[nearest]
 
     def fault(self, address: int, size: int, position: int | None) -> LaneFault:
-        """The fault of touching [address, address + size), named after the nearest allocation."""
+        """The fault of touching [address, address + size), named after the nearest allocation if one is near."""
         what = f"{size} bytes at {address:#x}"
-        below, above = self._nearest(address), self._next_above(address)
+        below = self._nearest(address)
         if below is not None and not below.alive and address < below.end:
-            message, near, kind = f"{what}: {below.label} has been freed", below, FaultKind.USE_AFTER_FREE
-        elif below is not None and (above is None or address - below.end < above.address - address):
-            past = address + size - below.end
-            message = f"{what}: {past} bytes past the end of {below.label} ({below.size} bytes)"
-            near, kind = below, FaultKind.OUT_OF_BOUNDS
-        elif above is not None and above.address - address <= self._range_bytes:
-            message = f"{what}: {above.address - address} bytes before the start of {above.label}"
-            near, kind = above, FaultKind.OUT_OF_BOUNDS
-        else:
+            message, offset = f"{what}: {below.label} has been freed", address - below.address
+            return LaneFault(FaultKind.USE_AFTER_FREE, message, position, address, below.label, offset)
+        outside = [(_distance(one, address), one) for one in (below, self._next_above(address)) if one is not None]
+        meant = [(distance, one) for distance, one in outside if distance <= max(_NEAR_BYTES, _NEAR_SIZES * one.size)]
+        if not meant:
             return LaneFault(FaultKind.OUT_OF_BOUNDS, f"{what}: no allocation is near", position, address)
-        return LaneFault(kind, message, position, address, near.label, address - near.address)
+        distance, near = min(meant, key=lambda pair: pair[0])
+        if near is below:
+            message = f"{what}: {address + size - near.end} bytes past the end of {near.label} ({near.size} bytes)"
+        else:
+            message = f"{what}: {distance} bytes before the start of {near.label}"
+        return LaneFault(FaultKind.OUT_OF_BOUNDS, message, position, address, near.label, address - near.address)
 
     def _next_above(self, address: int) -> Allocation | None:
         place = bisect_right(self._starts, address)
@@ -260,6 +264,11 @@ class Arena(Bytes):
     def _nearest(self, address: int) -> Allocation | None:
         place = bisect_right(self._starts, address) - 1
         return self._allocations[self._starts[place]] if place >= 0 else None
+
+
+def _distance(allocation: Allocation, address: int) -> int:
+    """Bytes between an allocation and an address outside it (0: the first byte past its end)."""
+    return allocation.address - address if address < allocation.address else max(0, address - allocation.end)
 
 
 def _lazy_maps(size_bytes: int) -> tuple[mmap.mmap, mmap.mmap]:

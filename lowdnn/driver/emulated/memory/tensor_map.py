@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import numpy as np
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.address import Address, check, resolve
-from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.memory.arena import Array, Bytes
 from lowdnn.driver.tensor_map import (
     TENSOR_MAP_ALIGN,
     TENSOR_MAP_BYTES,
@@ -106,6 +107,36 @@ def problem_of(tensor_map: TensorMap) -> str:
     return tiled_map_problem(tensor_map) if isinstance(tensor_map, TiledMap) else im2col_map_problem(tensor_map)
 
 
+@dataclass(frozen=True)
+class StoredMaps:
+    """Maps in memory: a row for each lane, or one row where all lanes name the same address. ``places`` [rows, 128]:
+    byte numbers in ``memory``; ``content`` [rows, 128]: the bytes."""
+
+    memory: Bytes
+    addresses: Array
+    places: Array
+    content: Array
+
+    def decoded(self, row: int) -> TensorMap:
+        """The map in a row. Raises LaneFault where there is none."""
+        tensor_map = decode(self.content[row].tobytes())
+        if tensor_map is None:
+            raise self.fault(row, f"the {TENSOR_MAP_BYTES} bytes at {int(self.addresses[row]):#x} are no tensor map")
+        return tensor_map
+
+    def usable(self, row: int) -> TensorMap:
+        """Like ``decoded``, and the map keeps the rules."""
+        tensor_map = self.decoded(row)
+        problem = _problem(self.content[row].tobytes())
+        if problem:
+            raise self.fault(row, f"the tensor map at {int(self.addresses[row]):#x}: {problem}")
+        return tensor_map
+
+    def fault(self, row: int, message: str) -> LaneFault:
+        where = int(self.addresses[row])
+        return LaneFault(FaultKind.INVALID_TENSOR_MAP, message, row, where, *self.memory.name_of(where))
+
+
 def maps_of(group: Group, address: Address, offset: int) -> list[tuple[TensorMap, Array | None]]:
     """The maps that the lanes' (generic) addresses name, each with the mask of its lanes; None stands for all of them.
 
@@ -115,49 +146,34 @@ def maps_of(group: Group, address: Address, offset: int) -> list[tuple[TensorMap
     if resolve(group, "generic", address, offset)[0] != "global":
         message = "the tensor map is not in global, constant or parameter memory"
         raise LaneFault(FaultKind.INVALID_TENSOR_MAP, message, 0, address.lane(0, offset))
-    _, content = read_bytes(group, "global", address, offset)
-    if address.scalar or address.low == address.high:
-        return [(_usable(content[0].tobytes(), address.low + offset, 0), None)]
+    stored = stored_maps(group, "global", address, offset)
+    if address.low == address.high:
+        return [(stored.usable(0), None)]
     found: list[tuple[TensorMap, Array | None]] = []
-    for value in np.unique(address.value):
-        mask = address.value == value
-        position = int(np.argmax(mask))
-        found.append((_usable(content[position].tobytes(), int(value) + offset, position), mask))
+    for value in np.unique(stored.addresses):
+        mask = stored.addresses == value
+        found.append((stored.usable(int(np.argmax(mask))), mask))
     return found
 
 
-def read_bytes(group: Group, space: str, address: Address, offset: int) -> tuple[Array, Array]:
-    """(byte numbers [lanes, 128], bytes) of the maps at ``address``, which must be 64-byte aligned and written.
-
-    Lanes with one (scalar) address have one row.
-    """
-    space, origin = resolve(group, space, address, offset)
-    for part in (0, TENSOR_MAP_ALIGN):
-        memory, _ = check(group, space, origin, address, offset + part, TENSOR_MAP_ALIGN)
-    first = np.atleast_1d(address.places(group, space, origin, offset, 0))
-    places = first[:, None] + np.arange(TENSOR_MAP_BYTES)
+def stored_maps(group: Group, space: str, address: Address, offset: int) -> StoredMaps:
+    """The bytes of the maps at ``address``, which must be 64-byte aligned and written."""
+    memory, places = map_places(group, space, address, offset)
     written = memory.shadow[places].all(axis=1)
     if not written.all():
         position = int(np.argmin(written))
         raise unwritten_fault(memory, address.lane(position, offset), TENSOR_MAP_BYTES, position)
-    return places, memory.data[places]
+    addresses = np.broadcast_to(np.atleast_1d(address.signed(offset)), len(places))
+    return StoredMaps(memory, addresses, places, memory.data[places])
 
 
-def decoded(content: bytes, where: int, position: int) -> TensorMap:
-    """The map in ``content``, which lies at address ``where``; a fault of the lane at ``position`` where it is none."""
-    tensor_map = decode(content)
-    if tensor_map is None:
-        message = f"the {TENSOR_MAP_BYTES} bytes at {where:#x} are no tensor map"
-        raise LaneFault(FaultKind.INVALID_TENSOR_MAP, message, position, where)
-    return tensor_map
-
-
-def _usable(content: bytes, where: int, position: int) -> TensorMap:
-    tensor_map = decoded(content, where, position)
-    problem = _problem(content)
-    if problem:
-        raise LaneFault(FaultKind.INVALID_TENSOR_MAP, f"the tensor map at {where:#x}: {problem}", position, where)
-    return tensor_map
+def map_places(group: Group, space: str, address: Address, offset: int, write: bool = False) -> tuple[Bytes, Array]:
+    """(memory, byte numbers [rows, 128]) of maps at ``address``, checked; rows as in ``StoredMaps``."""
+    space, origin = resolve(group, space, address, offset)
+    for part in (0, TENSOR_MAP_ALIGN):
+        memory, _ = check(group, space, origin, address, offset + part, TENSOR_MAP_ALIGN, write)
+    first = np.atleast_1d(address.places(group, space, origin, offset, 0))
+    return memory, first[:, None] + np.arange(TENSOR_MAP_BYTES)
 
 
 @lru_cache(maxsize=1024)

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.faults import FaultKind, LaneFault
-from lowdnn.driver.emulated.memory.address import Address, check, resolve
-from lowdnn.driver.emulated.memory.arena import Array
-from lowdnn.driver.emulated.memory.tensor_map import decoded, encode, read_bytes
+from lowdnn.driver.emulated.memory.address import Address
+from lowdnn.driver.emulated.memory.tensor_map import encode, map_places, stored_maps
 from lowdnn.driver.tensor_map import (
-    TENSOR_MAP_ALIGN,
     TensorMapDataType,
     TensorMapInterleave,
     TensorMapOobFill,
@@ -52,36 +49,28 @@ def replace_field(
     A map may break the driver's rules until its last field has been replaced; copies that use it check them.
     """
     address, offset = tensor_map
-    places, content = read_bytes(group, space, address, offset)
-    values = np.broadcast_to(value, len(places)) if value.ndim == 0 else value[: len(places)]
-    changed = np.empty_like(content)
+    stored = stored_maps(group, space, address, offset)
+    map_places(group, space, address, offset, write=True)
+    rows = len(stored.places)
+    values = np.broadcast_to(value, rows) if value.ndim == 0 else value[:rows]
     for row, new in enumerate(values.tolist()):
-        where = address.lane(row, offset)
-        old = decoded(content[row].tobytes(), where, row)
+        old = stored.decoded(row)
         if not isinstance(old, TiledMap):
-            raise LaneFault(FaultKind.INVALID_TENSOR_MAP, "tensormap.replace.tile on an im2col map", row, where)
+            raise stored.fault(row, "tensormap.replace.tile on an im2col map")
         if dimension >= old.rank:
-            message = f"tensormap.replace: dimension {dimension} of a map of {old.rank} dimensions"
-            raise LaneFault(FaultKind.INVALID_TENSOR_MAP, message, row, where)
-        changed[row] = np.frombuffer(encode(FIELDS[field].put(old, dimension, new)), dtype=np.uint8)
-    _write(group, space, address, offset, places, changed)
+            raise stored.fault(row, f"tensormap.replace: dimension {dimension} of a map of {old.rank} dimensions")
+        content = encode(FIELDS[field].put(old, dimension, new))
+        stored.memory.data[stored.places[row]] = np.frombuffer(content, dtype=np.uint8)
+    group.batch.stores += 1
 
 
 def copy_map(group: Group, to: tuple[Address, int], of: tuple[Address, int]) -> None:
     """Copies maps from shared to global memory."""
-    _, content = read_bytes(group, "shared", *of)
-    for row in range(len(content)):
-        decoded(content[row].tobytes(), of[0].lane(row, of[1]), row)
-    address, offset = to
-    first = np.atleast_1d(address.places(group, "global", resolve(group, "global", address, offset)[1], offset, 0))
-    _write(group, "global", address, offset, first[:, None] + np.arange(content.shape[1]), content)
-
-
-def _write(group: Group, space: str, address: Address, offset: int, places: Array, content: Array) -> None:
-    space, origin = resolve(group, space, address, offset)
-    for part in (0, TENSOR_MAP_ALIGN):
-        memory, _ = check(group, space, origin, address, offset + part, TENSOR_MAP_ALIGN, write=True)
-    memory.data[places] = content
+    stored = stored_maps(group, "shared", *of)
+    for row in range(len(stored.places)):
+        stored.decoded(row)
+    memory, places = map_places(group, "global", *to, write=True)
+    memory.data[places] = stored.content
     memory.shadow[places] = 1
     group.batch.stores += 1
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
+from lowdnn.driver.emulated.parsing.builtins import builtin
 from lowdnn.driver.emulated.parsing.ir import FunctionIR, Instruction, Mem, ModuleIR, Not, Operand, Pair, Reg, Sym, Vec
 
 
@@ -97,7 +98,7 @@ class _Inliner:
 
     def _call(self, call: Instruction, names: _Names, own: frozenset[str], stack: tuple[str, ...]) -> None:
         returns, name, arguments = _call_parts(call)
-        callee = self.module.functions.get(name)
+        callee = self.module.functions.get(name) or builtin(name, call.line)
         if callee is None:
             raise unsupported(f"call of {name}, which this module does not define", call.line)
         if name in stack:

@@ -89,6 +89,11 @@ class Barriers:
             released += self._complete(number)
         return released
 
+    def progress(self, number: int, slot: int) -> tuple[int, int]:
+        """(threads that have arrived, threads that the barrier takes) in the CTA ``slot``."""
+        needed = int(self.needed[number][slot])
+        return int(self.arrived[number][slot]), int(self._live()[slot]) if needed == _ALL else needed
+
     def _arrive_at(
         self, group: Group, operation: BarrierOp, number: int, count: Any, predicate: Any, next_block: int, line: int
     ) -> list[Released]:

@@ -181,6 +181,10 @@ class Group:
         return self._derive("lanes", self.batch.lanes)
 
     @property
+    def slots(self) -> Array:
+        return self._derive("slot", self.batch.slot)
+
+    @property
     def shared_base(self) -> Array:
         return self._derive("shared_base", self.batch.shared_base)
 

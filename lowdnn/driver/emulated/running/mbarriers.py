@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
-from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.memory.address import Address, shared_bytes
+from lowdnn.driver.emulated.memory.arena import WINDOW_BYTES, Array
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Batch, Group
@@ -139,9 +140,10 @@ class Mbarriers:
         self._refuse(self._pending[index] > MOST, f"more than {MOST} arrivals pending", place)
 
     # -- waiting ----------------------------------------------------------------------------------------------------
-    def test_state(self, group: Group, place: Array, state: Any) -> Array:
+    def test_state(self, group: Group, address: Address, offset: int, state: Any) -> Array:
         """``test_wait`` and ``try_wait``: is the phase of the state, the current or the one before, complete."""
-        index = self._find_own(group, place)
+        place = self._own_place(group, address, offset)
+        index = self._find(place)
         phase = self._phase[index]
         states = np.broadcast_to(state, place.shape).astype(np.uint64)
         rows = ((states >> np.uint64(_FIELD)) & np.uint64(MOST)).astype(np.int64)
@@ -153,10 +155,13 @@ class Mbarriers:
             self._fail(position, place, what)
         return self._watch(group, index, phase, age == 1)
 
-    def test_parity(self, group: Group, place: Array, parity: Any) -> Array:
+    def test_parity(self, group: Group, address: Address, offset: int, parity: Any) -> Array:
         """``.parity`` forms: has the phase of that parity, the current or the one before, been completed."""
-        self._refuse(np.atleast_1d(parity > 1), "waited for with a parity that is neither 0 nor 1", place)
-        index = self._find_own(group, place)
+        if (parity > 1).any():
+            what = "waited for with a parity that is neither 0 nor 1"
+            self._fail(int(np.argmax(parity > 1)), self._own_place(group, address, offset), what)
+        common = self._common(address, offset)
+        index = self._find(self._own_place(group, address, offset)) if common is None else common[group.slots]
         phase = self._phase[index]
         return self._watch(group, index, phase, (phase & 1) != parity)
 
@@ -241,8 +246,11 @@ class Mbarriers:
 
     def _watch(self, group: Group, index: Array, phase: Array, complete: Array) -> Array:
         lanes = slice(None) if group.index is None else group.index
-        self._watched[lanes] = np.where(complete, -1, index)
-        self._watched_phase[lanes] = phase
+        if complete.all():
+            self._watched[lanes] = -1
+        else:
+            self._watched[lanes] = np.where(complete, -1, index)
+            self._watched_phase[lanes] = phase
         return complete
 
     def check(self, place: Array) -> None:
@@ -260,10 +268,24 @@ class Mbarriers:
         self._refuse(~intact, "its bytes have been overwritten since mbarrier.init", place)
         return index
 
-    def _find_own(self, group: Group, place: Array) -> Array:
-        others = place // self.batch.shared_stride != group.pick(self.batch.slot)
+    def _own_place(self, group: Group, address: Address, offset: int) -> Array:
+        """Byte numbers in the shared memory of each lane's own CTA."""
+        place = shared_bytes(group, address, offset, SIZE_BYTES)
+        others = place // self.batch.shared_stride != group.slots
         self._refuse(others, "waited for from another CTA; only its own CTA may wait", place)
-        return self._find(place)
+        return place
+
+    def _common(self, address: Address, offset: int) -> Array | None:
+        """The numbers in the state arrays, one for each CTA slot, of a barrier that all CTAs have at one offset; None
+        where lanes name several, or where anything may be wrong with it."""
+        word, rest = divmod((address.low + offset) % WINDOW_BYTES, SIZE_BYTES)
+        if address.low != address.high or rest or word >= self._rows.size or self._rows[word] < 0:
+            return None
+        ctas = self.batch.cta_count
+        index = self._rows[word] * ctas + np.arange(ctas)
+        words = np.arange(ctas) * self._rows.size + word
+        fine = self._live[index].all() and (self.batch.shared.views["u8"][words] == _TAG).all()
+        return np.asarray(index) if fine else None
 
     def _index(self, place: Array) -> Array:
         stride = self.batch.shared_stride

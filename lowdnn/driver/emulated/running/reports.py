@@ -1,10 +1,11 @@
-"""From an exception in a block of generated code to a report: PTX line, block, thread, address."""
+"""From an exception in a block of generated code to a report: lines of PTX and source, block, thread, address."""
 
 from __future__ import annotations
 
 from types import TracebackType
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultReport, LaneFault
+from lowdnn.driver.emulated.parsing.source_lines import source_line
 from lowdnn.driver.emulated.program import Kernel
 from lowdnn.driver.emulated.running.batch import Batch
 from lowdnn.driver.emulated.running.scheduler import BlockFault
@@ -17,25 +18,31 @@ def fault_of(fault: BlockFault, kernel: Kernel, batch: Batch) -> EmulationFault 
     if not isinstance(cause, LaneFault):
         cause.add_note(f"while emulating {kernel.name}, PTX line {line}: {_text(kernel, line)}")
         return cause
-    block = thread = warp = lane = None
-    if cause.position is not None:
+    if cause.lane is None and cause.position is not None:
         lanes = fault.group.lanes
-        block, thread, warp, lane = batch.place(int(lanes[min(cause.position, lanes.size - 1)]))
-    return EmulationFault(
-        FaultReport(
-            cause.kind,
-            cause.message,
-            kernel.name,
-            line,
-            _text(kernel, line),
-            block,
-            thread,
-            warp,
-            lane,
-            cause.address,
-            cause.buffer,
-            cause.buffer_offset,
-        )
+        cause.lane = int(lanes[min(cause.position, lanes.size - 1)])
+    cause.line = cause.line or line
+    return EmulationFault(report_of(cause, kernel, batch))
+
+
+def report_of(fault: LaneFault, kernel: Kernel, batch: Batch) -> FaultReport:
+    """The report of a fault that knows its lane and line."""
+    block, thread, warp, lane = (None,) * 4 if fault.lane is None else batch.place(fault.lane)
+    source = source_line(kernel.ptx_lines, fault.line)
+    return FaultReport(
+        fault.kind,
+        fault.message,
+        kernel.name,
+        fault.line,
+        _text(kernel, fault.line),
+        f"{source[0]}:{source[1]}" if source else "",
+        block,
+        thread,
+        warp,
+        lane,
+        fault.address,
+        fault.buffer,
+        fault.buffer_offset,
     )
 
 

@@ -20,6 +20,7 @@ from lowdnn.driver.emulated.running.accumulators import holds_elements, part_of
 from lowdnn.driver.emulated.running.barriers import BarrierOp, Barriers, Released
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Group, merge_into
 from lowdnn.driver.emulated.running.cluster_barriers import ClusterBarriers, ClusterWait
+from lowdnn.driver.emulated.running.deadlock import deadlock
 
 BlockFunction = Callable[[Group, list[Any]], Any]
 
@@ -103,7 +104,7 @@ class Scheduler:
             elif not self._wake():
                 break
         if self.parked or self.barriers.waiting or self.cluster_barriers.waiting or self.spinning:
-            raise LaneFault(FaultKind.DEADLOCK, self._deadlock())
+            raise deadlock(self)
         self.batch.async_work.land_all()
 
     # -- one unit ---------------------------------------------------------------------------------------------------
@@ -375,33 +376,6 @@ class Scheduler:
         if last - first + 1 == lanes.size:
             return Group(self.batch, slice(first, last + 1))
         return Group(self.batch, lanes)
-
-    # -- report -------------------------------------------------------------------------------------------------------
-    def _deadlock(self) -> str:
-        places = [(f"at barrier {w.number}", w.line, w.lanes) for w in self.barriers.waiting]
-        places += [(self._cluster_place(w), w.line, w.lanes) for w in self.cluster_barriers.waiting]
-        for block, parts in self.parked.items():
-            step = self.steps[block]
-            others = "warps of the warpgroup" if step.warpgroup else "lanes of the warp"
-            places += [(f"for other {others}", step.line, lanes) for lanes in parts]
-        for one in self.spinning:
-            for barrier, lanes in self.batch.mbarriers.waited_for(one.lanes):
-                what = "for a value that nobody stores" if barrier is None else f"at {barrier}"
-                places.append((what, self.steps[one.block].line, lanes))
-        return "nothing can run: " + "; ".join(self._waiting_place(*place) for place in places)
-
-    def _cluster_place(self, wait: ClusterWait) -> str:
-        missing = self.cluster_barriers.missing(int(wait.lanes[0]))
-        block, thread, *_ = self.batch.place(int(missing[0]))
-        return f"at barrier.cluster.wait for {missing.size} threads, the first is thread {thread} of block {block},"
-
-    def _waiting_place(self, what: str, line: int, lanes: Array) -> str:
-        block, thread, warp, _ = self.batch.place(int(lanes[0]))
-        warps = np.unique(lanes // WARP).size
-        return (
-            f"{lanes.size} threads of {warps} warps wait {what} (PTX line {line}), "
-            f"the first is thread {thread} of block {block} in warp {warp}"
-        )
 
 
 def _lane_bits(flags: Array) -> Array:

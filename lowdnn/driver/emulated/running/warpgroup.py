@@ -42,6 +42,13 @@ def issue(
     return Tile(group, product, order, numbers, base, (*before, factors)).elements
 
 
+def missing_fence(group: Group, register: str) -> None:
+    """The product takes a register that was written after the last ``wgmma.fence``."""
+    if group.batch.checks:
+        message = f"register {register} has been written since the last wgmma.fence"
+        raise LaneFault(FaultKind.MISSING_WGMMA_FENCE, message, 0)
+
+
 def _before(
     group: Group, product: WarpgroupProduct, registers: tuple[Any, ...], order: Array, scale_d: Any
 ) -> tuple[Array | None, tuple[Factors, ...]]:

@@ -147,6 +147,38 @@ def test_copies_and_other_accumulators_are_no_faults(bench: Bench) -> None:
     launch(bench, declared.replace(COMMIT, pipelined))
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(FENCE, ""), (FENCE, f"{FENCE} ld.global.b32 %a2, [%x];"), (FENCE, f"{FENCE} @%p xor.b32 %a2, %a2, %a2;")],
+    ids=["no fence", "load after it", "guarded write after it"],
+)
+def test_registers_of_a_need_a_fence(bench: Bench, old: str, new: str) -> None:
+    text = replace(BF16, a_layout=None).ptx()
+    with pytest.raises(EmulationFault) as caught:
+        launch(bench, text.replace(old, new))
+    assert caught.value.kind is FaultKind.MISSING_WGMMA_FENCE
+    assert "%a" in caught.value.report.message
+
+
+def test_written_accumulator_needs_a_fence(bench: Bench) -> None:
+    text = replace(BF16, start=3).ptx().replace("%d<16>;", "%d<16>; .reg .f32 %e;")
+    doubled = "mov.f32 %e, 0f3f800000; add.f32 %e, %e, %e;"
+    launch(bench, text.replace(FENCE, f"{doubled} {FENCE} mov.f32 %d7, %e; mov.f32 %d8, 0f00000000;"))
+    for late in (f"{FENCE} {doubled} mov.f32 %d7, %e;", f"{FENCE} add.f32 %d7, %d7, %d7;"):
+        with pytest.raises(EmulationFault) as caught:
+            launch(bench, text.replace(FENCE, late))
+        assert caught.value.kind is FaultKind.MISSING_WGMMA_FENCE
+
+
+@pytest.mark.parametrize("place", [COMMIT, WAIT])
+def test_registers_of_a_must_not_be_written_in_flight(bench: Bench, place: str) -> None:
+    text = replace(BF16, a_layout=None).ptx()
+    launch(bench, text.replace(WAIT, f"{WAIT} add.u32 %a1, %a1, 1;"))
+    with pytest.raises(EmulationFault) as caught:
+        launch(bench, text.replace(place, f"add.u32 %a1, %a1, 1; {place}"))
+    assert caught.value.kind is FaultKind.IN_FLIGHT_REGISTER
+
+
 def test_uncommitted_product_at_exit_is_a_fault(bench: Bench) -> None:
     text = BF16.ptx()
     start, end = text.index(COMMIT), text.rindex("ret;")

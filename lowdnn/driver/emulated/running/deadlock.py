@@ -1,0 +1,71 @@
+"""The report of a deadlock: who waits where, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.running.batch import WARP, Batch
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """Lanes that wait at PTX line ``line``; ``what`` reads on after "wait"."""
+
+    what: str
+    line: int
+    lanes: Array
+
+
+def deadlock(scheduler: Scheduler) -> LaneFault:
+    """The fault of a batch of which nothing can run; it is told at the place of the first lanes that wait."""
+    waits = list(_waits(scheduler))
+    message = "nothing can run: " + "; ".join(_text(scheduler.batch, wait) for wait in waits)
+    return LaneFault(FaultKind.DEADLOCK, message, line=waits[0].line, lane=int(waits[0].lanes[0]))
+
+
+def _waits(scheduler: Scheduler) -> Iterator[_Wait]:
+    steps, batch = scheduler.steps, scheduler.batch
+    for waiting in scheduler.barriers.waiting:
+        yield _Wait(f"at {_barrier(scheduler, waiting.number, waiting.lanes)}", waiting.line, waiting.lanes)
+    for wait in scheduler.cluster_barriers.waiting:
+        missing = scheduler.cluster_barriers.missing(int(wait.lanes[0]))
+        block, thread, *_ = batch.place(int(missing[0]))
+        what = f"at barrier.cluster.wait for {missing.size} threads, the first is thread {thread} of block {block},"
+        yield _Wait(what, wait.line, wait.lanes)
+    for number, parts in scheduler.parked.items():
+        step = steps[number]
+        what = f"for other {'warps of the warpgroup' if step.warpgroup else 'lanes of the warp'}"
+        yield from (_Wait(what, step.line, lanes) for lanes in parts)
+    for one in scheduler.spinning:
+        for barrier, lanes in batch.mbarriers.waited_for(one.lanes):
+            what = "for a value that nobody stores" if barrier is None else f"at {barrier}"
+            yield _Wait(what, steps[one.block].line, lanes)
+
+
+def _barrier(scheduler: Scheduler, number: int, lanes: Array) -> str:
+    """The barrier of the first lane's CTA, with who has come, who is needed, and who has exited."""
+    batch = scheduler.batch
+    slot = int(batch.slot[lanes[0]])
+    arrived, expected = scheduler.barriers.progress(number, slot)
+    mine = (batch.slot == slot) & (batch.thread < batch.geometry.threads)
+    gone = int(np.count_nonzero(mine & ~batch.alive))
+    exited = f", and {gone} threads of its block have exited" if gone else ""
+    return f"barrier {number}, where {arrived} of {expected} threads have arrived{exited},"
+
+
+def _text(batch: Batch, wait: _Wait) -> str:
+    block, thread, warp, _ = batch.place(int(wait.lanes[0]))
+    warps = np.unique(wait.lanes // WARP).size
+    return (
+        f"{wait.lanes.size} threads of {warps} warps wait {wait.what} (PTX line {wait.line}), "
+        f"the first is thread {thread} of block {block} in warp {warp}"
+    )

@@ -1,0 +1,195 @@
+"""Tiled tensor copies: loads, stores and reductions of 1 to 5 dimensions. PTX ISA manual, "cp.async.bulk.tensor".
+
+Loads fall on a window that holds a known pattern, so that bytes which a copy leaves alone show too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lowdnn.driver.base import LaunchConfig
+from lowdnn.driver.tensor_map import TensorMapDataType as DataType
+from lowdnn.driver.tensor_map import TensorMapOobFill as Fill
+from lowdnn.driver.tensor_map import TensorMapSwizzle as Swizzle
+from lowdnn.driver.tensor_map import TiledMap
+from tests.calibration.case import Array, Case, MapOf, Output
+from tests.calibration.cases import numbers
+from tests.calibration.cases.asynchronous import BARRIER_BYTES, FLUSH, REGISTERS, THREADS, barrier, fill, keep, wait
+from tests.calibration.cases.program import program
+from tests.calibration.inputs import random_bits
+
+_WINDOW = 8 << 10
+_UNSIGNED = {1: DataType.UINT8, 2: DataType.UINT16, 4: DataType.UINT32, 8: DataType.UINT64}
+_SMALL_KINDS = {DataType.FLOAT16: "f16", DataType.BFLOAT16: "bf16", DataType.FLOAT32: "f32", DataType.FLOAT64: "f64"}
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A box of a dense tensor and where it starts; dimensions from the innermost one."""
+
+    name: str
+    data_type: DataType
+    dims: tuple[int, ...]
+    box: tuple[int, ...]
+    at: tuple[int, ...]
+    element_strides: tuple[int, ...] = ()
+    swizzle: Swizzle = Swizzle.NONE
+    fill: Fill = Fill.ZEROS
+
+    @property
+    def tensor_map(self) -> TiledMap:
+        size = self.data_type.size_bytes
+        strides = tuple(size * int(np.prod(self.dims[:place])) for place in range(1, len(self.dims)))
+        steps = self.element_strides or (1,) * len(self.dims)
+        return TiledMap(
+            self.data_type, 0, self.dims, strides, self.box, steps, swizzle=self.swizzle, oob_fill=self.fill
+        )
+
+    @property
+    def box_bytes(self) -> int:
+        steps = self.element_strides or (1,) * len(self.box)
+        return self.data_type.size_bytes * int(
+            np.prod([-(-n // step) for n, step in zip(self.box, steps, strict=True)])
+        )
+
+    @property
+    def tensor_bytes(self) -> int:
+        return self.data_type.size_bytes * int(np.prod(self.dims))
+
+    @property
+    def target(self) -> str:
+        coordinates = ", ".join(map(str, self.at))
+        return f"[%m0, {{{coordinates}}}]"
+
+
+def cases() -> Iterator[Case]:
+    for copy in _copies():
+        yield _load(copy)
+        if copy.fill is Fill.ZEROS:
+            yield _store(copy)
+    for copy in _special_loads():
+        yield _load(copy)
+    for operation, data_type in _REDUCTIONS:
+        yield _reduce(operation, data_type)
+
+
+def _copies() -> Iterator[Copy]:
+    shapes = {
+        1: ((100,), (32,)), 2: ((48, 11), (16, 6)), 3: ((32, 5, 7), (16, 3, 4)), 4: ((16, 5, 4, 6), (16, 2, 3, 2)),
+        5: ((16, 4, 3, 5, 4), (16, 2, 2, 3, 2)),
+    }  # fmt: skip
+    for rank, (dims, box) in shapes.items():
+        places = {
+            "inside": tuple(n // 4 for n in dims),
+            "before": tuple(-(n // 2) for n in box),
+            "behind": tuple(n - m // 2 for n, m in zip(dims, box, strict=True)),
+            "outside": tuple(n + 3 for n in dims),
+            "mixed": tuple(-1 if place % 2 else n - 3 for place, n in enumerate(dims)),
+        }
+        for name, at in places.items():
+            yield Copy(f"{rank}d {name}", DataType.UINT16, dims, box, at)
+        if rank > 1:
+            steps = (1, *((2, 3, 2, 3)[: rank - 1]))
+            yield Copy(f"{rank}d strides", DataType.UINT16, dims, box, tuple(n // 4 for n in dims), steps)
+            yield Copy(f"{rank}d strides mixed", DataType.UINT16, dims, box, places["mixed"], steps)
+    for size, data_type in _UNSIGNED.items():
+        for swizzle in Swizzle:
+            row = (swizzle.span_bytes or 64) // size
+            yield Copy(
+                f"swizzle {swizzle.name} of {size}", data_type, (2 * row, 40), (row, 24), (row // 2, 3), (), swizzle
+            )
+    for swizzle in (Swizzle.BYTES_32, Swizzle.BYTES_64, Swizzle.BYTES_128):
+        yield Copy(f"swizzle {swizzle.name} short", DataType.UINT8, (256, 12), (16, 12), (24, -2), (), swizzle)
+        yield Copy(f"swizzle {swizzle.name} 3d", DataType.UINT16, (64, 5, 9), (16, 3, 5), (8, -1, 6), (), swizzle)
+
+
+def _special_loads() -> Iterator[Copy]:
+    for data_type in DataType:
+        if not data_type.is_float:
+            continue
+        copy = Copy("", data_type, (32, 6), (16, 4), (20, 4), (), Swizzle.NONE, Fill.NAN_REQUEST_ZERO_FMA)
+        yield replace(copy, name=f"nan {data_type.name}")
+        yield replace(copy, name=f"values {data_type.name}", at=(8, 1), fill=Fill.ZEROS)
+
+
+_REDUCTIONS = (
+    *(("add", kind) for kind in (DataType.UINT32, DataType.INT32, DataType.UINT64, DataType.FLOAT16, DataType.BFLOAT16,
+                                 DataType.FLOAT32)),
+    *((op, kind) for op in ("min", "max") for kind in (DataType.UINT32, DataType.INT32, DataType.UINT64, DataType.INT64,
+                                                       DataType.FLOAT16, DataType.BFLOAT16)),
+    *((op, DataType.UINT32) for op in ("inc", "dec")),
+    *((op, kind) for op in ("and", "or", "xor") for kind in (DataType.UINT32, DataType.UINT64)),
+)  # fmt: skip
+
+
+def _load(copy: Copy) -> Case:
+    rank = len(copy.dims)
+    body = f"""{REGISTERS}{fill("%i1", _WINDOW)}{barrier(_WINDOW)}
+@!%first bra ISSUED;
+mbarrier.arrive.expect_tx.shared.b64 %token, [%bar], {copy.box_bytes};
+cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%base], {copy.target}, [%bar];
+ISSUED:
+{wait()}{keep("%o0", _WINDOW)}"""
+    inputs = (_content(copy), _pattern())
+    outputs = (Output("shared", "u8", _WINDOW),)
+    return program(f"load {copy.name}", body, inputs, outputs, _launch(), maps=(MapOf(0, copy.tensor_map),))
+
+
+def _store(copy: Copy) -> Case:
+    rank = len(copy.dims)
+    body = f"""{REGISTERS}{fill("%i0", _WINDOW)}
+@!%first bra DONE;
+cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group {copy.target}, [%base];
+{FLUSH}DONE:
+"""
+    initial = np.full(copy.tensor_bytes, 0xA5, np.uint8)
+    outputs = (Output("tensor", "u8", copy.tensor_bytes, initial=initial),)
+    return program(f"store {copy.name}", body, (_counter(),), outputs, _launch(), maps=(MapOf(1, copy.tensor_map),))
+
+
+def _reduce(operation: str, data_type: DataType) -> Case:
+    """Onto a tensor of which the box leaves out a part; whole numbers for floats, so that sums are exact."""
+    name = f"{operation} {data_type.name}"
+    copy = Copy(name, data_type, (32, 6), (16, 4), (20, 3))
+    kind = _SMALL_KINDS.get(data_type)
+    if kind:
+        count = copy.tensor_bytes // data_type.size_bytes
+        initial = numbers.whole(kind, (count,), name, 7).view(np.uint8)
+        values = numbers.whole(kind, (_WINDOW // data_type.size_bytes,), f"{name}2", 7).view(np.uint8)
+    else:
+        initial = random_bits(name, copy.tensor_bytes, 1)
+        values = random_bits(f"{name}2", _WINDOW, 1)
+    if operation in ("inc", "dec"):
+        initial = (initial.view(np.uint32) % np.uint32(100)).view(np.uint8)
+        values = (values.view(np.uint32) % np.uint32(100)).view(np.uint8)
+    body = f"""{REGISTERS}{fill("%i0", _WINDOW)}
+@!%first bra DONE;
+cp.reduce.async.bulk.tensor.2d.global.shared::cta.{operation}.tile.bulk_group {copy.target}, [%base];
+{FLUSH}DONE:
+"""
+    outputs = (Output("tensor", "u8", copy.tensor_bytes, initial=initial),)
+    return program(f"reduce {name}", body, (values,), outputs, _launch(), maps=(MapOf(1, copy.tensor_map),))
+
+
+def _launch() -> LaunchConfig:
+    return LaunchConfig((1, 1, 1), (THREADS, 1, 1), _WINDOW + BARRIER_BYTES)
+
+
+def _content(copy: Copy) -> Array:
+    """Counting elements; for the float types edge values and others of all sizes."""
+    count = copy.tensor_bytes // copy.data_type.size_bytes
+    if copy.data_type.is_float:
+        return random_bits(f"tensor{copy.data_type.size_bytes}", count, copy.data_type.size_bytes)
+    counter = np.arange(count, dtype=np.uint64)
+    return (counter + (counter >> np.uint64(8))).astype(f"u{copy.data_type.size_bytes}")
+
+
+def _pattern() -> Array:
+    return np.full(_WINDOW, 0xA5, np.uint8)
+
+
+def _counter() -> Array:
+    return np.arange(_WINDOW // 2, dtype=np.uint16).view(np.uint8)

@@ -1,0 +1,94 @@
+"""``lowdnn run --sanitize``: its schedules, its verdicts, and what it says of a kernel that lacks a barrier."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from lowdnn.cli.main import main
+from lowdnn.cli.sanitizing import schedules
+from lowdnn.driver.emulated.options import Options
+from lowdnn.runtime.sources import KernelSource, SourceTree
+
+CASE = "matmul m=20 n=24 k=40 dtype=fp32"
+SANITIZE = ["run", CASE, "--engine", "matmul_simt", "--device", "emulated", "--sanitize", "--seed", "5"]
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.fixture
+def without_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel is compiled without its CTA barriers."""
+    read = SourceTree.read
+
+    def mutilated(self: SourceTree, kernel: object) -> KernelSource:
+        source = read(self, kernel)  # type: ignore[arg-type]
+        return replace(source, text=source.text.replace("__syncthreads();", ""), digest="0" * 64)
+
+    monkeypatch.setattr(SourceTree, "read", mutilated)
+    monkeypatch.setenv("LOWDNN_DISK_CACHE", "off")
+
+
+def test_a_right_kernel_gets_one_clean_verdict_for_each_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SANITIZE, "--schedules", "2"]) == 0
+    verdicts = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in verdicts] == [["clean", policy] for policy in schedules(5, 2)]
+    assert all(CASE.split(" dtype")[0] in line for line in verdicts)
+
+
+def test_the_schedules_are_policies_that_differ_and_follow_from_the_seed() -> None:
+    chosen = schedules(2**32 - 1, 5)
+    assert len({Options.parse(text) for text in chosen}) == len(chosen) == 10
+    assert sum(text.startswith("fuzz") for text in chosen) == 5
+    assert chosen == schedules(2**32 - 1, 5)
+    assert set(chosen).isdisjoint(schedules(7, 5)[3:])
+
+
+@pytest.mark.usefixtures("without_barriers")
+def test_a_kernel_that_lacks_barriers_is_told_with_its_whole_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SANITIZE, "--schedules", "0"]) == 1
+    output = capsys.readouterr().out
+    assert "FAULT    warp-serial(5),late" in output
+    assert "uninitialised-read: 4 bytes at " in output or "uninitialised-read: 16 bytes at " in output
+    assert "\n    kernel matmul_simt" in output
+    assert "\n    PTX line " in output
+    assert "repeat: lowdnn run --device emulated --engine matmul_simt --policy 'warp-serial(5),late' --check" in output
+
+
+@pytest.mark.usefixtures("without_barriers")
+def test_json_has_the_facts_of_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SANITIZE, "--schedules", "0", "--json"]) == 1
+    found = {verdict["policy"]: verdict for verdict in lines(capsys)}
+    assert set(found) == set(schedules(5, 0))
+    fault = found["warp-serial(5),late"]["fault"]
+    assert isinstance(fault, dict)
+    assert fault["kind"] == "uninitialised-read"
+    assert fault["kernel"].startswith("matmul_simt")
+    assert fault["ptx_line"] > 0
+    assert fault["block"] == [0, 0, 0]
+    assert fault["buffer"] == "shared memory"
+
+
+def test_a_case_that_no_engine_takes_is_refused_once(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = ["run", CASE, "--engine", "conv_direct", "--sanitize", "--json"]
+    assert main(refused) == 1
+    assert [verdict["status"] for verdict in lines(capsys)] == ["refused"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--device", "cuda"], "run.sanitize: expected the emulated device, got --device cuda"),
+        (["--device", "cuda"], "tools/sanitize.py"),
+        (["--policy", "lockstep"], "run.sanitize: expected no --policy"),
+        (["--schedules", "-1"], "run.schedules: expected 0 or more, got -1"),
+        (["--engine", "nope"], "run.engine: expected one of all"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", CASE, "--sanitize", *arguments]) == 2
+    assert text in capsys.readouterr().err
