@@ -53,7 +53,10 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True)
 class FaultReport:
-    """Where and what. Fields that do not apply are None or empty. ``source``: ``file:line``, if the PTX tells it."""
+    """Where and what. Fields that do not apply are None or empty.
+
+    ``source``: ``file:line``, if the PTX tells it. ``variable``: what of shared memory is meant, with the offset in it.
+    """
 
     kind: FaultKind
     message: str
@@ -68,6 +71,7 @@ class FaultReport:
     address: int | None = None
     buffer: str = ""
     buffer_offset: int | None = None
+    variable: str = ""
 
     def facts(self) -> dict[str, object]:
         """The fields that apply, by name, as JSON takes them."""
@@ -91,7 +95,8 @@ class FaultReport:
     def _place(self) -> str:
         if not self.buffer:
             return ""
-        return f" = {self.buffer}" + ("" if self.buffer_offset is None else f" {self.buffer_offset:+d} bytes")
+        offset = "" if self.buffer_offset is None else f" {self.buffer_offset:+d} bytes"
+        return f" = {self.buffer}{offset}" + (f" ({self.variable})" if self.variable else "")
 
 
 class EmulationFault(Exception):

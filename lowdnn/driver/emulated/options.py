@@ -43,7 +43,7 @@ class Options:
             if word not in _LANDINGS:
                 raise BadParamError.at(
                     "EmulatedDriver.policy",
-                    expected="POLICY with any of ,late ,early ,races",
+                    expected="POLICY with ,late or ,early and ,races or without",
                     got=repr(text),
                 )
             options = replace(options, landing=word)

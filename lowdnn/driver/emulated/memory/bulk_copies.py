@@ -15,7 +15,7 @@ import numpy as np
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.address import Address, check, shared_bytes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
-from lowdnn.driver.emulated.memory.transfer import Transfer, multicast
+from lowdnn.driver.emulated.memory.transfer import Places, Transfer, multicast, run_of_units
 from lowdnn.driver.emulated.running.async_work import Reduction
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def send(
     part = _Part(group, nbytes, None)
     first = shared_bytes(group, *to, nbytes, write=True, space="cluster")
     signal = _signal(part, barrier, first, "cluster")
-    places = (first // size)[:, None] + np.arange(len(values))
+    places = run_of_units(first // size, len(values))
     content = np.stack([group.spread(value) for value in values], axis=1)
     transfer = Transfer(group.lanes, places, places, size, np.full(group.count, nbytes, dtype=np.int64))
     group.batch.async_work.send(group, transfer, content, signal, line, reduction)
@@ -154,15 +154,15 @@ def _signal(part: _Part, barrier: Place, first: Array, space: str) -> Array:
     return signal
 
 
-def _global_units(part: _Part, place: Place, write: bool) -> tuple[Array, bool]:
-    """[L, n] units in the arena, and whether all of them are known to be written."""
+def _global_units(part: _Part, place: Place, write: bool) -> tuple[Places, bool]:
+    """Units in the arena, and whether all of them are known to be written."""
     group, address, offset = part.group, part.address(place), place[1]
     _, unwritten = check(group, "global", ARENA_BASE, address, offset, part.nbytes, write, align=_UNIT)
     first = np.broadcast_to(address.places(group, "global", ARENA_BASE, offset, _SHIFT), group.count)
     return _units(first, part.nbytes), not unwritten
 
 
-def _transfer(part: _Part, first: Array, outside: Array, written: bool) -> Transfer:
+def _transfer(part: _Part, first: Array, outside: Places, written: bool) -> Transfer:
     return Transfer(
         lanes=part.group.lanes,
         shared=_units(first >> _SHIFT, part.nbytes),
@@ -173,5 +173,5 @@ def _transfer(part: _Part, first: Array, outside: Array, written: bool) -> Trans
     )
 
 
-def _units(first: Array, nbytes: int) -> Array:
-    return np.asarray(first[:, None] + np.arange(nbytes >> _SHIFT))
+def _units(first: Array, nbytes: int) -> Places:
+    return run_of_units(first, nbytes >> _SHIFT)

@@ -7,7 +7,7 @@ Source: PTX ISA manual, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", "
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.address import Address, shared_bytes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
 from lowdnn.driver.emulated.memory.tensor_map import TensorMap, maps_of
-from lowdnn.driver.emulated.memory.transfer import Transfer
+from lowdnn.driver.emulated.memory.transfer import Places, Transfer, multicast
 from lowdnn.driver.emulated.running.async_work import Reduction
 from lowdnn.driver.emulated.values import tma
 from lowdnn.driver.emulated.values.atomic import updater
@@ -179,14 +179,14 @@ def _transfer(group: Group, part: _Part, first: Array, write: bool) -> Transfer:
     """One row for each of the part's lanes, between the shared bytes at ``first`` and the tensor."""
     tensor_map = part.tensor_map
     units = _units(part)
-    outside = units.places + (tensor_map.address - ARENA_BASE)
-    complete = _check_outside(group, part, units, outside, write)
+    complete = _check_outside(group, part, units, write)
     nbytes = _box_bytes(tensor_map)
     shift = units.unit.bit_length() - 1
+    outside = Places((units.first + (tensor_map.address - ARENA_BASE)) >> shift, units.pattern >> shift)
     return Transfer(
         lanes=part.pick(group.lanes),
         shared=_shared_units(group, tensor_map, first, units.unit, nbytes),
-        outside=outside >> shift,
+        outside=outside,
         unit=units.unit,
         nbytes=np.full(len(first), nbytes, dtype=np.int64),
         inside=units.inside,
@@ -209,59 +209,44 @@ def _units(part: _Part) -> tma.Units:
     return tma.column_units(tensor_map, part.start, offsets)
 
 
-def _shared_units(group: Group, tensor_map: TensorMap, first: Array, unit: int, nbytes: int) -> Array:
-    """[L, n] unit numbers in ``batch.shared``. The swizzle sees addresses in the CTA's window."""
-    phase = first % group.batch.shared_stride % _SWIZZLE_BYTES
+def _shared_units(group: Group, tensor_map: TensorMap, first: Array, unit: int, nbytes: int) -> Places:
+    """Units in ``batch.shared``. The swizzle sees addresses in the CTA's window."""
+    phases = (first % group.batch.shared_stride % _SWIZZLE_BYTES).tolist()
     shift = unit.bit_length() - 1
-    patterns = {p: tma.shared_pattern(tensor_map.swizzle, p, unit, nbytes) >> shift for p in np.unique(phase).tolist()}
-    if len(patterns) == 1:
-        (pattern,) = patterns.values()
-        return (first >> shift)[:, None] + pattern
-    return (first >> shift)[:, None] + np.stack([patterns[p] for p in phase.tolist()])
+    patterns = {phase: tma.shared_pattern(tensor_map.swizzle, phase, unit, nbytes) >> shift for phase in set(phases)}
+    pattern = patterns[phases[0]] if len(patterns) == 1 else np.stack([patterns[phase] for phase in phases])
+    return Places(first >> shift, pattern)
 
 
-def _check_outside(group: Group, part: _Part, units: tma.Units, outside: Array, write: bool) -> bool:
+def _check_outside(group: Group, part: _Part, units: tma.Units, write: bool) -> bool:
     """Faults where the box reaches beyond allocated memory. True where all of it is known to be written."""
-    arena = group.batch.arena
-    reached = outside if units.inside is None else outside[units.inside]
-    if not reached.size:
+    arena, base = group.batch.arena, part.tensor_map.address
+    extent = units.extent()
+    if extent is None:
         return True
-    low, high = int(reached.min()) + ARENA_BASE, int(reached.max()) + ARENA_BASE + units.unit
+    low, high = extent[0] + base, extent[1] + base
     allocation = arena.around(low, high)
     if allocation is not None:
         if write and allocation.read_only:
             raise part.fault(FaultKind.READ_ONLY, f"a store into {allocation.label}", 0, low)
         return allocation.complete
-    addresses = (reached.reshape(-1) + ARENA_BASE).view(np.uint64)
+    reached = units.places if units.inside is None else units.places[units.inside]
+    addresses = (reached.reshape(-1) + base).view(np.uint64)
     good, writable = arena.inside(addresses, units.unit)
     if write:
         good &= writable
     if not good.all():
         wrong = int(np.argmin(good))
-        row = wrong // outside.shape[1] if units.inside is None else int(np.nonzero(units.inside)[0][wrong])
+        row = wrong // reached.shape[1] if units.inside is None else int(np.nonzero(units.inside)[0][wrong])
         raise arena.fault(int(addresses[wrong]), units.unit, part.position(row))
     return False
 
 
 def _multicast(group: Group, part: _Part, transfer: Transfer, signal: Array, ctas: Any) -> tuple[Transfer, Array]:
     """A row for each CTA in each lane's mask, with the place of its barrier."""
-    batch = group.batch
     masks = part.pick(group.spread(ctas)).astype(np.int64)
-    wrong = (masks >> batch.cluster_size != 0) | (masks == 0)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        message = f"cta mask {int(masks[row]):#x} in a cluster of {batch.cluster_size} CTAs"
-        raise part.fault(FaultKind.SHARED_OUT_OF_BOUNDS, message, row)
-    rows, ranks = np.nonzero(masks[:, None] >> np.arange(batch.cluster_size) & 1)
-    spread = transfer.part(rows)
-    stride = batch.shared_stride
-    per_cta = stride // transfer.unit
-    shared = spread.shared % per_cta + _peer_slots(batch, spread.lanes, ranks)[:, None] * per_cta
-    places = signal[rows] % stride + _peer_slots(batch, spread.lanes, ranks) * stride
-    return replace(spread, shared=shared), places
-
-
-def _peer_slots(batch: Any, lanes: Array, ranks: Array) -> Array:
-    """The CTA slots of the ranks in the clusters of the lanes."""
-    slots: Array = batch.slot[lanes] - batch.rank[lanes] + ranks
-    return slots
+    try:
+        return multicast(group.batch, transfer, signal, masks)
+    except LaneFault as fault:
+        fault.position = part.position(fault.position or 0)
+        raise

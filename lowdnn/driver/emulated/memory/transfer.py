@@ -7,6 +7,7 @@ here. Alignment and bounds have been checked by who made it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,55 +23,117 @@ if TYPE_CHECKING:
 UNITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "w16"}
 
 
+#: Work goes on in pieces of about so many units, which stay in the host's caches.
+_PIECE_UNITS = 4096
+
+
+@dataclass(frozen=True)
+class Places:
+    """Unit numbers [L, n] of L rows: ``first`` [L] plus ``pattern``, [n] where all rows look alike, else [L, n]."""
+
+    first: Array
+    pattern: Array
+
+    @property
+    def units(self) -> Array:
+        return np.asarray(self.first[:, None] + self.pattern)
+
+    @property
+    def count(self) -> int:
+        """n."""
+        return int(self.pattern.shape[-1])
+
+    @property
+    def starts(self) -> Array:
+        """[L] number of each row's first unit."""
+        return np.asarray(self.first + self.pattern[..., 0])
+
+    def part(self, rows: Any) -> Places:
+        """The rows that a mask, an index or a slice selects."""
+        return Places(self.first[rows], self.pattern if self.pattern.ndim == 1 else self.pattern[rows])
+
+    def fill(self, view: Array, value: Any) -> None:
+        """Sets all units of a view to one value."""
+        count = self.count
+        if self.pattern.ndim == 1 and count and int(self.pattern.max()) == count - 1:
+            for first in self.first.tolist():
+                view[first : first + count] = value
+        else:
+            view[self.units] = value
+
+
+def run_of_units(first: Array, count: int) -> Places:
+    """``count`` units from each ``first`` on."""
+    return Places(first, np.arange(count, dtype=np.int64))
+
+
 @dataclass(frozen=True)
 class Transfer:
-    """``lanes`` [L]: the lane of the batch that issued each row. ``shared`` [L, n]: units in ``batch.shared``;
-    ``outside`` [L, n]: units in the arena (any number where ``inside`` is False). ``inside`` [L, n] bool: which units
-    exist outside; None where all do. ``fill``: the bytes of a unit that does not exist, zeros where empty. ``nbytes``
-    [L]: what each row completes at an mbarrier. ``written``: the source is known to hold no never-written byte.
+    """``lanes`` [L]: the lane of the batch that issued each row. ``shared``: units in ``batch.shared``; ``outside``:
+    units in the arena (any number where ``inside`` is False). ``inside`` [L, n] bool: which units exist outside; None
+    where all do. ``fill``: the bytes of a unit that does not exist, zeros where empty. ``nbytes`` [L]: what each row
+    completes at an mbarrier. ``written``: the source is known to hold no never-written byte. ``converted`` changes the
+    bytes (uint8) that come from outside on their way.
     """
 
     lanes: Array
-    shared: Array
-    outside: Array
+    shared: Places
+    outside: Places
     unit: int
     nbytes: Array
     inside: Array | None = None
     fill: bytes = b""
     written: bool = False
+    converted: Callable[[Array], Array] | None = None
 
-    def part(self, rows: Array) -> Transfer:
-        """The rows that a mask or an index selects."""
+    def part(self, rows: Any) -> Transfer:
+        """The rows that a mask, an index or a slice selects."""
         return replace(
             self,
             lanes=self.lanes[rows],
-            shared=self.shared[rows],
-            outside=self.outside[rows],
+            shared=self.shared.part(rows),
+            outside=self.outside.part(rows),
             nbytes=self.nbytes[rows],
             inside=None if self.inside is None else self.inside[rows],
         )
 
-    def fetched(self, memory: Bytes, places: Array) -> Array:
-        """The units at ``places`` [L, n] of a memory, with ``fill`` where there are none."""
-        view = memory.views[UNITS[self.unit]]
-        if self.inside is None:
-            return np.asarray(view[places])
-        content = view[np.where(self.inside, places, 0)]
-        content[~self.inside] = np.frombuffer(self.fill or bytes(self.unit), dtype=view.dtype)[0]
-        return np.asarray(content)
+    def pieces(self) -> Iterator[slice]:
+        """Rows to be worked on together."""
+        step = max(1, _PIECE_UNITS // max(self.shared.count, 1))
+        for start in range(0, len(self.lanes), step):
+            yield slice(start, start + step)
 
-    def first_unwritten(self, memory: Bytes, places: Array) -> tuple[int, int] | None:
+    def fetched(self, memory: Bytes, rows: slice) -> Array:
+        """The units outside of some rows, in ``memory``, with ``fill`` where there are none."""
+        view = memory.views[UNITS[self.unit]]
+        places = self.outside.part(rows).units
+        if self.inside is None:
+            return self._on_the_way(np.asarray(view[places]))
+        inside = self.inside[rows]
+        content = self._on_the_way(np.asarray(view[np.where(inside, places, 0)]))
+        content[~inside] = np.frombuffer(self.fill or bytes(self.unit), dtype=view.dtype)[0]
+        return content
+
+    def _on_the_way(self, content: Array) -> Array:
+        if self.converted is None:
+            return content
+        return self.converted(content.view(np.uint8)).view(content.dtype)
+
+    def first_unwritten(self, memory: Bytes, source: Places) -> tuple[int, int] | None:
         """(row, byte number in the memory) of the first source unit with a never-written byte."""
         if self.written:
             return None
-        good = memory.shadows[self.unit][places if self.inside is None else np.where(self.inside, places, 0)]
-        good = good == WRITTEN[self.unit]
-        if self.inside is not None:
-            good |= ~self.inside
-        if good.all():
-            return None
-        row, column = (int(i) for i in np.unravel_index(np.argmin(good), good.shape))
-        return row, int(places[row, column]) * self.unit
+        for rows in self.pieces():
+            places = source.part(rows).units
+            inside = None if self.inside is None else self.inside[rows]
+            good = memory.shadows[self.unit][places if inside is None else np.where(inside, places, 0)]
+            good = good == WRITTEN[self.unit]
+            if inside is not None:
+                good |= ~inside
+            if not good.all():
+                row, column = (int(i) for i in np.unravel_index(np.argmin(good), good.shape))
+                return rows.start + row, int(places[row, column]) * self.unit
+        return None
 
 
 def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> tuple[Transfer, Array]:
@@ -89,16 +152,16 @@ def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> t
     spread = transfer.part(rows)
     slots = batch.slot[spread.lanes] - batch.rank[spread.lanes] + ranks
     units = batch.shared_stride // transfer.unit
-    shared = spread.shared % units + slots[:, None] * units
+    shared = replace(spread.shared, first=spread.shared.first % units + slots * units)
     return replace(spread, shared=shared), place[rows] % batch.shared_stride + slots * batch.shared_stride
 
 
-def put(memory: Bytes, unit: int, places: Array, content: Any) -> None:
+def put(memory: Bytes, unit: int, units: Array, content: Any) -> None:
     """Writes units and says that they are written. Of rows that meet the last one wins."""
-    memory.views[UNITS[unit]][places] = content
-    memory.shadows[unit][places] = WRITTEN[unit]
+    memory.views[UNITS[unit]][units] = content
+    memory.shadows[unit][units] = WRITTEN[unit]
 
 
-def forget(memory: Bytes, unit: int, places: Array) -> None:
+def forget(memory: Bytes, unit: int, places: Places) -> None:
     """Says that units are not written: what lies there is about to be replaced."""
-    memory.shadows[unit][places] = memory.shadows[unit].dtype.type(0)
+    places.fill(memory.shadows[unit], memory.shadows[unit].dtype.type(0))

@@ -25,12 +25,30 @@ _LARGEST_UNIT = 16
 
 @dataclass(frozen=True)
 class Units:
-    """The units of L copies. ``places`` [L, n]: byte offset of each unit from the tensor's address; ``inside`` [L, n]
-    bool: is it in the tensor, None where all are. ``unit``: bytes of a unit. n * unit is the same for every copy."""
+    """The n units of L copies. ``first`` [L] plus ``pattern``, [n] where all copies look alike, else [L, n]: byte offset
+    of each unit from the tensor's address; ``inside`` [L, n] bool: is it in the tensor, None where all are. ``unit``:
+    bytes of a unit."""
 
-    places: Array
+    first: Array
+    pattern: Array
     inside: Array | None
     unit: int
+
+    @property
+    def places(self) -> Array:
+        """[L, n] byte offset of each unit."""
+        return np.asarray(self.first[:, None] + self.pattern)
+
+    def extent(self) -> tuple[int, int] | None:
+        """(first, one past the last) byte offset of the units in the tensor; None where there are none."""
+        if self.inside is None and self.pattern.ndim == 1:
+            low, high = self.first.min() + self.pattern.min(), self.first.max() + self.pattern.max()
+        else:
+            places = self.places if self.inside is None else self.places[self.inside]
+            if not places.size:
+                return None
+            low, high = places.min(), places.max()
+        return int(low), int(high) + self.unit
 
 
 def tile_bytes(tiled: TiledMap) -> int:
@@ -49,9 +67,9 @@ def tile_units(tiled: TiledMap, start: Array) -> Units:
     last = start + [(extent - 1) * step for extent, step in zip(extents, steps, strict=True)]
     unit = _unit(tiled, start[:, 0], bool((last[:, 0] >= tiled.dims[0]).any()))
     pattern = _tile_pattern(extents, steps, tiled.strides_bytes, tiled.data_type.size_bytes, unit)
-    places = _origins(tiled, start)[:, None] + pattern.places
+    first = _origins(tiled, start)
     if not (start < 0).any() and (last < tiled.dims).all():
-        return Units(places, None, unit)
+        return Units(first, pattern.places, None, unit)
     shape = (len(start), *(len(relative) for relative in pattern.coordinates))
     inside = np.ones(shape, dtype=np.bool_)
     for axis, relative in enumerate(pattern.coordinates):
@@ -59,7 +77,7 @@ def tile_units(tiled: TiledMap, start: Array) -> Units:
         at = start[:, dimension, None] + relative
         good = (at >= 0) & (at < tiled.dims[dimension])
         inside &= good.reshape(len(start), *(-1 if i == axis else 1 for i in range(tiled.rank)))
-    return Units(places, inside.reshape(len(start), -1), unit)
+    return Units(first, pattern.places, inside.reshape(len(start), -1), unit)
 
 
 def column_units(im2col: Im2colMap, start: Array, offsets: Array) -> Units:
@@ -85,8 +103,8 @@ def column_units(im2col: Im2colMap, start: Array, offsets: Array) -> Units:
         pixel_inside &= (coordinates >= 0) & (coordinates < im2col.dims[dimension])
     places = pixel_places[:, :, None] + (at * size)[:, None, :]
     inside = pixel_inside[:, :, None] & channel_inside[:, None, :]
-    whole = bool(inside.all())
-    return Units(places.reshape(len(start), -1), None if whole else inside.reshape(len(start), -1), unit)
+    pattern = places.reshape(len(start), -1)
+    return Units(np.zeros_like(start[:, 0]), pattern, None if inside.all() else inside.reshape(pattern.shape), unit)
 
 
 def past_the_box(im2col: Im2colMap, start: Array) -> Array:
