@@ -12,15 +12,16 @@ from lowdnn.driver.emulated.memory.arena import Array
 #: Reads that are kept of each granule, one for each warp number modulo this. A read that another one replaces may
 #: hide a race; it never makes one up.
 READERS = 4
-#: A row of reads of its own is for those of asynchronous work.
+#: The rows of reads from this one on are for asynchronous work.
 ASYNC_READER = READERS
-_ROWS = READERS + 1
+ASYNC_READERS = 2
+READER_ROWS = READERS + ASYNC_READERS
 _EPOCH_BYTES = 8
 _LARGEST_SHIFT = 4
 
 
 class Accesses:
-    """Granules of ``1 << shift`` bytes; ``writes`` [granules] and ``reads`` [READERS + 1, granules] hold epochs.
+    """Granules of ``1 << shift`` bytes; ``writes`` [granules] and ``reads`` [READER_ROWS, granules] hold epochs.
 
     Both are arrays of zeros. Places are numbers of units of ``1 << unit`` bytes, at most 16; a unit below a granule
     stands for all of it. Results are [n, granules in a unit].
@@ -74,11 +75,11 @@ class _Level:
 def of_shared(size_bytes: int, shift: int) -> Accesses:
     """For shared memory of a batch."""
     granules = -(-size_bytes // 16) * 16 >> shift
-    return Accesses(np.zeros(granules, np.int64), np.zeros(_ROWS * granules, np.int64), shift)
+    return Accesses(np.zeros(granules, np.int64), np.zeros(READER_ROWS * granules, np.int64), shift)
 
 
 def of_global(size_bytes: int, shift: int, make: Callable[[int], Any]) -> Accesses:
     """For global memory; ``make(bytes)`` gives a buffer of zeros that takes host memory where it is touched."""
     granules = size_bytes >> shift
-    writes, reads = (np.frombuffer(make(_EPOCH_BYTES * n * granules), dtype=np.int64) for n in (1, _ROWS))
+    writes, reads = (np.frombuffer(make(_EPOCH_BYTES * n * granules), dtype=np.int64) for n in (1, READER_ROWS))
     return Accesses(writes, reads, shift)

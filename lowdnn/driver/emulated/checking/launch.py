@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lowdnn.driver.emulated.checking.accesses import of_global
 from lowdnn.driver.emulated.checking.epochs import SITES
 from lowdnn.driver.emulated.checking.traits import traits_of
-from lowdnn.driver.emulated.memory.arena import Arena, lazy_map
+from lowdnn.driver.emulated.memory.arena import Arena, Array, lazy_map
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.program import Kernel
@@ -22,6 +22,8 @@ class LaunchHistory:
         self.traits = traits_of(kernel.flow)
         self.time = 1
         self.ctas: list[int] = []
+        #: Where threads synchronise through global memory -> what is known to who reads there.
+        self.locations: dict[tuple[bool, int], Array] = {}
         self.accesses = of_global(arena.data.size, self.traits.global_shift, lazy_map)
         self._lines: Mapping[str, Sequence[int]] = {code.file_name: code.lines for code in kernel.program.blocks}
         self._ptx_lines = kernel.ptx_lines
