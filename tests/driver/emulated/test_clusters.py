@@ -158,7 +158,7 @@ def test_multicast_into_an_exited_cta_is_a_fault(bench: Bench) -> None:
         """,
     )
     assert fault.kind is FaultKind.USE_AFTER_FREE
-    assert "multicast into shared memory of the CTA of rank 1, which has exited" in fault.report.message
+    assert "multicast into the CTA of rank 1, which has exited" in fault.report.message
     assert fault.report.block == (0, 0, 0)
 
 

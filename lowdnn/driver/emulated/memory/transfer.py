@@ -153,18 +153,23 @@ def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> t
     slots = batch.slot[spread.lanes] - batch.rank[spread.lanes] + ranks
     gone = ~batch.running_ctas()[slots]
     if gone.any():
-        first = int(np.argmax(gone))
-        message = f"multicast into shared memory of the CTA of rank {int(ranks[first])}, which has exited"
-        raise LaneFault(FaultKind.USE_AFTER_FREE, message, int(rows[first]))
+        message = f"multicast into the CTA of rank {int(ranks[np.argmax(gone)])}, which has exited"
+        raise LaneFault(FaultKind.USE_AFTER_FREE, message, int(rows[np.argmax(gone)]))
     units = batch.shared_stride // transfer.unit
     shared = replace(spread.shared, first=spread.shared.first % units + slots * units)
     return replace(spread, shared=shared), place[rows] % batch.shared_stride + slots * batch.shared_stride
 
 
-def put(memory: Bytes, unit: int, units: Array, content: Any) -> None:
-    """Writes units and says that they are written. Of rows that meet the last one wins."""
-    memory.views[UNITS[unit]][units] = content
-    memory.shadows[unit][units] = WRITTEN[unit]
+def put(memory: Bytes, unit: int, places: Places, content: Array, inside: Array | None) -> None:
+    """Writes units, all or those ``inside``, and says that they are written. Of rows that meet the last one wins."""
+    view, shadow = memory.views[UNITS[unit]], memory.shadows[unit]
+    units = places.units
+    if inside is None:
+        view[units] = content
+        places.fill(shadow, WRITTEN[unit])
+    else:
+        view[units[inside]] = content[inside]
+        shadow[units[inside]] = WRITTEN[unit]
 
 
 def forget(memory: Bytes, unit: int, places: Places) -> None:
