@@ -146,22 +146,6 @@ def test_the_shared_memory_of_an_exited_cta_is_gone(bench: Bench) -> None:
     assert "a store into shared memory of the CTA of rank 1, which has exited" in fault.report.message
 
 
-def test_multicast_into_an_exited_cta_is_a_fault(bench: Bench) -> None:
-    fault = _faults(
-        bench,
-        """
-        setp.eq.u32 %p1, %r2, 1; @%p1 exit; setp.ne.u32 %p2, %r1, 0; @%p2 exit;
-        mov.u32 %r6, s; mov.u16 %h1, 3; st.global.v4.u32 [%rd1], {%r1, %r1, %r1, %r1};
-        mbarrier.init.shared.b64 [%r6], 1; fence.mbarrier_init.release.cluster; fence.proxy.async;
-        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
-            [%r6+16], [%rd1], 16, [%r6], %h1;
-        """,
-    )
-    assert fault.kind is FaultKind.USE_AFTER_FREE
-    assert "multicast into the CTA of rank 1, which has exited" in fault.report.message
-    assert fault.report.block == (0, 0, 0)
-
-
 def test_a_cluster_must_divide_the_grid(bench: Bench) -> None:
     fault = _faults(bench, "ret;", cluster=3)
     assert fault.kind is FaultKind.INVALID_LAUNCH
