@@ -32,6 +32,7 @@ class FaultKind(Enum):
     ASYNC_MISUSE = ("async-misuse", 719)
     WARP_DIVERGED = ("warp-diverged", 719)
     DATA_RACE = ("data-race", 719)
+    MISSING_PROXY_FENCE = ("missing-proxy-fence", 719)
     DEADLOCK = ("deadlock", 702)
     TIMEOUT = ("timeout", 702)
     TRAP = ("trap", 715)

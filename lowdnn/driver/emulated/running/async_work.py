@@ -135,6 +135,9 @@ class CopiesArrival:
 
     def land(self, batch: Batch) -> None:
         batch.copies.land_before(self.lanes, self.serial)
+        if batch.races is not None:
+            batch.races.copies_arrive(self.lanes, self.serial)
+            batch.races.work.mbarrier_arrives(self.lanes, batch.mbarriers.numbers(self.place))
         batch.mbarriers.landed_arrival(self.place)
 
 
@@ -200,6 +203,9 @@ class AsyncWork:
     def wait(self, group: Group, newest: int, read: bool) -> None:
         """``cp.async.bulk.wait_group``: all but the ``newest`` groups of each lane land; with ``read`` their sources
         are read only."""
+        if self.batch.races is not None:
+            limits = group.pick(self._committed) - newest
+            self.batch.races.work.bulk_waited(group.lanes, limits, read)
         if not self.pending:
             return
         limit = np.full(self._committed.size, -1, dtype=np.int32)
@@ -255,6 +261,8 @@ class AsyncWork:
             if fault.position is not None:
                 fault.position = int(np.argmax(group.lanes == transfer.lanes[fault.position]))
             raise
+        if batch.races is not None:
+            batch.races.work.bulk_issued(group, copy)
         under_way = self.submit(copy)
         if under_way and copy.inbound and copy.reduction is None:
             forget(batch.shared, transfer.unit, transfer.shared)

@@ -126,7 +126,7 @@ def _before(
 ) -> tuple[Array | None, tuple[Array, ...], tuple[Array, ...]]:
     """What a product is added to: (base, earlier factors)."""
     chain = c[0].source if c[0].__class__ is Element else None
-    if isinstance(chain, Products) and c == chain.elements and chain.product.depth == product.depth:
+    if isinstance(chain, Products) and chain.product == product and c == chain.elements:
         return chain.chain()
     values = [settled(group, one, np.float32) for one in c]
     if all(value.ndim == 0 and value == 0 for value in values):
