@@ -87,7 +87,7 @@ it cannot run is refused when it is loaded, with its line.
 | ``.approx`` functions        | within the manual's error                    | the hardware's own last bits          |
 | f16, bf16, tf32, fp8         | arithmetic and conversions, bit for bit      | fp4, fp6                              |
 | ``mma``, ``ldmatrix``        | f16, bf16, tf32, fp8, int8, int4, f64        | sparse, binary; order of the sum      |
-| ``wgmma``, TMA, ``mbarrier`` | all forms of sm_90a                          | order of the sum                      |
+| ``wgmma``, TMA, ``mbarrier`` | all forms of sm_90a                          | order of the sum; interleaved maps    |
 | textures, surfaces           |                                              | refused when loaded                   |
 | asynchronous copies          | ``cp.async``, bulk, ``st.async``, reductions | byte masks of bulk stores             |
 | warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |

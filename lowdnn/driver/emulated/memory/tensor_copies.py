@@ -34,6 +34,8 @@ Numbers = tuple[Any, ...]
 _SHARED_ALIGN = 128
 _SWIZZLE_BYTES = 1024
 _BARRIER_BYTES = 8
+_ROW_ALIGN = 16
+_UNALIGNED = f"rows must begin at a multiple of {_ROW_ALIGN} bytes"
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def _parts(
         if isinstance(description, Im2colMap) != form.im2col or description.rank != form.rank:
             kind = "im2col" if isinstance(description, Im2colMap) else "tiled"
             wanted = "im2col" if form.im2col else "tiled"
-            message = f"the instruction wants a {wanted} map of {form.rank} dimensions, this one is a {kind} map of"
+            message = f"the instruction takes {wanted} maps of {form.rank} dimensions, this map is {kind} and has"
             raise part.fault(FaultKind.INVALID_TENSOR_MAP, f"{message} {description.rank}", 0)
         yield part
 
@@ -164,10 +166,8 @@ def _over_lanes(group: Group, numbers: Numbers) -> Array:
 
 
 def _shared_first(group: Group, part: _Part, place: Place, space: str, write: bool) -> Array:
-    """Byte number in ``batch.shared`` where each of the part's boxes begins; a swizzled one fills its last row."""
-    nbytes = _box_bytes(part.tensor_map)
-    if part.tensor_map.swizzle:
-        nbytes = -(-nbytes // _SHARED_ALIGN) * _SHARED_ALIGN
+    """Byte number in ``batch.shared`` where each of the part's boxes begins."""
+    nbytes = tma.shared_bytes_of(part.tensor_map, _box_bytes(part.tensor_map))
     return part.pick(shared_bytes(group, *place, nbytes, write=write, align=_SHARED_ALIGN, space=space))
 
 
@@ -178,7 +178,7 @@ def _box_bytes(tensor_map: TensorMap) -> int:
 def _transfer(group: Group, part: _Part, first: Array, write: bool) -> Transfer:
     """One row for each of the part's lanes, between the shared bytes at ``first`` and the tensor."""
     tensor_map = part.tensor_map
-    units = _units(part)
+    units = _units(part, write)
     complete = _check_outside(group, part, units, write)
     nbytes = _box_bytes(tensor_map)
     shift = units.unit.bit_length() - 1
@@ -190,30 +190,38 @@ def _transfer(group: Group, part: _Part, first: Array, write: bool) -> Transfer:
         unit=units.unit,
         nbytes=np.full(len(first), nbytes, dtype=np.int64),
         inside=units.inside,
-        fill=tma.fill_of(tensor_map.data_type, tensor_map.oob_fill, units.unit),
+        fill=tma.fill_of(tensor_map.oob_fill, units.unit),
         written=complete and not write,
+        converted=tma.conversion_of(tensor_map.data_type),
     )
 
 
-def _units(part: _Part) -> tma.Units:
+def _units(part: _Part, write: bool) -> tma.Units:
     tensor_map = part.tensor_map
+    _check_start(part, part.start[:, 0] * tensor_map.data_type.size_bytes % _ROW_ALIGN != 0, _UNALIGNED)
+    if write:
+        _check_start(part, part.start.min(axis=1) < 0, "a store may not begin at a negative coordinate")
     if isinstance(tensor_map, TiledMap):
         return tma.tile_units(tensor_map, part.start)
-    past = tma.past_the_box(tensor_map, part.start)
-    if past.any():
-        row = int(np.argmax(past))
-        at = tuple(int(i) for i in part.start[row])
-        message = f"the first pixel {at} lies beyond the box of pixels of the tensor map"
-        raise part.fault(FaultKind.INVALID_TENSOR_MAP, message, row)
+    _check_start(part, tma.past_the_box(tensor_map, part.start), "the first pixel lies beyond the map's box of pixels")
     offsets = part.offsets if part.offsets.size else np.zeros((len(part.start), tensor_map.rank - 2), dtype=np.int64)
     return tma.column_units(tensor_map, part.start, offsets)
+
+
+def _check_start(part: _Part, wrong: Array, rule: str) -> None:
+    """Coordinates with which an H200 stops the kernel, or for which the manual has no meaning."""
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        at = ", ".join(str(int(i)) for i in part.start[row])
+        raise part.fault(FaultKind.INVALID_TENSOR_COPY, f"coordinates {{{at}}}: {rule}", row)
 
 
 def _shared_units(group: Group, tensor_map: TensorMap, first: Array, unit: int, nbytes: int) -> Places:
     """Units in ``batch.shared``. The swizzle sees addresses in the CTA's window."""
     phases = (first % group.batch.shared_stride % _SWIZZLE_BYTES).tolist()
     shift = unit.bit_length() - 1
-    patterns = {phase: tma.shared_pattern(tensor_map.swizzle, phase, unit, nbytes) >> shift for phase in set(phases)}
+    form = (unit, nbytes, tma.row_bytes(tensor_map))
+    patterns = {phase: tma.shared_pattern(tensor_map.swizzle, phase, *form) >> shift for phase in set(phases)}
     pattern = patterns[phases[0]] if len(patterns) == 1 else np.stack([patterns[phase] for phase in phases])
     return Places(first >> shift, pattern)
 

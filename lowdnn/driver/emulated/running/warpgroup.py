@@ -128,6 +128,8 @@ def _units_of(group: Group, order: Array, descriptors: Array, pattern: Pattern) 
     _check_bounds(group, order, first, pattern)
     slots = batch.slot[group.lanes[order[:, 0] * WARP]]
     places = ((slots * batch.shared_stride + first) >> 4)[:, None, None] + pattern.units
+    if batch.races is not None:
+        batch.races.work.wgmma_reads(group, order[:, 0], places.reshape(len(order), -1))
     if batch.checks:
         shadow = shared.shadows[16].take(places)
         if not all_written(shadow):
