@@ -87,9 +87,10 @@ verdict for each.
 
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
 alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers and mbarriers
-with wrong counts or overwritten; asynchronous work that nobody waits for; accumulators of ``wgmma`` that are touched
-before its wait; warp-wide instructions in diverged warps; deadlock; traps and endless loops; with ``races``, accesses
-that no barrier, fence or atomic orders. PTX that it cannot run is refused when it is loaded, with its line.
+with wrong counts or overwritten; cluster barriers waited for without an arrival; shared memory of CTAs that have
+exited; asynchronous work that nobody waits for; accumulators of ``wgmma`` that are touched before its wait; warp-wide
+instructions in diverged warps; deadlock; traps and endless loops; with ``races``, accesses that no barrier, fence or
+atomic orders. PTX that it cannot run, or that its target has not, is refused when it is loaded, with its line.
 
 **What it models:**
 
@@ -100,7 +101,7 @@ that no barrier, fence or atomic orders. PTX that it cannot run is refused when 
 | ``.approx`` functions        | within the manual's error                    | the hardware's own last bits          |
 | f16, bf16, tf32, fp8         | arithmetic and conversions, bit for bit      | fp4, fp6                              |
 | ``mma``, ``ldmatrix``        | f16, bf16, tf32, fp8, int8, int4, f64        | sparse, binary; order of the sum      |
-| ``wgmma``, TMA, ``mbarrier`` | all forms of sm_90a                          | order of the sum                      |
+| ``wgmma``, TMA, ``mbarrier`` | all forms of sm_90a                          | order of the sum; interleaved maps    |
 | textures, surfaces           |                                              | refused when loaded                   |
 | asynchronous copies          | ``cp.async``, bulk, ``st.async``, reductions | byte masks of bulk stores             |
 | warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |

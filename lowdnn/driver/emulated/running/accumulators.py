@@ -74,6 +74,8 @@ class CommitGroups:
         """``wgmma.wait_group``: all but the last ``pending`` groups are complete."""
         warps = warps_of(group)
         self.completed[warps] = np.maximum(self.completed[warps], self.committed[warps] - pending)
+        if group.batch.races is not None:
+            group.batch.races.work.wgmma_waited(group)
 
     def lanes_exit(self, group: Group) -> None:
         """A thread must not end with products that no group covers."""

@@ -236,6 +236,8 @@ class Mbarriers:
             done = np.unique(done)
             self._phase[done] += 1
             self._pending[done] = self._expected[done]
+            if self.batch.races is not None:
+                self.batch.races.work.mbarrier_completes(done, self._phase[done])
             self.batch.stores += 1
 
     def _states(self, index: Array, pending: Array) -> Array:
@@ -244,6 +246,8 @@ class Mbarriers:
         return np.asarray(phase << 2 * _FIELD | rows << _FIELD | pending).astype(np.uint64)
 
     def _watch(self, group: Group, index: Array, phase: Array, complete: Array, line: int) -> Array:
+        if self.batch.races is not None:
+            self.batch.races.work.mbarrier_passed(group, index, complete)
         lanes = slice(None) if group.index is None else group.index
         if complete.all():
             self._watched[lanes] = -1
@@ -256,6 +260,25 @@ class Mbarriers:
     def check(self, place: Array) -> None:
         """Raises LaneFault where there is no live barrier."""
         self._find(place)
+
+    # -- for the race detector ------------------------------------------------------------------------------------
+    @property
+    def count(self) -> int:
+        """Of the numbers that ``numbers`` gives."""
+        return self._phase.size
+
+    def numbers(self, place: Array) -> Array:
+        """A number for each barrier, row * CTAs + slot. Raises LaneFault where there is no live barrier."""
+        return self._find(place)
+
+    def places(self, numbers: Array) -> Array:
+        """Byte numbers in ``batch.shared``, from numbers."""
+        rows, slots = np.divmod(numbers, self.batch.cta_count)
+        return np.asarray(np.asarray(self._offsets)[rows] + slots * self.batch.shared_stride)
+
+    def phases(self, numbers: Array) -> Array:
+        """How many phases the barriers have completed."""
+        return self._phase[numbers]
 
     # -- finding ----------------------------------------------------------------------------------------------------
     def _find(self, place: Array) -> Array:

@@ -1,19 +1,23 @@
 """Which bytes a tensor copy moves: boxes of tiled maps and columns of pixels of im2col maps, for many copies at once.
 
-Both give ``Units``: where each unit of the copy lies in the tensor, and which units exist. In shared memory the units
-follow each other without gaps, rows of the innermost dimension first; ``swizzled`` then moves them. Source: PTX ISA
-manual, "Tensors": "Tiled Mode", "Im2col Mode", "Swizzling Modes", "Out-of-Boundary Access".
+Both give ``Units``: where each unit of the copy lies in the tensor, and which units exist. In shared memory they lie
+row by row, the innermost dimension first; ``shared_pattern`` says where. Source: PTX ISA manual, "Tensors": "Tiled
+Mode", "Im2col Mode", "Swizzling Modes", "Out-of-Boundary Access". What the manual leaves open is as an H200 does it:
+rows that are shorter than the swizzle's span begin a span apart, the fill is 0x7FF7 in every 16 bits, TFLOAT32 loads
+round to nearest, and the FTZ types flush nothing on loads.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.values import formats
 from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
 
 Array = np.ndarray[Any, Any]
@@ -25,9 +29,9 @@ _LARGEST_UNIT = 16
 
 @dataclass(frozen=True)
 class Units:
-    """The n units of L copies. ``first`` [L] plus ``pattern``, [n] where all copies look alike, else [L, n]: byte offset
-    of each unit from the tensor's address; ``inside`` [L, n] bool: is it in the tensor, None where all are. ``unit``:
-    bytes of a unit."""
+    """The n units of L copies. ``first`` [L] plus ``pattern``, [n] where all copies look alike, else [L, n]: byte
+    offset of each unit from the tensor's address; ``inside`` [L, n] bool: is it in the tensor, None where all are.
+    ``unit``: bytes of a unit."""
 
     first: Array
     pattern: Array
@@ -123,19 +127,42 @@ def swizzled(swizzle: TensorMapSwizzle, address: Array) -> Array:
     return moved
 
 
+def row_bytes(tensor_map: TiledMap | Im2colMap) -> int:
+    """Bytes of a row of a copy."""
+    elements = tensor_map.box[0] if isinstance(tensor_map, TiledMap) else tensor_map.channels_per_pixel
+    return elements * tensor_map.data_type.size_bytes
+
+
+def shared_bytes_of(tensor_map: TiledMap | Im2colMap, nbytes: int) -> int:
+    """Bytes from the first to the last that a copy of ``nbytes`` takes in shared memory."""
+    length = row_bytes(tensor_map)
+    return nbytes // length * max(length, tensor_map.swizzle.span_bytes)
+
+
 @lru_cache(maxsize=256)
-def shared_pattern(swizzle: TensorMapSwizzle, base: int, unit: int, nbytes: int) -> Array:
-    """[n] byte offsets from ``base`` of a copy's units; ``base`` counts modulo the pattern's 1024 bytes."""
-    pattern: Array = swizzled(swizzle, base + np.arange(0, nbytes, unit, dtype=np.int64)) - base
+def shared_pattern(swizzle: TensorMapSwizzle, base: int, unit: int, nbytes: int, row: int) -> Array:
+    """[n] byte offsets from ``base`` of the units of a copy of ``nbytes`` in rows of ``row`` bytes; ``base`` counts
+    modulo the pattern's 1024 bytes."""
+    offsets = np.arange(0, nbytes, unit, dtype=np.int64)
+    spread = offsets // row * max(row, swizzle.span_bytes) + offsets % row
+    pattern: Array = swizzled(swizzle, base + spread) - base
     return pattern
 
 
-def fill_of(data_type: TensorMapDataType, fill: TensorMapOobFill, unit: int) -> bytes:
-    """The bytes of a unit outside the tensor. The NaN has all bits set but the sign."""
-    if fill is TensorMapOobFill.ZEROS:
-        return b""
-    size = data_type.size_bytes
-    return (b"\xff" * (size - 1) + b"\x7f") * (unit // size)
+def fill_of(fill: TensorMapOobFill, unit: int) -> bytes:
+    """The bytes of a unit outside the tensor; none for zeros."""
+    return b"" if fill is TensorMapOobFill.ZEROS else b"\xf7\x7f" * (unit // 2)
+
+
+def conversion_of(data_type: TensorMapDataType) -> Callable[[Array], Array] | None:
+    """How a load changes the bytes (uint8) of this type; None where it does not."""
+    if data_type in (TensorMapDataType.TFLOAT32, TensorMapDataType.TFLOAT32_FTZ):
+        return _rounded_to_tf32
+    return None
+
+
+def _rounded_to_tf32(content: Array) -> Array:
+    return np.asarray(formats.encode(content.view(np.float32), "tf32").view(np.uint8))
 
 
 @dataclass(frozen=True)

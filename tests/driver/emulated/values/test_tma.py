@@ -73,16 +73,28 @@ def test_swizzles_of_every_address(swizzle: TensorMapSwizzle) -> None:
     addresses = np.arange(4096)
     wanted = [oracle.swizzled(swizzle, address) for address in range(4096)]
     assert tma.swizzled(swizzle, addresses).tolist() == wanted
+    row = swizzle.span_bytes or 64
     for base in (0, 128, 512, 896):
-        pattern = tma.shared_pattern(swizzle, base, 4, 640)
+        pattern = tma.shared_pattern(swizzle, base, 4, 640, row)
         assert (base + pattern).tolist() == wanted[base : base + 640 : 4]
+        if swizzle:
+            short = tma.shared_pattern(swizzle, base, 4, 160, 16)
+            lines = [
+                oracle.swizzled(swizzle, base + line * row + byte) for line in range(10) for byte in range(0, 16, 4)
+            ]
+            assert (base + short).tolist() == lines
 
 
 def test_fill() -> None:
-    nan = TensorMapOobFill.NAN_REQUEST_ZERO_FMA
-    assert tma.fill_of(TensorMapDataType.FLOAT32, TensorMapOobFill.ZEROS, 16) == b""
-    for data_type, dtype in ((TensorMapDataType.FLOAT16, np.float16), (TensorMapDataType.FLOAT64, np.float64)):
-        values = np.frombuffer(tma.fill_of(data_type, nan, 16), dtype=dtype)
-        assert values.nbytes == 16
-        assert np.isnan(values).all()
-        assert not np.signbit(values).any()
+    assert tma.fill_of(TensorMapOobFill.ZEROS, 16) == b""
+    nan = tma.fill_of(TensorMapOobFill.NAN_REQUEST_ZERO_FMA, 8)
+    assert np.frombuffer(nan, np.uint16).tolist() == [0x7FF7] * 4
+
+
+def test_tf32_loads_round() -> None:
+    convert = tma.conversion_of(TensorMapDataType.TFLOAT32)
+    assert convert is not None
+    bits = np.array([0x2B2CF856, 0xC4525736, 0x7FC42F70, 0x0005A875, 0x7F800000], np.uint32)
+    wanted = [0x2B2D0000, 0xC4526000, 0x7FFFE000, 0x0005A000, 0x7F800000]
+    assert convert(bits.view(np.uint8)).view(np.uint32).tolist() == wanted
+    assert tma.conversion_of(TensorMapDataType.FLOAT32_FTZ) is None

@@ -1,0 +1,42 @@
+"""What generated code tells the race detector. Without one these do nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowdnn.driver.emulated.memory.arena import Array
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.batch import Group
+
+
+def fence(group: Group, scope: int) -> None:
+    """A fence of that scope, or what ``.release`` and ``.acquire`` do beside their access."""
+    if group.batch.races is not None:
+        group.batch.races.fences.fence(group, scope)
+
+
+def fence_proxy(group: Group) -> None:
+    """``fence.proxy.async`` and ``fence.mbarrier_init``."""
+    if group.batch.races is not None:
+        group.batch.races.work.fence_proxy(group)
+
+
+def mbarrier_written(group: Group, place: Array) -> None:
+    """``mbarrier.init`` and ``inval`` at byte numbers ``place`` of shared memory, one for each lane."""
+    if group.batch.races is not None:
+        group.batch.races.work.mbarrier_written(group, place)
+
+
+def mbarrier_used(group: Group, place: Array) -> None:
+    """An operation on barriers that releases nothing."""
+    if group.batch.races is not None:
+        group.batch.races.work.mbarrier_used(group, group.batch.mbarriers.numbers(place))
+
+
+def mbarrier_arrives(group: Group, place: Array) -> None:
+    """An arrival that releases what the warp knows."""
+    if group.batch.races is not None:
+        index = group.batch.mbarriers.numbers(place)
+        group.batch.races.work.mbarrier_used(group, index)
+        group.batch.races.work.mbarrier_arrives(group.lanes, index)
