@@ -29,14 +29,6 @@ def mbarrier_written(group: Group, place: Array) -> None:
 
 
 def mbarrier_used(group: Group, place: Array) -> None:
-    """An operation on barriers that releases nothing."""
+    """Any other operation on barriers."""
     if group.batch.races is not None:
         group.batch.races.work.mbarrier_used(group, group.batch.mbarriers.numbers(place))
-
-
-def mbarrier_arrives(group: Group, place: Array) -> None:
-    """An arrival that releases what the warp knows."""
-    if group.batch.races is not None:
-        index = group.batch.mbarriers.numbers(place)
-        group.batch.races.work.mbarrier_used(group, index)
-        group.batch.races.work.mbarrier_arrives(group.lanes, index)

@@ -28,6 +28,8 @@ class GridDependency:
 
     def wait(self, group: Group) -> None:
         self.waited[group.lanes] = True
+        if group.batch.races is not None:
+            group.batch.races.order.previous_launch_ended(group.lanes)
 
     def launch_dependents(self, group: Group) -> None:
         self.lets_dependents_launch[group.lanes] = True
