@@ -300,6 +300,18 @@ def test_a_first_pixel_beyond_the_box(bench: Bench, compile_cuda: Compile) -> No
     assert "coordinates {0, 0, 0}: the first pixel lies beyond the map's box of pixels" in report
 
 
+def test_stores_into_constant_and_freed_memory(bench: Bench, compile_cuda: Compile) -> None:
+    module = bench.machine.load(compile_cuda(store_kernel(2), ARCH))
+    box = bench.put(np.zeros(256, np.uint32))
+    constant = bench.memory.allocate(1024, "table", read_only=True)
+    freed = bench.put(np.zeros(256, np.uint32), "gone")
+    bench.memory.free(freed)
+    for tensor, report in ((constant, "write-to-read-only: a store into table"), (freed, "gone has been freed")):
+        arguments = (encode(replace(GOOD, address=tensor)), bench.put(np.zeros(2, np.int32)), box)
+        with pytest.raises(EmulationFault, match=report):
+            bench.run(module, "store", 1, 32, *arguments, np.int32(1024), np.int32(0), shared=1024)
+
+
 def test_coordinates_that_hardware_refuses(bench: Bench, compile_cuda: Compile) -> None:
     tensor = bench.put(np.zeros(256, np.uint32))
     content = encode(replace(GOOD, address=tensor))

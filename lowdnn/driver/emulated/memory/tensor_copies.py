@@ -16,7 +16,7 @@ from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.address import Address, shared_bytes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
 from lowdnn.driver.emulated.memory.tensor_map import TensorMap, maps_of
-from lowdnn.driver.emulated.memory.transfer import Places, Transfer, multicast
+from lowdnn.driver.emulated.memory.transfer import Places, Transfer, check_signal, multicast
 from lowdnn.driver.emulated.running.async_work import Reduction
 from lowdnn.driver.emulated.values import tma
 from lowdnn.driver.emulated.values.atomic import updater
@@ -50,12 +50,20 @@ class TensorForm:
 
 @dataclass(frozen=True)
 class _Part:
-    """The lanes of a group that use one tensor map. ``rows``: which of the group's lanes; None for all."""
+    """The lanes of a group that use one tensor map. ``rows``: which of the group's lanes; None for all. Used as a
+    context, it turns the rows that faults name into places in the group."""
 
     tensor_map: TensorMap
     rows: Array | None
     start: Array
     offsets: Array
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        if isinstance(fault, LaneFault) and fault.position is not None:
+            fault.position = self.position(fault.position)
 
     def pick(self, values: Array) -> Array:
         return values if self.rows is None else values[self.rows]
@@ -84,11 +92,13 @@ def load(
     space = "shared" if form.own else "cluster"
     signal = shared_bytes(group, *barrier, _BARRIER_BYTES, space=space)
     for part in _parts(group, form, tensor_map, coordinates, offsets):
-        first = _shared_first(group, part, to, space, write=True)
+        first, places = _shared_first(group, part, to, space, write=True), part.pick(signal)
         transfer = _transfer(group, part, first, write=False)
-        places = part.pick(signal)
-        if ctas is not None:
-            transfer, places = _multicast(group, part, transfer, places, ctas)
+        with part:
+            check_signal(group.batch, places, first)
+            if ctas is not None:
+                masks = part.pick(group.spread(ctas)).astype(np.int64)
+                transfer, places = multicast(group.batch, transfer, places, masks)
         group.batch.async_work.load(group, transfer, places, line)
 
 
@@ -241,20 +251,11 @@ def _check_outside(group: Group, part: _Part, units: tma.Units, write: bool) -> 
     reached = units.places if units.inside is None else units.places[units.inside]
     addresses = (reached.reshape(-1) + base).view(np.uint64)
     good, writable = arena.inside(addresses, units.unit)
-    if write:
-        good &= writable
+    rows = np.arange(reached.size) // units.pattern.shape[-1] if units.inside is None else np.nonzero(units.inside)[0]
     if not good.all():
         wrong = int(np.argmin(good))
-        row = wrong // reached.shape[1] if units.inside is None else int(np.nonzero(units.inside)[0][wrong])
-        raise arena.fault(int(addresses[wrong]), units.unit, part.position(row))
+        raise arena.fault(int(addresses[wrong]), units.unit, part.position(int(rows[wrong])))
+    if write and not writable.all():
+        wrong = int(np.argmin(writable))
+        raise part.fault(FaultKind.READ_ONLY, "a store into constant memory", int(rows[wrong]), int(addresses[wrong]))
     return False
-
-
-def _multicast(group: Group, part: _Part, transfer: Transfer, signal: Array, ctas: Any) -> tuple[Transfer, Array]:
-    """A row for each CTA in each lane's mask, with the place of its barrier."""
-    masks = part.pick(group.spread(ctas)).astype(np.int64)
-    try:
-        return multicast(group.batch, transfer, signal, masks)
-    except LaneFault as fault:
-        fault.position = part.position(fault.position or 0)
-        raise

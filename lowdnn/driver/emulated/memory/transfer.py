@@ -160,6 +160,15 @@ def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> t
     return replace(spread, shared=shared), place[rows] % batch.shared_stride + slots * batch.shared_stride
 
 
+def check_signal(batch: Batch, signal: Array, first: Array) -> None:
+    """Raises LaneFault (position: row) where a barrier lies in another CTA than the bytes at ``first``; both are byte
+    numbers in ``batch.shared``."""
+    apart = signal // batch.shared_stride != first // batch.shared_stride
+    if apart.any():
+        message = "the mbarrier lies in another CTA than the bytes whose arrival it shall tell"
+        raise LaneFault(FaultKind.ASYNC_MISUSE, message, int(np.argmax(apart)))
+
+
 def put(memory: Bytes, unit: int, places: Places, content: Array, inside: Array | None) -> None:
     """Writes units, all or those ``inside``, and says that they are written. Of rows that meet the last one wins."""
     view, shadow = memory.views[UNITS[unit]], memory.shadows[unit]

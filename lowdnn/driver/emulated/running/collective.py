@@ -118,7 +118,9 @@ def multiply(
     if product.d == product.c == "f32":
         base, lefts, rights = _before(group, product, c)
         return Products(group, product, base, (*lefts, left), (*rights, right)).elements
-    return product.combine(left, right, [group.spread(settled(group, one, product.c_dtype)) for one in c])
+    return product.combine(
+        left, right, [group.spread(settled(group, one, product.c_dtype).view(product.c_dtype)) for one in c]
+    )
 
 
 def _before(
@@ -128,7 +130,7 @@ def _before(
     chain = c[0].source if c[0].__class__ is Element else None
     if isinstance(chain, Products) and chain.product == product and c == chain.elements:
         return chain.chain()
-    values = [settled(group, one, np.float32) for one in c]
+    values = [settled(group, one, np.float32).view(np.float32) for one in c]
     if all(value.ndim == 0 and value == 0 for value in values):
         return None, (), ()
     return product.matrix_of([group.spread(value) for value in values]), (), ()

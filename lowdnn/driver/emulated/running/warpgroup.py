@@ -81,7 +81,7 @@ def _accumulators(
         tile = first.source
         if (tile.product.columns, tile.product.d) == (product.columns, product.d):
             return tile.chain()
-    values = [_joined_or_settled(group, one, product, place) for place, one in enumerate(registers)]
+    values = [_joined_or_settled(group, one, _DTYPES[product.code]) for one in registers]
     if all(value.ndim == 0 and not value for value in values):
         return None, ()
     columns = np.empty((len(values), group.count), dtype=_DTYPES[product.code])
@@ -90,12 +90,11 @@ def _accumulators(
     return product.matrix_of(columns, order), ()
 
 
-def _joined_or_settled(group: Group, register: Any, product: WarpgroupProduct, place: int) -> Any:
-    """An accumulator of other shape or of several tiles. Only the same register of a tile may be in flight."""
-    dtype = _DTYPES[product.code]
+def _joined_or_settled(group: Group, register: Any, dtype: Any) -> Any:
+    """An accumulator of another shape, which must be settled, or of several tiles that have met."""
     if register.__class__ is Element and not isinstance(register.source, Tile):
         return register.value().view(dtype)
-    return settled(group, register, dtype)
+    return settled(group, register, dtype).view(dtype)
 
 
 def _left(group: Group, product: WarpgroupProduct, order: Array, a: Any) -> Array:

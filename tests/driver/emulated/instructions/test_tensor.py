@@ -137,6 +137,20 @@ def test_chains_of_products(lanes: Lanes, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(np.stack([results[f"%e{i}"] for i in range(4)], axis=1), expected(0, 1, 11))
 
 
+def test_untyped_accumulators_are_bits(lanes: Lanes) -> None:
+    """C comes in registers without a type, and goes through an integer instruction on its way."""
+    inputs = {f"%{name}": np.full(LANES, 0x40003F80, np.uint32) for name in ("a0", "a1", "a2", "a3", "b0", "b1")}
+    inputs |= {f"%c{i}": np.full(LANES, 0xBF800000, np.uint32) for i in range(4)}
+    body = """
+    xor.b32 %c0, %c0, 0x80000000;
+    mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%d0,%d1,%d2,%d3}, {%a0,%a1,%a2,%a3}, {%b0,%b1},
+      {%c0,%c1,%c2,%c3};
+    xor.b32 %d3, %d3, 0x80000000;
+    """
+    results = lanes.run(body, inputs, {f"%d{i}": np.uint32 for i in range(4)})
+    assert [set(result.view(np.float32)) for result in results] == [{41.0}, {39.0}, {39.0}, {-39.0}]
+
+
 def test_integer_saturation(lanes: Lanes) -> None:
     names = [f"%{name}" for name in ("a0", "a1", "a2", "a3", "b0", "b1")]
     inputs = {name: np.full(LANES, 0x7F7F7F7F, np.uint32) for name in names}

@@ -143,3 +143,16 @@ def test_what_is_no_form(bench: Bench, instruction: str, why: str) -> None:
     with pytest.raises(EmulationFault, match=why) as caught:
         bench.ptx(f"{_START}{instruction}\nret;", _PARAMETERS, _SHARED)
     assert caught.value.report.ptx_text.endswith(instruction)
+
+
+def test_a_barrier_in_another_cta_than_the_bytes(bench: Bench) -> None:
+    module = bench.ptx(
+        f"{_START} mbarrier.init.shared::cta.b64 [%r2], 1;\n"
+        "mbarrier.arrive.expect_tx.shared::cta.b64 %rd4, [%r2], 128;\n"
+        f"mapa.shared::cluster.u32 %r11, %r1, 1;\n{LOAD}.{DONE} [%r11], [%rd2, {{%r3, 1}}], [%r2];\n{_WAIT}\nret;",
+        _PARAMETERS,
+        _SHARED,
+    )
+    with pytest.raises(EmulationFault, match="the mbarrier lies in another CTA") as caught:
+        bench.run(module, "k", 2, 1, 0, _tiled(bench), cluster=2)
+    assert caught.value.report.block == (0, 0, 0)

@@ -101,6 +101,12 @@ def test_integer_sum_wraps_or_clamps(bench: Bench, satfinite: bool, expected: in
     assert (chain.run(bench, a, b) == expected).all()
 
 
+def test_untyped_accumulators_are_bits(bench: Bench, rng: np.random.Generator) -> None:
+    chain = replace(BF16, start=0x3F800000, kind="b32")
+    a, b = factors(chain, rng, ml_dtypes.bfloat16, ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(chain.run(bench, a, b)[0], 1 + product(a, b))
+
+
 FENCE = "wgmma.fence.sync.aligned;"
 COMMIT = "wgmma.commit_group.sync.aligned;"
 WAIT = "wgmma.wait_group.sync.aligned 0;"

@@ -64,8 +64,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Chain:
-    """``steps`` wgmmas along K. ``a_layout`` None: A is in registers. ``start``: D's integers before; None: the first
-    wgmma overwrites D."""
+    """``steps`` wgmmas along K. ``a_layout`` None: A is in registers. ``start``: D's bits before; None: the first
+    wgmma overwrites D. ``kind``: the registers of D."""
 
     n: int
     d: str
@@ -80,6 +80,7 @@ class Chain:
     scale_b: int = 1
     satfinite: bool = False
     start: int | None = None
+    kind: str = ""
 
     @property
     def registers(self) -> int:
@@ -107,7 +108,7 @@ class Chain:
         return self._matrix(bench.get(out, (ctas, 128, self.registers), np.uint32))
 
     def ptx(self) -> str:
-        kind = {"f32": "f32", "s32": "b32", "f16": "b32"}[self.d]
+        kind = self.kind or {"f32": "f32", "s32": "b32", "f16": "b32"}[self.d]
         stores = "\n".join(f"st.global.b32 [%o+{4 * i}], %d{i};" for i in range(self.registers))
         loads = "" if self.a_layout else self._load_fragments()
         return f"""
