@@ -17,9 +17,16 @@ def fence(group: Group, scope: int) -> None:
 
 
 def fence_proxy(group: Group) -> None:
-    """``fence.proxy.async`` and ``fence.mbarrier_init``."""
+    """``fence.proxy.async``."""
     if group.batch.races is not None:
         group.batch.races.work.fence_proxy(group)
+
+
+def fence_mbarrier_init(group: Group) -> None:
+    """``fence.mbarrier_init``: the barriers are ready for everybody who is told, the async proxy too."""
+    if group.batch.races is not None:
+        group.batch.races.work.fence_proxy(group)
+        group.batch.races.fences.release_only(group)
 
 
 def mbarrier_written(group: Group, place: Array) -> None:
@@ -29,14 +36,6 @@ def mbarrier_written(group: Group, place: Array) -> None:
 
 
 def mbarrier_used(group: Group, place: Array) -> None:
-    """An operation on barriers that releases nothing."""
+    """Any other operation on barriers."""
     if group.batch.races is not None:
         group.batch.races.work.mbarrier_used(group, group.batch.mbarriers.numbers(place))
-
-
-def mbarrier_arrives(group: Group, place: Array) -> None:
-    """An arrival that releases what the warp knows."""
-    if group.batch.races is not None:
-        index = group.batch.mbarriers.numbers(place)
-        group.batch.races.work.mbarrier_used(group, index)
-        group.batch.races.work.mbarrier_arrives(group.lanes, index)

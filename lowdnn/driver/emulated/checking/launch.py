@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 
 
 class LaunchHistory:
-    """``time`` goes up at each synchronisation. ``ctas`` are the CTAs of all batches so far, in their order."""
+    """``time`` goes up at each synchronisation. ``ctas`` are the CTAs of all batches so far, in their order.
 
-    def __init__(self, kernel: Kernel, arena: Arena) -> None:
+    ``previous``: the launch before, where this one may run beside it.
+    """
+
+    def __init__(self, kernel: Kernel, arena: Arena, previous: LaunchHistory | None = None) -> None:
+        self.kernel_name = kernel.name
+        self.previous = previous
         self.traits = traits_of(kernel.flow)
         self.time = 1
         self.ctas: list[int] = []

@@ -1,7 +1,7 @@
 """What orders the accesses of a batch: who knows what, through barriers, mbarriers, fences and waits.
 
 Columns of a domain: first those of its warps, CTA by CTA; then, CTA by CTA, those of asynchronous work, whose times are
-phases of an mbarrier or numbers of commit groups.
+phases of an mbarrier or numbers of commit groups; last, one for the launch before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Order:
         self._rank = position % self._domain
         self._domain_of_slot = position // self._domain
         own = self._rank[self._rows // self.warps] * self.warps + self._rows % self.warps
-        self.clocks = Clocks(own, self._domain * (self.warps + self._extra), traits.asynchronous)
+        columns = self._domain * (self.warps + self._extra) + 1
+        self._previous_column = columns - 1
+        self.clocks = Clocks(own, columns, traits.asynchronous)
         self.column_of_row = self._marked(self._rows // self.warps, own)
         #: By slot: epochs of shared memory below these are known to every warp that can reach it.
         self.floors = np.ones(batch.cta_count, dtype=np.int64)
@@ -124,6 +126,15 @@ class Order:
             return cta, f"a bulk copy of warp {(kind - _MBARRIERS) % self.warps}"
         return cta, f"a wgmma of warpgroup {kind - _MBARRIERS - 2 * self.warps}"
 
+    # -- the launch before --------------------------------------------------------------------------------------------
+    def previous_launch_ended(self, lanes: Array) -> None:
+        """``griddepcontrol.wait`` has been passed."""
+        self.clocks.known[self.rows_of(lanes), self._previous_column] = 1
+
+    def follows_previous(self, rows: Array) -> Array:
+        """Which warps come after all of the launch before."""
+        return np.asarray(self.clocks.known[rows, self._previous_column] > 0)
+
     # -- columns of asynchronous work -------------------------------------------------------------------------------
     def mbarrier_columns(self, slots: Array, numbers: Array) -> Array:
         """For the mbarriers ``numbers`` of the CTAs ``slots``."""
@@ -134,7 +145,8 @@ class Order:
         return self._extra_columns(rows // self.warps, _MBARRIERS + rows % self.warps + (0 if reads else self.warps))
 
     def wgmma_columns(self, rows: Array) -> Array:
-        """For the wgmma groups of the warpgroups of some warps."""
+        """For the wgmma groups of the warpgroups of some warps. A group belongs to the whole warpgroup, so it is over
+        once one of the four warps has waited for it."""
         first = _MBARRIERS + 2 * self.warps
         return self._extra_columns(rows // self.warps, first + rows % self.warps // _WARPGROUP)
 
@@ -150,10 +162,11 @@ class Order:
         return np.asarray(self._domain * self.warps + self._rank[slots] * self._extra + places)
 
     # -- clocks of what warps synchronise through ---------------------------------------------------------------------
-    def release(self, key: Any, count: int, rows: Array, objects: Array) -> None:
-        """Warps ``rows`` give what they know to ``objects``, of which ``key`` has ``count``."""
+    def release(self, key: Any, count: int, rows: Array, objects: Array, passed: Array | None = None) -> None:
+        """Warps ``rows`` give what they know, or ``passed``, to ``objects``, of which ``key`` has ``count``."""
         held = self.held(key, count)
-        found, clocks = joined(self.clocks.released(rows, self.history.tick()), objects)
+        passed = self.clocks.released(rows, self.history.tick()) if passed is None else passed
+        found, clocks = joined(passed, objects)
         held[found] = np.maximum(held[found], clocks)
 
     def acquire(self, key: Any, count: int, rows: Array, objects: Array) -> None:
@@ -209,12 +222,10 @@ class Order:
             self.floor = int(self.floors.min())
 
     # -- barriers of clusters -----------------------------------------------------------------------------------------
-    def cluster_arrives(self, lanes: Array, phases: Array) -> None:
-        """Lanes arrive, each for a phase, at the barrier of their cluster, and release what they know."""
-        for phase in np.unique(phases).tolist():
-            rows = self.rows_of(lanes[phases == phase])
-            clusters = rows // self.warps // self.batch.cluster_size
-            self.release(("cluster", phase), self.batch.cta_count, rows, clusters)
+    def cluster_arrives(self, rows: Array, phase: int, passed: Array | None) -> None:
+        """Warps arrive for a phase at the barrier of their cluster, and release what they know, or ``passed``."""
+        clusters = rows // self.warps // self.batch.cluster_size
+        self.release(("cluster", phase), self.batch.cta_count, rows, clusters, passed)
 
     def cluster_passes(self, lanes: Array, phases: Array) -> None:
         """Lanes that have waited for a phase of their cluster's barrier go on."""

@@ -26,16 +26,28 @@ class Earlier:
         return f"the {self.what} by {self.actor} of block {self.block} at {self.place}"
 
 
+@dataclass(frozen=True)
+class EarlierLaunch:
+    """An access by the launch before."""
+
+    what: str
+    kernel: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"the {self.what} by the launch of {self.kernel} before it at {self.place} (griddepcontrol.wait does)"
+
+
 #: (batch, memory, byte number in it, position in the group, does it write, the earlier access) -> the fault.
-Maker = Callable[["Batch", Bytes, int, int, bool, Earlier], LaneFault]
+Maker = Callable[["Batch", Bytes, int, int, bool, object], LaneFault]
 
 
-def data_race(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: Earlier) -> LaneFault:
+def data_race(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: object) -> LaneFault:
     message = f"nothing orders this {'write' if write else 'read'} after {earlier}"
     return _at(FaultKind.DATA_RACE, message, batch, memory, byte, position)
 
 
-def missing_fence(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: Earlier) -> LaneFault:
+def missing_fence(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: object) -> LaneFault:
     message = f"no fence.proxy.async lies between {earlier} and its use by asynchronous work"
     return _at(FaultKind.MISSING_PROXY_FENCE, message, batch, memory, byte, position)
 

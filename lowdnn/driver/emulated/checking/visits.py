@@ -48,6 +48,8 @@ class Visits:
     # -- checks -----------------------------------------------------------------------------------------------------
     def check(self, visit: Visit) -> None:
         """Raises LaneFault where the visit does not come after an access that it conflicts with."""
+        if self.history.previous is not None and visit.memory is self.batch.arena:
+            self._check_previous(visit, self.history.previous)
         self._check(visit, visit.accesses.written(visit.places, visit.unit), "write")
         if visit.write and visit.accesses.is_read:
             for row in range(READER_ROWS):
@@ -90,6 +92,23 @@ class Visits:
             suspects[entry, granule] = unknown
             raise self._fault(visit, found, suspects, what, reports.data_race)
 
+    def _check_previous(self, visit: Visit, previous: LaunchHistory) -> None:
+        """Raises LaneFault where the visit conflicts with the launch before, which may still be running."""
+        early = ~self.order.follows_previous(visit.rows)
+        if not early.any():
+            return
+        held = previous.accesses
+        sides = [("write", held.written(visit.places, visit.unit))]
+        if visit.write:
+            sides += [("read", held.read_by(row, visit.places, visit.unit)) for row in range(READER_ROWS)]
+        for what, found in sides:
+            wrong = (found != 0) & early[:, None]
+            if wrong.any():
+                entry, granule = (int(i) for i in np.argwhere(wrong)[0])
+                line = previous.text_of(int(epochs.site_of(found[entry, granule])))
+                earlier = reports.EarlierLaunch(what, previous.kernel_name, line)
+                raise self._made(visit, entry, granule, held.shift, earlier, reports.data_race)
+
     # -- notes ------------------------------------------------------------------------------------------------------
     def note(self, visit: Visit) -> None:
         """Notes a visit of the warps themselves."""
@@ -105,7 +124,9 @@ class Visits:
         cta, actor = self.order.who(found[entry, granule])
         line = self.history.text_of(int(epochs.site_of(found[entry, granule])))
         earlier = reports.Earlier(what, self.batch.block_of(cta), actor, line)
-        shift = visit.accesses.shift
+        return self._made(visit, entry, granule, visit.accesses.shift, earlier, make)
+
+    def _made(self, visit: Visit, entry: int, granule: int, shift: int, earlier: object, make: reports.Maker) -> Any:
         where = (int(visit.places[entry]) << visit.unit >> shift) + granule << shift
         position = entry if visit.positions is None else int(visit.positions[entry])
         return make(self.batch, visit.memory, where, position, visit.write, earlier)

@@ -60,11 +60,14 @@ def _arrive(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> No
     if (expects or partial) and not more:
         raise e.refuse("needs a count")
     place = e.temp(barrier_place(e, address, "cluster" if remote else "shared"))
-    e.do(e.call(hooks.mbarrier_arrives if releases else hooks.mbarrier_used, "G", place))
+    e.do(e.call(hooks.mbarrier_used, "G", place))
     count = e.use(more[0], "u4") if more and not expects else "None"
     tx = e.use(more[0], "u4") if expects else "None"
+    releasing = "G.lanes" if releases else "None"
     drop = form == "arrive_drop"
-    call = f"{_BARRIERS}.arrive({place},{count},{tx},drop={drop},partial={partial},silent={silent})"
+    call = (
+        f"{_BARRIERS}.arrive({place},{count},{tx},drop={drop},partial={partial},silent={silent},releasing={releasing})"
+    )
     e.do(call) if silent else e.out(target, "u8", call)
 
 
@@ -82,7 +85,7 @@ def _count_bytes(e: Emitter, m: Modifiers, instruction: Instruction, form: str) 
 def _test(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
     """test_wait and try_wait: both answer at once; loops around them wait. A time hint means nothing here."""
     parity = m.flag("parity")
-    _order(m, "acquire", "relaxed")
+    acquires = _order(m, "acquire", "relaxed") != "relaxed"
     m.choice(*_OWN)
     _end(m)
     target, address, phase, *hint = instruction.operands
@@ -90,7 +93,7 @@ def _test(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None
         raise e.refuse("takes no further operand")
     base, offset = address_of(e, address)
     look, code = ("test_parity", "u4") if parity else ("test_state", "u8")
-    e.out(target, "p", f"{_BARRIERS}.{look}(G,{base},{offset},{e.use(phase, code)},{instruction.line})")
+    e.out(target, "p", f"{_BARRIERS}.{look}(G,{base},{offset},{e.use(phase, code)},{instruction.line},{acquires})")
 
 
 def _pending(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:

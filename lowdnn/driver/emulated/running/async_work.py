@@ -137,8 +137,7 @@ class CopiesArrival:
         batch.copies.land_before(self.lanes, self.serial)
         if batch.races is not None:
             batch.races.copies_arrive(self.lanes, self.serial)
-            batch.races.work.mbarrier_arrives(self.lanes, batch.mbarriers.numbers(self.place))
-        batch.mbarriers.landed_arrival(self.place)
+        batch.mbarriers.landed_arrival(self.lanes, self.place)
 
 
 class AsyncWork:

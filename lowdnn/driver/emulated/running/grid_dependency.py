@@ -26,3 +26,5 @@ class GridDependency:
 
     def wait(self, group: Group) -> None:
         self.waited[group.lanes] = True
+        if group.batch.races is not None:
+            group.batch.races.order.previous_launch_ended(group.lanes)

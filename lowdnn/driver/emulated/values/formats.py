@@ -155,14 +155,15 @@ def _nearest_bf16(value: Lanes) -> Lanes:
 
 
 def _nearest_away_tf32(value: Lanes, satfinite: bool) -> Lanes:
-    """Integer arithmetic on the bits of float32, as an H200 does it: a NaN stays one only if it has bits above those cut.
+    """Half a unit is added and the rest cut; NaN is cut only, as an H200 does it: one without bits above those becomes
+    infinity.
 
     Saturation takes one unit off everything with the exponent of infinity, so that of NaN too.
     """
-    bits = (value.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    if not satfinite:
-        return bits
-    return np.where(bits & np.uint32(0x7F800000) == 0x7F800000, bits - np.uint32(0x2000), bits)
+    bits = value.view(np.uint32)
+    infinite = np.uint32(0x7F800000)
+    bits = np.where(bits & infinite == infinite, bits, bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(bits & infinite == infinite, bits - np.uint32(0x2000), bits) if satfinite else bits
 
 
 FORMATS: dict[str, FloatFormat] = {
