@@ -155,15 +155,16 @@ def _nearest_bf16(value: Lanes) -> Lanes:
 
 
 def _nearest_away_tf32(value: Lanes, satfinite: bool) -> Lanes:
-    """Half a unit is added and the rest cut; NaN is cut only, as an H200 does it: one without bits above those becomes
-    infinity.
+    """Integer arithmetic on the bits of float32, as an H200 does it: NaN is cut, not rounded, and can become infinity.
 
     Saturation takes one unit off everything with the exponent of infinity, so that of NaN too.
     """
     bits = value.view(np.uint32)
-    infinite = np.uint32(0x7F800000)
-    bits = np.where(bits & infinite == infinite, bits, bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    return np.where(bits & infinite == infinite, bits - np.uint32(0x2000), bits) if satfinite else bits
+    exponent = np.uint32(0x7F800000)
+    rounded = np.where(bits & exponent == exponent, bits, bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    if not satfinite:
+        return rounded
+    return np.where(rounded & exponent == exponent, rounded - np.uint32(0x2000), rounded)
 
 
 FORMATS: dict[str, FloatFormat] = {
