@@ -35,9 +35,7 @@ class Order:
         self.history = history
         traits = history.traits
         self.warps = batch.geometry.cta_lanes // _WARP
-        self._extra = (
-            _MBARRIERS + 2 * self.warps + -(-self.warps // _WARPGROUP) * _WARPGROUP if traits.asynchronous else 0
-        )
+        self._extra = _MBARRIERS + 2 * self.warps + -(-self.warps // _WARPGROUP) if traits.asynchronous else 0
         self._domain = self._domain_size()
         first = len(history.ctas)
         history.ctas += batch.geometry.ctas.tolist()
@@ -86,12 +84,7 @@ class Order:
         """For each epoch found: does the warp of ``rows``, that makes an access of ``scope``, come after it."""
         domains, columns = np.divmod(epochs.column_of(found), self.clocks.columns)
         same = domains == self._domain_of_slot[rows // self.warps]
-        columns, times = np.where(same, columns, 0), epochs.time_of(found)
-        ordered = same & self.clocks.knows(rows, columns, times)
-        by_wgmma = self._is_wgmma(columns)
-        if by_wgmma.any():
-            for warp in range(1, _WARPGROUP):
-                ordered[by_wgmma] &= self.clocks.knows(rows, columns + warp, times)[by_wgmma]
+        ordered = same & self.clocks.knows(rows, np.where(same, columns, 0), epochs.time_of(found))
         if scope != WEAK:
             ordered |= self._both_strong(found, rows, scope)
         if self.history.traits.orders_memory and not self.spans_launch:
@@ -133,7 +126,7 @@ class Order:
             return cta, "an asynchronous copy"
         if kind < _MBARRIERS + 2 * self.warps:
             return cta, f"a bulk copy of warp {(kind - _MBARRIERS) % self.warps}"
-        return cta, f"a wgmma of warpgroup {(kind - _MBARRIERS - 2 * self.warps) // _WARPGROUP}"
+        return cta, f"a wgmma of warpgroup {kind - _MBARRIERS - 2 * self.warps}"
 
     # -- the launch before --------------------------------------------------------------------------------------------
     def previous_launch_ended(self, lanes: Array) -> None:
@@ -154,14 +147,10 @@ class Order:
         return self._extra_columns(rows // self.warps, _MBARRIERS + rows % self.warps + (0 if reads else self.warps))
 
     def wgmma_columns(self, rows: Array) -> Array:
-        """For the wgmma groups of some warps. A product is noted under the first warp of its warpgroup; it is over when
-        all four of them have waited for it."""
-        return self._extra_columns(rows // self.warps, _MBARRIERS + 2 * self.warps + rows % self.warps)
-
-    def _is_wgmma(self, columns: Array) -> Array:
-        places = columns - self._domain * self.warps
-        in_cta = places % max(self._extra, 1)
-        return np.asarray((places >= 0) & (in_cta >= _MBARRIERS + 2 * self.warps) & (columns < self._previous_column))
+        """For the wgmma groups of the warpgroups of some warps. A group belongs to the whole warpgroup, so it is over
+        once one of the four warps has waited for it."""
+        first = _MBARRIERS + 2 * self.warps
+        return self._extra_columns(rows // self.warps, first + rows % self.warps // _WARPGROUP)
 
     def marked_columns(self, slots: Array, columns: Array) -> Array:
         """Columns of the domains of some slots, as they stand in an epoch."""
