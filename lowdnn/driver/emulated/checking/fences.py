@@ -46,6 +46,21 @@ class Fences:
         for in_global in (False, True) if scope != CTA else (False,):
             self._fenced.update({(in_global, row): clock for row, clock in zip(rows.tolist(), passed, strict=True)})
 
+    def release_only(self, group: Group) -> None:
+        """``fence.mbarrier_init``: what later arrivals without an order pass on."""
+        rows = self._order.rows_of(group.lanes)
+        passed = self._order.clocks.released(rows, self._history.tick())
+        self._fenced.update({(False, row): clock for row, clock in zip(rows.tolist(), passed, strict=True)})
+
+    def passed_on(self, rows: Array) -> tuple[Array, Array]:
+        """(those of some warps that have executed a fence, [rows, ...] what they knew then): what an arrival without an
+        order releases."""
+        fenced = [row for row in rows.tolist() if (False, row) in self._fenced]
+        clocks = np.zeros((len(fenced), self._order.clocks.table.shape[1]), dtype=np.int64)
+        for place, row in enumerate(fenced):
+            clocks[place] = self._fenced[False, row]
+        return np.array(fenced, dtype=np.int64), clocks
+
     def strong_access(self, visit: Visit, reads: bool) -> None:
         """A strong load (``write`` False), store, or (``reads``) read-modify-write."""
         in_global = visit.memory is self._order.batch.arena

@@ -17,9 +17,16 @@ def fence(group: Group, scope: int) -> None:
 
 
 def fence_proxy(group: Group) -> None:
-    """``fence.proxy.async`` and ``fence.mbarrier_init``."""
+    """``fence.proxy.async``."""
     if group.batch.races is not None:
         group.batch.races.work.fence_proxy(group)
+
+
+def fence_mbarrier_init(group: Group) -> None:
+    """``fence.mbarrier_init``: the barriers are ready for everybody who is told, the async proxy too."""
+    if group.batch.races is not None:
+        group.batch.races.work.fence_proxy(group)
+        group.batch.races.fences.release_only(group)
 
 
 def mbarrier_written(group: Group, place: Array) -> None:

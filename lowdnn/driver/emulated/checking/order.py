@@ -162,10 +162,11 @@ class Order:
         return np.asarray(self._domain * self.warps + self._rank[slots] * self._extra + places)
 
     # -- clocks of what warps synchronise through ---------------------------------------------------------------------
-    def release(self, key: Any, count: int, rows: Array, objects: Array) -> None:
-        """Warps ``rows`` give what they know to ``objects``, of which ``key`` has ``count``."""
+    def release(self, key: Any, count: int, rows: Array, objects: Array, passed: Array | None = None) -> None:
+        """Warps ``rows`` give what they know, or ``passed``, to ``objects``, of which ``key`` has ``count``."""
         held = self.held(key, count)
-        found, clocks = joined(self.clocks.released(rows, self.history.tick()), objects)
+        passed = self.clocks.released(rows, self.history.tick()) if passed is None else passed
+        found, clocks = joined(passed, objects)
         held[found] = np.maximum(held[found], clocks)
 
     def acquire(self, key: Any, count: int, rows: Array, objects: Array) -> None:
@@ -221,12 +222,10 @@ class Order:
             self.floor = int(self.floors.min())
 
     # -- barriers of clusters -----------------------------------------------------------------------------------------
-    def cluster_arrives(self, lanes: Array, phases: Array) -> None:
-        """Lanes arrive, each for a phase, at the barrier of their cluster, and release what they know."""
-        for phase in np.unique(phases).tolist():
-            rows = self.rows_of(lanes[phases == phase])
-            clusters = rows // self.warps // self.batch.cluster_size
-            self.release(("cluster", phase), self.batch.cta_count, rows, clusters)
+    def cluster_arrives(self, rows: Array, phase: int, passed: Array | None) -> None:
+        """Warps arrive for a phase at the barrier of their cluster, and release what they know, or ``passed``."""
+        clusters = rows // self.warps // self.batch.cluster_size
+        self.release(("cluster", phase), self.batch.cta_count, rows, clusters, passed)
 
     def cluster_passes(self, lanes: Array, phases: Array) -> None:
         """Lanes that have waited for a phase of their cluster's barrier go on."""

@@ -93,6 +93,15 @@ class Races:
         memory, accesses = self._visits.memory(space == "global")
         return Visit(memory, accesses, places, unit, rows, positions, scope, write)
 
+    def cluster_arrives(self, lanes: Array, phases: Array, releases: bool) -> None:
+        """Lanes arrive, each for a phase, at the barrier of their cluster; ``releases``: not ``.relaxed``."""
+        for phase in np.unique(phases).tolist():
+            rows, passed = self.order.rows_of(lanes[phases == phase]), None
+            if not releases:
+                rows, passed = self.fences.passed_on(rows)
+            if rows.size:
+                self.order.cluster_arrives(rows, phase, passed)
+
     # -- cp.async ---------------------------------------------------------------------------------------------------
     def copy_issued(self, group: Group, copy: PendingCopy, source: Array, kept: Array | None) -> None:
         """Copies are issued from ``source`` (byte numbers in the arena); lanes that keep 0 bytes do not read it."""

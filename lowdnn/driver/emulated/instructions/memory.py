@@ -166,7 +166,9 @@ def _fence(e: Emitter, instruction: Instruction) -> None:
     m.done()
     if not between_proxies:
         e.do(e.call(hooks.fence, "G", str(scope)))
-    elif {"async", "mbarrier_init"} & set(instruction.modifiers):
+    elif "mbarrier_init" in instruction.modifiers:
+        e.do(e.call(hooks.fence_mbarrier_init, "G"))
+    elif "async" in instruction.modifiers:
         e.do(e.call(hooks.fence_proxy, "G"))
 
 

@@ -45,8 +45,8 @@ class ClusterBarriers:
             message = "barrier.cluster.arrive: the thread has arrived before and has not waited since"
             raise LaneFault(FaultKind.BARRIER_MISUSE, message, int(np.argmax(again)))
         self._arrived_for[lanes] = phases = self._phase[self._cluster[lanes]]
-        if releases and self.batch.races is not None:
-            self.batch.races.order.cluster_arrives(lanes, phases)
+        if self.batch.races is not None:
+            self.batch.races.cluster_arrives(lanes, phases, releases)
         return self._complete()
 
     def wait(self, group: Group, next_block: int, line: int) -> list[ClusterWait]:
