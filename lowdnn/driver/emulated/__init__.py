@@ -76,8 +76,9 @@ reads of unwritten bytes; ``lane_budget`` and ``timeout_s`` bound memory and tim
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
 alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers with wrong
 counts; cluster barriers waited for without an arrival; shared memory of CTAs that have exited; warp-wide instructions
-in diverged warps; deadlock, with who waits where; traps and endless loops. PTX that it cannot run, or that its target
-has not, is refused when it is loaded, with its line.
+in diverged warps; accumulators of ``wgmma`` that are read before their ``wgmma.wait_group``, and registers that no
+``wgmma.fence`` has made ready; deadlock, with who waits where; traps and endless loops. PTX that it cannot run, or that
+its target has not, is refused when it is loaded, with its line.
 
 **What it models:**
 

@@ -13,7 +13,7 @@ from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.address import Address, check, resolve
 from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, all_written
-from lowdnn.driver.emulated.running.accumulators import Element, Held, part_of, settled
+from lowdnn.driver.emulated.running.accumulators import Element, Held, part_of, same_registers, settled
 from lowdnn.driver.emulated.running.batch import WARP, Group
 from lowdnn.driver.emulated.running.fragments import LoadedRows, Products, loaded_rows
 from lowdnn.driver.emulated.values import tensor_core, warp
@@ -128,7 +128,7 @@ def _before(
 ) -> tuple[Array | None, tuple[Array, ...], tuple[Array, ...]]:
     """What a product is added to: (base, earlier factors)."""
     chain = c[0].source if c[0].__class__ is Element else None
-    if isinstance(chain, Products) and chain.product == product and c == chain.elements:
+    if isinstance(chain, Products) and chain.product == product and same_registers(c, chain.elements):
         return chain.chain()
     values = [settled(group, one, np.float32).view(np.float32) for one in c]
     if all(value.ndim == 0 and value == 0 for value in values):

@@ -12,7 +12,7 @@ import numpy as np
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, all_written
-from lowdnn.driver.emulated.running.accumulators import Element, Factors, Held, Tile, settled, warps_of
+from lowdnn.driver.emulated.running.accumulators import Element, Factors, Held, Tile, same_registers, settled, warps_of
 from lowdnn.driver.emulated.running.batch import WARP, Group
 from lowdnn.driver.emulated.values.wgmma import (
     ROWS,
@@ -76,11 +76,13 @@ def _accumulators(
     group: Group, product: WarpgroupProduct, registers: tuple[Any, ...], order: Array
 ) -> tuple[Array | None, tuple[Factors, ...]]:
     registers = tuple(one.part(group) if one.__class__ is Held else one for one in registers)
-    first = registers[0]
-    if first.__class__ is Element and isinstance(first.source, Tile) and registers == first.source.elements:
-        tile = first.source
-        if (tile.product.columns, tile.product.d) == (product.columns, product.d):
-            return tile.chain()
+    tile = registers[0].source if registers[0].__class__ is Element else None
+    if (
+        isinstance(tile, Tile)
+        and (tile.product.columns, tile.product.d) == (product.columns, product.d)
+        and same_registers(registers, tile.elements)
+    ):
+        return tile.chain(product)
     values = [_joined_or_settled(group, one, _DTYPES[product.code]) for one in registers]
     if all(value.ndim == 0 and not value for value in values):
         return None, ()

@@ -5,6 +5,7 @@ Written from the pictures of the PTX ISA manual ("Shared Memory Matrix Layout"),
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,8 +87,16 @@ class Chain:
     def registers(self) -> int:
         return self.n // (4 if self.d == "f16" else 2)
 
-    def run(self, bench: Bench, a: np.ndarray, b: np.ndarray, policy: str = "lockstep", ctas: int = 2) -> np.ndarray:
-        """D [ctas, 64, n] of a [64, K] and b [n, K], stored in the types' own bits."""
+    def run(
+        self,
+        bench: Bench,
+        a: np.ndarray,
+        b: np.ndarray,
+        policy: str = "lockstep",
+        ctas: int = 2,
+        edit: Callable[[str], str] = str,
+    ) -> np.ndarray:
+        """D [ctas, 64, n] of a [64, K] and b [n, K], stored in the types' own bits. ``edit`` changes the PTX."""
         shared = np.zeros(SHARED_BYTES, dtype=np.uint8)
         fragments = np.zeros(1, dtype=np.uint32)
         first = 0
@@ -100,7 +109,7 @@ class Chain:
         image = self.b_layout.image(b)
         shared[OFFSET_B : OFFSET_B + image.size] = image
         second = self.b_layout.descriptor(self.n, b.shape[1], self.size) | OFFSET_B >> 4
-        text = self.ptx()
+        text = edit(self.ptx())
         assemble(text)
         out = bench.empty(ctas * 128 * self.registers * 4)
         arguments = (bench.put(shared), bench.put(fragments), np.uint64(first), np.uint64(second), out)
