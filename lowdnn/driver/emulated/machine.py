@@ -143,7 +143,7 @@ class Machine:
             with np.errstate(all="ignore"):
                 scheduler.run()
         except BlockFault as fault:
-            raise fault_of(fault, function.kernel, batch) from None
+            raise fault_of(fault, function.kernel, batch) from fault.cause
         except LaneFault as fault:
             raise EmulationFault(report_of(fault, function.kernel, batch)) from None
 
