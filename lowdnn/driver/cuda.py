@@ -171,12 +171,14 @@ class CudaDriver:
         return _map_bytes(opaque)
 
     def _tensor(self, description: TiledMap | Im2colMap) -> tuple[Any, ...]:
+        # The driver refuses a missing array of strides even where, with one dimension, it reads none.
+        strides = description.strides_bytes or (0,)
         return (
             self._cu.CUtensorMapDataType(description.data_type),
             description.rank,
             description.address,
             [self._cu.cuuint64_t(extent) for extent in description.dims],
-            [self._cu.cuuint64_t(stride) for stride in description.strides_bytes],
+            [self._cu.cuuint64_t(stride) for stride in strides],
         )
 
     def _map_modes(self, description: TiledMap | Im2colMap) -> tuple[Any, ...]:

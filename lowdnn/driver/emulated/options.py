@@ -42,7 +42,9 @@ class Options:
                 continue
             if word not in _LANDINGS:
                 raise BadParamError.at(
-                    "EmulatedDriver.policy", expected="POLICY with ,late or ,early and ,races or without", got=repr(text)
+                    "EmulatedDriver.policy",
+                    expected="POLICY with ,late or ,early and ,races or without",
+                    got=repr(text),
                 )
             options = replace(options, landing=word)
         return options

@@ -164,9 +164,10 @@ def _over_lanes(group: Group, numbers: Numbers) -> Array:
 
 
 def _shared_first(group: Group, part: _Part, place: Place, space: str, write: bool) -> Array:
-    """Byte number in ``batch.shared`` where each of the part's boxes begins; a swizzled one fills its last row."""
+    """Byte number in ``batch.shared`` where each of the part's boxes begins; a swizzled one fills its last 128 bytes."""
     nbytes = _box_bytes(part.tensor_map)
     if part.tensor_map.swizzle:
+        nbytes = nbytes // tma.row_bytes(part.tensor_map) * part.tensor_map.swizzle.span_bytes
         nbytes = -(-nbytes // _SHARED_ALIGN) * _SHARED_ALIGN
     return part.pick(shared_bytes(group, *place, nbytes, write=write, align=_SHARED_ALIGN, space=space))
 
@@ -190,8 +191,9 @@ def _transfer(group: Group, part: _Part, first: Array, write: bool) -> Transfer:
         unit=units.unit,
         nbytes=np.full(len(first), nbytes, dtype=np.int64),
         inside=units.inside,
-        fill=tma.fill_of(tensor_map.data_type, tensor_map.oob_fill, units.unit),
+        fill=tma.fill_of(tensor_map.oob_fill, units.unit),
         written=complete and not write,
+        converted=None if write else tma.conversion_of(tensor_map.data_type),
     )
 
 
@@ -213,7 +215,8 @@ def _shared_units(group: Group, tensor_map: TensorMap, first: Array, unit: int, 
     """Units in ``batch.shared``. The swizzle sees addresses in the CTA's window."""
     phases = (first % group.batch.shared_stride % _SWIZZLE_BYTES).tolist()
     shift = unit.bit_length() - 1
-    patterns = {phase: tma.shared_pattern(tensor_map.swizzle, phase, unit, nbytes) >> shift for phase in set(phases)}
+    row_bytes, swizzle = tma.row_bytes(tensor_map), tensor_map.swizzle
+    patterns = {p: tma.shared_pattern(swizzle, p, unit, nbytes, row_bytes) >> shift for p in set(phases)}
     pattern = patterns[phases[0]] if len(patterns) == 1 else np.stack([patterns[phase] for phase in phases])
     return Places(first >> shift, pattern)
 

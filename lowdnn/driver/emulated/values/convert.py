@@ -26,6 +26,8 @@ INTEGERS: dict[str, type[np.integer]] = {
     "u64": np.uint64,
     "s64": np.int64,
 }
+_SCALE = np.float64(2.0**32)
+_SCALED_MIN_NORMAL = np.float32(2.0**-94)
 _SCALAR_FLOATS = ("f16", "bf16", "tf32", "f32", "f64")
 _PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "e4m3", "e5m2x2": "e5m2"}
 _TO_INTEGRAL = ("rni", "rzi", "rmi", "rpi")
@@ -173,8 +175,17 @@ def _storer(target: str, rounding: str, ftz: bool, satfinite: bool) -> Converter
     if target != "f32":
         return lambda value: encode(value, target, rounding, satfinite)
     if ftz:
-        return lambda value: flush(_to_f32(value, rounding))
+        return lambda value: _flushed_f32(value, rounding)
     return lambda value: _to_f32(value, rounding)
+
+
+def _flushed_f32(value: Lanes, rounding: str) -> Lanes:
+    """To float32 with ``.ftz`` by the rule of `floating.arithmetic`: rounding does not know of the smallest exponent."""
+    result = flush(_to_f32(value, rounding))
+    if value.dtype == np.float32:
+        return result
+    below = np.abs(_to_f32(value * _SCALE, rounding)) < _SCALED_MIN_NORMAL
+    return np.where(below, np.copysign(np.float32(0), result), result)
 
 
 def _to_f32(value: Lanes, rounding: str) -> Lanes:

@@ -8,12 +8,15 @@ manual, "Tensors": "Tiled Mode", "Im2col Mode", "Swizzling Modes", "Out-of-Bound
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.values.floating import flush
+from lowdnn.driver.emulated.values.formats import encode
 from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
 
 Array = np.ndarray[Any, Any]
@@ -21,6 +24,13 @@ Array = np.ndarray[Any, Any]
 #: Shared memory is swizzled in chunks of 16 bytes: bits 4 and up are changed by bits 7 and up.
 _CHUNK_BITS, _ROW_BITS = 4, 7
 _LARGEST_UNIT = 16
+
+#: Data type -> (flushes subnormals, rounds to tf32).
+_CONVERSIONS = {
+    TensorMapDataType.FLOAT32_FTZ: (True, False),
+    TensorMapDataType.TFLOAT32: (False, True),
+    TensorMapDataType.TFLOAT32_FTZ: (True, True),
+}
 
 
 @dataclass(frozen=True)
@@ -124,18 +134,40 @@ def swizzled(swizzle: TensorMapSwizzle, address: Array) -> Array:
 
 
 @lru_cache(maxsize=256)
-def shared_pattern(swizzle: TensorMapSwizzle, base: int, unit: int, nbytes: int) -> Array:
-    """[n] byte offsets from ``base`` of a copy's units; ``base`` counts modulo the pattern's 1024 bytes."""
-    pattern: Array = swizzled(swizzle, base + np.arange(0, nbytes, unit, dtype=np.int64)) - base
+def shared_pattern(swizzle: TensorMapSwizzle, base: int, unit: int, nbytes: int, row_bytes: int) -> Array:
+    """[n] byte offsets from ``base`` of a copy's units; ``base`` counts modulo the pattern's 1024 bytes.
+
+    On an H200 every row of a swizzled copy begins a span of the pattern, also where it does not fill it.
+    """
+    dense = np.arange(0, nbytes, unit, dtype=np.int64)
+    at = dense // row_bytes * swizzle.span_bytes + dense % row_bytes if swizzle else dense
+    pattern: Array = swizzled(swizzle, base + at) - base
     return pattern
 
 
-def fill_of(data_type: TensorMapDataType, fill: TensorMapOobFill, unit: int) -> bytes:
-    """The bytes of a unit outside the tensor. The NaN has all bits set but the sign."""
-    if fill is TensorMapOobFill.ZEROS:
-        return b""
-    size = data_type.size_bytes
-    return (b"\xff" * (size - 1) + b"\x7f") * (unit // size)
+def conversion_of(data_type: TensorMapDataType) -> Callable[[Array], Array] | None:
+    """How a load changes bytes (uint8) of the tensor: ``FTZ`` types flush subnormals, tf32 is rounded to nearest even."""
+    if data_type not in _CONVERSIONS:
+        return None
+    flushes, rounds = _CONVERSIONS[data_type]
+
+    def convert(content: Array) -> Array:
+        values = content.view(np.float32)
+        values = flush(values) if flushes else values
+        return encode(values, "tf32").view(np.uint8) if rounds else values.view(np.uint8)
+
+    return convert
+
+
+def row_bytes(tensor_map: TiledMap | Im2colMap) -> int:
+    """Bytes of the copy along the innermost dimension."""
+    elements = tensor_map.box[0] if isinstance(tensor_map, TiledMap) else tensor_map.channels_per_pixel
+    return elements * tensor_map.data_type.size_bytes
+
+
+def fill_of(fill: TensorMapOobFill, unit: int) -> bytes:
+    """The bytes of a unit outside the tensor. The NaN of an H200 is 0x7ff7 in every 16 bits, for all float types."""
+    return b"" if fill is TensorMapOobFill.ZEROS else b"\xf7\x7f" * (unit // 2)
 
 
 @dataclass(frozen=True)

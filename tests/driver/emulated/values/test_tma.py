@@ -74,15 +74,21 @@ def test_swizzles_of_every_address(swizzle: TensorMapSwizzle) -> None:
     wanted = [oracle.swizzled(swizzle, address) for address in range(4096)]
     assert tma.swizzled(swizzle, addresses).tolist() == wanted
     for base in (0, 128, 512, 896):
-        pattern = tma.shared_pattern(swizzle, base, 4, 640)
+        pattern = tma.shared_pattern(swizzle, base, 4, 640, swizzle.span_bytes or 64)
         assert (base + pattern).tolist() == wanted[base : base + 640 : 4]
+
+
+def test_short_rows_of_a_swizzled_copy_begin_a_span_each() -> None:
+    pattern = tma.shared_pattern(TensorMapSwizzle.BYTES_64, 0, 16, 64, 32)
+    assert pattern.tolist() == [0, 16, 64, 80]
+    assert tma.shared_pattern(TensorMapSwizzle.NONE, 0, 16, 64, 32).tolist() == [0, 16, 32, 48]
 
 
 def test_fill() -> None:
     nan = TensorMapOobFill.NAN_REQUEST_ZERO_FMA
-    assert tma.fill_of(TensorMapDataType.FLOAT32, TensorMapOobFill.ZEROS, 16) == b""
-    for data_type, dtype in ((TensorMapDataType.FLOAT16, np.float16), (TensorMapDataType.FLOAT64, np.float64)):
-        values = np.frombuffer(tma.fill_of(data_type, nan, 16), dtype=dtype)
+    assert tma.fill_of(TensorMapOobFill.ZEROS, 16) == b""
+    for dtype in (np.float16, np.float64):
+        values = np.frombuffer(tma.fill_of(nan, 16), dtype=dtype)
         assert values.nbytes == 16
         assert np.isnan(values).all()
         assert not np.signbit(values).any()
