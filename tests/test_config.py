@@ -84,7 +84,12 @@ def test_the_table_in_the_docstring_is_complete() -> None:
         Config.from_environment(dict.fromkeys(read, ""))
 
 
-@pytest.mark.parametrize("policy", ["zigzag", "warp-serial", "warp-serial(x)", "lockstep(3)"])
+@pytest.mark.parametrize("policy", ["cta-reverse", "fuzz(3)", "fuzz(3),early,races", "lockstep, late"])
+def test_a_policy_may_say_more(policy: str) -> None:
+    assert Config.from_environment({"LOWDNN_EMULATED_POLICY": policy}).emulated_policy == policy
+
+
+@pytest.mark.parametrize("policy", ["zigzag", "fuzz", "fuzz(1),soon", "warp-serial", "warp-serial(x)", "lockstep(3)"])
 def test_a_policy_that_does_not_exist_warns(policy: str) -> None:
     with pytest.warns(ConfigWarning, match="LOWDNN_EMULATED_POLICY"):
         assert Config.from_environment({"LOWDNN_EMULATED_POLICY": policy}).emulated_policy == "lockstep"

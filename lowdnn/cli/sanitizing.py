@@ -37,10 +37,12 @@ def sanitize(cases: Sequence[Case], request: Request, arguments: argparse.Namesp
 
 
 def schedules(seed: int, fuzzed: int) -> tuple[str, ...]:
-    """Policies in the order of running: the fixed ones with late and early landing, then ``fuzzed`` drawn ones."""
+    """Policies in the order of running, all with a look for data races: the fixed ones with late and early landing,
+    then ``fuzzed`` drawn ones."""
     first, second = (f"warp-serial({(seed + place) % _SEEDS})" for place in range(2))
     fixed = ("lockstep,late", "lockstep,early", "cta-reverse,late", f"{first},late", f"{second},early")
-    return fixed + tuple(f"fuzz({(seed + place) % _SEEDS})" for place in range(fuzzed))
+    drawn = tuple(f"fuzz({(seed + place) % _SEEDS})" for place in range(fuzzed))
+    return tuple(f"{policy},races" for policy in fixed + drawn)
 
 
 def verdicts(case: Case, request: Request, arch: str | None, policies: Sequence[str]) -> Iterator[Result]:
@@ -75,7 +77,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _line(result: Result) -> str:
     word = _WORDS.get(result.status, result.status)
-    text = f"{word:8s} {result.policy:28s} {result.engine or '-':24s} {result.case}"
+    text = f"{word:8s} {result.policy:34s} {result.engine or '-':24s} {result.case}"
     if result.detail:
         text += "\n  " + result.detail.replace("\n", "\n  ")
     if result.status in ("FAILED", "error") and result.engine:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import replace
 
 import pytest
 
+from lowdnn.cli.case_results import Request
 from lowdnn.cli.main import main
-from lowdnn.cli.sanitizing import schedules
+from lowdnn.cli.sanitizing import schedules, verdicts
 from lowdnn.driver.emulated.options import Options
+from lowdnn.engines.registry import ENGINES
+from lowdnn.graph.cases import parse_case
 from lowdnn.runtime.sources import KernelSource, SourceTree
 
 CASE = "matmul m=20 n=24 k=40 dtype=fp32"
@@ -52,11 +56,14 @@ def test_the_schedules_are_policies_that_differ_and_follow_from_the_seed() -> No
 def test_a_kernel_that_lacks_barriers_is_told_with_its_whole_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SANITIZE, "--schedules", "0"]) == 1
     output = capsys.readouterr().out
-    assert "FAULT    warp-serial(5),late" in output
+    assert "FAULT    warp-serial(5),late,races" in output
     assert "uninitialised-read: 4 bytes at " in output or "uninitialised-read: 16 bytes at " in output
     assert "\n    kernel matmul_simt" in output
     assert "\n    PTX line " in output
-    assert "repeat: lowdnn run --device emulated --engine matmul_simt --policy 'warp-serial(5),late' --check" in output
+    assert (
+        "repeat: lowdnn run --device emulated --engine matmul_simt --policy 'warp-serial(5),late,races' --check"
+        in output
+    )
 
 
 @pytest.mark.usefixtures("without_barriers")
@@ -64,13 +71,32 @@ def test_json_has_the_facts_of_a_fault(capsys: pytest.CaptureFixture[str]) -> No
     assert main([*SANITIZE, "--schedules", "0", "--json"]) == 1
     found = {verdict["policy"]: verdict for verdict in lines(capsys)}
     assert set(found) == set(schedules(5, 0))
-    fault = found["warp-serial(5),late"]["fault"]
+    fault = found["warp-serial(5),late,races"]["fault"]
     assert isinstance(fault, dict)
     assert fault["kind"] == "uninitialised-read"
     assert fault["kernel"].startswith("matmul_simt")
     assert fault["ptx_line"] > 0
     assert fault["block"] == [0, 0, 0]
     assert fault["buffer"] == "shared memory"
+
+
+#: A small case for every engine but `composite`, which only chains the others.
+CASES = {
+    "conv_implicit_gemm_mma": "conv n=1 c=8 hw=6x6 k=16 rs=3x3 pad=1 dtype=fp16 epilogue=bias+relu",
+    "conv_direct": "conv n=1 c=3 hw=6x6 k=8 rs=3x3 pad=1 dtype=fp32",
+    "matmul_mma": "matmul m=40 n=24 k=72 dtype=bf16",
+    "matmul_simt": CASE,
+    "pointwise": "pointwise dims=5x33 ops=relu dtype=fp16",
+    "reduction": "reduction dims=5x300 axes=1 op=add dtype=fp32",
+}
+
+
+@pytest.mark.parametrize("engine", [engine.name for engine in ENGINES if engine.name != "composite"])
+def test_every_engine_is_clean_under_every_schedule(engine: str) -> None:
+    seed = secrets.randbits(29)
+    request = Request(engine, is_checked=True, is_exact=False, repeats=0, seed=seed)
+    found = list(verdicts(parse_case(CASES[engine]), request, "sm_90a", schedules(seed, 2)))
+    assert [(one.policy, one.status, one.detail) for one in found] == [(one, "ok", "") for one in schedules(seed, 2)]
 
 
 def test_a_case_that_no_engine_takes_is_refused_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,15 +89,15 @@ it cannot run is refused when it is loaded, with its line.
 | ``mma``, ``ldmatrix``        | f16, bf16, tf32, fp8, int8, int4, f64        | sparse, binary; order of the sum      |
 | ``wgmma``, TMA, ``mbarrier`` | all forms of sm_90a                          | order of the sum                      |
 | textures, surfaces           |                                              | refused when loaded                   |
-| ``cp.async``                 | groups, zero fill, late or early landing     | bulk copies                           |
+| asynchronous copies          | ``cp.async``, bulk, ``st.async``, reductions | byte masks of bulk stores             |
 | warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |
 | CTAs                         | 16 barriers, all forms; cooperative launches |                                       |
 | clusters                     | shared memory of all CTAs, barrier, launch   | ``.blocksareclusters``                |
-| atomics                      | 16 to 64 bits, vectors; in lane order        | 128 bits; other orders                |
+| atomics                      | 16 to 128 bits, vectors; in lane order       | other orders; ``multimem``            |
 | memory order                 | every store is seen at once                  | weak memory; data races as such       |
 | calls                        | device functions, inlined                    | recursion, function pointers          |
-| streams, events, graphs      | work in the order of the calls; capture      | overlap                               |
-| time                         | the host's; ``%clock`` counts its reads      | the GPU's speed and caches            |
+| streams, events, graphs      | work in the order of the calls; capture      | overlap, also of dependent grids      |
+| time                         | counted: instructions, bytes copied          | the GPU's speed and caches            |
 """
 
 from __future__ import annotations

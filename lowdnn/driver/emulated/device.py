@@ -33,6 +33,7 @@ class EmulatedDevice:
     name: str
     memory_bytes: int
     attributes: Mapping[DeviceAttribute, int]
+    copy_bytes_per_ns: int
 
 
 def emulated_device(arch: str) -> EmulatedDevice:
@@ -63,7 +64,7 @@ def emulated_device(arch: str) -> EmulatedDevice:
         DeviceAttribute.MEMORY_POOLS_SUPPORTED: 1,
         DeviceAttribute.CLUSTER_LAUNCH: int(major >= 9),
     }
-    return EmulatedDevice(arch, f"lowdnn emulated {arch}", memory_bytes, attributes)
+    return EmulatedDevice(arch, f"lowdnn emulated {arch}", memory_bytes, attributes, int(spec.copy_bytes_per_s / 1e9))
 
 
 #: Clock in kHz, memory clock in kHz, bus width in bits, memory in bytes: A100 SXM 80 GB, H200 SXM.

@@ -2,7 +2,8 @@
 
 Work runs in the order of the calls, before the call returns, so a fault is raised by the launch that caused it. As on
 a GPU the fault sticks: later calls fail with the same CUresult until the last reference to the primary context is
-released. Event times are the host's. Calls that a GPU refuses while a stream is being captured are refused here too.
+released. Event times are the device's count of its work (``DeviceClock``). Calls that a GPU refuses while a stream is
+being captured are refused here too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -53,6 +53,7 @@ from lowdnn.driver.emulated.recording import (
     Work,
 )
 from lowdnn.driver.emulated.results import CuResult, driver_error
+from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.tensor_map import (
     TENSOR_MAP_BYTES,
     Im2colMap,
@@ -129,7 +130,9 @@ class EmulatedDriver:
             if self._state is None:
                 memory = Arena(limit_bytes=self._device.memory_bytes)
                 sm_count = self._device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT]
-                machine = Machine(memory, self._device.arch, self._options, sm_count)
+                clock_khz = self._device.attributes[DeviceAttribute.CLOCK_RATE_KHZ]
+                clock = DeviceClock(clock_khz, sm_count, self._device.copy_bytes_per_ns)
+                machine = Machine(memory, self._device.arch, self._options, sm_count, clock)
                 self._state = DeviceState(memory, machine)
             self._references += 1
         return _CONTEXT
@@ -190,7 +193,11 @@ class EmulatedDriver:
         with self._entered("cuMemcpyHtoDAsync", destination, size_bytes) as state:
             if size_bytes:
                 copy = state.memory.host_write
-                self._submit(state, stream, lambda: copy(destination, _host_bytes(source_host, size_bytes)))
+                self._submit(
+                    state,
+                    stream,
+                    OtherWork(lambda: copy(destination, _host_bytes(source_host, size_bytes)), size_bytes),
+                )
 
     def memcpy_dtoh_async(self, destination_host: int, source: int, size_bytes: int, stream: int) -> None:
         with self._entered("cuMemcpyDtoHAsync", source, size_bytes) as state:
@@ -200,13 +207,13 @@ class EmulatedDriver:
                 def copy() -> None:
                     _host_bytes(destination_host, size_bytes)[:] = read(source, size_bytes)
 
-                self._submit(state, stream, copy)
+                self._submit(state, stream, OtherWork(copy, size_bytes))
 
     def memcpy_dtod_async(self, destination: int, source: int, size_bytes: int, stream: int) -> None:
         with self._entered("cuMemcpyDtoDAsync", destination, source, size_bytes) as state:
             if size_bytes:
                 copy = state.memory.copy
-                self._submit(state, stream, lambda: copy(destination, source, size_bytes))
+                self._submit(state, stream, OtherWork(lambda: copy(destination, source, size_bytes), size_bytes))
 
     def memset_d8_async(self, destination: int, value: int, count: int, stream: int) -> None:
         self._fill("cuMemsetD8Async", destination, value, count, 1, stream)
@@ -218,7 +225,8 @@ class EmulatedDriver:
         with self._entered(call, destination, value, count) as state:
             if count:
                 fill = state.memory.fill
-                self._submit(state, stream, lambda: fill(destination, value, count, width_bytes))
+                work = OtherWork(lambda: fill(destination, value, count, width_bytes), count * width_bytes)
+                self._submit(state, stream, work)
 
     # -- tensor maps ----------------------------------------------------------------------------------------
     def tensor_map_encode_tiled(self, tiled: TiledMap) -> bytes:
@@ -312,7 +320,7 @@ class EmulatedDriver:
             recorded = _find(state.events, "cuEventRecord", event)
             recorded.capture = self._stream(state, stream).capture
             if recorded.capture is None:
-                recorded.time_s = time.perf_counter()
+                recorded.time_ns = state.machine.clock.record_event()
 
     def event_synchronize(self, event: int) -> None:
         with self._entered("cuEventSynchronize", event) as state:
@@ -327,11 +335,11 @@ class EmulatedDriver:
     def event_elapsed_ms(self, start: int, end: int) -> float:
         with self._entered("cuEventElapsedTime", start, end) as state:
             first, last = (_find(state.events, "cuEventElapsedTime", event) for event in (start, end))
-            if not first.timed or not last.timed or first.time_s is None or last.time_s is None:
+            if not first.timed or not last.timed or first.time_ns is None or last.time_ns is None:
                 raise driver_error(
                     "cuEventElapsedTime", CuResult.INVALID_HANDLE, explanation="event not recorded, or untimed"
                 )
-            return (last.time_s - first.time_s) * 1e3
+            return (last.time_ns - first.time_ns) * 1e-6
 
     # -- module and launch ----------------------------------------------------------------------------------
     def module_load_data(self, image: bytes) -> int:
@@ -483,14 +491,13 @@ class EmulatedDriver:
             except (LaneFault, ValueError) as error:
                 raise driver_error(call, CuResult.INVALID_VALUE, text, str(error)) from error
 
-    def _submit(self, state: DeviceState, stream: int, work: Work | Callable[[], None]) -> None:
-        if not isinstance(work, KernelWork | OtherWork):
-            work = OtherWork(work)
+    def _submit(self, state: DeviceState, stream: int, work: Work) -> None:
         capture = self._stream(state, stream).capture
         if capture is not None:
             self._add(capture.graph.nodes, work)
         elif isinstance(work, OtherWork):
             work.run()
+            state.machine.clock.copy(work.size_bytes)
         else:
             state.machine.launch(work.function, work.config, work.parameters)
 

@@ -20,6 +20,7 @@ class FaultKind(Enum):
     USE_AFTER_FREE = ("use-after-free", 700)
     MISALIGNED = ("misaligned", 716)
     INVALID_TENSOR_MAP = ("invalid-tensor-map", 719)
+    INVALID_COORDINATES = ("invalid-coordinates", 715)
     UNINITIALISED_READ = ("uninitialised-read", 719)
     UNWRITTEN_REGISTER = ("unwritten-register", 719)
     READ_ONLY = ("write-to-read-only", 700)
@@ -53,7 +54,10 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True)
 class FaultReport:
-    """Where and what. Fields that do not apply are None or empty. ``source``: ``file:line``, if the PTX tells it."""
+    """Where and what. Fields that do not apply are None or empty.
+
+    ``source``: ``file:line``, if the PTX tells it. ``variable``: what of shared memory is meant, with the offset in it.
+    """
 
     kind: FaultKind
     message: str
@@ -68,6 +72,7 @@ class FaultReport:
     address: int | None = None
     buffer: str = ""
     buffer_offset: int | None = None
+    variable: str = ""
 
     def facts(self) -> dict[str, object]:
         """The fields that apply, by name, as JSON takes them."""
@@ -91,7 +96,8 @@ class FaultReport:
     def _place(self) -> str:
         if not self.buffer:
             return ""
-        return f" = {self.buffer}" + ("" if self.buffer_offset is None else f" {self.buffer_offset:+d} bytes")
+        offset = "" if self.buffer_offset is None else f" {self.buffer_offset:+d} bytes"
+        return f" = {self.buffer}{offset}" + (f" ({self.variable})" if self.variable else "")
 
 
 class EmulationFault(Exception):

@@ -24,6 +24,7 @@ from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
 from lowdnn.driver.emulated.program import Kernel, compile_module
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Geometry, Unwritten
+from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.driver.emulated.running.reports import fault_of, report_of
 from lowdnn.driver.emulated.running.scheduler import BlockFault, Scheduler, Step
@@ -54,12 +55,18 @@ class Machine:
     """One emulated device of ``arch`` with ``sm_count`` multiprocessors that runs kernels as ``options`` say."""
 
     def __init__(
-        self, memory: Arena, arch: str = "sm_90a", options: Options | None = None, sm_count: int = 132
+        self,
+        memory: Arena,
+        arch: str = "sm_90a",
+        options: Options | None = None,
+        sm_count: int = 132,
+        clock: DeviceClock | None = None,
     ) -> None:
         self.memory = memory
         self.arch = arch
         self.sm_count = sm_count
         self.options = options or Options()
+        self.clock = clock or DeviceClock(sm_count=sm_count)
 
     def load(self, ptx: str) -> Module:
         """Parses PTX and generates code for its kernels. Raises ``EmulationFault`` with the line that cannot run."""
@@ -91,7 +98,7 @@ class Machine:
         """Runs a kernel to its end. ``parameters``: one byte string for each kernel parameter.
 
         ``options`` stand in for the machine's own. All CTAs of a cooperative launch run in one batch, so that they
-        may wait for each other; the stream attributes of ``config`` mean nothing here. Raises ``EmulationFault``.
+        may wait for each other. Raises ``EmulationFault``.
         """
         kernel = function.kernel
         config = replace(config, cluster=kernel.clusters.chosen(config.cluster))
@@ -101,6 +108,7 @@ class Machine:
         picker = policy.picker(options.landing)
         content = _parameter_block(kernel, parameters)
         address = self._parameter_address(kernel, content)
+        self.clock.launch()
         deadline = time.monotonic() + options.timeout_s
         history = LaunchHistory(kernel, self.memory) if options.races else None
         try:
@@ -117,6 +125,8 @@ class Machine:
                     options.checks,
                     picker,
                     history,
+                    clock=self.clock,
+                    overlaps_previous=config.programmatic_serialization,
                 )
                 self._run(function, batch, deadline)
         finally:

@@ -72,7 +72,9 @@ class ClusterBounds:
 @dataclass(frozen=True)
 class Kernel:
     """One kernel, independent of where module variables lie. Sizes are bytes; ``max_threads`` bounds a block's threads,
-    ``required_block`` is the only block that ``.reqntid`` allows, ``clusters`` the clusters that it may run in."""
+    ``required_block`` is the only block that ``.reqntid`` allows, ``clusters`` the clusters that it may run in,
+    ``shared_variables`` where its variables start, counted from the first byte of shared memory that a kernel may use.
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -84,6 +86,7 @@ class Kernel:
     flow: Flow
     program: Program
     ptx_lines: tuple[str, ...]
+    shared_variables: Mapping[str, int]
 
     def steps(self, addresses: Mapping[str, int]) -> tuple[Step, ...]:
         """The blocks as functions, with the addresses of module variables bound."""
@@ -143,6 +146,7 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Kernel:
         flow,
         program,
         tuple(ir.lines),
+        {name: start - SHARED_START for name, start in shared.items()},
     )
 
 
@@ -186,6 +190,7 @@ def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes
         block.polls,
         end.line if end is not None else block.line,
         block.mask == WARPGROUP,
+        len(block.body) + (end is not None),
     )
 
 

@@ -26,9 +26,10 @@ class KernelWork:
 
 @dataclass(frozen=True)
 class OtherWork:
-    """A copy or a fill: anything that is not a kernel."""
+    """A copy or a fill of ``size_bytes``: anything that is not a kernel."""
 
     run: Callable[[], None]
+    size_bytes: int
 
 
 Work = KernelWork | OtherWork
@@ -83,10 +84,10 @@ class StreamState:
 
 @dataclass
 class EventState:
-    """``time_s``: when it was last recorded, on the host's clock. ``capture``: the capture it was recorded in."""
+    """``time_ns``: when it was last recorded, on the device's clock. ``capture``: the capture it was recorded in."""
 
     timed: bool
-    time_s: float | None = None
+    time_ns: int | None = None
     capture: Capture | None = None
 
 

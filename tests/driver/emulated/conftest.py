@@ -49,9 +49,10 @@ class Bench:
         shared: int = 0,
         cooperative: bool = False,
         cluster: Any = 1,
+        programmatic: bool = False,
         **options: Any,
     ) -> None:
-        config = LaunchConfig(_dim3(grid), _dim3(block), shared, _dim3(cluster), cooperative)
+        config = LaunchConfig(_dim3(grid), _dim3(block), shared, _dim3(cluster), cooperative, programmatic)
         parameters = [_packed(argument) for argument in arguments]
         self.machine.launch(module.functions[name], config, parameters, Options(**options))
 

@@ -50,18 +50,30 @@ def random_im2col(
     )
 
 
-def tile_start(rng: np.random.Generator, tiled: TiledMap) -> tuple[int, ...]:
-    """Coordinates around the tensor, on either side of its edges."""
-    return tuple(int(rng.integers(-box, extent + 2)) for box, extent in zip(tiled.box, tiled.dims, strict=True))
+def tile_start(rng: np.random.Generator, tiled: TiledMap, store: bool = False) -> tuple[int, ...]:
+    """Coordinates around the tensor, on either side of its edges; those of a store are not negative. Rows begin at
+    whole 16 bytes."""
+    return tuple(
+        step * int(rng.integers(0 if store else -(box // step), extent // step + 2))
+        for box, extent, step in zip(tiled.box, tiled.dims, _steps(tiled), strict=True)
+    )
 
 
-def pixel_start(rng: np.random.Generator, im2col: Im2colMap) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(coordinates of a base pixel in the box of pixels, offsets of the filter)."""
-    at = [int(rng.integers(-2, im2col.dims[0] + 1))]
+def pixel_start(
+    rng: np.random.Generator, im2col: Im2colMap, store: bool = False
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(coordinates of a base pixel in the box of pixels, offsets of the filter). A store needs corners of zeros."""
+    step = _steps(im2col)[0]
+    at = [step * int(rng.integers(0 if store else -2, im2col.dims[0] // step + 1))]
     for extent, low, up in zip(im2col.dims[1:-1], im2col.lower_corner, im2col.upper_corner, strict=True):
         at.append(int(rng.integers(low, extent + up)))
-    at.append(int(rng.integers(-1, im2col.dims[-1] + 1)))
+    at.append(int(rng.integers(0 if store else -1, im2col.dims[-1] + 1)))
     return tuple(at), tuple(int(n) for n in rng.integers(0, 4, im2col.rank - 2))
+
+
+def _steps(description: TiledMap | Im2colMap) -> tuple[int, ...]:
+    """What coordinates are multiples of: 16 bytes along the innermost dimension."""
+    return (16 // description.data_type.size_bytes, *(1,) * (description.rank - 1))
 
 
 def tensor_bytes(description: TiledMap | Im2colMap) -> int:

@@ -55,3 +55,10 @@ def swizzled(swizzle: TensorMapSwizzle, address: int) -> int:
         TensorMapSwizzle.BYTES_128: line % 8,
     }[swizzle]
     return line * 128 + (chunk ^ flip) * 16 + byte
+
+
+def shared_offset(description: TiledMap | Im2colMap, number: int) -> int:
+    """Where element ``number`` of a box lies before it is swizzled: with a swizzle each row takes a whole span."""
+    row = description.box[0] if isinstance(description, TiledMap) else description.channels_per_pixel
+    size, span = description.data_type.size_bytes, description.swizzle.span_bytes
+    return number // row * (span or row * size) + number % row * size

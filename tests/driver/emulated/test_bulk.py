@@ -148,8 +148,9 @@ extern "C" __global__ void multicast(u32* out, const u32* in, const unsigned sho
         for (int s = 0; s < size; s++) rows += masks[s] >> rank & 1;
         expect(&full, rows * 256);
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-                     " [%0], [%1], 256, [%2], %3;"
-                     :: "r"(at(data[rank])), "l"(in + blockIdx.x * 64), "r"(at(&full)), "h"(masks[rank]) : "memory");
+                     ".L2::cache_hint [%0], [%1], 256, [%2], %3, %4;"
+                     :: "r"(at(data[rank])), "l"(in + blockIdx.x * 64), "r"(at(&full)), "h"(masks[rank]),
+                        "l"(0x1000000000000000ull) : "memory");
     }
     wait(&full, 0);
     for (int i = tid; i < 512; i += blockDim.x) out[blockIdx.x * 512 + i] = data[i / 64][i % 64];

@@ -175,7 +175,7 @@ WRONG = {
     "past shared memory": (f"{LOAD} [%r2+112], [%rd1], %r3, [%r1];", FaultKind.SHARED_OUT_OF_BOUNDS, "144 bytes"),
     "no barrier": (f"{LOAD} [%r2], [%rd1], 16, [%r1+8];", FaultKind.BARRIER_MISUSE, "used before mbarrier.init"),
     "unwritten source": (f"{STORE} [%rd1], [%r2], 16;", FaultKind.UNINITIALISED_READ, "nothing has written"),
-    "never waited for": (f"{LOAD} [%r2], [%rd1], 16, [%r1];", FaultKind.ASYNC_MISUSE, "issued at PTX line"),
+    "never waited for": (f"{LOAD} [%r2], [%rd1], 16, [%r1];", FaultKind.ASYNC_MISUSE, "block (0, 0, 0) exits while"),
     "read too soon": (
         f"{LOAD} [%r2], [%rd1], 16, [%r1]; ld.shared.u32 %r4, [%r2];",
         FaultKind.UNINITIALISED_READ, "nothing has written",
@@ -200,6 +200,19 @@ def test_what_is_wrong_with_a_bulk_copy_is_reported(bench: Bench, name: str) -> 
         bench.run(module, "k", 2, 1, bench.put(np.zeros(16, np.uint32), "numbers"))
     assert caught.value.kind is kind
     assert message in str(caught.value)
+
+
+def test_a_copy_that_lands_after_its_thread_has_exited_is_reported_where_it_was_issued(bench: Bench) -> None:
+    body = (
+        f"{START} mov.u32 %r4, %tid.x; setp.ne.u32 %p1, %r4, 5; @%p1 bra L;\n{LOAD} [%r2], [%rd1], 16, [%r1];\nL: ret;"
+    )
+    body = body.replace("mbarrier.init", "mov.u32 %r5, %tid.x; setp.eq.u32 %p2, %r5, 0; @%p2 mbarrier.init")
+    module = bench.ptx(body, declarations=".shared .align 16 .b64 bars[2]; .shared .align 16 .b8 data[128];")
+    with pytest.raises(EmulationFault) as caught:
+        bench.run(module, "k", 2, 64, bench.put(np.zeros(16, np.uint32)))
+    report = caught.value.report
+    assert (report.kind, report.thread) == (FaultKind.ASYNC_MISUSE, (5, 0, 0))
+    assert report.ptx_text.startswith("cp.async.bulk.shared::cta.global")
 
 
 def test_lanes_may_copy_different_sizes_and_the_fault_names_the_right_one(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,6 @@ from tests.driver.emulated.conftest import POLICIES, Bench
 _HEAD = """
     mov.u32 %r1, %tid.x; mov.u32 %r2, %cluster_ctarank; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x;
     mad.lo.u32 %r5, %r3, %r4, %r1; ld.param.u64 %rd1, [out]; mad.wide.u32 %rd1, %r5, 4, %rd1;
-"""
-#: The thread's CTA stays until the one that uses its shared memory says that it has done.
-_LEAVE = """
-    st.shared::cluster.u32 [%r13+4], 1;
-leave: ld.volatile.shared.u32 %r14, [%r12+4]; setp.ne.u32 %p1, %r14, 1; @%p1 bra leave;
 """
 _SHARED = ".shared .align 16 .b32 s[64];"
 
@@ -81,7 +77,7 @@ def test_a_cta_reads_and_adds_in_the_shared_memory_of_its_neighbour(bench: Bench
         declarations=_SHARED,
     )
     out = bench.empty(4 * 8 * 32)
-    bench.run(module, "k", 8, 32, out, cluster=4, policy=policy, checks=False)
+    bench.run(module, "k", 8, 32, out, cluster=4, policy=policy)
     block = np.arange(8)
     neighbour = block // 4 * 4 + (block + 1) % 4
     expected = np.repeat((neighbour % 4 * 1000000 + neighbour)[:, None], 32, axis=1)
@@ -96,21 +92,19 @@ def test_vectors_and_mixed_generic_lanes_reach_other_ctas(bench: Bench) -> None:
         mov.u32 %r6, s; cvt.u64.u32 %rd2, %r6; cvta.shared.u64 %rd2, %rd2;
         setp.eq.u32 %p1, %r1, 0; add.u32 %r7, %r3, 70; add.u32 %r8, %r3, 80;
         @%p1 st.shared.v2.u32 [%r6], {%r7, %r8}; st.global.u32 [%rd1], 5;
-        add.u32 %r12, %r6, 128; xor.b32 %r9, %r2, 1; mapa.shared::cluster.u32 %r13, %r12, %r9;
-        st.shared::cluster.u32 [%r13], 1;
-    wait: ld.volatile.shared.u32 %r14, [%r12]; setp.ne.u32 %p1, %r14, 1; @%p1 bra wait;
+        barrier.cluster.arrive; barrier.cluster.wait;
         and.b32 %r10, %r1, 1; xor.b32 %r10, %r10, %r2; mapa.u64 %rd3, %rd2, %r10;
         ld.param.u64 %rd4, [out]; setp.eq.u32 %p2, %r1, 5; selp.b64 %rd3, %rd4, %rd3, %p2;
         ld.v2.u32 {%r15, %r16}, [%rd3]; mad.lo.u32 %r15, %r16, 1000, %r15;
         isspacep.shared::cta %p3, %rd3; isspacep.shared::cluster %p4, %rd3;
         selp.u32 %r17, 100000, 0, %p3; selp.u32 %r18, 200000, 0, %p4; add.u32 %r17, %r17, %r18;
         @!%p2 add.u32 %r17, %r17, %r15; st.global.u32 [%rd1], %r17;
-        """
-        + _LEAVE,
+        barrier.cluster.arrive; barrier.cluster.wait;
+        """,
         declarations=_SHARED,
     )
     out = bench.empty(4 * 2 * 32)
-    bench.run(module, "k", 2, 32, out, cluster=2, checks=False)
+    bench.run(module, "k", 2, 32, out, cluster=2)
     block, thread = np.indices((2, 32))
     owner = block ^ (thread & 1)
     expected = 70 + owner + 1000 * (80 + owner) + 200000 + np.where(owner == block, 100000, 0)
@@ -246,3 +240,53 @@ def test_a_cluster_that_waits_for_ever_is_reported_with_who_is_missing(bench: Be
     assert (
         "barrier.cluster.wait for 1 threads, the first is thread (7, 0, 0) of block (1, 0, 0)" in fault.report.message
     )
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_is_explicit_cluster_is_a_predicate(bench: Bench, cluster: int) -> None:
+    module = bench.ptx(
+        _HEAD + "mov.pred %p1, %is_explicit_cluster; selp.u32 %r6, 1, 0, %p1; st.global.u32 [%rd1], %r6;"
+    )
+    out = bench.empty(4 * 64)
+    bench.run(module, "k", 2, 32, out, cluster=cluster)
+    assert (bench.get(out, 64, np.uint32) == (cluster > 1)).all()
+
+
+#: A histogram over a cluster: each block owns some bins, and adds to those of the others in their shared memory.
+_HISTOGRAM = r"""
+extern "C" __global__ void __cluster_dims__(4, 1, 1) histogram(const unsigned* x, unsigned n, unsigned* bins) {
+  __shared__ unsigned mine[64];
+  if (threadIdx.x < 64) mine[threadIdx.x] = 0;
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
+  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+    unsigned bin = x[i] & 255;
+    auto* owner = static_cast<unsigned*>(__cluster_map_shared_rank(mine, bin >> 6));
+    atomicAdd(owner + (bin & 63), 1u);
+  }
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
+  if (threadIdx.x < 64) atomicAdd(bins + 64 * __clusterRelativeBlockRank() + threadIdx.x, mine[threadIdx.x]);
+}
+"""
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "fuzz(5)"])
+def test_a_histogram_in_distributed_shared_memory(
+    bench: Bench, compile_cuda: Callable[..., str], rng: np.random.Generator, policy: str
+) -> None:
+    module = bench.machine.load(compile_cuda(_HISTOGRAM, "compute_90"))
+    x = rng.integers(0, 256, 3000).astype(np.uint32)
+    bins = bench.put(np.zeros(256, np.uint32))
+    bench.run(module, "histogram", 8, 96, bench.put(x), np.uint32(x.size), bins, policy=policy)
+    assert np.array_equal(bench.get(bins, 256, np.uint32), np.bincount(x, minlength=256))
+
+
+def test_a_histogram_without_its_first_barrier_is_found(bench: Bench, compile_cuda: Callable[..., str]) -> None:
+    """A block adds to bins that their owner has not cleared."""
+    broken = _HISTOGRAM.replace("__cluster_barrier_arrive();\n  __cluster_barrier_wait();\n  for", "for")
+    module = bench.machine.load(compile_cuda(broken, "compute_90"))
+    x = bench.put(np.full(768, 255, np.uint32))
+    with pytest.raises(EmulationFault) as caught:
+        bench.run(module, "histogram", 8, 96, x, np.uint32(768), bench.empty(1024), policy="warp-serial(1)")
+    assert caught.value.kind in (FaultKind.UNINITIALISED_READ, FaultKind.USE_AFTER_FREE)

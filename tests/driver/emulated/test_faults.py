@@ -301,3 +301,10 @@ def test_the_source_line_is_told_where_the_ptx_has_it(bench, compile_cuda):
 def test_code_that_belongs_to_no_source_line_has_none():
     lines = ('.file 7 "a.cu"', ".entry k()", "nop;", ".loc 7 3 1", "nop;", ".loc 7 0 1", "nop;", ".func f()", "nop;")
     assert [source_line(lines, number) for number in (3, 5, 7, 9)] == [None, ("a.cu", 3), None, None]
+
+
+def test_the_variable_in_shared_memory_is_named(bench):
+    body = ".shared .align 4 .b8 first[64];\n.shared .align 4 .b8 second[32];\nmov.u32 %r1, second;\n"
+    report = fault_of(bench, bench.ptx(body + "ld.shared.u32 %r2, [%r1+8];\nst.shared.u32 [%r1], %r2;\nret;", ""))
+    assert (report.kind, report.buffer, report.buffer_offset) == (FaultKind.UNINITIALISED_READ, "shared memory", 72)
+    assert str(report).endswith(" = shared memory +72 bytes (second +8)")

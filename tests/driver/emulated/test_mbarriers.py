@@ -205,7 +205,69 @@ def test_deadlock_says_who_waits_where_for_what(bench: Bench) -> None:
         what = (
             f"64 threads of 2 warps wait at mbarrier at shared offset 0 of block ({block}, 0, 0), phase 0 (parity 0): "
         )
-        assert what + "2 of 3 arrivals pending, 96 bytes outstanding (PTX line" in str(fault)
+        assert what + "2 of 3 arrivals pending, 96 bytes outstanding (PTX line 14)" in str(fault)
+
+
+def test_work_between_looks_in_vain_is_no_deadlock(bench: Bench) -> None:
+    """A thread that looks, works and gives up after 100 rounds; then it arrives itself."""
+    body = f"""
+    mbarrier.init.shared.b64 [%r1], 1;
+    mov.u32 %r5, 0;
+    ROUND: mbarrier.test_wait.parity.shared.b64 %p2, [%r1], 0; @%p2 bra DONE;
+    add.u32 %r5, %r5, 1; st.shared.u32 [%r1+16], %r5;
+    setp.lt.u32 %p3, %r5, 100; @%p3 bra ROUND;
+    mbarrier.arrive.shared.b64 _, [%r1];
+    {WAIT.format(parity=0)}
+    DONE: st.global.u32 [%rd1], %r5;"""
+    assert _values(bench, body, 1) == [100]
+
+
+REMOTE = """
+mov.u32 %r10, %cluster_ctarank; xor.b32 %r11, %r10, 1;
+mapa.shared::cluster.u32 %r12, %r1, %r11;
+@%p1 mbarrier.init.shared::cta.b64 [%r1], 4;
+barrier.cluster.arrive.release; barrier.cluster.wait.acquire;
+"""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_ctas_of_a_cluster_arrive_at_each_others_barriers(bench: Bench, policy: str) -> None:
+    """Rank 0's barrier gets 4 arrivals and 32 bytes from rank 1, and the other way round."""
+    body = f"""{REMOTE}
+    @!%p1 bra WAIT;
+    mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%r12], 48;
+    mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%r12], 16;
+    mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12], 2;
+    mbarrier.arrive_drop.release.cluster.shared::cluster.b64 _, [%r12];
+    mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%r12], 64;
+    WAIT:
+    L: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r1], 0; @!%p2 bra L;
+    barrier.cluster.arrive.release; barrier.cluster.wait.acquire;
+    @!%p1 bra OUT;
+    mbarrier.arrive.shared::cta.b64 %rd4, [%r1];
+    mbarrier.pending_count.b64 %r3, %rd4;
+    mul.wide.u32 %rd5, %r9, 4; add.u64 %rd5, %rd5, %rd1; st.global.u32 [%rd5], %r3;
+    OUT:"""
+    out = bench.put(np.zeros(4, np.uint32))
+    module = bench.ptx(f"ld.param.u64 %rd1, [out]; {START}\n{body}\nret;", declarations=SHARED)
+    bench.run(module, "k", 4, 64, out, cluster=2, policy=policy)
+    assert bench.get(out, 4, np.uint32).tolist() == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        ("mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r12], 0;", FaultKind.BARRIER_MISUSE),
+        ("mbarrier.arrive.shared::cta.b64 %rd2, [%r12];", FaultKind.SHARED_OUT_OF_BOUNDS),
+    ],
+)
+def test_another_ctas_barrier_must_not_be_waited_for_or_used_as_ones_own(
+    bench: Bench, form: str, kind: FaultKind
+) -> None:
+    module = bench.ptx(f"{START}{REMOTE}{form}\nret;", parameters="", declarations=SHARED)
+    with pytest.raises(EmulationFault) as caught:
+        bench.run(module, "k", 2, 32, cluster=2)
+    assert caught.value.kind is kind
 
 
 def test_an_unrolled_look_before_the_loop_does_not_hold_up_the_outer_loop(bench: Bench) -> None:

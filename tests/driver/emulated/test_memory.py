@@ -139,7 +139,7 @@ extern "C" __global__ void k(const __grid_constant__ P p, long long* y) { y[thre
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_every_width_moves_bytes_as_they_are(bench, rng, kind, dtype, count):
     size = np.dtype(dtype).itemsize * count
-    if size > 32:
+    if size > 16:
         pytest.skip("no such vector")
     register = {"u8": "%h", "u16": "%h", "u32": "%r", "u64": "%rd"}[kind]
     names = [f"{register}{10 + i}" for i in range(count)]

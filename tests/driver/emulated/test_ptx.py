@@ -84,7 +84,7 @@ def test_directives_between_signature_and_body():
         ("mov.u32 %r1 %r2;", FaultKind.INVALID_PTX),
         ("L: ret; L: ret;", FaultKind.INVALID_PTX),
         ("@r bra L; L: ret;", FaultKind.INVALID_PTX),
-        (".reg .b128 %q;", FaultKind.UNSUPPORTED),
+        (".reg .b256 %q;", FaultKind.UNSUPPORTED),
         ("mov.u32 %r1, 5", FaultKind.INVALID_PTX),
     ],
 )

@@ -53,7 +53,8 @@ def test_a_missing_barrier_shows_under_warp_serial(generic: bool) -> None:
     found = re.fullmatch(r"  block \(0, 0, 0\), thread \((\d+), 0, 0\) \(warp (\d), lane 0\)", thread)
     assert found is not None
     assert int(found[1]) == 32 * int(found[2])
-    assert address.endswith(f" = shared memory {252 - 4 * int(found[1]):+d} bytes")
+    offset = 252 - 4 * int(found[1])
+    assert address.endswith(f" = shared memory {offset:+d} bytes (tile {offset:+d})")
 
 
 def test_one_past_the_end_of_a_tensor() -> None:

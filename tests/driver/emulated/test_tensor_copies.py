@@ -38,10 +38,12 @@ def sources(description: Description, at: Sequence[int], offsets: Sequence[int])
 def loaded(description: Description, data: Any, places: list[tuple[int, ...]], base: int, nbytes: int) -> Any:
     """The box in shared memory from address ``base`` on; 0xEE where nothing lands."""
     size = description.data_type.size_bytes
-    tile = np.full(-(-nbytes // 128) * 128, 0xEE, np.uint8)
+    if description.data_type in (TensorMapDataType.TFLOAT32, TensorMapDataType.TFLOAT32_FTZ):
+        data = tf32_rounded(data)
+    tile = np.full(shared_bytes(description, nbytes), 0xEE, np.uint8)
     for number, at in enumerate(places):
         for byte in range(size):
-            to = oracle.swizzled(description.swizzle, base + number * size + byte) - base
+            to = oracle.swizzled(description.swizzle, base + oracle.shared_offset(description, number) + byte) - base
             inside = oracle.in_tensor(description, at)
             tile[to] = data[oracle.byte_of(description, at) + byte] if inside else 0
     return tile
@@ -50,6 +52,19 @@ def loaded(description: Description, data: Any, places: list[tuple[int, ...]], b
 def box_bytes(description: Description) -> int:
     rank = description.rank
     return len(sources(description, (0,) * rank, (0,) * (rank - 2))) * description.data_type.size_bytes
+
+
+def shared_bytes(description: Description, nbytes: int) -> int:
+    """Shared memory of a box of ``nbytes``: whole rows of the swizzle, whole 128 bytes."""
+    count = nbytes // description.data_type.size_bytes
+    end = oracle.shared_offset(description, count - 1) + description.data_type.size_bytes
+    return -(-max(end, description.swizzle.span_bytes) // 128) * 128
+
+
+def tf32_rounded(data: Any) -> Any:
+    """Positive finite float32 as bytes, rounded to nearest even."""
+    bits = data.view(np.uint32)
+    return ((bits + 0xFFF + (bits >> 13 & 1)) & 0xFFFFE000).astype(np.uint32).view(np.uint8)
 
 
 def finite_bytes(rng: np.random.Generator, count: int) -> Any:
@@ -72,7 +87,7 @@ def check_loads(
     module = bench.machine.load(compile_cuda(load_kernel(description.rank, im2col, hint), ARCH))
     nbytes, front = box_bytes(description), 128 * int(rng.integers(0, 9))
     table = bench.put(np.array([(*at, *offsets) for at, offsets in copies], np.int32))
-    shown = -(-nbytes // 128) * 128
+    shown = shared_bytes(description, nbytes)
     out = bench.empty(3 * shown)
     counts = [np.int32(number) for number in (shown, nbytes, front)]
     bench.run(module, "load", 3, 32, moved, table, out, *counts, shared=front + shown, checks=False)
@@ -109,7 +124,7 @@ def check_stores(
     data = finite_bytes(rng, tensor_bytes(description))
     tensor = bench.put(data, "tensor")
     nbytes, front = box_bytes(description), 128 * int(rng.integers(0, 9))
-    shown = -(-nbytes // 128) * 128
+    shown = shared_bytes(description, nbytes)
     box = rng.integers(0, 256, shown, dtype=np.uint8)
     module = bench.machine.load(compile_cuda(store_kernel(description.rank, im2col), ARCH))
     arguments = (encode(replace(description, address=tensor)), bench.put(np.array(at, np.int32)), bench.put(box))
@@ -119,7 +134,8 @@ def check_stores(
     for number, place in enumerate(sources(description, at, (0,) * (description.rank - 2))):
         if oracle.in_tensor(description, place):
             for byte in range(size):
-                of = oracle.swizzled(description.swizzle, front + number * size + byte) - front
+                offset = oracle.shared_offset(description, number) + byte
+                of = oracle.swizzled(description.swizzle, front + offset) - front
                 wanted[oracle.byte_of(description, place) + byte] = box[of]
     np.testing.assert_array_equal(bench.get(tensor, data.size, np.uint8), wanted, err_msg=f"{description} {at}")
 
@@ -128,14 +144,15 @@ def check_stores(
 def test_tiled_stores_clip(bench: Bench, compile_cuda: Compile, rng: np.random.Generator, rank: int) -> None:
     for swizzle in SWIZZLES:
         tiled = random_tiled(rng, rank, swizzle)
-        check_stores(bench, compile_cuda, rng, tiled, tile_start(rng, tiled))
+        check_stores(bench, compile_cuda, rng, tiled, tile_start(rng, tiled, store=True))
 
 
 @pytest.mark.parametrize("rank", [3, 4, 5])
 def test_im2col_stores(bench: Bench, compile_cuda: Compile, rng: np.random.Generator, rank: int) -> None:
     for swizzle in SWIZZLES:
-        im2col = random_im2col(rng, rank, swizzle)
-        check_stores(bench, compile_cuda, rng, im2col, pixel_start(rng, im2col)[0])
+        corner = (0,) * (rank - 2)
+        im2col = replace(random_im2col(rng, rank, swizzle), lower_corner=corner, upper_corner=corner)
+        check_stores(bench, compile_cuda, rng, im2col, pixel_start(rng, im2col, store=True)[0])
 
 
 REDUCTIONS: list[tuple[TensorMapDataType, Any, str, Callable[[Any, Any], Any]]] = [
@@ -207,19 +224,19 @@ def load_rows(bench: Bench, compile_cuda: Compile, tiled: TiledMap, at: tuple[in
 @pytest.mark.parametrize(
     ("data_type", "bits", "nan"),
     [
-        (TensorMapDataType.FLOAT16, np.uint16, 0x7FFF),
-        (TensorMapDataType.BFLOAT16, np.uint16, 0x7FFF),
-        (TensorMapDataType.FLOAT32, np.uint32, 0x7FFF_FFFF),
+        (TensorMapDataType.FLOAT16, np.uint16, 0x7FF7),
+        (TensorMapDataType.BFLOAT16, np.uint16, 0x7FF7),
+        (TensorMapDataType.FLOAT32, np.uint32, 0x7FF7_7FF7),
     ],
 )
 def test_nan_fill(bench: Bench, compile_cuda: Compile, data_type: TensorMapDataType, bits: Any, nan: int) -> None:
-    width = 16 // np.dtype(bits).itemsize
+    width = 32 // np.dtype(bits).itemsize
     data = np.ones((2, width), bits)
     fill = TensorMapOobFill.NAN_REQUEST_ZERO_FMA
-    tiled = TiledMap(data_type, bench.put(data), (width, 2), (16,), (width, 3), (1, 1), oob_fill=fill)
-    got = load_rows(bench, compile_cuda, tiled, (1, 0), bits)
+    tiled = TiledMap(data_type, bench.put(data), (width - 1, 2), (32,), (width, 3), (1, 1), oob_fill=fill)
+    got = load_rows(bench, compile_cuda, tiled, (width // 2, 0), bits)
     wanted = np.full((3, width), nan, bits)
-    wanted[:2, :-1] = 1
+    wanted[:2, : width // 2 - 1] = 1
     np.testing.assert_array_equal(got, wanted)
 
 
@@ -281,8 +298,20 @@ def test_a_misaligned_or_too_small_destination(bench: Bench, compile_cuda: Compi
     assert "shared-out-of-bounds: " in load_fault(bench, compile_cuda, content, front=128)
 
 
+@pytest.mark.parametrize("at", [(1, 0), (-6, 0), (3, 7)])
+def test_a_row_that_begins_inside_16_bytes(bench: Bench, compile_cuda: Compile, at: tuple[int, int]) -> None:
+    tiled = replace(GOOD, address=bench.put(np.zeros(256, np.uint32)))
+    with pytest.raises(EmulationFault, match=r"invalid-coordinates: .* does not begin at a whole 16 bytes of its row"):
+        load_rows(bench, compile_cuda, tiled, at, np.uint32)
+
+
+def test_a_store_at_a_negative_coordinate(bench: Bench, compile_cuda: Compile, rng: np.random.Generator) -> None:
+    with pytest.raises(EmulationFault, match=r"first element \(4, -1\) is negative, which a store must not be"):
+        check_stores(bench, compile_cuda, rng, GOOD, (4, -1))
+
+
 def test_a_first_pixel_beyond_the_box(bench: Bench, compile_cuda: Compile) -> None:
     tensor = bench.put(np.zeros(256, np.uint32))
     im2col = Im2colMap(TensorMapDataType.UINT32, tensor, (4, 8, 8), (16, 128), (-4,), (-8,), 4, 64, (1, 1, 1))
     report = load_fault(bench, compile_cuda, encode(im2col), rank=3, im2col=True)
-    assert "the first pixel (0, 0, 0) lies beyond the box of pixels" in report
+    assert "invalid-coordinates: the copy's first element (0, 0, 0) lies outside of the tensor map's box" in report

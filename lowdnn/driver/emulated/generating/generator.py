@@ -38,7 +38,7 @@ from lowdnn.driver.emulated.parsing.ir import (
     Variable,
 )
 
-SIZES = {"p": 1, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "u4": 4, "i4": 4, "f4": 4, "u8": 8, "i8": 8, "f8": 8}
+SIZES = {"p": 1, "u1": 1, "i1": 1, "u2": 2, "i2": 2, "u4": 4, "i4": 4, "f4": 4, "u8": 8, "i8": 8, "f8": 8, "w16": 16}
 _CARRY = "%CC"
 #: The pseudo code under which a register's ``Address`` is kept.
 _ADDRESS = "@"
@@ -210,6 +210,13 @@ class Emitter:
             self._bind(name, self.flow.homes[name], self.temp(f"R[{self._slot(name)}]"))
             self.settled.discard(name)
         return next(iter(self.names[name].values()))
+
+    def either(self, operand: Operand, code: str) -> str:
+        """A register as it lies in the file where it may hold a fragment, else its value as ``code``."""
+        held = isinstance(operand, Reg) and operand.name in self.wgmma.accumulators
+        if held and isinstance(operand, Reg) and operand.name not in self.settled:
+            return self.raw(operand)
+        return self.use(operand, code)
 
     def out_raw(self, operand: Operand, code: str, value: str) -> None:
         """Binds what may be an accumulator in flight to a register."""
@@ -411,6 +418,8 @@ class Emitter:
         size = SIZES[code]
         if code == "p":
             return bool(literal.value)
+        if code == "w16":
+            raise self.refuse("a 128-bit literal")
         if code[0] == "f":
             return _float_value(literal, code)
         value = literal.value
@@ -421,6 +430,8 @@ class Emitter:
 
     def _special(self, name: str, code: str) -> str:
         expression, own = special_value(name, self.instruction.line)
+        if own != code and "p" in (own, code):
+            raise self.refuse(f"type of {name}")
         return expression if own == code else f"({expression}).astype({code})"
 
     def _address(self, symbol: Sym, code: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.instructions.special import clock, special_array
+from lowdnn.driver.emulated.instructions.special import clock, special_array, timer
 from lowdnn.driver.emulated.memory.access import load, store
 from lowdnn.driver.emulated.memory.address import Address, own_shared
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
@@ -25,6 +25,7 @@ def base_namespace() -> dict[str, Any]:
         "select": select,
         "poison": poison,
         "clock": clock,
+        "timer": timer,
         "special_array": special_array,
         "in_space": in_space,
         "Address": Address,
@@ -33,7 +34,7 @@ def base_namespace() -> dict[str, Any]:
         "settled": settled,
         "retyped": retyped,
     }
-    names.update({code: dtype for code, dtype in DTYPES.items() if code != "w16"})
+    names.update(DTYPES)
     return names
 
 

@@ -14,6 +14,9 @@ from lowdnn.driver.emulated.generating.flow import Block, Flow, registers_of
 from lowdnn.driver.emulated.instructions.core import Row
 from lowdnn.driver.emulated.parsing.ir import FunctionIR, Instruction, Reg, Vec
 
+#: Opcodes whose results stay matrices until an instruction reads them.
+_HOLDERS = frozenset({"wgmma", "mma", "ldmatrix"})
+
 
 @dataclass(frozen=True)
 class WgmmaRegisters:
@@ -26,16 +29,18 @@ class WgmmaRegisters:
 
 
 def wgmma_registers(function: FunctionIR, flow: Flow, table: Mapping[str, Row]) -> WgmmaRegisters:
-    products = [i for block in flow.blocks for i in block.body if is_product(i)]
-    if not products:
+    holders = [i for block in flow.blocks for i in block.body if i.opcode in _HOLDERS]
+    if not holders:
         return WgmmaRegisters(frozenset(), {}, {})
+    products = [i for i in holders if is_product(i)]
     copies = [pair for i in function.body if (pair := _copied(i)) is not None]
+    held = {name for i in holders if i.operands for name in registers_of(i.operands[0])}
     results = {name for i in products for name in registers_of(i.operands[0])}
     tuples = [registers_of(i.operands[1]) for i in products if isinstance(i.operands[1], Vec)]
     factors = {name: factor_key(names) for names in tuples for name in names}
     inputs = _closure(results | factors.keys(), [(source, target) for target, source in copies])
-    unfenced = _Fences(flow, table, inputs).unfenced()
-    return WgmmaRegisters(frozenset(_closure(results, copies)), factors, unfenced)
+    unfenced = _Fences(flow, table, inputs).unfenced() if products else {}
+    return WgmmaRegisters(frozenset(_closure(held, copies)), factors, unfenced)
 
 
 def is_product(instruction: Instruction) -> bool:

@@ -82,10 +82,8 @@ def _test(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None
     if len(hint) > (form == "try_wait"):
         raise e.refuse("takes no further operand")
     base, offset = address_of(e, address)
-    if parity:
-        e.out(target, "p", f"{_BARRIERS}.test_parity(G,{base},{offset},{e.use(phase, 'u4')})")
-    else:
-        e.out(target, "p", f"{_BARRIERS}.test_state(G,{base},{offset},{e.use(phase, 'u8')})")
+    look, code = ("test_parity", "u4") if parity else ("test_state", "u8")
+    e.out(target, "p", f"{_BARRIERS}.{look}(G,{base},{offset},{e.use(phase, code)},{instruction.line})")
 
 
 def _pending(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:

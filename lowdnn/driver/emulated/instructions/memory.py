@@ -18,6 +18,7 @@ _NO_EFFECT = frozenset({
     "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
     "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
 })  # fmt: skip
+_WIDEST_BYTES = 16
 _STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 _SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "sys": GPU}
 _SPACES = {
@@ -56,7 +57,7 @@ def address_of(e: Emitter, operand: Operand) -> tuple[str, int]:
 
 
 def _vector_length(m: Modifiers) -> int:
-    return {"v2": 2, "v4": 4, "v8": 8}.get(m.choice("v2", "v4", "v8"), 1)
+    return {"v2": 2, "v4": 4}.get(m.choice("v2", "v4"), 1)
 
 
 def _form(m: Modifiers) -> tuple[str, str, int, int]:
@@ -67,6 +68,8 @@ def _form(m: Modifiers) -> tuple[str, str, int, int]:
     count = _vector_length(m)
     code = code_of(m.type())
     m.done()
+    if SIZES[code] * count > _WIDEST_BYTES:
+        raise m.refusal(f"moves more than {_WIDEST_BYTES} bytes, which takes sm_100")
     return space, code, count, scope
 
 
@@ -171,8 +174,4 @@ TABLE: dict[str, Row] = {
         *("sc", "acq_rel", "mbarrier_init", "proxy", "alias", "tensormap::generic", "async"),
         *("global", "shared::cta", "shared::cluster"),
     ),
-    "nanosleep": _nothing("u32"),
-    "pmevent": _nothing("mask"),
-    "griddepcontrol": _nothing("wait", "launch_dependents"),
-    "setmaxnreg": _nothing("inc", "dec", "sync", "aligned", "u32"),
 }

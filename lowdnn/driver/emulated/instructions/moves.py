@@ -7,7 +7,7 @@ from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
 from lowdnn.driver.emulated.instructions.core import Row, code_of
 from lowdnn.driver.emulated.memory.arena import LOCAL_WINDOW, SHARED_WINDOW
 from lowdnn.driver.emulated.parsing.ir import TYPES, Instruction, Operand, Pair, Reg, Vec
-from lowdnn.driver.emulated.values import convert, floating, half
+from lowdnn.driver.emulated.values import convert, floating, half, wide
 from lowdnn.status import NotSupportedError
 
 _COMPARISONS = (
@@ -57,6 +57,11 @@ def _mov(e: Emitter, instruction: Instruction) -> None:
 
 def _unpack(e: Emitter, target: Vec, source: Operand, code: str) -> None:
     """mov.b64 {lo, hi}, d: element 0 is the low part."""
+    if code == "w16":
+        halves = e.temps(2, e.call(wide.split, e.use(source, code)))
+        for item, value in zip(target.items, halves, strict=True):
+            e.out(item, "u8", value)
+        return
     whole = e.use(source, _unsigned(code))
     size = SIZES[code] // len(target.items)
     part = f"u{size}"
@@ -69,12 +74,15 @@ def _unpack(e: Emitter, target: Vec, source: Operand, code: str) -> None:
 
 
 def _pack(e: Emitter, target: Operand, source: Vec, code: str) -> None:
+    if code == "w16":
+        e.out(target, code, e.call(wide.joined, *(e.use(item, "u8") for item in source.items)))
+        return
     whole = _unsigned(code)
     size = SIZES[code] // len(source.items)
     parts = []
     for place, item in enumerate(source.items):
-        wide = f"{e.use(item, f'u{size}')}.astype({whole})"
-        parts.append(f"({wide}<<{e.constant(8 * size * place, whole)})" if place else wide)
+        part = f"{e.use(item, f'u{size}')}.astype({whole})"
+        parts.append(f"({part}<<{e.constant(8 * size * place, whole)})" if place else part)
     e.out(target, whole, "|".join(parts))
 
 

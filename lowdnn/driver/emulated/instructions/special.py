@@ -8,7 +8,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.faults import unsupported
 from lowdnn.driver.emulated.memory.arena import Array
-from lowdnn.driver.emulated.running.batch import SHARED_START, WARP, Batch
+from lowdnn.driver.emulated.running.batch import SHARED_START, WARP, Batch, Group
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 _LANE_MASKS = ("%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge")
@@ -20,7 +20,15 @@ _PLAIN = frozenset({
 _VECTORS = frozenset(
     {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
 )
-_WIDE = frozenset({"%gridid"})
+_COUNTERS = {
+    "%clock64": ("clock(G)", "u8"),
+    "%clock": ("clock(G).astype(u4)", "u4"),
+    "%clock_hi": ("(clock(G)>>u8(32)).astype(u4)", "u4"),
+    "%globaltimer": ("timer(G)", "u8"),
+    "%globaltimer_lo": ("timer(G).astype(u4)", "u4"),
+    "%globaltimer_hi": ("(timer(G)>>u8(32)).astype(u4)", "u4"),
+}
+_OTHER_CODES = {"%gridid": "u8", "%is_explicit_cluster": "p"}
 
 
 def special_value(name: str, line: int) -> tuple[str, str]:
@@ -29,20 +37,20 @@ def special_value(name: str, line: int) -> tuple[str, str]:
     if vector in _VECTORS and axis in _AXES:
         return f"G.special({name!r},lambda b:special_array(b,{name!r}))", "u4"
     if name in _PLAIN:
-        return f"G.special({name!r},lambda b:special_array(b,{name!r}))", "u8" if name in _WIDE else "u4"
-    if name in ("%clock64", "%globaltimer"):
-        return "clock(G)", "u8"
-    if name in ("%clock", "%globaltimer_lo"):
-        return "clock(G).astype(u4)", "u4"
-    if name in ("%clock_hi", "%globaltimer_hi"):
-        return "(clock(G)>>u8(32)).astype(u4)", "u4"
+        return f"G.special({name!r},lambda b:special_array(b,{name!r}))", _OTHER_CODES.get(name, "u4")
+    if name in _COUNTERS:
+        return _COUNTERS[name]
     raise unsupported(f"special register {name}", line)
 
 
-def clock(group: Any) -> Any:
-    """A counter that goes up with every look (32 per step, so that code which waits for time to pass goes on)."""
-    group.batch.clock += 32
-    return np.uint64(group.batch.clock)
+def clock(group: Group) -> Any:
+    """``%clock64``: the device's cycles."""
+    return np.uint64(group.batch.clock.look().cycles)
+
+
+def timer(group: Group) -> Any:
+    """``%globaltimer``: the device's nanoseconds."""
+    return np.uint64(group.batch.clock.look().ns)
 
 
 def special_array(batch: Batch, name: str) -> Any:
@@ -65,7 +73,7 @@ def special_array(batch: Batch, name: str) -> Any:
         "%dynamic_smem_size": np.uint32(batch.dynamic_shared_bytes),
         "%total_smem_size": np.uint32(batch.shared_bytes),
         "%aggr_smem_size": np.uint32(batch.shared_bytes),
-        "%is_explicit_cluster": np.uint32(batch.cluster_size > 1),
+        "%is_explicit_cluster": np.bool_(batch.cluster_size > 1),
         "%cluster_ctarank": batch.rank.astype(np.uint32),
         "%cluster_nctarank": np.uint32(batch.cluster_size),
         "%reserved_smem_offset_0": np.uint32(SHARED_START),

@@ -12,6 +12,7 @@ from lowdnn.driver.emulated.instructions import (
     bulk,
     cluster,
     control,
+    execution,
     floating,
     half,
     integer,
@@ -42,6 +43,7 @@ TABLE: Mapping[str, Row] = {
     **cluster.TABLE,
     **builtins.TABLE,
     **control.TABLE,
+    **execution.TABLE,
     "st": bulk.asynchronous_or(memory.TABLE["st"]),
     "red": bulk.asynchronous_or(atomic.TABLE["red"]),
 }

@@ -42,7 +42,7 @@ def _load_matrix(e: Emitter, instruction: Instruction) -> None:
         raise e.refuse(f"expected {count} destinations")
     values = e.temps(count, e.call(collective.load_matrix, "G", base, str(offset), str(count), str(transposed)))
     for item, value in zip(items, values, strict=True):
-        e.out(item, "u4", value)
+        e.out_raw(item, "u4", value)
 
 
 def _store_matrix(e: Emitter, instruction: Instruction) -> None:
@@ -83,10 +83,13 @@ def _multiply(e: Emitter, instruction: Instruction) -> None:
     operands = [_items(e, operand) for operand in instruction.operands]
     factors = "f8" if a == "f64" else "u4"
     codes = (factors, factors, _CODES.get(c, "u4"))
-    sources = [_tuple(e, items, code) for items, code in zip(operands[1:], codes, strict=True)]
+    sources = [
+        f"({','.join(e.either(item, code) for item in items)},)"
+        for items, code in zip(operands[1:], codes, strict=True)
+    ]
     values = e.temps(len(operands[0]), e.call(collective.multiply, "G", name, *sources))
     for item, value in zip(operands[0], values, strict=True):
-        e.out(item, _CODES.get(d, "u4"), value)
+        e.out_raw(item, _CODES.get(d, "u4"), value)
 
 
 def _tuple(e: Emitter, items: tuple[Operand, ...], code: str) -> str:

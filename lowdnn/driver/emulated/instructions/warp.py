@@ -57,12 +57,10 @@ def _reduce(e: Emitter, instruction: Instruction) -> None:
     m = e.modifiers()
     m.need("sync")
     operation = m.need("add", "min", "max", "and", "or", "xor")
-    absolute, nan = m.flag("abs"), m.flag("NaN")
-    code = code_of(m.type("u32", "s32", "b32", "f32"))
+    code = code_of(m.type("u32", "s32", "b32"))
     m.done()
     target, value, mask = instruction.operands
-    arguments = ("G", repr(operation), e.use(value, code), e.use(mask, "u4"), str(absolute), str(nan))
-    e.out(target, code, e.call(collective.reduce, *arguments))
+    e.out(target, code, e.call(collective.reduce, "G", repr(operation), e.use(value, code), e.use(mask, "u4")))
 
 
 def _elect(e: Emitter, instruction: Instruction) -> None:

@@ -24,7 +24,9 @@ def _wgmma(e: Emitter, instruction: Instruction) -> None:
         _multiply(e, m, instruction.operands)
         return
     m.done()
-    if form == "commit_group":
+    if form == "fence":
+        e.do(f"{_GROUPS}.fence(G)")
+    elif form == "commit_group":
         e.do(f"{_GROUPS}.commit(G)")
     elif form == "wait_group":
         e.do(f"{_GROUPS}.wait(G,{_literal(e, instruction.operands[0])})")

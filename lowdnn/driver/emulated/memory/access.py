@@ -90,17 +90,18 @@ def atomic(
     address: Address,
     offset: int,
     kind: Kind,
+    align: int,
     updates: tuple[Callable[..., Any], Callable[..., Any]],
     *operands: Any,
 ) -> Any:
     """``update(memory, element numbers, *operands)``: lanes that meet take turns in lane order; the old values.
 
-    ``updates``: the update in shared memory, and that in global memory.
+    ``align``: what the address is a multiple of. ``updates``: the update in shared memory, and that in global memory.
     """
     space, origin = resolve(group, space, address, offset)
     if not space:
         raise LaneFault(FaultKind.OUT_OF_BOUNDS, "lanes of one atomic point into different state spaces", 0)
-    memory, unwritten = check(group, space, origin, address, offset, kind.total, write=True)
+    memory, unwritten = check(group, space, origin, address, offset, kind.total, True, align)
     place = address.places(group, space, origin, offset, kind.shift)
     place = place if place.ndim else np.full(group.count, place)
     if unwritten and group.batch.checks:

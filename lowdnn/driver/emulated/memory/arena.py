@@ -55,6 +55,11 @@ SHADOW_CODES = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "w16"}
 WRITTEN = {size: np.frombuffer(b"\1" * size, dtype=DTYPES[code])[0] for size, code in SHADOW_CODES.items()}
 
 
+def all_written(shadow: Array) -> bool:
+    """Are all bytes written whose shadow, in words of 16 bytes, is given."""
+    return shadow.size == 0 or bool(shadow.view(np.uint64).min() == WRITTEN[8])
+
+
 @dataclass
 class Allocation:
     """One live or freed range. ``complete``: every byte is known to be written, so loads need no shadow check."""

@@ -164,7 +164,7 @@ def _over_lanes(group: Group, numbers: Numbers) -> Array:
 
 
 def _shared_first(group: Group, part: _Part, place: Place, space: str, write: bool) -> Array:
-    """Byte number in ``batch.shared`` where each of the part's boxes begins; a swizzled one fills its last 128 bytes."""
+    """Byte number in ``batch.shared`` where each of the part's boxes begins; a swizzled one fills 128 bytes."""
     nbytes = _box_bytes(part.tensor_map)
     if part.tensor_map.swizzle:
         nbytes = nbytes // tma.row_bytes(part.tensor_map) * part.tensor_map.swizzle.span_bytes
@@ -179,6 +179,7 @@ def _box_bytes(tensor_map: TensorMap) -> int:
 def _transfer(group: Group, part: _Part, first: Array, write: bool) -> Transfer:
     """One row for each of the part's lanes, between the shared bytes at ``first`` and the tensor."""
     tensor_map = part.tensor_map
+    _check_start(part, write)
     units = _units(part)
     complete = _check_outside(group, part, units, write)
     nbytes = _box_bytes(tensor_map)
@@ -201,14 +202,25 @@ def _units(part: _Part) -> tma.Units:
     tensor_map = part.tensor_map
     if isinstance(tensor_map, TiledMap):
         return tma.tile_units(tensor_map, part.start)
-    past = tma.past_the_box(tensor_map, part.start)
-    if past.any():
-        row = int(np.argmax(past))
-        at = tuple(int(i) for i in part.start[row])
-        message = f"the first pixel {at} lies beyond the box of pixels of the tensor map"
-        raise part.fault(FaultKind.INVALID_TENSOR_MAP, message, row)
     offsets = part.offsets if part.offsets.size else np.zeros((len(part.start), tensor_map.rank - 2), dtype=np.int64)
     return tma.column_units(tensor_map, part.start, offsets)
+
+
+def _check_start(part: _Part, write: bool) -> None:
+    """Faults where an H200 reports an illegal instruction. Negative coordinates are for loads only."""
+    start, tensor_map = part.start, part.tensor_map
+    _refuse_starts(part, tma.inside_a_chunk(tensor_map, start), "does not begin at a whole 16 bytes of its row")
+    if write:
+        _refuse_starts(part, start.min(axis=1) < 0, "is negative, which a store must not be")
+    if isinstance(tensor_map, Im2colMap):
+        _refuse_starts(part, tma.off_the_box(tensor_map, start), "lies outside of the tensor map's box of pixels")
+
+
+def _refuse_starts(part: _Part, wrong: Array, message: str) -> None:
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        at = tuple(int(coordinate) for coordinate in part.start[row])
+        raise part.fault(FaultKind.INVALID_COORDINATES, f"the copy's first element {at} {message}", row)
 
 
 def _shared_units(group: Group, tensor_map: TensorMap, first: Array, unit: int, nbytes: int) -> Places:

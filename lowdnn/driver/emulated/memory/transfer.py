@@ -103,16 +103,21 @@ class Transfer:
         for start in range(0, len(self.lanes), step):
             yield slice(start, start + step)
 
-    def fetched(self, memory: Bytes) -> Array:
-        """The units outside, in ``memory``, with ``fill`` where there are none."""
+    def fetched(self, memory: Bytes, rows: slice) -> Array:
+        """The units outside of some rows, in ``memory``, with ``fill`` where there are none."""
         view = memory.views[UNITS[self.unit]]
-        places = self.outside.units
-        content = np.asarray(view[places if self.inside is None else np.where(self.inside, places, 0)])
-        if self.converted is not None:
-            content = self.converted(content.view(np.uint8)).view(view.dtype)
-        if self.inside is not None:
-            content[~self.inside] = np.frombuffer(self.fill or bytes(self.unit), dtype=view.dtype)[0]
+        places = self.outside.part(rows).units
+        if self.inside is None:
+            return self._on_the_way(np.asarray(view[places]))
+        inside = self.inside[rows]
+        content = self._on_the_way(np.asarray(view[np.where(inside, places, 0)]))
+        content[~inside] = np.frombuffer(self.fill or bytes(self.unit), dtype=view.dtype)[0]
         return content
+
+    def _on_the_way(self, content: Array) -> Array:
+        if self.converted is None:
+            return content
+        return self.converted(content.view(np.uint8)).view(content.dtype)
 
     def first_unwritten(self, memory: Bytes, source: Places) -> tuple[int, int] | None:
         """(row, byte number in the memory) of the first source unit with a never-written byte."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 #: PTX fundamental type -> (value code, size in bytes). A code names the NumPy type that holds the value: ``u4`` uint32,
-#: ``i4`` int32, ``f4`` float32, ``p`` bool. 16-bit floats and packed pairs are held as bits.
+#: ``i4`` int32, ``f4`` float32, ``p`` bool, ``w16`` 16 bytes. 16-bit floats and packed pairs are held as bits.
 TYPES: dict[str, tuple[str, int]] = {
     "pred": ("p", 1),
     "b8": ("u1", 1),
@@ -33,6 +33,7 @@ TYPES: dict[str, tuple[str, int]] = {
     "u64": ("u8", 8),
     "s64": ("i8", 8),
     "f64": ("f8", 8),
+    "b128": ("w16", 16),
 }
 
 

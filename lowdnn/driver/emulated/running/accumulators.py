@@ -9,7 +9,7 @@ passes elements on. Where a group is a part of the batch, the register file keep
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -29,12 +29,13 @@ Factors = tuple[Array, Array]
 
 class CommitGroups:
     """``wgmma`` groups of each warp of a batch, numbered from 0; ``completed`` of them have been waited for.
-    ``open``: there are products that no group covers yet."""
+    ``open``: there are products that no group covers yet. ``fenced``: the warp has come by a ``wgmma.fence``."""
 
     def __init__(self, warps: int) -> None:
         self.committed = np.zeros(warps, dtype=np.int32)
         self.completed = np.zeros(warps, dtype=np.int32)
         self.open = np.zeros(warps, dtype=np.bool_)
+        self.fenced = np.zeros(warps, dtype=np.bool_)
         self._reads: dict[str, Array] = {}
 
     def note_read(self, group: Group, factors: str) -> None:
@@ -58,6 +59,10 @@ class CommitGroups:
         """Number of the group that a product of each warp belongs to."""
         self.open[warps] = True
         return self.committed[warps]
+
+    def fence(self, group: Group) -> None:
+        """``wgmma.fence``."""
+        self.fenced[warps_of(group)] = True
 
     def commit(self, group: Group) -> None:
         """``wgmma.commit_group``."""
@@ -140,6 +145,22 @@ class Tile:
         return np.repeat(self.numbers, _WARP)
 
 
+class Source(Protocol):
+    """What elements belong to: the matrices of some lanes of the batch, which ``index`` selects."""
+
+    index: slice | Array | None
+    lanes: Array
+
+    def column(self, place: int) -> Array:
+        """One register over the lanes."""
+
+    def in_flight(self, groups: CommitGroups) -> Array:
+        """[lanes] bool, or one for all: products of the lane are not complete."""
+
+    def number_of_lanes(self) -> Array:
+        """The commit group of each lane, -1 for none."""
+
+
 class Column:
     """One register of lanes that do not make up one tile: its values and the commit group of each lane (-1: none)."""
 
@@ -164,7 +185,7 @@ class Element:
 
     __slots__ = ("place", "source")
 
-    def __init__(self, source: Tile | Column, place: int) -> None:
+    def __init__(self, source: Source, place: int) -> None:
         self.source = source
         self.place = place
 

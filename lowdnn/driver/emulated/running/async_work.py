@@ -27,13 +27,16 @@ Update = Callable[..., Any]
 
 
 class Operation(Protocol):
-    """Something that lands later; issued at PTX line ``line``."""
+    """Something that lands later; row r was issued by lane ``lanes[r]`` at PTX line ``line``."""
 
     @property
     def line(self) -> int: ...
 
+    @property
+    def lanes(self) -> Array: ...
+
     def slots(self, batch: Batch) -> Array:
-        """The CTAs whose shared memory it still needs."""
+        """The CTAs whose shared memory it still needs: one or more times the rows."""
 
     def land(self, batch: Batch) -> None:
         """Does what is left to do."""
@@ -64,6 +67,10 @@ class BulkCopy:
     reduction: Reduction | None = None
     content: Array | None = None
 
+    @property
+    def lanes(self) -> Array:
+        return self.transfer.lanes
+
     def part(self, rows: Any) -> BulkCopy:
         """The rows that a mask or a slice selects."""
         picked = (None if full is None else full[rows] for full in (self.place, self.stage, self.content))
@@ -80,11 +87,7 @@ class BulkCopy:
 
     def fetched(self, batch: Batch) -> BulkCopy:
         """The same with its content read."""
-        if self.content is not None:
-            return self
-        if self.inbound:
-            return replace(self, content=self.transfer.fetched(self.outer))
-        return replace(self, content=batch.shared.views[UNITS[self.transfer.unit]][self.transfer.shared.units])
+        return replace(self, content=self._content(batch, slice(None)))
 
     def slots(self, batch: Batch) -> Array:
         sides = [self.target(batch)] if self.content is not None else [self.target(batch), self.source(batch)]
@@ -93,20 +96,30 @@ class BulkCopy:
 
     def land(self, batch: Batch) -> None:
         for rows in self.transfer.pieces():
-            self.part(rows)._write(batch)
+            self._write(batch, rows)
         batch.stores += 1
         if self.place is not None:
             batch.mbarriers.complete_tx(self.place, self.transfer.nbytes)
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: Batch, rows: slice) -> None:
+        transfer = self.transfer
         memory, places = self.target(batch)
-        units, content = places.units, self.fetched(batch).content
+        units, content = places.part(rows).units, self._content(batch, rows)
+        inside = None if self.inbound or transfer.inside is None else transfer.inside[rows]
         if self.reduction is not None:
-            _reduce(memory, self.transfer, units, content, self.reduction)
-        elif self.inbound or self.transfer.inside is None:
-            put(memory, self.transfer.unit, units, content)
-        elif content is not None:
-            put(memory, self.transfer.unit, units[self.transfer.inside], content[self.transfer.inside])
+            _reduce(memory, transfer.unit, units, content, inside, self.reduction)
+        elif inside is None:
+            put(memory, transfer.unit, units, content)
+        else:
+            put(memory, transfer.unit, units[inside], content[inside])
+
+    def _content(self, batch: Batch, rows: slice) -> Array:
+        """The units to write of some rows."""
+        if self.content is not None:
+            return self.content[rows]
+        if self.inbound:
+            return self.transfer.fetched(self.outer, rows)
+        return np.asarray(batch.shared.views[UNITS[self.transfer.unit]][self.transfer.shared.part(rows).units])
 
 
 @dataclass(frozen=True)
@@ -229,12 +242,11 @@ class AsyncWork:
             needed = operation.slots(self.batch)
             late = np.isin(needed, gone)
             if late.any():
-                block = self.batch.place(int(needed[np.argmax(late)]) * 32)[0]
-                message = (
-                    f"block {block} exits while its shared memory is used by asynchronous work that was issued at "
-                    f"PTX line {operation.line} and that nobody has waited for"
-                )
-                raise LaneFault(FaultKind.ASYNC_MISUSE, message, None)
+                row = int(np.argmax(late))
+                block = self.batch.place(int(np.argmax(self.batch.slot == needed[row])))[0]
+                message = f"block {block} exits while this asynchronous work still uses its shared memory"
+                lane = int(operation.lanes[row % operation.lanes.size])
+                raise LaneFault(FaultKind.ASYNC_MISUSE, message, line=operation.line, lane=lane)
 
     def _issue(self, group: Group, copy: BulkCopy) -> None:
         transfer, batch = copy.transfer, self.batch
@@ -274,18 +286,19 @@ class AsyncWork:
         try:
             operation.land(self.batch)
         except LaneFault as fault:
-            fault.message += f" (asynchronous work issued at PTX line {operation.line} lands)"
+            fault.message += " (found when this asynchronous work lands)"
+            fault.line, fault.lane = operation.line, int(operation.lanes[fault.position or 0])
             raise
 
 
-def _reduce(memory: Bytes, transfer: Transfer, units: Array, content: Any, reduction: Reduction) -> None:
+def _reduce(memory: Bytes, unit: int, units: Array, content: Array, inside: Array | None, reduction: Reduction) -> None:
     """Row after row, so that copies that meet take turns."""
     dtype = np.dtype(DTYPES[reduction.code])
     view = memory.views[reduction.code]
-    per_unit = transfer.unit // dtype.itemsize
+    per_unit = unit // dtype.itemsize
     for row in range(units.shape[0]):
         taken, values = units[row], content[row]
-        if transfer.inside is not None:
-            taken, values = taken[transfer.inside[row]], values[transfer.inside[row]]
+        if inside is not None:
+            taken, values = taken[inside[row]], values[inside[row]]
         elements = (taken[:, None] * per_unit + np.arange(per_unit)).reshape(-1)
         reduction.update(view, elements, np.ascontiguousarray(values).view(dtype).reshape(-1))

@@ -22,11 +22,14 @@ from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
 from lowdnn.driver.emulated.memory.copies import AsyncCopies
 from lowdnn.driver.emulated.running.accumulators import CommitGroups, Element, Held, elements_outside, holds_elements
 from lowdnn.driver.emulated.running.async_work import AsyncWork
+from lowdnn.driver.emulated.running.clock import DeviceClock
+from lowdnn.driver.emulated.running.grid_dependency import GridDependency
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.checking.launch import LaunchHistory
     from lowdnn.driver.emulated.running.policy import Picker
+from lowdnn.driver.emulated.running.fragments import Chains
 
 WARP = 32
 #: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
@@ -87,7 +90,8 @@ class Geometry:
 @dataclass
 class Batch:
     """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``picker`` makes the
-    choices that a GPU leaves open. ``history``: what data races are looked for with; None where they are not."""
+    choices that a GPU leaves open. ``history``: what data races are looked for with; None where they are not.
+    ``overlaps_previous``: the launch may run before its predecessor has ended."""
 
     geometry: Geometry
     arena: Arena
@@ -101,7 +105,8 @@ class Batch:
     picker: Picker
     history: LaunchHistory | None = None
     stores: int = 0
-    clock: int = 0
+    clock: DeviceClock = field(default_factory=DeviceClock)
+    overlaps_previous: bool = False
     shared: Bytes = field(init=False)
     local: Bytes = field(init=False)
     specials: dict[str, Any] = field(default_factory=dict)
@@ -125,10 +130,12 @@ class Batch:
         self.shared_base = self.slot * self.shared_stride
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads
+        self.chains = Chains()
         self.commit_groups = CommitGroups(self.lane_count // WARP)
+        self.grid_dependency = GridDependency(self.lane_count, self.overlaps_previous)
         self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.picker.lands_at_once)
         self.races = Races(self, self.history) if self.history is not None else None
-        self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items() if code != "w16"}
+        self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items()}
 
     def running_ctas(self) -> Array:
         """[CTAs] bool: which CTAs have a thread that has not exited."""
@@ -278,7 +285,7 @@ def poison(dtype: Any) -> Any:
 
 def merged(old: Any, new: Any, group: Group) -> Any:
     """The register ``old`` with the group's lanes set to ``new``."""
-    if new.ndim == 0 and old.__class__ is not Unwritten and old.ndim == 0 and old == new:
+    if new.ndim == 0 and old.__class__ is not Unwritten and old.ndim == 0 and old.tobytes() == new.tobytes():
         return old
     full = np.empty(group.batch.lane_count, dtype=new.dtype)
     full[:] = poison(new.dtype) if old.__class__ is Unwritten else old

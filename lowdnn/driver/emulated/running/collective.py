@@ -5,7 +5,6 @@ Generated code calls these. Values go to [warps, 32] arrays, through the value f
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,10 @@ import numpy as np
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.address import Address, check, resolve
-from lowdnn.driver.emulated.memory.arena import WRITTEN, Array
+from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, all_written
+from lowdnn.driver.emulated.running.accumulators import Element, Held, part_of, settled
 from lowdnn.driver.emulated.running.batch import WARP, Group
+from lowdnn.driver.emulated.running.fragments import LoadedRows, Products, loaded_rows
 from lowdnn.driver.emulated.values import tensor_core, warp
 from lowdnn.driver.emulated.values.tensor_core import MatrixProduct
 
@@ -53,11 +54,10 @@ def match_all(group: Group, value: Any, mask: Any) -> tuple[Any, Any]:
     return group.from_warps(found), group.from_warps(np.broadcast_to(agreed, found.shape))
 
 
-def reduce(group: Group, operation: str, value: Any, mask: Any, absolute: bool, propagate_nan: bool) -> Any:
+def reduce(group: Group, operation: str, value: Any, mask: Any) -> Any:
     """``redux.sync``."""
     members = _member_bits(group, mask)
-    total = warp.reduce(operation, group.in_warps(value), members, group.active, absolute, propagate_nan)
-    return group.from_warps(total)
+    return group.from_warps(warp.reduce(operation, group.in_warps(value), members, group.active))
 
 
 def elect(group: Group, mask: Any) -> tuple[Any, Any]:
@@ -78,16 +78,11 @@ def load_matrix(group: Group, address: Address, offset: int, count: int, transpo
     if group.batch.races is not None:
         group.batch.races.matrix_rows(group, place, write=False)
     if group.batch.checks:
-        good = shared.shadows[16][place] == WRITTEN[16]
-        if not good.all():
-            position = _row_position(good)
+        shadow = shared.shadows[16].take(place)
+        if not all_written(shadow):
+            position = _row_position(shadow == WRITTEN[16])
             raise unwritten_fault(shared, address.lane(position, offset), 16, position)
-    rows = shared.views["w16"][place]
-    if not transposed:
-        words = rows.view(np.uint32).reshape(-1, count, WARP)
-        return tuple(np.ascontiguousarray(words.transpose(1, 0, 2)).reshape(count, -1))
-    matrices = rows.view(np.uint16).reshape(-1, count, 8, 8)
-    return _columns(tensor_core.matrices_to_lanes(matrices, transposed=True))
+    return LoadedRows(group, shared.views["w16"].take(place), transposed).elements
 
 
 def store_matrix(group: Group, address: Address, offset: int, transposed: bool, registers: tuple[Any, ...]) -> None:
@@ -115,25 +110,54 @@ def multiply(
     b: tuple[Any, ...],
     c: tuple[Any, ...],
 ) -> tuple[Any, ...]:
-    """``mma.sync``: fragments as one value for each register."""
+    """``mma.sync``: fragments as what one register each holds; the result has its value or an ``Element``."""
     _need_whole_warps(group, "mma")
-    left = _numbers_of(group, product.left, a, ("left", product.a, product.rows, product.depth))
-    right = _numbers_of(group, product.right, b, ("right", product.b, product.depth))
-    return product.combine(left, right, [group.spread(register) for register in c])
+    a, b, c = (tuple(part_of(one, group) if one.__class__ is Held else one for one in part) for part in (a, b, c))
+    left = _numbers_of(group, product, a, "left")
+    right = _numbers_of(group, product, b, "right")
+    if product.d == product.c == "f32":
+        base, lefts, rights = _before(group, product, c)
+        return Products(group, product, base, (*lefts, left), (*rights, right)).elements
+    return product.combine(left, right, [group.spread(settled(group, one, product.c_dtype)) for one in c])
 
 
-def _numbers_of(group: Group, take_apart: Callable[[Array], Array], registers: tuple[Any, ...], form: Any) -> Array:
+def _before(
+    group: Group, product: MatrixProduct, c: tuple[Any, ...]
+) -> tuple[Array | None, tuple[Array, ...], tuple[Array, ...]]:
+    """What a product is added to: (base, earlier factors)."""
+    chain = c[0].source if c[0].__class__ is Element else None
+    if isinstance(chain, Products) and c == chain.elements and chain.product.depth == product.depth:
+        return chain.chain()
+    values = [settled(group, one, np.float32) for one in c]
+    if all(value.ndim == 0 and value == 0 for value in values):
+        return None, (), ()
+    return product.matrix_of([group.spread(value) for value in values]), (), ()
+
+
+def _numbers_of(group: Group, product: MatrixProduct, registers: tuple[Any, ...], side: str) -> Array:
     """A fragment as matrices. Those taken apart last are kept: tiles use each fragment for several products.
 
-    Arrays are told apart by identity; a kept entry holds its arrays, so nobody changes them in place.
+    Registers are told apart by identity; a kept entry holds them, so nobody changes them in place.
     """
     kept = group.kept_fragments
-    key = (form, *map(id, registers))
+    key = (side, product.a, product.b, product.rows, product.depth, *map(id, registers))
     if key not in kept:
         if len(kept) >= _KEPT_FRAGMENTS:
             kept.clear()
-        kept[key] = (registers, take_apart(_stacked(group, registers)))
+        rows = loaded_rows(registers)
+        if rows is None:
+            take_apart = product.left if side == "left" else product.right
+            number = take_apart(_stacked(group, tuple(_plain(group, one, product) for one in registers)))
+        else:
+            number = (product.left_rows if side == "left" else product.right_rows)(rows)
+        kept[key] = (registers, number)
     return kept[key][1]
+
+
+def _plain(group: Group, register: Any, product: MatrixProduct) -> Any:
+    """The bits of a factor's register."""
+    dtype = np.float64 if product.a == "f64" else np.uint32
+    return settled(group, register, dtype).view(dtype)
 
 
 def _matrix_rows(group: Group, address: Address, offset: int, count: int) -> Array:

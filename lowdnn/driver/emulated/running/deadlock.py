@@ -46,9 +46,11 @@ def _waits(scheduler: Scheduler) -> Iterator[_Wait]:
         what = f"for other {'warps of the warpgroup' if step.warpgroup else 'lanes of the warp'}"
         yield from (_Wait(what, step.line, lanes) for lanes in parts)
     for one in scheduler.spinning:
-        for barrier, lanes in batch.mbarriers.waited_for(one.lanes):
-            what = "for a value that nobody stores" if barrier is None else f"at {barrier}"
-            yield _Wait(what, steps[one.block].line, lanes)
+        looking = batch.mbarriers.polling(one.lanes)
+        for barrier, line, lanes in batch.mbarriers.waited_for(one.lanes[looking]):
+            yield _Wait(f"at {barrier}", line, lanes)
+        if not looking.all():
+            yield _Wait("for a value that nobody stores", steps[one.block].line, one.lanes[~looking])
 
 
 def _barrier(scheduler: Scheduler, number: int, lanes: Array) -> str:

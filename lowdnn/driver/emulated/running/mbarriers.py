@@ -66,6 +66,7 @@ class Mbarriers:
         self._live = np.zeros(0, dtype=np.bool_)
         self._watched = np.full(batch.lane_count, -1, dtype=np.int64)
         self._watched_phase = np.zeros(batch.lane_count, dtype=np.int64)
+        self._watched_line = np.zeros(batch.lane_count, dtype=np.int64)
 
     # -- life -------------------------------------------------------------------------------------------------------
     def init(self, place: Array, count: Any) -> None:
@@ -140,7 +141,7 @@ class Mbarriers:
         self._refuse(self._pending[index] > MOST, f"more than {MOST} arrivals pending", place)
 
     # -- waiting ----------------------------------------------------------------------------------------------------
-    def test_state(self, group: Group, address: Address, offset: int, state: Any) -> Array:
+    def test_state(self, group: Group, address: Address, offset: int, state: Any, line: int) -> Array:
         """``test_wait`` and ``try_wait``: is the phase of the state, the current or the one before, complete."""
         place = self._own_place(group, address, offset)
         index = self._find(place)
@@ -153,9 +154,9 @@ class Mbarriers:
             position = int(np.argmax(age > 1))
             what = f"waited for with the state of {int(age[position])} phases ago; only the last two can be waited for"
             self._fail(position, place, what)
-        return self._watch(group, index, phase, age == 1)
+        return self._watch(group, index, phase, age == 1, line)
 
-    def test_parity(self, group: Group, address: Address, offset: int, parity: Any) -> Array:
+    def test_parity(self, group: Group, address: Address, offset: int, parity: Any, line: int) -> Array:
         """``.parity`` forms: has the phase of that parity, the current or the one before, been completed."""
         if (parity > 1).any():
             what = "waited for with a parity that is neither 0 nor 1"
@@ -163,7 +164,7 @@ class Mbarriers:
         common = self._common(address, offset)
         index = self._find(self._own_place(group, address, offset)) if common is None else common[group.slots]
         phase = self._phase[index]
-        return self._watch(group, index, phase, (phase & 1) != parity)
+        return self._watch(group, index, phase, (phase & 1) != parity, line)
 
     def polling(self, lanes: Array) -> Array:
         """Which lanes have last looked at a barrier in vain (bool)."""
@@ -173,13 +174,11 @@ class Mbarriers:
         """Which of some polling lanes would now find their phase complete (bool)."""
         return np.asarray(self._phase[self._watched[lanes]] != self._watched_phase[lanes])
 
-    def waited_for(self, lanes: Array) -> list[tuple[Outstanding | None, Array]]:
-        """What some lanes have last looked at in vain, with the lanes that have; None stands for no barrier."""
+    def waited_for(self, lanes: Array) -> list[tuple[Outstanding, int, Array]]:
+        """What some polling lanes have last looked at in vain: the barrier, the PTX line of the look, the lanes."""
         watched = self._watched[lanes]
-        return [
-            (self._outstanding(int(index)) if index >= 0 else None, lanes[watched == index])
-            for index in np.unique(watched)
-        ]
+        parts = [lanes[watched == index] for index in np.unique(watched) if index >= 0]
+        return [(self._outstanding(int(self._watched[p[0]])), int(self._watched_line[p[0]]), p) for p in parts]
 
     # -- state ------------------------------------------------------------------------------------------------------
     def _arrive(
@@ -244,13 +243,14 @@ class Mbarriers:
         rows = index // self.batch.cta_count
         return np.asarray(phase << 2 * _FIELD | rows << _FIELD | pending).astype(np.uint64)
 
-    def _watch(self, group: Group, index: Array, phase: Array, complete: Array) -> Array:
+    def _watch(self, group: Group, index: Array, phase: Array, complete: Array, line: int) -> Array:
         lanes = slice(None) if group.index is None else group.index
         if complete.all():
             self._watched[lanes] = -1
         else:
             self._watched[lanes] = np.where(complete, -1, index)
             self._watched_phase[lanes] = phase
+            self._watched_line[lanes] = line
         return complete
 
     def check(self, place: Array) -> None:

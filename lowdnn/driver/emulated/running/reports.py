@@ -43,7 +43,20 @@ def report_of(fault: LaneFault, kernel: Kernel, batch: Batch) -> FaultReport:
         fault.address,
         fault.buffer,
         fault.buffer_offset,
+        _shared_variable(fault, kernel),
     )
+
+
+def _shared_variable(fault: LaneFault, kernel: Kernel) -> str:
+    """The variable in shared memory that starts nearest below the address, with the offset in it."""
+    offset = fault.buffer_offset
+    if fault.buffer != "shared memory" or offset is None:
+        return ""
+    below = [(start, name) for name, start in kernel.shared_variables.items() if start <= offset]
+    if not below:
+        return ""
+    start, name = max(below)
+    return f"{name} {offset - start:+d}"
 
 
 def _ptx_line(fault: BlockFault, kernel: Kernel) -> int:

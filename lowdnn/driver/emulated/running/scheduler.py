@@ -53,6 +53,7 @@ class Step:
     polls: bool = False
     end_line: int = 0
     warpgroup: bool = False
+    instructions: int = 1
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Scheduler:
         self._work: list[Any] = [None] * len(batch.registers)
         self._rounds = 0
         self._patience = _PATIENCE
+        self._stores_seen = 0
 
     def run(self) -> None:
         """Raises ``BlockFault`` for what a block does wrong and ``LaneFault`` for a deadlock or a timeout."""
@@ -137,6 +139,7 @@ class Scheduler:
         self._rounds += 1
         if not self._rounds & 0xFF and time.monotonic() > self.deadline:
             raise BlockFault(LaneFault(FaultKind.TIMEOUT, "the launch ran out of time"), group, step)
+        self.batch.clock.issue(step.instructions * group.count)
         registers = self.batch.registers
         try:
             if group.index is None:
@@ -333,6 +336,8 @@ class Scheduler:
         if self.batch.async_work.land_next():
             self._wake_spinning()
             return True
+        if self.batch.stores != self._stores_seen:
+            self._patience, self._stores_seen = _PATIENCE, self.batch.stores
         self._patience -= 1 if any(not one.polling for one in self.spinning) else _PATIENCE // _PATIENCE_AT_MBARRIERS
         if self._patience <= 0:
             return False
@@ -352,8 +357,6 @@ class Scheduler:
                 woken = True
             if not np.all(go):
                 self.spinning.append(replace(one, lanes=one.lanes[~go]) if one.polling else one)
-        if woken:
-            self._patience = _PATIENCE
         return woken
 
     def _push(self, block: int, lanes: Array) -> None:

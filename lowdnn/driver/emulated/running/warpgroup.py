@@ -11,7 +11,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
-from lowdnn.driver.emulated.memory.arena import WRITTEN, Array
+from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, all_written
 from lowdnn.driver.emulated.running.accumulators import Element, Factors, Held, Tile, settled, warps_of
 from lowdnn.driver.emulated.running.batch import WARP, Group
 from lowdnn.driver.emulated.values.wgmma import (
@@ -36,6 +36,7 @@ def issue(
     nothing reads them.
     """
     order = _warpgroups(group)
+    _check_first_fence(group)
     numbers = group.batch.commit_groups.issue(warps_of(group))
     factors = (_left(group, product, order, a), _right(group, product, order, b))
     base, before = _before(group, product, registers, order, scale_d)
@@ -47,6 +48,14 @@ def missing_fence(group: Group, register: str) -> None:
     if group.batch.checks:
         message = f"register {register} has been written since the last wgmma.fence"
         raise LaneFault(FaultKind.MISSING_WGMMA_FENCE, message, 0)
+
+
+def _check_first_fence(group: Group) -> None:
+    """A warpgroup's first product needs a ``wgmma.fence`` before it, whatever its registers hold."""
+    fenced = group.batch.commit_groups.fenced[group.lanes // WARP]
+    if group.batch.checks and not fenced.all():
+        message = "no wgmma.fence comes before the first wgmma.mma_async of the warpgroup"
+        raise LaneFault(FaultKind.MISSING_WGMMA_FENCE, message, int(np.argmin(fenced)))
 
 
 def _before(
@@ -121,12 +130,13 @@ def _units_of(group: Group, order: Array, descriptors: Array, pattern: Pattern) 
     slots = batch.slot[group.lanes[order[:, 0] * WARP]]
     places = ((slots * batch.shared_stride + first) >> 4)[:, None, None] + pattern.units
     if batch.checks:
-        good = shared.shadows[16][places] == WRITTEN[16]
-        if not good.all():
+        shadow = shared.shadows[16].take(places)
+        if not all_written(shadow):
+            good = shadow == WRITTEN[16]
             warpgroup, place = divmod(int(np.argmin(good)), pattern.units.size)
             where = int(first[warpgroup] + 16 * pattern.units.reshape(-1)[place])
             raise unwritten_fault(shared, where, 16, int(order[warpgroup, 0]) * WARP)
-    return np.asarray(shared.views["w16"][places])
+    return np.asarray(shared.views["w16"].take(places))
 
 
 def _check_bounds(group: Group, order: Array, first: Array, pattern: Pattern) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowdnn.driver.emulated.values import floating, half
+from lowdnn.driver.emulated.values import floating, half, wide
 from lowdnn.driver.emulated.values.packed import Lanes
 from lowdnn.status import NotSupportedError
 
@@ -92,7 +92,7 @@ def _group_starts(ordered: Lanes) -> Lanes:
 
 
 def _rule(operation: str, dtype: str, ftz: bool) -> _Rule:
-    table = _HALF_TABLE if dtype in _HALVES else _FLOAT_TABLE if dtype in _FLOATS else _INTEGER_TABLE
+    table = _table(dtype)
     if operation not in table:
         raise NotSupportedError.at("atom.operation", expected=f"one of {sorted(table)} for {dtype}", got=operation)
     if ftz and (operation, dtype) == ("add", "f32"):
@@ -101,6 +101,12 @@ def _rule(operation: str, dtype: str, ftz: bool) -> _Rule:
     if isinstance(combine, np.ufunc):
         return _Rule(combine, lambda values: combine.accumulate(values, dtype=values.dtype))
     return _Rule(combine)
+
+
+def _table(dtype: str) -> dict[str, Callable[[str], Combine]]:
+    if dtype == "b128":
+        return _WIDE_TABLE
+    return _HALF_TABLE if dtype in _HALVES else _FLOAT_TABLE if dtype in _FLOATS else _INTEGER_TABLE
 
 
 def _accumulate_flushed(values: Lanes) -> Lanes:
@@ -144,13 +150,15 @@ _INTEGER_TABLE: dict[str, Callable[[str], Combine]] = {
 
 _FLOAT_TABLE: dict[str, Callable[[str], Combine]] = {
     "add": lambda dtype: np.add,
-    "min": lambda dtype: floating.minimum,
-    "max": lambda dtype: floating.maximum,
-    "exch": lambda dtype: _exchange,
 }
 
 _HALF_TABLE: dict[str, Callable[[str], Combine]] = {
     "add": lambda dtype: half.arithmetic("add", dtype),
     "min": lambda dtype: half.extremum("min", dtype),
     "max": lambda dtype: half.extremum("max", dtype),
+}
+
+_WIDE_TABLE: dict[str, Callable[[str], Combine]] = {
+    "exch": lambda dtype: _exchange,
+    "cas": lambda dtype: wide.compare_and_swap,
 }

@@ -118,7 +118,7 @@ def _float_to_integer(source: str, target: str, rounding: str, ftz: bool) -> Con
 def _float_to_float(
     source: str, target: str, rounding: str | None, saturate: bool, ftz: bool, relu: bool, satfinite: bool
 ) -> Converter:
-    # On an H200 .ftz of f16 from f32 keeps subnormal sources: rounded away from zero they become f16's smallest number.
+    # On an H200 .ftz of f16 from f32 keeps subnormal sources: rounded away from zero they give f16's smallest.
     load = _loader(source, ftz and target != "f16")
     to_integral = rounding if rounding in _TO_INTEGRAL else None
     store = _storer(target, NEAREST if rounding is None or to_integral else rounding, ftz, satfinite)
@@ -180,7 +180,7 @@ def _storer(target: str, rounding: str, ftz: bool, satfinite: bool) -> Converter
 
 
 def _flushed_f32(value: Lanes, rounding: str) -> Lanes:
-    """To float32 with ``.ftz`` by the rule of `floating.arithmetic`: rounding does not know of the smallest exponent."""
+    """To float32 with ``.ftz`` as in `floating.arithmetic`: rounding does not know of the smallest exponent."""
     result = flush(_to_f32(value, rounding))
     if value.dtype == np.float32:
         return result

@@ -155,7 +155,7 @@ def _nearest_bf16(value: Lanes) -> Lanes:
 
 
 def _nearest_away_tf32(value: Lanes, satfinite: bool) -> Lanes:
-    """Integer arithmetic on the bits of float32, as an H200 does it: a NaN stays one only if it has bits above those cut.
+    """Integer arithmetic on the bits of float32, as an H200 does it: a NaN stays one only by bits above those cut.
 
     Saturation takes one unit off everything with the exponent of infinity, so that of NaN too.
     """

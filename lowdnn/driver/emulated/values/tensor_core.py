@@ -59,12 +59,42 @@ class MatrixProduct:
         return numbers_of(_a_rows(registers, self.rows), self.a).reshape(-1, self.rows, self.depth)
 
     def right(self, registers: Lanes) -> Lanes:
-        """B as [warps, k, 8] numbers."""
-        return numbers_of(_b_columns(registers), self.b).reshape(-1, _COLUMNS, self.depth).transpose(0, 2, 1)
+        """B transposed, as [warps, 8, k] numbers."""
+        return numbers_of(_b_columns(registers), self.b).reshape(-1, _COLUMNS, self.depth)
+
+    def left_rows(self, rows: Lanes) -> Lanes:
+        """A from the matrices of its registers, [warps, registers, 8] rows of 16 bytes."""
+        halves = self.rows // _GROUPS
+        split = rows.reshape(rows.shape[0], rows.shape[1] // halves, halves, _GROUPS)
+        whole = np.ascontiguousarray(split.transpose(0, 2, 3, 1))
+        return numbers_of(whole.view(np.uint32), self.a).reshape(-1, self.rows, self.depth)
+
+    def right_rows(self, rows: Lanes) -> Lanes:
+        """B transposed, from the matrices of its registers."""
+        columns = np.ascontiguousarray(rows.transpose(0, 2, 1))
+        return numbers_of(columns.view(np.uint32), self.b).reshape(-1, _COLUMNS, self.depth)
+
+    @property
+    def c_dtype(self) -> np.dtype[np.generic]:
+        """Type of a register of C."""
+        return np.dtype({"f64": "f8", "f32": "f4", "s32": "i4"}.get(self.c, "u4"))
+
+    def column_of(self, matrix: Lanes, register: int) -> Lanes:
+        """One register of D [warps, m, 8] that is not f16."""
+        split = matrix.reshape(len(matrix), self.rows // _GROUPS, _GROUPS, _THREADS, 2)
+        return split[:, register // 2, :, :, register % 2].reshape(-1)
+
+    def matrix_of(self, columns: Sequence[Lanes]) -> Lanes:
+        """The inverse of ``column_of`` for all registers."""
+        matrix = np.empty((columns[0].size // 32, self.rows, _COLUMNS), dtype=columns[0].dtype)
+        split = matrix.reshape(len(matrix), self.rows // _GROUPS, _GROUPS, _THREADS, 2)
+        for register, column in enumerate(columns):
+            split[:, register // 2, :, :, register % 2] = column.reshape(-1, _GROUPS, _THREADS)
+        return matrix
 
     def combine(self, left: Lanes, right: Lanes, c: Sequence[Lanes]) -> tuple[Lanes, ...]:
         """The registers of D from ``left``, ``right`` and the registers of C."""
-        product = self.multiply(left, right)
+        product = self.multiply(left, right.transpose(0, 2, 1))
         split = product.reshape(len(product), self.rows // _GROUPS, _GROUPS, _THREADS, 2)
         parts = (split[:, i // 2, :, :, i % 2].reshape(-1) for i in range(self.rows // _THREADS))
         sums = [self.accumulate(part, one) for part, one in zip(parts, _elements(c, self.c), strict=True)]

@@ -1,7 +1,7 @@
 """Which bytes a tensor copy moves: boxes of tiled maps and columns of pixels of im2col maps, for many copies at once.
 
 Both give ``Units``: where each unit of the copy lies in the tensor, and which units exist. In shared memory the units
-follow each other without gaps, rows of the innermost dimension first; ``swizzled`` then moves them. Source: PTX ISA
+follow each other, rows of the innermost dimension first; ``swizzled`` then moves them. Source: PTX ISA
 manual, "Tensors": "Tiled Mode", "Im2col Mode", "Swizzling Modes", "Out-of-Boundary Access".
 """
 
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.values.floating import flush
 from lowdnn.driver.emulated.values.formats import encode
 from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
 
@@ -25,19 +24,12 @@ Array = np.ndarray[Any, Any]
 _CHUNK_BITS, _ROW_BITS = 4, 7
 _LARGEST_UNIT = 16
 
-#: Data type -> (flushes subnormals, rounds to tf32).
-_CONVERSIONS = {
-    TensorMapDataType.FLOAT32_FTZ: (True, False),
-    TensorMapDataType.TFLOAT32: (False, True),
-    TensorMapDataType.TFLOAT32_FTZ: (True, True),
-}
-
 
 @dataclass(frozen=True)
 class Units:
-    """The n units of L copies. ``first`` [L] plus ``pattern``, [n] where all copies look alike, else [L, n]: byte offset
-    of each unit from the tensor's address; ``inside`` [L, n] bool: is it in the tensor, None where all are. ``unit``:
-    bytes of a unit."""
+    """The n units of L copies. ``first`` [L] plus ``pattern``, [n] where all copies look alike, else [L, n]: byte
+    offset of each unit from the tensor's address; ``inside`` [L, n] bool: is it in the tensor, None where all are.
+    ``unit``: bytes of a unit."""
 
     first: Array
     pattern: Array
@@ -117,12 +109,19 @@ def column_units(im2col: Im2colMap, start: Array, offsets: Array) -> Units:
     return Units(np.zeros_like(start[:, 0]), pattern, None if inside.all() else inside.reshape(pattern.shape), unit)
 
 
-def past_the_box(im2col: Im2colMap, start: Array) -> Array:
-    """[L] bool: begins the column beyond the box of pixels, where the manual does not say what is read."""
-    past = np.zeros(len(start), dtype=np.bool_)
+def off_the_box(im2col: Im2colMap, start: Array) -> Array:
+    """[L] bool: begins the column outside of the box of pixels."""
+    off = np.zeros(len(start), dtype=np.bool_)
     for dimension in range(1, im2col.rank - 1):
-        past |= start[:, dimension] > _last_pixel(im2col, dimension)
-    return past
+        off |= start[:, dimension] < im2col.lower_corner[dimension - 1]
+        off |= start[:, dimension] > _last_pixel(im2col, dimension)
+    return off
+
+
+def inside_a_chunk(tensor_map: TiledMap | Im2colMap, start: Array) -> Array:
+    """[L] bool: begins a row elsewhere than at whole 16 bytes of the innermost dimension."""
+    within: Array = start[:, 0] * tensor_map.data_type.size_bytes % _LARGEST_UNIT != 0
+    return within
 
 
 def swizzled(swizzle: TensorMapSwizzle, address: Array) -> Array:
@@ -146,17 +145,11 @@ def shared_pattern(swizzle: TensorMapSwizzle, base: int, unit: int, nbytes: int,
 
 
 def conversion_of(data_type: TensorMapDataType) -> Callable[[Array], Array] | None:
-    """How a load changes bytes (uint8) of the tensor: ``FTZ`` types flush subnormals, tf32 is rounded to nearest even."""
-    if data_type not in _CONVERSIONS:
-        return None
-    flushes, rounds = _CONVERSIONS[data_type]
-
-    def convert(content: Array) -> Array:
-        values = content.view(np.float32)
-        values = flush(values) if flushes else values
-        return encode(values, "tf32").view(np.uint8) if rounds else values.view(np.uint8)
-
-    return convert
+    """How a load changes bytes (uint8) of the tensor: tf32 is rounded to nearest even. The ``FTZ`` types flush nothing,
+    as an H200 has it."""
+    if data_type in (TensorMapDataType.TFLOAT32, TensorMapDataType.TFLOAT32_FTZ):
+        return lambda content: encode(content.view(np.float32), "tf32").view(np.uint8)
+    return None
 
 
 def row_bytes(tensor_map: TiledMap | Im2colMap) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.values import floating
 from lowdnn.driver.emulated.values.packed import Lanes
 
 WARP_LANES = 32
@@ -67,20 +66,17 @@ def match_all(value: Lanes, members: Lanes, active: Lanes) -> tuple[Lanes, Lanes
     return np.where(agreed, voters, np.uint32(0)), agreed
 
 
-def reduce(
-    operation: str, value: Lanes, members: Lanes, active: Lanes, absolute: bool = False, propagate_nan: bool = False
-) -> Lanes:
-    """``redux``: add, min, max, and, or, xor over the active members; f32 min and max with ``.abs`` and ``.NaN``."""
-    combine, identity = _reduction(operation, value.dtype, propagate_nan)
-    operands = np.abs(value) if absolute else value
+def reduce(operation: str, value: Lanes, members: Lanes, active: Lanes) -> Lanes:
+    """``redux``: add, min, max, and, or, xor of integers over the active members."""
+    combine, identity = _reduction(operation, value.dtype)
     if np.ndim(members) == 0:
         inside = active & ((members >> _LANE) & np.uint32(1) != 0)
-        return np.broadcast_to(_folded(combine, np.where(inside, operands, identity)), value.shape)
+        return np.broadcast_to(_folded(combine, np.where(inside, value, identity)), value.shape)
     masks = np.broadcast_to(members, value.shape)
     result = np.empty_like(value)
     for mask in np.unique(masks[active]):
         inside = active & ((mask >> _LANE) & np.uint32(1) != 0)
-        total = _folded(combine, np.where(inside, operands, identity))
+        total = _folded(combine, np.where(inside, value, identity))
         np.copyto(result, total, where=masks == mask)
     return result
 
@@ -136,12 +132,8 @@ def _folded(combine: Callable[[Lanes, Lanes], Lanes], value: Lanes) -> Lanes:
     return value
 
 
-def _reduction(operation: str, dtype: np.dtype[Any], propagate_nan: bool) -> tuple[Callable[..., Lanes], Lanes]:
+def _reduction(operation: str, dtype: np.dtype[Any]) -> tuple[Callable[..., Lanes], Lanes]:
     """(combination of two, neutral element)."""
-    if dtype.kind == "f":
-        select = floating.minimum if operation == "min" else floating.maximum
-        neutral = dtype.type(np.inf if operation == "min" else -np.inf)
-        return (lambda a, b: select(a, b, propagate_nan)), _nan_neutral(neutral, propagate_nan)
     limits, zero = np.iinfo(dtype), dtype.type(0)
     table: dict[str, tuple[Callable[..., Lanes], Lanes]] = {
         "add": (np.add, zero),
@@ -152,8 +144,3 @@ def _reduction(operation: str, dtype: np.dtype[Any], propagate_nan: bool) -> tup
         "xor": (np.bitwise_xor, zero),
     }
     return table[operation]
-
-
-def _nan_neutral(neutral: Lanes, propagate_nan: bool) -> Lanes:
-    """Without ``.NaN`` a NaN is itself neutral, and the reduction of NaN alone is NaN, not an infinity."""
-    return neutral if propagate_nan else floating.CANONICAL_NAN[neutral.dtype]

@@ -160,6 +160,15 @@ def test_registers_of_a_need_a_fence(bench: Bench, old: str, new: str) -> None:
     assert "%a" in caught.value.report.message
 
 
+def test_the_first_product_needs_a_fence_whatever_its_registers_hold(bench: Bench) -> None:
+    text = BF16.ptx()
+    assert text.count(FENCE) == 1
+    with pytest.raises(EmulationFault) as caught:
+        launch(bench, text.replace(FENCE, ""))
+    assert caught.value.kind is FaultKind.MISSING_WGMMA_FENCE
+    assert "before the first" in caught.value.report.message
+
+
 def test_written_accumulator_needs_a_fence(bench: Bench) -> None:
     text = replace(BF16, start=3).ptx().replace("%d<16>;", "%d<16>; .reg .f32 %e;")
     doubled = "mov.f32 %e, 0f3f800000; add.f32 %e, %e, %e;"

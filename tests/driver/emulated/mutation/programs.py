@@ -66,12 +66,7 @@ def tiled_matmul(device: Device, rng: np.random.Generator) -> None:
 
 
 def softmax(device: Device, rng: np.random.Generator) -> None:
-    x = rng.standard_normal((3, 300)).astype(np.float32) * 4
-    y = device.empty(x.nbytes, "y")
-    device.launch("softmax", line(3, 128), device.put(x, "x"), y, np.int32(300))
-    exponentials = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
-    expected = exponentials / exponentials.sum(1, keepdims=True)
-    np.testing.assert_allclose(device.get(y, x.shape, np.float32), expected, rtol=1e-5)
+    check_softmax(device, rng, (3, 300))
 
 
 def cp_async_pipeline(device: Device, rng: np.random.Generator) -> None:
@@ -89,6 +84,13 @@ def named_barriers(device: Device, rng: np.random.Generator) -> None:
     y = device.empty(x.nbytes, "y")
     device.launch("named_barriers", line(1, 96), device.put(x, "x"), y, np.int32(x.size))
     np.testing.assert_array_equal(device.get(y, x.size, np.float32), 2 * x + 1)
+
+
+def mbarrier_exchange(device: Device, rng: np.random.Generator) -> None:
+    x = integers(rng, (5, 64))
+    y = device.empty(x.nbytes, "y")
+    device.launch("mbarrier_exchange", line(1, 64), device.put(x, "x"), y, np.int32(x.size))
+    np.testing.assert_array_equal(device.get(y, x.shape, np.float32), x[:, ::-1])
 
 
 def last_block_sums(device: Device, rng: np.random.Generator) -> None:
@@ -172,6 +174,16 @@ def check_wgmma_pipeline(
     np.testing.assert_array_equal(device.get(c, (m, n), np.float32), a @ b.T)
 
 
+def check_softmax(device: Device, rng: np.random.Generator, shape: tuple[int, int]) -> None:
+    """One launch of ``softmax`` on (rows, columns)."""
+    x = rng.standard_normal(shape).astype(np.float32) * 4
+    y = device.empty(x.nbytes, "y")
+    device.launch("softmax", line(shape[0], 128), device.put(x, "x"), y, np.int32(shape[1]))
+    exponentials = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    expected = exponentials / exponentials.sum(1, keepdims=True)
+    np.testing.assert_allclose(device.get(y, shape, np.float32), expected, rtol=1e-5)
+
+
 PROGRAMS = {
     program.name: program
     for program in (
@@ -180,6 +192,7 @@ PROGRAMS = {
         Program("softmax", softmax),
         Program("cp_async_pipeline", cp_async_pipeline),
         Program("named_barriers", named_barriers),
+        Program("mbarrier_exchange", mbarrier_exchange),
         Program("last_block_sums", last_block_sums),
         Program("block_to_block", block_to_block),
         Program("cluster_reduction", cluster_reduction),

@@ -13,17 +13,6 @@ from lowdnn.driver.emulated.options import Options
 from tests.driver.emulated.mutation.device import Device
 from tests.driver.emulated.mutation.programs import Program
 
-#: What a mutant is tried under, in this order, until it is reported.
-SCHEDULES = (
-    "lockstep",
-    "lockstep,early",
-    "warp-serial(1)",
-    "warp-serial(2),early",
-    "cta-reverse",
-    "fuzz(1)",
-    "fuzz(2)",
-)
-
 #: Seconds after which a launch counts as hung; a clean one takes a fraction of one.
 _TIMEOUT_S = 30.0
 
@@ -34,10 +23,12 @@ def run(
     schedule: str,
     rng: np.random.Generator,
     change: Callable[[LaunchConfig], LaunchConfig] = lambda config: config,
+    *,
+    races: bool = True,
 ) -> EmulationFault | None:
     """The fault that stopped ``ptx``, if any. Raises AssertionError for a wrong result without a fault."""
     options = Options.parse(schedule)
-    driver = EmulatedDriver(policy=options.policy, landing=options.landing, timeout_s=_TIMEOUT_S)
+    driver = EmulatedDriver(policy=options.policy, landing=options.landing, races=races, timeout_s=_TIMEOUT_S)
     try:
         program.check(Device(driver, ptx, change), rng)
     except DriverError as error:

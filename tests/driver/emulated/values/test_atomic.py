@@ -70,14 +70,21 @@ def test_float_sums_round_in_lane_order(
     np.testing.assert_array_equal(memory, expected)
 
 
-def test_packed_sum_and_float_extrema() -> None:
+def test_packed_sum() -> None:
     memory = np.array([1.0, 2.0], np.float16).view(np.uint32)
     operand = np.array([0.5, -1.0], np.float16).view(np.uint32)
     atomic.updater("add", "f16x2")(memory, np.zeros(3, np.int64), operand[0])
     np.testing.assert_array_equal(memory.view(np.float16), [2.5, -1.0])
-    limit = np.array([3.0], np.float32)
-    atomic.updater("max", "f32")(limit, np.zeros(2, np.int64), np.array([9.0, np.nan], np.float32))
-    assert limit[0] == 9
+
+
+def test_swaps_of_128_bits_compare_all_bits() -> None:
+    """0.0 and -0.0, and a NaN and itself, are told apart and found by their bits."""
+    words = np.array([0, 1 << 63, 0x7FF8000000000001, 5, 7, 7], np.uint64).view(np.complex128)
+    compare = np.array([0, 0, 0x7FF8000000000001, 5, 7, 8], np.uint64).view(np.complex128)
+    value = np.arange(6, dtype=np.uint64).view(np.complex128)
+    old = atomic.updater("cas", "b128")(words, np.arange(3), compare, value)
+    assert old.view(np.uint64).tolist() == [0, 1 << 63, 0x7FF8000000000001, 5, 7, 7]
+    assert words.view(np.uint64).tolist() == [0, 1 << 63, 2, 3, 7, 7]
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-38])

@@ -101,16 +101,6 @@ def test_integer_reduction(rng: np.random.Generator, operation: str, dtype: type
             assert int(actual[w, lane]) % 2**32 == whole % 2**32
 
 
-def test_float_reduction() -> None:
-    value = np.zeros((1, 32), np.float32)
-    value[0, 4], value[0, 9] = np.nan, -7
-    active = np.ones((1, 32), bool)
-    assert (warp.reduce("min", value, FULL, active) == -7).all()
-    assert (warp.reduce("max", value, FULL, active, absolute=True) == 7).all()
-    assert np.isnan(warp.reduce("max", value, FULL, active, propagate_nan=True)).all()
-    assert np.isnan(warp.reduce("max", value + np.float32(np.nan), FULL, active)).all()
-
-
 def test_leaders_and_active_mask(rng: np.random.Generator) -> None:
     members, active = masks_and_activity(rng)
     leader, is_leader = warp.elect(members, active)

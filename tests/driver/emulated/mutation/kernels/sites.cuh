@@ -38,6 +38,11 @@ __device__ inline u32 shared_address(const void* pointer) { return (u32)__cvta_g
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" AT(site) ::"r"(barrier), "n"(bytes) : "memory")
 #define MBARRIER_ARRIVE_REMOTE(site, barrier)                                                                          \
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" AT(site) ::"r"(barrier) : "memory")
+#define MBARRIER_ARRIVE_PHASE(site, phase, barrier)                                                                    \
+  asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];" AT(site) : "=l"(phase) : "r"(barrier) : "memory")
+#define MBARRIER_WAIT_PHASE(site, barrier, phase)                                                                      \
+  asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.test_wait.shared::cta.b64 p, [%0], %1;" AT(site)                    \
+               "@!p bra again;\n}" ::"r"(barrier), "l"(phase) : "memory")
 #define MBARRIER_WAIT(site, barrier, parity)                                                                           \
   asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;" AT(site)              \
                "@!p bra again;\n}" ::"r"(barrier), "r"(parity) : "memory")

@@ -1,0 +1,170 @@
+"""Fragments of ``ldmatrix`` and ``mma.sync`` that stay matrices until an instruction reads their registers.
+
+``LoadedRows`` are the rows that ``ldmatrix`` has read; ``mma`` takes its factors from them. ``Products`` are the
+accumulators of a chain of ``mma``, summed late: chains with the same A factors (one row of tiles) are summed together
+in one product of larger matrices.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+
+from lowdnn.driver.emulated.memory.arena import Array
+from lowdnn.driver.emulated.running.accumulators import CommitGroups, Element
+from lowdnn.driver.emulated.values.tensor_core import MatrixProduct, matrices_to_lanes
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.batch import Group
+
+#: Products of a chain that are summed together, and warps that are summed at once.
+_CHAIN = 8
+_WARPS_AT_ONCE = 64
+
+
+class Settled:
+    """What sources without products in flight have in common."""
+
+    def __init__(self, group: Group) -> None:
+        self.index = group.index
+        self.lanes = group.lanes
+
+    def in_flight(self, groups: CommitGroups) -> Array:
+        return np.zeros(1, dtype=np.bool_)
+
+    def number_of_lanes(self) -> Array:
+        return np.full(self.lanes.size, -1, dtype=np.int32)
+
+
+class LoadedRows(Settled):
+    """``ldmatrix``: rows [warps, matrices, 8] of 16 bytes."""
+
+    def __init__(self, group: Group, rows: Array, transposed: bool) -> None:
+        super().__init__(group)
+        self._rows = rows
+        self._transposed = transposed
+
+    @property
+    def elements(self) -> tuple[Element, ...]:
+        return tuple(Element(self, place) for place in range(self._rows.shape[1]))
+
+    def column(self, place: int) -> Array:
+        return np.ascontiguousarray(self._registers[..., place]).reshape(-1)
+
+    @cached_property
+    def _registers(self) -> Array:
+        warps, count, _ = self._rows.shape
+        return np.asarray(matrices_to_lanes(self._rows.view(np.uint16).reshape(warps, count, 8, 8), self._transposed))
+
+    def rows(self, places: slice) -> Array:
+        """Rows as the registers hold them, [warps, matrices, 8] of 16 bytes: of a transposed load, the columns."""
+        rows = self._rows[:, places]
+        if not self._transposed:
+            return rows
+        warps, count, _ = rows.shape
+        matrices = rows.view(np.uint16).reshape(warps, count, 8, 8).transpose(0, 1, 3, 2)
+        return np.ascontiguousarray(matrices).view(rows.dtype)[..., 0]
+
+
+def loaded_rows(registers: tuple[Any, ...]) -> Array | None:
+    """The rows of a factor whose registers one ``ldmatrix`` has loaded side by side; else None."""
+    first = registers[0]
+    if first.__class__ is not Element or not isinstance(first.source, LoadedRows):
+        return None
+    source, start = first.source, first.place
+    for place, register in enumerate(registers, start):
+        if register.__class__ is not Element or register.source is not source or register.place != place:
+            return None
+    return source.rows(slice(start, start + len(registers)))
+
+
+class Products(Settled):
+    """D [warps, m, 8] of ``mma`` with float32 accumulators: ``base`` (None is 0) and products to be added to it.
+
+    ``lefts`` [warps, m, k] and ``rights`` [warps, 8, k] are the factors.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        product: MatrixProduct,
+        base: Array | None,
+        lefts: tuple[Array, ...],
+        rights: tuple[Array, ...],
+    ) -> None:
+        super().__init__(group)
+        self.product = product
+        self.lefts = lefts
+        self.rights = rights
+        self.base = base
+        self._chains = group.batch.chains
+        self._chains.add(self)
+
+    @cached_property
+    def elements(self) -> tuple[Element, ...]:
+        return tuple(Element(self, place) for place in range(self.product.rows // 4))
+
+    def chain(self) -> tuple[Array | None, tuple[Array, ...], tuple[Array, ...]]:
+        """(base, lefts, rights) that a further product goes on from."""
+        return (self.base, self.lefts, self.rights) if len(self.lefts) < _CHAIN else (self.matrix, (), ())
+
+    @property
+    def matrix(self) -> Array:
+        if self.rights:
+            self._chains.sum_up(self)
+        return np.asarray(self.base)
+
+    def column(self, place: int) -> Array:
+        return np.asarray(self.product.column_of(self.matrix, place))
+
+
+class Chains:
+    """The chains of a batch that are not summed yet, by their A factors. An entry of a dead chain does no harm."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[int, ...], list[ref[Products]]] = {}
+
+    def add(self, chain: Products) -> None:
+        if len(self._waiting) > _KEPT:
+            self._waiting = {key: kept for key, refs in self._waiting.items() if (kept := [r for r in refs if r()])}
+        self._waiting.setdefault(_key(chain), []).append(ref(chain))
+
+    def sum_up(self, chain: Products) -> None:
+        """Sums a chain, and all others with the same A factors."""
+        alive = [other for one in self._waiting.pop(_key(chain), []) if (other := one()) is not None]
+        chains = [chain, *(other for other in alive if other is not chain and other.rights)]
+        total = _summed(chain.lefts, [one.rights for one in chains])
+        for place, one in enumerate(chains):
+            part = total[:, :, 8 * place : 8 * place + 8]
+            one.base = part if one.base is None else part + one.base
+            one.lefts, one.rights = (), ()
+
+
+_KEPT = 256
+
+
+def _key(chain: Products) -> tuple[int, ...]:
+    """Living chains hold their factors, so that no two of them share an identity by chance."""
+    return tuple(map(id, chain.lefts))
+
+
+def _summed(lefts: tuple[Array, ...], rights: list[tuple[Array, ...]]) -> Array:
+    """[warps, m, 8 * chains]: the sums over the chains' products, some warps at a time, which fit the cache."""
+    warps, rows, depth = lefts[0].shape
+    count, steps = min(warps, _WARPS_AT_ONCE), len(lefts)
+    left = np.empty((count, rows, steps * depth), dtype=np.float32)
+    right = np.empty((count, 8 * len(rights), steps * depth), dtype=np.float32)
+    total = np.empty((warps, rows, 8 * len(rights)), dtype=np.float32)
+    for start in range(0, warps, count):
+        part = slice(start, min(start + count, warps))
+        size = part.stop - start
+        for step in range(steps):
+            k = slice(step * depth, (step + 1) * depth)
+            left[:size, :, k] = lefts[step][part]
+            for place, factors in enumerate(rights):
+                right[:size, 8 * place : 8 * place + 8, k] = factors[step][part]
+        np.matmul(left[:size], right[:size].transpose(0, 2, 1), out=total[part])
+    return total
