@@ -92,8 +92,8 @@ cp.reduce.async.bulk.global.shared::cta.bulk_group.{operation}{noftz}.{kind} [%o
 def _reduce_shared(operation: str, kind: str) -> Case:
     """Block 1 of a cluster reduces its window into that of block 0."""
     values, initial = _operands(operation, kind)
-    issue = f"""cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{operation}.{kind} [%to], [%base], {_WINDOW}, [%there];
-"""
+    form = f"cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{operation}.{kind}"
+    issue = f"{form} [%to], [%base], {_WINDOW}, [%there];\n"
     inputs = (np.concatenate([initial, values]),)
     return program(
         f"reduce shared {operation} {kind}", _between(issue), inputs, (Output("shared", "u8", _WINDOW),), _pair_launch()
@@ -139,6 +139,7 @@ barrier.cluster.wait;
 
 def _multicast(mask: int) -> Case:
     """Block 0 loads into the windows of the blocks of ``mask``, each of which waits at its own barrier."""
+    form = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
     body = f"""{REGISTERS}.reg .b32 %rank;
 .reg .b16 %mask;
 mov.u32 %rank, %cluster_ctarank;
@@ -154,7 +155,7 @@ barrier.cluster.wait.aligned;
 setp.eq.u32 %q, %rank, 0;
 and.pred %q, %q, %first;
 add.u32 %at, %base, 512;
-@%q cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%at], [%i0], 1024, [%bar], %mask;
+@%q {form} [%at], [%i0], 1024, [%bar], %mask;
 {wait()}mul.wide.u32 %a2, %rank, {_WINDOW};
 add.u64 %a2, %a2, %o0;
 {keep("%a2", _WINDOW)}barrier.cluster.arrive;

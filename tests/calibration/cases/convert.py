@@ -136,7 +136,7 @@ def _packed_integers() -> Case:
 
 def _f32_inputs() -> Array:
     """Edge values, and around the range of every narrow type: values, midpoints, and the floats beside them."""
-    exponents = list(range(127 - 20, 127 + 18)) + [127 + 31, 127 + 32, 127 + 63, 127 + 64, 1, 254, 103]
+    exponents = [*range(127 - 20, 127 + 18), 127 + 31, 127 + 32, 127 + 63, 127 + 64, 1, 254, 103]
     tops = np.concatenate([(np.uint32(e << 23) + (np.arange(16, dtype=np.uint32) << np.uint32(19))) for e in exponents])
     midpoints = np.concatenate([tops + np.uint32(offset & 0xFFFFFFFF) for offset in (-1, 0, 1)])
     integers = np.concatenate([np.arange(0, 300) + shift for shift in (0.0, 0.25, 0.5)]).astype(np.float32).view("u4")

@@ -1,7 +1,7 @@
 """Tiled tensor copies: loads, stores and reductions of 1 to 5 dimensions. PTX ISA manual, "cp.async.bulk.tensor".
 
-Loads fall on a window that holds a known pattern, so that bytes which a copy leaves alone show too. Boxes begin at whole
-16 bytes of a row, and those of stores at no negative coordinate: an H200 refuses the others as illegal instructions.
+Loads fall on a window that holds a known pattern, so that bytes which a copy leaves alone show too. Boxes begin at
+whole 16 bytes of a row, those of stores at no negative coordinate: an H200 refuses the others as illegal instructions.
 """
 
 from __future__ import annotations
