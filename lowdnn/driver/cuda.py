@@ -5,7 +5,6 @@ Handles are turned into integers at the seam. Every call checks its CUresult; a 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -22,6 +21,7 @@ from lowdnn.driver.base import (
     PointerInfo,
     StreamFlags,
 )
+from lowdnn.driver.cuda_tensor_maps import bytes_of_map, im2col_arguments, map_of_bytes, tiled_arguments
 from lowdnn.driver.tensor_map import (
     TENSOR_MAP_BYTES,
     Im2colMap,
@@ -147,56 +147,22 @@ class CudaDriver:
     # -- tensor maps ----------------------------------------------------------------------------------------
     def tensor_map_encode_tiled(self, tiled: TiledMap) -> bytes:
         call = "cuTensorMapEncodeTiled"
-        self._refuse_map(call, tiled, tiled_map_problem(tiled))
-        box = self._words(tiled.box)
-        return _map_bytes(self._call(call, *self._tensor(tiled), box, *self._map_modes(tiled)))
+        self._refuse(call, tiled, tiled_map_problem(tiled))
+        return bytes_of_map(self._call(call, *tiled_arguments(self._cu, tiled)))
 
     def tensor_map_encode_im2col(self, im2col: Im2colMap) -> bytes:
         call = "cuTensorMapEncodeIm2col"
-        self._refuse_map(call, im2col, im2col_map_problem(im2col))
-        corners = list(im2col.lower_corner), list(im2col.upper_corner)
-        counts = im2col.channels_per_pixel, im2col.pixels_per_column
-        return _map_bytes(self._call(call, *self._tensor(im2col), *corners, *counts, *self._map_modes(im2col)))
+        self._refuse(call, im2col, im2col_map_problem(im2col))
+        return bytes_of_map(self._call(call, *im2col_arguments(self._cu, im2col)))
 
     def tensor_map_replace_address(self, tensor_map: bytes, address: int) -> bytes:
         call = "cuTensorMapReplaceAddress"
         if len(tensor_map) != TENSOR_MAP_BYTES:
-            raise self._invalid(call, (f"{address:#x}",), f"expected {TENSOR_MAP_BYTES} bytes, got {len(tensor_map)}")
-        problem = address_problem(address, TensorMapInterleave.NONE)
-        if problem:
-            raise self._invalid(call, (f"{address:#x}",), problem)
-        opaque = self._cu.CUtensorMap()
-        opaque.opaque = [self._cu.cuuint64_t(word) for word in struct.unpack("<16Q", tensor_map)]
+            self._refuse(call, address, f"expected {TENSOR_MAP_BYTES} bytes, got {len(tensor_map)}")
+        self._refuse(call, address, address_problem(address, TensorMapInterleave.NONE))
+        opaque = map_of_bytes(self._cu, tensor_map)
         self._call(call, opaque, address)
-        return _map_bytes(opaque)
-
-    def _tensor(self, description: TiledMap | Im2colMap) -> tuple[Any, ...]:
-        # The driver refuses a missing array of strides even where, with one dimension, it reads none.
-        strides = description.strides_bytes or (0,)
-        return (
-            self._cu.CUtensorMapDataType(description.data_type),
-            description.rank,
-            description.address,
-            [self._cu.cuuint64_t(extent) for extent in description.dims],
-            [self._cu.cuuint64_t(stride) for stride in strides],
-        )
-
-    def _map_modes(self, description: TiledMap | Im2colMap) -> tuple[Any, ...]:
-        return (
-            self._words(description.element_strides),
-            self._cu.CUtensorMapInterleave(description.interleave),
-            self._cu.CUtensorMapSwizzle(description.swizzle),
-            self._cu.CUtensorMapL2promotion(description.l2_promotion),
-            self._cu.CUtensorMapFloatOOBfill(description.oob_fill),
-        )
-
-    def _words(self, values: Sequence[int]) -> list[Any]:
-        return [self._cu.cuuint32_t(value) for value in values]
-
-    def _refuse_map(self, call: str, description: TiledMap | Im2colMap, problem: str) -> None:
-        """The driver says only that a value is invalid; which one is told here."""
-        if problem:
-            raise self._invalid(call, (description,), problem)
+        return bytes_of_map(opaque)
 
     # -- stream and event -----------------------------------------------------------------------------------
     def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int:
@@ -414,19 +380,16 @@ class CudaDriver:
         kernel = f"{int(function):#x}" if failed else name.decode()
         return self._error(call, result, (kernel, config, f"stream {stream:#x}"))
 
-    def _invalid(self, call: str, arguments: Sequence[Any], explanation: str) -> DriverError:
-        return self._error(call, self._cu.CUresult.CUDA_ERROR_INVALID_VALUE, arguments, explanation)
+    def _refuse(self, call: str, argument: Any, problem: str) -> None:
+        """The driver says only that a value is invalid; which one is told here."""
+        if problem:
+            raise self._error(call, self._cu.CUresult.CUDA_ERROR_INVALID_VALUE, (argument,), problem)
 
     def _error(self, call: str, result: Any, arguments: Sequence[Any], explanation: str = "") -> DriverError:
         text = ", ".join(
             f"{value:#x}" if isinstance(value, int) and value > 4096 else str(value) for value in arguments
         )
         return DriverError(call, int(result), result.name, text, explanation)
-
-
-def _map_bytes(opaque: Any) -> bytes:
-    """The content of a CUtensorMap."""
-    return struct.pack("<16Q", *(int(word) for word in opaque.opaque))
 
 
 def ptx_isa_of_cuda(cuda_version: int) -> tuple[int, int]:

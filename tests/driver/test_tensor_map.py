@@ -162,6 +162,13 @@ def test_the_real_driver_gets_every_argument() -> None:
     ]  # fmt: skip
 
 
+def test_a_vector_has_strides_that_are_no_null_pointer() -> None:
+    spy = Spy(cuTensorMapEncodeTiled=(bindings.CUresult.CUDA_SUCCESS, _map([0] * 16)))
+    vector = replace(TILED, dims=(192,), strides_bytes=(), box=(64,), element_strides=(1,))
+    CudaDriver(spy).tensor_map_encode_tiled(vector)
+    assert [_plain(argument) for argument in spy.calls[0][1][1:5]] == [1, TILED.address, [192], [0]]
+
+
 def _plain(argument: Any) -> Any:
     return [int(item) for item in argument] if isinstance(argument, list) else int(argument)
 

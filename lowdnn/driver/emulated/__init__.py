@@ -75,8 +75,10 @@ reads of unwritten bytes; ``lane_budget`` and ``timeout_s`` bound memory and tim
 
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
 alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers with wrong
-counts; warp-wide instructions in diverged warps; deadlock, with who waits where; traps and endless loops. PTX that
-it cannot run is refused when it is loaded, with its line.
+counts; cluster barriers waited for without an arrival; shared memory of CTAs that have exited; warp-wide instructions
+in diverged warps; accumulators of ``wgmma`` that are read before their ``wgmma.wait_group``, and registers that no
+``wgmma.fence`` has made ready; deadlock, with who waits where; traps and endless loops. PTX that it cannot run, or that
+its target has not, is refused when it is loaded, with its line.
 
 **What it models:**
 
@@ -87,7 +89,7 @@ it cannot run is refused when it is loaded, with its line.
 | ``.approx`` functions        | within the manual's error                    | the hardware's own last bits          |
 | f16, bf16, tf32, fp8         | arithmetic and conversions, bit for bit      | fp4, fp6                              |
 | ``mma``, ``ldmatrix``        | f16, bf16, tf32, fp8, int8, int4, f64        | sparse, binary; order of the sum      |
-| ``wgmma``, TMA, ``mbarrier`` | all forms of sm_90a                          | order of the sum                      |
+| ``wgmma``, TMA, ``mbarrier`` | all forms of sm_90a                          | order of the sum; interleaved maps    |
 | textures, surfaces           |                                              | refused when loaded                   |
 | asynchronous copies          | ``cp.async``, bulk, ``st.async``, reductions | byte masks of bulk stores             |
 | warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |

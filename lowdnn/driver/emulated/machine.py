@@ -66,6 +66,7 @@ class Machine:
         self.arch = arch
         self.sm_count = sm_count
         self.options = options or Options()
+        self._last_history: LaunchHistory | None = None
         self.clock = clock or DeviceClock(sm_count=sm_count)
 
     def load(self, ptx: str) -> Module:
@@ -110,7 +111,8 @@ class Machine:
         address = self._parameter_address(kernel, content)
         self.clock.launch()
         deadline = time.monotonic() + options.timeout_s
-        history = LaunchHistory(kernel, self.memory) if options.races else None
+        previous = self._last_history if config.programmatic_serialization else None
+        self._last_history = history = LaunchHistory(kernel, self.memory, previous) if options.races else None
         try:
             for ctas in _batches(config, _ctas_of_a_batch(kernel, config, options), policy.reverses_ctas):
                 batch = Batch(
@@ -130,6 +132,8 @@ class Machine:
                 )
                 self._run(function, batch, deadline)
         finally:
+            if history is not None:
+                history.previous = None
             if address:
                 self.memory.free(address)
 

@@ -23,6 +23,7 @@ from lowdnn.driver.emulated.generating.generator import (
 from lowdnn.driver.emulated.generating.namespace import base_namespace
 from lowdnn.driver.emulated.instructions.control import barrier_operation
 from lowdnn.driver.emulated.instructions.table import TABLE
+from lowdnn.driver.emulated.instructions.targets import check_target
 from lowdnn.driver.emulated.parsing.inlining import inlined
 from lowdnn.driver.emulated.parsing.ir import FunctionIR, Imm, ModuleIR, Reg, Variable
 from lowdnn.driver.emulated.parsing.module import parse_module
@@ -125,6 +126,7 @@ def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Kernel]]:
 
 def _kernel(function: FunctionIR, ir: ModuleIR) -> Kernel:
     function = inlined(function, ir)
+    check_target(function, ir.target)
     variables = [*ir.variables.values(), *function.variables.values()]
     parameters = _parameters(function.parameters)
     shared, shared_bytes = _shared_layout(variables)

@@ -59,7 +59,7 @@ class Bench:
     def ptx(self, body: str, parameters: str = ".param .u64 out", declarations: str = "") -> Module:
         """A module with one kernel ``k`` of the given body."""
         return self.machine.load(
-            f".version 8.0\n.target sm_90\n.address_size 64\n{declarations}\n"
+            f".version 8.0\n.target sm_90a\n.address_size 64\n{declarations}\n"
             f".visible .entry k({parameters})\n{{\n.reg .pred %p<10>; .reg .b16 %h<20>; .reg .b32 %r<40>;\n"
             f".reg .b64 %rd<40>; .reg .f32 %f<40>; .reg .f64 %fd<20>;\n{body}\n}}\n"
         )

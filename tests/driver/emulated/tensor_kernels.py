@@ -23,12 +23,11 @@ __device__ void store_done() {
 }
 """
 
-_LETTERS = "cdefg"
-
 
 def load_kernel(rank: int, im2col: bool = False, hint: bool = False) -> str:
-    """``load(map, copies, out, bytes, front)``: CTA b copies the box at ``copies[b]`` (coordinates, then offsets) to
-    ``front`` bytes past a 1024-byte boundary of shared memory, and stores the ``bytes`` from there in ``out``."""
+    """``load(map, copies, out, bytes, counted, front)``: CTA b copies the box at ``copies[b]`` (coordinates, then
+    offsets) to ``front`` bytes past a 1024-byte boundary of shared memory, waits for ``counted`` bytes, and stores the
+    ``bytes`` from there in ``out``."""
     form = f"{rank}d.shared::cluster.global.{'im2col' if im2col else 'tile'}.mbarrier::complete_tx::bytes"
     offsets = _braces(rank + 3, rank - 2) if im2col else ""
     moved = "".join(f', "h"((unsigned short)at[{rank + i}])' for i in range(rank - 2)) if im2col else ""
@@ -58,8 +57,8 @@ extern "C" __global__ void load(const __grid_constant__ Map map, const int* copi
 
 
 def store_kernel(rank: int, im2col: bool = False, reduction: str = "") -> str:
-    """``store(map, copies, from, bytes)``: CTA b puts the ``bytes`` at ``from + b * bytes`` into shared memory and
-    copies (or reduces) them to the box at ``copies[b]``."""
+    """``store(map, copies, from, bytes, front)``: CTA b puts the ``bytes`` at ``from + b * bytes`` into shared memory,
+    ``front`` past a 1024-byte boundary, and copies (or reduces) them to the box at ``copies[b]``."""
     opcode = f"cp{'.reduce' if reduction else ''}.async.bulk.tensor.{rank}d.global.shared::cta"
     mode = "im2col_no_offs" if im2col else "tile"
     form = f"{opcode}{'.' + reduction if reduction else ''}.{mode}.bulk_group"

@@ -45,6 +45,18 @@ def byte_of(description: TiledMap | Im2colMap, at: Coordinates) -> int:
     return sum(a * stride for a, stride in zip(at, strides, strict=True))
 
 
+def row_bytes(description: TiledMap | Im2colMap) -> int:
+    elements = description.box[0] if isinstance(description, TiledMap) else description.channels_per_pixel
+    return elements * description.data_type.size_bytes
+
+
+def shared_offset(description: TiledMap | Im2colMap, base: int, byte: int) -> int:
+    """Where a byte of the copy lies, from shared address ``base`` on: rows begin at least a span apart."""
+    row = row_bytes(description)
+    pitch = max(row, 16 << description.swizzle if description.swizzle else 0)
+    return swizzled(description.swizzle, base + byte // row * pitch + byte % row) - base
+
+
 def swizzled(swizzle: TensorMapSwizzle, address: int) -> int:
     """The pattern as the manual's tables show it: 16-byte chunk ``c`` of line ``l`` (of 128 bytes) changes places."""
     line, chunk, byte = address // 128, address // 16 % 8, address % 16
@@ -55,10 +67,3 @@ def swizzled(swizzle: TensorMapSwizzle, address: int) -> int:
         TensorMapSwizzle.BYTES_128: line % 8,
     }[swizzle]
     return line * 128 + (chunk ^ flip) * 16 + byte
-
-
-def shared_offset(description: TiledMap | Im2colMap, number: int) -> int:
-    """Where element ``number`` of a box lies before it is swizzled: with a swizzle each row takes a whole span."""
-    row = description.box[0] if isinstance(description, TiledMap) else description.channels_per_pixel
-    size, span = description.data_type.size_bytes, description.swizzle.span_bytes
-    return number // row * (span or row * size) + number % row * size

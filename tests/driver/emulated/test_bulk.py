@@ -227,3 +227,30 @@ def test_ctas_of_a_cluster_exchange_copies_reductions_and_registers(
         theirs = (cta ^ 1) * 100 + thread
         expected = [theirs, np.maximum(1000 + theirs, 1100), thread]
         np.testing.assert_array_equal(bench.get(out, (4, 3, 64), np.uint32)[cta], expected)
+
+
+MULTICAST = """
+ld.param.u64 %rd1, [out]; mov.u32 %r1, bar; mov.u32 %r2, data; mov.u16 %h1, MASK;
+mov.u32 %r3, %cluster_ctarank; setp.eq.u32 %p1, %r3, 1; @%p1 ret;
+mbarrier.init.shared.b64 [%r1], 1;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r2], [%rd1], 16, [%r1], %h1;
+ret;"""
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind", "message"),
+    [
+        ("3", FaultKind.USE_AFTER_FREE, "multicast into the CTA of rank 1, which has exited"),
+        ("5", FaultKind.SHARED_OUT_OF_BOUNDS, "CTA mask 0x5 in a cluster of 2 CTAs"),
+        ("0", FaultKind.SHARED_OUT_OF_BOUNDS, "CTA mask 0x0"),
+    ],
+)
+def test_multicast_reaches_running_ctas_of_the_cluster_only(
+    bench: Bench, mask: str, kind: FaultKind, message: str
+) -> None:
+    shared = ".shared .align 8 .b64 bar; .shared .align 16 .b8 data[16];"
+    module = bench.ptx(MULTICAST.replace("MASK", mask), declarations=shared)
+    with pytest.raises(EmulationFault) as caught:
+        bench.run(module, "k", 2, 1, bench.put(np.zeros(4, np.uint32)), cluster=2, policy="cta-reverse")
+    assert caught.value.kind is kind
+    assert message in str(caught.value)

@@ -111,6 +111,29 @@ def test_a_group_lands_at_its_wait_and_reads_its_source_there(bench: Bench) -> N
     assert _groups(bench, f"{wait}.read 1;", f"{wait} 0;") == [1, 2, 1, 2]
 
 
+@pytest.mark.parametrize("read", ["", ".read"])
+def test_a_wait_lands_the_waiting_threads_groups_only(bench: Bench, read: str) -> None:
+    """Both threads store; thread 0 waits and looks at both results, then thread 1 replaces its source and waits."""
+    body = f"""
+    ld.param.u64 %rd1, [out]; mov.u32 %r1, data; mov.u32 %r2, %tid.x; setp.eq.u32 %p1, %r2, 0;
+    shl.b32 %r3, %r2, 4; add.u32 %r1, %r1, %r3; cvt.u64.u32 %rd2, %r3; add.u64 %rd3, %rd1, %rd2;
+    st.shared.v4.u32 [%r1], {{1, 1, 1, 1}};
+    cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r1], 16; cp.async.bulk.commit_group;
+    @!%p1 bra OTHER;
+    cp.async.bulk.wait_group{read} 0;
+    ld.global.u32 %r4, [%rd1]; ld.global.u32 %r5, [%rd1+16];
+    st.global.u32 [%rd1+32], %r4; st.global.u32 [%rd1+36], %r5;
+    OTHER: bar.sync 0;
+    st.shared.v4.u32 [%r1], {{2, 2, 2, 2}};
+    cp.async.bulk.wait_group 0;
+    ret;"""
+    out = bench.put(np.zeros(12, np.uint32))
+    module = bench.ptx(body, declarations=".shared .align 16 .b8 data[64];")
+    bench.run(module, "k", 1, 2, out)
+    landed = 0 if read else 1
+    assert bench.get(out, 12, np.uint32)[[8, 9, 0, 4]].tolist() == [landed, 0, 1, 2]
+
+
 ARRIVE = (
     PRELUDE
     + r"""
@@ -248,6 +271,7 @@ REFUSED = {
     "global to global": "cp.async.bulk.global.global.bulk_group [%rd1], [%rd1], 16;",
     "state of a remote barrier": "mbarrier.arrive.shared::cluster.b64 %rd2, [%r1];",
     "arrival without a count": "mbarrier.arrive.noComplete.shared.b64 %rd2, [%r1];",
+    "vector of 32 bytes": "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b64 [%r1], {%rd1}, [%r1];",
     "vector of eight": "st.async.shared::cluster.mbarrier::complete_tx::bytes.v8.b32 [%r1], {%r1}, [%r1];",
 }  # fmt: skip
 

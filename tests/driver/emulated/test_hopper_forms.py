@@ -124,6 +124,38 @@ def test_vector_atomics_are_aligned_as_a_whole(bench: Bench) -> None:
     assert caught.value.kind is FaultKind.MISALIGNED
 
 
+NEWER = (
+    ("sm_80", "mapa.shared::cluster.u32 %r1, %r2, %r3;"),
+    ("sm_80", "barrier.cluster.arrive;"),
+    ("sm_80", "ld.relaxed.cluster.global.u32 %r1, [%rd1];"),
+    ("sm_80", "ld.shared::cluster.u32 %r1, [%r2];"),
+    ("sm_80", "mov.u32 %r1, %cluster_ctarank;"),
+    ("sm_80", "griddepcontrol.wait;"),
+    ("sm_80", "elect.sync %r1|%p1, 0xffffffff;"),
+    ("sm_80", "atom.global.exch.b128 %q1, [%rd1], %q2;"),
+    ("sm_80", "red.global.add.v2.f32 [%rd1], {%f1, %f2};"),
+    ("sm_80", "mbarrier.try_wait.shared.b64 %p1, [s], %rd2;"),
+    ("sm_80", "cp.async.bulk.commit_group;"),
+    ("sm_80", "fence.proxy.async;"),
+    ("sm_80", "add.bf16x2 %r1, %r2, %r3;"),
+    ("sm_80", "min.s16x2 %r1, %r2, %r3;"),
+    ("sm_80", "cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f2;"),
+    ("sm_90", "setmaxnreg.inc.sync.aligned.u32 24;"),
+    ("sm_90", "wgmma.fence.sync.aligned;"),
+)
+
+
+@pytest.mark.parametrize(("target", "text"), NEWER)
+def test_what_a_target_does_not_have_is_refused_when_loaded(bench: Bench, target: str, text: str) -> None:
+    ptx = _PTX.format(text).replace("sm_90a", target)
+    with pytest.raises(EmulationFault, match=f", not {target}") as caught:
+        bench.machine.load(ptx)
+    assert caught.value.report.ptx_line == 9
+    if _can_assemble():
+        with pytest.raises(AssertionError, match="line 9"):
+            assemble(ptx, target)
+
+
 def _can_assemble() -> bool:
     """Is there an assembler at all (``assemble`` passes everything without one)."""
     try:

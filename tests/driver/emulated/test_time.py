@@ -67,7 +67,7 @@ def test_a_wait_for_time_to_pass_ends(bench: Bench) -> None:
 def test_threads_of_an_overlapping_grid_are_ordered_from_their_wait_on(
     bench: Bench, programmatic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Odd threads wait; thread 3 lets dependents launch."""
+    """Odd threads wait."""
     seen: list[GridDependency] = []
 
     class Kept(GridDependency):
@@ -83,7 +83,6 @@ def test_threads_of_an_overlapping_grid_are_ordered_from_their_wait_on(
     bench.run(module, "k", 1, 32, bench.empty(8), programmatic=programmatic)
     assert seen[0].overlaps is programmatic
     assert seen[0].waited.tolist() == [thread % 2 == 1 or not programmatic for thread in range(32)]
-    assert np.flatnonzero(seen[0].lets_dependents_launch).tolist() == [3]
 
 
 @pytest.mark.parametrize("count", ["20", "28", "264", "%r1"])
@@ -92,3 +91,12 @@ def test_setmaxnreg_takes_a_multiple_of_eight_in_its_range(bench: Bench, count: 
     with pytest.raises(EmulationFault, match="expected a multiple of 8 from 24 to 256") as refused:
         bench.ptx(f"setmaxnreg.inc.sync.aligned.u32 {count};")
     assert refused.value.kind is FaultKind.UNSUPPORTED
+
+
+@pytest.mark.parametrize("warps", [1, 3])
+def test_setmaxnreg_waits_for_the_whole_warpgroup(bench: Bench, warps: int) -> None:
+    skip = f"mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, {32 * warps};"
+    module = bench.ptx(f"{skip} @%p1 bra rest; setmaxnreg.dec.sync.aligned.u32 40; rest: bar.sync 0;")
+    with pytest.raises(EmulationFault) as caught:
+        bench.run(module, "k", 1, 128, 0)
+    assert caught.value.kind is FaultKind.DEADLOCK

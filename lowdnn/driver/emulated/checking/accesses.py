@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,51 +12,74 @@ from lowdnn.driver.emulated.memory.arena import Array
 #: Reads that are kept of each granule, one for each warp number modulo this. A read that another one replaces may
 #: hide a race; it never makes one up.
 READERS = 4
+#: The rows of reads from this one on are for asynchronous work.
+ASYNC_READER = READERS
+ASYNC_READERS = 2
+READER_ROWS = READERS + ASYNC_READERS
+_EPOCH_BYTES = 8
+_LARGEST_SHIFT = 4
 
 
 class Accesses:
-    """Granules of ``1 << shift`` bytes; ``writes`` [granules] and ``reads`` [READERS + 1, granules] hold epochs.
+    """Granules of ``1 << shift`` bytes; ``writes`` [granules] and ``reads`` [READER_ROWS, granules] hold epochs.
 
-    The last row of ``reads`` is for reads by asynchronous work. Both are arrays of zeros, of a multiple of 16 bytes'
-    granules. Places are numbers of units of ``1 << unit`` bytes; results are [n, granules in a unit].
+    Both are arrays of zeros. Places are numbers of units of ``1 << unit`` bytes, at most 16; a unit below a granule
+    stands for all of it. Results are [n, granules in a unit].
     """
 
     def __init__(self, writes: Array, reads: Array, shift: int) -> None:
         self.shift = shift
-        self._writes = {n: writes.reshape(-1, 1 << n) for n in range(5 - shift)}
-        self._reads = {n: reads.reshape(-1, 1 << n) for n in range(5 - shift)}
-        self._units = {n: writes.size >> n for n in range(5 - shift)}
         self.is_read = False
+        self._levels = [_Level(writes, reads, 1 << n) for n in range(_LARGEST_SHIFT + 1 - shift)]
 
     def written(self, places: Array, unit: int) -> Array:
-        return np.asarray(self._view(self._writes, places, unit))
+        level, places = self._level(places, unit)
+        return level.writes.take(places, axis=0, mode="clip")
 
-    def write(self, places: Array, unit: int, epochs: Any) -> None:
-        n, places = self._level(places, unit)
-        self._writes[n][places] = epochs[:, None]
+    def write(self, places: Array, unit: int, made: Array) -> None:
+        level, places = self._level(places, unit)
+        level.put(level.whole_writes, places, made)
 
     def read_by(self, row: int, places: Array, unit: int) -> Array:
         """The last reads that row ``row`` keeps."""
-        n, places = self._level(places, unit)
-        return np.asarray(self._reads[n][places + row * self._units[n]])
+        level, places = self._level(places, unit)
+        return level.reads.take(places + row * level.units, axis=0, mode="clip")
 
-    def read(self, rows: Any, places: Array, unit: int, epochs: Any) -> None:
-        n, places = self._level(places, unit)
+    def read(self, rows: Any, places: Array, unit: int, made: Array) -> None:
         self.is_read = True
-        self._reads[n][places + rows * self._units[n]] = epochs[:, None]
+        level, places = self._level(places, unit)
+        level.put(level.whole_reads, places + rows * level.units, made)
 
-    def _view(self, views: dict[int, Array], places: Array, unit: int) -> Array:
-        n, places = self._level(places, unit)
-        return np.asarray(views[n][places])
-
-    def _level(self, places: Array, unit: int) -> tuple[int, Array]:
-        """(log2 of the granules in a unit, places in such units); a unit below a granule stands for all of it."""
+    def _level(self, places: Array, unit: int) -> tuple[_Level, Array]:
         if unit >= self.shift:
-            return unit - self.shift, places
-        return 0, places >> (self.shift - unit)
+            return self._levels[unit - self.shift], places
+        return self._levels[0], places >> (self.shift - unit)
+
+
+class _Level:
+    """Epochs of units of ``size`` granules: as [units, size], and as [units] words, which scatter faster."""
+
+    def __init__(self, writes: Array, reads: Array, size: int) -> None:
+        self.size = size
+        self.units = writes.size // size
+        self.writes = writes.reshape(-1, size)
+        self.reads = reads.reshape(-1, size)
+        self._whole = np.dtype(np.int64) if size == 1 else np.dtype(f"V{_EPOCH_BYTES * size}")
+        self.whole_writes = writes.view(self._whole)
+        self.whole_reads = reads.view(self._whole)
+
+    def put(self, target: Array, places: Array, made: Array) -> None:
+        target[places] = made if self.size == 1 else np.repeat(made, self.size).view(self._whole)
 
 
 def of_shared(size_bytes: int, shift: int) -> Accesses:
     """For shared memory of a batch."""
     granules = -(-size_bytes // 16) * 16 >> shift
-    return Accesses(np.zeros(granules, np.int64), np.zeros((READERS + 1) * granules, np.int64), shift)
+    return Accesses(np.zeros(granules, np.int64), np.zeros(READER_ROWS * granules, np.int64), shift)
+
+
+def of_global(size_bytes: int, shift: int, make: Callable[[int], Any]) -> Accesses:
+    """For global memory; ``make(bytes)`` gives a buffer of zeros that takes host memory where it is touched."""
+    granules = size_bytes >> shift
+    writes, reads = (np.frombuffer(make(_EPOCH_BYTES * n * granules), dtype=np.int64) for n in (1, READER_ROWS))
+    return Accesses(writes, reads, shift)

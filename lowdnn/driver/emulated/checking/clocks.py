@@ -1,8 +1,8 @@
 """Vector clocks of the warps of a batch.
 
-A domain is the CTAs that can synchronise with each other by barriers: one CTA, or those of a cluster. Each warp has a
-row with a column for each warp of its domain, and further columns for asynchronous work: up to which time it knows
-what the other has done. Rows follow the CTA slots: row = slot * warps + warp.
+A domain is the CTAs that can synchronise with each other: one CTA, those of a cluster, or all of a launch. Each warp
+has a row with a column for each warp of its domain, and further columns for asynchronous work of each CTA: up to which
+time it knows what the other has done. Rows follow the CTA slots: row = slot * warps + warp.
 """
 
 from __future__ import annotations
@@ -14,27 +14,38 @@ from lowdnn.driver.emulated.memory.arena import Array
 
 
 class Clocks:
-    """``known`` [rows, columns]. ``extra``: columns of asynchronous work for each CTA."""
+    """``table`` [rows, 2 * columns]: what each warp knows, and what of it a proxy fence has covered.
 
-    def __init__(self, slots: int, warps: int, cluster_size: int, extra: int) -> None:
-        self.warps = warps
-        self.columns = cluster_size * (warps + extra)
-        self.own = np.arange(slots * warps) % (cluster_size * warps)
-        self.known = np.zeros((slots * warps, self.columns), dtype=np.int64)
-        self.known[np.arange(slots * warps), self.own] = NEVER
+    ``own`` are the rows' columns; with ``proxies`` False there is no second half.
+    """
+
+    def __init__(self, own: Array, columns: int, proxies: bool) -> None:
+        self.own = own
+        self.columns = columns
+        self.table = np.zeros((own.size, columns * (1 + proxies)), dtype=np.int64)
+        self.known = self.table[:, :columns]
+        self._fenced = self.table[:, columns:]
+        self.known[np.arange(own.size), own] = NEVER
 
     def released(self, rows: Array, now: int) -> Array:
-        """[rows, columns]: what each of some warps passes on at time ``now``: what it knows, and itself up to now."""
-        passed = self.known[rows]
+        """[rows, ...]: what each of some warps passes on at time ``now``: what it knows, and itself up to now."""
+        passed = self.table[rows]
         passed[np.arange(rows.size), self.own[rows]] = now
         return passed
 
     def learn(self, rows: Array, clocks: Array) -> None:
         """Each of some warps learns what a clock (one for each, or one for all) holds."""
-        self.known[rows] = np.maximum(self.known[rows], clocks)
+        self.table[rows] = np.maximum(self.table[rows], clocks)
+
+    def fence_proxy(self, rows: Array, now: int) -> None:
+        """What some warps know becomes visible to the asynchronous work that they start."""
+        self._fenced[rows] = np.maximum(self._fenced[rows], self.released(rows, now)[:, : self.columns])
 
     def knows(self, rows: Array, columns: Array, times: Array) -> Array:
         return np.asarray(self.known[rows, columns] > times)
+
+    def has_fenced(self, rows: Array, columns: Array, times: Array) -> Array:
+        return np.asarray(self._fenced[rows, columns] > times)
 
 
 def joined(clocks: Array, keys: Array) -> tuple[Array, Array]:

@@ -33,6 +33,11 @@ def stamp(time: int, site: int, scope: int = WEAK, asynchronous: bool = False) -
     return np.int64(asynchronous << _ASYNC_SHIFT | time << _TIME_SHIFT | site << _SITE_SHIFT | scope)
 
 
+def timed(times: Any) -> Any:
+    """Times in their place in an epoch."""
+    return times << _TIME_SHIFT
+
+
 def column_of(epochs: Any) -> Any:
     return epochs >> _COLUMN_SHIFT & _COLUMNS
 

@@ -6,25 +6,30 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from lowdnn.driver.emulated.checking.accesses import READERS, Accesses
+from lowdnn.driver.emulated.checking.accesses import of_global
 from lowdnn.driver.emulated.checking.epochs import SITES
 from lowdnn.driver.emulated.checking.traits import traits_of
-from lowdnn.driver.emulated.memory.arena import Arena, lazy_map
+from lowdnn.driver.emulated.memory.arena import Arena, Array, lazy_map
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.program import Kernel
 
 
 class LaunchHistory:
-    """``time`` goes up at each synchronisation. ``ctas`` are the CTAs of all batches so far, in their order."""
+    """``time`` goes up at each synchronisation. ``ctas`` are the CTAs of all batches so far, in their order.
 
-    def __init__(self, kernel: Kernel, arena: Arena) -> None:
+    ``previous``: the launch before, where this one may run beside it.
+    """
+
+    def __init__(self, kernel: Kernel, arena: Arena, previous: LaunchHistory | None = None) -> None:
+        self.kernel_name = kernel.name
+        self.previous = previous
         self.traits = traits_of(kernel.flow)
         self.time = 1
         self.ctas: list[int] = []
-        self.accesses = _of_global(arena, self.traits.global_shift)
+        #: Where threads synchronise through global memory -> what is known to who reads there.
+        self.locations: dict[tuple[bool, int], Array] = {}
+        self.accesses = of_global(arena.data.size, self.traits.global_shift, lazy_map)
         self._lines: Mapping[str, Sequence[int]] = {code.file_name: code.lines for code in kernel.program.blocks}
         self._ptx_lines = kernel.ptx_lines
         self._sites: dict[tuple[str, int], int] = {}
@@ -53,10 +58,3 @@ class LaunchHistory:
         """``PTX line N: ...`` of a site."""
         line = self._site_lines[site]
         return f"PTX line {line}: {self._ptx_lines[line - 1].strip()}" if line else "a line that is not known"
-
-
-def _of_global(arena: Arena, shift: int) -> Accesses:
-    """For global memory: maps that take host memory where they are touched."""
-    granules = arena.data.size >> shift
-    writes, reads = (np.frombuffer(lazy_map(8 * n * granules), dtype=np.int64) for n in (1, READERS + 1))
-    return Accesses(writes, reads, shift)

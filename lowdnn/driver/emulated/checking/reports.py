@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,20 +15,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Earlier:
-    """The access that came first: ``what`` is read or write, ``place`` its line in the PTX."""
+    """The access that came first: ``what`` is read or write, ``actor`` who of the block, ``place`` its PTX line."""
 
     what: str
     block: Dim3
-    warp: int
+    actor: str
     place: str
 
     def __str__(self) -> str:
-        return f"the {self.what} by warp {self.warp} of block {self.block} at {self.place}"
+        return f"the {self.what} by {self.actor} of block {self.block} at {self.place}"
 
 
-def data_race(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: Earlier) -> LaneFault:
-    """A fault for byte number ``byte`` of a memory of the batch."""
+@dataclass(frozen=True)
+class EarlierLaunch:
+    """An access by the launch before."""
+
+    what: str
+    kernel: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"the {self.what} by the launch of {self.kernel} before it at {self.place} (griddepcontrol.wait does)"
+
+
+#: (batch, memory, byte number in it, position in the group, does it write, the earlier access) -> the fault.
+Maker = Callable[["Batch", Bytes, int, int, bool, object], LaneFault]
+
+
+def data_race(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: object) -> LaneFault:
+    message = f"nothing orders this {'write' if write else 'read'} after {earlier}"
+    return _at(FaultKind.DATA_RACE, message, batch, memory, byte, position)
+
+
+def missing_fence(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: object) -> LaneFault:
+    message = f"no fence.proxy.async lies between {earlier} and its use by asynchronous work"
+    return _at(FaultKind.MISSING_PROXY_FENCE, message, batch, memory, byte, position)
+
+
+def _at(kind: FaultKind, message: str, batch: Batch, memory: Bytes, byte: int, position: int) -> LaneFault:
     address = byte + ARENA_BASE if memory is batch.arena else byte % batch.shared_stride
     label, offset = memory.name_of(address)
-    message = f"nothing orders this {'write' if write else 'read'} after {earlier}"
-    return LaneFault(FaultKind.DATA_RACE, message, position, address, label, offset)
+    return LaneFault(kind, message, position, address, label, offset)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lowdnn.driver.emulated.generating.flow import Flow
 
 _LARGEST_SHIFT = 4
+_MBARRIER_SHIFT = 3
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _SHARED_ONLY = frozenset({"shared", "shared::cta", "shared::cluster"})
 _OTHER_SPACES = frozenset({"local", "param", "param::entry", "param::func"})
@@ -46,6 +47,8 @@ def traits_of(flow: Flow) -> Traits:
 def _shift(instruction: Instruction) -> int:
     """log2 of the bytes that one lane accesses at a time, at most 16 of them."""
     modifiers = instruction.modifiers
+    if instruction.opcode == "mbarrier":
+        return _MBARRIER_SHIFT
     if instruction.opcode == "cp":
         sizes: Iterable[int] = (o.value for o in instruction.operands if isinstance(o, Imm) and o.value in (4, 8))
         return min((size.bit_length() - 1 for size in sizes), default=_LARGEST_SHIFT)
@@ -55,7 +58,7 @@ def _shift(instruction: Instruction) -> int:
 
 
 def _touches_shared(instruction: Instruction) -> bool:
-    if instruction.opcode not in ("ld", "st", "atom", "red", "cp"):
+    if instruction.opcode not in ("ld", "st", "atom", "red", "cp", "mbarrier"):
         return False
     names = set(instruction.modifiers)
     return not names & (_OTHER_SPACES | {"global", "const"}) or bool(names & _SHARED_ONLY)

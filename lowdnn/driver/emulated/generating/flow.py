@@ -213,7 +213,8 @@ def _member_mask(instruction: Instruction, row: Row) -> Operand | None:
     if row.effect is not Effect.WARP:
         return FULL_MASK if {"sync", "aligned"} <= set(instruction.modifiers) else None
     if row.mask is None:
-        return WARPGROUP if instruction.modifiers[:1] == ("mma_async",) else FULL_MASK
+        of_warpgroups = instruction.opcode == "setmaxnreg" or instruction.modifiers[:1] == ("mma_async",)
+        return WARPGROUP if of_warpgroups else FULL_MASK
     try:
         mask = instruction.operands[row.mask]
     except IndexError:

@@ -5,6 +5,7 @@ f32 sums flush subnormals in global memory and keep them in shared memory, as th
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated.checking import hooks
 from lowdnn.driver.emulated.checking.epochs import GPU
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
@@ -58,6 +59,9 @@ def _atomic(e: Emitter, instruction: Instruction) -> None:
     targets: tuple[Operand, ...] = (instruction.operands[0],)
     if count > 1 and isinstance(targets[0], Vec):
         targets = targets[0].items
+    orders = set(instruction.modifiers)
+    if orders & {"release", "acq_rel"}:
+        e.do(e.call(hooks.fence, "G", str(scope)))
     for place in range(count):
         parts = [s.items[place] if count > 1 and isinstance(s, Vec) else s for s in sources]
         arguments = [repr(space), base, str(offset + place * SIZES[code]), kind_name(e, code, 1, scope)]
@@ -67,6 +71,8 @@ def _atomic(e: Emitter, instruction: Instruction) -> None:
             e.out(targets[place], code, call)
         else:
             e.do(call)
+    if orders & {"acquire", "acq_rel"}:
+        e.do(e.call(hooks.fence, "G", str(scope)))
 
 
 def _type(m: Modifiers, operation: str, count: int, space: str) -> str:

@@ -64,6 +64,8 @@ def asynchronous_store(e: Emitter, instruction: Instruction) -> None:
         count = {"v2": 2, "v4": 4}.get(m.choice("v2", "v4"), 1)
         size = SIZES[code_of(m.type("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64"))]
     m.done()
+    if size * count > 16:
+        raise e.refuse("stores at most 16 bytes")
     target, source, barrier = instruction.operands
     items = source.items if isinstance(source, Vec) else (source,)
     if len(items) != count:

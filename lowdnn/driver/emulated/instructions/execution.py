@@ -14,7 +14,8 @@ def _grid_dependency(e: Emitter, instruction: Instruction) -> None:
     m = e.modifiers()
     action = m.need("wait", "launch_dependents")
     m.done()
-    e.do(f"G.batch.grid_dependency.{action}(G)")
+    if action == "wait":
+        e.do("G.batch.grid_dependency.wait(G)")
 
 
 def _nanosleep(e: Emitter, instruction: Instruction) -> None:
@@ -25,7 +26,7 @@ def _nanosleep(e: Emitter, instruction: Instruction) -> None:
 
 
 def _set_register_count(e: Emitter, instruction: Instruction) -> None:
-    """Registers are not counted here; the form is checked, and that whole warps execute it."""
+    """Registers are not counted here; the form is checked, and that whole warpgroups execute it."""
     m = e.modifiers()
     m.need("inc", "dec")
     m.need("sync")

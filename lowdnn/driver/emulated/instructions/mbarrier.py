@@ -5,6 +5,7 @@ Memory orders and scopes change no value here; ``.shared::cluster`` forms reach 
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated.checking import hooks
 from lowdnn.driver.emulated.generating.generator import Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
 from lowdnn.driver.emulated.instructions.memory import address_of
@@ -33,19 +34,23 @@ def _init(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None
     m.choice(*_OWN)
     _end(m)
     address, count = instruction.operands
-    e.do(f"{_BARRIERS}.init({barrier_place(e, address, 'shared')},{e.use(count, 'u4')})")
+    place = e.temp(barrier_place(e, address, "shared"))
+    e.do(e.call(hooks.mbarrier_written, "G", place))
+    e.do(f"{_BARRIERS}.init({place},{e.use(count, 'u4')})")
 
 
 def _invalidate(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
     m.choice(*_OWN)
     _end(m)
-    e.do(f"{_BARRIERS}.invalidate({barrier_place(e, instruction.operands[0], 'shared')})")
+    place = e.temp(barrier_place(e, instruction.operands[0], "shared"))
+    e.do(e.call(hooks.mbarrier_written, "G", place))
+    e.do(f"{_BARRIERS}.invalidate({place})")
 
 
 def _arrive(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
     """arrive and arrive_drop, with .expect_tx or .noComplete."""
     expects, partial = m.flag("expect_tx"), m.flag("noComplete")
-    _order(m, "release", "relaxed")
+    releases = _order(m, "release", "relaxed") != "relaxed"
     remote = m.choice(*_OWN, "shared::cluster") == "shared::cluster"
     _end(m)
     target, address, *more = instruction.operands
@@ -54,11 +59,15 @@ def _arrive(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> No
         raise e.refuse("the state of a .shared::cluster barrier cannot be had: expected _ as destination")
     if (expects or partial) and not more:
         raise e.refuse("needs a count")
-    place = barrier_place(e, address, "cluster" if remote else "shared")
+    place = e.temp(barrier_place(e, address, "cluster" if remote else "shared"))
+    e.do(e.call(hooks.mbarrier_used, "G", place))
     count = e.use(more[0], "u4") if more and not expects else "None"
     tx = e.use(more[0], "u4") if expects else "None"
+    releasing = "G.lanes" if releases else "None"
     drop = form == "arrive_drop"
-    call = f"{_BARRIERS}.arrive({place},{count},{tx},drop={drop},partial={partial},silent={silent})"
+    call = (
+        f"{_BARRIERS}.arrive({place},{count},{tx},drop={drop},partial={partial},silent={silent},releasing={releasing})"
+    )
     e.do(call) if silent else e.out(target, "u8", call)
 
 
@@ -68,14 +77,15 @@ def _count_bytes(e: Emitter, m: Modifiers, instruction: Instruction, form: str) 
     remote = m.choice(*_OWN, "shared::cluster") == "shared::cluster"
     _end(m)
     address, tx = instruction.operands
-    place = barrier_place(e, address, "cluster" if remote else "shared")
+    place = e.temp(barrier_place(e, address, "cluster" if remote else "shared"))
+    e.do(e.call(hooks.mbarrier_used, "G", place))
     e.do(f"{_BARRIERS}.{form}({place},{e.use(tx, 'u4')})")
 
 
 def _test(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
     """test_wait and try_wait: both answer at once; loops around them wait. A time hint means nothing here."""
     parity = m.flag("parity")
-    _order(m, "acquire", "relaxed")
+    acquires = _order(m, "acquire", "relaxed") != "relaxed"
     m.choice(*_OWN)
     _end(m)
     target, address, phase, *hint = instruction.operands
@@ -83,7 +93,7 @@ def _test(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None
         raise e.refuse("takes no further operand")
     base, offset = address_of(e, address)
     look, code = ("test_parity", "u4") if parity else ("test_state", "u8")
-    e.out(target, "p", f"{_BARRIERS}.{look}(G,{base},{offset},{e.use(phase, code)},{instruction.line})")
+    e.out(target, "p", f"{_BARRIERS}.{look}(G,{base},{offset},{e.use(phase, code)},{instruction.line},{acquires})")
 
 
 def _pending(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None:
@@ -92,9 +102,11 @@ def _pending(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> N
     e.out(target, "u4", e.call(mbarriers.pending_count, e.use(state, "u8")))
 
 
-def _order(m: Modifiers, *allowed: str) -> None:
-    if m.choice(*allowed):
+def _order(m: Modifiers, *allowed: str) -> str:
+    order = m.choice(*allowed)
+    if order:
         m.need("cta", "cluster")
+    return order
 
 
 def _end(m: Modifiers) -> None:

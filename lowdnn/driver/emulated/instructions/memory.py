@@ -6,6 +6,7 @@ and listed in ``_NO_EFFECT``. Orders and scopes matter to the race detector.
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated.checking import hooks
 from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, WEAK
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
@@ -19,6 +20,9 @@ _NO_EFFECT = frozenset({
     "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
 })  # fmt: skip
 _WIDEST_BYTES = 16
+_FENCES = frozenset(
+    {"sc", "acq_rel", "gl", "alias", "tensormap::generic", "async", "global", "shared::cta", "shared::cluster"}
+)
 _STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 _SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "sys": GPU}
 _SPACES = {
@@ -85,6 +89,8 @@ def _load(e: Emitter, instruction: Instruction) -> None:
         _load_parameter(e, target, source, code, count)
     else:
         _load_from(e, space, target, source, code, count, scope)
+    if "acquire" in instruction.modifiers:
+        e.do(e.call(hooks.fence, "G", str(scope)))
 
 
 def _load_from(
@@ -135,6 +141,8 @@ def _store(e: Emitter, instruction: Instruction) -> None:
         value = f"({','.join(e.use(item, code) for item in source.items)})"
     else:
         raise e.refuse(f"expected {count} sources")
+    if "release" in instruction.modifiers:
+        e.do(e.call(hooks.fence, "G", str(scope)))
     e.do(f"store(G,{space!r},{base},{offset},{kind_name(e, code, count, scope)},{value})")
 
 
@@ -147,6 +155,21 @@ def _nothing(*allowed: str) -> Row:
         m.done()
 
     return Row(emit, Effect.ACTION, destinations=0)
+
+
+def _fence(e: Emitter, instruction: Instruction) -> None:
+    """fence and membar: every store is seen at once; only the race detector minds them."""
+    m = e.modifiers()
+    scope = scope_of(m) or GPU
+    between_proxies = m.flag("proxy") or m.flag("mbarrier_init")
+    m.left = [name for name in m.left if name not in _FENCES and name not in _NO_EFFECT]
+    m.done()
+    if not between_proxies:
+        e.do(e.call(hooks.fence, "G", str(scope)))
+    elif "mbarrier_init" in instruction.modifiers:
+        e.do(e.call(hooks.fence_mbarrier_init, "G"))
+    elif "async" in instruction.modifiers:
+        e.do(e.call(hooks.fence_proxy, "G"))
 
 
 def _policy(e: Emitter, instruction: Instruction) -> None:
@@ -169,9 +192,6 @@ TABLE: dict[str, Row] = {
     "createpolicy": Row(_policy),
     "discard": _nothing("global", "L2"),
     "applypriority": _nothing("global"),
-    "membar": _nothing("gl"),
-    "fence": _nothing(
-        *("sc", "acq_rel", "mbarrier_init", "proxy", "alias", "tensormap::generic", "async"),
-        *("global", "shared::cta", "shared::cluster"),
-    ),
+    "membar": Row(_fence, Effect.ACTION, destinations=0),
+    "fence": Row(_fence, Effect.ACTION, destinations=0),
 }

@@ -110,7 +110,7 @@ def atomic(
         memory.shadows[kind.total][place] = WRITTEN[kind.total]
     group.batch.stores += 1
     if group.batch.races is not None:
-        group.batch.races.store(group, space, place, kind.shift, 1, kind.scope)
+        group.batch.races.update(group, space, place, kind.shift, kind.scope)
     return updates[space == "global"](memory.views[kind.code], place, *operands)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.address import Address, check, shared_bytes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
-from lowdnn.driver.emulated.memory.transfer import Places, Transfer, multicast, run_of_units
+from lowdnn.driver.emulated.memory.transfer import Places, Transfer, check_signal, multicast, run_of_units
 from lowdnn.driver.emulated.running.async_work import Reduction
 
 if TYPE_CHECKING:
@@ -146,11 +146,7 @@ def _signal(part: _Part, barrier: Place, first: Array, space: str) -> Array:
     """The place of the barrier, which must lie in the CTA that the data goes to."""
     group = part.group
     signal = shared_bytes(group, part.address(barrier), barrier[1], _BARRIER_BYTES, write=True, space=space)
-    stride = group.batch.shared_stride
-    apart = signal // stride != first // stride
-    if apart.any():
-        message = "the mbarrier lies in another CTA than the bytes whose arrival it shall tell"
-        raise LaneFault(FaultKind.ASYNC_MISUSE, message, int(np.argmax(apart)))
+    check_signal(group.batch, signal, first)
     return signal
 
 

@@ -16,7 +16,7 @@ from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.address import Address, shared_bytes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
 from lowdnn.driver.emulated.memory.tensor_map import TensorMap, maps_of
-from lowdnn.driver.emulated.memory.transfer import Places, Transfer, multicast
+from lowdnn.driver.emulated.memory.transfer import Places, Transfer, check_signal, multicast
 from lowdnn.driver.emulated.running.async_work import Reduction
 from lowdnn.driver.emulated.values import tma
 from lowdnn.driver.emulated.values.atomic import updater
@@ -34,6 +34,8 @@ Numbers = tuple[Any, ...]
 _SHARED_ALIGN = 128
 _SWIZZLE_BYTES = 1024
 _BARRIER_BYTES = 8
+_ROW_ALIGN = 16
+_UNALIGNED = f"rows must begin at a multiple of {_ROW_ALIGN} bytes"
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,20 @@ class TensorForm:
 
 @dataclass(frozen=True)
 class _Part:
-    """The lanes of a group that use one tensor map. ``rows``: which of the group's lanes; None for all."""
+    """The lanes of a group that use one tensor map. ``rows``: which of the group's lanes; None for all. Used as a
+    context, it turns the rows that faults name into places in the group."""
 
     tensor_map: TensorMap
     rows: Array | None
     start: Array
     offsets: Array
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        if isinstance(fault, LaneFault) and fault.position is not None:
+            fault.position = self.position(fault.position)
 
     def pick(self, values: Array) -> Array:
         return values if self.rows is None else values[self.rows]
@@ -82,11 +92,13 @@ def load(
     space = "shared" if form.own else "cluster"
     signal = shared_bytes(group, *barrier, _BARRIER_BYTES, space=space)
     for part in _parts(group, form, tensor_map, coordinates, offsets):
-        first = _shared_first(group, part, to, space, write=True)
+        first, places = _shared_first(group, part, to, space, write=True), part.pick(signal)
         transfer = _transfer(group, part, first, write=False)
-        places = part.pick(signal)
-        if ctas is not None:
-            transfer, places = _multicast(group, part, transfer, places, ctas)
+        with part:
+            check_signal(group.batch, places, first)
+            if ctas is not None:
+                masks = part.pick(group.spread(ctas)).astype(np.int64)
+                transfer, places = multicast(group.batch, transfer, places, masks)
         group.batch.async_work.load(group, transfer, places, line)
 
 
@@ -150,7 +162,7 @@ def _parts(
         if isinstance(description, Im2colMap) != form.im2col or description.rank != form.rank:
             kind = "im2col" if isinstance(description, Im2colMap) else "tiled"
             wanted = "im2col" if form.im2col else "tiled"
-            message = f"the instruction wants a {wanted} map of {form.rank} dimensions, this one is a {kind} map of"
+            message = f"the instruction takes {wanted} maps of {form.rank} dimensions, this map is {kind} and has"
             raise part.fault(FaultKind.INVALID_TENSOR_MAP, f"{message} {description.rank}", 0)
         yield part
 
@@ -164,11 +176,8 @@ def _over_lanes(group: Group, numbers: Numbers) -> Array:
 
 
 def _shared_first(group: Group, part: _Part, place: Place, space: str, write: bool) -> Array:
-    """Byte number in ``batch.shared`` where each of the part's boxes begins; a swizzled one fills 128 bytes."""
-    nbytes = _box_bytes(part.tensor_map)
-    if part.tensor_map.swizzle:
-        nbytes = nbytes // tma.row_bytes(part.tensor_map) * part.tensor_map.swizzle.span_bytes
-        nbytes = -(-nbytes // _SHARED_ALIGN) * _SHARED_ALIGN
+    """Byte number in ``batch.shared`` where each of the part's boxes begins."""
+    nbytes = tma.shared_bytes_of(part.tensor_map, _box_bytes(part.tensor_map))
     return part.pick(shared_bytes(group, *place, nbytes, write=write, align=_SHARED_ALIGN, space=space))
 
 
@@ -179,8 +188,7 @@ def _box_bytes(tensor_map: TensorMap) -> int:
 def _transfer(group: Group, part: _Part, first: Array, write: bool) -> Transfer:
     """One row for each of the part's lanes, between the shared bytes at ``first`` and the tensor."""
     tensor_map = part.tensor_map
-    _check_start(part, write)
-    units = _units(part)
+    units = _units(part, write)
     complete = _check_outside(group, part, units, write)
     nbytes = _box_bytes(tensor_map)
     shift = units.unit.bit_length() - 1
@@ -194,41 +202,36 @@ def _transfer(group: Group, part: _Part, first: Array, write: bool) -> Transfer:
         inside=units.inside,
         fill=tma.fill_of(tensor_map.oob_fill, units.unit),
         written=complete and not write,
-        converted=None if write else tma.conversion_of(tensor_map.data_type),
+        converted=tma.conversion_of(tensor_map.data_type),
     )
 
 
-def _units(part: _Part) -> tma.Units:
+def _units(part: _Part, write: bool) -> tma.Units:
     tensor_map = part.tensor_map
+    _check_start(part, part.start[:, 0] * tensor_map.data_type.size_bytes % _ROW_ALIGN != 0, _UNALIGNED)
+    if write:
+        _check_start(part, part.start.min(axis=1) < 0, "a store may not begin at a negative coordinate")
     if isinstance(tensor_map, TiledMap):
         return tma.tile_units(tensor_map, part.start)
+    _check_start(part, tma.off_the_box(tensor_map, part.start), "the first pixel lies outside the map's box of pixels")
     offsets = part.offsets if part.offsets.size else np.zeros((len(part.start), tensor_map.rank - 2), dtype=np.int64)
     return tma.column_units(tensor_map, part.start, offsets)
 
 
-def _check_start(part: _Part, write: bool) -> None:
-    """Faults where an H200 reports an illegal instruction. Negative coordinates are for loads only."""
-    start, tensor_map = part.start, part.tensor_map
-    _refuse_starts(part, tma.inside_a_chunk(tensor_map, start), "does not begin at a whole 16 bytes of its row")
-    if write:
-        _refuse_starts(part, start.min(axis=1) < 0, "is negative, which a store must not be")
-    if isinstance(tensor_map, Im2colMap):
-        _refuse_starts(part, tma.off_the_box(tensor_map, start), "lies outside of the tensor map's box of pixels")
-
-
-def _refuse_starts(part: _Part, wrong: Array, message: str) -> None:
+def _check_start(part: _Part, wrong: Array, rule: str) -> None:
+    """Coordinates with which an H200 stops the kernel, or for which the manual has no meaning."""
     if wrong.any():
         row = int(np.argmax(wrong))
-        at = tuple(int(coordinate) for coordinate in part.start[row])
-        raise part.fault(FaultKind.INVALID_COORDINATES, f"the copy's first element {at} {message}", row)
+        at = ", ".join(str(int(i)) for i in part.start[row])
+        raise part.fault(FaultKind.INVALID_TENSOR_COPY, f"coordinates {{{at}}}: {rule}", row)
 
 
 def _shared_units(group: Group, tensor_map: TensorMap, first: Array, unit: int, nbytes: int) -> Places:
     """Units in ``batch.shared``. The swizzle sees addresses in the CTA's window."""
     phases = (first % group.batch.shared_stride % _SWIZZLE_BYTES).tolist()
     shift = unit.bit_length() - 1
-    row_bytes, swizzle = tma.row_bytes(tensor_map), tensor_map.swizzle
-    patterns = {p: tma.shared_pattern(swizzle, p, unit, nbytes, row_bytes) >> shift for p in set(phases)}
+    form = (unit, nbytes, tma.row_bytes(tensor_map))
+    patterns = {phase: tma.shared_pattern(tensor_map.swizzle, phase, *form) >> shift for phase in set(phases)}
     pattern = patterns[phases[0]] if len(patterns) == 1 else np.stack([patterns[phase] for phase in phases])
     return Places(first >> shift, pattern)
 
@@ -248,20 +251,11 @@ def _check_outside(group: Group, part: _Part, units: tma.Units, write: bool) -> 
     reached = units.places if units.inside is None else units.places[units.inside]
     addresses = (reached.reshape(-1) + base).view(np.uint64)
     good, writable = arena.inside(addresses, units.unit)
-    if write:
-        good &= writable
+    rows = np.arange(reached.size) // units.pattern.shape[-1] if units.inside is None else np.nonzero(units.inside)[0]
     if not good.all():
         wrong = int(np.argmin(good))
-        row = wrong // reached.shape[1] if units.inside is None else int(np.nonzero(units.inside)[0][wrong])
-        raise arena.fault(int(addresses[wrong]), units.unit, part.position(row))
+        raise arena.fault(int(addresses[wrong]), units.unit, part.position(int(rows[wrong])))
+    if write and not writable.all():
+        wrong = int(np.argmin(writable))
+        raise part.fault(FaultKind.READ_ONLY, "a store into constant memory", int(rows[wrong]), int(addresses[wrong]))
     return False
-
-
-def _multicast(group: Group, part: _Part, transfer: Transfer, signal: Array, ctas: Any) -> tuple[Transfer, Array]:
-    """A row for each CTA in each lane's mask, with the place of its barrier."""
-    masks = part.pick(group.spread(ctas)).astype(np.int64)
-    try:
-        return multicast(group.batch, transfer, signal, masks)
-    except LaneFault as fault:
-        fault.position = part.position(fault.position or 0)
-        raise

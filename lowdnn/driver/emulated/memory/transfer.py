@@ -140,7 +140,7 @@ def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> t
     """A row for each CTA in the mask of each row (bit r: rank r of the cluster), and the barrier's place for each.
 
     Data and completion go to the same offsets in every CTA. Raises LaneFault (position: row) for a mask that is empty
-    or names a CTA that is not in the cluster.
+    or names a CTA that is not in the cluster or has exited.
     """
     size = batch.cluster_size
     wrong = (masks >> size != 0) | (masks == 0)
@@ -151,15 +151,34 @@ def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> t
     rows, ranks = np.nonzero(masks[:, None] >> np.arange(size) & 1)
     spread = transfer.part(rows)
     slots = batch.slot[spread.lanes] - batch.rank[spread.lanes] + ranks
+    gone = ~batch.running_ctas()[slots]
+    if gone.any():
+        message = f"multicast into the CTA of rank {int(ranks[np.argmax(gone)])}, which has exited"
+        raise LaneFault(FaultKind.USE_AFTER_FREE, message, int(rows[np.argmax(gone)]))
     units = batch.shared_stride // transfer.unit
     shared = replace(spread.shared, first=spread.shared.first % units + slots * units)
     return replace(spread, shared=shared), place[rows] % batch.shared_stride + slots * batch.shared_stride
 
 
-def put(memory: Bytes, unit: int, units: Array, content: Any) -> None:
-    """Writes units and says that they are written. Of rows that meet the last one wins."""
-    memory.views[UNITS[unit]][units] = content
-    memory.shadows[unit][units] = WRITTEN[unit]
+def check_signal(batch: Batch, signal: Array, first: Array) -> None:
+    """Raises LaneFault (position: row) where a barrier lies in another CTA than the bytes at ``first``; both are byte
+    numbers in ``batch.shared``."""
+    apart = signal // batch.shared_stride != first // batch.shared_stride
+    if apart.any():
+        message = "the mbarrier lies in another CTA than the bytes whose arrival it shall tell"
+        raise LaneFault(FaultKind.ASYNC_MISUSE, message, int(np.argmax(apart)))
+
+
+def put(memory: Bytes, unit: int, places: Places, content: Array, inside: Array | None) -> None:
+    """Writes units, all or those ``inside``, and says that they are written. Of rows that meet the last one wins."""
+    view, shadow = memory.views[UNITS[unit]], memory.shadows[unit]
+    units = places.units
+    if inside is None:
+        view[units] = content
+        places.fill(shadow, WRITTEN[unit])
+    else:
+        view[units[inside]] = content[inside]
+        shadow[units[inside]] = WRITTEN[unit]
 
 
 def forget(memory: Bytes, unit: int, places: Places) -> None:

@@ -9,6 +9,7 @@ passes elements on. Where a group is a part of the batch, the register file keep
 from __future__ import annotations
 
 from functools import cached_property
+from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -74,6 +75,8 @@ class CommitGroups:
         """``wgmma.wait_group``: all but the last ``pending`` groups are complete."""
         warps = warps_of(group)
         self.completed[warps] = np.maximum(self.completed[warps], self.committed[warps] - pending)
+        if group.batch.races is not None:
+            group.batch.races.work.wgmma_waited(group)
 
     def lanes_exit(self, group: Group) -> None:
         """A thread must not end with products that no group covers."""
@@ -111,9 +114,9 @@ class Tile:
         """What the accumulator registers hold."""
         return tuple(Element(self, place) for place in range(self.product.registers))
 
-    def chain(self) -> tuple[Array | None, tuple[Factors, ...]]:
-        """(base, products) that a further product goes on from."""
-        if self.product.d == "f32" and len(self._factors) < _CHAIN:
+    def chain(self, product: WarpgroupProduct) -> tuple[Array | None, tuple[Factors, ...]]:
+        """(base, earlier products) that ``product`` goes on from."""
+        if product.d == "f32" and product.chains_with(self.product) and len(self._factors) < _CHAIN:
             return self._base, self._factors
         return self.matrix, ()
 
@@ -121,8 +124,8 @@ class Tile:
     def matrix(self) -> Array:
         """D, summed."""
         if self._factors:
-            left, right = (np.concatenate(parts, axis=2) for parts in zip(*self._factors, strict=True))
-            self._base, self._factors = self.product.accumulated(self._base, left, right), ()
+            lefts, rights = zip(*self._factors, strict=True)
+            self._base, self._factors = self.product.accumulated(self._base, lefts, rights), ()
         if self._base is None:
             raise AssertionError("a tile has a base or products")
         return self._base
@@ -233,6 +236,11 @@ class Held:
             values[element.source.lanes] = element.value()
             numbers[element.source.lanes] = element.source.number_of_lanes()
         return Element(Column(group.index, lanes, values[lanes], numbers[lanes]), 0)
+
+
+def same_registers(registers: tuple[Any, ...], elements: tuple[Element, ...]) -> bool:
+    """Are the registers all the elements of a source, in order."""
+    return len(registers) == len(elements) and all(map(is_, registers, elements))
 
 
 def holds_elements(value: Any) -> bool:

@@ -103,15 +103,13 @@ class BulkCopy:
 
     def _write(self, batch: Batch, rows: slice) -> None:
         transfer = self.transfer
-        memory, places = self.target(batch)
-        units, content = places.part(rows).units, self._content(batch, rows)
+        memory, target = self.target(batch)
+        places, content = target.part(rows), self._content(batch, rows)
         inside = None if self.inbound or transfer.inside is None else transfer.inside[rows]
         if self.reduction is not None:
-            _reduce(memory, transfer.unit, units, content, inside, self.reduction)
-        elif inside is None:
-            put(memory, transfer.unit, units, content)
+            _reduce(memory, transfer.unit, places.units, content, inside, self.reduction)
         else:
-            put(memory, transfer.unit, units[inside], content[inside])
+            put(memory, transfer.unit, places, content, inside)
 
     def _content(self, batch: Batch, rows: slice) -> Array:
         """The units to write of some rows."""
@@ -137,7 +135,9 @@ class CopiesArrival:
 
     def land(self, batch: Batch) -> None:
         batch.copies.land_before(self.lanes, self.serial)
-        batch.mbarriers.landed_arrival(self.place)
+        if batch.races is not None:
+            batch.races.copies_arrive(self.lanes, self.serial)
+        batch.mbarriers.landed_arrival(self.lanes, self.place)
 
 
 class AsyncWork:
@@ -149,11 +149,9 @@ class AsyncWork:
         self._committed = np.zeros(batch.lane_count, dtype=np.int32)
 
     # -- issue ------------------------------------------------------------------------------------------------------
-    def load(
-        self, group: Group, transfer: Transfer, place: Array, line: int, reduction: Reduction | None = None
-    ) -> None:
+    def load(self, group: Group, transfer: Transfer, place: Array, line: int) -> None:
         """A copy from global to shared memory; row r completes at the mbarrier at byte ``place[r]``."""
-        self._issue(group, BulkCopy(transfer, line, True, self.batch.arena, place, reduction=reduction))
+        self._issue(group, BulkCopy(transfer, line, True, self.batch.arena, place))
 
     def exchange(
         self, group: Group, transfer: Transfer, place: Array, line: int, reduction: Reduction | None = None
@@ -204,6 +202,9 @@ class AsyncWork:
     def wait(self, group: Group, newest: int, read: bool) -> None:
         """``cp.async.bulk.wait_group``: all but the ``newest`` groups of each lane land; with ``read`` their sources
         are read only."""
+        if self.batch.races is not None:
+            limits = group.pick(self._committed) - newest
+            self.batch.races.work.bulk_waited(group.lanes, limits, read)
         if not self.pending:
             return
         limit = np.full(self._committed.size, -1, dtype=np.int32)
@@ -259,6 +260,8 @@ class AsyncWork:
             if fault.position is not None:
                 fault.position = int(np.argmax(group.lanes == transfer.lanes[fault.position]))
             raise
+        if batch.races is not None:
+            batch.races.work.bulk_issued(group, copy)
         under_way = self.submit(copy)
         if under_way and copy.inbound and copy.reduction is None:
             forget(batch.shared, transfer.unit, transfer.shared)

@@ -116,7 +116,7 @@ class Barriers:
         if operation.kind == "red":
             self.votes[number][lanes] = predicate
         if batch.races is not None:
-            batch.races.barrier_arrives(number, lanes)
+            batch.races.order.barrier_arrives(number, lanes)
         waiting = Waiting(number, next_block, line, lanes, operation)
         released = []
         if operation.kind == "arrive":
@@ -159,12 +159,12 @@ class Barriers:
                 lanes = waiting.lanes if go.all() else waiting.lanes[go]
                 released.append(Released(waiting, lanes, self._result(waiting, lanes)))
                 if self.batch.races is not None:
-                    self.batch.races.barrier_passes(number, lanes)
+                    self.batch.races.order.barrier_passes(number, lanes)
             if not go.all():
                 kept.append(Waiting(number, waiting.next, waiting.line, waiting.lanes[~go], waiting.operation))
         self.waiting = kept
         if self.batch.races is not None:
-            self.batch.races.barrier_ends(number, done)
+            self.batch.races.order.barrier_ends(number, done)
         arrived[done] = 0
         needed[done] = 0
         self.votes[number][done[self.batch.slot]] = False

@@ -37,14 +37,16 @@ class ClusterBarriers:
         self._phase = np.zeros(batch.cta_count // batch.cluster_size, dtype=np.int64)
         self._arrived_for = np.full(batch.lane_count, _NOT_ARRIVED, dtype=np.int64)
 
-    def arrive(self, group: Group) -> list[ClusterWait]:
-        """The group arrives and does not wait; returns who may go on."""
+    def arrive(self, group: Group, releases: bool = True) -> list[ClusterWait]:
+        """The group arrives and does not wait; returns who may go on. ``releases``: not ``.relaxed``."""
         lanes = group.lanes
         again = self._arrived_for[lanes] != _NOT_ARRIVED
         if again.any():
             message = "barrier.cluster.arrive: the thread has arrived before and has not waited since"
             raise LaneFault(FaultKind.BARRIER_MISUSE, message, int(np.argmax(again)))
-        self._arrived_for[lanes] = self._phase[self._cluster[lanes]]
+        self._arrived_for[lanes] = phases = self._phase[self._cluster[lanes]]
+        if self.batch.races is not None:
+            self.batch.races.cluster_arrives(lanes, phases, releases)
         return self._complete()
 
     def wait(self, group: Group, next_block: int, line: int) -> list[ClusterWait]:
@@ -86,6 +88,8 @@ class ClusterBarriers:
             ended = self._arrived_for[one.lanes] < self._phase[self._cluster[one.lanes]]
             if ended.any():
                 going = replace(one, lanes=one.lanes[ended])
+                if self.batch.races is not None:
+                    self.batch.races.order.cluster_passes(going.lanes, self._arrived_for[going.lanes])
                 self._arrived_for[going.lanes] = _NOT_ARRIVED
                 released.append(going)
             if not ended.all():

@@ -13,7 +13,7 @@ from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.address import Address, check, resolve
 from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, all_written
-from lowdnn.driver.emulated.running.accumulators import Element, Held, part_of, settled
+from lowdnn.driver.emulated.running.accumulators import Element, Held, part_of, same_registers, settled
 from lowdnn.driver.emulated.running.batch import WARP, Group
 from lowdnn.driver.emulated.running.fragments import LoadedRows, Products, loaded_rows
 from lowdnn.driver.emulated.values import tensor_core, warp
@@ -118,7 +118,9 @@ def multiply(
     if product.d == product.c == "f32":
         base, lefts, rights = _before(group, product, c)
         return Products(group, product, base, (*lefts, left), (*rights, right)).elements
-    return product.combine(left, right, [group.spread(settled(group, one, product.c_dtype)) for one in c])
+    return product.combine(
+        left, right, [group.spread(settled(group, one, product.c_dtype).view(product.c_dtype)) for one in c]
+    )
 
 
 def _before(
@@ -126,9 +128,9 @@ def _before(
 ) -> tuple[Array | None, tuple[Array, ...], tuple[Array, ...]]:
     """What a product is added to: (base, earlier factors)."""
     chain = c[0].source if c[0].__class__ is Element else None
-    if isinstance(chain, Products) and c == chain.elements and chain.product.depth == product.depth:
+    if isinstance(chain, Products) and chain.product == product and same_registers(c, chain.elements):
         return chain.chain()
-    values = [settled(group, one, np.float32) for one in c]
+    values = [settled(group, one, np.float32).view(np.float32) for one in c]
     if all(value.ndim == 0 and value == 0 for value in values):
         return None, (), ()
     return product.matrix_of([group.spread(value) for value in values]), (), ()

@@ -15,7 +15,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.memory.arena import Array
 from lowdnn.driver.emulated.running.accumulators import CommitGroups, Element
-from lowdnn.driver.emulated.values.tensor_core import MatrixProduct, matrices_to_lanes
+from lowdnn.driver.emulated.values.tensor_core import MatrixProduct, matrices_to_lanes, numbers_of
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Group
@@ -84,7 +84,7 @@ def loaded_rows(registers: tuple[Any, ...]) -> Array | None:
 class Products(Settled):
     """D [warps, m, 8] of ``mma`` with float32 accumulators: ``base`` (None is 0) and products to be added to it.
 
-    ``lefts`` [warps, m, k] and ``rights`` [warps, 8, k] are the factors.
+    ``lefts`` [warps, m, ...] and ``rights`` [warps, 8, ...] are the factors, packed.
     """
 
     def __init__(
@@ -117,6 +117,11 @@ class Products(Settled):
             self._chains.sum_up(self)
         return np.asarray(self.base)
 
+    def add(self, total: Array) -> None:
+        """Takes the sum of the products."""
+        self.base = total if self.base is None else total + self.base
+        self.lefts, self.rights = (), ()
+
     def column(self, place: int) -> Array:
         return np.asarray(self.product.column_of(self.matrix, place))
 
@@ -125,7 +130,7 @@ class Chains:
     """The chains of a batch that are not summed yet, by their A factors. An entry of a dead chain does no harm."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[int, ...], list[ref[Products]]] = {}
+        self._waiting: dict[Key, list[ref[Products]]] = {}
 
     def add(self, chain: Products) -> None:
         if len(self._waiting) > _KEPT:
@@ -133,38 +138,71 @@ class Chains:
         self._waiting.setdefault(_key(chain), []).append(ref(chain))
 
     def sum_up(self, chain: Products) -> None:
-        """Sums a chain, and all others with the same A factors."""
-        alive = [other for one in self._waiting.pop(_key(chain), []) if (other := one()) is not None]
-        chains = [chain, *(other for other in alive if other is not chain and other.rights)]
-        total = _summed(chain.lefts, [one.rights for one in chains])
-        for place, one in enumerate(chains):
-            part = total[:, :, 8 * place : 8 * place + 8]
-            one.base = part if one.base is None else part + one.base
-            one.lefts, one.rights = (), ()
+        """Sums a chain, and all others with its A factors; and in the same product all with its B factors, where
+        the same chains run along other A factors."""
+        rows = [self._alive(_key(chain))]
+        factors = [_identities(one.rights) for one in rows[0]]
+        for key in self._waiting:
+            if key != _key(chain) and len(key) == len(_key(chain)):
+                others = self._alive(key)
+                if [_identities(one.rights) for one in others] == factors:
+                    rows.append(others)
+        for row in rows:
+            del self._waiting[_key(row[0])]
+        total = _summed(chain.product, [row[0].lefts for row in rows], [one.rights for one in rows[0]])
+        height = chain.product.rows
+        for down, row in enumerate(rows):
+            for right, one in enumerate(row):
+                one.add(total[:, height * down : height * (down + 1), 8 * right : 8 * right + 8])
+
+    def _alive(self, key: Key) -> list[Products]:
+        return [chain for one in self._waiting[key] if (chain := one()) is not None]
 
 
+Key = tuple[str | int, ...]
 _KEPT = 256
 
 
-def _key(chain: Products) -> tuple[int, ...]:
+def _key(chain: Products) -> Key:
     """Living chains hold their factors, so that no two of them share an identity by chance."""
-    return tuple(map(id, chain.lefts))
+    return (chain.product.a, chain.product.b, *_identities(chain.lefts))
 
 
-def _summed(lefts: tuple[Array, ...], rights: list[tuple[Array, ...]]) -> Array:
-    """[warps, m, 8 * chains]: the sums over the chains' products, some warps at a time, which fit the cache."""
-    warps, rows, depth = lefts[0].shape
-    count, steps = min(warps, _WARPS_AT_ONCE), len(lefts)
-    left = np.empty((count, rows, steps * depth), dtype=np.float32)
-    right = np.empty((count, 8 * len(rights), steps * depth), dtype=np.float32)
-    total = np.empty((warps, rows, 8 * len(rights)), dtype=np.float32)
+def _identities(factors: tuple[Array, ...]) -> tuple[int, ...]:
+    return tuple(map(id, factors))
+
+
+def _summed(product: MatrixProduct, lefts: list[tuple[Array, ...]], rights: list[tuple[Array, ...]]) -> Array:
+    """[warps, m * rows of chains, 8 * columns of chains]: the sums over the products, some warps at a time, which fit
+    the cache."""
+    warps = len(lefts[0][0])
+    count = min(warps, _WARPS_AT_ONCE)
+    left, right = _Stack(lefts, product.a, count), _Stack(rights, product.b, count)
+    total = np.empty((warps, left.height, right.height), dtype=np.float32)
     for start in range(0, warps, count):
         part = slice(start, min(start + count, warps))
-        size = part.stop - start
-        for step in range(steps):
-            k = slice(step * depth, (step + 1) * depth)
-            left[:size, :, k] = lefts[step][part]
-            for place, factors in enumerate(rights):
-                right[:size, 8 * place : 8 * place + 8, k] = factors[step][part]
-        np.matmul(left[:size], right[:size].transpose(0, 2, 1), out=total[part])
+        np.matmul(left.numbers(part), right.numbers(part).transpose(0, 2, 1), out=total[part])
     return total
+
+
+class _Stack:
+    """Chains of packed factors as one matrix [warps, rows of all chains, k of all steps]."""
+
+    def __init__(self, chains: list[tuple[Array, ...]], element: str, count: int) -> None:
+        _, self._rows, self._words = chains[0][0].shape
+        self._chains = chains
+        self._element = element
+        self.height = self._rows * len(chains)
+        width = self._words * len(chains[0])
+        self._packed = np.empty((count, self.height, width), dtype=chains[0][0].dtype)
+
+    def numbers(self, part: slice) -> Array:
+        """The numbers of some warps. A row of a factor is copied as one item."""
+        packed = self._packed[: part.stop - part.start]
+        item = f"V{packed.itemsize * self._words}"
+        items = packed.view(item)
+        for place, factors in enumerate(self._chains):
+            for step, factor in enumerate(factors):
+                rows = slice(self._rows * place, self._rows * (place + 1))
+                items[:, rows, step] = factor[part].view(item)[..., 0]
+        return np.asarray(numbers_of(packed, self._element).reshape(*packed.shape[:2], -1))

@@ -2,7 +2,8 @@
 
 The device runs grids one after the other. A grid launched with programmatic serialization could have run beside its
 predecessor on a GPU, up to where each of its threads has executed ``griddepcontrol.wait``; here that is recorded, for
-checks. PTX ISA manual, "griddepcontrol".
+checks. ``griddepcontrol.launch_dependents`` lets the next grid start and orders nothing. PTX ISA manual,
+"griddepcontrol".
 """
 
 from __future__ import annotations
@@ -11,27 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowdnn.driver.emulated.memory.arena import Array
-
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Group
 
 
 class GridDependency:
-    """By lane of a batch: ``waited``, and ``lets_dependents_launch``. ``overlaps``: the grid may run beside its
-    predecessor; without it every wait is over at once."""
+    """``overlaps``: the grid may run beside its predecessor. ``waited`` [lanes] bool: which lanes see all that the
+    predecessor has done; all of them where nothing overlaps."""
 
     def __init__(self, lane_count: int, overlaps: bool) -> None:
         self.overlaps = overlaps
         self.waited = np.full(lane_count, not overlaps)
-        self.lets_dependents_launch = np.zeros(lane_count, dtype=np.bool_)
 
     def wait(self, group: Group) -> None:
         self.waited[group.lanes] = True
-
-    def launch_dependents(self, group: Group) -> None:
-        self.lets_dependents_launch[group.lanes] = True
-
-    def is_ordered(self, group: Group) -> Array:
-        """Which lanes of a group see all that the predecessor has done."""
-        return group.pick(self.waited)
+        if group.batch.races is not None:
+            group.batch.races.order.previous_launch_ended(group.lanes)

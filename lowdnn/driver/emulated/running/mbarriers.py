@@ -105,18 +105,20 @@ class Mbarriers:
         drop: bool = False,
         partial: bool = False,
         silent: bool = False,
+        releasing: Array | None = None,
     ) -> Array | None:
         """``mbarrier.arrive`` and ``arrive_drop`` by ``count`` (None: 1), after ``tx`` bytes (None: 0) are expected.
 
         ``drop``: later phases expect as many arrivals less. ``partial`` (``.noComplete``): it is a fault to complete
-        the phase. Returns the state (uint64) before each lane's arrival, unless ``silent``.
+        the phase. Returns the state (uint64) before each lane's arrival, unless ``silent``. ``releasing``: the lanes,
+        where they release what they know.
         """
         counts = np.broadcast_to(np.int64(1) if count is None else np.asarray(count).astype(np.int64), place.shape)
         self._refuse((counts < 1) | (counts > MOST), f"an arrival with a count that is not in 1 to {MOST}", place)
         index = self._find(place)
         if tx is not None:
             self._expect(index, place, tx)
-        return self._arrive(index, place, counts, drop, partial, silent)
+        return self._arrive(index, place, counts, drop, partial, silent, releasing)
 
     def expect_tx(self, place: Array, tx: Any) -> None:
         """``mbarrier.expect_tx``: the phase waits for ``tx`` bytes more."""
@@ -130,9 +132,9 @@ class Mbarriers:
         self._add_tx(index, place, -np.broadcast_to(tx, place.shape).astype(np.int64))
         self._complete(index)
 
-    def landed_arrival(self, place: Array) -> None:
+    def landed_arrival(self, lanes: Array, place: Array) -> None:
         """One arrival for each lane whose ``cp.async`` copies have landed."""
-        self._arrive(self._find(place), place, np.ones(place.shape, dtype=np.int64))
+        self._arrive(self._find(place), place, np.ones(place.shape, dtype=np.int64), releasing=lanes)
 
     def promise(self, place: Array) -> None:
         """``cp.async.mbarrier.arrive`` without ``.noinc``: the current phase waits for one arrival more."""
@@ -141,7 +143,9 @@ class Mbarriers:
         self._refuse(self._pending[index] > MOST, f"more than {MOST} arrivals pending", place)
 
     # -- waiting ----------------------------------------------------------------------------------------------------
-    def test_state(self, group: Group, address: Address, offset: int, state: Any, line: int) -> Array:
+    def test_state(
+        self, group: Group, address: Address, offset: int, state: Any, line: int, acquires: bool = True
+    ) -> Array:
         """``test_wait`` and ``try_wait``: is the phase of the state, the current or the one before, complete."""
         place = self._own_place(group, address, offset)
         index = self._find(place)
@@ -154,9 +158,11 @@ class Mbarriers:
             position = int(np.argmax(age > 1))
             what = f"waited for with the state of {int(age[position])} phases ago; only the last two can be waited for"
             self._fail(position, place, what)
-        return self._watch(group, index, phase, age == 1, line)
+        return self._watch(group, index, phase, age == 1, line, acquires)
 
-    def test_parity(self, group: Group, address: Address, offset: int, parity: Any, line: int) -> Array:
+    def test_parity(
+        self, group: Group, address: Address, offset: int, parity: Any, line: int, acquires: bool = True
+    ) -> Array:
         """``.parity`` forms: has the phase of that parity, the current or the one before, been completed."""
         if (parity > 1).any():
             what = "waited for with a parity that is neither 0 nor 1"
@@ -164,7 +170,7 @@ class Mbarriers:
         common = self._common(address, offset)
         index = self._find(self._own_place(group, address, offset)) if common is None else common[group.slots]
         phase = self._phase[index]
-        return self._watch(group, index, phase, (phase & 1) != parity, line)
+        return self._watch(group, index, phase, (phase & 1) != parity, line, acquires)
 
     def polling(self, lanes: Array) -> Array:
         """Which lanes have last looked at a barrier in vain (bool)."""
@@ -189,11 +195,14 @@ class Mbarriers:
         drop: bool = False,
         partial: bool = False,
         silent: bool = True,
+        releasing: Array | None = None,
     ) -> Array | None:
         before = self._pending[index]
         total = np.bincount(index, weights=counts, minlength=self._pending.size).astype(np.int64)
         if (total[index] > before).any():
-            return self._arrive_in_turns(index, place, counts, drop, partial)
+            return self._arrive_in_turns(index, place, counts, drop, partial, releasing)
+        if releasing is not None and self.batch.races is not None:
+            self.batch.races.work.mbarrier_arrives(releasing, index)
         states = None if silent else self._states(index, before - _running_before(index, counts))
         self._pending -= total
         if drop:
@@ -203,7 +212,9 @@ class Mbarriers:
         self._complete(index)
         return states
 
-    def _arrive_in_turns(self, index: Array, place: Array, counts: Array, drop: bool, partial: bool) -> Array:
+    def _arrive_in_turns(
+        self, index: Array, place: Array, counts: Array, drop: bool, partial: bool, releasing: Array | None
+    ) -> Array:
         """Lanes arrive one after the other: some of them complete a phase and others belong to the next."""
         states = np.empty(index.size, dtype=np.uint64)
         for position in range(index.size):
@@ -213,7 +224,8 @@ class Mbarriers:
                 self._fail(position, place, what)
             spot = place[position : position + 1]
             states[position] = self._states(one, self._pending[one])[0]
-            self._arrive(one, spot, counts[position : position + 1], drop, partial)
+            lanes = None if releasing is None else releasing[position : position + 1]
+            self._arrive(one, spot, counts[position : position + 1], drop, partial, releasing=lanes)
         return states
 
     def _expect(self, index: Array, place: Array, tx: Any) -> None:
@@ -236,6 +248,8 @@ class Mbarriers:
             done = np.unique(done)
             self._phase[done] += 1
             self._pending[done] = self._expected[done]
+            if self.batch.races is not None:
+                self.batch.races.work.mbarrier_completes(done, self._phase[done])
             self.batch.stores += 1
 
     def _states(self, index: Array, pending: Array) -> Array:
@@ -243,7 +257,9 @@ class Mbarriers:
         rows = index // self.batch.cta_count
         return np.asarray(phase << 2 * _FIELD | rows << _FIELD | pending).astype(np.uint64)
 
-    def _watch(self, group: Group, index: Array, phase: Array, complete: Array, line: int) -> Array:
+    def _watch(self, group: Group, index: Array, phase: Array, complete: Array, line: int, acquires: bool) -> Array:
+        if self.batch.races is not None:
+            self.batch.races.work.mbarrier_passed(group, index, complete & acquires)
         lanes = slice(None) if group.index is None else group.index
         if complete.all():
             self._watched[lanes] = -1
@@ -256,6 +272,25 @@ class Mbarriers:
     def check(self, place: Array) -> None:
         """Raises LaneFault where there is no live barrier."""
         self._find(place)
+
+    # -- for the race detector ------------------------------------------------------------------------------------
+    @property
+    def count(self) -> int:
+        """Of the numbers that ``numbers`` gives."""
+        return self._phase.size
+
+    def numbers(self, place: Array) -> Array:
+        """A number for each barrier, row * CTAs + slot. Raises LaneFault where there is no live barrier."""
+        return self._find(place)
+
+    def places(self, numbers: Array) -> Array:
+        """Byte numbers in ``batch.shared``, from numbers."""
+        rows, slots = np.divmod(numbers, self.batch.cta_count)
+        return np.asarray(np.asarray(self._offsets)[rows] + slots * self.batch.shared_stride)
+
+    def phases(self, numbers: Array) -> Array:
+        """How many phases the barriers have completed."""
+        return self._phase[numbers]
 
     # -- finding ----------------------------------------------------------------------------------------------------
     def _find(self, place: Array) -> Array:

@@ -250,7 +250,7 @@ class Scheduler:
         simple = group.index is None and operation.kind == "sync" and operands[1] is None
         if simple and operands[0].ndim == 0 and not self.barriers.waiting and int(operands[0]) < 16:
             if self.batch.races is not None:
-                self.batch.races.barrier_of_all()
+                self.batch.races.order.barrier_of_all()
             return step.next
         try:
             self._release(self.barriers.arrive(group, operation, operands, step.next, step.end_line))
@@ -261,7 +261,7 @@ class Scheduler:
     def _cluster_barrier(self, step: Step, group: Group, operation: BarrierOp) -> int:
         try:
             if operation.kind == "cluster.arrive":
-                self._release_cluster(self.cluster_barriers.arrive(group))
+                self._release_cluster(self.cluster_barriers.arrive(group, operation.ordered))
                 return step.next
             self._release_cluster(self.cluster_barriers.wait(group, step.next, step.end_line))
         except LaneFault as cause:

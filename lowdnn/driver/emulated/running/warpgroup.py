@@ -12,7 +12,7 @@ import numpy as np
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, all_written
-from lowdnn.driver.emulated.running.accumulators import Element, Factors, Held, Tile, settled, warps_of
+from lowdnn.driver.emulated.running.accumulators import Element, Factors, Held, Tile, same_registers, settled, warps_of
 from lowdnn.driver.emulated.running.batch import WARP, Group
 from lowdnn.driver.emulated.values.wgmma import (
     ROWS,
@@ -76,12 +76,14 @@ def _accumulators(
     group: Group, product: WarpgroupProduct, registers: tuple[Any, ...], order: Array
 ) -> tuple[Array | None, tuple[Factors, ...]]:
     registers = tuple(one.part(group) if one.__class__ is Held else one for one in registers)
-    first = registers[0]
-    if first.__class__ is Element and isinstance(first.source, Tile) and registers == first.source.elements:
-        tile = first.source
-        if (tile.product.columns, tile.product.d) == (product.columns, product.d):
-            return tile.chain()
-    values = [_joined_or_settled(group, one, product, place) for place, one in enumerate(registers)]
+    tile = registers[0].source if registers[0].__class__ is Element else None
+    if (
+        isinstance(tile, Tile)
+        and (tile.product.columns, tile.product.d) == (product.columns, product.d)
+        and same_registers(registers, tile.elements)
+    ):
+        return tile.chain(product)
+    values = [_joined_or_settled(group, one, _DTYPES[product.code]) for one in registers]
     if all(value.ndim == 0 and not value for value in values):
         return None, ()
     columns = np.empty((len(values), group.count), dtype=_DTYPES[product.code])
@@ -90,12 +92,11 @@ def _accumulators(
     return product.matrix_of(columns, order), ()
 
 
-def _joined_or_settled(group: Group, register: Any, product: WarpgroupProduct, place: int) -> Any:
-    """An accumulator of other shape or of several tiles. Only the same register of a tile may be in flight."""
-    dtype = _DTYPES[product.code]
+def _joined_or_settled(group: Group, register: Any, dtype: Any) -> Any:
+    """An accumulator of another shape, which must be settled, or of several tiles that have met."""
     if register.__class__ is Element and not isinstance(register.source, Tile):
         return register.value().view(dtype)
-    return settled(group, register, dtype)
+    return settled(group, register, dtype).view(dtype)
 
 
 def _left(group: Group, product: WarpgroupProduct, order: Array, a: Any) -> Array:
@@ -129,6 +130,8 @@ def _units_of(group: Group, order: Array, descriptors: Array, pattern: Pattern) 
     _check_bounds(group, order, first, pattern)
     slots = batch.slot[group.lanes[order[:, 0] * WARP]]
     places = ((slots * batch.shared_stride + first) >> 4)[:, None, None] + pattern.units
+    if batch.races is not None:
+        batch.races.work.wgmma_reads(group, order[:, 0], places.reshape(len(order), -1))
     if batch.checks:
         shadow = shared.shadows[16].take(places)
         if not all_written(shadow):

@@ -99,7 +99,7 @@ def _overflow_value(rounding: str, value: Lanes, largest: Lanes) -> Lanes:
 
 
 def _decode_bf16(bits: Lanes) -> Lanes:
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.left_shift(bits, np.uint32(16), dtype=np.uint32).view(np.float32)
 
 
 def _values_of_f16() -> Lanes:

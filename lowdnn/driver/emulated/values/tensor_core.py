@@ -55,24 +55,22 @@ class MatrixProduct:
     accumulate: Callable[[Lanes, Lanes], Lanes]
 
     def left(self, registers: Lanes) -> Lanes:
-        """A as [warps, m, k] numbers."""
-        return numbers_of(_a_rows(registers, self.rows), self.a).reshape(-1, self.rows, self.depth)
+        """A, packed in registers: [warps, m, k / e]."""
+        return _a_rows(registers, self.rows).reshape(len(registers), self.rows, -1)
 
     def right(self, registers: Lanes) -> Lanes:
-        """B transposed, as [warps, 8, k] numbers."""
-        return numbers_of(_b_columns(registers), self.b).reshape(-1, _COLUMNS, self.depth)
+        """B transposed, packed in registers: [warps, 8, k / e]."""
+        return _b_columns(registers).reshape(len(registers), _COLUMNS, -1)
 
     def left_rows(self, rows: Lanes) -> Lanes:
-        """A from the matrices of its registers, [warps, registers, 8] rows of 16 bytes."""
+        """The same from the matrices of A's registers, [warps, registers, 8] rows of 16 bytes."""
         halves = self.rows // _GROUPS
         split = rows.reshape(rows.shape[0], rows.shape[1] // halves, halves, _GROUPS)
-        whole = np.ascontiguousarray(split.transpose(0, 2, 3, 1))
-        return numbers_of(whole.view(np.uint32), self.a).reshape(-1, self.rows, self.depth)
+        return np.ascontiguousarray(split.transpose(0, 2, 3, 1)).view(np.uint32).reshape(len(rows), self.rows, -1)
 
     def right_rows(self, rows: Lanes) -> Lanes:
-        """B transposed, from the matrices of its registers."""
-        columns = np.ascontiguousarray(rows.transpose(0, 2, 1))
-        return numbers_of(columns.view(np.uint32), self.b).reshape(-1, _COLUMNS, self.depth)
+        """The same from the matrices of B's registers."""
+        return np.ascontiguousarray(rows.transpose(0, 2, 1)).view(np.uint32)
 
     @property
     def c_dtype(self) -> np.dtype[np.generic]:
@@ -94,7 +92,9 @@ class MatrixProduct:
 
     def combine(self, left: Lanes, right: Lanes, c: Sequence[Lanes]) -> tuple[Lanes, ...]:
         """The registers of D from ``left``, ``right`` and the registers of C."""
-        product = self.multiply(left, right.transpose(0, 2, 1))
+        a = numbers_of(left, self.a).reshape(-1, self.rows, self.depth)
+        b = numbers_of(right, self.b).reshape(-1, _COLUMNS, self.depth)
+        product = self.multiply(a, b.transpose(0, 2, 1))
         split = product.reshape(len(product), self.rows // _GROUPS, _GROUPS, _THREADS, 2)
         parts = (split[:, i // 2, :, :, i % 2].reshape(-1) for i in range(self.rows // _THREADS))
         sums = [self.accumulate(part, one) for part, one in zip(parts, _elements(c, self.c), strict=True)]

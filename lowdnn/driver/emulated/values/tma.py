@@ -1,8 +1,10 @@
 """Which bytes a tensor copy moves: boxes of tiled maps and columns of pixels of im2col maps, for many copies at once.
 
-Both give ``Units``: where each unit of the copy lies in the tensor, and which units exist. In shared memory the units
-follow each other, rows of the innermost dimension first; ``swizzled`` then moves them. Source: PTX ISA
-manual, "Tensors": "Tiled Mode", "Im2col Mode", "Swizzling Modes", "Out-of-Boundary Access".
+Both give ``Units``: where each unit of the copy lies in the tensor, and which units exist. In shared memory they lie
+row by row, the innermost dimension first; ``shared_pattern`` says where. Source: PTX ISA manual, "Tensors": "Tiled
+Mode", "Im2col Mode", "Swizzling Modes", "Out-of-Boundary Access". What the manual leaves open is as an H200 does it:
+rows that are shorter than the swizzle's span begin a span apart, the fill is 0x7FF7 in every 16 bits, TFLOAT32 loads
+round to nearest, and the FTZ types flush nothing on loads.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.values.formats import encode
+from lowdnn.driver.emulated.values import formats
 from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
 
 Array = np.ndarray[Any, Any]
@@ -110,18 +112,12 @@ def column_units(im2col: Im2colMap, start: Array, offsets: Array) -> Units:
 
 
 def off_the_box(im2col: Im2colMap, start: Array) -> Array:
-    """[L] bool: begins the column outside of the box of pixels."""
+    """[L] bool: begins the column outside of the box of pixels, which stops the kernel on an H200."""
     off = np.zeros(len(start), dtype=np.bool_)
     for dimension in range(1, im2col.rank - 1):
         off |= start[:, dimension] < im2col.lower_corner[dimension - 1]
         off |= start[:, dimension] > _last_pixel(im2col, dimension)
     return off
-
-
-def inside_a_chunk(tensor_map: TiledMap | Im2colMap, start: Array) -> Array:
-    """[L] bool: begins a row elsewhere than at whole 16 bytes of the innermost dimension."""
-    within: Array = start[:, 0] * tensor_map.data_type.size_bytes % _LARGEST_UNIT != 0
-    return within
 
 
 def swizzled(swizzle: TensorMapSwizzle, address: Array) -> Array:
@@ -132,35 +128,42 @@ def swizzled(swizzle: TensorMapSwizzle, address: Array) -> Array:
     return moved
 
 
-@lru_cache(maxsize=256)
-def shared_pattern(swizzle: TensorMapSwizzle, base: int, unit: int, nbytes: int, row_bytes: int) -> Array:
-    """[n] byte offsets from ``base`` of a copy's units; ``base`` counts modulo the pattern's 1024 bytes.
-
-    On an H200 every row of a swizzled copy begins a span of the pattern, also where it does not fill it.
-    """
-    dense = np.arange(0, nbytes, unit, dtype=np.int64)
-    at = dense // row_bytes * swizzle.span_bytes + dense % row_bytes if swizzle else dense
-    pattern: Array = swizzled(swizzle, base + at) - base
-    return pattern
-
-
-def conversion_of(data_type: TensorMapDataType) -> Callable[[Array], Array] | None:
-    """How a load changes bytes (uint8) of the tensor: tf32 is rounded to nearest even. The ``FTZ`` types flush nothing,
-    as an H200 has it."""
-    if data_type in (TensorMapDataType.TFLOAT32, TensorMapDataType.TFLOAT32_FTZ):
-        return lambda content: encode(content.view(np.float32), "tf32").view(np.uint8)
-    return None
-
-
 def row_bytes(tensor_map: TiledMap | Im2colMap) -> int:
-    """Bytes of the copy along the innermost dimension."""
+    """Bytes of a row of a copy."""
     elements = tensor_map.box[0] if isinstance(tensor_map, TiledMap) else tensor_map.channels_per_pixel
     return elements * tensor_map.data_type.size_bytes
 
 
+def shared_bytes_of(tensor_map: TiledMap | Im2colMap, nbytes: int) -> int:
+    """Bytes from the first to the last that a copy of ``nbytes`` takes in shared memory."""
+    length = row_bytes(tensor_map)
+    return nbytes // length * max(length, tensor_map.swizzle.span_bytes)
+
+
+@lru_cache(maxsize=256)
+def shared_pattern(swizzle: TensorMapSwizzle, base: int, unit: int, nbytes: int, row: int) -> Array:
+    """[n] byte offsets from ``base`` of the units of a copy of ``nbytes`` in rows of ``row`` bytes; ``base`` counts
+    modulo the pattern's 1024 bytes."""
+    offsets = np.arange(0, nbytes, unit, dtype=np.int64)
+    spread = offsets // row * max(row, swizzle.span_bytes) + offsets % row
+    pattern: Array = swizzled(swizzle, base + spread) - base
+    return pattern
+
+
 def fill_of(fill: TensorMapOobFill, unit: int) -> bytes:
-    """The bytes of a unit outside the tensor. The NaN of an H200 is 0x7ff7 in every 16 bits, for all float types."""
+    """The bytes of a unit outside the tensor; none for zeros."""
     return b"" if fill is TensorMapOobFill.ZEROS else b"\xf7\x7f" * (unit // 2)
+
+
+def conversion_of(data_type: TensorMapDataType) -> Callable[[Array], Array] | None:
+    """How a load changes the bytes (uint8) of this type; None where it does not."""
+    if data_type in (TensorMapDataType.TFLOAT32, TensorMapDataType.TFLOAT32_FTZ):
+        return _rounded_to_tf32
+    return None
+
+
+def _rounded_to_tf32(content: Array) -> Array:
+    return np.asarray(formats.encode(content.view(np.float32), "tf32").view(np.uint8))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ A and B in shared memory are found by a descriptor, as tiles of 16-byte units.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,11 +20,13 @@ import numpy as np
 
 from lowdnn.driver.emulated.memory.arena import Array
 from lowdnn.driver.emulated.values.formats import decode, encode
-from lowdnn.driver.emulated.values.packed import Lanes, high_half, low_half, pair
+from lowdnn.driver.emulated.values.packed import high_half, low_half, pair
 from lowdnn.driver.emulated.values.tensor_core import numbers_of
 from lowdnn.status import NotSupportedError
 
-ROWS, WARPS, WARP_ROWS = 64, 4, 16
+ROWS, WARPS = 64, 4
+#: K of one product is 32 bytes, 8 words; ``_ROW`` moves them as one item.
+_WORDS, _ROW = 8, "V32"
 _DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 _FP8, _INT8 = ("e4m3", "e5m2"), ("s8", "u8")
 _RESULTS = {
@@ -63,25 +66,36 @@ class WarpgroupProduct:
         return {"f32": "f4", "s32": "i4", "f16": "u4"}[self.d]
 
     def left(self, registers: Array) -> Array:
-        """A [W, 64, K] from its registers [W * 4, 32, 4]."""
+        """A, packed as [W, 64, 8] words, from its registers [W * 4, 32, 4]."""
         rows = registers.reshape(-1, 8, 4, 2, 2).transpose(0, 4, 1, 3, 2)
-        return self._signed(numbers_of(np.ascontiguousarray(rows), self.a).reshape(-1, ROWS, self.depth))
+        return np.ascontiguousarray(rows).reshape(-1, ROWS, _WORDS)
 
     def left_units(self, units: Array) -> Array:
-        """A [W, 64, K] from the 16-byte units that ``tile_pattern`` finds."""
-        return self._signed(_from_units(units, self.a, self.transposed_a))
+        """A, packed, from the 16-byte units that ``tile_pattern`` finds."""
+        return _packed(units, self.transposed_a)
 
     def right_units(self, units: Array) -> Array:
-        """B transposed, [W, N, K], from the 16-byte units that ``tile_pattern`` finds."""
-        return _from_units(units, self.b, self.transposed_b)
+        """B transposed, packed as [W, N, 8] words, from the 16-byte units that ``tile_pattern`` finds."""
+        return _packed(units, self.transposed_b)
 
-    def accumulated(self, base: Array | None, left: Array, right: Array) -> Array:
-        """base + left @ right, [W, 64, N] float32, or int32 for integers; base None is 0.
+    def chains_with(self, other: WarpgroupProduct) -> bool:
+        """May products of the two forms be summed together."""
+        return (self.columns, self.a, self.b, self.d, self.negate) == (
+            other.columns,
+            other.a,
+            other.b,
+            other.d,
+            other.negate,
+        )
+
+    def accumulated(self, base: Array | None, lefts: Sequence[Array], rights: Sequence[Array]) -> Array:
+        """base + the sum of left @ right, [W, 64, N] float32, or int32 for integers; base None is 0.
 
         Float products are exact and summed in float32 in any order; hardware's own alignment and truncation of the
         sum is not reproduced. An f16 accumulator is rounded once an instruction.
         """
-        product = np.matmul(left, right.transpose(0, 2, 1))
+        left, right = self._numbers(lefts, self.a), self._numbers(rights, self.b)
+        product = np.matmul(-left if self.negate else left, right.transpose(0, 2, 1))
         if self.d == "s32":
             return self._integer_sum(base, product)
         total = product if base is None else np.add(base, product, out=product)
@@ -95,8 +109,14 @@ class WarpgroupProduct:
         limits = np.iinfo(np.int32)
         return np.clip(product.astype(np.int64) + base, limits.min, limits.max).astype(np.int32)
 
-    def _signed(self, left: Array) -> Array:
-        return -left if self.negate else left
+    def _numbers(self, factors: Sequence[Array], element: str) -> Array:
+        """[W, rows, K of all factors]. A row of a factor is copied as one item."""
+        warpgroups, rows, words = factors[0].shape
+        packed = np.empty((warpgroups, rows, words * len(factors)), dtype=np.uint32)
+        items = packed.view(_ROW)
+        for place, factor in enumerate(factors):
+            items[:, :, place] = factor.view(_ROW)[..., 0]
+        return np.asarray(numbers_of(packed, element).reshape(warpgroups, rows, -1))
 
     def columns_of(self, matrix: Array, order: Array) -> Array:
         """[registers, lanes] of D [W, 64, N]; ``order`` [W, 4] is each warp's place among the lanes' warps."""
@@ -186,11 +206,9 @@ def _allowed_columns(columns: int, element: str) -> bool:
     return element not in _INT8 or columns % 16 == 0 or columns in (8, 24)
 
 
-def _from_units(units: Array, element: str, mn_major: bool) -> Array:
-    """[W, rows, K] numbers of 16-byte units [W, ...]."""
-    count = len(units)
-    if mn_major:
-        halves = np.ascontiguousarray(units).view(np.uint16).reshape(count, -1, 16, 8)
-        return np.asarray(decode(np.ascontiguousarray(halves.transpose(0, 1, 3, 2)), element).reshape(count, -1, 16))
-    packed: Lanes = np.ascontiguousarray(units).view(np.uint32)
-    return np.asarray(numbers_of(packed, element).reshape(count, units.shape[1], -1))
+def _packed(units: Array, mn_major: bool) -> Array:
+    """Rows of 8 words from 16-byte units, K-major [W, rows, 2] or MN-major [W, rows / 8, 16]."""
+    if not mn_major:
+        return units.view(np.uint32)
+    halves = units.view(np.uint16).reshape(len(units), -1, 16, 8).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(halves).view(np.uint32).reshape(len(units), -1, _WORDS)

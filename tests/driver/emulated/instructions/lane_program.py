@@ -100,14 +100,14 @@ class Lanes:
 
 
 @functools.cache
-def assemble(ptx: str) -> None:
-    """Raises AssertionError with the assembler's words if ptxas, in nvJitLink, rejects the PTX."""
+def assemble(ptx: str, arch: str = "sm_90a") -> None:
+    """Raises AssertionError with the assembler's words if ptxas, in nvJitLink, rejects the PTX for ``arch``."""
     try:
         linker = importlib.import_module("cuda.bindings.nvjitlink")
         linker.version()
     except (ImportError, RuntimeError):
         return
-    handle = linker.create(1, ["-arch=sm_90a"])
+    handle = linker.create(1, [f"-arch={arch}"])
     text = ptx.encode()
     try:
         linker.add_data(handle, linker.InputType.PTX, text, len(text), "program")

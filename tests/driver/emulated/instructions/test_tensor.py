@@ -101,6 +101,61 @@ def test_mma(lanes: Lanes, rng: np.random.Generator, shape: str, kind: str, c_ki
     np.testing.assert_array_equal(actual, registers(a @ b + c, c_place, accumulator))
 
 
+def test_chains_of_products(lanes: Lanes, rng: np.random.Generator) -> None:
+    """Two by two tiles that are summed over many steps, one of another type; on its way one sum is copied, and one
+    register of another is changed."""
+    kinds = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+    a, b = rng.integers(-4, 5, (2, WARPS, 16, 16)), rng.integers(-4, 5, (2, WARPS, 16, 8))
+    inputs = {}
+    for side, tiles, place in (("a", a, a_place(2, 16)), ("b", b, b_place(2))):
+        for tile, matrix in enumerate(tiles):
+            held = registers(matrix, place, kinds["bf16"])
+            inputs |= {f"%{side}{tile}{i}": held[:, i].copy() for i in range(held.shape[1])}
+    names = [f"%d{m}{n}{i}" for m in range(2) for n in range(2) for i in range(4)]
+    lines = [f"mov.f32 {name}, 0f00000000;" for name in names]
+    for step in range(19):
+        if step == 11:
+            lines += [f"mov.f32 %e{i}, %d01{i};" for i in range(4)]
+            lines.append("add.f32 %d112, %d112, %d112;")
+        kind = "f16" if step == 5 else "bf16"
+        for m in range(2):
+            for n in range(2):
+                d = "{" + ",".join(f"%d{m}{n}{i}" for i in range(4)) + "}"
+                left = "{" + ",".join(f"%a{m}{i}" for i in range(4)) + "}"
+                lines.append(
+                    f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 {d}, {left}, {{%b{n}0,%b{n}1}}, {d};"
+                )
+    outputs = dict.fromkeys([*names, *(f"%e{i}" for i in range(4))], np.float32)
+    results = dict(zip(outputs, lanes.run("\n".join(lines), inputs, outputs, mixed=False), strict=True))
+
+    def expected(m: int, n: int, steps: int) -> np.ndarray:
+        odd = [x.astype(kinds["bf16"]).view(kinds["f16"]).astype(np.float32) for x in (a[m], b[n])]
+        return registers((steps - 1) * (a[m] @ b[n]) + odd[0] @ odd[1], c_place, np.float32)
+
+    for m in range(2):
+        for n in range(2):
+            actual = np.stack([results[f"%d{m}{n}{i}"] for i in range(4)], axis=1)
+            wanted = expected(m, n, 19)
+            if (m, n) == (1, 1):
+                wanted[:, 2] += expected(m, n, 11)[:, 2]
+            np.testing.assert_array_equal(actual, wanted)
+    np.testing.assert_array_equal(np.stack([results[f"%e{i}"] for i in range(4)], axis=1), expected(0, 1, 11))
+
+
+def test_untyped_accumulators_are_bits(lanes: Lanes) -> None:
+    """C comes in registers without a type, and goes through an integer instruction on its way."""
+    inputs = {f"%{name}": np.full(LANES, 0x40003F80, np.uint32) for name in ("a0", "a1", "a2", "a3", "b0", "b1")}
+    inputs |= {f"%c{i}": np.full(LANES, 0xBF800000, np.uint32) for i in range(4)}
+    body = """
+    xor.b32 %c0, %c0, 0x80000000;
+    mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%d0,%d1,%d2,%d3}, {%a0,%a1,%a2,%a3}, {%b0,%b1},
+      {%c0,%c1,%c2,%c3};
+    xor.b32 %d3, %d3, 0x80000000;
+    """
+    results = lanes.run(body, inputs, {f"%d{i}": np.uint32 for i in range(4)})
+    assert [set(result.view(np.float32)) for result in results] == [{41.0}, {39.0}, {39.0}, {-39.0}]
+
+
 def test_integer_saturation(lanes: Lanes) -> None:
     names = [f"%{name}" for name in ("a0", "a1", "a2", "a3", "b0", "b1")]
     inputs = {name: np.full(LANES, 0x7F7F7F7F, np.uint32) for name in names}

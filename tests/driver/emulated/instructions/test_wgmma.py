@@ -10,7 +10,7 @@ import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
 from tests.driver.emulated.conftest import POLICIES, Bench
-from tests.driver.emulated.instructions.wgmma_program import SHARED_BYTES, Chain, Layout
+from tests.driver.emulated.instructions.wgmma_program import GROUP, PAIR, SHARED_BYTES, WARP, Chain, Layout
 
 BF16 = Chain(32, "f32", "bf16", "bf16", 16, 2, 2)
 TYPES = {
@@ -25,6 +25,9 @@ TYPES = {
     "u8": (Chain(96, "s32", "u8", "u8", 32, 1, 2), np.uint8, np.uint8),
 }
 SPANS = (16, 32, 64, 128)
+FENCE = "wgmma.fence.sync.aligned;"
+COMMIT = "wgmma.commit_group.sync.aligned;"
+WAIT = "wgmma.wait_group.sync.aligned 0;"
 
 
 def factors(chain: Chain, rng: np.random.Generator, a: type, b: type) -> tuple[np.ndarray, np.ndarray]:
@@ -74,6 +77,28 @@ def test_scales_negate(bench: Bench, rng: np.random.Generator, scale_a: int, sca
     np.testing.assert_array_equal(chain.run(bench, a, b)[1], scale_a * scale_b * product(a, b))
 
 
+def test_chain_of_different_forms(bench: Bench, rng: np.random.Generator) -> None:
+    """Signs, types, and what an instruction reads in between, change along a chain."""
+    chain = replace(BF16, steps=4)
+    a, b = factors(chain, rng, ml_dtypes.bfloat16, ml_dtypes.bfloat16)
+
+    def edit(text: str) -> str:
+        lines = text.split("\n")
+        _, second, third, last = (place for place, line in enumerate(lines) if "mma_async" in line)
+        lines[second] = lines[second].replace("%p, 1, 1", "%p, -1, 1")
+        lines[third] = lines[third].replace("bf16.bf16", "f16.f16")
+        lines[last] = f"{COMMIT} {WAIT} add.f32 %d5, %d5, %d5; {FENCE}\n{lines[last]}"
+        return "\n".join(lines)
+
+    parts = [(a[:, k : k + 16], b[:, k : k + 16]) for k in range(0, 64, 16)]
+    odd = [part.view(np.float16).astype(np.float32) for part in parts[2]]
+    expected = product(*parts[0]) - product(*parts[1]) + odd[0] @ odd[1].T
+    rows, columns = 16 * WARP + GROUP, 8 * 1 + 2 * PAIR + 1
+    expected[rows, columns] *= 2
+    expected += product(*parts[3])
+    np.testing.assert_array_equal(chain.run(bench, a, b, edit=edit)[1], expected)
+
+
 def test_long_chain_sums_like_float32(bench: Bench, rng: np.random.Generator) -> None:
     """More products than are summed together; the bound is that of float32 sums of exact products."""
     chain = replace(BF16, n=64, steps=15)
@@ -101,9 +126,10 @@ def test_integer_sum_wraps_or_clamps(bench: Bench, satfinite: bool, expected: in
     assert (chain.run(bench, a, b) == expected).all()
 
 
-FENCE = "wgmma.fence.sync.aligned;"
-COMMIT = "wgmma.commit_group.sync.aligned;"
-WAIT = "wgmma.wait_group.sync.aligned 0;"
+def test_untyped_accumulators_are_bits(bench: Bench, rng: np.random.Generator) -> None:
+    chain = replace(BF16, start=0x3F800000, kind="b32")
+    a, b = factors(chain, rng, ml_dtypes.bfloat16, ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(chain.run(bench, a, b)[0], 1 + product(a, b))
 
 
 def launch(bench: Bench, text: str, first: int | None = None, written: int = SHARED_BYTES) -> None:

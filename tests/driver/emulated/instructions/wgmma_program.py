@@ -5,6 +5,7 @@ Written from the pictures of the PTX ISA manual ("Shared Memory Matrix Layout"),
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +65,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Chain:
-    """``steps`` wgmmas along K. ``a_layout`` None: A is in registers. ``start``: D's integers before; None: the first
-    wgmma overwrites D."""
+    """``steps`` wgmmas along K. ``a_layout`` None: A is in registers. ``start``: D's bits before; None: the first
+    wgmma overwrites D. ``kind``: the registers of D."""
 
     n: int
     d: str
@@ -80,13 +81,22 @@ class Chain:
     scale_b: int = 1
     satfinite: bool = False
     start: int | None = None
+    kind: str = ""
 
     @property
     def registers(self) -> int:
         return self.n // (4 if self.d == "f16" else 2)
 
-    def run(self, bench: Bench, a: np.ndarray, b: np.ndarray, policy: str = "lockstep", ctas: int = 2) -> np.ndarray:
-        """D [ctas, 64, n] of a [64, K] and b [n, K], stored in the types' own bits."""
+    def run(
+        self,
+        bench: Bench,
+        a: np.ndarray,
+        b: np.ndarray,
+        policy: str = "lockstep",
+        ctas: int = 2,
+        edit: Callable[[str], str] = str,
+    ) -> np.ndarray:
+        """D [ctas, 64, n] of a [64, K] and b [n, K], stored in the types' own bits. ``edit`` changes the PTX."""
         shared = np.zeros(SHARED_BYTES, dtype=np.uint8)
         fragments = np.zeros(1, dtype=np.uint32)
         first = 0
@@ -99,7 +109,7 @@ class Chain:
         image = self.b_layout.image(b)
         shared[OFFSET_B : OFFSET_B + image.size] = image
         second = self.b_layout.descriptor(self.n, b.shape[1], self.size) | OFFSET_B >> 4
-        text = self.ptx()
+        text = edit(self.ptx())
         assemble(text)
         out = bench.empty(ctas * 128 * self.registers * 4)
         arguments = (bench.put(shared), bench.put(fragments), np.uint64(first), np.uint64(second), out)
@@ -107,7 +117,7 @@ class Chain:
         return self._matrix(bench.get(out, (ctas, 128, self.registers), np.uint32))
 
     def ptx(self) -> str:
-        kind = {"f32": "f32", "s32": "b32", "f16": "b32"}[self.d]
+        kind = self.kind or {"f32": "f32", "s32": "b32", "f16": "b32"}[self.d]
         stores = "\n".join(f"st.global.b32 [%o+{4 * i}], %d{i};" for i in range(self.registers))
         loads = "" if self.a_layout else self._load_fragments()
         return f"""

@@ -97,6 +97,11 @@ COUNT_MORE = _shifted("count + 1", r", (\d+);", 1)
 BYTES_LESS = _shifted("16 bytes fewer", r", (\d+);", -16)
 BYTES_MORE = _shifted("16 bytes more", r", (\d+);", 16)
 PASSED = _substitution("always passes", r"^\S+ (\w+), .*;", r"setp.eq.u32 \1, 0, 0;")
+OTHER_PARITY = _substitution(
+    "other parity",
+    r"^(mbarrier\.\S+) (\w+), (\[\S+\]), (\S+);",
+    r"{ .reg .b32 other; xor.b32 other, \4, 1; \1 \2, \3, other; }",
+)
 
 ONE_MORE_PENDING = _shifted("one group more may wait", r"(\d+);", 1)
 
@@ -120,8 +125,8 @@ _RULES: tuple[tuple[str, tuple[Edit, ...]], ...] = (
     ("mbarrier.arrive.expect_tx", (REMOVED, DOUBLED, BYTES_LESS, BYTES_MORE)),
     ("mbarrier.arrive.release.cluster", (REMOVED, DOUBLED, RELAXED)),
     ("mbarrier.arrive", (REMOVED, DOUBLED)),
-    ("mbarrier.try_wait.parity.acquire", (PASSED, RELAXED)),
-    ("mbarrier.try_wait", (PASSED,)),
+    ("mbarrier.try_wait.parity.acquire", (PASSED, OTHER_PARITY, RELAXED)),
+    ("mbarrier.try_wait.parity", (PASSED, OTHER_PARITY)),
     ("mbarrier.test_wait", (PASSED,)),
     ("fence.acq_rel", (REMOVED, CTA_SCOPE)),
     ("fence.", (REMOVED,)),

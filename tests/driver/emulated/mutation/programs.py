@@ -175,7 +175,7 @@ def check_wgmma_pipeline(
 
 
 def check_softmax(device: Device, rng: np.random.Generator, shape: tuple[int, int]) -> None:
-    """One launch of ``softmax`` on (rows, columns)."""
+    """One launch of ``softmax`` on (rows, columns), of which at most 1024 columns."""
     x = rng.standard_normal(shape).astype(np.float32) * 4
     y = device.empty(x.nbytes, "y")
     device.launch("softmax", line(shape[0], 128), device.put(x, "x"), y, np.int32(shape[1]))

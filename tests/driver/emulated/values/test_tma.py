@@ -68,33 +68,33 @@ def test_a_start_off_the_box_of_pixels() -> None:
     assert tma.off_the_box(im2col, at).tolist() == [True, False, False, True]
 
 
-def test_a_row_that_begins_inside_16_bytes() -> None:
-    tiled = TiledMap(TensorMapDataType.UINT16, 1 << 20, (64,), (), (32,), (1,))
-    at: Any = np.array([[-8], [-4], [0], [1], [8], [16]])
-    assert tma.inside_a_chunk(tiled, at).tolist() == [False, True, False, True, False, False]
-
-
 @pytest.mark.parametrize("swizzle", SWIZZLES)
 def test_swizzles_of_every_address(swizzle: TensorMapSwizzle) -> None:
     addresses = np.arange(4096)
     wanted = [oracle.swizzled(swizzle, address) for address in range(4096)]
     assert tma.swizzled(swizzle, addresses).tolist() == wanted
+    row = swizzle.span_bytes or 64
     for base in (0, 128, 512, 896):
-        pattern = tma.shared_pattern(swizzle, base, 4, 640, swizzle.span_bytes or 64)
+        pattern = tma.shared_pattern(swizzle, base, 4, 640, row)
         assert (base + pattern).tolist() == wanted[base : base + 640 : 4]
-
-
-def test_short_rows_of_a_swizzled_copy_begin_a_span_each() -> None:
-    pattern = tma.shared_pattern(TensorMapSwizzle.BYTES_64, 0, 16, 64, 32)
-    assert pattern.tolist() == [0, 16, 64, 80]
-    assert tma.shared_pattern(TensorMapSwizzle.NONE, 0, 16, 64, 32).tolist() == [0, 16, 32, 48]
+        if swizzle:
+            short = tma.shared_pattern(swizzle, base, 4, 160, 16)
+            lines = [
+                oracle.swizzled(swizzle, base + line * row + byte) for line in range(10) for byte in range(0, 16, 4)
+            ]
+            assert (base + short).tolist() == lines
 
 
 def test_fill() -> None:
-    nan = TensorMapOobFill.NAN_REQUEST_ZERO_FMA
     assert tma.fill_of(TensorMapOobFill.ZEROS, 16) == b""
-    for dtype in (np.float16, np.float64):
-        values = np.frombuffer(tma.fill_of(nan, 16), dtype=dtype)
-        assert values.nbytes == 16
-        assert np.isnan(values).all()
-        assert not np.signbit(values).any()
+    nan = tma.fill_of(TensorMapOobFill.NAN_REQUEST_ZERO_FMA, 8)
+    assert np.frombuffer(nan, np.uint16).tolist() == [0x7FF7] * 4
+
+
+def test_tf32_loads_round() -> None:
+    convert = tma.conversion_of(TensorMapDataType.TFLOAT32)
+    assert convert is not None
+    bits = np.array([0x2B2CF856, 0xC4525736, 0x7FC42F70, 0x0005A875, 0x7F800000], np.uint32)
+    wanted = [0x2B2D0000, 0xC4526000, 0x7FFFE000, 0x0005A000, 0x7F800000]
+    assert convert(bits.view(np.uint8)).view(np.uint32).tolist() == wanted
+    assert tma.conversion_of(TensorMapDataType.FLOAT32_FTZ) is None

@@ -1,0 +1,185 @@
+"""Accesses of the async proxy (bulk and tensor copies, ``wgmma``), and mbarriers, as the race detector follows them.
+
+What asynchronous work does is checked at issue against what the issuing warp knows, and noted under a column of what
+completes it, an mbarrier or commit groups, with the number of the phase or group: known to those who have waited for
+it, and to those who have learned from them. PTX ISA manual, "Async proxy", "mbarrier", "wgmma".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lowdnn.driver.emulated.checking.accesses import ASYNC_READER, ASYNC_READERS
+from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp, timed
+from lowdnn.driver.emulated.checking.launch import LaunchHistory
+from lowdnn.driver.emulated.checking.order import Order
+from lowdnn.driver.emulated.checking.visits import Visit, Visits
+from lowdnn.driver.emulated.memory.arena import Array, Bytes
+from lowdnn.driver.emulated.memory.transfer import Places
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.async_work import BulkCopy
+    from lowdnn.driver.emulated.running.batch import Batch, Group
+
+_WARP = 32
+_WARPGROUP = 4
+#: Arrivals of the phase that an mbarrier is in, and of those that are complete.
+_ARRIVING, _COMPLETE = "mbarriers arriving", "mbarriers complete"
+#: log2 of the bytes of an mbarrier, and of the units of ``wgmma`` tiles.
+_MBARRIER_UNIT, _TILE_UNIT = 3, 4
+
+
+class AsyncRaces:
+    """Hooks of mbarriers, of the queue of asynchronous work and of ``wgmma``."""
+
+    def __init__(self, batch: Batch, history: LaunchHistory, order: Order, visits: Visits) -> None:
+        self.batch = batch
+        self._history = history
+        self._order = order
+        self._visits = visits
+
+    def fence_proxy(self, group: Group) -> None:
+        """``fence.proxy.async``: what the group's warps know is visible to the asynchronous work that they start."""
+        self._order.clocks.fence_proxy(self._order.rows_of(group.lanes), self._history.tick())
+
+    # -- mbarriers ----------------------------------------------------------------------------------------------------
+    def mbarrier_written(self, group: Group, place: Array) -> None:
+        """``mbarrier.init`` and ``inval`` of the barriers at byte numbers ``place``, one for each lane."""
+        visit = self._mbarrier_visit(group, place, write=True)
+        self._visits.check(visit)
+        self._visits.note(visit)
+
+    def mbarrier_used(self, group: Group, index: Array) -> None:
+        """Any other operation on the barriers ``index``: they must have been initialised before."""
+        self._visits.check(self._mbarrier_visit(group, self.batch.mbarriers.places(index), write=False))
+
+    def mbarrier_arrives(self, lanes: Array, index: Array) -> None:
+        """Lanes arrive, and release what they know."""
+        mbarriers = self.batch.mbarriers
+        pairs = np.unique(np.stack([self._order.row_of_lane[lanes], index]), axis=1)
+        self._order.release(_ARRIVING, mbarriers.count, pairs[0], pairs[1])
+
+    def mbarrier_completes(self, index: Array, phases: Array) -> None:
+        """The barriers ``index`` (each once) have completed as many phases."""
+        count = self.batch.mbarriers.count
+        slots, numbers = index % self.batch.cta_count, index // self.batch.cta_count
+        self._order.complete(_ARRIVING, _COMPLETE, count, index)
+        complete = self._order.held(_COMPLETE, count)
+        complete[index, self._order.mbarrier_columns(slots, numbers)] = phases
+
+    def mbarrier_passed(self, group: Group, index: Array, complete: Array) -> None:
+        """Lanes have found, or not, a phase of the barriers ``index`` complete, and acquire."""
+        self.mbarrier_used(group, index)
+        if complete.any():
+            rows = group.pick(self._order.row_of_lane)[complete]
+            pairs = np.unique(np.stack([rows, index[complete]]), axis=1)
+            self._order.acquire(_COMPLETE, self.batch.mbarriers.count, pairs[0], pairs[1])
+
+    def _mbarrier_visit(self, group: Group, place: Array, write: bool) -> Visit:
+        memory, accesses = self._visits.memory(in_global=False)
+        rows = group.pick(self._order.row_of_lane)
+        places = np.broadcast_to(place, rows.shape) >> _MBARRIER_UNIT
+        return Visit(memory, accesses, places, _MBARRIER_UNIT, rows, None, WEAK, write)
+
+    # -- bulk copies --------------------------------------------------------------------------------------------------
+    def bulk_issued(self, group: Group, copy: BulkCopy) -> None:
+        """A copy is issued: its source is read and its target written from now until it completes."""
+        transfer = copy.transfer
+        rows = self._order.row_of_lane[transfer.lanes]
+        scope = WEAK if copy.reduction is None else GPU
+        if copy.place is not None:
+            self._check_signal(group, copy.place, transfer.lanes, rows)
+        if copy.content is None:
+            self._follow(group, copy, copy.source(self.batch), rows, WEAK, write=False)
+        self._follow(group, copy, copy.target(self.batch), rows, scope, write=True)
+
+    def bulk_waited(self, lanes: Array, limit: Array, read: bool) -> None:
+        """Lanes have waited for their bulk groups below ``limit``; with ``read`` for reads of their sources only."""
+        order = self._order
+        rows, first = np.unique(order.row_of_lane[lanes], return_inverse=True)
+        limits = np.full(rows.size, -1, dtype=np.int64)
+        np.maximum.at(limits, first, limit)
+        for reads in (True,) if read else (True, False):
+            order.note(rows, order.bulk_columns(rows, reads), limits)
+
+    def _check_signal(self, group: Group, place: Array, lanes: Array, rows: Array) -> None:
+        memory, accesses = self._visits.memory(in_global=False)
+        places = place >> _MBARRIER_UNIT
+        positions = _positions(group, lanes)
+        visit = Visit(memory, accesses, places, _MBARRIER_UNIT, rows, positions, WEAK, write=False)
+        self._visits.check(visit)
+        self._visits.check_fenced(visit)
+
+    def _follow(
+        self, group: Group, copy: BulkCopy, side: tuple[Bytes, Places], rows: Array, scope: int, write: bool
+    ) -> None:
+        memory, units = side[0], side[1].units
+        in_global = memory is self.batch.arena
+        inside = copy.transfer.inside if in_global else None
+        chosen = np.ones(units.shape, dtype=np.bool_) if inside is None else inside
+        entry = np.nonzero(chosen)[0]
+        if not entry.size:
+            return
+        positions = _positions(group, copy.transfer.lanes)[entry]
+        _, accesses = self._visits.memory(in_global)
+        unit = copy.transfer.unit.bit_length() - 1
+        visit = Visit(memory, accesses, units[chosen], unit, rows[entry], positions, scope, write)
+        self._visits.check(visit)
+        if not write:
+            self._visits.check_fenced(visit)
+        made = self._completion(copy, rows, write, scope)[entry]
+        if write:
+            accesses.write(visit.places, unit, made)
+            self._visits.check_together(visit, made)
+        else:
+            accesses.read(ASYNC_READER, visit.places, unit, made)
+
+    def _completion(self, copy: BulkCopy, rows: Array, write: bool, scope: int) -> Array:
+        """[rows of the copy]: epochs of what completes each of them."""
+        order, batch = self._order, self.batch
+        if copy.place is None:
+            numbers = np.zeros_like(rows) if copy.stage is None else copy.stage.astype(np.int64)
+            slots = rows // order.warps
+            columns = order.bulk_columns(rows, reads=not write)
+        else:
+            index = batch.mbarriers.numbers(copy.place)
+            slots = index % batch.cta_count
+            columns = order.mbarrier_columns(slots, index // batch.cta_count)
+            numbers = batch.mbarriers.phases(index)
+        return self._numbered(slots, columns, numbers, scope)
+
+    def _numbered(self, slots: Array, columns: Array, numbers: Array, scope: int) -> Array:
+        base = stamp(0, self._history.site(), scope, asynchronous=True)
+        return np.asarray(self._order.marked_columns(slots, columns) + timed(numbers) + base)
+
+    # -- wgmma --------------------------------------------------------------------------------------------------------
+    def wgmma_reads(self, group: Group, warps: Array, places: Array) -> None:
+        """A product reads tiles of shared memory: ``places`` [W, n] units of 16 bytes; ``warps`` [W]: the place, among
+        the group's warps, of the first warp of each warpgroup."""
+        lanes = group.lanes[warps * _WARP]
+        rows = np.repeat(self._order.row_of_lane[lanes], places.shape[1])
+        positions = np.repeat(warps * _WARP, places.shape[1])
+        memory, accesses = self._visits.memory(in_global=False)
+        visit = Visit(memory, accesses, places.reshape(-1), _TILE_UNIT, rows, positions, WEAK, write=False)
+        self._visits.check(visit)
+        self._visits.check_fenced(visit)
+        numbers = self.batch.commit_groups.committed[lanes // _WARP].astype(np.int64)
+        first = self._order.row_of_lane[lanes]
+        columns = self._order.wgmma_columns(first)
+        made = self._numbered(first // self._order.warps, columns, numbers, WEAK)
+        row = ASYNC_READER + first % self._order.warps // _WARPGROUP % ASYNC_READERS
+        per_tile = places.shape[1]
+        accesses.read(np.repeat(row, per_tile), visit.places, _TILE_UNIT, np.repeat(made, per_tile))
+
+    def wgmma_waited(self, group: Group) -> None:
+        """``wgmma.wait_group`` has been passed."""
+        lanes = group.lanes[::_WARP]
+        rows = self._order.row_of_lane[lanes]
+        completed = self.batch.commit_groups.completed[lanes // _WARP]
+        self._order.note(rows, self._order.wgmma_columns(rows), completed)
+
+
+def _positions(group: Group, lanes: Array) -> Array:
+    return np.searchsorted(group.lanes, lanes)

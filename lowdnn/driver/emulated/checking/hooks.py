@@ -1,0 +1,41 @@
+"""What generated code tells the race detector. Without one these do nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lowdnn.driver.emulated.memory.arena import Array
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.batch import Group
+
+
+def fence(group: Group, scope: int) -> None:
+    """A fence of that scope, or what ``.release`` and ``.acquire`` do beside their access."""
+    if group.batch.races is not None:
+        group.batch.races.fences.fence(group, scope)
+
+
+def fence_proxy(group: Group) -> None:
+    """``fence.proxy.async``."""
+    if group.batch.races is not None:
+        group.batch.races.work.fence_proxy(group)
+
+
+def fence_mbarrier_init(group: Group) -> None:
+    """``fence.mbarrier_init``: the barriers are ready for everybody who is told, the async proxy too."""
+    if group.batch.races is not None:
+        group.batch.races.work.fence_proxy(group)
+        group.batch.races.fences.release_only(group)
+
+
+def mbarrier_written(group: Group, place: Array) -> None:
+    """``mbarrier.init`` and ``inval`` at byte numbers ``place`` of shared memory, one for each lane."""
+    if group.batch.races is not None:
+        group.batch.races.work.mbarrier_written(group, place)
+
+
+def mbarrier_used(group: Group, place: Array) -> None:
+    """Any other operation on barriers."""
+    if group.batch.races is not None:
+        group.batch.races.work.mbarrier_used(group, group.batch.mbarriers.numbers(place))

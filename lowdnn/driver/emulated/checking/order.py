@@ -1,0 +1,235 @@
+"""What orders the accesses of a batch: who knows what, through barriers, mbarriers, fences and waits.
+
+Columns of a domain: first those of its warps, CTA by CTA; then, CTA by CTA, those of asynchronous work, whose times are
+phases of an mbarrier or numbers of commit groups; last, one for the launch before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowdnn.driver.emulated.checking import epochs
+from lowdnn.driver.emulated.checking.clocks import Clocks, joined
+from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, WEAK, stamp
+from lowdnn.driver.emulated.checking.launch import LaunchHistory
+from lowdnn.driver.emulated.memory.arena import Array
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.batch import Batch
+
+_WARP = 32
+_WARPGROUP = 4
+#: mbarriers of a CTA with columns of their own; further ones share them.
+_MBARRIERS = 64
+#: Largest table of clocks, in entries.
+_LARGEST_TABLE = 1 << 24
+
+
+class Order:
+    """Clocks of the warps (rows) of a batch and of what they synchronise through."""
+
+    def __init__(self, batch: Batch, history: LaunchHistory) -> None:
+        self.batch = batch
+        self.history = history
+        traits = history.traits
+        self.warps = batch.geometry.cta_lanes // _WARP
+        self._extra = _MBARRIERS + 2 * self.warps + -(-self.warps // _WARPGROUP) if traits.asynchronous else 0
+        self._domain = self._domain_size()
+        first = len(history.ctas)
+        history.ctas += batch.geometry.ctas.tolist()
+        self.row_of_lane = batch.slot * self.warps + batch.thread // _WARP
+        self._rows = np.arange(batch.cta_count * self.warps)
+        position = first + np.arange(batch.cta_count)
+        self._rank = position % self._domain
+        self._domain_of_slot = position // self._domain
+        own = self._rank[self._rows // self.warps] * self.warps + self._rows % self.warps
+        columns = self._domain * (self.warps + self._extra) + 1
+        self._previous_column = columns - 1
+        self.clocks = Clocks(own, columns, traits.asynchronous)
+        self.column_of_row = self._marked(self._rows // self.warps, own)
+        #: By slot: epochs of shared memory below these are known to every warp that can reach it.
+        self.floors = np.ones(batch.cta_count, dtype=np.int64)
+        self.floor = 1
+        self._held: dict[Any, Array] = {}
+        self._passing: dict[int, Array] = {}
+
+    @property
+    def spans_launch(self) -> bool:
+        """Can warps of different CTAs and clusters synchronise."""
+        return self._domain > self.batch.cluster_size
+
+    def _domain_size(self) -> int:
+        """CTAs of a domain: where fences can order CTAs, those of the launch, unless they are too many."""
+        batch = self.batch
+        grid = int(np.prod(batch.geometry.grid))
+        entries = batch.cta_count * self.warps * grid * (self.warps + self._extra)
+        if self.history.traits.orders_memory and entries <= _LARGEST_TABLE:
+            return grid
+        return batch.cluster_size
+
+    def _marked(self, slots: Array, columns: Array) -> Array:
+        """Columns of the domains of some slots, in their place in an epoch."""
+        return np.asarray(epochs.marked(self._domain_of_slot[slots] * self.clocks.columns + columns))
+
+    def rows_of(self, lanes: Array) -> Array:
+        """The rows of the warps of some lanes, each once."""
+        return np.unique(self.row_of_lane[lanes])
+
+    # -- questions --------------------------------------------------------------------------------------------------
+    def is_ordered(self, found: Array, rows: Array, scope: int) -> Array:
+        """For each epoch found: does the warp of ``rows``, that makes an access of ``scope``, come after it."""
+        domains, columns = np.divmod(epochs.column_of(found), self.clocks.columns)
+        same = domains == self._domain_of_slot[rows // self.warps]
+        ordered = same & self.clocks.knows(rows, np.where(same, columns, 0), epochs.time_of(found))
+        if scope != WEAK:
+            ordered |= self._both_strong(found, rows, scope)
+        if self.history.traits.orders_memory and not self.spans_launch:
+            ordered |= ~same
+        return np.asarray(ordered)
+
+    def is_fenced(self, found: Array, rows: Array) -> Array:
+        """For each epoch found, of a write that is known: can asynchronous work of the warp of ``rows`` see it."""
+        domains, columns = np.divmod(epochs.column_of(found), self.clocks.columns)
+        by_warp = (domains == self._domain_of_slot[rows // self.warps]) & (columns < self._domain * self.warps)
+        fenced = self.clocks.has_fenced(rows, np.where(by_warp, columns, 0), epochs.time_of(found))
+        return np.asarray(~by_warp | fenced)
+
+    def _both_strong(self, found: Array, rows: Array, scope: int) -> Array:
+        """Where both accesses are strong and each scope takes in the other thread."""
+        scopes = np.where(epochs.scope_of(found) == WEAK, WEAK, np.minimum(epochs.scope_of(found), scope))
+        ctas, slots = self._cta_of(found), rows // self.warps
+        own = self._domain_of_slot[slots] * self._domain + self._rank[slots]
+        size = self.batch.cluster_size
+        near = (scopes == CLUSTER) & (ctas // size == own // size) | (scopes == CTA) & (ctas == own)
+        return np.asarray((scopes >= GPU) | near)
+
+    def _cta_of(self, found: Any) -> Any:
+        """The CTA, by its place in the launch, of who made each epoch."""
+        domains, columns = np.divmod(epochs.column_of(found), self.clocks.columns)
+        generic = self._domain * self.warps
+        ranks = np.where(columns < generic, columns // self.warps, (columns - generic) // max(self._extra, 1))
+        return domains * self._domain + ranks
+
+    def who(self, epoch: Any) -> tuple[int, str]:
+        """(linear number of the CTA, what of it) that made an epoch."""
+        column = int(epochs.column_of(epoch)) % self.clocks.columns
+        generic = self._domain * self.warps
+        cta = self.history.ctas[int(self._cta_of(epoch))]
+        if column < generic:
+            return cta, f"warp {column % self.warps}"
+        kind = (column - generic) % self._extra
+        if kind < _MBARRIERS:
+            return cta, "an asynchronous copy"
+        if kind < _MBARRIERS + 2 * self.warps:
+            return cta, f"a bulk copy of warp {(kind - _MBARRIERS) % self.warps}"
+        return cta, f"a wgmma of warpgroup {kind - _MBARRIERS - 2 * self.warps}"
+
+    # -- the launch before --------------------------------------------------------------------------------------------
+    def previous_launch_ended(self, lanes: Array) -> None:
+        """``griddepcontrol.wait`` has been passed."""
+        self.clocks.known[self.rows_of(lanes), self._previous_column] = 1
+
+    def follows_previous(self, rows: Array) -> Array:
+        """Which warps come after all of the launch before."""
+        return np.asarray(self.clocks.known[rows, self._previous_column] > 0)
+
+    # -- columns of asynchronous work -------------------------------------------------------------------------------
+    def mbarrier_columns(self, slots: Array, numbers: Array) -> Array:
+        """For the mbarriers ``numbers`` of the CTAs ``slots``."""
+        return self._extra_columns(slots, numbers % _MBARRIERS)
+
+    def bulk_columns(self, rows: Array, reads: bool) -> Array:
+        """For the bulk groups of some warps: of their reads, or of their writes."""
+        return self._extra_columns(rows // self.warps, _MBARRIERS + rows % self.warps + (0 if reads else self.warps))
+
+    def wgmma_columns(self, rows: Array) -> Array:
+        """For the wgmma groups of the warpgroups of some warps. A group belongs to the whole warpgroup, so it is over
+        once one of the four warps has waited for it."""
+        first = _MBARRIERS + 2 * self.warps
+        return self._extra_columns(rows // self.warps, first + rows % self.warps // _WARPGROUP)
+
+    def marked_columns(self, slots: Array, columns: Array) -> Array:
+        """Columns of the domains of some slots, as they stand in an epoch."""
+        return self._marked(slots, columns)
+
+    def note(self, rows: Array, columns: Array, numbers: Any) -> None:
+        """Some warps know groups below ``numbers`` of some columns to be complete."""
+        self.clocks.known[rows, columns] = np.maximum(self.clocks.known[rows, columns], numbers)
+
+    def _extra_columns(self, slots: Array, places: Array) -> Array:
+        return np.asarray(self._domain * self.warps + self._rank[slots] * self._extra + places)
+
+    # -- clocks of what warps synchronise through ---------------------------------------------------------------------
+    def release(self, key: Any, count: int, rows: Array, objects: Array, passed: Array | None = None) -> None:
+        """Warps ``rows`` give what they know, or ``passed``, to ``objects``, of which ``key`` has ``count``."""
+        held = self.held(key, count)
+        passed = self.clocks.released(rows, self.history.tick()) if passed is None else passed
+        found, clocks = joined(passed, objects)
+        held[found] = np.maximum(held[found], clocks)
+
+    def acquire(self, key: Any, count: int, rows: Array, objects: Array) -> None:
+        """Warps ``rows`` learn what ``objects`` hold."""
+        found, clocks = joined(self.held(key, count)[objects], rows)
+        self.clocks.learn(found, clocks)
+
+    def complete(self, arriving: Any, complete: Any, count: int, objects: Array) -> None:
+        """What has been released to ``objects`` of the one key can be acquired from those of the other."""
+        self.held(complete, count)[objects] = self.held(arriving, count)[objects]
+
+    def held(self, key: Any, count: int) -> Array:
+        """The clocks [count, ...] of the objects of a key."""
+        held = self._held.get(key)
+        if held is None or len(held) < count:
+            more = np.zeros((count - (0 if held is None else len(held)), self.clocks.table.shape[1]), dtype=np.int64)
+            held = self._held[key] = more if held is None else np.concatenate([held, more])
+        return held
+
+    # -- barriers of CTAs ---------------------------------------------------------------------------------------------
+    def barrier_of_all(self) -> None:
+        """Every warp of the batch passes a barrier of its CTA."""
+        passed = self.clocks.released(self._rows, self.history.tick())
+        together = passed.reshape(self.batch.cta_count, self.warps, -1).max(axis=1)
+        self.clocks.learn(self._rows, np.repeat(together, self.warps, axis=0))
+        self._raise_floors(np.arange(self.batch.cta_count))
+
+    def barrier_arrives(self, number: int, lanes: Array) -> None:
+        """Lanes arrive at barrier ``number`` of their CTA."""
+        rows = self.rows_of(lanes)
+        self.release(number, self.batch.cta_count, rows, rows // self.warps)
+
+    def barrier_passes(self, number: int, lanes: Array) -> None:
+        """Lanes that have waited at barrier ``number`` go on."""
+        rows = self.rows_of(lanes)
+        slots = rows // self.warps
+        self.acquire(number, self.batch.cta_count, rows, slots)
+        passing = self._passing.setdefault(number, np.zeros(self.batch.cta_count, np.int64))
+        passing += np.bincount(slots, minlength=self.batch.cta_count)
+
+    def barrier_ends(self, number: int, done: Array) -> None:
+        """All that have waited at barrier ``number`` of the CTAs in the mask ``done`` have gone on."""
+        self.held(number, self.batch.cta_count)[done] = 0
+        passing = self._passing.get(number)
+        if passing is not None:
+            self._raise_floors(np.flatnonzero(done & (passing == self.warps)))
+            passing[done] = 0
+
+    def _raise_floors(self, slots: Array) -> None:
+        """All warps of these CTAs know all that they have done so far."""
+        if self.batch.cluster_size == 1:
+            self.floors[slots] = stamp(self.history.tick(), 0)
+            self.floor = int(self.floors.min())
+
+    # -- barriers of clusters -----------------------------------------------------------------------------------------
+    def cluster_arrives(self, rows: Array, phase: int, passed: Array | None) -> None:
+        """Warps arrive for a phase at the barrier of their cluster, and release what they know, or ``passed``."""
+        clusters = rows // self.warps // self.batch.cluster_size
+        self.release(("cluster", phase), self.batch.cta_count, rows, clusters, passed)
+
+    def cluster_passes(self, lanes: Array, phases: Array) -> None:
+        """Lanes that have waited for a phase of their cluster's barrier go on."""
+        for phase in np.unique(phases).tolist():
+            rows = self.rows_of(lanes[phases == phase])
+            clusters = rows // self.warps // self.batch.cluster_size
+            self.acquire(("cluster", phase), self.batch.cta_count, rows, clusters)

@@ -1,0 +1,132 @@
+"""Accesses as the race detector takes them, and the checks that every kind of access goes through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowdnn.driver.emulated.checking import accesses, epochs, reports
+from lowdnn.driver.emulated.checking.accesses import READER_ROWS, READERS, Accesses
+from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp
+from lowdnn.driver.emulated.checking.launch import LaunchHistory
+from lowdnn.driver.emulated.checking.order import Order
+from lowdnn.driver.emulated.memory.arena import Array, Bytes
+
+if TYPE_CHECKING:
+    from lowdnn.driver.emulated.running.batch import Batch
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One access by a group: ``places`` [n] of units of ``1 << unit`` bytes; of each the ``rows`` and ``positions`` (in
+    the group; None: all) of who accesses it; ``write``: does it write."""
+
+    memory: Bytes
+    accesses: Accesses
+    places: Array
+    unit: int
+    rows: Array
+    positions: Array | None
+    scope: int
+    write: bool
+
+
+class Visits:
+    """Checks visits against what has been noted, and notes them."""
+
+    def __init__(self, batch: Batch, history: LaunchHistory, order: Order) -> None:
+        self.batch = batch
+        self.history = history
+        self.order = order
+        self.shared = accesses.of_shared(batch.shared.data.size, history.traits.shared_shift)
+
+    def memory(self, in_global: bool) -> tuple[Bytes, Accesses]:
+        return (self.batch.arena, self.history.accesses) if in_global else (self.batch.shared, self.shared)
+
+    # -- checks -----------------------------------------------------------------------------------------------------
+    def check(self, visit: Visit) -> None:
+        """Raises LaneFault where the visit does not come after an access that it conflicts with."""
+        if self.history.previous is not None and visit.memory is self.batch.arena:
+            self._check_previous(visit, self.history.previous)
+        self._check(visit, visit.accesses.written(visit.places, visit.unit), "write")
+        if visit.write and visit.accesses.is_read:
+            for row in range(READER_ROWS):
+                self._check(visit, visit.accesses.read_by(row, visit.places, visit.unit), "read")
+
+    def check_fenced(self, visit: Visit) -> None:
+        """Raises LaneFault where the async proxy reads what was written through the generic one without a fence."""
+        found = visit.accesses.written(visit.places, visit.unit)
+        entry, granule = np.nonzero(found)
+        if not entry.size:
+            return
+        unfenced = ~self.order.is_fenced(found[entry, granule], visit.rows[entry])
+        if unfenced.any():
+            wrong = np.zeros(found.shape, dtype=np.bool_)
+            wrong[entry, granule] = unfenced
+            raise self._fault(visit, found, wrong, "write", reports.missing_fence)
+
+    def check_together(self, visit: Visit, made: Array) -> None:
+        """Raises LaneFault where warps write one granule in the same step; ``made``: the epochs that were noted."""
+        if visit.scope == GPU or (visit.rows[0] == visit.rows[-1] and (visit.rows == visit.rows[0]).all()):
+            return
+        left = visit.accesses.written(visit.places, visit.unit)
+        lost = left != made[:, None]
+        entry, granule = np.nonzero(lost)
+        if entry.size and visit.scope != WEAK:
+            lost[entry, granule] = ~self.order.is_ordered(left[entry, granule], visit.rows[entry], visit.scope)
+        if lost.any():
+            raise self._fault(visit, left, lost, "write", reports.data_race)
+
+    def _check(self, visit: Visit, found: Array, what: str) -> None:
+        order, shared = self.order, visit.accesses is self.shared
+        if found.max(initial=0) < (order.floor if shared else 1):
+            return
+        suspects = found >= (order.floors[visit.rows // order.warps][:, None] if shared else 1)
+        entry, granule = np.nonzero(suspects)
+        if not entry.size:
+            return
+        unknown = ~order.is_ordered(found[entry, granule], visit.rows[entry], visit.scope)
+        if unknown.any():
+            suspects[entry, granule] = unknown
+            raise self._fault(visit, found, suspects, what, reports.data_race)
+
+    def _check_previous(self, visit: Visit, previous: LaunchHistory) -> None:
+        """Raises LaneFault where the visit conflicts with the launch before, which may still be running."""
+        early = ~self.order.follows_previous(visit.rows)
+        if not early.any():
+            return
+        held = previous.accesses
+        sides = [("write", held.written(visit.places, visit.unit))]
+        if visit.write:
+            sides += [("read", held.read_by(row, visit.places, visit.unit)) for row in range(READER_ROWS)]
+        for what, found in sides:
+            wrong = (found != 0) & early[:, None]
+            if wrong.any():
+                entry, granule = (int(i) for i in np.argwhere(wrong)[0])
+                line = previous.text_of(int(epochs.site_of(found[entry, granule])))
+                earlier = reports.EarlierLaunch(what, previous.kernel_name, line)
+                raise self._made(visit, entry, granule, held.shift, earlier, reports.data_race)
+
+    # -- notes ------------------------------------------------------------------------------------------------------
+    def note(self, visit: Visit) -> None:
+        """Notes a visit of the warps themselves."""
+        made = self.order.column_of_row[visit.rows] + stamp(self.history.time, self.history.site(), visit.scope)
+        if visit.write:
+            visit.accesses.write(visit.places, visit.unit, made)
+            self.check_together(visit, made)
+        else:
+            visit.accesses.read(visit.rows % self.order.warps % READERS, visit.places, visit.unit, made)
+
+    def _fault(self, visit: Visit, found: Array, wrong: Array, what: str, make: reports.Maker) -> Any:
+        entry, granule = (int(i) for i in np.argwhere(wrong)[0])
+        cta, actor = self.order.who(found[entry, granule])
+        line = self.history.text_of(int(epochs.site_of(found[entry, granule])))
+        earlier = reports.Earlier(what, self.batch.block_of(cta), actor, line)
+        return self._made(visit, entry, granule, visit.accesses.shift, earlier, make)
+
+    def _made(self, visit: Visit, entry: int, granule: int, shift: int, earlier: object, make: reports.Maker) -> Any:
+        where = (int(visit.places[entry]) << visit.unit >> shift) + granule << shift
+        position = entry if visit.positions is None else int(visit.positions[entry])
+        return make(self.batch, visit.memory, where, position, visit.write, earlier)
