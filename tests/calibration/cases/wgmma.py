@@ -18,8 +18,8 @@ from tests.calibration.cases import numbers
 from tests.calibration.cases.program import element, program
 from tests.calibration.inputs import seeded
 
-_A_BYTES, _B_BYTES = 16 << 10, 48 << 10
-_WINDOW = _A_BYTES + _B_BYTES
+A_BYTES, _B_BYTES = 16 << 10, 48 << 10
+_WINDOW = A_BYTES + _B_BYTES
 _THREADS = 128
 _ONE_HOT_PLACES = 16
 _BYTE_FLOATS = ("e4m3", "e5m2")
@@ -141,7 +141,7 @@ def _mn_major() -> Iterator[Case]:
 
 
 def _whole(form: Form, layouts: Sequence[Pair]) -> Case:
-    image = np.concatenate([_image(form.a, _A_BYTES, form.name), _image(form.b, _B_BYTES, form.name)])
+    image = np.concatenate([_image(form.a, A_BYTES, form.name), _image(form.b, _B_BYTES, form.name)])
     c = numbers.whole(form.d, (_THREADS, form.n // 2), form.name, 7)
     if form.satfinite:
         c = np.where(c % 2 == 0, np.uint32(0x7FFFFFF0), np.uint32(0x80000010))
@@ -152,7 +152,7 @@ def _whole(form: Form, layouts: Sequence[Pair]) -> Case:
 def _one_hot(form: Form, layouts: Sequence[Pair]) -> Case:
     """A different element of A's part of shared memory is 1 in each image, all others are 0."""
     width = numbers.BITS[form.a] // 8
-    images = np.zeros((_ONE_HOT_PLACES, _A_BYTES // width), f"u{width}")
+    images = np.zeros((_ONE_HOT_PLACES, A_BYTES // width), f"u{width}")
     places = seeded(form.name).permutation(1024 // width)[:_ONE_HOT_PLACES]
     images[np.arange(_ONE_HOT_PLACES), places] = numbers.one(form.a)
     other = np.broadcast_to(_image(form.b, _B_BYTES, form.name), (_ONE_HOT_PLACES, _B_BYTES))
@@ -162,7 +162,7 @@ def _one_hot(form: Form, layouts: Sequence[Pair]) -> Case:
 
 def _random(form: Form, spread: int) -> Case:
     """Numbers of either sign, so that sums cancel; ``spread`` binades let small terms meet large ones."""
-    kinds = (("a", form.a, _A_BYTES), ("b", form.b, _B_BYTES))
+    kinds = (("a", form.a, A_BYTES), ("b", form.b, _B_BYTES))
     parts = [
         numbers.near_one(kind, (8 * size // numbers.BITS[kind],), f"{spread}{side}{form.name}", min(spread, 6))
         for side, kind, size in kinds
@@ -195,7 +195,7 @@ def _case(
     ``c``: registers [threads, n]."""
     count = form.n // 4 if form.d == "f16" else form.n // 2
     names = [f"%d{i}" for i in range(count)]
-    descriptors = np.array([(a.descriptor(0), b.descriptor(_A_BYTES)) for a, b in layouts], np.uint64)
+    descriptors = np.array([(a.descriptor(0), b.descriptor(A_BYTES)) for a, b in layouts], np.uint64)
     inputs = [images.reshape(-1), a, descriptors] + ([] if c is None else [c])
     initial = "".join(f"mov.b32 {one}, 0;\n" for one in names)
     if c is not None:
