@@ -61,7 +61,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         help="scheduling policy of the emulated device: lockstep, warp-serial(7), cta-reverse, fuzz(7); with ,early or "
-        ",late when copies land",
+        ",late when copies land; with ,races data races are looked for",
     )
     parser.add_argument(
         "--sanitize",

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from lowdnn.backend.handle import Handle
 from lowdnn.cli.case_results import Request, Result, check_engine, engines_of, results
 from lowdnn.graph.cases import Case
-from lowdnn.status import BadParamError, NotSupportedError
+from lowdnn.status import BadParamError, LowdnnError
 
 #: Seeds of policies have at most nine digits.
 _SEEDS = 10**9
@@ -52,7 +52,7 @@ def verdicts(case: Case, request: Request, arch: str | None, policies: Sequence[
         check_engine(handle, request.engine)
         try:
             engines = engines_of(handle, case, request.engine)
-        except NotSupportedError:
+        except LowdnnError:
             yield from results(handle, case, request)
             return
     for engine in engines:

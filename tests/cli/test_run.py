@@ -33,7 +33,7 @@ def test_every_engine_that_takes_a_case_is_checked(device: str, capsys: pytest.C
     assert {result["policy"] for result in results} == {"lockstep" if device == "emulated" else ""}
 
 
-@pytest.mark.parametrize("policy", ["lockstep", "warp-serial(3)", "cta-reverse"])
+@pytest.mark.parametrize("policy", ["lockstep", "warp-serial(3)", "cta-reverse", "fuzz(3),early,races"])
 def test_a_policy_is_taken(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
     case = "reduction dims=5x300 axes=1 op=add dtype=fp32"
     assert main(["run", case, "--device", "emulated", "--exact", "--policy", policy, "--json"]) == 0

@@ -55,6 +55,13 @@ out-of-bounds: 4 bytes at 0x...: 4 bytes past the end of x (20 bytes)
 
 Like a GPU's, the fault stays until the primary context is released.
 
+**A report** says, in this order: the kind of fault and what happened; the kernel; the line of its PTX; ``source``, the
+line of CUDA C++ (``-lineinfo``); the block, thread, warp and lane that did it, the first of those that did; the
+address, with the buffer's label and the offset in it, in shared memory the variable too. What does not apply is left
+out. ``DriverError.report`` holds the same by name, as JSON takes it. A deadlock is told at the place of the first
+threads that wait, and lists who waits where and for what. ``printf`` of a kernel goes to ``sys.stdout``, lane after
+lane; an ``assert`` that fails is a fault.
+
 **How it runs.** ``parsing`` turns PTX into instructions, ``generating`` cuts them into basic blocks and writes each
 block as Python over NumPy arrays (one element a thread, many CTAs at a time), ``running`` schedules the blocks, and
 ``memory`` holds the bytes with a shadow that knows which were written. ``instructions`` has a row and an emitter for
@@ -68,17 +75,23 @@ by the one that hurts it (lockstep hides every missing barrier):
 | lockstep          | all threads together; the fastest                         | all that is told below              |
 | warp-serial(seed) | one warp at a time, as far as it goes, picked by the seed | that, and missing barriers in a CTA |
 | cta-reverse       | one CTA at a time, from the last one                      | that, and reliance on CTAs' order   |
+| fuzz(seed)        | warps, CTAs' warps or warpgroups, interrupted at random   | that, and rarer interleavings       |
 
 ``EmulatedDriver`` takes further ``Options``: ``landing="early"`` lets asynchronous copies land at once, which shows a
-stage that is overwritten while it is still read (``late``, at the wait, shows a missing wait); ``checks=False`` allows
-reads of unwritten bytes; ``lane_budget`` and ``timeout_s`` bound memory and time.
+stage that is overwritten while it is still read; ``"late"``, at the wait, shows a missing wait; a fuzzing policy lands
+them late, early or at any time between. ``races=True`` looks for data races, whatever the order; a launch takes a few
+times as long. ``checks=False`` allows reads of unwritten bytes; ``lane_budget`` and ``timeout_s`` bound memory and
+time. As text, in ``open_driver``, ``Handle.open``, LOWDNN_EMULATED_POLICY and ``lowdnn run --policy``, policy, landing
+and races are one: ``fuzz(7),early,races``. ``lowdnn run CASE --sanitize`` runs a case under all of them and prints a
+verdict for each.
 
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
-alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers with wrong
-counts; cluster barriers waited for without an arrival; shared memory of CTAs that have exited; warp-wide instructions
-in diverged warps; accumulators of ``wgmma`` that are read before their ``wgmma.wait_group``, and registers that no
-``wgmma.fence`` has made ready; deadlock, with who waits where; traps and endless loops. PTX that it cannot run, or that
-its target has not, is refused when it is loaded, with its line.
+alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers and mbarriers
+with wrong counts or overwritten; cluster barriers waited for without an arrival; shared memory of CTAs that have
+exited; asynchronous work that nobody waits for; accumulators of ``wgmma`` that are read before their
+``wgmma.wait_group``, and registers that no ``wgmma.fence`` has made ready; warp-wide instructions in diverged warps;
+deadlock; traps and endless loops; with ``races``, accesses that no barrier, fence or atomic orders. PTX that it cannot
+run, or that its target has not, is refused when it is loaded, with its line.
 
 **Calibration.** An H200 ran 949 micro-kernels, and every test run holds this device against its results: integers,
 conversions, rounding, copies and layouts are equal bit for bit, approximate functions and tensor-core sums lie within
@@ -100,8 +113,8 @@ stated bounds. ``tests/calibration/README.md`` has the figures, and what a GPU d
 | CTAs                         | 16 barriers, all forms; cooperative launches |                                       |
 | clusters                     | shared memory of all CTAs, barrier, launch   | ``.blocksareclusters``                |
 | atomics                      | 16 to 128 bits, vectors; in lane order       | other orders; ``multimem``            |
-| memory order                 | every store is seen at once                  | weak memory; data races as such       |
-| calls                        | device functions, inlined                    | recursion, function pointers          |
+| memory order                 | data races found; a store is seen at once    | weak memory as such                   |
+| calls                        | device functions, inlined; printf, assert    | recursion, function pointers, malloc  |
 | streams, events, graphs      | work in the order of the calls; capture      | overlap, also of dependent grids      |
 | time                         | counted: instructions, bytes copied          | the GPU's speed and caches            |
 """

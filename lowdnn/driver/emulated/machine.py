@@ -114,7 +114,7 @@ class Machine:
         previous = self._last_history if config.programmatic_serialization else None
         self._last_history = history = LaunchHistory(kernel, self.memory, previous) if options.races else None
         try:
-            for ctas in _batches(config, _ctas_of_a_batch(kernel, config, options), policy.reverses_ctas):
+            for ctas in _batches(config, _ctas_of_a_batch(kernel, config, options, history), policy.reverses_ctas):
                 batch = Batch(
                     Geometry(config.grid, config.block, ctas, self.sm_count, config.cluster),
                     self.memory,
@@ -143,7 +143,7 @@ class Machine:
             with np.errstate(all="ignore"):
                 scheduler.run()
         except BlockFault as fault:
-            raise fault_of(fault, function.kernel, batch) from None
+            raise fault_of(fault, function.kernel, batch) from fault.cause
         except LaneFault as fault:
             raise EmulationFault(report_of(fault, function.kernel, batch)) from None
 
@@ -200,7 +200,7 @@ def divides(cluster: Dim3, grid: Dim3) -> bool:
     return min(cluster) > 0 and all(g % c == 0 for g, c in zip(grid, cluster, strict=True))
 
 
-def _ctas_of_a_batch(kernel: Kernel, config: LaunchConfig, options: Options) -> int:
+def _ctas_of_a_batch(kernel: Kernel, config: LaunchConfig, options: Options, history: LaunchHistory | None) -> int:
     """As many CTAs as the lane budget and the host memory for shared and local memory allow, in whole clusters, at
     least one; all of a cooperative launch."""
     if config.cooperative:
@@ -208,6 +208,8 @@ def _ctas_of_a_batch(kernel: Kernel, config: LaunchConfig, options: Options) -> 
     lanes = -(-math.prod(config.block) // WARP) * WARP
     memory_bytes = kernel.static_shared_bytes + config.shared_bytes + lanes * kernel.local_bytes
     fitting = min(options.lane_budget // lanes, _BATCH_BYTES // max(memory_bytes, 1))
+    if history is not None:
+        fitting = min(fitting, history.ctas_that_fit(kernel.static_shared_bytes + config.shared_bytes))
     cluster = math.prod(config.cluster)
     return max(1, fitting // cluster) * cluster
 

@@ -211,7 +211,8 @@ def test_spin_on_a_flag_that_nobody_sets(bench, back):
 
 def test_endless_loop_times_out(bench):
     report = fault_of(bench, bench.ptx("L:\nadd.u32 %r1, 1, 2;\nbra L;\nret;", ""), timeout_s=0.3)
-    assert report.kind is FaultKind.TIMEOUT
+    assert (report.kind, report.block, report.warp) == (FaultKind.TIMEOUT, (0, 0, 0), 0)
+    assert report.ptx_text == "bra L;"
     assert report.kind.result == 702
 
 
@@ -308,3 +309,15 @@ def test_the_variable_in_shared_memory_is_named(bench):
     report = fault_of(bench, bench.ptx(body + "ld.shared.u32 %r2, [%r1+8];\nst.shared.u32 [%r1], %r2;\nret;", ""))
     assert (report.kind, report.buffer, report.buffer_offset) == (FaultKind.UNINITIALISED_READ, "shared memory", 72)
     assert str(report).endswith(" = shared memory +72 bytes (second +8)")
+
+
+def test_a_failure_of_the_emulator_is_not_taken_for_one_of_the_kernel(bench, monkeypatch):
+    def broken(*_: object) -> None:
+        raise ValueError("shapes")
+
+    monkeypatch.setattr("lowdnn.driver.emulated.generating.namespace.load", broken)
+    module = bench.ptx("ld.param.u64 %rd1, [out];\nld.global.u32 %r1, [%rd1];\nret;")
+    text = r"itself failed \(ValueError\('shapes'\)\) in k, PTX line \d+: ld.global.u32"
+    with pytest.raises(RuntimeError, match=text) as caught:
+        bench.run(module, "k", 1, 32, bench.empty(4))
+    assert isinstance(caught.value.__cause__, ValueError)

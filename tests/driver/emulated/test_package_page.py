@@ -17,10 +17,16 @@ def test_the_example_runs() -> None:
 
 
 def test_policies_of_the_page_exist() -> None:
-    rows = re.findall(r"^\| (lockstep|warp-serial\(seed\)|cta-reverse) ", str(emulated.__doc__), re.MULTILINE)
-    assert len(rows) == 3
+    names = r"^\| (lockstep|warp-serial\(seed\)|cta-reverse|fuzz\(seed\)) "
+    rows = re.findall(names, str(emulated.__doc__), re.MULTILINE)
+    assert len(rows) == 4
     for row in rows:
         Options(policy=row.replace("seed", "3"))
+
+
+def test_the_text_of_options_on_the_page_is_taken() -> None:
+    (text,) = re.findall(r"``(fuzz\(\d+\),[a-z,]+)``", str(emulated.__doc__))
+    assert Options.parse(text) == Options("fuzz(7)", landing="early", races=True)
 
 
 def test_what_the_page_calls_refused_has_no_row() -> None:

@@ -97,7 +97,41 @@ def test_an_order_of_landing_that_is_asked_for_is_kept() -> None:
         assert {late.lands_now(3) for _ in range(20)} == {None}
 
 
+def test_a_dozen_seeds_try_every_unit_with_every_landing() -> None:
+    for first in (0, 1000, 999_999_000):
+        pickers = [FuzzPicker(first + place) for place in range(12)]
+        assert len({(picker._unit, picker._landing) for picker in pickers}) == 9
+
+
 def test_seeds_draw_early_late_and_any_landing() -> None:
     pickers = [FuzzPicker(seed) for seed in range(40)]
     kinds = {frozenset(picker.lands_at_once() for _ in range(40)) for picker in pickers}
     assert kinds == {frozenset({True}), frozenset({False}), frozenset({True, False})}
+
+
+#: A block copies four words for each thread, each in a group of its own, and reads the newest one without a wait.
+UNWAITED = """
+extern "C" __global__ void k(const int* x, int* y) {
+  __shared__ int tile[4][64];
+  int t = threadIdx.x;
+  unsigned at = (unsigned)__cvta_generic_to_shared(&tile[0][t]);
+  for (int i = 0; i < 4; i++)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\\n cp.async.commit_group;" :: "r"(at + 256 * i),
+                 "l"(x + 64 * i + t) : "memory");
+  for (int i = 0; i < 20; i++) __syncthreads();
+  y[t] = tile[3][t];
+}
+"""
+
+
+def test_a_copy_that_nobody_waits_for_lands_under_some_schedules_and_not_under_others(bench, compile_cuda) -> None:
+    module = bench.machine.load(compile_cuda(UNWAITED))
+    x = bench.put(np.arange(256, dtype=np.int32))
+    missed = []
+    for seed in range(24):
+        try:
+            bench.run(module, "k", 1, 64, x, bench.empty(256), policy=f"fuzz({seed})")
+        except EmulationFault as fault:
+            missed.append(fault.kind)
+    assert 6 <= len(missed) <= 18
+    assert set(missed) == {FaultKind.UNINITIALISED_READ}

@@ -72,6 +72,11 @@ class _Level:
         target[places] = made if self.size == 1 else np.repeat(made, self.size).view(self._whole)
 
 
+def epoch_bytes(size_bytes: int, shift: int) -> int:
+    """Bytes that the epochs of so much memory take, in granules of ``1 << shift`` bytes."""
+    return (size_bytes >> shift) * _EPOCH_BYTES * (1 + READER_ROWS)
+
+
 def of_shared(size_bytes: int, shift: int) -> Accesses:
     """For shared memory of a batch."""
     granules = -(-size_bytes // 16) * 16 >> shift

@@ -58,8 +58,8 @@ class AsyncRaces:
     def mbarrier_arrives(self, lanes: Array, index: Array) -> None:
         """Lanes arrive, and release what they know."""
         mbarriers = self.batch.mbarriers
-        pairs = np.unique(np.stack([self._order.row_of_lane[lanes], index]), axis=1)
-        self._order.release(_ARRIVING, mbarriers.count, pairs[0], pairs[1])
+        rows, numbers = _pairs(self._order.row_of_lane[lanes], index, mbarriers.count)
+        self._order.release(_ARRIVING, mbarriers.count, rows, numbers)
 
     def mbarrier_completes(self, index: Array, phases: Array) -> None:
         """The barriers ``index`` (each once) have completed as many phases."""
@@ -73,9 +73,9 @@ class AsyncRaces:
         """Lanes have found, or not, a phase of the barriers ``index`` complete, and acquire."""
         self.mbarrier_used(group, index)
         if complete.any():
-            rows = group.pick(self._order.row_of_lane)[complete]
-            pairs = np.unique(np.stack([rows, index[complete]]), axis=1)
-            self._order.acquire(_COMPLETE, self.batch.mbarriers.count, pairs[0], pairs[1])
+            count = self.batch.mbarriers.count
+            rows, numbers = _pairs(group.pick(self._order.row_of_lane)[complete], index[complete], count)
+            self._order.acquire(_COMPLETE, count, rows, numbers)
 
     def _mbarrier_visit(self, group: Group, place: Array, write: bool) -> Visit:
         memory, accesses = self._visits.memory(in_global=False)
@@ -179,6 +179,14 @@ class AsyncRaces:
         rows = self._order.row_of_lane[lanes]
         completed = self.batch.commit_groups.completed[lanes // _WARP]
         self._order.note(rows, self._order.wgmma_columns(rows), completed)
+
+
+def _pairs(rows: Array, numbers: Array, count: int) -> tuple[Array, Array]:
+    """The distinct pairs of a row and a number below ``count``."""
+    keys = rows * count + numbers
+    changes = np.flatnonzero(np.diff(keys, prepend=-1))
+    rows, numbers = np.divmod(np.unique(keys[changes]), count)
+    return rows, numbers
 
 
 def _positions(group: Group, lanes: Array) -> Array:

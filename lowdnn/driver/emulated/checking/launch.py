@@ -6,13 +6,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lowdnn.driver.emulated.checking.accesses import of_global
+from lowdnn.driver.emulated.checking.accesses import epoch_bytes, of_global
 from lowdnn.driver.emulated.checking.epochs import SITES
 from lowdnn.driver.emulated.checking.traits import traits_of
 from lowdnn.driver.emulated.memory.arena import Arena, Array, lazy_map
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.program import Kernel
+
+#: Host memory for the epochs of the shared memory of one batch.
+_SHARED_EPOCH_BYTES = 256 << 20
 
 
 class LaunchHistory:
@@ -34,6 +37,10 @@ class LaunchHistory:
         self._ptx_lines = kernel.ptx_lines
         self._sites: dict[tuple[str, int], int] = {}
         self._site_lines: list[int] = [0]
+
+    def ctas_that_fit(self, shared_bytes: int) -> int:
+        """CTAs of so much shared memory whose accesses may be kept at a time."""
+        return _SHARED_EPOCH_BYTES // max(epoch_bytes(shared_bytes, self.traits.shared_shift), 1)
 
     def tick(self) -> int:
         """The time after one more synchronisation."""

@@ -75,7 +75,9 @@ class Order:
 
     def rows_of(self, lanes: Array) -> Array:
         """The rows of the warps of some lanes, each once."""
-        return np.unique(self.row_of_lane[lanes])
+        marks = np.zeros(self._rows.size, dtype=np.bool_)
+        marks[self.row_of_lane[lanes]] = True
+        return np.flatnonzero(marks)
 
     # -- questions --------------------------------------------------------------------------------------------------
     def is_ordered(self, found: Array, rows: Array, scope: int) -> Array:

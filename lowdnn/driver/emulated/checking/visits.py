@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,14 +60,7 @@ class Visits:
     def check_fenced(self, visit: Visit) -> None:
         """Raises LaneFault where the async proxy reads what was written through the generic one without a fence."""
         found = visit.accesses.written(visit.places, visit.unit)
-        entry, granule = np.nonzero(found)
-        if not entry.size:
-            return
-        unfenced = ~self.order.is_fenced(found[entry, granule], visit.rows[entry])
-        if unfenced.any():
-            wrong = np.zeros(found.shape, dtype=np.bool_)
-            wrong[entry, granule] = unfenced
-            raise self._fault(visit, found, wrong, "write", reports.missing_fence)
+        self._require(visit, found, 1, self.order.is_fenced, "write", reports.missing_fence)
 
     def check_together(self, visit: Visit, made: Array) -> None:
         """Raises LaneFault where warps write one granule in the same step; ``made``: the epochs that were noted."""
@@ -77,20 +72,36 @@ class Visits:
         if entry.size and visit.scope != WEAK:
             lost[entry, granule] = ~self.order.is_ordered(left[entry, granule], visit.rows[entry], visit.scope)
         if lost.any():
-            raise self._fault(visit, left, lost, "write", reports.data_race)
+            first = divmod(int(np.argmax(lost)), lost.shape[1])
+            raise self._fault(visit, left, first, "write", reports.data_race)
 
     def _check(self, visit: Visit, found: Array, what: str) -> None:
         order, shared = self.order, visit.accesses is self.shared
         if found.max(initial=0) < (order.floor if shared else 1):
             return
-        suspects = found >= (order.floors[visit.rows // order.warps][:, None] if shared else 1)
-        entry, granule = np.nonzero(suspects)
-        if not entry.size:
-            return
-        unknown = ~order.is_ordered(found[entry, granule], visit.rows[entry], visit.scope)
-        if unknown.any():
-            suspects[entry, granule] = unknown
-            raise self._fault(visit, found, suspects, what, reports.data_race)
+        floors = order.floors[visit.rows // order.warps] if shared else 1
+        self._require(visit, found, floors, partial(order.is_ordered, scope=visit.scope), what, reports.data_race)
+
+    def _require(
+        self,
+        visit: Visit,
+        found: Array,
+        floors: Any,
+        fine: Callable[[Array, Array], Array],
+        what: str,
+        make: reports.Maker,
+    ) -> None:
+        """Raises where ``fine(epochs, rows)`` is false of an epoch not below its floor. Neighbours with equal epochs
+        and rows are asked about once."""
+        size = found.shape[1]
+        flat = found.reshape(-1)
+        rows = visit.rows if size == 1 else np.repeat(visit.rows, size)
+        starts = _starts_of_runs(flat, rows)
+        earlier, later = flat[starts], rows[starts]
+        suspects = earlier >= (floors if isinstance(floors, int) else floors[starts // size])
+        wrong = starts[suspects][~fine(earlier[suspects], later[suspects])]
+        if wrong.size:
+            raise self._fault(visit, found, divmod(int(wrong[0]), size), what, make)
 
     def _check_previous(self, visit: Visit, previous: LaunchHistory) -> None:
         """Raises LaneFault where the visit conflicts with the launch before, which may still be running."""
@@ -119,8 +130,8 @@ class Visits:
         else:
             visit.accesses.read(visit.rows % self.order.warps % READERS, visit.places, visit.unit, made)
 
-    def _fault(self, visit: Visit, found: Array, wrong: Array, what: str, make: reports.Maker) -> Any:
-        entry, granule = (int(i) for i in np.argwhere(wrong)[0])
+    def _fault(self, visit: Visit, found: Array, where: tuple[int, int], what: str, make: reports.Maker) -> Any:
+        entry, granule = where
         cta, actor = self.order.who(found[entry, granule])
         line = self.history.text_of(int(epochs.site_of(found[entry, granule])))
         earlier = reports.Earlier(what, self.batch.block_of(cta), actor, line)
@@ -130,3 +141,12 @@ class Visits:
         where = (int(visit.places[entry]) << visit.unit >> shift) + granule << shift
         position = entry if visit.positions is None else int(visit.positions[entry])
         return make(self.batch, visit.memory, where, position, visit.write, earlier)
+
+
+def _starts_of_runs(*columns: Array) -> Array:
+    """Numbers of the entries that differ from the one before, in any column."""
+    changes = np.ones(columns[0].size, dtype=np.bool_)
+    changes[1:] = columns[0][1:] != columns[0][:-1]
+    for column in columns[1:]:
+        changes[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(changes)

@@ -85,6 +85,15 @@ class AsyncCopies:
         if group.batch.races is not None:
             group.batch.races.copies_waited(limit)
 
+    @property
+    def under_way(self) -> int:
+        """How many copies have not landed."""
+        return len(self._under_way)
+
+    def land(self, number: int) -> None:
+        """Lands one of the copies under way (0: the oldest), although nobody waits for it."""
+        self._land(self._under_way.pop(number))
+
     def land_before(self, lanes: Array, serial: int) -> None:
         """The copies that ``lanes`` issued before number ``serial`` land, committed or not."""
         chosen = np.zeros(self._committed.size, dtype=np.bool_)

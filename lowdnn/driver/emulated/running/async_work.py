@@ -226,11 +226,16 @@ class AsyncWork:
         return True
 
     def land_between(self) -> None:
-        """Between two blocks: lands an operation that nobody waits for, if the policy wants it."""
+        """Between two blocks: lands an operation or a ``cp.async`` that nobody waits for, if the policy wants it."""
+        batch = self.batch
         if self.pending:
-            number = self.batch.picker.lands_now(len(self.pending))
+            number = batch.picker.lands_now(len(self.pending))
             if number is not None:
                 self._land(self.pending.pop(number))
+        if batch.copies.under_way:
+            number = batch.picker.lands_now(batch.copies.under_way)
+            if number is not None:
+                batch.copies.land(number)
 
     def land_all(self) -> None:
         """Lands the rest at the end of a kernel."""

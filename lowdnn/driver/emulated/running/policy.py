@@ -114,11 +114,11 @@ class FuzzPicker(Picker):
     def __init__(self, seed: int, landing: str | None = None) -> None:
         super().__init__(Policy("fuzz", seed))
         draw = self._draw = random.Random(seed)
-        self._unit = draw.choice(("warp", "warp of a CTA", "warpgroup"))
+        # Cycles of different lengths, so that a few seeds in a row try every unit with every landing.
+        self._unit = ("warp", "warp of a CTA", "warpgroup")[seed % 3]
         self._preemption = draw.choice((0.0, 0.05, 0.5))
         self._split = draw.choice((0.0, 0.1))
-        own = draw.choice(("late", "early", "any"))
-        self._landing = landing or own
+        self._landing = landing or ("any", "late", "any", "early")[seed % 4]
 
     def units(self, batch: Batch) -> tuple[Array | None, int]:
         if self._unit == "warp":

@@ -11,13 +11,13 @@ from lowdnn.driver.emulated.running.batch import Batch
 from lowdnn.driver.emulated.running.scheduler import BlockFault
 
 
-def fault_of(fault: BlockFault, kernel: Kernel, batch: Batch) -> EmulationFault | BaseException:
-    """What to raise for what happened in a block; an exception that is no fault of the kernel comes back as it is."""
+def fault_of(fault: BlockFault, kernel: Kernel, batch: Batch) -> EmulationFault | RuntimeError:
+    """What to raise for what happened in a block; RuntimeError for a fault of the emulator, not of the kernel."""
     line = _ptx_line(fault, kernel)
     cause = fault.cause
     if not isinstance(cause, LaneFault):
-        cause.add_note(f"while emulating {kernel.name}, PTX line {line}: {_text(kernel, line)}")
-        return cause
+        where = f"{kernel.name}, PTX line {line}: {_text(kernel, line)}"
+        return RuntimeError(f"the emulated device itself failed ({cause!r}) in {where}")
     if cause.lane is None and cause.position is not None:
         lanes = fault.group.lanes
         cause.lane = int(lanes[min(cause.position, lanes.size - 1)])
@@ -71,4 +71,4 @@ def _ptx_line(fault: BlockFault, kernel: Kernel) -> int:
 
 
 def _text(kernel: Kernel, line: int) -> str:
-    return kernel.ptx_lines[line - 1].strip() if 0 < line <= len(kernel.ptx_lines) else ""
+    return " ".join(kernel.ptx_lines[line - 1].split()) if 0 < line <= len(kernel.ptx_lines) else ""

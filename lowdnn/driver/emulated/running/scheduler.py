@@ -138,7 +138,7 @@ class Scheduler:
     def _execute(self, step: Step, group: Group) -> Any:
         self._rounds += 1
         if not self._rounds & 0xFF and time.monotonic() > self.deadline:
-            raise BlockFault(LaneFault(FaultKind.TIMEOUT, "the launch ran out of time"), group, step)
+            raise BlockFault(LaneFault(FaultKind.TIMEOUT, "the launch ran out of time", 0), group, step)
         self.batch.clock.issue(step.instructions * group.count)
         registers = self.batch.registers
         try:

@@ -155,14 +155,16 @@ def _nearest_bf16(value: Lanes) -> Lanes:
 
 
 def _nearest_away_tf32(value: Lanes, satfinite: bool) -> Lanes:
-    """Integer arithmetic on the bits of float32, as an H200 does it: a NaN stays one only by bits above those cut.
+    """Integer arithmetic on the bits of float32, as an H200 does it: NaN is cut, not rounded, and can become infinity.
 
     Saturation takes one unit off everything with the exponent of infinity, so that of NaN too.
     """
-    bits = (value.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    bits = value.view(np.uint32)
+    exponent = np.uint32(0x7F800000)
+    rounded = np.where(bits & exponent == exponent, bits, bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
     if not satfinite:
-        return bits
-    return np.where(bits & np.uint32(0x7F800000) == 0x7F800000, bits - np.uint32(0x2000), bits)
+        return rounded
+    return np.where(rounded & exponent == exponent, rounded - np.uint32(0x2000), rounded)
 
 
 FORMATS: dict[str, FloatFormat] = {

@@ -1,4 +1,4 @@
-"""Runs a test kernel on the emulated device, every check on, under one schedule, and tells what came of it."""
+"""Runs a test kernel on the emulated device under one schedule, and tells what came of it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ def run(
     schedule: str,
     rng: np.random.Generator,
     change: Callable[[LaunchConfig], LaunchConfig] = lambda config: config,
-    *,
-    races: bool = True,
 ) -> EmulationFault | None:
     """The fault that stopped ``ptx``, if any. Raises AssertionError for a wrong result without a fault."""
     options = Options.parse(schedule)
-    driver = EmulatedDriver(policy=options.policy, landing=options.landing, races=races, timeout_s=_TIMEOUT_S)
+    driver = EmulatedDriver(policy=options.policy, landing=options.landing, races=options.races, timeout_s=_TIMEOUT_S)
     try:
         program.check(Device(driver, ptx, change), rng)
     except DriverError as error:

@@ -15,7 +15,7 @@ from tests.driver.emulated.mutation.running import run
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=str)
 def test_the_kernel_is_clean_under_every_schedule(rng: np.random.Generator, program: Program) -> None:
     for schedule in schedules(int(rng.integers(1 << 31)), fuzzed=20):
-        fault = run(program, program.ptx(), schedule, rng, races=False)
+        fault = run(program, program.ptx(), schedule, rng)
         assert fault is None, f"{schedule}: {fault}"
 
 

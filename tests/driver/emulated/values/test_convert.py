@@ -130,6 +130,13 @@ def test_tf32(rng: np.random.Generator, rounding: str) -> None:
     np.testing.assert_array_equal(limit.view(np.float32), np.float32(2047 * 2.0**117) * np.array([1, -1, 1]))
 
 
+def test_tf32_cuts_nan_without_rounding() -> None:
+    """What an H200 gives, and of all ones, which must not carry into the sign and beyond."""
+    nans = np.array([0x7F800001, 0x7FC00000, 0xFF81301D, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32)
+    cut = [0x7F800000, 0x7FC00000, 0xFF812000, 0x7FFFE000, 0xFFFFE000]
+    assert converter("f32", "tf32", "rna")(nans.view(np.float32)).tolist() == cut
+
+
 @pytest.mark.parametrize("target", ["f16x2", "bf16x2"])
 def test_pairs_put_the_first_operand_high(rng: np.random.Generator, target: str) -> None:
     upper, lower = f32_values(rng), f32_values(rng)

@@ -21,7 +21,7 @@ extern "C" __global__ void __cluster_dims__(2) __launch_bounds__(160)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < STAGES; stage++) {
       MBARRIER_INIT("full made", full + 8 * stage, 1);
-      MBARRIER_INIT("empty made", empty + 8 * stage, 8);
+      MBARRIER_INIT("empty made", empty + 8 * stage, 2);
     }
     FENCE_MBARRIER_INIT("barriers fenced");
   }
@@ -49,7 +49,7 @@ extern "C" __global__ void __cluster_dims__(2) __launch_bounds__(160)
       multiply_tiles(sums, at, at + TILE_BYTES, step > 0);
       WGMMA_COMMIT("multiply commit");
       WGMMA_WAIT("multiply wait", 0);
-      if (threadIdx.x % 32 < 2) MBARRIER_ARRIVE_REMOTE("stage freed", mapped(empty + 8 * stage, threadIdx.x % 32));
+      if (threadIdx.x < 2) MBARRIER_ARRIVE_REMOTE("stage freed", mapped(empty + 8 * stage, threadIdx.x));
     }
     for (int i = 0; i < 32; i++) c[(blockIdx.x * 64 + sums_row(i)) * 64 + sums_column(i)] = sums[i];
   }

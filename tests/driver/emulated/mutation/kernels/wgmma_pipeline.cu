@@ -2,7 +2,7 @@
 // A block works on tiles blockIdx.x, blockIdx.x + gridDim.x, ... of BLOCK_M x BLOCK_N of C, numbered along n first.
 //
 // WARPGROUPS warpgroups multiply (wgmma, 64 rows each); one more warp brings 64 of k at a time by TMA into a ring of
-// STAGES. ``full``: a stage has come; ``empty``: every multiplying warp is done with it. C goes by way of shared memory
+// STAGES. ``full``: a stage has come; ``empty``: every multiplying warpgroup is done with it. C goes by way of shared memory
 // and TMA stores, one of 64 x 32 numbers at a time, so that the next tile is multiplied meanwhile.
 //
 // Dynamic shared memory: STAGES x (A tile, B tile), then C [BLOCK_N / 32, BLOCK_M, 32].
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < STAGES; stage++) {
       MBARRIER_INIT("full made", full + 8 * stage, 1);
-      MBARRIER_INIT("empty made", empty + 8 * stage, 4 * WARPGROUPS);
+      MBARRIER_INIT("empty made", empty + 8 * stage, WARPGROUPS);
     }
     FENCE_MBARRIER_INIT("barriers fenced");
   }
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32)
       multiply_tiles(sums, at + group * 64 * 128, at + A_BYTES, step > 0);
       WGMMA_COMMIT("multiply commit");
       WGMMA_WAIT("multiply wait", 0);
-      if (threadIdx.x % 32 == 0) MBARRIER_ARRIVE("stage freed", empty + 8 * stage);
+      if (threadIdx.x % 128 == 0) MBARRIER_ARRIVE("stage freed", empty + 8 * stage);
     }
 
     bool sends = threadIdx.x % 128 == 0;
