@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.calibration.comparison import compare
@@ -19,6 +21,14 @@ def test_the_emulated_device_gives_what_the_gpu_gave(family: str) -> None:
     wrong = [f"{v.case} {v.label}: {v.wrong} wrong; {v.detail}" for v in verdicts if v.wrong]
     assert not wrong, "\n".join(wrong)
     assert {v.case for v in verdicts} == set(recording.digests)
+    assert _quoted(family) == (len(recording.digests), sum(v.exact + v.within for v in verdicts))
+
+
+def _quoted(family: str) -> tuple[int, int]:
+    """(cases, values) of the family in the table of the README."""
+    lines = (Path(__file__).parent / "README.md").read_text().splitlines()
+    (fields,) = (line.split() for line in lines if line.startswith(f"    {family} "))
+    return int(fields[1]), int(fields[2])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
