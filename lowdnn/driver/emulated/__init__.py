@@ -94,6 +94,10 @@ deadlock; traps and endless loops; with ``races``, accesses that no barrier, fen
 async proxy without a ``fence.proxy.async``. PTX that it cannot run, or that its target has not, is refused when it is
 loaded, with its line.
 
+**Calibration.** An H200 ran 949 micro-kernels, and every test run holds this device against its results: integers,
+conversions, rounding, copies and layouts are equal bit for bit, approximate functions and tensor-core sums lie within
+stated bounds. ``tests/calibration/README.md`` has the figures, and what a GPU does beyond the manual.
+
 **What it models:**
 
 | part of the device           | modelled                                     | not modelled                          |
