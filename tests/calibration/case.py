@@ -60,7 +60,7 @@ class Output:
 
 @dataclass(frozen=True)
 class MapOf:
-    """A tensor map of one of a case's buffers: inputs and outputs are counted together, and the address is filled in."""
+    """A tensor map of one of a case's buffers, inputs and outputs counted together. The address is filled in."""
 
     buffer: int
     description: TiledMap | Im2colMap

@@ -84,7 +84,10 @@ def of_shared(size_bytes: int, shift: int) -> Accesses:
 
 
 def of_global(size_bytes: int, shift: int, make: Callable[[int], Any]) -> Accesses:
-    """For global memory; ``make(bytes)`` gives a buffer of zeros that takes host memory where it is touched."""
-    granules = size_bytes >> shift
+    """For the first ``size_bytes`` of global memory; what lies beyond looks like their last granules, never accessed.
+
+    ``make(bytes)`` gives a buffer of zeros that takes host memory where it is touched.
+    """
+    granules = (-(-size_bytes // 16) + 1) * 16 >> shift
     writes, reads = (np.frombuffer(make(_EPOCH_BYTES * n * granules), dtype=np.int64) for n in (1, READER_ROWS))
     return Accesses(writes, reads, shift)

@@ -32,7 +32,7 @@ class LaunchHistory:
         self.ctas: list[int] = []
         #: Where threads synchronise through global memory -> what is known to who reads there.
         self.locations: dict[tuple[bool, int], Array] = {}
-        self.accesses = of_global(arena.data.size, self.traits.global_shift, lazy_map)
+        self.accesses = of_global(arena.extent_bytes, self.traits.global_shift, lazy_map)
         self._lines: Mapping[str, Sequence[int]] = {code.file_name: code.lines for code in kernel.program.blocks}
         self._ptx_lines = kernel.ptx_lines
         self._sites: dict[tuple[str, int], int] = {}
