@@ -1,7 +1,7 @@
 """Calibration of the emulated device: what a GPU gives for micro-kernels, and whether the emulated device agrees.
 
-    PYTHONPATH=. python tools/calibrate.py record [FAMILY...] [--out DIR]    run the cases on the GPU and store what it gives
-    PYTHONPATH=. python tools/calibrate.py check [FAMILY...] [--data DIR]    run them on the emulated device and compare
+    PYTHONPATH=. python tools/calibrate.py record [FAMILY...] [--out DIR]    run the cases on the GPU, store the results
+    PYTHONPATH=. python tools/calibrate.py check [FAMILY...] [--data DIR]    run them on the emulated device, compare
 
 ``check`` prints one line for each family: cases, values, those that equal the GPU's bit for bit, those within the bound
 that the case states, and wrong ones. Its exit code is 1 if any value is wrong. Cases, rules and recordings lie in

@@ -85,10 +85,9 @@ def _used(output: Output, actual: Array, expected: Array, magnitude: Array | Non
     """|actual - expected| as a part of what the bound allows; infinite where one of them alone is no finite number."""
     kind, bound = output.kind.removesuffix("x2"), output.bound
     one, other = _numbers(actual, kind), _numbers(expected, kind)
-    allowed = bound.absolute + bound.relative * np.abs(other)
-    if magnitude is not None:
-        allowed = allowed + bound.of_magnitude * np.nan_to_num(np.abs(_numbers(magnitude, kind)), nan=np.inf)
+    size = 0.0 if magnitude is None else np.abs(_numbers(magnitude, kind))
     with np.errstate(invalid="ignore", divide="ignore"):
+        allowed = bound.absolute + bound.relative * np.abs(other) + bound.of_magnitude * size
         part = np.abs(one - other) / allowed
     return np.where(np.isfinite(one) & np.isfinite(other), part, np.inf)
 

@@ -10,23 +10,30 @@ from tests.calibration.case import Array, Bound, Case
 from tests.calibration.inputs import all_bits, doubled, edges, grid, near, random_bits
 from tests.calibration.lanewise import Step, lanewise
 
-# Two values that each lie within the manual's error of the true one lie within twice that error of each other. A unit in
-# the last place is taken as 2**-23, the most that it is relative to a value.
+_MANUAL = "the PTX ISA manual's maximum error of the GPU, and one rounding of the emulated device"
+_F32, _F16, _BF16 = 2.0**-24, 2.0**-11, 2.0**-8
+#: Subnormal results may be flushed.
 _SMALLEST = 2.0**-126
-_MANUAL = "PTX ISA manual, twice the documented maximum error"
-_RCP = Bound(relative=2 * 2.0**-23, absolute=_SMALLEST, source=_MANUAL)
-_SQRT = Bound(relative=2 * 2.0**-22, absolute=_SMALLEST, source=_MANUAL)
-_RSQRT = Bound(relative=2 * 2.0**-22.4, absolute=_SMALLEST, source=_MANUAL)
-_EX2 = Bound(relative=2 * 2.0**-22.5, absolute=_SMALLEST, source=_MANUAL)
-_LG2 = Bound(relative=2 * 2.0**-22, absolute=2 * 2.0**-22, source=_MANUAL)
-_TRIGONOMETRIC = Bound(absolute=2 * 2.0**-20.5, source=_MANUAL)
-_TANH = Bound(relative=2 * 2.0**-11, absolute=_SMALLEST, source=_MANUAL)
-_DIV = Bound(relative=2 * 2 * 2.0**-23, absolute=_SMALLEST, source=_MANUAL)
+
+
+def _documented(relative: float, rounding: float, absolute: float = _SMALLEST) -> Bound:
+    return Bound(relative=relative + rounding, absolute=absolute, source=_MANUAL)
+
+
+# A unit in the last place is taken as 2**-23, the most that it is relative to a value.
+_RCP = _documented(2.0**-23, _F32)
+_SQRT = _documented(2.0**-23, _F32)
+_RSQRT = _documented(2.0**-22.9, _F32)
+_EX2 = _documented(2.0**-22, _F32)
+_LG2 = _documented(2.0**-22, _F32, 2.0**-22)
+_TRIGONOMETRIC = _documented(0, _F32, 2.0**-20.5)
+_TANH = _documented(2.0**-11, _F32)
+_DIV = _documented(2 * 2.0**-23, _F32)
 _RCP_F64 = Bound(relative=2.0**-19, absolute=2.0**-1022, source="PTX ISA manual: an approximation of the upper word")
-_F16_EX2 = Bound(relative=2 * 2.0**-9.9, absolute=2 * 2.0**-24, source=_MANUAL)
-_F16_TANH = Bound(absolute=2 * 2.0**-10.987, source=_MANUAL)
-_BF16_EX2 = Bound(relative=2 * 2.0**-7, absolute=_SMALLEST, source=_MANUAL)
-_BF16_TANH = Bound(absolute=2 * 2.0**-8, source=_MANUAL)
+_F16_EX2 = _documented(2.0**-9.9, _F16, 2.0**-24)
+_F16_TANH = _documented(0, _F16, 2.0**-10.987)
+_BF16_EX2 = _documented(2.0**-7, _BF16)
+_BF16_TANH = _documented(0, _BF16, 2.0**-8)
 
 
 def cases() -> Iterator[Case]:

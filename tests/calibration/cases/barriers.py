@@ -11,9 +11,9 @@ from tests.calibration.cases.program import program
 
 _ONE_WARP = LaunchConfig((1, 1, 1), (32, 1, 1), 1024 + BARRIER_BYTES)
 
-#: Steps by one thread on a barrier: "arrive n" and "drop n" keep the state, whose pending count is stored; "tx n" expects
-#: bytes, "done n" completes them, "noComplete n" arrives without ending the phase. After each step both parities and
-#: the last state are tested.
+#: Count of a barrier, and steps by one thread: "arrive n" and "drop n" keep the state, whose pending count is stored;
+#: "tx n" expects bytes, "done n" completes them, "noComplete n" arrives without ending the phase. After each step both
+#: parities and the last state are tested.
 _SCRIPTS: dict[str, tuple[int, Sequence[str]]] = {
     "count 1": (1, ("arrive 1", "arrive 1", "arrive 1")),
     "count 3": (3, ("arrive 1", "arrive 1", "arrive 1", "arrive 2", "arrive 1", "arrive 3")),

@@ -10,7 +10,7 @@ from lowdnn.driver.base import LaunchConfig
 from tests.calibration.case import Array, Case, Output
 from tests.calibration.cases import numbers
 from tests.calibration.cases.asynchronous import BARRIER_BYTES, FLUSH, REGISTERS, THREADS, barrier, fill, keep, wait
-from tests.calibration.cases.program import program
+from tests.calibration.cases.program import element, program
 from tests.calibration.inputs import random_bits
 
 _WINDOW = 4 << 10
@@ -22,11 +22,13 @@ _REDUCTIONS = (
 )  # fmt: skip
 #: Reductions between blocks' shared memory know fewer types.
 _SHARED_REDUCTIONS = (
-    *(("add", kind) for kind in ("u32", "s32", "u64")),
+    *(("add", kind) for kind in ("u32", "s32")),
     *((op, kind) for op in ("min", "max") for kind in ("u32", "s32")),
     *((op, "u32") for op in ("inc", "dec")),
     *((op, "b32") for op in ("and", "or", "xor")),
 )  # fmt: skip
+#: Those and sums of 64 bits.
+_WIDER = (*_SHARED_REDUCTIONS, ("add", "u64"))
 _FLOATS = ("f16", "bf16", "f32", "f64")
 
 
@@ -36,12 +38,16 @@ def cases() -> Iterator[Case]:
         yield _store(size, target, source)
     for operation, kind in _REDUCTIONS:
         yield _reduce(operation, kind)
-    for operation, kind in _SHARED_REDUCTIONS:
+    for operation, kind in _WIDER:
         yield _reduce_shared(operation, kind)
     yield _to_neighbour()
     for mask in (0b01, 0b10, 0b11):
         yield _multicast(mask)
     yield _store_async()
+    for operation, kind in _WIDER:
+        yield _reduce_async(operation, kind)
+    for size in (4, 8, 16):
+        yield _classic(size)
 
 
 def _load(size: int, source: int, target: int) -> Case:
@@ -86,8 +92,8 @@ cp.reduce.async.bulk.global.shared::cta.bulk_group.{operation}{noftz}.{kind} [%o
 def _reduce_shared(operation: str, kind: str) -> Case:
     """Block 1 of a cluster reduces its window into that of block 0."""
     values, initial = _operands(operation, kind)
-    issue = f"""cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{operation}.{kind} [%to], [%base], {_WINDOW}, [%there];
-"""
+    form = f"cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{operation}.{kind}"
+    issue = f"{form} [%to], [%base], {_WINDOW}, [%there];\n"
     inputs = (np.concatenate([initial, values]),)
     return program(
         f"reduce shared {operation} {kind}", _between(issue), inputs, (Output("shared", "u8", _WINDOW),), _pair_launch()
@@ -133,6 +139,7 @@ barrier.cluster.wait;
 
 def _multicast(mask: int) -> Case:
     """Block 0 loads into the windows of the blocks of ``mask``, each of which waits at its own barrier."""
+    form = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
     body = f"""{REGISTERS}.reg .b32 %rank;
 .reg .b16 %mask;
 mov.u32 %rank, %cluster_ctarank;
@@ -148,7 +155,7 @@ barrier.cluster.wait.aligned;
 setp.eq.u32 %q, %rank, 0;
 and.pred %q, %q, %first;
 add.u32 %at, %base, 512;
-@%q cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%at], [%i0], 1024, [%bar], %mask;
+@%q {form} [%at], [%i0], 1024, [%bar], %mask;
 {wait()}mul.wide.u32 %a2, %rank, {_WINDOW};
 add.u64 %a2, %a2, %o0;
 {keep("%a2", _WINDOW)}barrier.cluster.arrive;
@@ -160,12 +167,12 @@ barrier.cluster.wait;
 
 def _store_async() -> Case:
     """st.async of words, vectors and 64-bit numbers by single threads of block 1 into block 0."""
-    issue = f"""mov.b64 %wide, 0x1122334455667788;
-st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%to], %bar, [%there];
-st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%to+16], {{1, 2, 3, 4}}, [%there];
-st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%to+32], {{%wide, %wide}}, [%there];
+    issue = """mov.b64 %wide, 0x1122334455667788;
+st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%to], %rank, [%there];
+st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%to+16], {1, 2, 3, 4}, [%there];
+st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%to+32], {%wide, %wide}, [%there];
 st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%to+48], %wide, [%there];
-""".replace("%bar, [%there]", "%rank, [%there]", 1)
+"""
     return program(
         "st.async",
         _between(issue, 44),
@@ -173,6 +180,33 @@ st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%to+48], %wide, [%the
         (Output("shared", "u8", _WINDOW),),
         _pair_launch(),
     )
+
+
+def _reduce_async(operation: str, kind: str) -> Case:
+    """red.async by one thread of block 1 on three words of block 0."""
+    width = int(kind[1:])
+    form = f"red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{operation}.{kind}"
+    load = "".join(f"ld.shared.b{width} %v{i}, [%base+{16 * i}];\n" for i in range(3))
+    issue = "".join(f"{form} [%to+{16 * i}], %v{i}, [%there];\n" for i in range(3))
+    values, initial = _operands(operation, kind)
+    body = _between(f".reg .b{width} %v<3>;\n{load}{issue}", 3 * width // 8)
+    inputs = (np.concatenate([initial, values]),)
+    return program(f"red.async {operation} {kind}", body, inputs, (Output("shared", "u8", _WINDOW),), _pair_launch())
+
+
+def _classic(size: int) -> Case:
+    """cp.async of ``size`` bytes by every thread, of which a number that differs by thread comes from memory."""
+    kept = np.arange(THREADS, dtype=np.uint32) % np.uint32(size + 1)
+    body = f"""{REGISTERS}{fill("%i1", _WINDOW)}
+{element("%a0", "%i2", "%t", 4)}ld.global.b32 %n, [%a0];
+{element("%a0", "%i0", "%t", size)}mad.lo.u32 %at, %t, {size}, %base;
+cp.async.ca.shared.global [%at], [%a0], {size}, %n;
+cp.async.commit_group;
+cp.async.wait_group 0;
+bar.sync 0;
+{keep("%o0", _WINDOW)}"""
+    inputs = (_counter(), np.full(_WINDOW, 0xA5, np.uint8), kept)
+    return program(f"cp.async {size}", body, inputs, (Output("shared", "u8", _WINDOW),), _launch())
 
 
 def _operands(operation: str, kind: str) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Distributed shared memory: addresses as relations, loads, stores and atomics of other blocks. PTX ISA manual, "mapa"."""
+"""Distributed shared memory: addresses as relations, loads, stores and atomics of others. PTX ISA manual, "mapa"."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def _addresses() -> Case:
     facts = {
         "rank of 32-bit": "mapa.shared::cluster.u32 %there, %mine, %other;\ngetctarank.shared::cluster.u32 %d, %there;",
         "rank of generic": "mapa.u64 %far, %generic, %other;\ngetctarank.u64 %d, %far;",
-        "offset": "mapa.shared::cluster.u32 %there, %mine, %other;\nmapa.shared::cluster.u32 %x, %base, %other;\nsub.u32 %d, %there, %x;",
+        "offset": """mapa.shared::cluster.u32 %there, %mine, %other;
+mapa.shared::cluster.u32 %x, %base, %other;
+sub.u32 %d, %there, %x;""",
         "spaces": """mapa.u64 %far, %generic, %other;
 isspacep.shared::cluster %p, %far;
 selp.u32 %d, 1, 0, %p;

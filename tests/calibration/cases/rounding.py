@@ -46,8 +46,10 @@ def _tiny_f32() -> Case:
     divisor = near("f32", 512, "divisor") & np.uint32(0x807FFFFF) | np.uint32(0x3F800000)
     dividend = (divisor.view(np.float32) * np.float64(2.0**-126)).astype(np.float32).view(np.uint32)
     values |= {"x": dividend - np.arange(512, dtype=np.uint32) % np.uint32(2), "y": divisor}
-    steps = [Step(f"{form}", f"{form} %d, {operands};", "f32") for rounding in _ROUNDINGS for ftz in ("", ".ftz")
-             for form, operands in ((f"mul.{rounding}{ftz}.f32", "%a, %b"), (f"div.{rounding}{ftz}.f32", "%x, %y"))]  # fmt: skip
+    forms = [(name, operands, rounding, ftz) for name, operands in (("mul", "%a, %b"), ("div", "%x, %y"))
+             for rounding in _ROUNDINGS for ftz in ("", ".ftz")]  # fmt: skip
+    texts = [(f"{name}.{rounding}{ftz}.f32", operands) for name, operands, rounding, ftz in forms]
+    steps = [Step(form, f"{form} %d, {operands};", "f32") for form, operands in texts]
     steps += [Step(f"fma.{rounding}.ftz.f32", f"fma.{rounding}.ftz.f32 %d, %a, %b, 0f80000000;", "f32")
               for rounding in _ROUNDINGS]  # fmt: skip
     return lanewise("f32-tiny", values, steps)

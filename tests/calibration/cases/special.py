@@ -40,7 +40,8 @@ selp.u32 %d, 1, 0, %p;
     body = f"""
 .reg .b32 %index, %block, %x, %d;
 .reg .pred %p;
-{_linear("%index", "tid", launch.block)}{_linear("%block", "ctaid", launch.grid)}mad.lo.u32 %index, %block, {threads}, %index;
+{_linear("%index", "tid", launch.block)}{_linear("%block", "ctaid", launch.grid)}
+mad.lo.u32 %index, %block, {threads}, %index;
 {stores}{explicit}"""
     outputs = [Output(register, "u32", threads * blocks) for register in (*_NAMES, "%is_explicit_cluster")]
     return program(name, body, (), outputs, launch)

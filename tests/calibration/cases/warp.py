@@ -23,6 +23,7 @@ def cases() -> Iterator[Case]:
     for mask in _MASKS:
         yield _collectives(mask)
     yield _divergent()
+    yield _block_votes()
 
 
 def _shuffles(mode: str) -> Case:
@@ -121,6 +122,31 @@ shfl.sync.idx.b32 %d|%q, %value, 5, 0x1f, {_FULL};
 """
     outputs = (Output("redux", "u32", 64), Output("shfl", "u32", 64))
     return program("divergent", body, (random_bits("divergent", 64, 4),), outputs, LaunchConfig((1, 1, 1), (64, 1, 1)))
+
+
+def _block_votes() -> Case:
+    """bar.red over blocks in which all, some or none of the threads agree, and over a part of the block's warps."""
+    forms = {"popc": "popc.u32 %d, 0, %p;", "and": "and.pred %q, 0, %p;", "or": "or.pred %q, 0, %p;"}
+    forms["popc of 64"] = "popc.u32 %d, 1, 64, %p;"
+    text = ""
+    for place, (name, form) in enumerate(forms.items()):
+        part = name.endswith("64")
+        skip = f"setp.ge.u32 %q, %t, 64;\n@%q bra SKIP{place};\n" if part else ""
+        flag = "selp.u32 %d, 1, 0, %q;\n" if "%q" in form else ""
+        text += f"{skip}barrier.red.aligned.{form}\n{flag}{element('%a0', f'%o{place}', '%index', 4)}"
+        text += f"st.global.b32 [%a0], %d;\n{f'SKIP{place}:' if part else ''}\n"
+    body = f"""
+.reg .b32 %index, %block, %value, %d;
+.reg .pred %p, %q;
+mov.u32 %block, %ctaid.x;
+mad.lo.u32 %index, %block, 128, %t;
+{element("%a0", "%i0", "%index", 4)}ld.global.b32 %value, [%a0];
+setp.ne.u32 %p, %value, 0;
+{text}"""
+    values = (random_bits("votes", 4 * 128, 4) % np.uint32(3)).reshape(4, 128).copy()
+    values[1], values[2] = 1, 0
+    outputs = [Output(name, "u32", 4 * 128) for name in forms]
+    return program("barrier.red", body, (values,), outputs, LaunchConfig((4, 1, 1), (128, 1, 1)))
 
 
 def _values(warps: int) -> Array:

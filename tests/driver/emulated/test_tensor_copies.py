@@ -297,7 +297,7 @@ def test_a_first_pixel_beyond_the_box(bench: Bench, compile_cuda: Compile) -> No
     tensor = bench.put(np.zeros(256, np.uint32))
     im2col = Im2colMap(TensorMapDataType.UINT32, tensor, (4, 8, 8), (16, 128), (-4,), (-8,), 4, 64, (1, 1, 1))
     report = load_fault(bench, compile_cuda, encode(im2col), rank=3, im2col=True)
-    assert "coordinates {0, 0, 0}: the first pixel lies beyond the map's box of pixels" in report
+    assert "coordinates {0, 0, 0}: the first pixel lies outside the map's box of pixels" in report
 
 
 def test_stores_into_constant_and_freed_memory(bench: Bench, compile_cuda: Compile) -> None:

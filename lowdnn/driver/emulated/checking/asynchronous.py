@@ -90,7 +90,7 @@ class AsyncRaces:
         rows = self._order.row_of_lane[transfer.lanes]
         scope = WEAK if copy.reduction is None else GPU
         if copy.place is not None:
-            self._check_signal(group, copy.place, transfer.lanes, rows)
+            self._check_signal(group, copy, copy.place, rows)
         if copy.content is None:
             self._follow(group, copy, copy.source(self.batch), rows, WEAK, write=False)
         self._follow(group, copy, copy.target(self.batch), rows, scope, write=True)
@@ -104,13 +104,15 @@ class AsyncRaces:
         for reads in (True,) if read else (True, False):
             order.note(rows, order.bulk_columns(rows, reads), limits)
 
-    def _check_signal(self, group: Group, place: Array, lanes: Array, rows: Array) -> None:
+    def _check_signal(self, group: Group, copy: BulkCopy, place: Array, rows: Array) -> None:
+        """The mbarriers have been initialised; for copies of the async proxy, which bring no registers, also fenced."""
         memory, accesses = self._visits.memory(in_global=False)
         places = place >> _MBARRIER_UNIT
-        positions = _positions(group, lanes)
+        positions = _positions(group, copy.transfer.lanes)
         visit = Visit(memory, accesses, places, _MBARRIER_UNIT, rows, positions, WEAK, write=False)
         self._visits.check(visit)
-        self._visits.check_fenced(visit)
+        if copy.content is None:
+            self._visits.check_fenced(visit)
 
     def _follow(
         self, group: Group, copy: BulkCopy, side: tuple[Bytes, Places], rows: Array, scope: int, write: bool

@@ -12,7 +12,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.checking import epochs
 from lowdnn.driver.emulated.checking.clocks import Clocks, joined
-from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, WEAK, stamp
+from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, MOST_COLUMNS, WEAK, stamp
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.memory.arena import Array
 
@@ -43,10 +43,11 @@ class Order:
         self._rows = np.arange(batch.cta_count * self.warps)
         position = first + np.arange(batch.cta_count)
         self._rank = position % self._domain
-        self._domain_of_slot = position // self._domain
         own = self._rank[self._rows // self.warps] * self.warps + self._rows % self.warps
         columns = self._domain * (self.warps + self._extra) + 1
         self._previous_column = columns - 1
+        #: Domains far apart share a number where epochs have no room for more.
+        self._domain_of_slot = position // self._domain % max(MOST_COLUMNS // columns, 1)
         self.clocks = Clocks(own, columns, traits.asynchronous)
         self.column_of_row = self._marked(self._rows // self.warps, own)
         #: By slot: epochs of shared memory below these are known to every warp that can reach it.

@@ -14,8 +14,8 @@ from lowdnn.driver.emulated.memory.access import kind_of
 from lowdnn.driver.emulated.parsing.ir import Instruction, Mem, Operand, Sink, Sym, Vec
 
 _NO_EFFECT = frozenset({
-    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile", "relaxed", "acquire", "release", "mmio", "nc",
-    "cta", "cluster", "gpu", "sys",
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio",
+    "nc", "cta", "cluster", "gpu", "sys",
     "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
     "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
 })  # fmt: skip
@@ -23,7 +23,7 @@ _WIDEST_BYTES = 16
 _FENCES = frozenset(
     {"sc", "acq_rel", "gl", "alias", "tensormap::generic", "async", "global", "shared::cta", "shared::cluster"}
 )
-_STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
+_STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})
 _SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "sys": GPU}
 _SPACES = {
     "global": "global", "const": "global", "shared": "shared", "shared::cta": "shared",

@@ -111,6 +111,11 @@ class Arena(Bytes):
         self._allocations: dict[int, Allocation] = {}
         self._last: Allocation | None = None
 
+    @property
+    def extent_bytes(self) -> int:
+        """From the first address to the end of all allocations that there have been."""
+        return self._next - ARENA_BASE
+
     # -- allocation -----------------------------------------------------------------------------------------
     def allocate(self, size_bytes: int, label: str = "", read_only: bool = False) -> int:
         """A new range of never-written bytes. Raises ``MemoryError`` beyond ``limit_bytes``."""

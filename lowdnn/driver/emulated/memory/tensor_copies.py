@@ -213,7 +213,7 @@ def _units(part: _Part, write: bool) -> tma.Units:
         _check_start(part, part.start.min(axis=1) < 0, "a store may not begin at a negative coordinate")
     if isinstance(tensor_map, TiledMap):
         return tma.tile_units(tensor_map, part.start)
-    _check_start(part, tma.past_the_box(tensor_map, part.start), "the first pixel lies beyond the map's box of pixels")
+    _check_start(part, tma.off_the_box(tensor_map, part.start), "the first pixel lies outside the map's box of pixels")
     offsets = part.offsets if part.offsets.size else np.zeros((len(part.start), tensor_map.rank - 2), dtype=np.int64)
     return tma.column_units(tensor_map, part.start, offsets)
 

@@ -26,6 +26,8 @@ INTEGERS: dict[str, type[np.integer]] = {
     "u64": np.uint64,
     "s64": np.int64,
 }
+_SCALE = np.float64(2.0**32)
+_SCALED_MIN_NORMAL = np.float32(2.0**-94)
 _SCALAR_FLOATS = ("f16", "bf16", "tf32", "f32", "f64")
 _PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "e4m3", "e5m2x2": "e5m2"}
 _TO_INTEGRAL = ("rni", "rzi", "rmi", "rpi")
@@ -116,7 +118,7 @@ def _float_to_integer(source: str, target: str, rounding: str, ftz: bool) -> Con
 def _float_to_float(
     source: str, target: str, rounding: str | None, saturate: bool, ftz: bool, relu: bool, satfinite: bool
 ) -> Converter:
-    # On an H200 .ftz of f16 from f32 keeps subnormal sources: rounded away from zero they become f16's smallest number.
+    # On an H200 .ftz of f16 from f32 keeps subnormal sources: rounded away from zero they give f16's smallest.
     load = _loader(source, ftz and target != "f16")
     to_integral = rounding if rounding in _TO_INTEGRAL else None
     store = _storer(target, NEAREST if rounding is None or to_integral else rounding, ftz, satfinite)
@@ -173,8 +175,17 @@ def _storer(target: str, rounding: str, ftz: bool, satfinite: bool) -> Converter
     if target != "f32":
         return lambda value: encode(value, target, rounding, satfinite)
     if ftz:
-        return lambda value: flush(_to_f32(value, rounding))
+        return lambda value: _flushed_f32(value, rounding)
     return lambda value: _to_f32(value, rounding)
+
+
+def _flushed_f32(value: Lanes, rounding: str) -> Lanes:
+    """To float32 with ``.ftz`` as in `floating.arithmetic`: rounding does not know of the smallest exponent."""
+    result = flush(_to_f32(value, rounding))
+    if value.dtype == np.float32:
+        return result
+    below = np.abs(_to_f32(value * _SCALE, rounding)) < _SCALED_MIN_NORMAL
+    return np.where(below, np.copysign(np.float32(0), result), result)
 
 
 def _to_f32(value: Lanes, rounding: str) -> Lanes:

@@ -24,6 +24,14 @@ CANONICAL_NAN: dict[np.dtype[Any], Lanes] = {
 
 _BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dtype(np.uint64)}
 _F32_MIN_NORMAL = np.float32(2.0**-126)
+_FTZ_SCALE = np.float32(2.0**32)
+#: By how much each operand is scaled for a result that is scaled by _FTZ_SCALE.
+_FTZ_SCALES: dict[str, tuple[Lanes, ...]] = {
+    "mul": (_FTZ_SCALE, np.float32(1)),
+    "div": (_FTZ_SCALE, np.float32(1)),
+    "fma": (_FTZ_SCALE, np.float32(1), _FTZ_SCALE),
+    "rcp": (1 / _FTZ_SCALE,),
+}
 _MIDPOINT_SHIFT = np.uint64(35)
 _MIDPOINT = np.uint64(1 << 63)
 
@@ -34,7 +42,7 @@ def arithmetic(
     """The function for ``operation`` (add, sub, mul, fma, div, rcp, sqrt) on ``dtype`` (f32, f64), modifiers bound."""
     rounded = _OPERATIONS[dtype][operation]
     if ftz:
-        return lambda *operands: _finished(flush(rounded(*map(flush, operands), rounding)), saturate)
+        return lambda *operands: _finished(_flushed(operation, rounded, rounding, *map(flush, operands)), saturate)
     if saturate:
         return lambda *operands: saturated(rounded(*operands, rounding))
     return rounded if rounding == NEAREST else partial(rounded, rounding=rounding)
@@ -139,6 +147,21 @@ def copy_sign(sign: Lanes, magnitude: Lanes) -> Lanes:
 def property_test(value: Lanes, name: str) -> Lanes:
     """``testp``: finite, infinite, number, notanumber, normal or subnormal; zero counts as normal."""
     return _PROPERTIES[name](value)
+
+
+def _flushed(operation: str, rounded: Callable[..., Lanes], rounding: str, *operands: Lanes) -> Lanes:
+    """A result with ``.ftz``.
+
+    An H200 rounds to 24 bits as if exponents had no end and flushes what is then too small, so it flushes some of what
+    otherwise rounds up to the smallest normal number. Scaled operands show those; sums are exact so far down.
+    """
+    result = flush(rounded(*operands, rounding))
+    smallest = np.abs(result) == _F32_MIN_NORMAL
+    if operation in _FTZ_SCALES and np.count_nonzero(smallest):
+        scaled = [operand * scale for operand, scale in zip(operands, _FTZ_SCALES[operation], strict=True)]
+        below = np.abs(rounded(*scaled, rounding)) < _F32_MIN_NORMAL * _FTZ_SCALE
+        result = np.where(smallest & below, np.copysign(np.float32(0), result), result)
+    return result
 
 
 def _finished(value: Lanes, saturate: bool) -> Lanes:

@@ -17,6 +17,8 @@ from lowdnn.driver.emulated.values.packed import Lanes, by_element, elements, se
 from lowdnn.driver.emulated.values.rounding import add_to_odd
 
 _SIGN = 0x8000
+_SCALE = np.float32(2.0**8)
+_MIN_NORMALS = {"f16": np.float32(2.0**-14), "bf16": np.float32(2.0**-126)}
 _EXPONENTS = {"f16": np.uint16(0x7C00), "bf16": np.uint16(0x7F80)}
 _BF16_MIDPOINT = np.uint32(0x8000)
 _F32_MIN_NORMAL = np.float32(2.0**-126)
@@ -41,7 +43,7 @@ def arithmetic(
         if relu:
             result = np.where(result <= 0, result.dtype.type(0), result)
         encoded = encode(result, name)
-        return flush(encoded, name) if ftz else encoded
+        return _flushed(encoded, result, name) if ftz else encoded
 
     return by_element(on_bits) if dtype.endswith("x2") else on_bits
 
@@ -74,6 +76,12 @@ def comparison(operation: str, dtype: str, ftz: bool = False) -> Callable[[Lanes
     if dtype.endswith("x2"):
         return lambda a, b: on_bits(elements(a, np.uint16), elements(b, np.uint16))
     return on_bits
+
+
+def _flushed(encoded: Lanes, exact: Lanes, name: str) -> Lanes:
+    """``.ftz`` of a result by the rule of `floating.arithmetic`: rounding does not know of the smallest exponent."""
+    rounded = decode(encode(exact * exact.dtype.type(_SCALE), name), name)
+    return np.where(np.abs(rounded) < _MIN_NORMALS[name] * _SCALE, encoded & np.uint16(_SIGN), encoded)
 
 
 def flusher(dtype: str) -> Callable[[Lanes], Lanes]:

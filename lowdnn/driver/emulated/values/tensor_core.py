@@ -51,6 +51,7 @@ class MatrixProduct:
     b: str
     c: str
     d: str
+    multiply: Callable[[Lanes, Lanes], Lanes]
     accumulate: Callable[[Lanes, Lanes], Lanes]
 
     def left(self, registers: Lanes) -> Lanes:
@@ -93,7 +94,7 @@ class MatrixProduct:
         """The registers of D from ``left``, ``right`` and the registers of C."""
         a = numbers_of(left, self.a).reshape(-1, self.rows, self.depth)
         b = numbers_of(right, self.b).reshape(-1, _COLUMNS, self.depth)
-        product = np.matmul(a, b.transpose(0, 2, 1))
+        product = self.multiply(a, b.transpose(0, 2, 1))
         split = product.reshape(len(product), self.rows // _GROUPS, _GROUPS, _THREADS, 2)
         parts = (split[:, i // 2, :, :, i % 2].reshape(-1) for i in range(self.rows // _THREADS))
         sums = [self.accumulate(part, one) for part, one in zip(parts, _elements(c, self.c), strict=True)]
@@ -117,7 +118,8 @@ def matrix_product(shape: str, a: str, b: str, c: str, d: str, satfinite: bool =
     int32. Raises NotSupportedError for a shape that the type does not have.
     """
     rows, depth = _dimensions(shape, a)
-    return MatrixProduct(rows, depth, a, b, c, d, _accumulator(d, satfinite))
+    in_f16 = d == "f16" and _ELEMENT_BITS[a] == 8
+    return MatrixProduct(rows, depth, a, b, c, d, _multiply_in_f16 if in_f16 else np.matmul, _accumulator(d, satfinite))
 
 
 def matrices_to_lanes(matrices: Lanes, transposed: bool = False) -> Lanes:
@@ -188,6 +190,19 @@ def _elements(registers: Sequence[Lanes], element: str) -> list[Lanes]:
     if element != "f16":
         return list(registers)
     return [decode(half(register), "f16") for register in registers for half in (low_half, high_half)]
+
+
+def _multiply_in_f16(left: Lanes, right: Lanes) -> Lanes:
+    """8-bit floats with f16 sums. An H200 rounds to f16 the sum over the first two of every four elements of the depth,
+    adds the others, rounds again, and only then adds C."""
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    first = np.arange(left.shape[2]) % 4 < 2
+    partial = _as_f16(np.matmul(left[:, :, first], right[:, first]))
+    return _as_f16(partial + np.matmul(left[:, :, ~first], right[:, ~first]))
+
+
+def _as_f16(value: Lanes) -> Lanes:
+    return decode(encode(value, "f16"), "f16")
 
 
 def _accumulator(element: str, satfinite: bool) -> Callable[[Lanes, Lanes], Lanes]:

@@ -111,12 +111,13 @@ def column_units(im2col: Im2colMap, start: Array, offsets: Array) -> Units:
     return Units(np.zeros_like(start[:, 0]), pattern, None if inside.all() else inside.reshape(pattern.shape), unit)
 
 
-def past_the_box(im2col: Im2colMap, start: Array) -> Array:
-    """[L] bool: begins the column beyond the box of pixels, where the manual does not say what is read."""
-    past = np.zeros(len(start), dtype=np.bool_)
+def off_the_box(im2col: Im2colMap, start: Array) -> Array:
+    """[L] bool: begins the column outside of the box of pixels, which stops the kernel on an H200."""
+    off = np.zeros(len(start), dtype=np.bool_)
     for dimension in range(1, im2col.rank - 1):
-        past |= start[:, dimension] > _last_pixel(im2col, dimension)
-    return past
+        off |= start[:, dimension] < im2col.lower_corner[dimension - 1]
+        off |= start[:, dimension] > _last_pixel(im2col, dimension)
+    return off
 
 
 def swizzled(swizzle: TensorMapSwizzle, address: Array) -> Array:

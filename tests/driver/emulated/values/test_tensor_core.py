@@ -138,6 +138,17 @@ def test_f16_accumulators_round_once(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(actual, to_registers(expected, c_wide, np.float16))
 
 
+def test_bytes_with_f16_sums_round_twice_before_c() -> None:
+    """2**6 * 2**5 from the first pair of elements, 1 from the second, which f16 loses; then C = 1, lost as well."""
+    a, b = np.zeros((1, 32, 2), np.uint32), np.zeros((1, 32, 1), np.uint32)
+    a[0, 0, 0] = 0x54 | 0x3C << 16
+    b[0, 0, 0] = 0x50 | 0x3C << 16
+    c = np.zeros((1, 32, 2), np.uint32)
+    c[0, 0, 0] = 0x3C00
+    product = tensor_core.matrix_product("m16n8k16", "e5m2", "e5m2", "f16", "f16")
+    assert product(a, b, c)[0, 0, 0] & 0xFFFF == np.float16(2048).view(np.uint16)
+
+
 def test_tf32_ignores_the_low_bits_of_its_registers() -> None:
     a = np.full((1, 32, 4), np.array(1 + 2.0**-10 + 2.0**-11, np.float32).view(np.uint32), np.uint32)
     b = np.full((1, 32, 2), np.float32(1).view(np.uint32), np.uint32)

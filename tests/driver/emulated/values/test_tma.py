@@ -46,7 +46,7 @@ def test_columns_of_every_rank(rng: np.random.Generator, rank: int) -> None:
         at, moved = (np.array(table, dtype=np.int64) for table in (starts, offsets))
         units = tma.column_units(im2col, at, moved)
         assert units.places.shape[1] * units.unit == tma.column_bytes(im2col)
-        assert not tma.past_the_box(im2col, at).any()
+        assert not tma.off_the_box(im2col, at).any()
         for row, start in enumerate(starts):
             wanted = expected(im2col, oracle.column(im2col, start, offsets[row]))
             assert elements(im2col, units, row) == wanted, (im2col, start, offsets[row])
@@ -62,10 +62,10 @@ def test_aligned_boxes_move_in_16_byte_units() -> None:
     assert tma.tile_units(tiled, np.array([[1, 0]])).unit == 2
 
 
-def test_a_start_beyond_the_box_of_pixels() -> None:
+def test_a_start_off_the_box_of_pixels() -> None:
     im2col = Im2colMap(TensorMapDataType.FLOAT32, 1 << 20, (4, 8, 2), (16, 128), (-1,), (-1,), 4, 4, (1, 1, 1))
-    at: Any = np.array([[0, -1, 0], [0, 6, 0], [0, 7, 0]])
-    assert tma.past_the_box(im2col, at).tolist() == [False, False, True]
+    at: Any = np.array([[0, -2, 0], [0, -1, 0], [0, 6, 0], [0, 7, 0]])
+    assert tma.off_the_box(im2col, at).tolist() == [True, False, False, True]
 
 
 @pytest.mark.parametrize("swizzle", SWIZZLES)

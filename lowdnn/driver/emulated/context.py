@@ -1,0 +1,117 @@
+"""The emulated device's primary context: who holds it, which threads have it current, and the fault that breaks it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lowdnn.driver.base import DeviceAttribute
+from lowdnn.driver.emulated.device import EmulatedDevice
+from lowdnn.driver.emulated.faults import EmulationFault, LaneFault
+from lowdnn.driver.emulated.machine import Machine
+from lowdnn.driver.emulated.memory.arena import Arena
+from lowdnn.driver.emulated.options import Options
+from lowdnn.driver.emulated.results import CuResult, driver_error
+from lowdnn.driver.emulated.running.clock import DeviceClock
+from lowdnn.driver.emulated.state import DeviceState
+from lowdnn.driver.emulated.streams import refuse_in_any_capture
+
+#: The handle of the one context.
+CONTEXT = 0xE000
+
+
+class PrimaryContext:
+    """Makes the device's state with the first reference and drops it with the last; one call enters at a time."""
+
+    def __init__(self, device: EmulatedDevice, options: Options) -> None:
+        self._device = device
+        self._options = options
+        self._handles = itertools.count(0xE100, 16)
+        self._lock = threading.RLock()
+        self._current = threading.local()
+        self._references = 0
+        self._state: DeviceState | None = None
+        self._is_initialised = False
+
+    def initialise(self) -> None:
+        self._is_initialised = True
+
+    def check_initialised(self, call: str) -> None:
+        if not self._is_initialised:
+            raise driver_error(call, CuResult.NOT_INITIALIZED)
+
+    def check_device(self, call: str, device: int) -> None:
+        self.check_initialised(call)
+        if device != 0:
+            raise driver_error(call, CuResult.INVALID_DEVICE, device)
+
+    def retain(self) -> int:
+        with self._lock:
+            if self._state is None:
+                self._state = self._new_state()
+            self._references += 1
+        return CONTEXT
+
+    def release(self) -> None:
+        with self._lock:
+            if self._references == 0:
+                raise driver_error("cuDevicePrimaryCtxRelease", CuResult.INVALID_CONTEXT)
+            self._references -= 1
+            if self._references == 0:
+                self._state = None
+
+    def current(self) -> int:
+        """The calling thread's current context, or 0."""
+        current: int = getattr(self._current, "context", 0)
+        return current
+
+    def set_current(self, context: int) -> None:
+        self.check_initialised("cuCtxSetCurrent")
+        if context not in (0, CONTEXT) or (context and self._state is None):
+            raise driver_error("cuCtxSetCurrent", CuResult.INVALID_CONTEXT, f"{context:#x}")
+        self._current.context = context
+
+    @contextmanager
+    def entered(self, call: str, *arguments: object, captures: bool = True) -> Iterator[DeviceState]:
+        """Every call that needs the context: one at a time, faults as ``DriverError``.
+
+        ``captures=False`` marks what a GPU does not allow while the thread captures a stream.
+        """
+        text = ", ".join(f"{value:#x}" if isinstance(value, int) else str(value) for value in arguments)
+        with self._lock:
+            state = self._usable_state(call, text)
+            if not captures:
+                refuse_in_any_capture(state, call)
+            try:
+                yield state
+            except EmulationFault as error:
+                fault = driver_error(call, error.result, text, str(error.report), error.report.facts())
+                if error.result >= CuResult.ILLEGAL_ADDRESS:
+                    state.fault = fault
+                raise fault from error
+            except MemoryError as error:
+                raise driver_error(call, CuResult.OUT_OF_MEMORY, text, str(error)) from error
+            except (LaneFault, ValueError) as error:
+                raise driver_error(call, CuResult.INVALID_VALUE, text, str(error)) from error
+
+    def _usable_state(self, call: str, arguments: str) -> DeviceState:
+        self.check_initialised(call)
+        state = self._state
+        if state is None or self.current() != CONTEXT:
+            raise driver_error(call, CuResult.INVALID_CONTEXT, arguments, "the context is not current in this thread")
+        if state.fault is not None:
+            first_line = state.fault.explanation.partition("\n")[0]
+            explanation = f"since {state.fault.call}: {first_line}; open a new handle"
+            raise driver_error(call, state.fault.result, arguments, explanation)
+        return state
+
+    def _new_state(self) -> DeviceState:
+        device = self._device
+        memory = Arena(limit_bytes=device.memory_bytes)
+        sm_count = device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT]
+        clock_khz = device.attributes[DeviceAttribute.CLOCK_RATE_KHZ]
+        clock = DeviceClock(clock_khz, sm_count, device.copy_bytes_per_ns)
+        machine = Machine(memory, device.arch, self._options, sm_count, clock)
+        return DeviceState(memory, machine, self._handles)
