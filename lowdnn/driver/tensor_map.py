@@ -146,8 +146,8 @@ def im2col_map_problem(im2col: Im2colMap) -> str:
 def address_problem(address: int, interleave: TensorMapInterleave) -> str:
     """Why ``address`` cannot be that of a tensor; empty where it can."""
     align = 32 if interleave is TensorMapInterleave.BYTES_32 else 16
-    if address <= 0 or address % align:
-        return f"address: expected a positive multiple of {align}, got {address:#x}"
+    if address < 0 or address % align:
+        return f"address: expected a multiple of {align}, got {address:#x}"
     return ""
 
 
@@ -195,8 +195,8 @@ def _im2col_problems(im2col: Im2colMap) -> Iterator[str]:
     yield from _tensor_problems(im2col)
     for place in range(spatial):
         extent = im2col.dims[1 + place] + im2col.upper_corner[place] - im2col.lower_corner[place]
-        if extent <= 0:
-            yield f"upper_corner[{place}]: the box of pixels between the corners is empty (extent {extent})"
+        if not 0 < extent < 1 << 31:
+            yield f"upper_corner[{place}]: expected 1 to {(1 << 31) - 1} pixels between the corners, got {extent}"
     yield from _row_problems(im2col, "channels_per_pixel", im2col.channels_per_pixel)
 
 
@@ -226,13 +226,11 @@ def _tensor_problems(description: TiledMap | Im2colMap) -> Iterator[str]:
 
 def _row_problems(description: TiledMap | Im2colMap, name: str, elements: int) -> Iterator[str]:
     """The bytes of one row in shared memory."""
-    if description.interleave is not TensorMapInterleave.NONE:
-        return
     row_bytes = elements * description.data_type.size_bytes
     if row_bytes % 16:
         yield f"{name}: expected a multiple of 16 bytes, got {elements} elements ({row_bytes} bytes)"
     span_bytes = description.swizzle.span_bytes
-    if span_bytes and row_bytes > span_bytes:
+    if description.interleave is TensorMapInterleave.NONE and span_bytes and row_bytes > span_bytes:
         yield f"{name}: expected at most the swizzle's {span_bytes} bytes, got {elements} elements ({row_bytes} bytes)"
 
 
