@@ -200,7 +200,8 @@ class Driver(Protocol):
 
     # -- tensor maps ----------------------------------------------------------------------------------------
     def tensor_map_encode_tiled(self, tiled: TiledMap) -> bytes:
-        """cuTensorMapEncodeTiled: the 128 opaque bytes that a kernel takes as a 64-byte aligned parameter."""
+        """cuTensorMapEncodeTiled: the 128 opaque bytes that a kernel takes as a 64-byte aligned parameter. Needs a
+        current context, though it touches no memory."""
 
     def tensor_map_encode_im2col(self, im2col: Im2colMap) -> bytes:
         """cuTensorMapEncodeIm2col; as above."""

@@ -35,10 +35,11 @@ class Arguments:
 
 
 class Board:
-    """``driver`` with what was allocated and loaded by it, which ``closed`` frees."""
+    """``driver``, its current ``context`` and what was allocated and loaded by it, which ``closed`` frees."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self.context = driver.context_get_current()
         self._addresses: list[int] = []
         self._modules: list[int] = []
 

@@ -11,7 +11,7 @@ import pytest
 from lowdnn.driver import cuda
 from lowdnn.driver.base import Driver
 from lowdnn.driver.tensor_map import Im2colMap, TensorMapSwizzle, TiledMap
-from tests.driver.board import Board, fails_with, line
+from tests.driver.board import Board, fails_with, line, opened
 from tests.driver.emulated.tensor_cases import (
     SWIZZLES,
     pixel_start,
@@ -22,7 +22,16 @@ from tests.driver.emulated.tensor_cases import (
 )
 from tests.driver.emulated.tensor_kernels import load_kernel
 from tests.driver.emulated.test_tensor_copies import box_bytes, finite_bytes, loaded, shown_bytes, sources
-from tests.driver.test_tensor_map import BROKEN_IM2COL, BROKEN_TILED, EXTREME_IM2COL, EXTREME_TILED, IM2COL, TILED
+from tests.driver.test_tensor_map import (
+    BROKEN_IM2COL,
+    BROKEN_TILED,
+    EXTREME_IM2COL,
+    EXTREME_TILED,
+    IM2COL,
+    TILED,
+    TOO_LARGE_IM2COL,
+    TOO_LARGE_TILED,
+)
 
 
 def encoded(driver: Driver, description: TiledMap | Im2colMap) -> bytes:
@@ -84,6 +93,13 @@ def test_the_furthest_that_the_rules_allow(board: Board, description: Any) -> No
     assert len(encoded(board.driver, description)) == 128
 
 
+def test_encoding_needs_a_context(board: Board) -> None:
+    board.driver.context_set_current(0)
+    fails_with("INVALID_CONTEXT", lambda: encoded(board.driver, TILED))
+    fails_with("INVALID_CONTEXT", lambda: encoded(board.driver, IM2COL))
+    board.driver.context_set_current(board.context)
+
+
 def _reaches_the_driver(problem: str) -> bool:
     """The driver is never told how many numbers there are; its bindings take no more than five dimensions."""
     return "numbers" not in problem and "got 6" not in problem
@@ -95,6 +111,8 @@ def _reaches_the_driver(problem: str) -> bool:
     [
         *(replace(TILED, **{field: value}) for field, value, problem in BROKEN_TILED if _reaches_the_driver(problem)),
         *(replace(IM2COL, **{field: value}) for field, value, problem in BROKEN_IM2COL if _reaches_the_driver(problem)),
+        TOO_LARGE_TILED,
+        TOO_LARGE_IM2COL,
     ],
 )
 def test_the_rules_are_the_drivers_own(
@@ -102,4 +120,5 @@ def test_the_rules_are_the_drivers_own(
 ) -> None:
     monkeypatch.setattr(cuda, "tiled_map_problem", lambda _: "")
     monkeypatch.setattr(cuda, "im2col_map_problem", lambda _: "")
-    fails_with("INVALID_VALUE", lambda: encoded(cuda_driver, description))
+    with opened(cuda_driver):
+        fails_with("INVALID_VALUE", lambda: encoded(cuda_driver, description))

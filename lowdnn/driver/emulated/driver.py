@@ -216,13 +216,13 @@ class EmulatedDriver:
         return self._encode(call, replace(old, address=address), address_problem(address, old.interleave))
 
     def _encode(self, call: str, tensor_map: TensorMap, problem: str) -> bytes:
-        self._context.check_initialised(call)
-        result = CuResult.INVALID_VALUE
-        if not problem:
-            result, problem = CuResult.NOT_SUPPORTED, problem_of(tensor_map)
-        if problem:
-            raise driver_error(call, result, tensor_map, problem)
-        return encode(tensor_map)
+        with self._context.entered(call, tensor_map):
+            result = CuResult.INVALID_VALUE
+            if not problem:
+                result, problem = CuResult.NOT_SUPPORTED, problem_of(tensor_map)
+            if problem:
+                raise driver_error(call, result, tensor_map, problem)
+            return encode(tensor_map)
 
     # -- stream and event -----------------------------------------------------------------------------------
     def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int:
