@@ -1,13 +1,11 @@
 """Assembles kernels for real GPUs, without one, and keeps a table of what ptxas says of each.
 
     python tools/assemble.py            fail where the table is not what the kernels give, or a kernel is unfit
-    python tools/assemble.py --all      the same, and assemble every kernel again
     python tools/assemble.py --write    renew the table
 
 The kernels: every precompiled one, for its own target and for sm_90 (where drivers compile its PTX), and every one that
 an engine takes for a text case of ``tests/cases``. ``tests/assembly/kernels.txt`` has one line for each, for a reviewer
-to diff; ``digests.txt`` beside it names the sources that the lines belong to. Without ``--all`` only kernels whose
-source has changed are assembled, and a tenth of the others, drawn anew each time, so that the table stays honest.
+to diff.
 
 Unfit: spilled registers, and ``wgmma`` that ptxas serialises (warnings C7508 and C7510). A stack frame is for a
 reviewer to judge (float64 sine has one).
@@ -18,13 +16,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-import secrets
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.driver import nvrtc
@@ -38,12 +34,9 @@ from lowdnn.runtime.sources import SourceTree
 ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases"
 TABLE = ROOT / "tests" / "assembly" / "kernels.txt"
-DIGESTS = TABLE.with_name("digests.txt")
 COLUMNS = ("registers", "shared", "stack", "spilled", "barriers")
 HEADER = f"# kernel target {' '.join(COLUMNS)} (NVRTC {'.'.join(map(str, nvrtc.version()))}; sizes in bytes)"
 _JOBS = 2
-#: One in so many unchanged kernels is assembled again.
-_SAMPLE = 10
 _SERIALISED = re.compile(r"C75(?:08|10)")
 
 
@@ -71,22 +64,17 @@ Job = tuple[KernelRef, str]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="assemble every kernel, not only changed ones and a sample")
     parser.add_argument("--write", action="store_true", help="renew the table")
     arguments = parser.parse_args()
-    wanted = jobs()
-    known = {} if arguments.all else unchanged(wanted, secrets.randbits(32))
-    figures = assemble_all([job for name, job in wanted.items() if name not in known])
+    figures = assemble_all(jobs())
     unfit = [f"{name}: {one.unfit}" for name, one in figures.items() if one.unfit]
-    lines = known | {name: line_of(name, one) for name, one in figures.items()}
-    files = {TABLE: text_of(HEADER, lines.values()), DIGESTS: text_of("# kernel target digest", digests(wanted))}
+    text = table_of(figures)
     if arguments.write:
-        for path, text in files.items():
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-        print(f"{TABLE}: {len(lines)} kernels, {len(figures)} of them assembled now")
+        TABLE.parent.mkdir(exist_ok=True)
+        TABLE.write_text(text)
+        print(f"{TABLE}: {len(figures)} kernels")
         return report(unfit)
-    return report(unfit + differences(files))
+    return report(unfit + differences(text))
 
 
 def jobs() -> dict[str, Job]:
@@ -122,47 +110,22 @@ def figures_of(log: str) -> Figures:
     )
 
 
-def assemble_all(chosen: Iterable[Job]) -> dict[str, Figures]:
-    chosen = list(chosen)
-    with ThreadPoolExecutor(_JOBS) as pool:
-        figures = list(pool.map(lambda job: assemble(*job), chosen))
-    return {f"{kernel.name} {arch}": one for (kernel, arch), one in zip(chosen, figures, strict=True)}
+def assemble_all(wanted: dict[str, Job]) -> dict[str, Figures]:
+    """Figures by the names of ``wanted``; NVRTC compiles one program at a time in a process."""
+    with ProcessPoolExecutor(_JOBS) as pool:
+        return dict(zip(wanted, pool.map(_assemble_job, wanted.values(), chunksize=4), strict=True))
 
 
-def unchanged(wanted: Mapping[str, Job], seed: int) -> dict[str, str]:
-    """Lines of the table whose kernels have the sources of then, less a sample; none where NVRTC is another one."""
-    header, *table = _lines(TABLE)
-    if header != HEADER:
-        return {}
-    lines = {" ".join(line.split()[:2]): line for line in table}
-    then, now = set(_lines(DIGESTS)[1:]), digests(wanted)
-    draw = Random(seed)
-    kept = [name for name, digest in zip(wanted, now, strict=True) if digest in then and name in lines]
-    return {name: lines[name] for name in kept if draw.randrange(_SAMPLE)}
+def table_of(figures: dict[str, Figures]) -> str:
+    lines = (" ".join((name, *(str(getattr(one, column)) for column in COLUMNS))) for name, one in figures.items())
+    return "\n".join((HEADER, *sorted(lines))) + "\n"
 
 
-def digests(wanted: Mapping[str, Job]) -> list[str]:
-    """``kernel target digest of its whole source``, in the order of ``wanted``."""
-    tree = SourceTree()
-    return [f"{name} {tree.read(kernel).digest[:16]}" for name, (kernel, _) in wanted.items()]
-
-
-def line_of(name: str, figures: Figures) -> str:
-    return " ".join((name, *(str(getattr(figures, column)) for column in COLUMNS)))
-
-
-def text_of(header: str, lines: Iterable[str]) -> str:
-    return "\n".join((header, *sorted(lines))) + "\n"
-
-
-def differences(files: Mapping[Path, str]) -> list[str]:
-    """What a reviewer would see if the files were renewed."""
-    found: list[str] = []
-    for path, text in files.items():
-        name = str(path.relative_to(ROOT))
-        diff = difflib.unified_diff(_lines(path), text.splitlines(), name, f"{name} renewed", lineterm="", n=0)
-        found += diff
-    return found
+def differences(text: str) -> list[str]:
+    """What a reviewer would see if the table were renewed."""
+    name = str(TABLE.relative_to(ROOT))
+    kept = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.is_file() else []
+    return list(difflib.unified_diff(kept, text.splitlines(), name, f"{name} renewed", lineterm="", n=0))
 
 
 def report(found: list[str]) -> int:
@@ -189,8 +152,8 @@ def _of_cases() -> Iterator[Job]:
                         yield kernel, kernel.target
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else [""]
+def _assemble_job(job: Job) -> Figures:
+    return assemble(*job)
 
 
 def _sum(log: str, pattern: str) -> int:

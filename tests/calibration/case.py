@@ -84,7 +84,8 @@ class Case:
     def digest(self) -> str:
         """Identifies program, inputs and geometry: results recorded for another case must not be compared."""
         state = hashlib.sha256(self.ptx.encode())
-        state.update(repr((self.launch, self.tensor_maps)).encode())
+        launch = self.launch
+        state.update(repr((launch.grid, launch.block, launch.shared_bytes, launch.cluster, self.tensor_maps)).encode())
         for array in (*self.inputs, *(output.initial for output in self.outputs if output.initial is not None)):
             state.update(np.ascontiguousarray(array).tobytes())
         return state.hexdigest()[:16]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import multiprocessing
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from lowdnn.driver.base import DriverError
@@ -12,40 +13,58 @@ from tests.calibration.case import Array, Case
 from tests.calibration.running import execute, opened
 from tests.calibration.store import Recording
 
-#: A case that takes longer hangs.
+#: A case that takes longer hangs. The first one waits for the driver to start.
 _CASE_TIMEOUT_S = 10.0
 _START_TIMEOUT_S = 60.0
 
 Cases = Callable[[], Iterator[Case]]
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """What a case gave on which device, or the problem that it had."""
+
+    results: list[Array]
+    problem: str = ""
+    device: str = ""
+    driver_version: int = 0
+
+
 def record(cases: Cases, kind: str = "cuda") -> Recording:
     """Runs all cases; one that does not load, faults or hangs is skipped with the reason."""
     described = list(cases())
-    results: dict[tuple[str, str], Array] = {}
-    digests: dict[str, str] = {}
-    skipped: dict[str, str] = {}
-    start, device = 0, ("", 0)
-    while start < len(described):
-        messages = _run_from(cases, start, kind)
-        device = next(messages, device)
-        begun = start
-        for arrays, problem in messages:
-            case = described[start]
-            start += 1
-            if problem:
-                skipped[case.name] = problem
-                continue
-            digests[case.name] = case.digest()
-            results |= {(case.name, output.label): one for output, one in zip(case.outputs, arrays, strict=True)}
-        if start < len(described) and (start == begun or not problem):
-            skipped[described[start].name] = "the process hung or died"
-            start += 1
-    return Recording(*device, datetime.date.today().isoformat(), digests, skipped, results)
+    outcomes = list(_outcomes(cases, len(described), kind))
+    recorded = [(case, outcome) for case, outcome in zip(described, outcomes, strict=True) if not outcome.problem]
+    seen = max(outcomes, key=lambda outcome: outcome.driver_version)
+    return Recording(
+        seen.device,
+        seen.driver_version,
+        datetime.date.today().isoformat(),
+        digests={case.name: case.digest() for case, _ in recorded},
+        skipped={case.name: one.problem for case, one in zip(described, outcomes, strict=True) if one.problem},
+        results={
+            (case.name, output.label): values
+            for case, outcome in recorded
+            for output, values in zip(case.outputs, outcome.results, strict=True)
+        },
+    )
 
 
-def _run_from(cases: Cases, start: int, kind: str) -> Iterator[tuple]:
-    """(device name, driver version), then (results, problem) for each case from number ``start`` until one breaks."""
+def _outcomes(cases: Cases, count: int, kind: str) -> Iterator[_Outcome]:
+    """One for each case, from as many processes as it takes."""
+    done = 0
+    while done < count:
+        last = None
+        for last in _run_from(cases, done, kind):
+            done += 1
+            yield last
+        if done < count and (last is None or not last.problem):
+            done += 1
+            yield _Outcome([], "the process hung or died")
+
+
+def _run_from(cases: Cases, start: int, kind: str) -> Iterator[_Outcome]:
+    """The outcomes of one process from case number ``start`` until it ends or hangs."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     worker = context.Process(target=_work, args=(cases, start, kind, sender))
@@ -66,12 +85,12 @@ def _run_from(cases: Cases, start: int, kind: str) -> Iterator[tuple]:
 def _work(cases: Cases, start: int, kind: str, sender: Connection) -> None:
     """In the new process. Ends at the first case that fails: its fault may stick to the context."""
     with opened(kind) as driver:
-        sender.send((driver.device_name(0), driver.driver_version()))
+        facts = driver.device_name(0), driver.driver_version()
         for place, case in enumerate(cases()):
             if place < start:
                 continue
             try:
-                sender.send((execute(case, driver), ""))
+                sender.send(_Outcome(execute(case, driver), "", *facts))
             except DriverError as error:
-                sender.send(([], str(error)))
+                sender.send(_Outcome([], str(error), *facts))
                 return

@@ -193,6 +193,7 @@ def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes
         end.line if end is not None else block.line,
         block.mask == WARPGROUP,
         len(block.body) + (end is not None),
+        block.varies,
     )
 
 

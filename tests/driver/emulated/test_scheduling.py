@@ -213,6 +213,36 @@ extern "C" __global__ void k(volatile int* arrived, int* y) {
     assert (bench.get(y, 6 * 64, np.int32) == 6).all()
 
 
+@pytest.mark.parametrize(
+    "goes_on", ["turn < 5000 || *stop", "clock64() - start < 200000 || *stop"], ids=["counts turns", "looks at a clock"]
+)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_waiting_loop_may_end_although_nobody_stores(bench, compile_cuda, policy, goes_on):
+    source = f"""
+extern "C" __global__ void k(volatile int* stop, int* turns) {{
+  long long start = clock64(); int turn = 0;
+  while ({goes_on}) turn++;
+  turns[threadIdx.x] = turn;
+}}
+"""
+    module = bench.machine.load(compile_cuda(source))
+    turns = bench.empty(4 * 64)
+    bench.run(module, "k", 1, 64, bench.put(np.zeros(1, np.int32)), turns, policy=policy)
+    assert (bench.get(turns, 64, np.int32) >= 1000).all()
+
+
+def test_a_loop_whose_turns_are_all_the_same_is_a_deadlock_after_a_few(bench, compile_cuda):
+    source = """
+extern "C" __global__ void k(volatile int* flag, int* y) { while (*flag == 0) { } *y = 1; }
+"""
+    module = bench.machine.load(compile_cuda(source))
+    before = bench.machine.clock.cycles
+    with pytest.raises(EmulationFault) as caught:
+        bench.run(module, "k", 200, 1024, bench.put(np.zeros(1, np.int32)), bench.empty(4))
+    assert caught.value.kind is FaultKind.DEADLOCK
+    assert bench.machine.clock.cycles - before < 20_000
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_lock_by_compare_and_swap(bench, compile_cuda, policy):
     source = """

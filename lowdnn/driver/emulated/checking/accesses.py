@@ -24,12 +24,12 @@ class Accesses:
     """Granules of ``1 << shift`` bytes; ``writes`` [granules] and ``reads`` [READER_ROWS, granules] hold epochs.
 
     Both are arrays of zeros. Places are numbers of units of ``1 << unit`` bytes, at most 16; a unit below a granule
-    stands for all of it. Results are [n, granules in a unit].
+    stands for all of it. Results are [n, granules in a unit]. ``is_read``, ``is_written``: has there been any access.
     """
 
     def __init__(self, writes: Array, reads: Array, shift: int) -> None:
         self.shift = shift
-        self.is_read = False
+        self.is_read = self.is_written = False
         self._levels = [_Level(writes, reads, 1 << n) for n in range(_LARGEST_SHIFT + 1 - shift)]
 
     def written(self, places: Array, unit: int) -> Array:
@@ -37,6 +37,7 @@ class Accesses:
         return level.writes.take(places, axis=0, mode="clip")
 
     def write(self, places: Array, unit: int, made: Array) -> None:
+        self.is_written = True
         level, places = self._level(places, unit)
         level.put(level.whole_writes, places, made)
 

@@ -10,6 +10,7 @@ from lowdnn.driver.emulated.checking.accesses import epoch_bytes, of_global
 from lowdnn.driver.emulated.checking.epochs import SITES
 from lowdnn.driver.emulated.checking.traits import traits_of
 from lowdnn.driver.emulated.memory.arena import Arena, Array, lazy_map
+from lowdnn.driver.emulated.parsing.source_lines import source_line
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.program import Kernel
@@ -62,6 +63,10 @@ class LaunchHistory:
         return number
 
     def text_of(self, site: int) -> str:
-        """``PTX line N: ...`` of a site."""
+        """``PTX line N (FILE:LINE): ...`` of a site."""
         line = self._site_lines[site]
-        return f"PTX line {line}: {self._ptx_lines[line - 1].strip()}" if line else "a line that is not known"
+        if not line:
+            return "a line that is not known"
+        source = source_line(self._ptx_lines, line)
+        where = f"PTX line {line} ({source[0]}:{source[1]})" if source else f"PTX line {line}"
+        return f"{where}: {' '.join(self._ptx_lines[line - 1].split())}"

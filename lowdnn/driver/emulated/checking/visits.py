@@ -52,7 +52,8 @@ class Visits:
         """Raises LaneFault where the visit does not come after an access that it conflicts with."""
         if self.history.previous is not None and visit.memory is self.batch.arena:
             self._check_previous(visit, self.history.previous)
-        self._check(visit, visit.accesses.written(visit.places, visit.unit), "write")
+        if visit.accesses.is_written:
+            self._check(visit, visit.accesses.written(visit.places, visit.unit), "write")
         if visit.write and visit.accesses.is_read:
             for row in range(READER_ROWS):
                 self._check(visit, visit.accesses.read_by(row, visit.places, visit.unit), "read")

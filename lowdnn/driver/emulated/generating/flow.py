@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
+from lowdnn.driver.emulated.generating.loops import find_waiting_loops
 from lowdnn.driver.emulated.instructions.core import Effect, Row
 from lowdnn.driver.emulated.parsing.ir import (
     TYPES,
@@ -30,7 +31,6 @@ FULL_MASK = Imm(0xFFFFFFFF, "i")
 #: Stands for the mask of an instruction that needs all lanes of four aligned warps.
 WARPGROUP = Imm(0xFFFFFFFF, "warpgroup")
 _MEMORY = frozenset({"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"})
-_SPIN_LOADS = frozenset({"volatile", "relaxed", "acquire", "mmio"})
 
 #: (registers read, registers written) by an instruction.
 Touched = tuple[list[str], list[str]]
@@ -42,7 +42,8 @@ class Block:
 
     ``mask``: the lanes that must be together at its start. ``reads``: registers taken from the register file,
     ``writes``: registers put back. ``spins``: its backward branch closes a loop that waits for others, ``polls``: one
-    that waits at an mbarrier. ``touched``: registers that each instruction of the body reads and writes.
+    that waits at an mbarrier; ``varies``: a turn of it may differ from the last although nobody has stored anything.
+    ``touched``: registers that each instruction of the body reads and writes.
     """
 
     index: int
@@ -57,6 +58,7 @@ class Block:
     live_out: set[str] = field(default_factory=set)
     spins: bool = False
     polls: bool = False
+    varies: bool = False
     touched: list[Touched] = field(default_factory=list)
     end_reads: list[str] = field(default_factory=list)
 
@@ -64,6 +66,11 @@ class Block:
     def line(self) -> int:
         first = self.body[0] if self.body else self.end
         return first.line if first is not None else 0
+
+    @property
+    def followers(self) -> tuple[int, ...]:
+        """The blocks that may run next."""
+        return self.targets if self.next < 0 else (*self.targets, self.next)
 
 
 @dataclass
@@ -82,7 +89,7 @@ def build_flow(function: FunctionIR, table: Mapping[str, Row]) -> Flow:
     body, labels = _without_guarded_effects(function, table)
     blocks = _cut(function, body, labels, table)
     _find_liveness(blocks, table)
-    _find_spins(blocks)
+    find_waiting_loops(blocks)
     return Flow(blocks, _home_codes(function, blocks))
 
 
@@ -258,33 +265,12 @@ def _flow_back(blocks: list[Block]) -> None:
         changed = False
         for block in reversed(blocks):
             out: set[str] = set()
-            for follower in (*block.targets, *((block.next,) if block.next >= 0 else ())):
+            for follower in block.followers:
                 out |= blocks[follower].live_in
             if out != block.live_out or not block.live_in:
                 live = block.reads | (out - block.writes)
                 changed = changed or live != block.live_in
                 block.live_out, block.live_in = out, live
-
-
-def _find_spins(blocks: list[Block]) -> None:
-    for block in blocks:
-        for target in block.targets:
-            if target <= block.index:
-                loop = [instruction for b in blocks[target : block.index + 1] for instruction in b.body]
-                block.spins = block.spins or any(_waits(i) for i in loop)
-                block.polls = block.polls or any(_polls(i) for i in loop)
-
-
-def _polls(instruction: Instruction) -> bool:
-    """Does it look whether a phase of an mbarrier is complete."""
-    return instruction.opcode == "mbarrier" and instruction.modifiers[:1] in (("test_wait",), ("try_wait",))
-
-
-def _waits(instruction: Instruction) -> bool:
-    """May the value that this instruction reads be changed by other threads on purpose."""
-    return instruction.opcode == "atom" or (
-        instruction.opcode == "ld" and not _SPIN_LOADS.isdisjoint(instruction.modifiers)
-    )
 
 
 def _home_codes(function: FunctionIR, blocks: list[Block]) -> dict[str, str]:

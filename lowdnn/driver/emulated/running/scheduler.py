@@ -28,16 +28,16 @@ BlockFunction = Callable[[Group, list[Any]], Any]
 GO, BRANCH, TABLE, EXIT, TRAP, BARRIER = range(6)
 
 _FULL = 0xFFFFFFFF
-#: How often spinning lanes may look again although nobody has stored anything: a loop that reads volatile data is no
-#: deadlock, and one around an mbarrier need not wait for it.
+#: How often spinning lanes may look again although nobody has stored anything: a loop that counts its turns while it
+#: reads volatile data is no deadlock, and one around an mbarrier need not wait for it.
 _PATIENCE = 20_000
-_PATIENCE_AT_MBARRIERS = 20
+_SHORT_PATIENCE = 20
 
 
 @dataclass(frozen=True)
 class Step:
     """A block ready to run. ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it.
-    ``warpgroup``: its lanes must come as whole warpgroups."""
+    ``warpgroup``: its lanes must come as whole warpgroups. ``spins``, ``polls``, ``varies``: as of ``flow.Block``."""
 
     index: int
     function: BlockFunction
@@ -54,17 +54,19 @@ class Step:
     end_line: int = 0
     warpgroup: bool = False
     instructions: int = 1
+    varies: bool = False
 
 
 @dataclass(frozen=True)
 class Spinning:
     """Lanes that go round a waiting loop; ``stores`` is the batch's count when they were set aside. ``polling``: they
-    wait at mbarriers."""
+    wait at mbarriers. ``varies``: their next turn may differ from the last although nobody has stored anything."""
 
     block: int
     lanes: Array
     stores: int
     polling: bool
+    varies: bool
 
 
 class BlockFault(Exception):
@@ -182,7 +184,7 @@ class Scheduler:
                 self._push(target, lanes[~polling])
                 lanes = lanes[polling]
         if lanes.size:
-            self.spinning.append(Spinning(target, lanes, self.batch.stores, not step.spins))
+            self.spinning.append(Spinning(target, lanes, self.batch.stores, not step.spins, step.varies))
         return -1
 
     def _branch(self, step: Step, group: Group, taken: Any) -> int:
@@ -338,7 +340,8 @@ class Scheduler:
             return True
         if self.batch.stores != self._stores_seen:
             self._patience, self._stores_seen = _PATIENCE, self.batch.stores
-        self._patience -= 1 if any(not one.polling for one in self.spinning) else _PATIENCE // _PATIENCE_AT_MBARRIERS
+        counting = any(one.varies and not one.polling for one in self.spinning)
+        self._patience -= 1 if counting else _PATIENCE // _SHORT_PATIENCE
         if self._patience <= 0:
             return False
         spinning, self.spinning = self.spinning, []
