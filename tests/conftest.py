@@ -10,8 +10,11 @@ import pytest
 from lowdnn.backend.handle import Handle
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver
+from lowdnn.runtime.compile import compile_source
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.runtime.sources import KernelSource
 from tests.support.runtime import open_runtime
+from tools.assemble import assemble_source
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,6 +25,21 @@ def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOWDNN_CACHE_DIR", str(directory))
         yield directory
+
+
+@pytest.fixture(scope="session", autouse=True)
+def only_fit_kernels(kernel_cache_dir: Path) -> Iterator[None]:
+    """Every kernel that a test compiles is assembled too, once in a run: one that spills fails that test."""
+
+    def compile_fit(source: KernelSource, binary_arch: str = "") -> bytes:
+        architecture = source.options[0].rpartition("=")[2].replace("compute_", "sm_")
+        unfit = assemble_source(source, architecture).unfit
+        assert not unfit, f"{source.name} for {architecture}: {unfit}"
+        return compile_source(source, binary_arch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lowdnn.runtime.compile.compile_source", compile_fit)
+        yield
 
 
 @pytest.fixture(scope="session")

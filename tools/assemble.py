@@ -29,7 +29,7 @@ from lowdnn.enums import HeurMode
 from lowdnn.graph.cases import parse_cases
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef
-from lowdnn.runtime.sources import SourceTree
+from lowdnn.runtime.sources import KernelSource, SourceTree
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases"
@@ -87,10 +87,14 @@ def jobs() -> dict[str, Job]:
 
 def assemble(kernel: KernelRef, arch: str) -> Figures:
     """Compiles one kernel to machine code of ``arch`` (``sm_80``, ``sm_90a``...)."""
-    source = SourceTree().read(kernel)
+    return assemble_source(SourceTree().read(kernel), arch)
+
+
+def assemble_source(source: KernelSource, arch: str) -> Figures:
+    """``assemble`` for a kernel whose source has been read."""
     compiled = nvrtc.compile_program(
         source.text,
-        name=kernel.name,
+        name=source.name,
         headers=dict(source.headers),
         options=(*source.options_for(arch), "--ptxas-options=-v"),
         output=nvrtc.Output.CUBIN,

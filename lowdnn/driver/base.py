@@ -200,7 +200,8 @@ class Driver(Protocol):
 
     # -- tensor maps ----------------------------------------------------------------------------------------
     def tensor_map_encode_tiled(self, tiled: TiledMap) -> bytes:
-        """cuTensorMapEncodeTiled: the 128 opaque bytes that a kernel takes as a 64-byte aligned parameter."""
+        """cuTensorMapEncodeTiled: the 128 opaque bytes that a kernel takes as a 64-byte aligned parameter. Needs a
+        current context, though it touches no memory."""
 
     def tensor_map_encode_im2col(self, im2col: Im2colMap) -> bytes:
         """cuTensorMapEncodeIm2col; as above."""
@@ -258,10 +259,11 @@ class Driver(Protocol):
         """Blocks of this shape that fit one multiprocessor at a time."""
 
     def occupancy_max_active_clusters(self, function: int, config: LaunchConfig) -> int:
-        """Clusters of this launch that fit the device at a time; fails where there is no cluster larger than 1."""
+        """Clusters of this launch that fit the device at a time; 0 where it has none larger than one block."""
 
     def occupancy_max_potential_cluster_size(self, function: int, config: LaunchConfig) -> int:
-        """Blocks of the largest cluster that ``function`` may be launched with; ``config.cluster`` plays no part."""
+        """Blocks of the largest cluster that the device runs with blocks as ``config`` has them (which must be a launch
+        that it takes); what the kernel's own directives allow plays no part."""
 
     def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
         """A callable that launches ``function`` into the stream that it is given.

@@ -8,6 +8,7 @@ Source: CUDA Driver API reference manual, "Tensor Map Object Management"; the nu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -146,8 +147,8 @@ def im2col_map_problem(im2col: Im2colMap) -> str:
 def address_problem(address: int, interleave: TensorMapInterleave) -> str:
     """Why ``address`` cannot be that of a tensor; empty where it can."""
     align = 32 if interleave is TensorMapInterleave.BYTES_32 else 16
-    if address <= 0 or address % align:
-        return f"address: expected a positive multiple of {align}, got {address:#x}"
+    if address < 0 or address % align:
+        return f"address: expected a multiple of {align}, got {address:#x}"
     return ""
 
 
@@ -170,6 +171,8 @@ _MAX_RANK = 5
 _MAX_BOX = 256
 _MAX_PIXELS = 1024
 _MAX_ELEMENT_STRIDE = 8
+#: All shared memory of a multiprocessor. The manual sets no limit to a whole copy; the driver refuses larger ones.
+_MAX_COPY_BYTES = 228 << 10
 #: Rank -> the range of a corner's coordinates.
 _CORNERS = {3: (-(1 << 15), (1 << 15) - 1), 4: (-(1 << 7), (1 << 7) - 1), 5: (-(1 << 4), (1 << 4) - 1)}
 
@@ -181,6 +184,8 @@ def _tiled_problems(tiled: TiledMap) -> Iterator[str]:
     yield from _range_problems("box", tiled.box, 1, _MAX_BOX)
     yield from _tensor_problems(tiled)
     yield from _row_problems(tiled, "box[0]", tiled.box[0])
+    taken = (-(-extent // step) for extent, step in zip(tiled.box, tiled.element_strides, strict=True))
+    yield from _size_problems(tiled, "box", math.prod(taken))
 
 
 def _im2col_problems(im2col: Im2colMap) -> Iterator[str]:
@@ -195,9 +200,10 @@ def _im2col_problems(im2col: Im2colMap) -> Iterator[str]:
     yield from _tensor_problems(im2col)
     for place in range(spatial):
         extent = im2col.dims[1 + place] + im2col.upper_corner[place] - im2col.lower_corner[place]
-        if extent <= 0:
-            yield f"upper_corner[{place}]: the box of pixels between the corners is empty (extent {extent})"
+        if not 0 < extent < 1 << 31:
+            yield f"upper_corner[{place}]: expected 1 to {(1 << 31) - 1} pixels between the corners, got {extent}"
     yield from _row_problems(im2col, "channels_per_pixel", im2col.channels_per_pixel)
+    yield from _size_problems(im2col, "pixels_per_column", im2col.channels_per_pixel * im2col.pixels_per_column)
 
 
 def _rank_problems(description: TiledMap | Im2colMap, lowest: int) -> Iterator[str]:
@@ -226,14 +232,18 @@ def _tensor_problems(description: TiledMap | Im2colMap) -> Iterator[str]:
 
 def _row_problems(description: TiledMap | Im2colMap, name: str, elements: int) -> Iterator[str]:
     """The bytes of one row in shared memory."""
-    if description.interleave is not TensorMapInterleave.NONE:
-        return
     row_bytes = elements * description.data_type.size_bytes
     if row_bytes % 16:
         yield f"{name}: expected a multiple of 16 bytes, got {elements} elements ({row_bytes} bytes)"
     span_bytes = description.swizzle.span_bytes
-    if span_bytes and row_bytes > span_bytes:
+    if description.interleave is TensorMapInterleave.NONE and span_bytes and row_bytes > span_bytes:
         yield f"{name}: expected at most the swizzle's {span_bytes} bytes, got {elements} elements ({row_bytes} bytes)"
+
+
+def _size_problems(description: TiledMap | Im2colMap, name: str, elements: int) -> Iterator[str]:
+    size_bytes = elements * description.data_type.size_bytes
+    if size_bytes > _MAX_COPY_BYTES:
+        yield f"{name}: expected copies of at most {_MAX_COPY_BYTES} bytes, got {size_bytes} ({elements} elements)"
 
 
 def _count_problems(name: str, values: Sequence[int], count: int) -> Iterator[str]:

@@ -48,38 +48,74 @@ IM2COL = Im2colMap(
     (1, 2, 1, 1),
 )
 BYTES_32 = TensorMapInterleave.BYTES_32
+_NO_SWIZZLE = TensorMapSwizzle.NONE
+#: Maps at the edge of every rule.
+EXTREME_TILED = [
+    replace(TILED, dims=(1 << 32, 1 << 32), strides_bytes=((1 << 40) - 16,)),
+    replace(TILED, box=(256, 256), swizzle=_NO_SWIZZLE, element_strides=(8, 8)),
+    replace(TILED, dims=(1,), strides_bytes=(), box=(8,), element_strides=(1,)),
+    replace(TILED, strides_bytes=(0,), address=0),
+    replace(TILED, data_type=TensorMapDataType.FLOAT32, box=(256, 228), element_strides=(1, 1), swizzle=_NO_SWIZZLE),
+]
+EXTREME_IM2COL = [
+    replace(IM2COL, channels_per_pixel=256, pixels_per_column=456),
+    replace(IM2COL, pixels_per_column=1024, element_strides=(8, 8, 8, 8)),
+    replace(IM2COL, dims=(64, 300, 300, 2), strides_bytes=(128, 38400, 11520000), lower_corner=(127, -128)),
+    replace(IM2COL, dims=(64, 300, 300, 2), strides_bytes=(128, 38400, 11520000), upper_corner=(-128, 127)),
+    replace(IM2COL, lower_corner=(0, 0), upper_corner=(-13, -14)),
+]
+#: Maps whose copies are larger than shared memory.
+TOO_LARGE_TILED = replace(EXTREME_TILED[-1], box=(256, 229))
+TOO_LARGE_IM2COL = replace(EXTREME_IM2COL[0], pixels_per_column=457)
+#: (field, value, what is wrong) of maps that break one rule.
+BROKEN_TILED: list[tuple[str, Any, str]] = [
+    ("dims", (), "dims: expected 1 to 5 dimensions, got 0"),
+    ("dims", (1,) * 6, "dims: expected 1 to 5 dimensions, got 6"),
+    ("dims", (0, 100), "dims[0]: expected 1 to 4294967296, got 0"),
+    ("dims", (192, 2**32 + 1), "dims[1]: expected"),
+    ("address", 0x7F00_0000_0108, "address: expected a multiple of 16, got 0x7f0000000108"),
+    ("strides_bytes", (392,), "strides_bytes[0]: expected a multiple of 16 below 2**40, got 392"),
+    ("strides_bytes", (2**40,), "strides_bytes[0]"),
+    ("strides_bytes", (384, 384), "strides_bytes: expected 1 numbers, got 2"),
+    ("box", (64,), "box: expected 2 numbers, got 1"),
+    ("box", (64, 257), "box[1]: expected 1 to 256, got 257"),
+    ("box", (64, 0), "box[1]: expected"),
+    ("box", (60, 1), "box[0]: expected a multiple of 16 bytes, got 60 elements (120 bytes)"),
+    ("box", (128, 1), "box[0]: expected at most the swizzle's 128 bytes"),
+    ("element_strides", (1, 9), "element_strides[1]: expected 1 to 8, got 9"),
+    ("element_strides", (1,), "element_strides: expected 2 numbers, got 1"),
+    ("data_type", TensorMapDataType.UINT16, "oob_fill: NaN needs a floating-point data type, got UINT16"),
+    ("interleave", BYTES_32, "dims: expected 3 to 5 dimensions, got 2"),
+]
+BROKEN_IM2COL: list[tuple[str, Any, str]] = [
+    ("dims", (64, 14), "dims: expected 3 to 5 dimensions, got 2"),
+    ("lower_corner", (-129, 0), "lower_corner[0]: expected -128 to 127, got -129"),
+    ("upper_corner", (0, 128), "upper_corner[1]: expected -128 to 127, got 128"),
+    ("lower_corner", (0,), "lower_corner: expected 2 numbers, got 1"),
+    ("dims", (64, 1 << 31, 15, 2), "upper_corner[0]: expected 1 to 2147483647 pixels between the corners"),
+    ("upper_corner", (-15, 0), "upper_corner[0]: expected 1 to 2147483647 pixels between the corners, got 0"),
+    ("channels_per_pixel", 257, "channels_per_pixel[0]: expected 1 to 256, got 257"),
+    ("channels_per_pixel", 4, "channels_per_pixel: expected a multiple of 16 bytes"),
+    ("pixels_per_column", 1025, "pixels_per_column[0]: expected 1 to 1024, got 1025"),
+    ("swizzle", TensorMapSwizzle.BYTES_32, "channels_per_pixel: expected at most the swizzle's 32 bytes"),
+]
 
 
 def test_good_maps_keep_the_rules() -> None:
-    assert tiled_map_problem(TILED) == ""
-    assert im2col_map_problem(IM2COL) == ""
+    assert [tiled_map_problem(tiled) for tiled in (TILED, *EXTREME_TILED)] == [""] * 6
+    assert [im2col_map_problem(im2col) for im2col in (IM2COL, *EXTREME_IM2COL)] == [""] * 6
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "problem"),
-    [
-        ("dims", (), "dims: expected 1 to 5 dimensions, got 0"),
-        ("dims", (1,) * 6, "dims: expected 1 to 5 dimensions, got 6"),
-        ("dims", (0, 100), "dims[0]: expected 1 to 4294967296, got 0"),
-        ("dims", (192, 2**32 + 1), "dims[1]: expected"),
-        ("address", 0x7F00_0000_0108, "address: expected a positive multiple of 16, got 0x7f0000000108"),
-        ("address", 0, "address: expected"),
-        ("strides_bytes", (392,), "strides_bytes[0]: expected a multiple of 16 below 2**40, got 392"),
-        ("strides_bytes", (2**40,), "strides_bytes[0]"),
-        ("strides_bytes", (384, 384), "strides_bytes: expected 1 numbers, got 2"),
-        ("box", (64,), "box: expected 2 numbers, got 1"),
-        ("box", (64, 257), "box[1]: expected 1 to 256, got 257"),
-        ("box", (64, 0), "box[1]: expected"),
-        ("box", (60, 1), "box[0]: expected a multiple of 16 bytes, got 60 elements (120 bytes)"),
-        ("box", (128, 1), "box[0]: expected at most the swizzle's 128 bytes"),
-        ("element_strides", (1, 9), "element_strides[1]: expected 1 to 8, got 9"),
-        ("element_strides", (1,), "element_strides: expected 2 numbers, got 1"),
-        ("data_type", TensorMapDataType.UINT16, "oob_fill: NaN needs a floating-point data type, got UINT16"),
-        ("interleave", BYTES_32, "dims: expected 3 to 5 dimensions, got 2"),
-    ],
-)
+@pytest.mark.parametrize(("field", "value", "problem"), BROKEN_TILED)
 def test_a_broken_rule_of_tiled_maps(field: str, value: Any, problem: str) -> None:
     assert tiled_map_problem(replace(TILED, **{field: value})).startswith(problem)
+
+
+def test_copies_fit_shared_memory() -> None:
+    assert tiled_map_problem(TOO_LARGE_TILED).startswith(
+        "box: expected copies of at most 233472 bytes, got 234496 (58624 elements)"
+    )
+    assert im2col_map_problem(TOO_LARGE_IM2COL).startswith("pixels_per_column: expected copies of at most 233472")
 
 
 def test_rules_of_interleaved_maps() -> None:
@@ -100,20 +136,7 @@ def test_rules_of_interleaved_maps() -> None:
     assert "multiple of 32" in address_problem(16, BYTES_32)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "problem"),
-    [
-        ("dims", (64, 14), "dims: expected 3 to 5 dimensions, got 2"),
-        ("lower_corner", (-129, 0), "lower_corner[0]: expected -128 to 127, got -129"),
-        ("upper_corner", (0, 128), "upper_corner[1]: expected -128 to 127, got 128"),
-        ("lower_corner", (0,), "lower_corner: expected 2 numbers, got 1"),
-        ("upper_corner", (-15, 0), "upper_corner[0]: the box of pixels between the corners is empty (extent 0)"),
-        ("channels_per_pixel", 257, "channels_per_pixel[0]: expected 1 to 256, got 257"),
-        ("channels_per_pixel", 4, "channels_per_pixel: expected a multiple of 16 bytes"),
-        ("pixels_per_column", 1025, "pixels_per_column[0]: expected 1 to 1024, got 1025"),
-        ("swizzle", TensorMapSwizzle.BYTES_32, "channels_per_pixel: expected at most the swizzle's 32 bytes"),
-    ],
-)
+@pytest.mark.parametrize(("field", "value", "problem"), BROKEN_IM2COL)
 def test_a_broken_rule_of_im2col_maps(field: str, value: Any, problem: str) -> None:
     assert im2col_map_problem(replace(IM2COL, **{field: value})).startswith(problem)
 

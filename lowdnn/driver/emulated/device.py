@@ -21,8 +21,11 @@ MAX_BLOCKS_PER_SM = 32
 #: Blocks of a cluster, without and with NON_PORTABLE_CLUSTER_SIZE_ALLOWED.
 MAX_PORTABLE_CLUSTER = 8
 MAX_CLUSTER = 16
-#: Multiprocessors that a cluster must fit on: a full group has 18, and each board has another pattern of missing ones.
-MULTIPROCESSORS_PER_GPC = 16
+#: Multiprocessors of the groups (GPCs) that hold clusters, as the answers of an H200 tell them; clusters of two fit on
+#: the pairs beside them as well.
+CLUSTER_GROUPS = (16, 16, 16, 16, 16, 16, 16, 12)
+#: Blocks of clusters that lie on one multiprocessor at a time.
+MAX_CLUSTER_BLOCKS_PER_SM = 8
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ from lowdnn.driver.emulated.results import CuResult, driver_error
 from lowdnn.driver.emulated.state import DeviceState, EventState, StreamState, find
 from lowdnn.driver.emulated.streams import (
     begin_capture,
+    check_event,
+    check_stream,
     elapsed_ms,
     end_capture,
     record_event,
@@ -127,8 +129,8 @@ class EmulatedDriver:
         self._context.set_current(context)
 
     def context_synchronize(self) -> None:
-        with self._context.entered("cuCtxSynchronize", captures=False):
-            pass
+        with self._context.entered("cuCtxSynchronize") as state:
+            refuse_in_capture(next(iter(state.captures), None), "cuCtxSynchronize")
 
     # -- memory ---------------------------------------------------------------------------------------------
     def mem_get_info(self) -> tuple[int, int]:
@@ -146,13 +148,14 @@ class EmulatedDriver:
 
     def mem_alloc_async(self, size_bytes: int, stream: int, label: str = "") -> int:
         with self._context.entered("cuMemAllocAsync", size_bytes, captures=False) as state:
-            stream_of(state, stream)
-            return state.memory.allocate(size_bytes, label)
+            refuse_in_capture(stream_of(state, stream).capture, "cuMemAllocAsync")
+            return state.memory.allocate(size_bytes, label) if size_bytes else 0
 
     def mem_free_async(self, address: int, stream: int) -> None:
         with self._context.entered("cuMemFreeAsync", address, captures=False) as state:
-            stream_of(state, stream)
-            state.memory.free(address)
+            refuse_in_capture(stream_of(state, stream).capture, "cuMemFreeAsync")
+            if address:
+                state.memory.free(address)
 
     def pointer_info(self, address: int) -> PointerInfo | None:
         with self._context.entered("cuPointerGetAttribute", address) as state:
@@ -213,13 +216,13 @@ class EmulatedDriver:
         return self._encode(call, replace(old, address=address), address_problem(address, old.interleave))
 
     def _encode(self, call: str, tensor_map: TensorMap, problem: str) -> bytes:
-        self._context.check_initialised(call)
-        result = CuResult.INVALID_VALUE
-        if not problem:
-            result, problem = CuResult.NOT_SUPPORTED, problem_of(tensor_map)
-        if problem:
-            raise driver_error(call, result, tensor_map, problem)
-        return encode(tensor_map)
+        with self._context.entered(call, tensor_map):
+            result = CuResult.INVALID_VALUE
+            if not problem:
+                result, problem = CuResult.NOT_SUPPORTED, problem_of(tensor_map)
+            if problem:
+                raise driver_error(call, result, tensor_map, problem)
+            return encode(tensor_map)
 
     # -- stream and event -----------------------------------------------------------------------------------
     def stream_create(self, flags: StreamFlags = StreamFlags.NON_BLOCKING, priority: int = 0) -> int:
@@ -233,11 +236,11 @@ class EmulatedDriver:
 
     def stream_synchronize(self, stream: int) -> None:
         with self._context.entered("cuStreamSynchronize", stream) as state:
-            refuse_in_capture(stream_of(state, stream).capture, "cuStreamSynchronize")
+            check_stream(state, stream, "cuStreamSynchronize")
 
     def stream_query(self, stream: int) -> bool:
         with self._context.entered("cuStreamQuery", stream) as state:
-            refuse_in_capture(stream_of(state, stream).capture, "cuStreamQuery")
+            check_stream(state, stream, "cuStreamQuery")
             return True
 
     def stream_wait_event(self, stream: int, event: int) -> None:
@@ -276,12 +279,11 @@ class EmulatedDriver:
 
     def event_synchronize(self, event: int) -> None:
         with self._context.entered("cuEventSynchronize", event) as state:
-            found = find(state.events, "cuEventSynchronize", event)
-            refuse_in_capture(found.capture, "cuEventSynchronize")
+            check_event(state, event, "cuEventSynchronize")
 
     def event_query(self, event: int) -> bool:
         with self._context.entered("cuEventQuery", event) as state:
-            refuse_in_capture(find(state.events, "cuEventQuery", event).capture, "cuEventQuery")
+            check_event(state, event, "cuEventQuery")
             return True
 
     def event_elapsed_ms(self, start: int, end: int) -> float:
@@ -290,7 +292,7 @@ class EmulatedDriver:
 
     # -- module and launch ----------------------------------------------------------------------------------
     def module_load_data(self, image: bytes) -> int:
-        with self._context.entered("cuModuleLoadDataEx", f"{len(image)} bytes", captures=False) as state:
+        with self._context.entered("cuModuleLoadDataEx", f"{len(image)} bytes") as state:
             problem = image_problem(image, self._device)
             if problem is not None:
                 raise driver_error("cuModuleLoadDataEx", *problem)
@@ -329,15 +331,13 @@ class EmulatedDriver:
     def occupancy_max_active_clusters(self, function: int, config: LaunchConfig) -> int:
         call = "cuOccupancyMaxActiveClusters"
         with self._context.entered(call, f"{function:#x}", config) as state:
-            found = find(state.functions, call, function)
-            if found.function.kernel.clusters.chosen(config.cluster) == (1, 1, 1):
-                raise driver_error(call, CuResult.INVALID_CLUSTER_SIZE, config, "cluster: expected more than one block")
             self._check_launch(state, function, config)
-            return active_clusters(found, config, self._device)
+            return active_clusters(find(state.functions, call, function), config, self._device)
 
     def occupancy_max_potential_cluster_size(self, function: int, config: LaunchConfig) -> int:
         call = "cuOccupancyMaxPotentialClusterSize"
         with self._context.entered(call, f"{function:#x}", config) as state:
+            self._check_launch(state, function, config)
             return potential_cluster_size(find(state.functions, call, function), config, self._device)
 
     def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
@@ -367,13 +367,15 @@ class EmulatedDriver:
             found = find(state.graphs, "cuGraphAddKernelNode", graph)
             for dependency in dependencies:
                 find(found.nodes, "cuGraphAddKernelNode", dependency)
+            if len(set(dependencies)) < len(dependencies):
+                raise driver_error("cuGraphAddKernelNode", CuResult.INVALID_VALUE, f"{graph:#x}", "a dependency twice")
             self._check_launch(state, function, config)
             node = state.add(found.nodes, self._kernel_work(state, function, config, parameters))
             found.dependencies[node] = tuple(dependencies)
             return node
 
     def graph_instantiate(self, graph: int) -> int:
-        with self._context.entered("cuGraphInstantiate", graph) as state:
+        with self._context.entered("cuGraphInstantiate", graph, captures=False) as state:
             return state.add(state.executables, find(state.graphs, "cuGraphInstantiate", graph).copied())
 
     def graph_exec_update(self, graph_exec: int, graph: int) -> None:
@@ -398,7 +400,9 @@ class EmulatedDriver:
 
     def graph_launch(self, graph_exec: int, stream: int) -> None:
         with self._context.entered("cuGraphLaunch", graph_exec, stream) as state:
-            for work in find(state.executables, "cuGraphLaunch", graph_exec).nodes.values():
+            executable = find(state.executables, "cuGraphLaunch", graph_exec)
+            refuse_in_capture(stream_of(state, stream).capture, "cuGraphLaunch")
+            for work in executable.nodes.values():
                 submit(state, stream, work)
 
     def graph_exec_destroy(self, graph_exec: int) -> None:

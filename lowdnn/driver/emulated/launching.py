@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from lowdnn.driver.base import DeviceAttribute, FunctionAttribute, LaunchConfig
 from lowdnn.driver.emulated.device import (
+    CLUSTER_GROUPS,
     DEFAULT_SHARED_BYTES,
     MAX_BLOCK,
     MAX_BLOCKS_PER_SM,
     MAX_CLUSTER,
+    MAX_CLUSTER_BLOCKS_PER_SM,
     MAX_GRID,
     MAX_PORTABLE_CLUSTER,
-    MAX_THREADS_PER_BLOCK,
-    MULTIPROCESSORS_PER_GPC,
     PTX_ISA,
     EmulatedDevice,
 )
@@ -79,21 +79,22 @@ def blocks_per_multiprocessor(
 
 
 def active_clusters(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> int:
-    """Clusters that the device holds at a time. All blocks of a cluster lie on one group of multiprocessors (GPC)."""
-    per_multiprocessor = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
+    """Clusters that the device holds at a time, 0 where the launch has none. Those of more than two blocks lie on one
+    group of multiprocessors."""
     size = math.prod(loaded.function.kernel.clusters.chosen(config.cluster))
-    whole, rest = divmod(device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT], MULTIPROCESSORS_PER_GPC)
-    return whole * (MULTIPROCESSORS_PER_GPC * per_multiprocessor // size) + rest * per_multiprocessor // size
+    if size == 1:
+        return 0
+    resident = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
+    resident = min(resident, MAX_CLUSTER_BLOCKS_PER_SM)
+    if size == 2:
+        return device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT] // 2 * resident
+    return sum(multiprocessors * resident // size for multiprocessors in CLUSTER_GROUPS)
 
 
 def potential_cluster_size(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> int:
-    """Blocks of the largest cluster that a launch of this shape may have; the cluster of ``config`` plays no part."""
-    bounds = loaded.function.kernel.clusters
-    if bounds.required is not None:
-        return math.prod(bounds.required)
-    per_multiprocessor = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
-    limits = [_largest_cluster(loaded, device), MULTIPROCESSORS_PER_GPC * per_multiprocessor]
-    return min([*limits, bounds.largest] if bounds.largest else limits)
+    """Blocks of the largest cluster that the device runs with such blocks, whatever the kernel says of its clusters."""
+    resident = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
+    return min(_largest_cluster(loaded, device), max(CLUSTER_GROUPS) * resident)
 
 
 def launch_problem(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> tuple[CuResult, str] | None:
@@ -105,8 +106,7 @@ def launch_problem(loaded: LoadedFunction, config: LaunchConfig, device: Emulate
     if any(not 1 <= size <= limit for size, limit in zip(config.block, MAX_BLOCK, strict=True)):
         return CuResult.INVALID_VALUE, f"block: expected 1 to {MAX_BLOCK}, got {config.block}"
     if threads > allowed:
-        result = CuResult.INVALID_VALUE if threads > MAX_THREADS_PER_BLOCK else CuResult.LAUNCH_OUT_OF_RESOURCES
-        return result, f"block: expected at most {allowed} threads, got {threads}"
+        return CuResult.INVALID_VALUE, f"block: expected at most {allowed} threads, got {threads}"
     if config.shared_bytes > loaded.max_dynamic_shared_bytes:
         limit = loaded.max_dynamic_shared_bytes
         return CuResult.INVALID_VALUE, f"shared_bytes: expected at most {limit}, got {config.shared_bytes}"
@@ -147,7 +147,8 @@ def _cluster_problem(
     if cluster != (1, 1, 1) and not device.attributes[DeviceAttribute.CLUSTER_LAUNCH]:
         return CuResult.INVALID_VALUE, f"cluster: expected (1, 1, 1), got {cluster}; see CLUSTER_LAUNCH"
     if not divides(cluster, config.grid):
-        return CuResult.INVALID_VALUE, f"cluster: expected extents that divide the grid {config.grid}, got {cluster}"
+        message = f"cluster: expected extents that divide the grid {config.grid}, got {cluster}"
+        return CuResult.INVALID_CLUSTER_SIZE, message
     largest = _largest_cluster(loaded, device)
     if math.prod(cluster) > largest:
         more = "" if loaded.allows_large_clusters else "; see NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
@@ -160,8 +161,12 @@ def _cooperative_problem(
     loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice
 ) -> tuple[CuResult, str] | None:
     """Blocks that wait for each other must all fit the device at a time."""
-    cluster = loaded.function.kernel.clusters.chosen(config.cluster)
-    limit = active_clusters(loaded, config, device) * math.prod(cluster)
+    size = math.prod(loaded.function.kernel.clusters.chosen(config.cluster))
+    if size > 1:
+        limit = active_clusters(loaded, config, device) * size
+    else:
+        resident = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
+        limit = device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT] * resident
     if math.prod(config.grid) <= limit:
         return None
     return CuResult.COOPERATIVE_LAUNCH_TOO_LARGE, f"grid: expected at most {limit} blocks, got {config.grid}"

@@ -28,18 +28,22 @@ class Capture:
 
 @dataclass
 class StreamState:
-    """``capture``: the capture that the stream's work goes to."""
+    """``capture``: the capture that the stream's work goes to; ``passed``: the nodes there that come before its next
+    work."""
 
     capture: Capture | None = None
+    passed: set[int] = field(default_factory=set)
 
 
 @dataclass
 class EventState:
-    """``time_ns``: when it was last recorded, on the device's clock. ``capture``: the capture it was recorded in."""
+    """``time_ns``: when it was last recorded, on the device's clock. ``capture``: the capture it was recorded in, after
+    the nodes ``passed``."""
 
     timed: bool
     time_ns: int | None = None
     capture: Capture | None = None
+    passed: frozenset[int] = frozenset()
 
 
 @dataclass

@@ -1,8 +1,7 @@
-"""What the tests of the emulated device share: a machine with arrays, CUDA C++ to PTX, a fresh printed seed."""
+"""What the tests of the emulated device share: a machine with arrays, CUDA C++ to PTX."""
 
 from __future__ import annotations
 
-import secrets
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -74,14 +73,6 @@ def _packed(argument: Any) -> bytes:
     if isinstance(argument, bytes):
         return argument
     return struct.pack("<Q", argument) if isinstance(argument, int) else bytes(argument.tobytes())
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    """A generator with a fresh seed; pytest shows the line below when the test fails."""
-    seed = secrets.randbits(32)
-    print(f"seed = {seed}")  # noqa: T201
-    return np.random.default_rng(seed)
 
 
 @pytest.fixture

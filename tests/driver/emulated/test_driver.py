@@ -177,6 +177,8 @@ def test_a_captured_stream_records_and_replays(driver: EmulatedDriver) -> None:
     driver.stream_wait_event(joined, event)
     assert driver.stream_is_capturing(joined)
     driver.memset_d32_async(address, 7, 1, joined)
+    driver.event_record(event, joined)
+    driver.stream_wait_event(stream, event)
     graph = driver.stream_end_capture(stream)
     assert not driver.stream_is_capturing(joined)
     assert read(driver, address) == [0] * 32
@@ -187,70 +189,6 @@ def test_a_captured_stream_records_and_replays(driver: EmulatedDriver) -> None:
     assert read(driver, address) == [7, *[2] * 31]
     driver.graph_exec_destroy(executable)
     fails_with("INVALID_HANDLE", lambda: driver.graph_launch(executable, stream))
-
-
-@pytest.mark.parametrize("mode", [CaptureMode.THREAD_LOCAL, CaptureMode.GLOBAL])
-def test_allocation_and_synchronisation_break_a_capture(driver: EmulatedDriver, mode: CaptureMode) -> None:
-    stream = driver.stream_create()
-    for call in (
-        lambda: driver.mem_alloc(16),
-        lambda: driver.module_load_data(PTX),
-        driver.context_synchronize,
-        lambda: driver.stream_synchronize(stream),
-    ):
-        driver.stream_begin_capture(stream, mode)
-        fails_with("STREAM_CAPTURE_UNSUPPORTED", call)
-        fails_with("STREAM_CAPTURE_INVALIDATED", lambda: driver.stream_end_capture(stream))
-    fails_with("STREAM_CAPTURE_UNSUPPORTED", lambda: driver.stream_begin_capture(0))
-    fails_with("ILLEGAL_STATE", lambda: driver.stream_end_capture(stream))
-
-
-def test_a_relaxed_capture_allows_allocation(driver: EmulatedDriver) -> None:
-    stream = driver.stream_create()
-    driver.stream_begin_capture(stream, CaptureMode.RELAXED)
-    assert driver.mem_alloc(16)
-    driver.stream_end_capture(stream)
-
-
-def test_explicit_graph_nodes_and_their_update(driver: EmulatedDriver) -> None:
-    first, second = integers(driver, [0] * 32), integers(driver, [0] * 32)
-    function = driver.module_get_function(driver.module_load_data(PTX), "add")
-    config = LaunchConfig((1, 1, 1), (32, 1, 1))
-    graph = driver.graph_create()
-    ones, twos, fives = Parameters(first, 1), Parameters(first, 2), Parameters(second, 5)
-    node = driver.graph_add_kernel_node(graph, (), function, config, ones.address)
-    last = driver.graph_add_kernel_node(graph, (node,), function, config, twos.address)
-    fails_with(
-        "INVALID_HANDLE",
-        lambda: driver.graph_add_kernel_node(graph, (last + 1,), function, config, ones.address),
-    )
-    executable = driver.graph_instantiate(graph)
-    driver.graph_exec_kernel_node_set_params(executable, last, function, config, fives.address)
-    driver.graph_launch(executable, 0)
-    assert read(driver, first) == [1] * 32
-    assert read(driver, second) == [5] * 32
-
-
-def test_a_graph_executable_takes_over_the_parameters_of_a_like_graph(driver: EmulatedDriver) -> None:
-    function = driver.module_get_function(driver.module_load_data(PTX), "add")
-    config = LaunchConfig((1, 1, 1), (32, 1, 1))
-    first, second = integers(driver, [0] * 32), integers(driver, [0] * 32)
-
-    def graph_of(numbers: tuple[int, int], is_chain: bool = True) -> int:
-        graph = driver.graph_create()
-        parameters = [Parameters(address, number) for address, number in zip((first, second), numbers, strict=True)]
-        node = driver.graph_add_kernel_node(graph, (), function, config, parameters[0].address)
-        driver.graph_add_kernel_node(graph, (node,) * is_chain, function, config, parameters[1].address)
-        return graph
-
-    executable = driver.graph_instantiate(graph_of((1, 2)))
-    driver.graph_exec_update(executable, graph_of((10, 20)))
-    driver.graph_launch(executable, 0)
-    assert (read(driver, first), read(driver, second)) == ([10] * 32, [20] * 32)
-    forked = graph_of((1, 2), is_chain=False)
-    error = fails_with("GRAPH_EXEC_UPDATE_FAILURE", lambda: driver.graph_exec_update(executable, forked))
-    assert error.result == 910
-    fails_with("GRAPH_EXEC_UPDATE_FAILURE", lambda: driver.graph_exec_update(executable, driver.graph_create()))
 
 
 def cluster_function(driver: EmulatedDriver, directives: str = "") -> int:
@@ -265,64 +203,66 @@ def cluster_function(driver: EmulatedDriver, directives: str = "") -> int:
     return driver.module_get_function(driver.module_load_data(ptx.encode()), "size")
 
 
-def test_clusters_are_launched_as_asked_for_or_as_the_kernel_requires(driver: EmulatedDriver) -> None:
+def test_a_refused_cluster_is_explained(driver: EmulatedDriver) -> None:
     parameters = Parameters(integers(driver, [0] * 32), 0)
 
-    def sizes(directives: str, cluster: tuple[int, int, int]) -> list[int]:
-        config = LaunchConfig((32, 1, 1), (32, 1, 1), cluster=cluster)
-        driver.prepare_launch(cluster_function(driver, directives), config, parameters.address)(0)
-        return sorted(set(read(driver, parameters.pointer.value)))
-
-    assert sizes("", (1, 1, 1)) == [1]
-    assert sizes("", (8, 1, 1)) == [8]
-    assert sizes(".explicitcluster .maxclusterrank 4", (4, 1, 1)) == [4]
-    assert sizes(".reqnctapercluster 2, 1, 1", (1, 1, 1)) == [2]
-    assert sizes(".explicitcluster .reqnctapercluster 2", (2, 1, 1)) == [2]
-
-
-def test_clusters_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
-    parameters = Parameters(integers(driver, [0] * 32), 0)
-
-    def refused(result: str, directives: str, cluster: tuple[int, int, int], grid: int = 32) -> str:
+    def refused(directives: str, cluster: int) -> str:
         function = cluster_function(driver, directives)
-        config = LaunchConfig((grid, 1, 1), (32, 1, 1), cluster=cluster)
-        return fails_with(result, lambda: driver.prepare_launch(function, config, parameters.address)).explanation
+        config = LaunchConfig((32, 1, 1), (32, 1, 1), cluster=(cluster, 1, 1))
+        error = fails_with("INVALID_CLUSTER_SIZE", lambda: driver.prepare_launch(function, config, parameters.address))
+        return error.explanation
 
-    assert "divide the grid" in refused("INVALID_VALUE", "", (3, 1, 1))
-    assert "divide the grid" in refused("INVALID_VALUE", "", (0, 1, 1))
-    assert "at most 8 blocks" in refused("INVALID_CLUSTER_SIZE", "", (16, 1, 1))
-    assert ".reqnctapercluster" in refused("INVALID_CLUSTER_SIZE", ".reqnctapercluster 2", (4, 1, 1))
-    assert ".maxclusterrank" in refused("INVALID_CLUSTER_SIZE", ".maxclusterrank 2", (4, 1, 1))
-    assert ".explicitcluster" in refused("INVALID_CLUSTER_SIZE", ".explicitcluster", (1, 1, 1))
+    assert "divide the grid" in refused("", 3)
+    assert "at most 8 blocks" in refused("", 16)
+    assert ".reqnctapercluster" in refused(".reqnctapercluster 2", 4)
+    assert ".maxclusterrank" in refused(".maxclusterrank 2", 4)
+    assert ".explicitcluster" in refused(".explicitcluster", 1)
+
+
+def test_ampere_has_no_clusters() -> None:
+    driver = opened("sm_80")
+    function = driver.module_get_function(driver.module_load_data(PTX), "add")
+    parameters = Parameters(integers(driver, [0] * 32), 0)
+    paired = LaunchConfig((2, 1, 1), (32, 1, 1), cluster=(2, 1, 1))
+    fails_with("INVALID_VALUE", lambda: driver.prepare_launch(function, paired, parameters.address))
+    large = FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    fails_with("INVALID_VALUE", lambda: driver.function_set_attribute(function, large, 1))
+
+
+@pytest.mark.parametrize(
+    ("threads", "expected"),
+    [(1024, {2: 132, 3: 78, 4: 62, 8: 31, 16: 15}), (32, {2: 528, 3: 326, 4: 248, 8: 124, 16: 62})],
+)
+def test_as_many_clusters_fit_as_on_an_h200_or_nearly(
+    driver: EmulatedDriver, threads: int, expected: dict[int, int]
+) -> None:
+    """An H200 answers 132, 79, 62, 30, 14 and 528, 327, 248, 124, 58."""
     function = cluster_function(driver)
     driver.function_set_attribute(function, FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
-    assert driver.function_get_attribute(function, FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED) == 1
-    config = LaunchConfig((32, 1, 1), (32, 1, 1), cluster=(16, 1, 1))
-    driver.prepare_launch(function, config, parameters.address)(0)
-    assert read(driver, parameters.pointer.value) == [16] * 32
-    ampere = opened("sm_80")
-    plain = ampere.module_get_function(ampere.module_load_data(PTX), "add")
-    paired = LaunchConfig((2, 1, 1), (32, 1, 1), cluster=(2, 1, 1))
-    fails_with("INVALID_VALUE", lambda: ampere.prepare_launch(plain, paired, parameters.address))
+    for size, clusters in expected.items():
+        config = LaunchConfig((48, 1, 1), (threads, 1, 1), cluster=(size, 1, 1))
+        assert driver.occupancy_max_active_clusters(function, config) == clusters
 
 
-def test_occupancy_of_clusters(driver: EmulatedDriver) -> None:
-    """A block of 1024 threads takes half of a multiprocessor; 132 of them are 8 groups of 16, and 4."""
-    function, narrow = cluster_function(driver), cluster_function(driver, ".maxclusterrank 4")
-    required = cluster_function(driver, ".reqnctapercluster 2, 2")
+def test_memory_freed_on_a_stream_is_gone_for_the_work_after_it(driver: EmulatedDriver) -> None:
+    stream = driver.stream_create()
+    freed = driver.mem_alloc_async(128, stream, "scores")
+    driver.memset_d32_async(freed, 1, 32, stream)
+    parameters = Parameters(freed, 1)
+    launch = add_launch(driver, parameters)
+    launch(stream)
+    driver.mem_free_async(freed, stream)
+    error = fails_with("ILLEGAL_ADDRESS", lambda: launch(stream))
+    assert "use-after-free" in error.explanation
+    assert "scores has been freed" in error.explanation
 
-    def config(cluster: tuple[int, int, int], shared_bytes: int = 0) -> LaunchConfig:
-        return LaunchConfig((240, 2, 1), (1024, 1, 1), shared_bytes, cluster)
 
-    assert driver.occupancy_max_active_clusters(function, config((2, 1, 1))) == 132
-    assert driver.occupancy_max_active_clusters(function, config((5, 1, 1))) == 8 * 6 + 1
-    assert driver.occupancy_max_active_clusters(required, config((1, 1, 1))) == 66
-    fails_with("INVALID_CLUSTER_SIZE", lambda: driver.occupancy_max_active_clusters(function, config((1, 1, 1))))
-    assert driver.occupancy_max_potential_cluster_size(function, config((1, 1, 1))) == 8
-    driver.function_set_attribute(function, FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
-    assert driver.occupancy_max_potential_cluster_size(function, config((1, 1, 1))) == 16
-    assert driver.occupancy_max_potential_cluster_size(narrow, config((1, 1, 1))) == 4
-    assert driver.occupancy_max_potential_cluster_size(required, config((1, 1, 1))) == 4
+def test_a_captured_stream_allocates_no_memory(driver: EmulatedDriver) -> None:
+    stream = driver.stream_create()
+    for call in (lambda: driver.mem_alloc_async(16, stream), lambda: driver.mem_free_async(0, stream)):
+        driver.stream_begin_capture(stream, CaptureMode.RELAXED)
+        fails_with("STREAM_CAPTURE_UNSUPPORTED", call)
+        fails_with("STREAM_CAPTURE_INVALIDATED", lambda: driver.stream_end_capture(stream))
 
 
 def test_launches_that_a_gpu_refuses(driver: EmulatedDriver) -> None:

@@ -51,6 +51,7 @@ WIDE = replace(IM2COL, dims=(8, 7, 2), strides_bytes=(32, 320), lower_corner=(-3
 def driver() -> EmulatedDriver:
     opened = EmulatedDriver()
     opened.init()
+    opened.context_set_current(opened.primary_context_retain(0))
     return opened
 
 
