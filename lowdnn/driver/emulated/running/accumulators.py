@@ -264,7 +264,7 @@ def elements_outside(old: Any, group: Group) -> tuple[tuple[Element, ...], Any]:
         if not _meet(element.source.lanes, group.lanes):
             kept.append(element)
             continue
-        outside = ~np.isin(element.source.lanes, group.lanes, assume_unique=True)
+        outside = ~_among(element.source.lanes, group.lanes)
         if outside.any():
             kept.append(element.subset(outside))
     return tuple(kept), rest
@@ -300,11 +300,17 @@ def _same(one: slice | Array | None, other: slice | Array | None) -> bool:
     if one is other:
         return True
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.array_equal(one, other)
+        return one.size == other.size and bool((one == other).all())
     return isinstance(one, slice) and isinstance(other, slice) and one == other
 
 
 def _meet(one: Array, other: Array) -> bool:
     if one[-1] < other[0] or other[-1] < one[0]:
         return False
-    return bool(np.isin(one, other, assume_unique=True).any())
+    return bool(_among(one, other).any())
+
+
+def _among(lanes: Array, others: Array) -> Array:
+    """Which lanes are among the others; both ascend."""
+    place = np.searchsorted(others, lanes)
+    return np.asarray(others.take(place, mode="clip") == lanes)
