@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.base import DeviceAttribute, FunctionAttribute, LaunchConfig
-from tests.driver.board import ADD, Board, fails_with, line
+from tests.driver.board import ADD, Arguments, Board, fails_with, line
 
 #: ``neighbours(out)``: each CTA puts its block number into the shared memory of the next CTA of its cluster.
 NEIGHBOURS = """
@@ -69,6 +69,16 @@ def test_clusters_share_memory(board: Board, cluster: int) -> None:
     block = np.arange(24)
     before = block // cluster * cluster + (block - 1) % cluster
     np.testing.assert_array_equal(board.get(out, 24), 1000000 * cluster + 1000 * (block % cluster) + before)
+
+
+@pytest.mark.parametrize("attributes", [{"cluster": (4, 1, 1)}, {"cooperative": True}, {}])
+def test_graph_nodes_have_the_attributes_of_launches(board: Board, attributes: dict[str, Any]) -> None:
+    driver, out = board.driver, board.empty(4 * 8)
+    function, arguments = board.ptx_function(size_ptx(""), "size"), Arguments(out)
+    graph = driver.graph_create()
+    driver.graph_add_kernel_node(graph, (), function, line(8, 32, **attributes), arguments.address)
+    driver.graph_launch(driver.graph_instantiate(graph), 0)
+    assert (board.get(out, 8) == attributes.get("cluster", (1,))[0]).all()
 
 
 def test_a_cluster_of_16_needs_leave(board: Board) -> None:

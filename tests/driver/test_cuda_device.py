@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,31 +9,14 @@ import numpy as np
 import pytest
 
 from lowdnn.driver import nvrtc
-from lowdnn.driver.base import DeviceAttribute, Driver, DriverError, FunctionAttribute, LaunchConfig
+from lowdnn.driver.base import Driver, DriverError, FunctionAttribute, LaunchConfig
 from lowdnn.driver.cuda import CudaDriver
 from lowdnn.driver.nvrtc import Output
-from lowdnn.runtime.compile import lowered
 from lowdnn.runtime.runtime import Runtime
+from tests.driver.board import Arguments
 from tests.support.runtime import download, open_runtime, scale_plan, scale_sources, upload
 
 pytestmark = pytest.mark.gpu
-
-SOURCE = """
-extern "C" __global__ void ranks(unsigned* out) {
-  unsigned size;
-  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-  if (threadIdx.x == 0) out[blockIdx.x] = size;
-}
-"""
-
-
-class Arguments:
-    """A ``void*[]`` over one address."""
-
-    def __init__(self, address: int) -> None:
-        self.value = ctypes.c_uint64(address)
-        self.array = (ctypes.c_void_p * 1)(ctypes.addressof(self.value))
-        self.address = ctypes.addressof(self.array)
 
 
 @pytest.fixture
@@ -43,47 +25,6 @@ def runtime(cuda_driver: Driver, tmp_path: Path) -> Iterator[Runtime]:
         with runtime.context.activated():
             pass
         yield runtime
-
-
-def ranks_function(driver: Driver) -> int:
-    options = ("--gpu-architecture=compute_90", "-default-device")
-    image = nvrtc.compile_program(SOURCE, name="ranks.cu", headers={}, options=options).image
-    return driver.module_get_function(driver.module_load_data(lowered(image)), "ranks")
-
-
-def needs_clusters(driver: Driver) -> None:
-    if not driver.device_attribute(0, DeviceAttribute.CLUSTER_LAUNCH):
-        pytest.skip("the GPU has no clusters")
-
-
-@pytest.mark.parametrize("cluster", [1, 2, 4])
-@pytest.mark.parametrize("is_graph", [False, True])
-def test_clusters_have_the_size_asked_for(runtime: Runtime, cluster: int, is_graph: bool) -> None:
-    driver = runtime.driver
-    needs_clusters(driver)
-    function = ranks_function(driver)
-    out = upload(runtime, np.zeros(8, np.uint32))
-    arguments = Arguments(out.address)
-    config = LaunchConfig((8, 1, 1), (32, 1, 1), cluster=(cluster, 1, 1))
-    if is_graph:
-        graph = driver.graph_create()
-        driver.graph_add_kernel_node(graph, (), function, config, arguments.address)
-        driver.graph_launch(driver.graph_instantiate(graph), 0)
-    else:
-        driver.prepare_launch(function, config, arguments.address)(0)
-    assert (download(out, np.uint32) == cluster).all()
-
-
-def test_programmatic_and_cooperative_launches_run(runtime: Runtime) -> None:
-    driver = runtime.driver
-    needs_clusters(driver)
-    function = ranks_function(driver)
-    out = upload(runtime, np.zeros(8, np.uint32))
-    arguments = Arguments(out.address)
-    one, warp = (8, 1, 1), (32, 1, 1)
-    driver.prepare_launch(function, LaunchConfig(one, warp, programmatic_serialization=True), arguments.address)(0)
-    driver.prepare_launch(function, LaunchConfig(one, warp, cooperative=True), arguments.address)(0)
-    assert (download(out, np.uint32) == 1).all()
 
 
 def test_a_cubin_loads(runtime: Runtime) -> None:

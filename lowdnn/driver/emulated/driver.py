@@ -3,7 +3,8 @@
 Work runs in the order of the calls, before the call returns, so a fault is raised by the launch that caused it. As on
 a GPU the fault sticks: later calls fail with the same CUresult until the last reference to the primary context is
 released. Event times are the device's count of its work (``DeviceClock``). Calls that a GPU refuses while a stream is
-being captured are refused here too.
+being captured are refused here too. So is one that a GPU allows: stream-ordered allocation in a captured
+stream, which would be a node of the graph.
 """
 
 from __future__ import annotations

@@ -123,13 +123,12 @@ class Races:
 
     # -- cp.async ---------------------------------------------------------------------------------------------------
     def copy_issued(self, group: Group, copy: PendingCopy, source: Array, kept: Array | None) -> None:
-        """Copies are issued from ``source`` (byte numbers in the arena); lanes that keep 0 bytes do not read it."""
+        """Copies are issued from ``source`` (word numbers in the arena); lanes that keep 0 bytes do not read it."""
         reading = np.arange(source.size) if kept is None else np.flatnonzero(kept)
         if reading.size:
             rows = self.order.row_of_lane[copy.lanes[reading]]
             memory, accesses = self._visits.memory(in_global=True)
-            places = source[reading] >> copy.unit
-            visit = Visit(memory, accesses, places, copy.unit, rows, reading, WEAK, write=False)
+            visit = Visit(memory, accesses, source[reading], copy.unit, rows, reading, WEAK, write=False)
             self._visits.check(visit)
             self._visits.note(visit)
         visit = self._visit(group, "shared", copy.places, copy.unit, WEAK, write=True)

@@ -65,7 +65,12 @@ class Address:
         key = (space, origin, shift)
         base = self._places.get(key)
         if base is None:
-            base = self._places[key] = (self.signed(-origin) + _lane_base(group, space)) >> shift
+            base = self.value.astype(_I8)
+            if origin:
+                base -= _I8(origin)
+            base += _lane_base(group, space)
+            base >>= shift
+            self._places[key] = base
         return base + (offset >> shift) if offset else base
 
 

@@ -27,9 +27,11 @@ _WORDS = {4: "u4", 8: "u8", 16: "w16"}
 
 @dataclass(frozen=True)
 class _Copy:
-    """Copies under way of the lanes ``lanes``, issued as number ``serial``; ``stage`` numbers their group, ``target``
-    counts words of ``size`` bytes, ``source`` bytes. ``kept`` is how many bytes come from the source."""
+    """Copies under way of the lanes ``lanes``, issued as number ``serial``; ``index`` selects the lanes from an array
+    over the batch. ``stage`` numbers their group, ``target`` and ``source`` count words of ``size`` bytes. ``kept`` is
+    how many bytes come from the source."""
 
+    index: slice | Array
     lanes: Array
     stage: Array
     target: Array
@@ -60,7 +62,8 @@ class AsyncCopies:
         target = np.broadcast_to(to.places(group, space, origin, to_offset, shift), group.count)
         limits = self._limits(group, size, kept)
         source = self._source(group, of, of_offset, size, limits)
-        copy = _Copy(group.lanes, group.pick(self._committed).copy(), target, source, limits, size, self.issued)
+        index = slice(None) if group.index is None else group.index
+        copy = _Copy(index, group.lanes, self._committed[index].copy(), target, source, limits, size, self.issued)
         self.issued += 1
         group.batch.stores += 1
         if group.batch.races is not None:
@@ -81,7 +84,7 @@ class AsyncCopies:
         limit = np.full(self._committed.size, -1, dtype=np.int32)
         index = slice(None) if group.index is None else group.index
         limit[index] = self._committed[index] - pending
-        self._land_due(lambda copy: copy.stage < limit[copy.lanes])
+        self._land_due(lambda copy: copy.stage < limit[copy.index])
         if group.batch.races is not None:
             group.batch.races.copies_waited(limit)
 
@@ -98,7 +101,7 @@ class AsyncCopies:
         """The copies that ``lanes`` issued before number ``serial`` land, committed or not."""
         chosen = np.zeros(self._committed.size, dtype=np.bool_)
         chosen[lanes] = True
-        self._land_due(lambda copy: chosen[copy.lanes] & (copy.serial < serial))
+        self._land_due(lambda copy: chosen[copy.index] & (copy.serial < serial))
 
     def _land_due(self, find: Callable[[_Copy], Array]) -> None:
         left = []
@@ -123,7 +126,7 @@ class AsyncCopies:
         return np.broadcast_to(kept, group.count)
 
     def _source(self, group: Group, of: Address, offset: int, size: int, limits: Array | None) -> Array:
-        """Byte number of each lane's source in the arena; lanes that keep nothing do not touch theirs."""
+        """Word number of each lane's source in the arena; lanes that keep nothing do not touch theirs."""
         if limits is None:
             return np.broadcast_to(self._checked(group, of, offset, size, size), group.count)
         source = np.zeros(group.count, dtype=np.int64)
@@ -140,18 +143,10 @@ class AsyncCopies:
             raise LaneFault(
                 FaultKind.OUT_OF_BOUNDS, "the source of cp.async is not in global memory", 0, of.lane(0, offset)
             )
-        _, unwritten = check(group, space, origin, of, offset, 1)
-        check(group, space, origin, of, offset + length - 1, 1)
-        index = of.places(group, space, origin, offset, 0)
-        wrong = np.atleast_1d(index & (size - 1)) != 0
-        if wrong.any():
-            position = int(np.argmax(wrong))
-            where = of.lane(position, offset)
-            raise LaneFault(
-                FaultKind.MISALIGNED, f"cp.async source {where:#x}: not {size}-byte aligned", position, where
-            )
+        _, unwritten = check(group, space, origin, of, offset, length, align=size)
+        index = of.places(group, space, origin, offset, size.bit_length() - 1)
         if unwritten and group.batch.checks:
-            good = (self._arena.shadow[np.atleast_1d(index)[:, None] + np.arange(length)] == 1).all(axis=1)
+            good = (self._arena.shadow.reshape(-1, size)[np.atleast_1d(index), :length] == 1).all(axis=1)
             if not good.all():
                 position = int(np.argmin(good))
                 raise unwritten_fault(self._arena, of.lane(position, offset), length, position)
@@ -160,7 +155,7 @@ class AsyncCopies:
     def _land(self, copy: _Copy) -> None:
         size = copy.size
         word = _WORDS[size]
-        data = self._arena.views[word][copy.source >> (size.bit_length() - 1)]
+        data = self._arena.views[word].take(copy.source)
         if copy.kept is not None:
             data.view(np.uint8).reshape(-1, size)[np.arange(size) >= copy.kept[:, None]] = 0
         self._shared.views[word][copy.target] = data
@@ -169,4 +164,5 @@ class AsyncCopies:
 
 def _part(copy: _Copy, mask: Array) -> _Copy:
     kept = None if copy.kept is None else copy.kept[mask]
-    return _Copy(copy.lanes[mask], copy.stage[mask], copy.target[mask], copy.source[mask], kept, copy.size, copy.serial)
+    lanes, stage = copy.lanes[mask], copy.stage[mask]
+    return _Copy(lanes, lanes, stage, copy.target[mask], copy.source[mask], kept, copy.size, copy.serial)
