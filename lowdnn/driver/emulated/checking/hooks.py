@@ -22,6 +22,12 @@ def fence_proxy(group: Group) -> None:
         group.batch.races.work.fence_proxy(group)
 
 
+def release_maps(group: Group) -> None:
+    """``fence.proxy.tensormap::generic.release``."""
+    if group.batch.races is not None:
+        group.batch.races.maps.release(group)
+
+
 def fence_mbarrier_init(group: Group) -> None:
     """``fence.mbarrier_init``: the barriers are ready for everybody who is told, the async proxy too."""
     if group.batch.races is not None:

@@ -17,6 +17,7 @@ from lowdnn.driver.emulated.checking.asynchronous import AsyncRaces
 from lowdnn.driver.emulated.checking.epochs import NEVER, WEAK, stamp
 from lowdnn.driver.emulated.checking.fences import Fences
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
+from lowdnn.driver.emulated.checking.maps import MapRaces
 from lowdnn.driver.emulated.checking.order import Order
 from lowdnn.driver.emulated.checking.pending import PendingCopies, PendingCopy
 from lowdnn.driver.emulated.checking.visits import Visit, Visits
@@ -29,7 +30,7 @@ _WARP = 32
 
 
 class Races:
-    """Follows the accesses of one batch. ``work``: those of the async proxy, and mbarriers."""
+    """Follows the accesses of one batch. ``work``: those of the async proxy, and mbarriers, ``maps``: tensor maps."""
 
     def __init__(self, batch: Batch, history: LaunchHistory) -> None:
         self.batch = batch
@@ -38,6 +39,7 @@ class Races:
         self.fences = Fences(self.order, history)
         self._visits = Visits(batch, history, self.order)
         self.work = AsyncRaces(batch, history, self.order, self._visits)
+        self.maps = MapRaces(batch, self.order, self._visits)
         self._lifetimes = self._visits.lifetimes
         self._copies = PendingCopies()
 
