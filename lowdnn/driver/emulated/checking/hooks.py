@@ -16,6 +16,12 @@ def fence(group: Group, scope: int) -> None:
         group.batch.races.fences.fence(group, scope)
 
 
+def previous_launch_ended(group: Group) -> None:
+    """``griddepcontrol.wait``."""
+    if group.batch.races is not None:
+        group.batch.races.order.previous_launch_ended(group.lanes)
+
+
 def fence_proxy(group: Group) -> None:
     """``fence.proxy.async``."""
     if group.batch.races is not None:
