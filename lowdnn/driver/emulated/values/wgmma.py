@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from lowdnn.driver.emulated.values.formats import decode, encode
-from lowdnn.driver.emulated.values.packed import Lanes, high_half, low_half, pair
+from lowdnn.driver.emulated.values.packed import Array, high_half, low_half, pair
 from lowdnn.driver.emulated.values.tensor_core import numbers_of
 from lowdnn.status import NotSupportedError
 
@@ -64,16 +64,16 @@ class WarpgroupProduct:
         """Value code of an accumulator register."""
         return {"f32": "f4", "s32": "i4", "f16": "u4"}[self.d]
 
-    def left(self, registers: Lanes) -> Lanes:
+    def left(self, registers: Array) -> Array:
         """A, packed as [W, 64, 8] words, from its registers [W * 4, 32, 4]."""
         rows = registers.reshape(-1, 8, 4, 2, 2).transpose(0, 4, 1, 3, 2)
         return np.ascontiguousarray(rows).reshape(-1, ROWS, _WORDS)
 
-    def left_units(self, units: Lanes) -> Lanes:
+    def left_units(self, units: Array) -> Array:
         """A, packed, from the 16-byte units that ``tile_pattern`` finds."""
         return _packed(units, self.transposed_a)
 
-    def right_units(self, units: Lanes) -> Lanes:
+    def right_units(self, units: Array) -> Array:
         """B transposed, packed as [W, N, 8] words, from the 16-byte units that ``tile_pattern`` finds."""
         return _packed(units, self.transposed_b)
 
@@ -87,7 +87,7 @@ class WarpgroupProduct:
             other.negate,
         )
 
-    def accumulated(self, base: Lanes | None, lefts: Sequence[Lanes], rights: Sequence[Lanes]) -> Lanes:
+    def accumulated(self, base: Array | None, lefts: Sequence[Array], rights: Sequence[Array]) -> Array:
         """base + the sum of left @ right, [W, 64, N] float32, or int32 for integers; base None is 0.
 
         Float products are exact and summed in float32 in any order; hardware's own alignment and truncation of the
@@ -100,7 +100,7 @@ class WarpgroupProduct:
         total = product if base is None else np.add(base, product, out=product)
         return decode(encode(total, "f16"), "f16") if self.d == "f16" else total
 
-    def _integer_sum(self, base: Lanes | None, product: Lanes) -> Lanes:
+    def _integer_sum(self, base: Array | None, product: Array) -> Array:
         if base is None:
             return product.astype(np.int32)
         if not self.satfinite:
@@ -108,7 +108,7 @@ class WarpgroupProduct:
         limits = np.iinfo(np.int32)
         return np.clip(product.astype(np.int64) + base, limits.min, limits.max).astype(np.int32)
 
-    def _numbers(self, factors: Sequence[Lanes], element: str) -> Lanes:
+    def _numbers(self, factors: Sequence[Array], element: str) -> Array:
         """[W, rows, K of all factors]. A row of a factor is copied as one item."""
         warpgroups, rows, words = factors[0].shape
         packed = np.empty((warpgroups, rows, words * len(factors)), dtype=np.uint32)
@@ -117,7 +117,7 @@ class WarpgroupProduct:
             items[:, :, place] = factor.view(_ROW)[..., 0]
         return np.asarray(numbers_of(packed, element).reshape(warpgroups, rows, -1))
 
-    def columns_of(self, matrix: Lanes, order: Lanes) -> Lanes:
+    def columns_of(self, matrix: Array, order: Array) -> Array:
         """[registers, lanes] of D [W, 64, N]; ``order`` [W, 4] is each warp's place among the lanes' warps."""
         parts = matrix.reshape(-1, 2, 8, self.columns // 8, 4, 2).transpose(3, 1, 5, 0, 2, 4)
         spread = np.empty(parts.shape, dtype=matrix.dtype)
@@ -128,7 +128,7 @@ class WarpgroupProduct:
         halves = encode(flat, "f16")
         return np.asarray(pair(halves[::2], halves[1::2]))
 
-    def matrix_of(self, columns: Lanes, order: Lanes) -> Lanes:
+    def matrix_of(self, columns: Array, order: Array) -> Array:
         """The inverse of ``columns_of``."""
         if self.d == "f16":
             halves = np.stack([low_half(columns), high_half(columns)], axis=1)
@@ -157,17 +157,17 @@ class Pattern:
     """16-byte units of a tile, counted from the start address rounded down to ``_PATTERN_BYTES``: K-major [rows, 2],
     MN-major [rows / 8, 16]; ``low`` and ``high`` bound them."""
 
-    units: Lanes
+    units: Array
     low: int
     high: int
 
 
-def pattern_keys(descriptors: Lanes) -> Lanes:
+def pattern_keys(descriptors: Array) -> Array:
     """What of uint64 descriptors decides their pattern."""
     return descriptors & _PATTERN_KEY
 
 
-def first_byte(descriptors: Lanes) -> Lanes:
+def first_byte(descriptors: Array) -> Array:
     """The address that a descriptor's pattern counts from, as int64 bytes."""
     start = (descriptors & np.uint64(0x3FFF)) << np.uint64(4)
     return (start & np.uint64(~(_PATTERN_BYTES - 1) & 0xFFFFFFFF)).astype(np.int64)
@@ -205,7 +205,7 @@ def _allowed_columns(columns: int, element: str) -> bool:
     return element not in _INT8 or columns % 16 == 0 or columns in (8, 24)
 
 
-def _packed(units: Lanes, mn_major: bool) -> Lanes:
+def _packed(units: Array, mn_major: bool) -> Array:
     """Rows of 8 words from 16-byte units, K-major [W, rows, 2] or MN-major [W, rows / 8, 16]."""
     if not mn_major:
         return units.view(np.uint32)
