@@ -16,11 +16,11 @@ from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp, timed
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.order import Order
 from lowdnn.driver.emulated.checking.visits import Visit, Visits
+from lowdnn.driver.emulated.copying.transfer import Places
 from lowdnn.driver.emulated.memory.arena import Array, Bytes
-from lowdnn.driver.emulated.memory.transfer import Places
 
 if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.async_work import BulkCopy
+    from lowdnn.driver.emulated.copying.async_work import BulkCopy
     from lowdnn.driver.emulated.running.batch import Batch, Group
 
 _WARP = 32
@@ -59,6 +59,8 @@ class AsyncRaces:
         """Lanes arrive, and release what they know."""
         mbarriers = self.batch.mbarriers
         rows, numbers = _pairs(self._order.row_of_lane[lanes], index, mbarriers.count)
+        made = self._order.column_of_row[rows] + stamp(self._history.time, self._history.site())
+        self._visits.lifetimes.use(numbers % self.batch.cta_count, rows, made)
         self._order.release(_ARRIVING, mbarriers.count, rows, numbers)
 
     def mbarrier_completes(self, index: Array, phases: Array) -> None:
@@ -69,13 +71,16 @@ class AsyncRaces:
         complete = self._order.held(_COMPLETE, count)
         complete[index, self._order.mbarrier_columns(slots, numbers)] = phases
 
-    def mbarrier_passed(self, group: Group, index: Array, complete: Array) -> None:
-        """Lanes have found, or not, a phase of the barriers ``index`` complete, and acquire."""
+    def mbarrier_passed(self, group: Group, index: Array, complete: Array, acquires: bool) -> None:
+        """Lanes have found, or not, a phase of the barriers ``index`` complete; ``acquires``: not ``.relaxed``."""
         self.mbarrier_used(group, index)
         if complete.any():
             count = self.batch.mbarriers.count
             rows, numbers = _pairs(group.pick(self._order.row_of_lane)[complete], index[complete], count)
-            self._order.acquire(_COMPLETE, count, rows, numbers)
+            if acquires:
+                self._order.acquire(_COMPLETE, count, rows, numbers)
+            else:
+                self._visits.lifetimes.mbarriers_passed(rows, self._order.held(_COMPLETE, count)[numbers])
 
     def _mbarrier_visit(self, group: Group, place: Array, write: bool) -> Visit:
         memory, accesses = self._visits.memory(in_global=False)
@@ -137,6 +142,7 @@ class AsyncRaces:
             self._visits.check_together(visit, made)
         else:
             accesses.read(ASYNC_READER, visit.places, unit, made)
+        self._visits.note_use(visit, made)
 
     def _completion(self, copy: BulkCopy, rows: Array, write: bool, scope: int) -> Array:
         """[rows of the copy]: epochs of what completes each of them."""

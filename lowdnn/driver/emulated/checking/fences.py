@@ -42,6 +42,7 @@ class Fences:
                 if seen is not None:
                     clocks.learn(np.array([row]), seen)
         now = self._history.tick()
+        self._order.last_fence[rows] = now
         passed = clocks.released(rows, now)
         for in_global in (False, True) if scope != CTA else (False,):
             self._fenced.update({(in_global, row): clock for row, clock in zip(rows.tolist(), passed, strict=True)})

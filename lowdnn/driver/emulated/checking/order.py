@@ -53,6 +53,8 @@ class Order:
         #: By slot: epochs of shared memory below these are known to every warp that can reach it.
         self.floors = np.ones(batch.cta_count, dtype=np.int64)
         self.floor = 1
+        #: By row: when the warp last executed a fence, 0 for never.
+        self.last_fence = np.zeros(self._rows.size, dtype=np.int64)
         self._held: dict[Any, Array] = {}
         self._passing: dict[int, Array] = {}
 
@@ -230,9 +232,7 @@ class Order:
         clusters = rows // self.warps // self.batch.cluster_size
         self.release(("cluster", phase), self.batch.cta_count, rows, clusters, passed)
 
-    def cluster_passes(self, lanes: Array, phases: Array) -> None:
-        """Lanes that have waited for a phase of their cluster's barrier go on."""
-        for phase in np.unique(phases).tolist():
-            rows = self.rows_of(lanes[phases == phase])
-            clusters = rows // self.warps // self.batch.cluster_size
-            self.acquire(("cluster", phase), self.batch.cta_count, rows, clusters)
+    def cluster_passes(self, rows: Array, phase: int) -> None:
+        """Warps that have waited for a phase of their cluster's barrier go on."""
+        clusters = rows // self.warps // self.batch.cluster_size
+        self.acquire(("cluster", phase), self.batch.cta_count, rows, clusters)

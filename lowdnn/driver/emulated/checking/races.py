@@ -38,6 +38,7 @@ class Races:
         self.fences = Fences(self.order, history)
         self._visits = Visits(batch, history, self.order)
         self.work = AsyncRaces(batch, history, self.order, self._visits)
+        self._lifetimes = self._visits.lifetimes
         self._copies = PendingCopies()
 
     # -- accesses ---------------------------------------------------------------------------------------------------
@@ -81,8 +82,14 @@ class Races:
             visit = self._visit(group, space, places + word, unit, scope, write)
             self._visits.check(visit)
             self._visits.note(visit)
-            if scope != WEAK and self.history.traits.orders_memory:
-                self.fences.strong_access(visit, reads)
+            if scope != WEAK:
+                self._strong_access(visit, reads)
+
+    def _strong_access(self, visit: Visit, reads: bool) -> None:
+        if self.history.traits.orders_memory:
+            self.fences.strong_access(visit, reads)
+        if not visit.write and visit.memory is self.batch.shared:
+            self._visits.note_seen(visit)
 
     def _visit(self, group: Group, space: str, places: Any, unit: int, scope: int, write: bool) -> Visit:
         rows, positions = group.pick(self.order.row_of_lane), None
@@ -98,9 +105,21 @@ class Races:
         for phase in np.unique(phases).tolist():
             rows, passed = self.order.rows_of(lanes[phases == phase]), None
             if not releases:
+                self._lifetimes.cluster_arrives(rows, phase)
                 rows, passed = self.fences.passed_on(rows)
             if rows.size:
                 self.order.cluster_arrives(rows, phase, passed)
+
+    def cluster_passes(self, lanes: Array, phases: Array) -> None:
+        """Lanes that have waited for a phase of their cluster's barrier go on."""
+        for phase in np.unique(phases).tolist():
+            rows = self.order.rows_of(lanes[phases == phase])
+            self.order.cluster_passes(rows, phase)
+            self._lifetimes.cluster_passes(rows, phase)
+
+    def lanes_exit(self, group: Group) -> None:
+        """Lanes have exited."""
+        self._lifetimes.lanes_exit(group)
 
     # -- cp.async ---------------------------------------------------------------------------------------------------
     def copy_issued(self, group: Group, copy: PendingCopy, source: Array, kept: Array | None) -> None:

@@ -13,6 +13,7 @@ from lowdnn.driver.emulated.checking import accesses, epochs, reports
 from lowdnn.driver.emulated.checking.accesses import READER_ROWS, READERS, Accesses
 from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
+from lowdnn.driver.emulated.checking.lifetimes import Lifetimes
 from lowdnn.driver.emulated.checking.order import Order
 from lowdnn.driver.emulated.memory.arena import Array, Bytes
 
@@ -42,6 +43,7 @@ class Visits:
         self.batch = batch
         self.history = history
         self.order = order
+        self.lifetimes = Lifetimes(batch, history, order)
         self.shared = accesses.of_shared(batch.shared.data.size, history.traits.shared_shift)
 
     def memory(self, in_global: bool) -> tuple[Bytes, Accesses]:
@@ -130,6 +132,19 @@ class Visits:
             self.check_together(visit, made)
         else:
             visit.accesses.read(visit.rows % self.order.warps % READERS, visit.places, visit.unit, made)
+        self.note_use(visit, made)
+
+    def note_use(self, visit: Visit, made: Array) -> None:
+        """Notes who uses shared memory of another CTA."""
+        if visit.memory is self.batch.shared and self.lifetimes.shared:
+            slots = (visit.places << visit.unit) // self.batch.shared_stride
+            self.lifetimes.use(slots, visit.rows, made, visit.scope != WEAK)
+
+    def note_seen(self, visit: Visit) -> None:
+        """Notes that strong loads of shared memory see what has been written there."""
+        if self.lifetimes.shared:
+            written = visit.accesses.written(visit.places, visit.unit)
+            self.lifetimes.see(np.repeat(visit.rows, written.shape[1]), written.reshape(-1))
 
     def _fault(self, visit: Visit, found: Array, where: tuple[int, int], what: str, make: reports.Maker) -> Any:
         entry, granule = where

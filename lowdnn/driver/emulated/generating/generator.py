@@ -222,6 +222,7 @@ class Emitter:
         """Binds what may be an accumulator in flight to a register."""
         if not isinstance(operand, Reg) or SIZES[code] != TYPES[self.function.registers[operand.name]][1]:
             raise self.refuse("an accumulator of this type")
+        self._check_writable(operand.name)
         self._bind(operand.name, code, value)
         self.settled.discard(operand.name)
 
@@ -383,11 +384,14 @@ class Emitter:
         return self._add_view(name, code, f"{unsigned}.astype({code})")
 
     def _check_writable(self, name: str) -> None:
-        """An instruction writes what may be a register of A of a ``wgmma`` in flight."""
-        key = self.wgmma.factors.get(name)
-        if key is not None and key not in self.writable and self.instruction.opcode != "mov":
-            self.do(f"G.batch.commit_groups.check_unread(G,{key!r})")
-            self.writable.add(key)
+        """An instruction, other than a copy or a constant, writes what may be a register of a ``wgmma`` in flight."""
+        if self.instruction.opcode in ("mov", "wgmma"):
+            return
+        for keys, use in ((self.wgmma.factors, "A"), (self.wgmma.results, "an accumulator")):
+            key = keys.get(name)
+            if key is not None and key not in self.writable:
+                self.do(f"G.batch.commit_groups.check_unused(G,{key!r},{use!r})")
+                self.writable.add(key)
 
     def _settle(self, name: str) -> None:
         """An instruction reads the value of a register that may be an accumulator in flight."""

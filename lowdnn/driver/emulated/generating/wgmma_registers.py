@@ -20,36 +20,41 @@ _HOLDERS = frozenset({"wgmma", "mma", "ldmatrix"})
 
 @dataclass(frozen=True)
 class WgmmaRegisters:
-    """Registers of one function. ``accumulators``: may hold accumulators in flight. ``factors``: registers of A, with
-    the name of their tuple. ``unfenced``: by ``id`` of the product, a register that may reach it without a fence."""
+    """Registers of one function. ``accumulators``: may hold accumulators in flight. ``factors``: registers of A,
+    ``results``: of accumulators, each with the name of its tuple. ``unfenced``: by ``id`` of the product, a register
+    that may reach it without a fence."""
 
     accumulators: frozenset[str]
     factors: Mapping[str, str]
+    results: Mapping[str, str]
     unfenced: Mapping[int, str]
 
 
 def wgmma_registers(function: FunctionIR, flow: Flow, table: Mapping[str, Row]) -> WgmmaRegisters:
     holders = [i for block in flow.blocks for i in block.body if i.opcode in _HOLDERS]
     if not holders:
-        return WgmmaRegisters(frozenset(), {}, {})
+        return WgmmaRegisters(frozenset(), {}, {}, {})
     products = [i for i in holders if is_product(i)]
     copies = [pair for i in function.body if (pair := _copied(i)) is not None]
     held = {name for i in holders if i.operands for name in registers_of(i.operands[0])}
-    results = {name for i in products for name in registers_of(i.operands[0])}
-    tuples = [registers_of(i.operands[1]) for i in products if isinstance(i.operands[1], Vec)]
-    factors = {name: factor_key(names) for names in tuples for name in names}
-    inputs = _closure(results | factors.keys(), [(source, target) for target, source in copies])
+    results = _keys([registers_of(i.operands[0]) for i in products])
+    factors = _keys([registers_of(i.operands[1]) for i in products if isinstance(i.operands[1], Vec)])
+    inputs = _closure(results.keys() | factors.keys(), [(source, target) for target, source in copies])
     unfenced = _Fences(flow, table, inputs).unfenced() if products else {}
-    return WgmmaRegisters(frozenset(_closure(held, copies)), factors, unfenced)
+    return WgmmaRegisters(frozenset(_closure(held, copies)), factors, results, unfenced)
 
 
 def is_product(instruction: Instruction) -> bool:
     return instruction.opcode == "wgmma" and instruction.modifiers[:1] == ("mma_async",)
 
 
-def factor_key(names: tuple[str, ...]) -> str:
-    """The name of a tuple of A registers."""
+def tuple_key(names: tuple[str, ...]) -> str:
+    """The name of a tuple of registers."""
     return ",".join(names)
+
+
+def _keys(tuples: list[tuple[str, ...]]) -> dict[str, str]:
+    return {name: tuple_key(names) for names in tuples for name in names}
 
 
 def _copied(instruction: Instruction) -> tuple[str, str] | None:

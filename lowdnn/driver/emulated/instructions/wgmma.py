@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowdnn.driver.emulated.generating.flow import registers_of
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.generating.wgmma_registers import factor_key
+from lowdnn.driver.emulated.generating.wgmma_registers import tuple_key
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction, Operand, Vec
 from lowdnn.driver.emulated.running import warpgroup
@@ -46,6 +46,7 @@ def _multiply(e: Emitter, m: Modifiers, operands: tuple[Operand, ...]) -> None:
     except NotSupportedError as cause:
         raise e.refuse(str(cause)) from cause
     items = _vector(e, target, product.registers)
+    _note_use(e, target)
     factor = _factor(e, left) if in_registers else e.use(left, "u8")
     late = e.wgmma.unfenced.get(id(e.instruction))
     if late is not None:
@@ -58,12 +59,17 @@ def _multiply(e: Emitter, m: Modifiers, operands: tuple[Operand, ...]) -> None:
 
 
 def _factor(e: Emitter, operand: Operand) -> str:
-    """A from registers, which are noted as read until the product is complete."""
+    """A from registers."""
     items = _vector(e, operand, 4)
-    key = factor_key(registers_of(operand))
-    e.do(f"{_GROUPS}.note_read(G,{key!r})")
-    e.writable.discard(key)
+    _note_use(e, operand)
     return f"({','.join(e.use(item, 'u4') for item in items)},)"
+
+
+def _note_use(e: Emitter, operand: Operand) -> None:
+    """Registers that must not be written until the product is complete."""
+    key = tuple_key(registers_of(operand))
+    e.do(f"{_GROUPS}.note_use(G,{key!r})")
+    e.writable.discard(key)
 
 
 def _immediates(e: Emitter, rest: list[Operand], a: str, in_registers: bool) -> tuple[bool, tuple[bool, bool]]:

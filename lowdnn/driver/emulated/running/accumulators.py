@@ -37,23 +37,25 @@ class CommitGroups:
         self.completed = np.zeros(warps, dtype=np.int32)
         self.open = np.zeros(warps, dtype=np.bool_)
         self.fenced = np.zeros(warps, dtype=np.bool_)
-        self._reads: dict[str, Array] = {}
+        self._uses: dict[str, Array] = {}
 
-    def note_read(self, group: Group, factors: str) -> None:
-        """The registers of A named ``factors`` are read by a product of the group that is open."""
+    def note_use(self, group: Group, registers: str) -> None:
+        """The tuple ``registers`` is A or the accumulator of a product of the group that is open."""
         warps = warps_of(group)
-        numbers = self._reads.setdefault(factors, np.full(self.committed.size, -1, dtype=np.int32))
+        numbers = self._uses.get(registers)
+        if numbers is None:
+            numbers = self._uses[registers] = np.full(self.committed.size, -1, dtype=np.int32)
         numbers[warps] = self.committed[warps]
 
-    def check_unread(self, group: Group, factors: str) -> None:
-        """Registers of A may be written only when the products that read them are complete."""
-        numbers = self._reads.get(factors)
+    def check_unused(self, group: Group, registers: str, use: str) -> None:
+        """Registers may be written only when the products that have them as A or accumulator (``use``) are complete."""
+        numbers = self._uses.get(registers)
         if numbers is None or not group.batch.checks:
             return
         warps = group.lanes // _WARP
         waiting = self.completed[warps] <= numbers[warps]
         if waiting.any():
-            message = "the register is read as A by a wgmma.mma_async that no wgmma.wait_group has waited for"
+            message = f"the register is {use} of a wgmma.mma_async that no wgmma.wait_group has waited for"
             raise LaneFault(FaultKind.IN_FLIGHT_REGISTER, message, int(np.argmax(waiting)))
 
     def issue(self, warps: Array) -> Array:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowdnn.driver.emulated.checking.races import Races
+from lowdnn.driver.emulated.copying.async_work import AsyncWork
+from lowdnn.driver.emulated.copying.copies import AsyncCopies
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
-from lowdnn.driver.emulated.memory.copies import AsyncCopies
 from lowdnn.driver.emulated.running.accumulators import CommitGroups, Element, Held, elements_outside, holds_elements
-from lowdnn.driver.emulated.running.async_work import AsyncWork
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.grid_dependency import GridDependency
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
@@ -121,12 +121,15 @@ class Batch:
         self.shared_single = self.cta_count == 1
         self.shared = _bytes(self.cta_count * self.shared_stride, "shared memory", SHARED_START)
         self.local_start, self.local_end = LOCAL_START, LOCAL_START + self.local_bytes
-        self.local_stride = -(-self.local_end // 16) * 16 if self.local_bytes else 16
+        self.local_stride = -(-self.local_end // 16) * 16 if self.local_bytes else 0
         self.local = _bytes(self.lane_count * self.local_stride, "local memory", LOCAL_START)
         self.lanes = np.arange(self.lane_count, dtype=np.int64)
-        self.slot = self.lanes // WARP % self.cta_count
-        self.rank = self.slot % self.cluster_size
-        self.thread = self.lanes // (WARP * self.cta_count) * WARP + self.lanes % WARP
+        by_warp = (geometry.cta_lanes // WARP, self.cta_count, WARP)
+        threads = np.arange(geometry.cta_lanes, dtype=np.int64).reshape(-1, 1, WARP)
+        slots = np.arange(self.cta_count, dtype=np.int64)[:, np.newaxis]
+        self.slot = np.broadcast_to(slots, by_warp).reshape(-1)
+        self.rank = np.broadcast_to(slots % self.cluster_size, by_warp).reshape(-1)
+        self.thread = np.broadcast_to(threads, by_warp).reshape(-1)
         self.shared_base = self.slot * self.shared_stride
         self.local_base = self.lanes * self.local_stride
         self.alive = self.thread < geometry.threads

@@ -89,7 +89,7 @@ class ClusterBarriers:
             if ended.any():
                 going = replace(one, lanes=one.lanes[ended])
                 if self.batch.races is not None:
-                    self.batch.races.order.cluster_passes(going.lanes, self._arrived_for[going.lanes])
+                    self.batch.races.cluster_passes(going.lanes, self._arrived_for[going.lanes])
                 self._arrived_for[going.lanes] = _NOT_ARRIVED
                 released.append(going)
             if not ended.all():

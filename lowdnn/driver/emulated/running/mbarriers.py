@@ -259,7 +259,7 @@ class Mbarriers:
 
     def _watch(self, group: Group, index: Array, phase: Array, complete: Array, line: int, acquires: bool) -> Array:
         if self.batch.races is not None:
-            self.batch.races.work.mbarrier_passed(group, index, complete & acquires)
+            self.batch.races.work.mbarrier_passed(group, index, complete, acquires)
         lanes = slice(None) if group.index is None else group.index
         if complete.all():
             self._watched[lanes] = -1

@@ -226,6 +226,8 @@ class Scheduler:
             if batch.async_work.pending:
                 slots = np.unique(batch.slot[group.lanes])
                 batch.async_work.check_exit(slots[~batch.running_ctas()[slots]])
+            if batch.races is not None:
+                batch.races.lanes_exit(group)
         except LaneFault as cause:
             raise BlockFault(cause, group, step) from cause
 

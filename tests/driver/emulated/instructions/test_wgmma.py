@@ -214,6 +214,28 @@ def test_registers_of_a_must_not_be_written_in_flight(bench: Bench, place: str) 
     assert caught.value.kind is FaultKind.IN_FLIGHT_REGISTER
 
 
+def test_ldmatrix_must_not_write_registers_of_a_in_flight(bench: Bench) -> None:
+    text = replace(BF16, a_layout=None).ptx()
+    rows = "mov.u32 %s, tile; ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%a0, %a1}, [%s];"
+    launch(bench, text.replace(WAIT, f"{WAIT} {rows}"))
+    with pytest.raises(EmulationFault) as caught:
+        launch(bench, text.replace(WAIT, f"{rows} {WAIT}"))
+    assert caught.value.kind is FaultKind.IN_FLIGHT_REGISTER
+
+
+@pytest.mark.parametrize("place", [COMMIT, WAIT])
+@pytest.mark.parametrize("write", ["ld.global.f32 %d3, [%x+-2048];", "add.f32 %d3, %e, %e;"])
+def test_accumulators_must_not_be_written_in_flight(bench: Bench, place: str, write: str) -> None:
+    """Constants and copies are left out: compilers place them anywhere."""
+    text = BF16.ptx().replace("%d<16>;", "%d<16>; .reg .f32 %e;").replace(FENCE, f"mov.f32 %e, 0f00000000; {FENCE}")
+    launch(bench, text.replace(WAIT, f"{WAIT} {write}"))
+    launch(bench, text.replace(place, f"mov.f32 %d3, %e; mov.f32 %d4, 0f00000000; {place}"))
+    with pytest.raises(EmulationFault) as caught:
+        launch(bench, text.replace(place, f"{write} {place}"))
+    assert caught.value.kind is FaultKind.IN_FLIGHT_REGISTER
+    assert "an accumulator of a wgmma" in caught.value.report.message
+
+
 def test_uncommitted_product_at_exit_is_a_fault(bench: Bench) -> None:
     text = BF16.ptx()
     start, end = text.index(COMMIT), text.rindex("ret;")

@@ -13,6 +13,7 @@ from tests.driver.emulated.mutation.running import run
 
 TABLE = mutants()
 WRONG = [mutant for mutant in TABLE if not mutant.is_equivalent]
+EARLY_ENDS = [mutant for mutant in WRONG if mutant.kinds == {FaultKind.USE_AFTER_FREE.text}]
 EQUIVALENT = [mutant for mutant in TABLE if mutant.is_equivalent]
 
 
@@ -29,6 +30,16 @@ def test_the_mutant_is_reported(rng: np.random.Generator, mutant: Mutant) -> Non
             return
         seen.append(f"{schedule}: {fault or 'nothing'}")
     pytest.fail(f"{mutant}: no report of the expected kind\n" + "\n".join(seen))
+
+
+@pytest.mark.parametrize("mutant", EARLY_ENDS, ids=str)
+@pytest.mark.parametrize("landing", ["late", "early"])
+def test_a_block_that_ends_too_early_is_reported_in_any_order(
+    rng: np.random.Generator, mutant: Mutant, landing: str
+) -> None:
+    fault = run(mutant.program, mutant.ptx(), f"lockstep,{landing},races", rng, mutant.change)
+    assert fault is not None
+    assert fault.kind is FaultKind.USE_AFTER_FREE
 
 
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=str)
