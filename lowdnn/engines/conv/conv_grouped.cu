@@ -169,12 +169,14 @@ template <int TAPS_> struct Window {
   Accumulator x[EXTENT][X_CHANNELS];
 
   __device__ __forceinline__ Window(const Params& p, const Line& row, const Patch& patch, const Channels& channels) {
-    // With several channels, hidden from the compiler, which would otherwise compute the address of every element of the
-    // window before the loop over rows and keep them all in registers: up to 13 x 4 of 64 bits, more than there are.
+    // What is hidden from the compiler decides which addresses it computes before the loop over rows and keeps. With
+    // several channels none: up to 13 x 4 of 64 bits would spill. With one channel and many taps the offsets in the row.
     i32 origin = patch.origin[LAST];
+    Line line = row;
     if constexpr (X_CHANNELS > 1) asm volatile("" : "+r"(origin));
+    if constexpr (X_CHANNELS == 1 && HAS_ROWS && TAPS_ >= 7) asm volatile("" : "+l"(line.first));
 #pragma unroll
-    for (int j = 0; j < EXTENT; ++j) read_position(p, row, origin + j, channels, x[j]);
+    for (int j = 0; j < EXTENT; ++j) read_position(p, line, origin + j, channels, x[j]);
   }
 
   // Adds one filter row to one row of outputs.
