@@ -63,9 +63,10 @@ threads that wait, and lists who waits where and for what. ``printf`` of a kerne
 lane; an ``assert`` that fails is a fault.
 
 **How it runs.** ``parsing`` turns PTX into instructions, ``generating`` cuts them into basic blocks and writes each
-block as Python over NumPy arrays (one element a thread, many CTAs at a time), ``running`` schedules the blocks, and
-``memory`` holds the bytes with a shadow that knows which were written. ``instructions`` has a row and an emitter for
-each opcode, ``values`` the arithmetic. ``machine`` puts them together, ``driver`` is the protocol over it.
+block as Python over NumPy arrays (one element a thread, many CTAs at a time), and ``running`` schedules the blocks.
+``memory`` holds the bytes with a shadow that knows which were written, ``copying`` moves them asynchronously, and
+``checking`` looks for data races. ``instructions`` has a row and an emitter for each opcode, ``values`` the arithmetic.
+``machine`` puts them together, ``driver`` is the protocol over it.
 
 **Policies** say in which order warps run. A right kernel gives the same under each (``Policy``); a wrong one is found
 by the one that hurts it (lockstep hides every missing barrier):

@@ -26,6 +26,7 @@ from lowdnn.driver.base import (
     StreamFlags,
 )
 from lowdnn.driver.emulated.context import CONTEXT, PrimaryContext
+from lowdnn.driver.emulated.copying.tensor_map import TensorMap, decode, encode, problem_of
 from lowdnn.driver.emulated.device import CUDA_VERSION, PTX_ISA, emulated_device
 from lowdnn.driver.emulated.graphs import Graph, KernelWork, OtherWork, kernel_work
 from lowdnn.driver.emulated.launching import (
@@ -37,7 +38,6 @@ from lowdnn.driver.emulated.launching import (
     launch_problem,
     potential_cluster_size,
 )
-from lowdnn.driver.emulated.memory.tensor_map import TensorMap, decode, encode, problem_of
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.results import CuResult, driver_error
 from lowdnn.driver.emulated.state import DeviceState, EventState, StreamState, find

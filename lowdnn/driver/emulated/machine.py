@@ -23,10 +23,10 @@ from lowdnn.driver.emulated.memory.arena import Arena, Array
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
 from lowdnn.driver.emulated.program import Kernel, compile_module
+from lowdnn.driver.emulated.reports import fault_of, report_of
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Geometry, Unwritten
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.policy import Policy
-from lowdnn.driver.emulated.running.reports import fault_of, report_of
 from lowdnn.driver.emulated.running.scheduler import BlockFault, Scheduler, Step
 
 #: Host memory for the shared and local memory of one batch.

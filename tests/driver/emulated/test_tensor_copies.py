@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowdnn.driver.emulated.copying.tensor_map import encode
 from lowdnn.driver.emulated.faults import EmulationFault
-from lowdnn.driver.emulated.memory.tensor_map import encode
 from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
 from tests.driver.emulated import tensor_oracle as oracle
 from tests.driver.emulated.conftest import POLICIES, Bench

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowdnn.driver.emulated.copying.tensor_map import decode, encode
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, FaultReport
-from lowdnn.driver.emulated.memory.tensor_map import decode, encode
 from lowdnn.driver.tensor_map import (
     TENSOR_MAP_BYTES,
     TensorMapDataType,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lowdnn.driver.base import DriverError
+from lowdnn.driver.emulated.copying.tensor_map import decode, encode
 from lowdnn.driver.emulated.driver import EmulatedDriver
-from lowdnn.driver.emulated.memory.tensor_map import decode, encode
 from lowdnn.driver.tensor_map import (
     TENSOR_MAP_BYTES,
     Im2colMap,

@@ -16,11 +16,11 @@ from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp, timed
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.order import Order
 from lowdnn.driver.emulated.checking.visits import Visit, Visits
+from lowdnn.driver.emulated.copying.transfer import Places
 from lowdnn.driver.emulated.memory.arena import Array, Bytes
-from lowdnn.driver.emulated.memory.transfer import Places
 
 if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.async_work import BulkCopy
+    from lowdnn.driver.emulated.copying.async_work import BulkCopy
     from lowdnn.driver.emulated.running.batch import Batch, Group
 
 _WARP = 32

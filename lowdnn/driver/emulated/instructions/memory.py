@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from lowdnn.driver.emulated.checking import hooks
 from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, WEAK
+from lowdnn.driver.emulated.copying import tensor_map_edits
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
-from lowdnn.driver.emulated.memory import tensor_map_edits
 from lowdnn.driver.emulated.memory.access import kind_of
 from lowdnn.driver.emulated.parsing.ir import Instruction, Mem, Operand, Sink, Sym, Vec
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowdnn.driver.emulated.checking.races import Races
+from lowdnn.driver.emulated.copying.async_work import AsyncWork
+from lowdnn.driver.emulated.copying.copies import AsyncCopies
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
-from lowdnn.driver.emulated.memory.copies import AsyncCopies
 from lowdnn.driver.emulated.running.accumulators import CommitGroups, Element, Held, elements_outside, holds_elements
-from lowdnn.driver.emulated.running.async_work import AsyncWork
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 

@@ -12,6 +12,8 @@ import numpy as np
 
 Lanes: TypeAlias = Any
 """A 1-D array over lanes or a 0-d NumPy value; NumPy's own stubs give every ufunc on such a union the type Any."""
+Array: TypeAlias = np.ndarray[Any, Any]
+"""What is never a scalar."""
 
 
 def elements(packed: Lanes, dtype: type[np.generic]) -> Lanes:

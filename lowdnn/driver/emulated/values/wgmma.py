@@ -18,9 +18,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from lowdnn.driver.emulated.memory.arena import Array
 from lowdnn.driver.emulated.values.formats import decode, encode
-from lowdnn.driver.emulated.values.packed import high_half, low_half, pair
+from lowdnn.driver.emulated.values.packed import Array, high_half, low_half, pair
 from lowdnn.driver.emulated.values.tensor_core import numbers_of
 from lowdnn.status import NotSupportedError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lowdnn.driver.emulated.copying.tensor_map import encode
 from lowdnn.driver.emulated.faults import EmulationFault
-from lowdnn.driver.emulated.memory.tensor_map import encode
 from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TiledMap
 from tests.driver.emulated.conftest import Bench
 

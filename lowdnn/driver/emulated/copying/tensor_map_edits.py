@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.copying.tensor_map import encode, map_places, stored_maps
 from lowdnn.driver.emulated.memory.address import Address
-from lowdnn.driver.emulated.memory.tensor_map import encode, map_places, stored_maps
 from lowdnn.driver.tensor_map import (
     TensorMapDataType,
     TensorMapInterleave,

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.copying.async_work import Reduction
+from lowdnn.driver.emulated.copying.tensor_map import TensorMap, maps_of
+from lowdnn.driver.emulated.copying.transfer import Places, Transfer, check_signal, multicast
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.address import Address, shared_bytes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
-from lowdnn.driver.emulated.memory.tensor_map import TensorMap, maps_of
-from lowdnn.driver.emulated.memory.transfer import Places, Transfer, check_signal, multicast
-from lowdnn.driver.emulated.running.async_work import Reduction
 from lowdnn.driver.emulated.values import tma
 from lowdnn.driver.emulated.values.atomic import updater
 from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TiledMap

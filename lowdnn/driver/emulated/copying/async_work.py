@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from lowdnn.driver.emulated.copying.transfer import UNITS, Places, Transfer, forget, put
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, DTYPES, Array, Bytes
-from lowdnn.driver.emulated.memory.transfer import UNITS, Places, Transfer, forget, put
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Batch, Group

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.copying.async_work import Reduction
+from lowdnn.driver.emulated.copying.transfer import Places, Transfer, check_signal, multicast, run_of_units
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.address import Address, check, shared_bytes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
-from lowdnn.driver.emulated.memory.transfer import Places, Transfer, check_signal, multicast, run_of_units
-from lowdnn.driver.emulated.running.async_work import Reduction
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Group
