@@ -92,8 +92,8 @@ with wrong counts or overwritten; cluster barriers waited for without an arrival
 exited; asynchronous work that nobody waits for; accumulators of ``wgmma`` that are touched before their
 ``wgmma.wait_group``, and registers that no ``wgmma.fence`` has made ready; warp-wide instructions in diverged warps;
 deadlock; traps and endless loops; with ``races``, accesses that no barrier, fence or atomic orders, a CTA that may exit
-while another one uses its shared memory, and work of the async or tensormap proxy without its fence. PTX that it cannot run, or that its target has not, is refused when it is
-loaded, with its line.
+while another one uses its shared memory, and work of the async or tensormap proxy without its fence. PTX that it cannot
+run, or that its target has not, is refused when it is loaded, with its line.
 
 **Calibration.** An H200 ran 949 micro-kernels, and every test run holds this device against its results: integers,
 conversions, rounding, copies and layouts are equal bit for bit, approximate functions and tensor-core sums lie within
