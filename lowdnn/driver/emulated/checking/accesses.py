@@ -43,8 +43,9 @@ class Accesses:
 
     def touched(self, places: Array, unit: int) -> tuple[bool, range]:
         """(may any of the places have been written, which rows may hold reads of them)."""
-        is_written, by_warps, by_async = self._touched[:, _regions(places, unit)].any(axis=1).tolist()
-        return is_written, range(0 if by_warps else ASYNC_READER, READER_ROWS if by_async else ASYNC_READER)
+        is_written, by_warps, by_async = np.any(self._touched[:, _regions(places, unit)], axis=1)
+        readers = range(0 if by_warps else ASYNC_READER, READER_ROWS if by_async else ASYNC_READER)
+        return bool(is_written), readers
 
     def written(self, places: Array, unit: int) -> Array:
         level, places = self._level(places, unit)

@@ -63,6 +63,9 @@ class Visits:
 
     def check_fenced(self, visit: Visit) -> None:
         """Raises LaneFault where the async proxy reads what was written through the generic one without a fence."""
+        is_written, _ = visit.accesses.touched(visit.places, visit.unit)
+        if not is_written:
+            return
         found = visit.accesses.written(visit.places, visit.unit)
         self._require(visit, found, 1, self.order.is_fenced, "write", reports.missing_fence)
 
