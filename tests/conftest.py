@@ -32,10 +32,11 @@ def only_fit_kernels(kernel_cache_dir: Path) -> Iterator[None]:
     """Every kernel that a test compiles is assembled too, once in a run: one that spills fails that test."""
 
     def compile_fit(source: KernelSource, binary_arch: str = "") -> bytes:
+        image = compile_source(source, binary_arch)
         architecture = source.options[0].rpartition("=")[2].replace("compute_", "sm_")
         unfit = assemble_source(source, architecture).unfit
         assert not unfit, f"{source.name} for {architecture}: {unfit}"
-        return compile_source(source, binary_arch)
+        return image
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lowdnn.runtime.compile.compile_source", compile_fit)

@@ -100,17 +100,26 @@ def test_encoding_needs_a_context(board: Board) -> None:
     board.driver.context_set_current(board.context)
 
 
-def _reaches_the_driver(problem: str) -> bool:
-    """The driver is never told how many numbers there are; its bindings take no more than five dimensions."""
-    return "numbers" not in problem and "got 6" not in problem
+def _is_the_drivers(field: str, problem: str) -> bool:
+    """The driver is never told how many numbers there are, its bindings take no more than five dimensions, and an
+    extent of 2**31 pixels wraps around in its arithmetic."""
+    return "numbers" not in problem and "got 6" not in problem and (field, problem[:12]) != ("dims", "upper_corner")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "description",
     [
-        *(replace(TILED, **{field: value}) for field, value, problem in BROKEN_TILED if _reaches_the_driver(problem)),
-        *(replace(IM2COL, **{field: value}) for field, value, problem in BROKEN_IM2COL if _reaches_the_driver(problem)),
+        *(
+            replace(TILED, **{field: value})
+            for field, value, problem in BROKEN_TILED
+            if _is_the_drivers(field, problem)
+        ),
+        *(
+            replace(IM2COL, **{field: value})
+            for field, value, problem in BROKEN_IM2COL
+            if _is_the_drivers(field, problem)
+        ),
         TOO_LARGE_TILED,
         TOO_LARGE_IM2COL,
     ],

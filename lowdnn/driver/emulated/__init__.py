@@ -89,10 +89,10 @@ verdict for each.
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
 alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers and mbarriers
 with wrong counts or overwritten; cluster barriers waited for without an arrival; shared memory of CTAs that have
-exited; asynchronous work that nobody waits for; accumulators of ``wgmma`` that are read before their
+exited; asynchronous work that nobody waits for; accumulators of ``wgmma`` that are touched before their
 ``wgmma.wait_group``, and registers that no ``wgmma.fence`` has made ready; warp-wide instructions in diverged warps;
-deadlock; traps and endless loops; with ``races``, accesses that no barrier, fence or atomic orders, and work of the
-async proxy without a ``fence.proxy.async``. PTX that it cannot run, or that its target has not, is refused when it is
+deadlock; traps and endless loops; with ``races``, accesses that no barrier, fence or atomic orders, a CTA that may exit
+while another one uses its shared memory, and work of the async or tensormap proxy without its fence. PTX that it cannot run, or that its target has not, is refused when it is
 loaded, with its line.
 
 **Calibration.** An H200 ran 949 micro-kernels, and every test run holds this device against its results: integers,

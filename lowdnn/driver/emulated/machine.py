@@ -128,7 +128,6 @@ class Machine:
                     picker,
                     history,
                     clock=self.clock,
-                    overlaps_previous=config.programmatic_serialization,
                 )
                 self._run(function, batch, deadline)
         finally:

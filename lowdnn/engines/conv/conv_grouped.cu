@@ -16,7 +16,7 @@
 // Launch: THREADS threads.
 // Macros: X_TYPE W_TYPE SPATIAL (1 to 3) CHANNELS ROWS STRIP LANES THREADS TAPS STEP; SHARES_X: 1 where the CHANNELS of
 // a thread are filters of one group and so need the same element of x; X_WIDTH: channels of x in one access (1 where
-// they are shared, not contiguous or not aligned).
+// they are not aligned, 0 where they are shared or not contiguous).
 
 #include "include/numeric.cuh"
 #include "include/vector.cuh"
@@ -102,7 +102,7 @@ struct Channels {
 #pragma unroll
     for (int v = 0; v < X_CHANNELS; ++v) {
       const i64 channel = (first + v) / p.group_filters * p.group_channels;
-      offsets[v] = X_WIDTH > 1 ? first + v : channel * p.x_strides[1];
+      offsets[v] = X_WIDTH > 0 ? first + v : channel * p.x_strides[1];
     }
   }
 };
@@ -111,8 +111,8 @@ struct Channels {
 __device__ __forceinline__ void read_channels(const X_TYPE* at, const Channels& channels,
                                               Accumulator (&values)[X_CHANNELS]) {
   X_TYPE elements[X_CHANNELS];
-  if (X_WIDTH > 1 && channels.valid >= CHANNELS) {
-    load<Plain, X_WIDTH>(elements, at + channels.first);
+  if (X_WIDTH > 0 && channels.valid >= CHANNELS) {
+    load<Plain, X_WIDTH ? X_WIDTH : 1>(elements, at + channels.first);
   } else {
 #pragma unroll
     for (int v = 0; v < X_CHANNELS; ++v) elements[v] = v < channels.valid ? at[channels.offsets[v]] : X_TYPE{};
@@ -121,26 +121,35 @@ __device__ __forceinline__ void read_channels(const X_TYPE* at, const Channels& 
   for (int v = 0; v < X_CHANNELS; ++v) values[v] = convert<Accumulator>(elements[v]);
 }
 
-// The same at `position` of a row of x; 0 outside the row, and in a row outside x, which is null.
-__device__ __forceinline__ void read_position(const Params& p, const X_TYPE* row, i32 position,
+// The elements of x along one spatial axis; it does not exist where the position along an axis before lies outside x.
+struct Line {
+  const X_TYPE* first;
+  u32 extent;
+  bool exists;
+
+  __device__ __forceinline__ bool has(i32 position) const { return exists && u32(position) < extent; }
+};
+
+// The line along the axis after `axis`, at `position` of this one.
+__device__ __forceinline__ Line next_line(const Params& p, const Line& from, int axis, i32 position) {
+  return {from.first + position * p.x_strides[2 + axis], u32(p.x_extents[axis + 1]), from.has(position)};
+}
+
+// The same at `position` of a row of x (a line along the last axis); 0 outside the row.
+__device__ __forceinline__ void read_position(const Params& p, const Line& row, i32 position,
                                               const Channels& channels, Accumulator (&values)[X_CHANNELS]) {
-  if (row != nullptr && u32(position) < u32(p.x_extents[LAST])) {
-    read_channels(row + position * p.x_strides[2 + LAST], channels, values);
+  if (row.has(position)) {
+    read_channels(row.first + position * p.x_strides[2 + LAST], channels, values);
     return;
   }
 #pragma unroll
   for (int v = 0; v < X_CHANNELS; ++v) values[v] = Accumulator(0);
 }
 
-// Position `position` along a spatial axis of x, or null where it lies outside.
-__device__ __forceinline__ const X_TYPE* advanced(const Params& p, const X_TYPE* from, int axis, i32 position) {
-  const bool exists = from != nullptr && u32(position) < u32(p.x_extents[axis]);
-  return exists ? from + position * p.x_strides[2 + axis] : nullptr;
-}
-
 // Adds one filter row to the patch's only row of outputs, tap by tap; `weights` points to the row's first tap.
-__device__ __forceinline__ void add_taps(const Params& p, const X_TYPE* row, const Patch& patch,
+__device__ __forceinline__ void add_taps(const Params& p, const Line& row, const Patch& patch,
                                          const Channels& channels, const Accumulator* weights, Sums& sums) {
+#pragma unroll 1  // the loads of one tap in flight: those of two spill
   for (int t = 0; t < p.taps[LAST]; ++t) {
     Accumulator w[CHANNELS];
     load<Plain, CHANNELS>(w, weights + t * BLOCK_CHANNELS);
@@ -159,9 +168,15 @@ template <int TAPS_> struct Window {
   static constexpr int EXTENT = (STRIP - 1) * STEP + TAPS_;
   Accumulator x[EXTENT][X_CHANNELS];
 
-  __device__ __forceinline__ Window(const Params& p, const X_TYPE* row, const Patch& patch, const Channels& channels) {
+  __device__ __forceinline__ Window(const Params& p, const Line& row, const Patch& patch, const Channels& channels) {
+    // What is hidden from the compiler decides which addresses it computes before the loop over rows and keeps. With
+    // several channels none: up to 13 x 4 of 64 bits would spill. With one channel and many taps the offsets in the row.
+    i32 origin = patch.origin[LAST];
+    Line line = row;
+    if constexpr (X_CHANNELS > 1) asm volatile("" : "+r"(origin));
+    if constexpr (X_CHANNELS == 1 && HAS_ROWS && TAPS_ >= 7) asm volatile("" : "+l"(line.first));
 #pragma unroll
-    for (int j = 0; j < EXTENT; ++j) read_position(p, row, patch.origin[LAST] + j, channels, x[j]);
+    for (int j = 0; j < EXTENT; ++j) read_position(p, line, origin + j, channels, x[j]);
   }
 
   // Adds one filter row to one row of outputs.
@@ -179,7 +194,7 @@ template <int TAPS_> struct Window {
 // Adds what one row of x gives. It lies `reach` filter rows after the patch's origin: filter row `reach` meets it where
 // the patch has one row of outputs, filter row `reach - i * stride` for row i of several.
 template <int TAPS_>
-__device__ __forceinline__ void add_row(const Params& p, const X_TYPE* row, const Patch& patch,
+__device__ __forceinline__ void add_row(const Params& p, const Line& row, const Patch& patch,
                                         const Channels& channels, const Accumulator* weights, int reach, Sums& sums) {
   const int row_weights = p.taps[LAST] * BLOCK_CHANNELS;
   if constexpr (TAPS_ == 0) {
@@ -194,28 +209,28 @@ __device__ __forceinline__ void add_row(const Params& p, const X_TYPE* row, cons
   }
 }
 
-// Adds the taps of the last two axes; `plane` points to position 0 of both, or is null outside x.
-__device__ __forceinline__ void add_plane(const Params& p, const X_TYPE* plane, const Patch& patch,
+// Adds the taps of the last two axes, or of the only one; `plane` is the line along the first of them.
+__device__ __forceinline__ void add_plane(const Params& p, const Line& plane, const Patch& patch,
                                           const Channels& channels, const Accumulator* weights, Sums& sums) {
   if constexpr (HAS_ROWS) {
     const int reach = ROWS > 1 ? (ROWS - 1) * p.strides[ROW_AXIS] + p.taps[ROW_AXIS] : p.taps[ROW_AXIS];
 #pragma unroll 1  // one window of registers at a time
     for (int j = 0; j < reach; ++j) {
       const i32 position = patch.origin[ROW_AXIS] + (ROWS > 1 ? j : j * p.dilations[ROW_AXIS]);
-      add_row<TAPS>(p, advanced(p, plane, ROW_AXIS, position), patch, channels, weights, j, sums);
+      add_row<TAPS>(p, next_line(p, plane, ROW_AXIS, position), patch, channels, weights, j, sums);
     }
   } else {
     add_row<TAPS>(p, plane, patch, channels, weights, 0, sums);
   }
 }
 
-// Adds all taps of one channel of each group; `image` points to the channel's element at position 0 in group 0.
-__device__ __forceinline__ void add_channel(const Params& p, const X_TYPE* image, const Patch& patch,
+// Adds all taps of one channel of each group; `image` is the line along the first axis of the channel in group 0.
+__device__ __forceinline__ void add_channel(const Params& p, const Line& image, const Patch& patch,
                                             const Channels& channels, const Accumulator* weights, Sums& sums) {
   if constexpr (SPATIAL == 3) {
     for (int t = 0; t < p.taps[0]; ++t) {
       const i32 position = patch.origin[0] + t * p.dilations[0];
-      add_plane(p, advanced(p, image, 0, position), patch, channels, weights, sums);
+      add_plane(p, next_line(p, image, 0, position), patch, channels, weights, sums);
       weights += p.taps[1] * p.taps[2] * BLOCK_CHANNELS;
     }
   } else {
@@ -285,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const X_TYPE* image = p.x + patch.image * p.x_strides[0];
     for (int c = 0; c < p.group_channels; ++c) {
       const Accumulator* const filter = weights + c * channel_weights + lane * CHANNELS;
-      add_channel(p, image + c * p.x_strides[1], patch, channels, filter, sums);
+      add_channel(p, {image + c * p.x_strides[1], u32(p.x_extents[0]), true}, patch, channels, filter, sums);
     }
     finish(p, patch, channels, sums);
   }

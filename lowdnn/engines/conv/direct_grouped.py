@@ -173,10 +173,10 @@ def _lanes(geometry: DirectGeometry, threads: int) -> int:
 
 
 def _x_width(geometry: DirectGeometry) -> int:
-    """Channels of x that one access reads: the most that alignment and strides allow."""
+    """Channels of x that one access reads: the most that alignment and strides allow; 0 where none lie side by side."""
     x = geometry.operation.x
     if x.strides[1] != 1 or geometry.group_filters != 1 or _channels(geometry) == 1:
-        return 1
+        return 0
     steps = [stride for axis, stride in enumerate(x.strides) if axis != 1 and x.dims[axis] != 1]
     width = _channels(geometry)
     while any(step % width for step in steps) or x.alignment_bytes % (width * x.element_bytes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.copying.tensor_map import decode, encode
-from lowdnn.driver.emulated.faults import EmulationFault
+from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, FaultReport
 from lowdnn.driver.tensor_map import (
     TENSOR_MAP_BYTES,
     TensorMapDataType,
@@ -81,7 +82,8 @@ extern "C" __global__ void per_cta(const __grid_constant__ Map shared_map, Map* 
   unsigned map = (unsigned)__cvta_generic_to_shared(&draft);
   Map* mine = own + blockIdx.x;
   if (threadIdx.x < 16) draft.words[threadIdx.x] = shared_map.words[threadIdx.x];
-  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;"
+                                     :: "r"(bar) : "memory");
   __syncwarp();
   if (threadIdx.x == 0) {
     asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;"
@@ -106,16 +108,60 @@ extern "C" __global__ void per_cta(const __grid_constant__ Map shared_map, Map* 
 """
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_each_cta_makes_its_own_map(bench: Bench, compile_cuda: Callable[..., str], policy: str) -> None:
+def per_cta(bench: Bench, ptx: str, policy: str) -> tuple[np.ndarray, np.ndarray]:
+    """Runs ``PER_CTA_MAPS`` with races looked for: what it gives, and what is right."""
     data = np.arange(1, 97, dtype=np.uint32).reshape(3, 4, 8)
     tensors = [bench.put(part, f"tensor {i}") for i, part in enumerate(data)]
     content = encode(TiledMap(TensorMapDataType.UINT32, tensors[0], (8, 4), (32,), (8, 4), (1, 1)))
-    module = bench.machine.load(compile_cuda(PER_CTA_MAPS, "compute_90a"))
     out = bench.empty(3 * 128)
     arguments = (content, bench.empty(3 * TENSOR_MAP_BYTES, "maps"), bench.put(np.array(tensors, np.uint64)), out)
-    bench.run(module, "per_cta", 3, 32, *arguments, policy=policy)
+    bench.run(bench.machine.load(ptx), "per_cta", 3, 32, *arguments, policy=policy, races=True)
     wanted = data.copy()
     for block in range(3):
         wanted[block, 2 + block :] = 0
-    np.testing.assert_array_equal(bench.get(out, data.shape, np.uint32), wanted)
+    return bench.get(out, data.shape, np.uint32), wanted
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_cta_makes_its_own_map(bench: Bench, compile_cuda: Callable[..., str], policy: str) -> None:
+    actual, wanted = per_cta(bench, compile_cuda(PER_CTA_MAPS, "compute_90a"), policy)
+    np.testing.assert_array_equal(actual, wanted)
+
+
+#: Instead of the copy out of shared memory with its fence: a copy by words, and the fence alone.
+BY_WORDS = """if (threadIdx.x < 16) mine->words[threadIdx.x] = draft.words[threadIdx.x];
+  asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+  __syncwarp();"""
+_FENCE = r'asm volatile\("fence.proxy.tensormap.*'
+
+
+def race(bench: Bench, ptx: str) -> FaultReport:
+    with pytest.raises(EmulationFault) as caught:
+        per_cta(bench, ptx, "lockstep")
+    return caught.value.report
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_map_may_be_copied_by_words(bench: Bench, compile_cuda: Callable[..., str], policy: str) -> None:
+    actual, wanted = per_cta(bench, compile_cuda(by_words(BY_WORDS), "compute_90a"), policy)
+    np.testing.assert_array_equal(actual, wanted)
+
+
+def test_a_changed_map_needs_a_release_and_an_acquire_fence(bench: Bench, compile_cuda: Callable[..., str]) -> None:
+    for source in (re.sub(_FENCE, "", PER_CTA_MAPS), by_words(re.sub(_FENCE, "", BY_WORDS))):
+        assert source.count("fence.proxy") + source.count("cp_fenceproxy") == 1
+        report = race(bench, compile_cuda(source, "compute_90a"))
+        assert report.kind is FaultKind.MISSING_PROXY_FENCE
+        assert "tensormap proxy" in report.message
+        assert report.buffer == "maps"
+
+
+def test_all_ctas_must_not_change_one_map(bench: Bench, compile_cuda: Callable[..., str]) -> None:
+    report = race(bench, compile_cuda(PER_CTA_MAPS.replace("own + blockIdx.x", "own"), "compute_90a"))
+    assert report.kind is FaultKind.DATA_RACE
+    assert report.buffer == "maps"
+
+
+def by_words(copy: str) -> str:
+    """``PER_CTA_MAPS`` with another copy of the map into global memory."""
+    return re.sub(r'asm volatile\("tensormap.cp_fenceproxy.*\n.*;', lambda _: copy, PER_CTA_MAPS)

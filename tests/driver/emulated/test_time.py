@@ -9,7 +9,6 @@ import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
 from lowdnn.driver.emulated.running.clock import DeviceClock
-from lowdnn.driver.emulated.running.grid_dependency import GridDependency
 from tests.driver.emulated.conftest import Bench
 
 _STORE = "ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 8; add.u64 %rd1, %rd1, %rd2;"
@@ -61,28 +60,6 @@ def test_a_wait_for_time_to_pass_ends(bench: Bench) -> None:
     out = bench.empty(8)
     bench.run(module, "k", 1, 1, out)
     assert bench.machine.clock.ns >= bench.get(out, 1, np.uint64)[0] > 20000
-
-
-@pytest.mark.parametrize("programmatic", [False, True])
-def test_threads_of_an_overlapping_grid_are_ordered_from_their_wait_on(
-    bench: Bench, programmatic: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Odd threads wait."""
-    seen: list[GridDependency] = []
-
-    class Kept(GridDependency):
-        def __init__(self, lane_count: int, overlaps: bool) -> None:
-            super().__init__(lane_count, overlaps)
-            seen.append(self)
-
-    monkeypatch.setattr("lowdnn.driver.emulated.running.batch.GridDependency", Kept)
-    module = bench.ptx(
-        """mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 1; setp.eq.u32 %p1, %r2, 1; @%p1 griddepcontrol.wait;
-        setp.eq.u32 %p2, %r1, 3; @%p2 griddepcontrol.launch_dependents;"""
-    )
-    bench.run(module, "k", 1, 32, bench.empty(8), programmatic=programmatic)
-    assert seen[0].overlaps is programmatic
-    assert seen[0].waited.tolist() == [thread % 2 == 1 or not programmatic for thread in range(32)]
 
 
 @pytest.mark.parametrize("count", ["20", "28", "264", "%r1"])

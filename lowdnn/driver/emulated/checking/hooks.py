@@ -16,10 +16,22 @@ def fence(group: Group, scope: int) -> None:
         group.batch.races.fences.fence(group, scope)
 
 
+def previous_launch_ended(group: Group) -> None:
+    """``griddepcontrol.wait``."""
+    if group.batch.races is not None:
+        group.batch.races.order.previous_launch_ended(group.lanes)
+
+
 def fence_proxy(group: Group) -> None:
     """``fence.proxy.async``."""
     if group.batch.races is not None:
         group.batch.races.work.fence_proxy(group)
+
+
+def release_maps(group: Group) -> None:
+    """``fence.proxy.tensormap::generic.release``."""
+    if group.batch.races is not None:
+        group.batch.races.maps.release(group)
 
 
 def fence_mbarrier_init(group: Group) -> None:

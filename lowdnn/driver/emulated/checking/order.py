@@ -88,14 +88,19 @@ class Order:
     # -- questions --------------------------------------------------------------------------------------------------
     def is_ordered(self, found: Array, rows: Array, scope: int) -> Array:
         """For each epoch found: does the warp of ``rows``, that makes an access of ``scope``, come after it."""
-        domains, columns = np.divmod(epochs.column_of(found), self.clocks.columns)
-        same = domains == self._domain_of_slot[rows // self.warps]
-        ordered = same & self.clocks.knows(rows, np.where(same, columns, 0), epochs.time_of(found))
+        same, columns = self.own_columns(found, rows)
+        ordered = same & self.clocks.knows(rows, columns, epochs.time_of(found))
         if scope != WEAK:
             ordered |= self._both_strong(found, rows, scope)
         if self.history.traits.orders_memory and not self.spans_launch:
             ordered |= ~same
         return np.asarray(ordered)
+
+    def own_columns(self, found: Array, rows: Array) -> tuple[Array, Array]:
+        """For each epoch found: is it of the domain of the warp of ``rows``, and its column there (0 where not)."""
+        domains, columns = np.divmod(epochs.column_of(found), self.clocks.columns)
+        same = np.asarray(domains == self._domain_of_slot[rows // self.warps])
+        return same, np.where(same, columns, 0)
 
     def is_fenced(self, found: Array, rows: Array) -> Array:
         """For each epoch found, of a write that is known: can asynchronous work of the warp of ``rows`` see it."""

@@ -17,6 +17,7 @@ from lowdnn.driver.emulated.checking.asynchronous import AsyncRaces
 from lowdnn.driver.emulated.checking.epochs import NEVER, WEAK, stamp
 from lowdnn.driver.emulated.checking.fences import Fences
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
+from lowdnn.driver.emulated.checking.maps import MapRaces
 from lowdnn.driver.emulated.checking.order import Order
 from lowdnn.driver.emulated.checking.pending import PendingCopies, PendingCopy
 from lowdnn.driver.emulated.checking.visits import Visit, Visits
@@ -29,7 +30,7 @@ _WARP = 32
 
 
 class Races:
-    """Follows the accesses of one batch. ``work``: those of the async proxy, and mbarriers."""
+    """Follows the accesses of one batch. ``work``: those of the async proxy, and mbarriers, ``maps``: tensor maps."""
 
     def __init__(self, batch: Batch, history: LaunchHistory) -> None:
         self.batch = batch
@@ -38,6 +39,7 @@ class Races:
         self.fences = Fences(self.order, history)
         self._visits = Visits(batch, history, self.order)
         self.work = AsyncRaces(batch, history, self.order, self._visits)
+        self.maps = MapRaces(batch, self.order, self._visits)
         self._lifetimes = self._visits.lifetimes
         self._copies = PendingCopies()
 
@@ -123,14 +125,16 @@ class Races:
 
     # -- cp.async ---------------------------------------------------------------------------------------------------
     def copy_issued(self, group: Group, copy: PendingCopy, source: Array, kept: Array | None) -> None:
-        """Copies are issued from ``source`` (word numbers in the arena); lanes that keep 0 bytes do not read it."""
-        reading = np.arange(source.size) if kept is None else np.flatnonzero(kept)
-        if reading.size:
-            rows = self.order.row_of_lane[copy.lanes[reading]]
-            memory, accesses = self._visits.memory(in_global=True)
-            visit = Visit(memory, accesses, source[reading], copy.unit, rows, reading, WEAK, write=False)
-            self._visits.check(visit)
-            self._visits.note(visit)
+        """Copies are issued from ``source`` (word numbers in the arena); each lane reads ``kept`` bytes (None: all)."""
+        whole = np.arange(source.size) if kept is None else np.flatnonzero(kept == 1 << copy.unit)
+        self._copy_reads(copy, whole, source[whole], copy.unit)
+        if kept is not None and whole.size < source.size:
+            unit = self.history.accesses.shift
+            granules = np.where(kept < 1 << copy.unit, (kept.astype(np.int64) + (1 << unit) - 1) >> unit, 0)
+            lanes = np.repeat(np.arange(source.size), granules)
+            first = (source << copy.unit - unit) - np.cumsum(granules) + granules
+            places = first[lanes] + np.arange(lanes.size)
+            self._copy_reads(copy, lanes, places, unit)
         visit = self._visit(group, "shared", copy.places, copy.unit, WEAK, write=True)
         self._visits.check(visit)
         site = self.history.site()
@@ -138,6 +142,14 @@ class Races:
         visit.accesses.write(visit.places, visit.unit, made)
         self._visits.check_together(visit, made)
         self._copies.add(replace(copy, site=site))
+
+    def _copy_reads(self, copy: PendingCopy, positions: Array, places: Array, unit: int) -> None:
+        if positions.size:
+            rows = self.order.row_of_lane[copy.lanes[positions]]
+            memory, accesses = self._visits.memory(in_global=True)
+            visit = Visit(memory, accesses, places, unit, rows, positions, WEAK, write=False)
+            self._visits.check(visit)
+            self._visits.note(visit)
 
     def copies_waited(self, limit: Array) -> None:
         """Copies of groups below ``limit`` [lanes of the batch] have landed for their warps."""

@@ -52,6 +52,14 @@ def missing_fence(batch: Batch, memory: Bytes, byte: int, position: int, write: 
     return _at(FaultKind.MISSING_PROXY_FENCE, message, batch, memory, byte, position)
 
 
+def missing_map_fence(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: object) -> LaneFault:
+    message = (
+        f"no release and acquire fences of the tensormap proxy lie between {earlier} and the use of the tensor map "
+        "(fence.proxy.tensormap::generic)"
+    )
+    return _at(FaultKind.MISSING_PROXY_FENCE, message, batch, memory, byte, position)
+
+
 def _at(kind: FaultKind, message: str, batch: Batch, memory: Bytes, byte: int, position: int) -> LaneFault:
     address = byte + ARENA_BASE if memory is batch.arena else byte % batch.shared_stride
     label, offset = memory.name_of(address)

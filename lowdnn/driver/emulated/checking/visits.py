@@ -69,6 +69,15 @@ class Visits:
         found = visit.accesses.written(visit.places, visit.unit)
         self._require(visit, found, 1, self.order.is_fenced, "write", reports.missing_fence)
 
+    def check_changes(self, visit: Visit, fine: Callable[[Array, Array, Array], Array], make: reports.Maker) -> None:
+        """Raises what ``make`` makes where ``fine(epochs, rows, places)`` is false of a write that the visit finds."""
+        found = visit.accesses.written(visit.places, visit.unit)
+        entry, granule = np.nonzero(found)
+        wrong = ~fine(found[entry, granule], visit.rows[entry], visit.places[entry]) if entry.size else entry
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise self._fault(visit, found, (int(entry[first]), int(granule[first])), "write", make)
+
     def check_together(self, visit: Visit, made: Array) -> None:
         """Raises LaneFault where warps write one granule in the same step; ``made``: the epochs that were noted."""
         if visit.scope == GPU or (visit.rows[0] == visit.rows[-1] and (visit.rows == visit.rows[0]).all()):

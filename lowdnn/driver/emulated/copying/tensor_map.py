@@ -147,6 +147,8 @@ def maps_of(group: Group, address: Address, offset: int) -> list[tuple[TensorMap
         message = "the tensor map is not in global, constant or parameter memory"
         raise LaneFault(FaultKind.INVALID_TENSOR_MAP, message, 0, address.lane(0, offset))
     stored = stored_maps(group, "global", address, offset)
+    if group.batch.races is not None:
+        group.batch.races.maps.used(group, stored.places[:, 0])
     if address.low == address.high:
         return [(stored.usable(0), None)]
     found: list[tuple[TensorMap, Array | None]] = []

@@ -1,5 +1,6 @@
 """Tensor maps that a kernel changes: ``tensormap.replace`` and ``tensormap.cp_fenceproxy``. Generated code calls
-``replace_field`` and ``copy_map``. Source: PTX ISA manual, "tensormap.replace", "tensormap.cp_fenceproxy"."""
+``replace_field``, ``copy_map`` and ``acquire_map``. Source: PTX ISA manual, "tensormap.replace",
+"tensormap.cp_fenceproxy", "membar/fence"."""
 
 from __future__ import annotations
 
@@ -51,6 +52,8 @@ def replace_field(
     address, offset = tensor_map
     stored = stored_maps(group, space, address, offset)
     map_places(group, space, address, offset, write=True)
+    if group.batch.races is not None:
+        group.batch.races.maps.changed(group, stored.places[:, 0], stored.memory is group.batch.arena)
     rows = len(stored.places)
     values = np.broadcast_to(value, rows) if value.ndim == 0 else value[:rows]
     for row, new in enumerate(values.tolist()):
@@ -70,9 +73,21 @@ def copy_map(group: Group, to: tuple[Address, int], of: tuple[Address, int]) -> 
     for row in range(len(stored.places)):
         stored.decoded(row)
     memory, places = map_places(group, "global", *to, write=True)
+    if group.batch.races is not None:
+        maps = group.batch.races.maps
+        maps.copied(group, stored.places[:, 0])
+        maps.changed(group, places[:, 0], in_global=True)
+        maps.release(group)
     memory.data[places] = stored.content
     memory.shadow[places] = 1
     group.batch.stores += 1
+
+
+def acquire_map(group: Group, of: tuple[Address, int]) -> None:
+    """``fence.proxy.tensormap::generic.acquire``: copies see the map as the warp knows it."""
+    _, places = map_places(group, "generic", *of)
+    if group.batch.races is not None:
+        group.batch.races.maps.acquire(group, places[:, 0])
 
 
 def _at(values: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:

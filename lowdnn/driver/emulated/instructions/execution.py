@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lowdnn.driver.emulated.checking import hooks
 from lowdnn.driver.emulated.generating.generator import Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Row
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction
@@ -11,11 +12,12 @@ _FEWEST_REGISTERS, _MOST_REGISTERS = 24, 256
 
 
 def _grid_dependency(e: Emitter, instruction: Instruction) -> None:
+    """Grids run one after the other; that they could run beside each other is for the race detector."""
     m = e.modifiers()
     action = m.need("wait", "launch_dependents")
     m.done()
     if action == "wait":
-        e.do("G.batch.grid_dependency.wait(G)")
+        e.do(e.call(hooks.previous_launch_ended, "G"))
 
 
 def _nanosleep(e: Emitter, instruction: Instruction) -> None:

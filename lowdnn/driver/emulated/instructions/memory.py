@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from lowdnn.driver.emulated.checking import hooks
 from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, WEAK
+from lowdnn.driver.emulated.copying import tensor_map_edits
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
 from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
 from lowdnn.driver.emulated.memory.access import kind_of
@@ -170,6 +171,19 @@ def _fence(e: Emitter, instruction: Instruction) -> None:
         e.do(e.call(hooks.fence_mbarrier_init, "G"))
     elif "async" in instruction.modifiers:
         e.do(e.call(hooks.fence_proxy, "G"))
+    elif "tensormap::generic" in instruction.modifiers:
+        _fence_maps(e, instruction)
+
+
+def _fence_maps(e: Emitter, instruction: Instruction) -> None:
+    """fence.proxy.tensormap::generic.release.scope; .acquire.scope [map], 128."""
+    if "release" in instruction.modifiers:
+        e.do(e.call(hooks.release_maps, "G"))
+    elif len(instruction.operands) == 2:
+        base, offset = address_of(e, instruction.operands[0])
+        e.do(e.call(tensor_map_edits.acquire_map, "G", f"({base},{offset})"))
+    else:
+        raise e.refuse("expected .release, or .acquire and [map], 128")
 
 
 def _policy(e: Emitter, instruction: Instruction) -> None:

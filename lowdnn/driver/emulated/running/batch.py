@@ -23,7 +23,6 @@ from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
 from lowdnn.driver.emulated.running.accumulators import CommitGroups, Element, Held, elements_outside, holds_elements
 from lowdnn.driver.emulated.running.clock import DeviceClock
-from lowdnn.driver.emulated.running.grid_dependency import GridDependency
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 
 if TYPE_CHECKING:
@@ -90,8 +89,7 @@ class Geometry:
 @dataclass
 class Batch:
     """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``picker`` makes the
-    choices that a GPU leaves open. ``history``: what data races are looked for with; None where they are not.
-    ``overlaps_previous``: the launch may run before its predecessor has ended."""
+    choices that a GPU leaves open. ``history``: what data races are looked for with; None where they are not."""
 
     geometry: Geometry
     arena: Arena
@@ -106,7 +104,6 @@ class Batch:
     history: LaunchHistory | None = None
     stores: int = 0
     clock: DeviceClock = field(default_factory=DeviceClock)
-    overlaps_previous: bool = False
     shared: Bytes = field(init=False)
     local: Bytes = field(init=False)
     specials: dict[str, Any] = field(default_factory=dict)
@@ -135,7 +132,6 @@ class Batch:
         self.alive = self.thread < geometry.threads
         self.chains = Chains()
         self.commit_groups = CommitGroups(self.lane_count // WARP)
-        self.grid_dependency = GridDependency(self.lane_count, self.overlaps_previous)
         self.copies = AsyncCopies(self.lane_count, self.shared, self.arena, self.picker.lands_at_once)
         self.races = Races(self, self.history) if self.history is not None else None
         self.parameter_views = {code: self.parameters.view(dtype) for code, dtype in DTYPES.items()}

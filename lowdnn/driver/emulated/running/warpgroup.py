@@ -15,6 +15,7 @@ from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, all_written
 from lowdnn.driver.emulated.running.accumulators import Element, Factors, Held, Tile, same_registers, settled, warps_of
 from lowdnn.driver.emulated.running.batch import WARP, Group
 from lowdnn.driver.emulated.values.wgmma import (
+    RESERVED_BITS,
     ROWS,
     WARPS,
     Pattern,
@@ -115,6 +116,7 @@ def _right(group: Group, product: WarpgroupProduct, order: Array, descriptor: An
 def _units(group: Group, order: Array, descriptor: Any, rows: int, mn_major: bool) -> Array:
     """[W, ...] the 16-byte units of a tile in shared memory."""
     descriptors = np.broadcast_to(_uniform(group, order, descriptor, "a matrix descriptor"), len(order))
+    _check_reserved(order, descriptors)
     keys = pattern_keys(descriptors)
     parts = [slice(None)] if (keys == keys[0]).all() else [slice(i, i + 1) for i in range(len(order))]
     units = [
@@ -140,6 +142,17 @@ def _units_of(group: Group, order: Array, descriptors: Array, pattern: Pattern) 
             where = int(first[warpgroup] + 16 * pattern.units.reshape(-1)[place])
             raise unwritten_fault(shared, where, 16, int(order[warpgroup, 0]) * WARP)
     return np.asarray(shared.views["w16"].take(places))
+
+
+def _check_reserved(order: Array, descriptors: Array) -> None:
+    wrong = descriptors & RESERVED_BITS != 0
+    if wrong.any():
+        warpgroup = int(np.argmax(wrong))
+        message = (
+            f"the matrix descriptor {int(descriptors[warpgroup]):#018x} has reserved bits set: "
+            "its address and strides are multiples of 16 below 256 KiB"
+        )
+        raise LaneFault(FaultKind.SHARED_OUT_OF_BOUNDS, message, int(order[warpgroup, 0]) * WARP)
 
 
 def _check_bounds(group: Group, order: Array, first: Array, pattern: Pattern) -> None:

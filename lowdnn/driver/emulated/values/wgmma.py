@@ -34,6 +34,8 @@ _RESULTS = {
 }  # fmt: skip
 #: Swizzle mode of a descriptor -> 16-byte units of a row of its pattern.
 _SPANS = {0: 1, 1: 8, 2: 4, 3: 2}
+#: Bits of a descriptor that must be 0.
+RESERVED_BITS = np.uint64(0x3FF1_C000_C000_C000)
 #: Start addresses that differ in higher bits only give the same pattern of units.
 _PATTERN_BYTES = 1024
 _PATTERN_KEY = np.uint64(~np.uint64(0x3FC0))

@@ -170,3 +170,24 @@ def test_bytes_next_to_each_other_are_told_apart(bench):
     bytes_ = "mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [out]; cvt.u64.u32 %rd2, %r1; add.u64 %rd1, %rd1, %rd2;"
     module = bench.ptx(f"{bytes_} st.global.u8 [%rd1], %r1;")
     bench.run(module, "k", 1, 128, bench.empty(128), races=True)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 8, 9, 16])
+def test_a_copy_reads_only_the_bytes_that_it_keeps(bench, kept):
+    """Warp 0 copies 16 bytes, of which it keeps some; warp 1 writes the last 8 of them."""
+    module = bench.ptx(
+        f"""ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mov.u32 %r3, {kept};
+        setp.eq.u32 %p1, %r1, 0;
+        @%p1 cp.async.cg.shared.global [%r2], [%rd1], 16, %r3;
+        cp.async.wait_all;
+        setp.eq.u32 %p1, %r1, 32;
+        @%p1 st.global.u32 [%rd1+8], 7;
+        @%p1 st.global.u32 [%rd1+12], 7;""",
+        declarations=".shared .align 16 .b8 tile[16];",
+    )
+    out = bench.put(np.zeros(4, np.uint32), "source")
+    if kept <= 8:
+        bench.run(module, "k", 1, 64, out, races=True)
+    else:
+        report = _race(bench, module, 1, 64, out)
+        assert (report.buffer, report.buffer_offset) == ("source", 8)

@@ -272,6 +272,13 @@ def test_unwritten_and_outside_tiles(bench: Bench) -> None:
     launch(bench, BF16.ptx(), first=plain | (SHARED_BYTES - 4096) >> 4)
 
 
+@pytest.mark.parametrize("bit", [14, 15, 30, 31, 46, 48, 52, 61])
+def test_reserved_bits_of_a_descriptor_are_a_fault(bench: Bench, bit: int) -> None:
+    with pytest.raises(EmulationFault, match="reserved bits") as caught:
+        launch(bench, BF16.ptx(), first=BF16.a_layout.descriptor(64, 32, 2) | 1 << bit)
+    assert caught.value.kind is FaultKind.SHARED_OUT_OF_BOUNDS
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [("n32k16", "n36k16"), ("n32k16", "n32k8"), (".f32.bf16.bf16", ".f16.bf16.bf16"), ("mma_async", "mma_async.sp")],
