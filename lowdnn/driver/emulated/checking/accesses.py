@@ -18,38 +18,65 @@ ASYNC_READERS = 2
 READER_ROWS = READERS + ASYNC_READERS
 _EPOCH_BYTES = 8
 _LARGEST_SHIFT = 4
+#: What has been accessed at all is known for regions of so many bytes, as a power of two.
+_REGION_SHIFT = 16
+_WRITES, _WARP_READS, _ASYNC_READS = range(3)
+#: Reads that wait to be entered, at most, in units.
+_MOST_WAITING = 1 << 22
 
 
 class Accesses:
     """Granules of ``1 << shift`` bytes; ``writes`` [granules] and ``reads`` [READER_ROWS, granules] hold epochs.
 
     Both are arrays of zeros. Places are numbers of units of ``1 << unit`` bytes, at most 16; a unit below a granule
-    stands for all of it. Results are [n, granules in a unit]. ``is_read``, ``is_written``: has there been any access.
+    stands for all of it. Results are [n, granules in a unit].
+
+    Reads are entered when the next question about their region is asked: memory that is never written asks none.
     """
 
     def __init__(self, writes: Array, reads: Array, shift: int) -> None:
         self.shift = shift
-        self.is_read = self.is_written = False
+        self._touched = np.zeros((3, (writes.size << shift >> _REGION_SHIFT) + 1), dtype=np.bool_)
+        self._waiting: list[tuple[Any, Array, int, Array]] = []
+        self._waiting_units = 0
         self._levels = [_Level(writes, reads, 1 << n) for n in range(_LARGEST_SHIFT + 1 - shift)]
+
+    def touched(self, places: Array, unit: int) -> tuple[bool, range]:
+        """(may any of the places have been written, which rows may hold reads of them)."""
+        is_written, by_warps, by_async = np.any(self._touched[:, _regions(places, unit)], axis=1)
+        readers = range(0 if by_warps else ASYNC_READER, READER_ROWS if by_async else ASYNC_READER)
+        return bool(is_written), readers
 
     def written(self, places: Array, unit: int) -> Array:
         level, places = self._level(places, unit)
         return level.writes.take(places, axis=0, mode="clip")
 
     def write(self, places: Array, unit: int, made: Array) -> None:
-        self.is_written = True
+        self._touched[_WRITES, _regions(places, unit)] = True
         level, places = self._level(places, unit)
         level.put(level.whole_writes, places, made)
 
     def read_by(self, row: int, places: Array, unit: int) -> Array:
         """The last reads that row ``row`` keeps."""
+        self._enter_reads()
         level, places = self._level(places, unit)
         return level.reads.take(places + row * level.units, axis=0, mode="clip")
 
     def read(self, rows: Any, places: Array, unit: int, made: Array) -> None:
-        self.is_read = True
-        level, places = self._level(places, unit)
-        level.put(level.whole_reads, places + rows * level.units, made)
+        """Reads of one kind: ``rows`` are all of warps or all of asynchronous work. Keeps the arrays."""
+        kind = _WARP_READS if np.ravel(rows)[0] < ASYNC_READER else _ASYNC_READS
+        self._touched[kind, _regions(places, unit)] = True
+        self._waiting.append((rows, places, unit, made))
+        self._waiting_units += places.size
+        if self._waiting_units > _MOST_WAITING:
+            self._enter_reads()
+
+    def _enter_reads(self) -> None:
+        for rows, places, unit, made in self._waiting:
+            level, places = self._level(places, unit)
+            level.put(level.whole_reads, places + rows * level.units, made)
+        self._waiting.clear()
+        self._waiting_units = 0
 
     def _level(self, places: Array, unit: int) -> tuple[_Level, Array]:
         if unit >= self.shift:
@@ -71,6 +98,14 @@ class _Level:
 
     def put(self, target: Array, places: Array, made: Array) -> None:
         target[places] = made if self.size == 1 else np.repeat(made, self.size).view(self._whole)
+
+
+def _regions(places: Array, unit: int) -> slice:
+    """The regions from the lowest to the highest place."""
+    if not places.size:
+        return slice(0, 0)
+    low, high = int(places.min()), int(places.max())
+    return slice(low << unit >> _REGION_SHIFT, (high << unit >> _REGION_SHIFT) + 1)
 
 
 def epoch_bytes(size_bytes: int, shift: int) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowdnn.driver.emulated.checking import epochs
+from lowdnn.driver.emulated.checking.accesses import READERS
 from lowdnn.driver.emulated.checking.clocks import Clocks, joined
 from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, MOST_COLUMNS, WEAK, stamp
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
@@ -50,6 +51,8 @@ class Order:
         self._domain_of_slot = position // self._domain % max(MOST_COLUMNS // columns, 1)
         self.clocks = Clocks(own, columns, traits.asynchronous)
         self.column_of_row = self._marked(self._rows // self.warps, own)
+        #: The row of the reads of its warp.
+        self.reader_of_row = self._rows % self.warps % READERS
         #: By slot: epochs of shared memory below these are known to every warp that can reach it.
         self.floors = np.ones(batch.cta_count, dtype=np.int64)
         self.floor = 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowdnn.driver.emulated.checking import accesses, epochs, reports
-from lowdnn.driver.emulated.checking.accesses import READER_ROWS, READERS, Accesses
+from lowdnn.driver.emulated.checking.accesses import READER_ROWS, Accesses
 from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.lifetimes import Lifetimes
@@ -54,14 +54,18 @@ class Visits:
         """Raises LaneFault where the visit does not come after an access that it conflicts with."""
         if self.history.previous is not None and visit.memory is self.batch.arena:
             self._check_previous(visit, self.history.previous)
-        if visit.accesses.is_written:
+        is_written, readers = visit.accesses.touched(visit.places, visit.unit)
+        if is_written:
             self._check(visit, visit.accesses.written(visit.places, visit.unit), "write")
-        if visit.write and visit.accesses.is_read:
-            for row in range(READER_ROWS):
+        if visit.write:
+            for row in readers:
                 self._check(visit, visit.accesses.read_by(row, visit.places, visit.unit), "read")
 
     def check_fenced(self, visit: Visit) -> None:
         """Raises LaneFault where the async proxy reads what was written through the generic one without a fence."""
+        is_written, _ = visit.accesses.touched(visit.places, visit.unit)
+        if not is_written:
+            return
         found = visit.accesses.written(visit.places, visit.unit)
         self._require(visit, found, 1, self.order.is_fenced, "write", reports.missing_fence)
 
@@ -140,7 +144,7 @@ class Visits:
             visit.accesses.write(visit.places, visit.unit, made)
             self.check_together(visit, made)
         else:
-            visit.accesses.read(visit.rows % self.order.warps % READERS, visit.places, visit.unit, made)
+            visit.accesses.read(self.order.reader_of_row[visit.rows], visit.places, visit.unit, made)
         self.note_use(visit, made)
 
     def note_use(self, visit: Visit, made: Array) -> None:

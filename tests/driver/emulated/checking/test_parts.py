@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.checking import epochs
-from lowdnn.driver.emulated.checking.accesses import READERS, of_shared
+from lowdnn.driver.emulated.checking.accesses import ASYNC_READER, READER_ROWS, READERS, of_shared
 from lowdnn.driver.emulated.checking.clocks import Clocks, joined
 from lowdnn.driver.emulated.checking.epochs import CTA, MOST_COLUMNS, NEVER, SITES
 from lowdnn.driver.emulated.checking.traits import traits_of
@@ -43,6 +43,29 @@ def test_units_of_all_sizes_share_granules(rng, shift):
         assert (accesses.written(granules, shift) == epoch).all()
         assert (accesses.read_by(unit % READERS, granules, shift) == epoch + 1).all()
         assert accesses.written(place, unit).shape == (1, granules.size)
+
+
+def test_memory_far_from_all_accesses_is_known_to_be_untouched(rng):
+    accesses = of_shared(1 << 20, 2)
+    written, read, copied = (np.array([place]) for place in (rng.permutation(8)[:3] << 15).tolist())
+    accesses.write(written, 2, np.array([5]))
+    accesses.read(np.array([1]), read, 2, np.array([6]))
+    accesses.read(ASYNC_READER, copied, 2, np.array([7]))
+    assert accesses.touched(written, 2) == (True, range(ASYNC_READER, ASYNC_READER))
+    assert accesses.touched(read, 2) == (False, range(READERS))
+    assert accesses.touched(copied, 2) == (False, range(ASYNC_READER, READER_ROWS))
+    everything = np.arange(0, 1 << 18, 1 << 13)
+    assert accesses.touched(everything, 2) == (True, range(READER_ROWS))
+
+
+def test_of_reads_of_one_row_the_last_one_is_kept(rng):
+    accesses = of_shared(256, 2)
+    place, row = np.array([int(rng.integers(64))]), np.array([int(rng.integers(READERS))])
+    for epoch in (3, 9, 4):
+        accesses.read(row, place, 2, np.array([epoch]))
+    assert accesses.read_by(int(row[0]), place, 2).tolist() == [[4]]
+    accesses.read(row, place >> 2, 4, np.array([8]))
+    assert accesses.read_by(int(row[0]), place, 2).tolist() == [[8]]
 
 
 def test_what_is_joined_is_the_latest_of_each_key(rng):
