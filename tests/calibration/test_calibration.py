@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lowdnn.driver import emulated
 from tests.calibration.comparison import compare
 from tests.calibration.families import FAMILIES
 from tests.calibration.running import opened
@@ -22,6 +23,13 @@ def test_the_emulated_device_gives_what_the_gpu_gave(family: str) -> None:
     assert not wrong, "\n".join(wrong)
     assert {v.case for v in verdicts} == set(recording.digests)
     assert _quoted(family) == (len(recording.digests), sum(v.exact + v.within for v in verdicts))
+
+
+def test_the_number_of_cases_is_quoted_right() -> None:
+    total = sum(len(load(path_of(family)).digests) for family in FAMILIES)
+    pages = [Path(__file__).parent / "README.md", Path(__file__).parents[2] / "README.md"]
+    for text in (*(page.read_text() for page in pages), str(emulated.__doc__)):
+        assert f"{total} micro-kernels" in text
 
 
 def _quoted(family: str) -> tuple[int, int]:
