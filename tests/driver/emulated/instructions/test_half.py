@@ -93,14 +93,15 @@ def test_comparisons(lanes: Lanes, rng: np.random.Generator, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "ftz", "power_bound", "tangent_bound"),
-    [("f16", "", 2.0**-9.9, 2.0**-10.987), ("bf16", ".ftz", 2.0**-7, 2.0**-8 + 2.0**-22)],
+    [("f16", "", 2.0**-9.9, 2.0**-10.987), ("bf16", ".ftz", 2.0**-7, 1.0000653 * 2.0**-8)],
 )
 def test_functions(
     lanes: Lanes, rng: np.random.Generator, kind: str, ftz: str, power_bound: float, tangent_bound: float
 ) -> None:
     """Within the manual's bounds: relative for ex2, absolute for tanh, whose values stay below 1.
 
-    An H200 goes past the manual's 2**-8 for tanh of bf16, by 1.5e-7.
+    For tanh of bf16 the manual says 2**-8. The calibration has all inputs on an H200: its largest error is 1.0000652 of
+    that, at 0.74609375.
     """
     a = elements(rng, kind, 2 * LANES)
     body = f"ex2.approx{ftz}.{kind}x2 %d, %a; tanh.approx.{kind}x2 %e, %a;"
