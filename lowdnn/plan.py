@@ -5,7 +5,7 @@ arguments, workspace bytes. It is frozen, comparable, printable, made without a 
 unchanged. Tensors are named by uid; addresses come at execute.
 
 Kernel parameters are by-value structs with natural C alignment (``Struct``), so that one launch has one parameter block
-in which only pointers and by-value tensors are ever patched.
+in which only pointers (those inside tensor maps too) and by-value tensors are ever patched.
 """
 
 from __future__ import annotations
@@ -16,6 +16,19 @@ from functools import cache
 
 from lowdnn.codec import Codec, read_document, write_document
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
+from lowdnn.status import BadParamError
+from lowdnn.tensor_map import (
+    Im2colMap,
+    TensorMapDataType,
+    TensorMapInterleave,
+    TensorMapL2Promotion,
+    TensorMapLayout,
+    TensorMapOobFill,
+    TensorMapSwizzle,
+    TiledMap,
+    address_alignment,
+    tensor_map_problem,
+)
 
 #: Version of the JSON form. A reader refuses other versions.
 SCHEMA_VERSION = 1
@@ -50,6 +63,41 @@ class WorkspacePointer:
     offset_bytes: int = 0
 
 
+Pointer = TensorPointer | WorkspacePointer
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map (CUtensorMap) by value: 128 bytes, aligned to 64, for the kernel's tensor copies.
+
+    target: the tensor that is copied.  layout: the driver's description of it, with address 0, since execute puts the
+    target's address there.
+
+    Raises BadParamError for a layout that the driver would refuse (``tensor_map.tensor_map_problem`` tells beforehand),
+    for one with an address, and for an offset of the target that no tensor may start at.
+    """
+
+    target: Pointer
+    layout: TensorMapLayout
+
+    def __post_init__(self) -> None:
+        if self.layout.address:
+            raise BadParamError.at("TensorMap.layout.address", expected="0", got=f"{self.layout.address:#x}")
+        if problem := tensor_map_problem(self.layout):
+            raise BadParamError.at("TensorMap.layout", expected="a map that the driver takes", got=problem)
+        if self.target.offset_bytes % self.alignment_bytes:
+            raise BadParamError.at(
+                "TensorMap.target.offset_bytes",
+                expected=f"a multiple of {self.alignment_bytes}",
+                got=self.target.offset_bytes,
+            )
+
+    @property
+    def alignment_bytes(self) -> int:
+        """What the address of the target must be a multiple of."""
+        return address_alignment(self.layout.interleave)
+
+
 @dataclass(frozen=True)
 class Scalar:
     """A number known when the plan is made: an extent, a stride, alpha."""
@@ -73,7 +121,7 @@ class Struct:
     fields: tuple[Argument, ...]
 
 
-Argument = TensorPointer | WorkspacePointer | Scalar | TensorValue | Struct
+Argument = Pointer | TensorMap | Scalar | TensorValue | Struct
 
 
 @dataclass(frozen=True)
@@ -107,6 +155,10 @@ class MathUnit(Enum):
     MMA_F16 = "mma_f16"
     MMA_TF32 = "mma_tf32"
     MMA_INT8 = "mma_int8"
+    WGMMA_F16 = "wgmma_f16"
+    WGMMA_TF32 = "wgmma_tf32"
+    WGMMA_FP8 = "wgmma_fp8"
+    WGMMA_INT8 = "wgmma_int8"
 
 
 @dataclass(frozen=True)
@@ -120,7 +172,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. ``kernel`` indexes ``Plan.kernels``; sizes in blocks, threads, blocks and bytes."""
+    """One kernel launch. ``kernel`` indexes ``Plan.kernels``; sizes in blocks, threads, blocks and bytes.
+
+    cluster: the blocks of a cluster. Cheapest to launch where the kernel itself has the same ``__cluster_dims__``.
+    overlaps_previous: the launch may start before the stream's previous kernel has ended (programmatic dependent
+    launch). Each of its blocks must execute ``griddepcontrol.wait``, and touch no memory before.
+    """
 
     kernel: int
     grid: tuple[int, int, int]
@@ -129,6 +186,7 @@ class Launch:
     shared_bytes: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     work: Work = Work()
+    overlaps_previous: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,6 +266,21 @@ def _codec() -> Codec:
             TensorPointer,
             TensorValue,
             WorkspacePointer,
+            TensorMap,
+            TiledMap,
+            Im2colMap,
         ),
-        enums=(ScalarType, MathUnit, DataType, KnobType, NumericalNote, BehaviorNote),
+        enums=(
+            ScalarType,
+            MathUnit,
+            DataType,
+            KnobType,
+            NumericalNote,
+            BehaviorNote,
+            TensorMapDataType,
+            TensorMapInterleave,
+            TensorMapSwizzle,
+            TensorMapL2Promotion,
+            TensorMapOobFill,
+        ),
     )

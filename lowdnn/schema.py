@@ -24,6 +24,7 @@ from lowdnn.enums import (
     ConvolutionMode,
     DataType,
     DescriptorType,
+    GenStatsMode,
     HeurMode,
     KnobType,
     LayoutType,
@@ -52,6 +53,7 @@ ELEMENT_TYPES: Mapping[AttributeType, type] = {
     AttributeType.BEHAVIOR_NOTE: BehaviorNote,
     AttributeType.LAYOUT_TYPE: LayoutType,
     AttributeType.POINTWISE_MODE: PointwiseMode,
+    AttributeType.GENSTATS_MODE: GenStatsMode,
     AttributeType.REDUCTION_OPERATOR_TYPE: ReduceTensorOp,
     AttributeType.TENSOR_REORDERING_MODE: TensorReordering,
 }

@@ -52,6 +52,13 @@ def cuda_driver() -> Iterator[Driver]:
     driver.primary_context_release(0)
 
 
+@pytest.fixture
+def racing(kernel_cache_dir: Path) -> Iterator[Runtime]:
+    """An emulated device that lets copies land early, runs warps in random order and looks for races."""
+    with open_runtime(open_driver("emulated", policy="fuzz(7),early,races"), kernel_cache_dir) as runtime:
+        yield runtime
+
+
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[Runtime]:
     """A runtime on a fresh emulated device; with ``-m gpu``, on the GPU."""

@@ -14,7 +14,7 @@ PACKAGE = Path(lowdnn.__file__).parent
 LAYERS = (
     ("status",),
     ("enums",),
-    ("dtypes", "config", "codec"),
+    ("dtypes", "config", "codec", "tensor_map"),
     ("schema", "events"),
     ("plan",),
     ("arch",),

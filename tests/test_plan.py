@@ -16,13 +16,19 @@ from lowdnn.plan import (
     Scalar,
     ScalarType,
     Struct,
+    TensorMap,
     TensorPointer,
     TensorValue,
     Work,
     WorkspacePointer,
 )
 from lowdnn.status import BadParamError, SerializationVersionMismatchError
+from lowdnn.tensor_map import TensorMapInterleave, TensorMapSwizzle
 from tests.support.errors import raises
+from tests.test_tensor_map import IM2COL, TILED
+
+TILED_MAP = TensorMap(TensorPointer(1, 32), replace(TILED, address=0))
+IM2COL_MAP = TensorMap(WorkspacePointer(256), replace(IM2COL, address=0))
 
 ARGUMENTS = Struct(
     (
@@ -31,7 +37,8 @@ ARGUMENTS = Struct(
         Scalar(ScalarType.I64, 2**40),
         Scalar(ScalarType.F32, float("inf")),
         TensorValue(3, ScalarType.F64),
-        Struct((Scalar(ScalarType.I32, -1),)),
+        Struct((Scalar(ScalarType.I32, -1), TILED_MAP)),
+        IM2COL_MAP,
     )
 )
 PLAN = Plan(
@@ -43,7 +50,15 @@ PLAN = Plan(
     kernels=(KernelRef("kernel", "family/idea.cu", "sm_80", (("TILE", 128), ("TYPE", "bf16")), "text\n"),),
     launches=(
         Launch(0, (8, 1, 1), (128, 1, 1), (ARGUMENTS,), 1024, work=Work(100, 10, MathUnit.MMA_F16)),
-        Launch(0, (1, 1, 1), (32, 1, 1), (ARGUMENTS,), cluster=(2, 1, 1), work=Work(7, 90, MathUnit.FMA_F32)),
+        Launch(
+            0,
+            (1, 1, 1),
+            (32, 1, 1),
+            (ARGUMENTS,),
+            cluster=(2, 1, 1),
+            work=Work(7, 90, MathUnit.FMA_F32),
+            overlaps_previous=True,
+        ),
     ),
     tensors=(PlanTensor(1, "x", DataType.BFLOAT16, 64, 16, is_output=False),),
     workspace_bytes=512,
@@ -76,6 +91,31 @@ def test_scalar_sizes() -> None:
         ScalarType.F32: 4,
         ScalarType.F64: 8,
     }
+
+
+def test_tensor_maps_that_no_driver_takes_are_refused() -> None:
+    with raises(BadParamError, "TensorMap.layout.address", expected="0", got="0x7f0000000100"):
+        TensorMap(TensorPointer(1), TILED)
+    with raises(BadParamError, "TensorMap.layout", got="box[1]: expected 1 to 256, got 257"):
+        replace(TILED_MAP, layout=replace(TILED_MAP.layout, box=(64, 257)))
+    with raises(BadParamError, "TensorMap.layout", got="lower_corner[0]: expected -128 to 127, got -129"):
+        replace(IM2COL_MAP, layout=replace(IM2COL_MAP.layout, lower_corner=(-129, 0)))
+    with raises(BadParamError, "TensorMap.target.offset_bytes", expected="a multiple of 16", got="8"):
+        replace(TILED_MAP, target=TensorPointer(1, 8))
+
+
+def test_alignment_of_mapped_tensors() -> None:
+    assert TILED_MAP.alignment_bytes == 16
+    interleaved = replace(
+        TILED_MAP.layout,
+        dims=(16, 8, 4),
+        strides_bytes=(32, 256),
+        box=(16, 1, 1),
+        element_strides=(1, 1, 1),
+        interleave=TensorMapInterleave.BYTES_32,
+        swizzle=TensorMapSwizzle.BYTES_32,
+    )
+    assert replace(TILED_MAP, layout=interleaved).alignment_bytes == 32
 
 
 def test_equal_plans_are_one_key() -> None:

@@ -1,188 +1,133 @@
 """Benchmarks: lowdnn and its peers in turns in one process on an NVIDIA GPU, one CSV row a case.
 
-    python tools/bench.py [SUITE...] [--out DIR] [--commit HASH] [--engine NAME]
+    python tools/bench.py [SUITE...] [--suite SUITE] [--only TEXT] [--sample N] [--budget SECONDS] [--resume]
 
-Suites: gemm, conv, memory (cases in tools/bench_cases/), host. The device suites time kernels by graph replay (see
-bench_timing.py); the host suite times calls without synchronisation. In the rows, ``us`` is ours, ``floor_us`` the
-larger of arithmetic at the sustained peak and bytes at the copy bandwidth, ``peer`` the fastest peer, and
-``ratio`` = peer_us / us. Each run of a suite replaces its file.
+Suites: gemm, conv, memory (see bench_suites.py), host. The device suites time kernels by graph replay (see
+bench_timing.py) and compare the results with the peers'; the host suite times calls without synchronisation. In the
+rows, ``us`` is ours, ``floor_us`` the larger of arithmetic at the sustained peak and bytes at the copy bandwidth,
+``peer`` the fastest peer, and ``ratio`` = peer_us / us. Each suite ends with a table of its classes. The exit code is 1
+where a case failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
-import statistics
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
+from bench_device import measure
 from bench_host import measure_host, measure_planning
-from bench_peers import configure, device_tensor, peers_of
-from bench_timing import interleaved
+from bench_peers import configure
+from bench_suites import DEVICE_SUITES, TARGETS, SuiteCase, mixed, of_classes, sampled, suite_cases
+from bench_table import Machine, Row, RowFile, class_table
 
 from lowdnn.backend.handle import Handle
-from lowdnn.engines.registry import engine_named
-from lowdnn.enums import HeurMode
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.ranking import candidate_for, rank
-from lowdnn.ops.base import inputs_of, outputs_of
-from lowdnn.plan import MathUnit, Plan
-from lowdnn.runtime.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parent
-DEVICE_SUITES = ("gemm", "conv", "memory")
 SUITES = (*DEVICE_SUITES, "host")
 
-#: Sustained rates on an H200: matrix products of random data, and a copy's bytes read plus written, each per second.
-_PEAK_FLOPS = {
-    MathUnit.MMA_F16: 790e12,
-    MathUnit.MMA_TF32: 395e12,
-    MathUnit.MMA_INT8: 1500e12,
-    MathUnit.FMA_F32: 67e12,
-    MathUnit.FMA_F64: 33e12,
-    MathUnit.NONE: 67e12,
-}
-_COPY_BYTES_PER_S = 4.3e12
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a result file; ``class_`` is the column ``class``."""
-
-    suite: str
-    class_: str
-    case: str
-    dtype: str
-    engine: str
-    knobs: str
-    us: float
-    floor_us: float
-    peer: str
-    peer_us: float
-    ratio: float
-    spread: float
-    gpu: str
-    driver: str
-    commit: str
+#: Memory that torch may keep from case to case before it is asked to give it back.
+_MAX_RESERVED_BYTES = 64 * 2**30
 
 
 def main() -> int:
+    arguments = _parse()
+    configure()
+    machine = Machine(torch.cuda.get_device_name(0), _driver_version(), arguments.commit or _commit())
+    is_clean = True
+    for suite in arguments.suites:
+        every = [] if suite == "host" else of_classes(suite_cases(suite), arguments.only)
+        with RowFile(arguments.out / f"{suite}.csv", is_resumed=arguments.resume) as file:
+            try:
+                for row in (
+                    _host_rows(machine) if suite == "host" else _device_rows(suite, every, file, arguments, machine)
+                ):
+                    _add(file, row)
+            finally:  # also when the device is lost
+                print(f"\n== {suite}\n{class_table(file.rows, TARGETS, _left_out(every, file))}", flush=True)
+            is_clean &= not any(row.error for row in file.rows)
+    return 0 if is_clean else 1
+
+
+def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of: {', '.join(SUITES)} (default: all)")
+    parser.add_argument("--suite", action="append", default=[], metavar="SUITE", help="the same, by name")
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="classes and networks named so")
+    parser.add_argument("--sample", type=int, metavar="N", help="at most N cases of each class, by chance")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no case of a suite after this time")
+    parser.add_argument("--seed", type=int, default=4, help="of --sample and of the order under --budget (default 4)")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that the files have, measure the others")
     parser.add_argument("--out", type=Path, default=ROOT / "bench_results" / "h200", help="folder of the CSV files")
     parser.add_argument("--commit", default="", help="commit of the tree (default: asked of git)")
     parser.add_argument("--engine", help="this engine instead of the heuristics' first choice")
     arguments = parser.parse_args()
+    arguments.suites = [*arguments.suites, *arguments.suite] or list(SUITES)
     unknown = set(arguments.suites) - set(SUITES)
     if unknown:
         parser.error(f"expected suites out of {', '.join(SUITES)}, got {', '.join(sorted(unknown))}")
-    configure()
-    machine = (torch.cuda.get_device_name(0), _driver_version(), arguments.commit or _commit())
-    for suite in arguments.suites or SUITES:
-        measure = _host_rows(machine) if suite == "host" else _device_rows(suite, machine, arguments.engine)
-        rows = []
-        for row in measure:
-            rows.append(row)
-            print(
-                f"{row.ratio:6.2f}x {row.us:9.2f} us  {row.peer} {row.peer_us:9.2f}  {row.engine:24s} {row.case}",
-                flush=True,
-            )
-        _write(arguments.out / f"{suite}.csv", rows)
-        print(f"== {suite}: geometric mean of the ratios {statistics.geometric_mean(r.ratio for r in rows):.3f}")
-    return 0
+    return arguments
 
 
-def _device_rows(suite: str, machine: tuple[str, str, str], engine: str | None) -> Iterator[Row]:
+def _device_rows(
+    suite: str, every: list[SuiteCase], file: RowFile, arguments: argparse.Namespace, machine: Machine
+) -> Iterator[Row]:
+    """The rows of a device suite, as far as sample and budget go, without those that the file has."""
+    start = time.monotonic()
     with Handle.open("cuda") as handle:
-        for line in (ROOT / "bench_cases" / f"{suite}.txt").read_text().splitlines():
-            if line.strip() and not line.startswith("#"):
-                class_, case = (part.strip() for part in line.split("|"))
-                yield _device_row(handle, suite, class_, case, machine, engine)
+        for case in _chosen(every, arguments):
+            if (case.class_, case.text) in file.known:
+                continue
+            if arguments.budget is not None and time.monotonic() - start > arguments.budget:
+                return
+            yield measure(handle, suite, case, machine, arguments.engine)
+            if torch.cuda.memory_reserved() > _MAX_RESERVED_BYTES:
+                torch.cuda.empty_cache()
 
 
-def _device_row(
-    handle: Handle, suite: str, class_: str, text: str, machine: tuple[str, str, str], engine: str | None
-) -> Row:
-    case = parse_case(text)
-    graph = case.graph()
-    plan = _plan(handle, graph, engine)
-    loaded = handle.load(plan)
-    tensors = {planned.uid: device_tensor(graph.tensors[planned.uid]) for planned in plan.tensors}
-    addresses = tuple(tensors[uid].data_ptr() for uid in loaded.uids)
-    with Workspace(handle.runtime.context, plan.workspace_bytes) as workspace:
-
-        def ours() -> None:
-            loaded.execute(addresses, workspace.address, torch.cuda.current_stream().cuda_stream)
-
-        peers = peers_of(case, graph, tensors, _bytes(graph))
-        timings = interleaved({"lowdnn": ours, **peers})
-    mine = timings.pop("lowdnn")
-    best = min(timings, key=lambda name: timings[name].us)
-    return Row(
-        suite,
-        class_,
-        str(case),
-        next(iter(inputs_of(graph.operations[0]).values())).data_type.name,
-        plan.engine,
-        " ".join(f"{knob.name}={value}" for knob, value in plan.choices),
-        round(mine.us, 2),
-        round(_floor_us(graph, plan), 2),
-        best,
-        round(timings[best].us, 2),
-        round(timings[best].us / mine.us, 3),
-        round(max(mine.spread, timings[best].spread), 3),
-        *machine,
-    )
+def _left_out(every: list[SuiteCase], file: RowFile) -> Counter[str]:
+    """How many cases of each class have no row."""
+    done = {(row.class_, row.case) for row in file.rows}
+    return Counter(case.class_ for case in every if (case.class_, case.text) not in done)
 
 
-def _plan(handle: Handle, graph: OperationGraph, engine: str | None) -> Plan:
-    if engine is not None:
-        return candidate_for(engine_named(engine), graph, handle.arch, {}).plan
-    return rank(graph, handle.arch, HeurMode.A, handle.engines).candidates[0].plan
+def _chosen(cases: list[SuiteCase], arguments: argparse.Namespace) -> list[SuiteCase]:
+    if arguments.sample is not None:
+        cases = sampled(cases, arguments.sample, arguments.seed)
+    return cases if arguments.budget is None else mixed(cases, arguments.seed)
 
 
-def _bytes(graph: OperationGraph) -> int:
-    """Each input read once, each output written once."""
-    return sum(tensor.span_bytes for tensor in (*graph.inputs, *graph.outputs))
+def _add(file: RowFile, row: Row) -> None:
+    file.add(row)
+    if row.error:
+        print(f"ERROR {row.case}\n      {row.error}", flush=True)
+        return
+    times = f"{row.ratio:6.2f}x {row.us:9.2f} us  floor {row.floor_us:8.2f}  {row.peer} {row.peer_us:.2f}"
+    print(f"{times:64} {row.engine:24} {row.case}", flush=True)
 
 
-def _floor_us(graph: OperationGraph, plan: Plan) -> float:
-    anchors = [op for op in graph.operations if len(outputs_of(op)) == 1]
-    flops = max(op.flops for op in anchors)
-    return max(flops / _PEAK_FLOPS[plan.work.unit], _bytes(graph) / _COPY_BYTES_PER_S) * 1e6
-
-
-def _host_rows(machine: tuple[str, str, str]) -> Iterator[Row]:
+def _host_rows(machine: Machine) -> Iterator[Row]:
     rows = measure_host(repeats=200)
     bare = rows[0]
     for row in rows[1:]:
         spread = (row.high_us - row.low_us) / row.median_us
         yield Row(
-            "host", "execute", row.name, "", "", "", round(row.median_us, 2), round(bare.median_us, 2), bare.name,
-            round(bare.median_us, 2), round(bare.median_us / row.median_us, 3), round(spread, 3), *machine,
+            "host", "execute", row.name, "", "", "", "", round(row.median_us, 2), round(bare.median_us, 2), bare.name,
+            round(bare.median_us, 2), round(bare.median_us / row.median_us, 3), round(spread, 3), **vars(machine),
         )  # fmt: skip
     limit_us = 1000.0
     for row in measure_planning(repeats=50):
         spread = (row.high_us - row.low_us) / row.median_us
         yield Row(
-            "host", "planning", row.name, "", "", "", round(row.median_us, 1), 0.0, "limit of 1 ms",
-            limit_us, round(limit_us / row.median_us, 3), round(spread, 3), *machine,
+            "host", "planning", row.name, "", "", "", "", round(row.median_us, 1), 0.0, "limit of 1 ms",
+            limit_us, round(limit_us / row.median_us, 3), round(spread, 3), **vars(machine),
         )  # fmt: skip
-
-
-def _write(path: Path, rows: list[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    names = [item.name.rstrip("_") for item in fields(Row)]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(names)
-        writer.writerows(list(asdict(row).values()) for row in rows)
 
 
 def _driver_version() -> str:

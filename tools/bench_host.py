@@ -14,30 +14,49 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from cuda.bindings import driver as bindings
+from numpy.typing import NDArray
 
 from lowdnn.backend.handle import Handle
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
+from lowdnn.driver.base import DeviceAttribute
 from lowdnn.enums import DataType, HeurMode
 from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
-from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor, Scalar, ScalarType, Struct, TensorPointer
+from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor, Scalar, ScalarType, Struct, TensorMap, TensorPointer
 from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.sources import SourceTree
 from lowdnn.runtime.stream import Stream
+from lowdnn.tensor_map import TensorMapDataType, TiledMap
 
-_SOURCE = """
+_COPY_SOURCE = """
 struct Params { const float* x; float* y; long long count; };
 extern "C" __global__ void KERNEL_NAME(const __grid_constant__ Params p) {
   long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i < p.count) p.y[i] = p.x[i];
+}
+"""
+#: Touches its tensor maps and nothing else, since only the time of the host counts.
+_MAPS_SOURCE = """
+struct alignas(64) TensorMap { unsigned long long words[16]; };
+struct Params { TensorMap x; TensorMap y; };
+#if CLUSTER > 1
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) KERNEL_NAME(const __grid_constant__ Params p);
+#endif
+extern "C" __global__ void KERNEL_NAME(const __grid_constant__ Params p) {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("prefetch.tensormap [%0];" :: "l"(&p.x) : "memory");
+  asm volatile("prefetch.tensormap [%0];" :: "l"(&p.y) : "memory");
 }
 """
 _COUNT = 1024
@@ -58,7 +77,8 @@ class Row:
 def measure_host(repeats: int) -> list[Row]:
     """The table of the module's docstring; ``repeats`` bursts of each kind."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "copy.cu").write_text(_SOURCE, encoding="utf-8")
+        (Path(folder) / "copy.cu").write_text(_COPY_SOURCE, encoding="utf-8")
+        (Path(folder) / "maps.cu").write_text(_MAPS_SOURCE, encoding="utf-8")
         config = Config(disk_cache=False)
         with (
             Runtime(open_driver("cuda"), config=config, sources=SourceTree(Path(folder))) as runtime,
@@ -96,40 +116,84 @@ def _planning_us(handle: Handle, text: str, step: int) -> float:
 
 
 def _calls(runtime: Runtime, stream: Stream) -> dict[str, Callable[[], object]]:
-    context, driver, handle = runtime.context, runtime.driver, stream.handle
-    plan = _copy_plan()
-    loaded = runtime.load(plan)
-    x, y, z = (DeviceBuffer.allocate(context, 4 * _COUNT) for _ in range(3))
-    x.copy_from_host(np.zeros(_COUNT, np.float32))
-    same, other = (x.address, y.address), (x.address, z.address)
-    by_uid = {1: x.address, 2: y.address}
-    toggle = [same, other]
-    buffers = (x, y, z)
+    driver, handle = runtime.driver, stream.handle
+    loaded = runtime.load(_copy_plan())
+    buffers = tuple(DeviceBuffer.allocate(runtime.context, 4 * _COUNT) for _ in range(3))
+    buffers[0].copy_from_host(np.zeros(_COUNT, np.float32))
+    x, y, z = (buffer.address for buffer in buffers)
+    by_uid = {1: x, 2: y}
+    graph = driver.graph_create()
+    loaded.add_to_graph(graph, (x, y))
+    graph_exec = driver.graph_instantiate(graph)
+    calls: dict[str, Callable[[], object]] = {
+        "bare cuLaunchKernel": _bare_launch(runtime, buffers, handle),
+        "bare cuLaunchKernelEx": _bare_extended_launch(runtime, buffers, handle),
+        "execute, same pointers": _executing(loaded, handle, (x, y)),
+        "execute, one pointer changes": _executing(loaded, handle, (x, y), (x, z)),
+        "execute, pointers by uid": lambda: loaded.execute(by_uid, 0, handle),
+        "graph launch": lambda: driver.graph_launch(graph_exec, handle),
+        "context_get_current": driver.context_get_current,
+    }
+    if runtime.context.attribute(DeviceAttribute.CLUSTER_LAUNCH):
+        calls |= _hopper_calls(runtime, handle, (x, y), (y, z))
+    return calls
 
-    block = (np.array([x.address, y.address, _COUNT], np.uint64), np.zeros(1, np.uint64))
-    block[1][0] = block[0].ctypes.data
-    function = bindings.CUfunction(runtime.modules.function(plan.kernels[0]))
-    raw_stream, parameters = bindings.CUstream(handle), block[1].ctypes.data
+
+def _hopper_calls(
+    runtime: Runtime, stream: int, pointers: tuple[int, int], others: tuple[int, int]
+) -> dict[str, Callable[[], object]]:
+    """Executes of plans whose kernel takes two tensor maps."""
+
+    def executing(choices: Sequence[tuple[int, int]], own_cluster: int = 1, **launch: Any) -> Callable[[], object]:
+        return _executing(runtime.load(_maps_plan(own_cluster, **launch)), stream, *choices)
+
+    pair = (2, 1, 1)
+    return {
+        "execute, two tensor maps": executing([pointers]),
+        "execute, two tensor maps change": executing([pointers, others]),
+        "execute, clusters of the kernel": executing([pointers], own_cluster=2, cluster=pair),
+        "execute, clusters of the launch": executing([pointers], cluster=pair),
+        "execute, dependent launch": executing([pointers], overlaps_previous=True),
+    }
+
+
+def _executing(loaded: LoadedPlan, stream: int, *choices: tuple[int, int]) -> Callable[[], object]:
+    """An execute, with each of the choices of pointers in turn."""
+    turns = cycle(choices)
+    return lambda: loaded.execute(next(turns), 0, stream)
+
+
+def _bare_launch(runtime: Runtime, buffers: Sequence[DeviceBuffer], stream: int) -> Callable[[], object]:
+    block = _bare_parameters(buffers)
+    function = bindings.CUfunction(runtime.modules.function(_copy_plan().kernels[0]))
+    raw_stream, parameters = bindings.CUstream(stream), block[1].ctypes.data
     launch_kernel = bindings.cuLaunchKernel
 
     def bare(keep: object = (block, buffers)) -> object:
         return launch_kernel(function, 8, 1, 1, 128, 1, 1, 0, raw_stream, parameters, 0)
 
-    def changing() -> None:
-        toggle.reverse()
-        loaded.execute(toggle[0], 0, handle)
+    return bare
 
-    graph = driver.graph_create()
-    loaded.add_to_graph(graph, same)
-    graph_exec = driver.graph_instantiate(graph)
-    return {
-        "bare cuLaunchKernel": bare,
-        "execute, same pointers": lambda: loaded.execute(same, 0, handle),
-        "execute, one pointer changes": changing,
-        "execute, pointers by uid": lambda: loaded.execute(by_uid, 0, handle),
-        "graph launch": lambda: driver.graph_launch(graph_exec, handle),
-        "context_get_current": driver.context_get_current,
-    }
+
+def _bare_extended_launch(runtime: Runtime, buffers: Sequence[DeviceBuffer], stream: int) -> Callable[[], object]:
+    block = _bare_parameters(buffers)
+    function = bindings.CUfunction(runtime.modules.function(_copy_plan().kernels[0]))
+    config, parameters = bindings.CUlaunchConfig(), block[1].ctypes.data
+    config.gridDimX, config.gridDimY, config.gridDimZ = 8, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = 128, 1, 1
+    config.hStream = bindings.CUstream(stream)
+    launch_kernel = bindings.cuLaunchKernelEx
+
+    def bare(keep: object = (block, buffers)) -> object:
+        return launch_kernel(config, function, parameters, 0)
+
+    return bare
+
+
+def _bare_parameters(buffers: Sequence[DeviceBuffer]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """The parameters of the copy, and the ``void*[]`` with their address."""
+    values = np.array([buffers[0].address, buffers[1].address, _COUNT], np.uint64)
+    return values, np.array([values.ctypes.data], np.uint64)
 
 
 def _measure(calls: dict[str, Callable[[], object]], stream: Stream, repeats: int) -> list[Row]:
@@ -155,14 +219,28 @@ def _row(name: str, values: list[float], bare_us: float) -> Row:
 
 def _copy_plan() -> Plan:
     arguments = Struct((TensorPointer(1), TensorPointer(2), Scalar(ScalarType.I64, _COUNT)))
+    launch = Launch(0, (8, 1, 1), (128, 1, 1), (arguments,))
+    return _plan(KernelRef("bench_copy_f32_sm80", "copy.cu", "sm_80"), launch)
+
+
+def _maps_plan(own_cluster: int, **launch: Any) -> Plan:
+    """``own_cluster``: the blocks of the clusters that the kernel asks for."""
+    layout = TiledMap(TensorMapDataType.FLOAT32, 0, (32, _COUNT // 32), (128,), (32, 8), (1, 1))
+    arguments = Struct((TensorMap(TensorPointer(1), layout), TensorMap(TensorPointer(2), layout)))
+    name = f"bench_maps_c{own_cluster}_f32_sm90a"
+    kernel = KernelRef(name, "maps.cu", "sm_90a", (("CLUSTER", own_cluster),))
+    return _plan(kernel, Launch(0, (8, 1, 1), (128, 1, 1), (arguments,), **launch))
+
+
+def _plan(kernel: KernelRef, launch: Launch) -> Plan:
     return Plan(
-        engine="bench_copy",
+        engine="bench",
         engine_index=0,
-        graph_key="bench_copy",
-        target_arch="sm_80",
+        graph_key="bench",
+        target_arch=kernel.target,
         choices=(),
-        kernels=(KernelRef("bench_copy_f32_sm80", "copy.cu", "sm_80"),),
-        launches=(Launch(0, (8, 1, 1), (128, 1, 1), (arguments,)),),
+        kernels=(kernel,),
+        launches=(launch,),
         tensors=(
             PlanTensor(1, "x", DataType.FLOAT, 4 * _COUNT, 16, is_output=False),
             PlanTensor(2, "y", DataType.FLOAT, 4 * _COUNT, 16, is_output=True),

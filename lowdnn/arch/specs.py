@@ -7,7 +7,7 @@ kernel reaches (read plus written). They feed the cost model, which needs shares
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lowdnn.plan import MathUnit
 from lowdnn.status import ArchMismatchError
@@ -19,7 +19,8 @@ class ArchSpec:
 
     name: ``sm_90a``.  compute_capability: (major, minor).  clock_hz: sustained clock under load.
     flops_per_clock: operations (FMA = 2) per multiprocessor and clock of each math unit.
-    attained: the share of each unit's peak that the best kernels of this library reach; the MMA units' by mma.sync.
+    attained: the share of each unit's peak that the best kernels of this library reach.
+    Units that the device does not have are in neither table.
     shared_bytes_per_block: the opt-in limit.  copy_bytes_per_s: device memory, read plus written.
     launch_overhead_s: from one kernel's end to the next one's start in a stream.
     """
@@ -28,8 +29,8 @@ class ArchSpec:
     compute_capability: tuple[int, int]
     sm_count: int
     clock_hz: float
-    flops_per_clock: Mapping[MathUnit, int]
-    attained: Mapping[MathUnit, float]
+    flops_per_clock: Mapping[MathUnit, int] = field(hash=False)
+    attained: Mapping[MathUnit, float] = field(hash=False)
     copy_bytes_per_s: float
     l2_bytes: int
     shared_bytes_per_block: int
@@ -92,9 +93,14 @@ SM_90A = ArchSpec(
         MathUnit.MMA_F16: 4096,
         MathUnit.MMA_TF32: 2048,
         MathUnit.MMA_INT8: 8192,
+        MathUnit.WGMMA_F16: 4096,
+        MathUnit.WGMMA_TF32: 2048,
+        MathUnit.WGMMA_FP8: 8192,
+        MathUnit.WGMMA_INT8: 8192,
     },
-    # MMA units measured on an H200 with matmul_mma at 4096^3 (bf16: 450 TFLOP/s): mma.sync feeds this generation's
-    # tensor cores at about half their rate, which is wgmma's. The FMA units' shares are estimates.
+    # Tensor cores as measured on an H200. MMA with matmul_mma at 4096^3 (bf16: 450 TFLOP/s): mma.sync feeds this
+    # generation's tensor cores at about half their rate. WGMMA with matmul_wgmma at 8192^3. The FMA units' shares are
+    # estimates.
     attained={
         MathUnit.NONE: 0.5,
         MathUnit.FMA_F32: 0.6,
@@ -102,6 +108,10 @@ SM_90A = ArchSpec(
         MathUnit.MMA_F16: 0.55,
         MathUnit.MMA_TF32: 0.3,
         MathUnit.MMA_INT8: 0.55,
+        MathUnit.WGMMA_F16: 0.88,
+        MathUnit.WGMMA_TF32: 0.88,
+        MathUnit.WGMMA_FP8: 0.85,
+        MathUnit.WGMMA_INT8: 0.85,
     },
     copy_bytes_per_s=4.3e12,
     l2_bytes=60 << 20,

@@ -17,34 +17,26 @@ from lowdnn.backend.engine_descriptors import (
 from lowdnn.backend.graph_descriptors import DeviceProperties, GraphDescription
 from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
 from lowdnn.enums import DescriptorType
-from lowdnn.ops.convolution import Convolution, ConvolutionForward
-from lowdnn.ops.matmul import Matmul, MatmulOperation
-from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
-from lowdnn.ops.reduction import Reduction, ReductionOperation
-from lowdnn.ops.tensor import Tensor
+from lowdnn.ops import catalog
 from lowdnn.status import NotSupportedError
 
+_MACHINERY: tuple[type, ...] = (
+    GraphDescription,
+    DeviceProperties,
+    EngineChoice,
+    EngineConfig,
+    EngineHeuristics,
+    KnobChoice,
+    KnobInfo,
+    LayoutInfo,
+    IntermediateInfo,
+    ExecutionPlan,
+    VariantPack,
+)
+
 DECLARATIONS: Mapping[DescriptorType, type] = {
-    DescriptorType.TENSOR: Tensor,
-    DescriptorType.CONVOLUTION: Convolution,
-    DescriptorType.OPERATION_CONVOLUTION_FORWARD: ConvolutionForward,
-    DescriptorType.MATMUL: Matmul,
-    DescriptorType.OPERATION_MATMUL: MatmulOperation,
-    DescriptorType.POINTWISE: Pointwise,
-    DescriptorType.OPERATION_POINTWISE: PointwiseOperation,
-    DescriptorType.REDUCTION: Reduction,
-    DescriptorType.OPERATION_REDUCTION: ReductionOperation,
-    DescriptorType.OPERATIONGRAPH: GraphDescription,
-    DescriptorType.DEVICEPROP: DeviceProperties,
-    DescriptorType.ENGINE: EngineChoice,
-    DescriptorType.ENGINECFG: EngineConfig,
-    DescriptorType.ENGINEHEUR: EngineHeuristics,
-    DescriptorType.KNOB_CHOICE: KnobChoice,
-    DescriptorType.KNOB_INFO: KnobInfo,
-    DescriptorType.LAYOUT_INFO: LayoutInfo,
-    DescriptorType.INTERMEDIATE_INFO: IntermediateInfo,
-    DescriptorType.EXECUTION_PLAN: ExecutionPlan,
-    DescriptorType.VARIANT_PACK: VariantPack,
+    cls.descriptor_type: cls  # type: ignore[attr-defined]
+    for cls in (*catalog.DESCRIPTORS, *_MACHINERY)
 }
 
 

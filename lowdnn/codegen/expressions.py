@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowdnn.enums import PointwiseMode
+from lowdnn.ops.pointwise import Pointwise
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,11 @@ class Expression:
     parameters: tuple[str, ...] = ()
 
 
-def expression(mode: PointwiseMode) -> Expression:
-    """The row of ``mode``."""
-    return _TABLE[mode]
+def expression(pointwise: Pointwise) -> Expression:
+    """How ``pointwise`` is written: by its mode, and shorter where its parameters say that half of it is not needed."""
+    if pointwise.mode is PointwiseMode.RELU_FWD and pointwise.clips_at_zero_only:
+        return _PLAIN_RELU
+    return _TABLE[pointwise.mode]
 
 
 def _same(text: str, parameters: tuple[str, ...] = ()) -> Expression:
@@ -38,6 +41,9 @@ def _same(text: str, parameters: tuple[str, ...] = ()) -> Expression:
 
 _RELU_CLIPS = "{relu_lower_clip}, {relu_upper_clip}, {relu_lower_clip_slope}"
 _RELU_PARAMETERS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope")
+
+#: NaN stays NaN.
+_PLAIN_RELU = _same("relu({x})")
 
 _M = PointwiseMode
 _TABLE: Mapping[PointwiseMode, Expression] = {

@@ -1,13 +1,16 @@
 """A pointwise DAG as the CUDA C++ text of one functor: the header ``generated.cuh`` that a kernel includes.
 
-The text holds structure only (operations, types, stride classes along the vector axis); strides, scalars, clips and
-constants are run-time fields of ``Functor::Args``, so that a new shape or constant is not a new kernel. Every tensor's
-value is rounded to its data type, stored or not. No name given by a user reaches the text.
+The text holds structure only (operations, types, which axes a tensor repeats along, stride classes along the vector
+axis); strides, scalars, clips and constants are run-time fields of ``Functor::Args``, so that a new shape or constant
+is not a new kernel. Every tensor's value is rounded to its data type, stored or not. No name given by a user reaches
+the text.
 
     struct Functor {
       enum : int { RANK };
       typedef ... Accumulator;  // where the DAG has an anchor: the type of the value handed in, before its rounding
       typedef ... Result;       // where the DAG has a result: the type in which it is handed back
+      typedef f32 Exit;         // where the kernel reduces a value of the DAG
+      typedef ... Handed0;      // where the kernel hands in loaded tensors: the type in which it holds them
       struct Args;              // pointers, strides, scalars
       struct Cursor;            // element offsets of one row: of all coordinates but the vector axis's
       template <int V> struct Loaded;  // what was read for V elements
@@ -21,13 +24,14 @@ value is rounded to its data type, stored or not. No name given by a user reache
 
 ``apply`` is ``load`` and then ``finish``, for the elements ``column .. column + V - 1`` along the vector axis, of which
 the first ``valid`` exist; ``column`` must be a multiple of V. A kernel that calls ``load`` for several groups before it
-finishes the first has more bytes in flight. ``accumulator`` and ``result`` are parameters only where the types exist.
+finishes the first has more bytes in flight. ``accumulator``, ``handed0`` and so on, ``result`` and ``exit`` are
+parameters only where the types exist, in this order.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -72,7 +76,10 @@ def generate(
     *,
     accumulator: DataType | None,
     vector_axis: int,
+    handed: Collection[Tensor] = (),
     result: DataType | None = None,
+    stores_result: bool = False,
+    exit: Tensor | None = None,
     space: IndexSpace | None = None,
     name: str = "Functor",
 ) -> Functor:
@@ -80,7 +87,10 @@ def generate(
 
     accumulator: the type in which the kernel hands in the anchor's value; None where the DAG has no anchor.
     vector_axis: the axis (of ``space``) along which ``apply`` handles neighbouring elements.
+    handed: those of ``dag.loads`` that the kernel reads itself and hands in, in their storage types.
     result: the type in which ``dag.result`` is handed back; by default the one that its data type is computed in.
+    stores_result: hand it back as its data type is stored instead.
+    exit: a tensor of the DAG whose value is handed back in fp32 beside the result.
     space: the coordinates that the kernel uses; by default the DAG's own axes.
     name: the C name of the struct, for kernels with two functors.
     """
@@ -88,7 +98,10 @@ def generate(
     if dag.anchor is not None:
         writer.take_accumulator(dag.anchor, accumulator if accumulator is not None else dag.anchor.data_type)
     for tensor in dag.loads:
-        writer.load(tensor)
+        if any(tensor.uid == other.uid for other in handed):
+            writer.take_handed(tensor)
+        else:
+            writer.load(tensor)
     for tensor in dag.scalars:
         writer.take_scalar(tensor)
     for op in dag.operations:
@@ -96,7 +109,12 @@ def generate(
     for tensor in dag.stores:
         writer.store(tensor)
     if dag.result is not None:
-        writer.hand_back(dag.result, result if result is not None else dag.result.data_type)
+        if stores_result:
+            writer.hand_back_stored(dag.result)
+        else:
+            writer.hand_back(dag.result, result if result is not None else dag.result.data_type, "Result")
+    if exit is not None:
+        writer.hand_back(exit, DataType.FLOAT, "Exit")
     text = writer.text(name)
     return Functor(text, hashlib.sha256(text.encode()).hexdigest()[:10], Struct(tuple(writer.arguments)), writer.vector)
 
@@ -157,6 +175,15 @@ class _Writer:
         self._body.append("// the accumulator, rounded to its tensor's type")
         self._define(anchor, "accumulator[i]", c_type)
 
+    def take_handed(self, tensor: Tensor) -> None:
+        number = sum(name.startswith("handed") for _, name in self._handed)
+        storage, held = dtypes.info(tensor.data_type).c_type, register_type(tensor.data_type)
+        self._types.append(f"typedef {storage} Handed{number};")
+        self._handed.append((f"const Handed{number} (&handed{number})[V]", f"handed{number}"))
+        value = _Value(f"value{next(self._numbers)}", held, f"handed{number}[i]")
+        self._body.append(f"const {held} {value.name} = {_converted(value.stored, storage, held)};")
+        self._values[tensor.uid] = value
+
     def load(self, tensor: Tensor) -> None:
         name, stride = self._pointer(tensor), self._stride(tensor)
         storage, held = dtypes.info(tensor.data_type).c_type, register_type(tensor.data_type)
@@ -166,7 +193,7 @@ class _Writer:
             loaded = f"in.{name}"
             self._loads.append(f"{loaded} = {address}[0];")
         elif stride == 1:
-            path = "Stream" if self._is_streamed(tensor) else "Plain"
+            path = self._path(tensor)
             self._loads.append(f"load_row<{path}, {self._width(tensor)}>(in.{name}, {address} + column, valid);")
         else:
             step = f"args.{name}_stride{self._vector_axis}"
@@ -195,7 +222,7 @@ class _Writer:
             names["index"] = self._index(op)
         else:
             names |= self._operands(op, number)
-        row = expression(op.mode)
+        row = expression(op.pointwise)
         for parameter in row.parameters:
             names[parameter] = f"args.op{number}_{parameter}"
             self._field(arithmetic, f"op{number}_{parameter}", _scalar(arithmetic, getattr(op.pointwise, parameter)))
@@ -218,11 +245,16 @@ class _Writer:
             step = f"args.{name}_stride{self._vector_axis}"
             self._after.append(f"store_strided({address} + column * {step}, {name}_out, {step}, valid);")
 
-    def hand_back(self, tensor: Tensor, result: DataType) -> None:
-        value, c_type = self._values[tensor.uid], register_type(result)
-        self._types.append(f"typedef {c_type} Result;")
+    def hand_back(self, tensor: Tensor, data_type: DataType, type_name: str) -> None:
+        value, c_type, name = self._values[tensor.uid], register_type(data_type), type_name.lower()
+        self._types.append(f"typedef {c_type} {type_name};")
+        self._handed.append((f"{type_name} (&{name})[V]", name))
+        self._body.append(f"{name}[i] = {_converted(value.name, value.type, c_type)};")
+
+    def hand_back_stored(self, tensor: Tensor) -> None:
+        self._types.append(f"typedef {dtypes.info(tensor.data_type).c_type} Result;")
         self._handed.append(("Result (&result)[V]", "result"))
-        self._body.append(f"result[i] = {_converted(value.name, value.type, c_type)};")
+        self._body.append(f"result[i] = {self._values[tensor.uid].stored};")
 
     def text(self, name: str) -> str:
         """The header, from the collected parts."""
@@ -303,9 +335,9 @@ class _Writer:
         strides = self._space.strides[tensor.uid]
         terms = []
         for axis, stride in enumerate(strides):
-            if axis != self._vector_axis:
+            if axis != self._vector_axis and stride:
                 terms.append(f"coordinate[{axis}] * args.{name}_stride{axis}")
-            if axis != self._vector_axis or stride > 1:
+            if stride > (1 if axis == self._vector_axis else 0):
                 self._field("i64", f"{name}_stride{axis}", Scalar(ScalarType.I64, stride))
         self._offsets[name] = "\n      + ".join(terms) or "0"
         if strides[self._vector_axis] == 1:
@@ -320,11 +352,15 @@ class _Writer:
     def _stride(self, tensor: Tensor) -> int:
         return self._space.strides[tensor.uid][self._vector_axis]
 
-    def _is_streamed(self, tensor: Tensor) -> bool:
-        """Each element is read once, in whole 16-byte vectors: what L1 keeps of it would never be used."""
-        repeats = zip(self._space.strides[tensor.uid], self._space.extents, strict=True)
-        is_read_once = tensor.uid not in self._stored and all(stride or extent == 1 for stride, extent in repeats)
-        return is_read_once and self._width(tensor) * tensor.element_bytes == 16
+    def _path(self, tensor: Tensor) -> str:
+        """How a contiguous tensor is read (``vector.cuh``)."""
+        if tensor.uid in self._stored:
+            return "Plain"
+        axes = zip(self._space.strides[tensor.uid], self._space.extents, strict=True)
+        if any(not stride and extent > 1 for stride, extent in axes):
+            return "Repeated"
+        # Of what is read once, in whole vectors of 16 bytes, nothing that L1 kept would be used again.
+        return "Stream" if self._width(tensor) * tensor.element_bytes == 16 else "Plain"
 
     def _width(self, tensor: Tensor) -> int:
         elements = _contiguous_elements(tensor, self._space.strides[tensor.uid], self._vector_axis)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Protocol
 
-from lowdnn.driver.tensor_map import Im2colMap, TiledMap
 from lowdnn.status import CudaDriverError
+from lowdnn.tensor_map import Im2colMap, TiledMap
 
 Dim3 = tuple[int, int, int]
 
@@ -86,6 +86,9 @@ class FunctionAttribute(IntEnum):
     PTX_VERSION = 5
     BINARY_VERSION = 6
     MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+    REQUIRED_CLUSTER_WIDTH = 11
+    REQUIRED_CLUSTER_HEIGHT = 12
+    REQUIRED_CLUSTER_DEPTH = 13
     NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 
 
@@ -114,7 +117,11 @@ class CaptureMode(IntEnum):
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """Geometry and attributes of one kernel launch; sizes in blocks, threads, blocks and bytes."""
+    """Geometry and attributes of one kernel launch; sizes in blocks, threads, blocks and bytes.
+
+    ``programmatic_serialization``: the kernel may start before the stream's previous one has ended, and waits for it by
+    ``griddepcontrol.wait``. Nodes of a graph that are added one by one wait for the end of those they depend on.
+    """
 
     grid: Dim3
     block: Dim3

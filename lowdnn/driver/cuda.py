@@ -6,6 +6,7 @@ Handles are turned into integers at the seam. Every call checks its CUresult; a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +23,8 @@ from lowdnn.driver.base import (
     StreamFlags,
 )
 from lowdnn.driver.cuda_tensor_maps import bytes_of_map, im2col_arguments, map_of_bytes, tiled_arguments
-from lowdnn.driver.tensor_map import (
+from lowdnn.status import SublibraryLoadingFailedError
+from lowdnn.tensor_map import (
     TENSOR_MAP_BYTES,
     Im2colMap,
     TensorMapInterleave,
@@ -31,7 +33,6 @@ from lowdnn.driver.tensor_map import (
     im2col_map_problem,
     tiled_map_problem,
 )
-from lowdnn.status import SublibraryLoadingFailedError
 
 #: DLPack's kDLCUDA.
 _DLPACK_CUDA = 2
@@ -249,9 +250,22 @@ class CudaDriver:
         return int(self._call("cuOccupancyMaxPotentialClusterSize", function, self._launch_config(config)))
 
     def prepare_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
+        config = self._without_own_cluster(function, config)
         if config.cluster == (1, 1, 1) and not config.cooperative and not config.programmatic_serialization:
             return self._plain_launch(function, config, parameters)
         return self._attributed_launch(function, config, parameters)
+
+    def _without_own_cluster(self, function: int, config: LaunchConfig) -> LaunchConfig:
+        """``config`` without a cluster that the kernel's own directive asks for: a plain launch is the cheaper one."""
+        if config.cluster == (1, 1, 1):
+            return config
+        sides = (
+            FunctionAttribute.REQUIRED_CLUSTER_WIDTH,
+            FunctionAttribute.REQUIRED_CLUSTER_HEIGHT,
+            FunctionAttribute.REQUIRED_CLUSTER_DEPTH,
+        )
+        required = tuple(self.function_get_attribute(function, side) for side in sides)
+        return replace(config, cluster=(1, 1, 1)) if required == config.cluster else config
 
     def _plain_launch(self, function: int, config: LaunchConfig, parameters: int) -> Callable[[int], None]:
         launch_kernel = self._cu.cuLaunchKernel
@@ -329,7 +343,8 @@ class CudaDriver:
         node = self._call(
             "cuGraphAddKernelNode", graph, nodes, len(nodes), self._node_params(function, config, parameters)
         )
-        for attribute_id, value in self._attribute_values(config, self._cu.CUkernelNodeAttrValue):
+        of_node = replace(config, programmatic_serialization=False)
+        for attribute_id, value in self._attribute_values(of_node, self._cu.CUkernelNodeAttrValue):
             self._call("cuGraphKernelNodeSetAttribute", node, attribute_id, value)
         return int(node)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Sequence
 from typing import Any
 
-from lowdnn.driver.tensor_map import Im2colMap, TiledMap
+from lowdnn.tensor_map import TENSOR_MAP_BYTES, Im2colMap, TiledMap
 
 _WORDS = struct.Struct("<16Q")
 
@@ -32,7 +33,7 @@ def map_of_bytes(cu: Any, content: bytes) -> Any:
 
 def bytes_of_map(opaque: Any) -> bytes:
     """The content of a CUtensorMap."""
-    return _WORDS.pack(*(int(word) for word in opaque.opaque))
+    return ctypes.string_at(opaque.getPtr(), TENSOR_MAP_BYTES)
 
 
 def _tensor(cu: Any, description: TiledMap | Im2colMap) -> tuple[Any, ...]:

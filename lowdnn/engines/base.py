@@ -85,6 +85,13 @@ def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> d
     return {knob.type: choices.get(knob.type, knob.default) for knob in knobs}
 
 
+def refuse_arch(engine: str, arch: ArchSpec, target: str) -> Refusal | None:
+    """The refusal of an engine whose kernels are for ``target`` alone (``sm_90a``: its instructions end with it)."""
+    if arch.name == target:
+        return None
+    return Refusal(engine, f"arch: expected {target}, got {arch.name}", Status.NOT_SUPPORTED_ARCH_MISMATCH)
+
+
 def accepted(problem: ProblemT | Refusal) -> ProblemT:
     """``problem``; raises NotSupportedError where it is a refusal."""
     if isinstance(problem, Refusal):

@@ -4,25 +4,46 @@ from __future__ import annotations
 
 from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.composite import Composite
+from lowdnn.engines.conv.conv_depthwise import ConvDepthwise
+from lowdnn.engines.conv.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.conv_direct import ConvDirect
+from lowdnn.engines.conv.conv_fprop_wgmma import ConvFpropWgmma
+from lowdnn.engines.conv.conv_grouped_mma import ConvGroupedMma
 from lowdnn.engines.conv.conv_implicit_gemm_mma import ConvImplicitGemmMma
+from lowdnn.engines.conv.conv_stem import ConvStem
+from lowdnn.engines.conv.conv_wgrad_wgmma import ConvWgradWgmma
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
+from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
+from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.status import BadParamError
 
-_SINGLE: tuple[Engine, ...] = (
+#: Engines that ``conv_stem`` folds a first layer for.
+_CONVOLUTIONS: tuple[Engine, ...] = (
     ConvImplicitGemmMma(),
+    ConvFpropWgmma(),
+    ConvDgradWgmma(),
+    ConvGroupedMma(),
+    ConvWgradWgmma(),
+)
+
+_SINGLE: tuple[Engine, ...] = (
+    *_CONVOLUTIONS,
     ConvDirect(),
     MatmulMma(),
     MatmulSimt(),
     PointwiseEngine(),
     ReductionEngine(),
+    MatmulWgmma(),
+    ConvDepthwise(),
+    ConvStem(_CONVOLUTIONS),
+    MatmulPrologueWgmma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
-ENGINES: tuple[Engine, ...] = (*_SINGLE, Composite(_SINGLE))
+ENGINES: tuple[Engine, ...] = tuple(sorted((*_SINGLE, Composite(_SINGLE)), key=lambda engine: engine.index))
 
 
 def engine_named(name: str) -> Engine:

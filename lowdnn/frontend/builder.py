@@ -32,10 +32,10 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Entry:
-    """One operation of the graph with its output."""
+    """One operation of the graph with its outputs."""
 
     node: Node
-    output: Tensor
+    outputs: tuple[Tensor, ...]
     compute_data_type: data_type
     name: str
 
@@ -143,7 +143,12 @@ class GraphBuilder:
         return self._register(Tensor(dim=(1,), stride=(1,), value=value, is_constant=True))
 
     def _add(self, node: Node, compute_data_type: DataTypeLike, name: str) -> Tensor:
-        """Adds an operation with a virtual output; names what has no name, as cudnn-frontend does."""
+        """Adds an operation with one output, which is virtual."""
+        (output,) = self._add_all(node, compute_data_type, name)
+        return output
+
+    def _add_all(self, node: Node, compute_data_type: DataTypeLike, name: str) -> tuple[Tensor, ...]:
+        """Adds an operation with virtual outputs; names what has no name, as cudnn-frontend does."""
         if self._is_fixed:
             raise BadParamError.at(
                 f"pygraph {self.name!r}", expected="operations before build_operation_graph", got="one after it"
@@ -154,10 +159,12 @@ class GraphBuilder:
                 raise BadParamError.at(f"pygraph {label}.{port}", expected="a tensor", got=type(tensor).__name__)
             if not tensor.get_name():
                 tensor.set_name(f"{label}::{port}")
-        output = self._register(Tensor(is_virtual=True, name=f"{label}::{node.output_suffix}"))
+        outputs = tuple(
+            self._register(Tensor(is_virtual=True, name=f"{label}::{suffix}")) for suffix in node.output_suffixes
+        )
         compute = as_data_type(compute_data_type, f"{label}.compute_data_type")
-        self._entries.append(Entry(node, output, compute, label))
-        return output
+        self._entries.append(Entry(node, outputs, compute, label))
+        return outputs
 
     def _lowered(self) -> OperationGraph:
         """Infers what was left out, numbers the tensors and checks the graph.
@@ -170,11 +177,12 @@ class GraphBuilder:
         for entry in self._entries:
             for tensor in entry.node.inputs:
                 self._infer_type(tensor)
-            entry.node.infer(entry.output, self._compute_type(entry))
-            self._infer_type(entry.output)
+            entry.node.infer(entry.outputs, self._compute_type(entry))
+            for output in entry.outputs:
+                self._infer_type(output)
         meanings = {id(tensor): tensor.lowered() for tensor in self._used()}
         return OperationGraph(
-            entry.node.lower(entry.output, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
+            entry.node.lower(entry.outputs, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
             for entry in self._entries
         )
 
@@ -195,7 +203,7 @@ class GraphBuilder:
 
     def _used(self) -> list[Tensor]:
         """Every tensor that an operation reads or writes, once, in order of first use."""
-        found = {id(t): t for entry in self._entries for t in (*entry.node.inputs, entry.output)}
+        found = {id(t): t for entry in self._entries for t in (*entry.node.inputs, *entry.outputs)}
         return list(found.values())
 
     def _infer_type(self, tensor: Tensor) -> None:

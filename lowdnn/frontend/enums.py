@@ -138,8 +138,8 @@ def backend_reduction(mode: reduction_mode) -> ReduceTensorOp:
     return ReduceTensorOp[mode.name]
 
 
-def backend_convolution(mode: convolution_mode) -> ConvolutionMode:
-    return ConvolutionMode[member(convolution_mode, mode, "conv_fprop.convolution_mode").name]
+def backend_convolution(mode: convolution_mode, method: str) -> ConvolutionMode:
+    return ConvolutionMode[member(convolution_mode, mode, f"{method}.convolution_mode").name]
 
 
 def backend_knob(knob: knob_type) -> KnobType:

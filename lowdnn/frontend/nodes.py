@@ -4,28 +4,36 @@ Inference follows cudnn-frontend, and fills only what was left out:
 
     pointwise    dims broadcast over the inputs; strides of the first input with these dims, otherwise the first
                  input's order of dimensions, packed
-    convolution  dims by the formula of ``ops.convolution``; strides channels-last, whatever the input's are
+    convolution  dims by the formula of ``ops.convolution``, those of a gradient must be set; strides channels-last,
+                 whatever the input's are
     matmul       dims batch..., M, N; strides row-major
     reduction    dims of the input (set the output's dims to say what is reduced); strides channels-last
+    genstats     dims of the input with 1 for all but the channels; strides channels-last
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.frontend.arguments import integer, optional_number
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.ops import matmul, pointwise
+from lowdnn.ops import gen_stats, matmul, pointwise
 from lowdnn.ops import tensor as ops
 from lowdnn.ops.base import Operation
-from lowdnn.ops.convolution import Convolution, ConvolutionForward
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
+from lowdnn.status import BadParamError
 
 #: From a tensor of the frontend to that of the operation graph.
 Lowered = Callable[[Tensor], ops.Tensor]
@@ -38,17 +46,17 @@ class Node(Protocol):
     def inputs(self) -> tuple[Tensor, ...]: ...
 
     @property
-    def output_suffix(self) -> str:
-        """What the output's default name ends in."""
+    def output_suffixes(self) -> tuple[str, ...]:
+        """What the outputs' default names end in; one for each output."""
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """What the inputs' default names end in; may be longer than ``inputs``."""
 
-    def infer(self, output: Tensor, compute_type: DataType) -> None:
-        """Fills the dims and strides that ``output`` has not; raises ShapeMismatchError."""
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        """Fills the dims and strides that the outputs have not; raises ShapeMismatchError."""
 
-    def lower(self, output: Tensor, compute_type: DataType, lowered: Lowered) -> Operation:
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         """The operation, with the tensors that ``lowered`` gives; raises what its checks raise."""
 
 
@@ -82,10 +90,11 @@ class PointwiseNode:
     mode: PointwiseMode
     inputs: tuple[Tensor, ...]
     parameters: PointwiseParameters
-    output_suffix: str = "OUT_0"
+    output_suffixes: tuple[str, ...] = ("OUT_0",)
     input_names: tuple[str, ...] = ("IN_0", "IN_1", "IN_2")
 
-    def infer(self, output: Tensor, compute_type: DataType) -> None:
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,) = outputs
         for tensor in self.inputs:
             if tensor.is_constant:
                 _infer_constant(tensor, compute_type)
@@ -94,7 +103,8 @@ class PointwiseNode:
         if not output.get_stride():
             output.set_stride(self._strides(output.get_dim()))
 
-    def lower(self, output: Tensor, compute_type: DataType, lowered: Lowered) -> Operation:
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        (output,) = outputs
         ports = pointwise.input_ports(self.mode)
         tensors = {port: lowered(tensor) for port, tensor in zip(ports, self.inputs, strict=True)}
         tensors[pointwise.output_port(self.mode)] = lowered(output)
@@ -110,30 +120,18 @@ class PointwiseNode:
 
 
 @dataclass(frozen=True)
-class ConvolutionNode:
-    inputs: tuple[Tensor, ...]
+class Geometry:
+    """Of a convolution, one entry for each spatial axis; what is empty takes the defaults 0 and 1."""
+
     pre_padding: tuple[int, ...]
     post_padding: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     mode: ConvolutionMode
-    output_suffix: str = "Y"
-    input_names: tuple[str, ...] = ("X", "W")
 
-    def infer(self, output: Tensor, compute_type: DataType) -> None:
-        image, weight = self.inputs
-        if not output.get_dim():
-            geometry = self._geometry(compute_type)
-            output.set_dim(geometry.output_dims(tuple(image.get_dim()), tuple(weight.get_dim())))
-        if not output.get_stride():
-            output.set_stride(channels_last_strides(tuple(output.get_dim())))
-
-    def lower(self, output: Tensor, compute_type: DataType, lowered: Lowered) -> Operation:
-        image, weight = self.inputs
-        return ConvolutionForward(self._geometry(compute_type), lowered(image), lowered(weight), lowered(output))
-
-    def _geometry(self, compute_type: DataType) -> Convolution:
-        spatial = len(self.inputs[0].get_dim()) - 2
+    def convolution(self, compute_type: DataType, rank: int) -> Convolution:
+        """For tensors of ``rank``."""
+        spatial = rank - 2
         return Convolution(
             compute_type,
             spatial,
@@ -146,20 +144,88 @@ class ConvolutionNode:
 
 
 @dataclass(frozen=True)
+class ConvolutionNode(ABC):
+    """What the three convolutions share: two inputs, one output, channels-last strides."""
+
+    inputs: tuple[Tensor, ...]
+    geometry: Geometry
+    output_suffixes: ClassVar[tuple[str, ...]]
+    input_names: ClassVar[tuple[str, ...]]
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,) = outputs
+        if not output.get_dim():
+            output.set_dim(self._dims(output, self._convolution(compute_type)))
+        if not output.get_stride():
+            output.set_stride(channels_last_strides(tuple(output.get_dim())))
+
+    @abstractmethod
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        """See ``Node.lower``."""
+
+    def _dims(self, output: Tensor, convolution: Convolution) -> tuple[int, ...]:
+        raise BadParamError.at(
+            f"{output.label}.dim",
+            expected="dims, which the inputs of a gradient do not determine",
+            got="none",
+            hint="set them with set_dim",
+        )
+
+    def _convolution(self, compute_type: DataType) -> Convolution:
+        return self.geometry.convolution(compute_type, len(self.inputs[0].get_dim()))
+
+
+@dataclass(frozen=True)
+class ForwardNode(ConvolutionNode):
+    output_suffixes: ClassVar[tuple[str, ...]] = ("Y",)
+    input_names: ClassVar[tuple[str, ...]] = ("X", "W")
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        x, w, y = map(lowered, (*self.inputs, *outputs))
+        return ConvolutionForward(self._convolution(compute_type), x=x, w=w, y=y)
+
+    def _dims(self, output: Tensor, convolution: Convolution) -> tuple[int, ...]:
+        image, weight = (tuple(tensor.get_dim()) for tensor in self.inputs)
+        return convolution.output_dims(image, weight)
+
+
+@dataclass(frozen=True)
+class BackwardDataNode(ConvolutionNode):
+    output_suffixes: ClassVar[tuple[str, ...]] = ("DX",)
+    input_names: ClassVar[tuple[str, ...]] = ("DY", "W")
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        dy, w, dx = map(lowered, (*self.inputs, *outputs))
+        return ConvolutionBackwardData(self._convolution(compute_type), w=w, dy=dy, dx=dx)
+
+
+@dataclass(frozen=True)
+class BackwardFilterNode(ConvolutionNode):
+    output_suffixes: ClassVar[tuple[str, ...]] = ("DW",)
+    input_names: ClassVar[tuple[str, ...]] = ("X", "DY")
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        x, dy, dw = map(lowered, (*self.inputs, *outputs))
+        return ConvolutionBackwardFilter(self._convolution(compute_type), x=x, dy=dy, dw=dw)
+
+
+@dataclass(frozen=True)
 class MatmulNode:
     inputs: tuple[Tensor, ...]
     padding: float
-    output_suffix: str = "C"
+    output_suffixes: tuple[str, ...] = ("C",)
     input_names: tuple[str, ...] = ("A", "B")
 
-    def infer(self, output: Tensor, compute_type: DataType) -> None:
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,) = outputs
         a, b = self.inputs
         if not output.get_dim():
             output.set_dim(matmul.output_dims(tuple(a.get_dim()), tuple(b.get_dim())))
         if not output.get_stride():
             output.set_stride(packed_strides(tuple(output.get_dim())))
 
-    def lower(self, output: Tensor, compute_type: DataType, lowered: Lowered) -> Operation:
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        (output,) = outputs
         a, b = self.inputs
         return MatmulOperation(Matmul(compute_type, self.padding), lowered(a), lowered(b), lowered(output))
 
@@ -168,17 +234,37 @@ class MatmulNode:
 class ReductionNode:
     inputs: tuple[Tensor, ...]
     mode: ReduceTensorOp
-    output_suffix: str = "Y"
+    output_suffixes: tuple[str, ...] = ("Y",)
     input_names: tuple[str, ...] = ("X",)
 
-    def infer(self, output: Tensor, compute_type: DataType) -> None:
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,) = outputs
         if not output.get_dim():
             output.set_dim(self.inputs[0].get_dim())
         if not output.get_stride():
             output.set_stride(channels_last_strides(tuple(output.get_dim())))
 
-    def lower(self, output: Tensor, compute_type: DataType, lowered: Lowered) -> Operation:
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        (output,) = outputs
         return ReductionOperation(Reduction(self.mode, compute_type), lowered(self.inputs[0]), lowered(output))
+
+
+@dataclass(frozen=True)
+class GenStatsNode:
+    inputs: tuple[Tensor, ...]
+    output_suffixes: tuple[str, ...] = ("SUM", "SQ_SUM")
+    input_names: tuple[str, ...] = ("X",)
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        for output in outputs:
+            if not output.get_dim():
+                output.set_dim(gen_stats.output_dims(tuple(self.inputs[0].get_dim())))
+            if not output.get_stride():
+                output.set_stride(channels_last_strides(tuple(output.get_dim())))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        x, total, squares = map(lowered, (*self.inputs, *outputs))
+        return GenStats(x, total, squares, compute_type)
 
 
 def stride_order(strides: list[int], rank: int) -> tuple[int, ...]:

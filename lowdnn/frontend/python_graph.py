@@ -25,6 +25,7 @@ from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.frontend.arguments import boolean, integer, member, members, text
 from lowdnn.frontend.builder import Defaults
+from lowdnn.frontend.convolutions import ConvolutionMethods
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type
 from lowdnn.frontend.enums import (
     backend_knob,
@@ -60,7 +61,7 @@ class knob:
     stride: int
 
 
-class pygraph(PointwiseMethods, OperationMethods):
+class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods):
     """See the module's docstring."""
 
     def __init__(

@@ -15,9 +15,13 @@ from enum import Enum
 from lowdnn import dtypes
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops import matmul, pointwise
+from lowdnn.ops import gen_stats, matmul, pointwise
 from lowdnn.ops.base import Operation
-from lowdnn.ops.convolution import Convolution, ConvolutionForward
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
@@ -112,6 +116,40 @@ class GraphBuilder:
         self._operations.append(ConvolutionForward(geometry, x=x, w=w, y=y, alpha=alpha, beta=beta))
         return y
 
+    def convolution_data_gradient(
+        self,
+        dy: Tensor,
+        w: Tensor,
+        dims: tuple[int, ...],
+        *,
+        geometry: Convolution,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> Tensor:
+        """dx of ``dims``."""
+        dx = self._output(dims, geometry.compute_type, store, layout, "dx")
+        self._operations.append(ConvolutionBackwardData(geometry, w=w, dy=dy, dx=dx, alpha=alpha, beta=beta))
+        return dx
+
+    def convolution_filter_gradient(
+        self,
+        x: Tensor,
+        dy: Tensor,
+        dims: tuple[int, ...],
+        *,
+        geometry: Convolution,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> Tensor:
+        """dw of ``dims``."""
+        dw = self._output(dims, geometry.compute_type, store, layout, "dw")
+        self._operations.append(ConvolutionBackwardFilter(geometry, x=x, dy=dy, dw=dw, alpha=alpha, beta=beta))
+        return dw
+
     def matmul(
         self,
         a: Tensor,
@@ -131,15 +169,19 @@ class GraphBuilder:
         *operands: Tensor,
         compute_type: DataType = DataType.FLOAT,
         store: DataType | None = None,
+        virtual: DataType | None = None,
         layout: Layout | None = None,
         alpha1: float = 1.0,
         alpha2: float = 1.0,
     ) -> Tensor:
-        """``operands`` in the order of ``input_ports(mode)``; a ``Pointwise`` brings its own compute type."""
+        """``operands`` in the order of ``input_ports(mode)``; a ``Pointwise`` brings its own compute type.
+
+        virtual: the type of an output that is not stored, where it is not the default.
+        """
         arithmetic = mode if isinstance(mode, Pointwise) else Pointwise(mode, compute_type)
         ports = dict(zip(pointwise.input_ports(arithmetic.mode), operands, strict=True))
         dims = pointwise.output_dims(tuple(tensor.dims for tensor in operands))
-        output = self._output(dims, arithmetic.compute_type, store, layout, "y")
+        output = self._output(dims, virtual or arithmetic.compute_type, store, layout, "y")
         ports[pointwise.output_port(arithmetic.mode)] = output
         self._operations.append(_pointwise_operation(arithmetic, ports, alpha1, alpha2))
         return output
@@ -158,6 +200,16 @@ class GraphBuilder:
         y = self._output(dims, compute_type, store, layout, "y")
         self._operations.append(ReductionOperation(Reduction(operator, compute_type), x=x, y=y))
         return y
+
+    def gen_stats(
+        self, x: Tensor, *, compute_type: DataType = DataType.FLOAT, store: DataType = DataType.FLOAT
+    ) -> tuple[Tensor, Tensor]:
+        """(sum, sum of squares) of each channel, both stored."""
+        dims = gen_stats.output_dims(x.dims)
+        total = self.tensor(dims, store, name="sum")
+        squares = self.tensor(dims, store, name="sum_of_squares")
+        self._operations.append(GenStats(x, total, squares, compute_type))
+        return total, squares
 
     def _output(
         self, dims: tuple[int, ...], compute_type: DataType, store: DataType | None, layout: Layout | None, name: str

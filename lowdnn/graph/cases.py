@@ -1,6 +1,7 @@
 """Cases: one line of text is one graph with its input data.
 
     conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 stride=1 dil=1 groups=1 layout=nhwc dtype=bf16 epilogue=bias+relu
+    conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 stride=2 dir=dgrad
     matmul b=2 m=64 n=96 k=40 layout=nt dtype=fp16 epilogue=scale+gelu
     pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn.enums import ConvolutionMode, DataType, ReduceTensorOp
-from lowdnn.graph import case_steps, case_text
+from lowdnn.graph import case_exits, case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.case_steps import Chain
 from lowdnn.graph.case_text import key
@@ -54,6 +55,11 @@ class Case(ABC):
         """Terms that are summed for one output element, for tolerances."""
         return 1
 
+    @property
+    def exact_length(self) -> int:
+        """The same for the size of exact inputs, where more is summed than in one output element."""
+        return self.length
+
     def inputs(self, seed: int, exact: bool) -> Inputs:
         """Storage arrays in logical dims for every tensor that execute must be given values of.
 
@@ -73,7 +79,7 @@ class Case(ABC):
 
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         if exact:
-            return exact_values(rng, tensor.dims, tensor.data_type, self.length)
+            return exact_values(rng, tensor.dims, tensor.data_type, self.exact_length)
         return real_values(rng, tensor.dims, tensor.data_type)
 
 
@@ -93,7 +99,11 @@ def parse_cases(lines: Iterable[str]) -> list[Case]:
 
 @dataclass(frozen=True)
 class ConvolutionCase(Case):
-    """y = alpha * conv(x, w) + beta * y, then the epilogue; channels c and filters k are totals over the groups."""
+    """y = alpha * conv(x, w) + beta * y, then the epilogue; channels c and filters k are totals over the groups.
+
+    dir: what is computed: y (fprop), or dx (dgrad) or dw (wgrad) of the same convolution from dy.
+    exits: what is reduced of the epilogue's result: genstats, sum (over all axes but 1), amax.
+    """
 
     family: ClassVar[str] = "conv"
 
@@ -106,6 +116,7 @@ class ConvolutionCase(Case):
     stride: tuple[int, ...] = key(case_text.extents(1, 3), (1,))
     dil: tuple[int, ...] = key(case_text.extents(1, 3), (1,))
     groups: int = key(case_text.integer(1), 1)
+    dir: str = key(case_text.choice("fprop", "dgrad", "wgrad"), "fprop")
     mode: str = key(case_text.choice("cross", "flipped"), "cross")
     layout: str = key(case_text.choice("nchw", "nhwc"), "nhwc")
     dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
@@ -116,26 +127,66 @@ class ConvolutionCase(Case):
     beta: float = key(case_text.number(), 0.0)
     align: int = key(case_text.integer(1), 16)
     epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+    exits: tuple[str, ...] = key(case_text.names(case_exits.NAMES), ())
 
     def graph(self) -> OperationGraph:
         layout = Layout.CHANNELS_LAST if self.layout == "nhwc" else Layout.ROW_MAJOR
         builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
         compute = self.compute or contraction_type(self.dtype)
-        x = builder.tensor((self.n, self.c, *self.hw), self.dtype, name="x")
-        w = builder.tensor((self.k, self.c // self.groups, *self.rs), self.dtype, name="w")
         store, final, steps = _stores(self.epilogue, self.out or contraction_output(self.dtype))
-        y = builder.convolution(x, w, geometry=self._geometry(compute), store=store, alpha=self.alpha, beta=self.beta)
-        channels = (1, self.k, *(1,) * len(self.hw))
-        _epilogue(steps, y, channels, self.dtype, compute).build(builder, y, final, layout)
+        output = self._convolve(builder, self._geometry(compute), store)
+        channels = _broadcast_dims(output.dims, "channel")
+        chain = _epilogue(steps, output, channels, self.dtype, compute)
+        result = chain.build(builder, output, final, layout)
+        case_exits.build(builder, self.exits, result, kept_axis=1, compute_type=chain.compute_type)
         return builder.graph()
 
     @property
     def length(self) -> int:
-        return self.c // self.groups * prod(self.rs)
+        images, filters, *outputs = self._y_dims
+        return {
+            "fprop": self.c // self.groups * prod(self.rs),
+            "dgrad": filters // self.groups * prod(self.rs),
+            "wgrad": images * prod(outputs),
+        }[self.dir]
 
     @property
     def is_exact(self) -> bool:
-        return case_steps.is_exact(self.epilogue)
+        elements = prod({"fprop": self._y_dims, "dgrad": self._x_dims, "wgrad": self._w_dims}[self.dir])
+        return case_steps.is_exact(self.epilogue) and case_exits.is_exact(self.exits, self.length, elements)
+
+    @property
+    def exact_length(self) -> int:
+        return case_exits.exact_length(self.exits, self.length)
+
+    def _convolve(self, builder: GraphBuilder, geometry: Convolution, store: DataType | None) -> Tensor:
+        """Adds the convolution with its two inputs; gives its output."""
+        if self.dir == "fprop":
+            x = builder.tensor(self._x_dims, self.dtype, name="x")
+            w = builder.tensor(self._w_dims, self.dtype, name="w")
+            return builder.convolution(x, w, geometry=geometry, store=store, alpha=self.alpha, beta=self.beta)
+        dy = builder.tensor(self._y_dims, self.dtype, name="dy")
+        if self.dir == "dgrad":
+            w = builder.tensor(self._w_dims, self.dtype, name="w")
+            return builder.convolution_data_gradient(
+                dy, w, self._x_dims, geometry=geometry, store=store, alpha=self.alpha, beta=self.beta
+            )
+        x = builder.tensor(self._x_dims, self.dtype, name="x")
+        return builder.convolution_filter_gradient(
+            x, dy, self._w_dims, geometry=geometry, store=store, alpha=self.alpha, beta=self.beta
+        )
+
+    @property
+    def _x_dims(self) -> tuple[int, ...]:
+        return (self.n, self.c, *self.hw)
+
+    @property
+    def _w_dims(self) -> tuple[int, ...]:
+        return (self.k, self.c // self.groups, *self.rs)
+
+    @property
+    def _y_dims(self) -> tuple[int, ...]:
+        return self._geometry(DataType.FLOAT).output_dims(self._x_dims, self._w_dims)
 
     def _geometry(self, compute: DataType) -> Convolution:
         spatial = len(self.hw)
@@ -156,7 +207,10 @@ class ConvolutionCase(Case):
 
 @dataclass(frozen=True)
 class MatmulCase(Case):
-    """c = a b, then the epilogue. layout: memory order of a and b, n as the formula has it or t transposed."""
+    """c = a b, then the epilogue. layout: memory order of a and b, n as the formula has it or t transposed.
+
+    exits: what is reduced of the epilogue's result: sum (over all axes but the last), amax.
+    """
 
     family: ClassVar[str] = "matmul"
 
@@ -172,6 +226,7 @@ class MatmulCase(Case):
     virtual: DataType | None = key(case_text.data_type(), None)
     align: int = key(case_text.integer(1), 16)
     epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+    exits: tuple[str, ...] = key(case_text.names(tuple(n for n in case_exits.NAMES if n != case_exits.GEN_STATS)), ())
 
     def graph(self) -> OperationGraph:
         builder = GraphBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
@@ -184,7 +239,9 @@ class MatmulCase(Case):
         store, final, steps = _stores(self.epilogue, self.out or contraction_output(self.dtype))
         c = builder.matmul(a, b, compute_type=compute, store=store)
         columns = (*(1,) * (len(self.b) + 1), self.n)
-        _epilogue(steps, c, columns, self.dtype, compute).build(builder, c, final, Layout.ROW_MAJOR)
+        chain = _epilogue(steps, c, columns, self.dtype, compute)
+        result = chain.build(builder, c, final, Layout.ROW_MAJOR)
+        case_exits.build(builder, self.exits, result, kept_axis=c.rank - 1, compute_type=chain.compute_type)
         return builder.graph()
 
     @property
@@ -193,7 +250,12 @@ class MatmulCase(Case):
 
     @property
     def is_exact(self) -> bool:
-        return case_steps.is_exact(self.epilogue)
+        elements = prod(self.b) * self.m * self.n
+        return case_steps.is_exact(self.epilogue) and case_exits.is_exact(self.exits, self.length, elements)
+
+    @property
+    def exact_length(self) -> int:
+        return case_exits.exact_length(self.exits, self.length)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
@@ -83,7 +84,22 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
     classes = {_class_of(op, notes): _compute_type(op) for op in graph.operations}
     order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.POINTWISE)
     worst = next(op_class for op_class in order if op_class in classes)
-    return tolerance(worst, tensor.data_type, length, classes[worst])
+    allowed = tolerance(worst, tensor.data_type, length, classes[worst])
+    producer = graph.producer(tensor)
+    if isinstance(producer, ReductionOperation | GenStats) and worst in order[:2]:
+        terms = tolerance(worst, producer.x.data_type, length, classes[worst])
+        return _summed(terms, allowed, producer.x.element_count // max(tensor.element_count, 1), length)
+    return allowed
+
+
+def _summed(terms: Tolerance, result: Tolerance, count: int, length: int) -> Tolerance:
+    """Of the sum of ``count`` values, or of their squares, that are sums of ``length`` products of unit size.
+
+    The values' errors are independent, and the values a few standard deviations, sqrt(length), in size.
+    """
+    size = 4 * float(np.sqrt(length))
+    error = (terms.relative * size + terms.absolute) * max(1.0, 2 * size)
+    return Tolerance(result.relative, result.absolute + 4 * float(np.sqrt(count)) * error)
 
 
 def differences(actual: NDArray[Any], expected: NDArray[Any], data_type: DataType, allowed: Tolerance) -> str:
@@ -110,14 +126,14 @@ def _report(got: NDArray[np.float64], wanted: NDArray[np.float64], bad: NDArray[
 
 
 def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
-    if isinstance(operation, ConvolutionForward | MatmulOperation):
+    if isinstance(operation, ConvolutionOperation | MatmulOperation):
         is_tf32 = NumericalNote.DOWN_CONVERT_INPUTS in notes
         return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
-    return OpClass.REDUCTION if isinstance(operation, ReductionOperation) else OpClass.POINTWISE
+    return OpClass.REDUCTION if isinstance(operation, ReductionOperation | GenStats) else OpClass.POINTWISE
 
 
 def _compute_type(operation: object) -> DataType:
-    if isinstance(operation, ConvolutionForward):
+    if isinstance(operation, ConvolutionOperation):
         return operation.convolution.compute_type
     if isinstance(operation, MatmulOperation):
         return operation.matmul.compute_type
@@ -125,4 +141,6 @@ def _compute_type(operation: object) -> DataType:
         return operation.reduction.compute_type
     if isinstance(operation, PointwiseOperation):
         return operation.pointwise.compute_type
+    if isinstance(operation, GenStats):
+        return operation.compute_type
     raise TypeError(type(operation).__name__)

@@ -1,4 +1,5 @@
-"""What engines look for in a graph: an anchor operation with a DAG of pointwise operations behind it.
+"""What engines look for in a graph: an anchor operation with a DAG of pointwise operations behind it, and reductions
+at the DAG's exits.
 
 A tensor's value is always the value rounded to its data type, whether it is stored or virtual. So an engine that
 keeps a virtual tensor in registers gives the same numbers as one that writes it to memory and reads it back.
@@ -12,8 +13,10 @@ from typing import Generic, TypeVar
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
-from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.tensor import Tensor
 
 #: uid of the accumulator in a DAG whose anchor scales or accumulates; graphs cannot have negative uids.
@@ -50,29 +53,82 @@ class Anchored(Generic[OperationT]):
     epilogue: PointwiseDag
 
 
+@dataclass(frozen=True)
+class AnchoredWithExits(Generic[OperationT]):
+    """One anchor operation, the pointwise operations behind it, and reductions of one value of theirs.
+
+    epilogue: its ``result`` is the value that is reduced, which may be stored as well; None without exits.
+    exits: at least one axis each; their outputs are stored, and nothing in the graph reads them.
+    """
+
+    anchor: OperationT
+    epilogue: PointwiseDag
+    exits: tuple[ReductionOperation | GenStats, ...]
+
+
 def match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anchored[OperationT] | str:
     """The graph as ``anchor_type`` with a pointwise epilogue, or why it is not one."""
     return graph.derive(_match_anchored, anchor_type)
 
 
+def match_anchored_with_exits(
+    graph: OperationGraph, anchor_type: type[OperationT]
+) -> AnchoredWithExits[OperationT] | str:
+    """The same with reductions behind the epilogue (statistics of channels, sums of columns, the largest magnitude)."""
+    return graph.derive(_match_anchored_with_exits, anchor_type)
+
+
 def _match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anchored[OperationT] | str:
+    found = _match_anchored_with_exits(graph, anchor_type)
+    if isinstance(found, str):
+        return found
+    if found.exits:
+        return _refuse_operation(anchor_type, "and pointwise operations", found.exits[0])
+    return Anchored(found.anchor, found.epilogue)
+
+
+def _match_anchored_with_exits(
+    graph: OperationGraph, anchor_type: type[OperationT]
+) -> AnchoredWithExits[OperationT] | str:
     anchors = [op for op in graph.operations if isinstance(op, anchor_type)]
     if len(anchors) != 1:
         return f"operations: expected exactly one {anchor_type.__name__}, got {len(anchors)}"
     anchor = anchors[0]
     others = [op for op in graph.operations if op is not anchor]
+    pointwise = tuple(op for op in others if isinstance(op, PointwiseOperation))
+    exits = tuple(op for op in others if isinstance(op, ReductionOperation | GenStats))
     for op in others:
-        if not isinstance(op, PointwiseOperation):
-            return f"operations: expected {anchor_type.__name__} and pointwise operations, got {type(op).__name__}"
+        if not isinstance(op, PointwiseOperation | ReductionOperation | GenStats):
+            return _refuse_operation(anchor_type, "with pointwise operations and reductions", op)
     for port, tensor in inputs_of(anchor).items():
         if graph.producer(tensor) is not None or tensor.is_scalar_value:
             return f"{anchor_type.__name__}.{port}: expected a graph input in device memory, got {tensor.label}"
     output = next(iter(outputs_of(anchor).values()))
-    pointwise = tuple(op for op in others if isinstance(op, PointwiseOperation))
-    refused = refuse_index_space(pointwise, output.dims)
+    refused = refuse_index_space(pointwise, output.dims) or _refuse_exits(graph, exits, output.dims)
     if refused:
         return refused
-    return Anchored(anchor, epilogue_of(anchor, output, pointwise))
+    epilogue = epilogue_of(anchor, output, pointwise)
+    return AnchoredWithExits(anchor, replace(epilogue, result=exits[0].x if exits else None), exits)
+
+
+def _refuse_operation(anchor_type: type[Operation], partners: str, found: Operation) -> str:
+    return f"operations: expected {anchor_type.__name__} {partners}, got {type(found).__name__}"
+
+
+def _refuse_exits(
+    graph: OperationGraph, exits: tuple[ReductionOperation | GenStats, ...], dims: tuple[int, ...]
+) -> str:
+    """Why the reductions are no exits of an epilogue over ``dims``, or an empty string."""
+    for op in exits:
+        where = f"{type(op).__name__}.x"
+        if op.x.uid != exits[0].x.uid:
+            return f"{where}: expected the tensor that the others reduce, {exits[0].x.label}, got {op.x.label}"
+        if graph.producer(op.x) is None or op.x.dims != dims:
+            return f"{where}: expected a tensor of dims {list(dims)} from the epilogue, got {op.x.label}"
+        for output in outputs_of(op).values():
+            if graph.consumers(output) or output.is_virtual:
+                return f"{type(op).__name__}: expected outputs that are stored and not read, got {output.label}"
+    return ""
 
 
 def refuse_index_space(operations: tuple[PointwiseOperation, ...], dims: tuple[int, ...]) -> str:
@@ -92,7 +148,7 @@ def refuse_index_space(operations: tuple[PointwiseOperation, ...], dims: tuple[i
 def epilogue_of(anchor: Operation, output: Tensor, operations: tuple[PointwiseOperation, ...]) -> PointwiseDag:
     """The DAG behind ``anchor``; a convolution's alpha and beta become its first operation."""
     accumulator = output
-    if isinstance(anchor, ConvolutionForward) and (anchor.alpha, anchor.beta) != (1.0, 0.0):
+    if isinstance(anchor, ConvolutionOperation) and (anchor.alpha, anchor.beta) != (1.0, 0.0):
         accumulator, blend = _alpha_beta(anchor, output)
         operations = (blend, *operations)
     return dag_of(output.dims, operations, anchor=accumulator)
@@ -125,7 +181,7 @@ def dag_of(
     )
 
 
-def _alpha_beta(anchor: ConvolutionForward, output: Tensor) -> tuple[Tensor, PointwiseOperation]:
+def _alpha_beta(anchor: ConvolutionOperation, output: Tensor) -> tuple[Tensor, PointwiseOperation]:
     """(accumulator, operation): y = alpha * accumulator [+ beta * y], computed in the accumulator's type."""
     compute = anchor.convolution.compute_type
     if compute is DataType.HALF:

@@ -1,48 +1,64 @@
-"""One reduction with pointwise operations before it (over x) and after it (over y), as an engine can fuse them."""
+"""One reduction with pointwise operations before it (over x) and after it (over y), as an engine can fuse them.
+
+``GenStats`` is a reduction with two results over the same axes; nothing is fused behind it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
-from lowdnn.ops.base import Operation, inputs_of
+from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.tensor import Tensor
+
+AnyReduction = ReductionOperation | GenStats
 
 
 @dataclass(frozen=True)
 class FusedReduction:
     """A reduction and what is fused with it.
 
-    before: over x's dims; its result is x, and it may store tensors on the way.  after: over y's dims; its anchor is y.
+    before: over x's dims; its result is x, and it may store tensors on the way.  after: for each result of the
+    reduction (``GenStats`` has two), over its dims; its anchor is that result.
     """
 
-    operation: ReductionOperation
+    operation: AnyReduction
     before: PointwiseDag
-    after: PointwiseDag
+    after: tuple[PointwiseDag, ...]
+
+    @property
+    def compute_type(self) -> DataType:
+        operation = self.operation
+        return operation.compute_type if isinstance(operation, GenStats) else operation.reduction.compute_type
 
 
 def match_reduction(graph: OperationGraph) -> FusedReduction | str:
     """The graph as one reduction with pointwise operations around it, or why it is not one."""
-    reductions = [op for op in graph.operations if isinstance(op, ReductionOperation)]
+    reductions = [op for op in graph.operations if isinstance(op, AnyReduction)]
     if len(reductions) != 1:
-        return f"operations: expected exactly one ReductionOperation, got {len(reductions)}"
+        return f"operations: expected exactly one ReductionOperation or GenStats, got {len(reductions)}"
     reduction = reductions[0]
     others = tuple(op for op in graph.operations if isinstance(op, PointwiseOperation))
     if len(others) + 1 != len(graph.operations):
-        other = next(op for op in graph.operations if not isinstance(op, PointwiseOperation | ReductionOperation))
+        other = next(op for op in graph.operations if not isinstance(op, PointwiseOperation | AnyReduction))
         return f"operations: expected a reduction and pointwise operations, got {type(other).__name__}"
     if graph.producer(reduction.x) is None and reduction.x.is_scalar_value:
-        return f"ReductionOperation.x: expected a tensor in device memory, got {reduction.x.label}"
+        return f"{type(reduction).__name__}.x: expected a tensor in device memory, got {reduction.x.label}"
     before, after = _split(graph, reduction, others)
-    refused = refuse_index_space(before, reduction.x.dims) or refuse_index_space(after, reduction.y.dims)
+    if isinstance(reduction, GenStats) and after:
+        return f"operations: expected none behind GenStats, got {type(after[0]).__name__}"
+    reduced = next(iter(outputs_of(reduction).values()))
+    refused = refuse_index_space(before, reduction.x.dims) or refuse_index_space(after, reduced.dims)
     return refused or _refuse_crossing(before, after) or _fused(reduction, before, after)
 
 
 def _split(
-    graph: OperationGraph, reduction: ReductionOperation, others: tuple[PointwiseOperation, ...]
+    graph: OperationGraph, reduction: AnyReduction, others: tuple[PointwiseOperation, ...]
 ) -> tuple[tuple[PointwiseOperation, ...], tuple[PointwiseOperation, ...]]:
     """Before: what x needs, and what else has x's dims and does not need y. After: the rest."""
     needed = _ancestors(graph, reduction)
@@ -80,12 +96,13 @@ def _refuse_crossing(before: tuple[PointwiseOperation, ...], after: tuple[Pointw
 
 
 def _fused(
-    reduction: ReductionOperation, before: tuple[PointwiseOperation, ...], after: tuple[PointwiseOperation, ...]
+    reduction: AnyReduction, before: tuple[PointwiseOperation, ...], after: tuple[PointwiseOperation, ...]
 ) -> FusedReduction:
     prologue = dag_of(reduction.x.dims, before, result=reduction.x)
     if all(op.output.uid != reduction.x.uid for op in before):
         prologue = replace(prologue, loads=_with(prologue.loads, reduction.x))
-    return FusedReduction(reduction, prologue, dag_of(reduction.y.dims, after, anchor=reduction.y))
+    epilogues = (dag_of(output.dims, after, anchor=output) for output in outputs_of(reduction).values())
+    return FusedReduction(reduction, prologue, tuple(epilogues))
 
 
 def _with(tensors: tuple[Tensor, ...], tensor: Tensor) -> tuple[Tensor, ...]:

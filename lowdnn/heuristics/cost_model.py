@@ -1,13 +1,17 @@
 """How long a plan takes, estimated from the plan and the architecture's facts alone.
 
     time(plan)   = sum over its launches of time(launch)
-    time(launch) = overhead + max(flops / attained rate, bytes / bandwidth) / utilisation
+    time(launch) = overhead + longer + exposed * shorter, of arithmetic and copying
+    arithmetic   = flops / (attained rate * utilisation)
+    copying      = bytes / (bandwidth * reach)
     utilisation  = blocks / (sm_count * ceil(blocks / sm_count))
+    reach        = min(1, 2 * blocks / sm_count)
 
 Utilisation is the share of multiprocessors that have work while the longest-running one finishes (wave quantisation).
-The bytes are those that a launch must move at least once; re-reads are taken to hit the L2 cache. The model is there to
-put plans in order: it is right about what limits a launch, not about its microseconds. Attained rates are facts of the
-architecture for each math unit (``ArchSpec.attained``): a path of its own, such as wgmma, is a unit of its own.
+Memory has no such waves: half of the multiprocessors keep it busy. The bytes are those that a launch must move at least
+once; re-reads are taken to hit the L2 cache. The model is there to put plans in order: it is right about what limits a
+launch, not about its microseconds. Attained rates are facts of the architecture for each math unit
+(``ArchSpec.attained``): a path of its own, such as wgmma, is a unit of its own.
 """
 
 from __future__ import annotations
@@ -16,13 +20,20 @@ from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.gemm.tiles import UNITS
+from lowdnn.engines.gemm.wgmma_tiles import wgmma_type
 from lowdnn.engines.launch import bytes_touched, fma_unit
-from lowdnn.enums import NumericalNote
+from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of
-from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.plan import Launch, MathUnit, Plan
+
+#: The share of the shorter of arithmetic and copying that the longer one does not hide: an estimate, which puts the
+#: kernel with faster arithmetic first where memory limits both.
+_EXPOSED = 0.1
+#: Of the launch overhead, where a kernel starts while the one before it ends; measured on an H200.
+_DEPENDENT_LAUNCH_SAVES_S = 0.6e-6
 
 
 def plan_us(plan: Plan, arch: ArchSpec) -> float:
@@ -32,8 +43,12 @@ def plan_us(plan: Plan, arch: ArchSpec) -> float:
 
 def launch_us(launch: Launch, arch: ArchSpec) -> float:
     """Estimated microseconds from the end of the kernel before to the end of this one."""
-    busy_s = _busy_s(launch.work.flops, launch.work.bytes, launch.work.unit, arch)
-    return 1e6 * (arch.launch_overhead_s + busy_s / utilisation(prod(launch.grid), arch.sm_count))
+    work, blocks = launch.work, prod(launch.grid)
+    arithmetic_s = work.flops / (arch.attained_rate(work.unit) * utilisation(blocks, arch.sm_count))
+    copy_s = work.bytes / (arch.copy_bytes_per_s * _reach(blocks, arch.sm_count))
+    saved_s = _DEPENDENT_LAUNCH_SAVES_S if launch.overlaps_previous else 0.0
+    busy_s = max(arithmetic_s, copy_s) + _EXPOSED * min(arithmetic_s, copy_s)
+    return 1e6 * (arch.launch_overhead_s - saved_s + busy_s)
 
 
 def utilisation(blocks: int, sm_count: int) -> float:
@@ -44,28 +59,35 @@ def utilisation(blocks: int, sm_count: int) -> float:
     return blocks / (sm_count * waves)
 
 
+def _reach(blocks: int, sm_count: int) -> float:
+    """Share of the memory's rate that ``blocks`` can draw, in (0, 1]."""
+    return min(2 * blocks / sm_count, 1.0) if blocks > 0 else 1.0
+
+
 def bound_us(graph: OperationGraph, numerical_notes: tuple[NumericalNote, ...], arch: ArchSpec) -> float:
     """A time that no plan of an engine with these notes is estimated to beat: one launch, no waste.
 
-    Contractions run at the tensor cores' rate where the notes say TENSOR_CORE, all else on the FMA units.
+    Contractions run at the rate of the architecture's fastest tensor cores where the notes say TENSOR_CORE, all else on
+    the FMA units.
     """
     on_tensor_cores = NumericalNote.TENSOR_CORE in numerical_notes
-    contractions = [op for op in graph.operations if isinstance(op, (ConvolutionForward, MatmulOperation))]
+    contractions = [op for op in graph.operations if isinstance(op, (ConvolutionOperation, MatmulOperation))]
     arithmetic_s = sum(_contraction_s(op, on_tensor_cores, arch) for op in contractions)
     copy_s = graph.derive(_moved_bytes) / arch.copy_bytes_per_s
     return 1e6 * (arch.launch_overhead_s + max(arithmetic_s, copy_s))
 
 
-def _busy_s(flops: int, size_bytes: int, unit: MathUnit, arch: ArchSpec) -> float:
-    return max(flops / (arch.attained_rate(unit)), size_bytes / arch.copy_bytes_per_s)
-
-
 def _contraction_s(operation: Operation, on_tensor_cores: bool, arch: ArchSpec) -> float:
     data_type = next(iter(inputs_of(operation).values())).data_type
-    unit = fma_unit(data_type)
-    if on_tensor_cores:
-        unit = UNITS.get(data_type, unit)
-    return _busy_s(operation.flops, 0, unit, arch)
+    units = _tensor_core_units(data_type, arch) if on_tensor_cores else ()
+    return min(operation.flops / arch.attained_rate(unit) for unit in units or (fma_unit(data_type),))
+
+
+def _tensor_core_units(data_type: DataType, arch: ArchSpec) -> tuple[MathUnit, ...]:
+    """Those of ``arch`` that multiply ``data_type``."""
+    instruction = wgmma_type(data_type, data_type)
+    units = (UNITS.get(data_type), instruction.unit if instruction is not None else None)
+    return tuple(unit for unit in units if unit is not None and unit in arch.flops_per_clock)
 
 
 def _moved_bytes(graph: OperationGraph) -> int:

@@ -8,7 +8,9 @@ Modes, as cuDNN names them:
     FALLBACK     only engines that compute in the declared types (no tensor cores, no rounding of inputs)
 
 An engine whose lower bound is already above the best estimate gets no plan: its bound is its estimate, and its plan is
-made when somebody asks for it.
+made when somebody asks for it. The best engine, and any that seemed the best before it, is listed once more where it
+splits a sum, with partial sums in the workspace: without the split, further down, for whoever has less workspace to
+give.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from functools import cached_property
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Engine, Refusal
 from lowdnn.engines.composite.composite import Composite
-from lowdnn.enums import HeurMode, NumericalNote
+from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import bound_us, plan_us
 from lowdnn.plan import Plan
 from lowdnn.status import Status
+
+#: Knobs that count the parts of a sum.
+_SPLITS = (KnobType.SPLIT_K_SLC, KnobType.SPLIT_K_BUF)
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ def rank(graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequenc
             takers.append((bound_us(graph, engine.numerical_notes, arch), engine))
         else:
             refusals.append(refusal)
-    takers.sort(key=lambda taker: (taker[0], taker[1].index))
+    # Of equal bounds the later engines first: they were made to outdo the earlier ones.
+    takers.sort(key=lambda taker: (taker[0], -taker[1].index))
     candidates = sorted(_estimated(takers, graph, arch), key=lambda c: (c.estimated_us, c.engine.index))
     order = {engine.name: number for number, engine in enumerate(engines)}
     return Ranking(tuple(candidates), tuple(sorted(refusals, key=lambda refusal: order[refusal.engine])))
@@ -122,8 +128,27 @@ def _estimated(takers: Iterable[tuple[float, Engine]], graph: OperationGraph, ar
             continue
         plan = engine.plan(graph, arch, {})
         estimate = plan_us(plan, arch)
-        best_us = min(best_us, estimate)
         yield Candidate(engine, graph, arch, {}, estimate, _reason(plan, estimate), plan)
+        if estimate < best_us:
+            best_us = estimate
+            yield from _unsplit(engine, graph, arch, plan, estimate)
+
+
+def _unsplit(
+    engine: Engine, graph: OperationGraph, arch: ArchSpec, plan: Plan, plan_estimate_us: float
+) -> Iterable[Candidate]:
+    """The candidate with the sums of ``plan`` in one part each, where that saves workspace.
+
+    It is never estimated below ``plan``: the engine, which knows more than the cost model, chose to split.
+    """
+    choices = {knob: 1 for knob, value in plan.choices if knob in _SPLITS and value > 1}
+    if choices and plan.workspace_bytes:
+        whole = engine.plan(graph, arch, choices)
+        saved_bytes = plan.workspace_bytes - whole.workspace_bytes
+        if saved_bytes > 0:
+            estimate = max(plan_us(whole, arch), plan_estimate_us)
+            reason = f"{_reason(whole, estimate)}, {saved_bytes} bytes of workspace less than split"
+            yield Candidate(engine, graph, arch, choices, estimate, reason, whole)
 
 
 def _reason(plan: Plan, estimate_us: float) -> str:

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from lowdnn.ops.convolution import Convolution, ConvolutionForward
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
 
-OPERATIONS: tuple[type, ...] = (ConvolutionForward, MatmulOperation, PointwiseOperation, ReductionOperation)
+OPERATIONS: tuple[type, ...] = (
+    ConvolutionForward,
+    ConvolutionBackwardData,
+    ConvolutionBackwardFilter,
+    MatmulOperation,
+    PointwiseOperation,
+    ReductionOperation,
+    GenStats,
+)
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, *OPERATIONS)
 

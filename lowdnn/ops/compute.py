@@ -47,6 +47,15 @@ def check_compute_type(where: str, compute_type: DataType, operands: tuple[Tenso
             )
 
 
+def check_float_operands(where: str, operands: tuple[Tensor, ...]) -> None:
+    """Checks that no operand is of an integer type; raises UnsupportedDataTypeError."""
+    for tensor in operands:
+        if dtypes.info(tensor.data_type).kind is not dtypes.Kind.FLOAT:
+            raise UnsupportedDataTypeError.at(
+                f"{where}: {tensor.label}.data_type", expected="a float type", got=tensor.data_type.name
+            )
+
+
 def wrap_accumulator(values: NDArray[Any], compute_type: DataType) -> NDArray[Any]:
     """Accumulated ``values`` as the compute type holds them: integers wrap at its width, floats stay as they are."""
     return dtypes.wrapped(values, compute_type) if compute_type is DataType.INT32 else values

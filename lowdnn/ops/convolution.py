@@ -1,17 +1,20 @@
-"""Convolution forward: y = alpha * conv(x, w) + beta * y.
+"""What the three convolutions share: the geometry, and the roles that tensors play in it.
 
-For every output position o and filter tap r (each a vector over 1 to 3 spatial dimensions), with group g of channel k:
+A convolution joins an image (x or its gradient dx), a filter (w or dw) and a response (y or dy); forward computes the
+response, backward data the image, backward filter the filter. With groups g = C / w.dims[1]:
 
-    y[n, k, o] = alpha * sum over (c, r) of x[n, g * Cg + c, o * stride + r * dilation - pre_padding] * w[k, c, r']
-                 + beta * y[n, k, o]
+    image     (N, C, spatial...)
+    filter    (K, C / g, taps...)
+    response  (N, K, outputs...), outputs[s] = 1 + (image + pre + post - (1 + (taps - 1) * dilation)) // stride
 
-where positions outside x count as 0, and r' = r for cross-correlation, r' = R - 1 - r for (mathematical) convolution.
-x is (N, C, spatial...), w is (K, C / groups, filter...), y is (N, K, spatial...); there are C / w.dims[1] groups.
-Source: cudnn_graph.h, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, OPERATION_CONVOLUTION_FORWARD.
+Output o and tap r meet the image at o * stride + r * dilation - pre_padding; positions outside count as 0. The tap's
+place in the filter is r for cross-correlation, R - 1 - r for (mathematical) convolution.
+Source: cudnn_graph.h, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -20,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn.enums import AttributeName, AttributeType, ConvolutionMode, DataType, DescriptorType
-from lowdnn.ops.base import Values
-from lowdnn.ops.compute import check_compute_type, wrap_accumulator
+from lowdnn.ops.base import Values, outputs_of
+from lowdnn.ops.compute import wrap_accumulator
 from lowdnn.ops.tensor import Tensor
-from lowdnn.schema import attribute, tensor_input, tensor_output
+from lowdnn.schema import attribute
 from lowdnn.status import BadParamError, ShapeMismatchError
 
 _MAX_SPATIAL = 3
@@ -65,21 +68,21 @@ class Convolution:
                     f"convolution.{field}", expected=f"{self.spatial_dims} integers >= {least}", got=list(values)
                 )
 
-    def output_dims(self, x_dims: tuple[int, ...], w_dims: tuple[int, ...]) -> tuple[int, ...]:
-        """The dims of y: spatial extent = 1 + (x + pre + post - (1 + (r - 1) * dilation)) // stride.
+    def output_dims(
+        self, x_dims: tuple[int, ...], w_dims: tuple[int, ...], x: str = "convolution.x", w: str = "convolution.w"
+    ) -> tuple[int, ...]:
+        """The dims of the response to an image and a filter, which messages call ``x`` and ``w``.
 
-        Raises ShapeMismatchError where ranks disagree, channels do not divide into groups, or the filter, dilated,
-        is larger than the padded input.
+        Raises ShapeMismatchError where ranks disagree, channels do not divide into groups, or the filter, dilated, is
+        larger than the padded image.
         """
         rank = self.spatial_dims + 2
-        for name, dims in (("x", x_dims), ("w", w_dims)):
+        for name, dims in ((x, x_dims), (w, w_dims)):
             if len(dims) != rank:
                 raise ShapeMismatchError.at(
-                    f"convolution_forward.{name}.dims",
-                    expected=f"rank {rank} for {self.spatial_dims} spatial dimensions",
-                    got=list(dims),
+                    f"{name}.dims", expected=f"rank {rank} for {self.spatial_dims} spatial dimensions", got=list(dims)
                 )
-        self._check_channels(x_dims[1], w_dims[0], w_dims[1])
+        _check_channels(x_dims[1], w_dims[0], w_dims[1], w)
         spatial = []
         for axis in range(self.spatial_dims):
             extent, taps = x_dims[2 + axis], w_dims[2 + axis]
@@ -87,94 +90,123 @@ class Convolution:
             reach = 1 + (taps - 1) * self.dilations[axis]
             if taps < 1 or reach > padded:
                 raise ShapeMismatchError.at(
-                    f"convolution_forward.w.dims[{2 + axis}]",
-                    expected=f"a dilated filter of 1 to {padded} (input {extent} and its padding)",
+                    f"{w}.dims[{2 + axis}]",
+                    expected=f"a dilated filter of 1 to {padded} (image {extent} and its padding)",
                     got=f"{taps} taps reaching {reach}",
                 )
             spatial.append(1 + (padded - reach) // self.strides[axis])
         return (x_dims[0], w_dims[0], *spatial)
 
-    @staticmethod
-    def _check_channels(channels: int, filters: int, group_channels: int) -> None:
-        if group_channels < 1 or channels % group_channels:
-            raise ShapeMismatchError.at(
-                "convolution_forward.w.dims[1]", expected=f"a divisor of x's {channels} channels", got=group_channels
+    def padded(self, x: NDArray[Any]) -> NDArray[Any]:
+        """The image ``x`` with its padding of zeros."""
+        return np.pad(x, [(0, 0), (0, 0), *zip(self.pre_paddings, self.post_paddings, strict=True)])
+
+    def windows(
+        self, taps: tuple[int, ...], outputs: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[Any, ...], tuple[slice, ...]]]:
+        """For each tap: the index of its weights in the filter, and that of the padded image's elements it meets.
+
+        Both are complete indices, channels included; the elements are one for each of the ``outputs``.
+        """
+        every = (slice(None), slice(None))
+        for tap in np.ndindex(*taps):
+            place = (
+                tap
+                if self.mode is ConvolutionMode.CROSS_CORRELATION
+                else tuple(extent - 1 - position for extent, position in zip(taps, tap, strict=True))
             )
-        groups = channels // group_channels
-        if groups < 1 or filters % groups:
-            raise ShapeMismatchError.at(
-                "convolution_forward.w.dims[0]", expected=f"a multiple of the {groups} groups", got=filters
+            starts = [position * dilation for position, dilation in zip(tap, self.dilations, strict=True)]
+            elements = (
+                slice(start, start + (extent - 1) * stride + 1, stride)
+                for start, extent, stride in zip(starts, outputs, self.strides, strict=True)
             )
+            yield (*every, *place), (*every, *elements)
 
 
-@dataclass(frozen=True)
-class ConvolutionForward:
-    """See the module's docstring."""
+class ConvolutionOperation:
+    """What the three operations have in common; each is a frozen dataclass with fields of its own names.
 
-    descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_CONVOLUTION_FORWARD
+    label: how messages name the operation.  roles: the ports of image, filter and response.
+    """
 
-    convolution: Convolution = attribute(
-        AttributeName.OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-        AttributeType.BACKEND_DESCRIPTOR,
-        descriptor=DescriptorType.CONVOLUTION,
-    )
-    x: Tensor = tensor_input(AttributeName.OPERATION_CONVOLUTION_FORWARD_X)
-    w: Tensor = tensor_input(AttributeName.OPERATION_CONVOLUTION_FORWARD_W)
-    y: Tensor = tensor_output(AttributeName.OPERATION_CONVOLUTION_FORWARD_Y)
-    alpha: float = attribute(
-        AttributeName.OPERATION_CONVOLUTION_FORWARD_ALPHA, AttributeType.FLOAT, AttributeType.DOUBLE, default=1.0
-    )
-    beta: float = attribute(
-        AttributeName.OPERATION_CONVOLUTION_FORWARD_BETA, AttributeType.FLOAT, AttributeType.DOUBLE, default=0.0
-    )
+    descriptor_type: ClassVar[DescriptorType]
+    label: ClassVar[str]
+    roles: ClassVar[tuple[str, str, str]]
+    convolution: Convolution
+    alpha: float
+    beta: float
 
-    def __post_init__(self) -> None:
-        expected = self.convolution.output_dims(self.x.dims, self.w.dims)
-        if self.y.dims != expected:
-            raise ShapeMismatchError.at("convolution_forward.y.dims", expected=list(expected), got=list(self.y.dims))
-        check_compute_type("convolution_forward", self.convolution.compute_type, (self.x, self.w))
-        if self.beta != 0 and self.y.is_virtual:
-            raise BadParamError.at("convolution_forward.beta", expected="0 where y is virtual", got=self.beta)
+    @property
+    def image(self) -> Tensor:
+        """x or dx."""
+        return self._at(0)
+
+    @property
+    def filter(self) -> Tensor:
+        """w or dw."""
+        return self._at(1)
+
+    @property
+    def response(self) -> Tensor:
+        """y or dy."""
+        return self._at(2)
+
+    @property
+    def output(self) -> Tensor:
+        """The one of the three that the operation computes."""
+        return next(iter(outputs_of(self).values()))
+
+    @property
+    def output_port(self) -> str:
+        """Its name."""
+        return next(iter(outputs_of(self)))
 
     @property
     def groups(self) -> int:
-        return self.x.dims[1] // self.w.dims[1]
+        return self.image.dims[1] // self.filter.dims[1]
 
     @property
     def flops(self) -> int:
-        return 2 * self.y.element_count * prod(self.w.dims[1:])
+        """Two for each weight at each output; what falls on padding counts too."""
+        return 2 * self.response.element_count * prod(self.filter.dims[1:])
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
-        """y from x and w (and, where beta is not 0, the old y as input ``y``)."""
-        result = wrap_accumulator(_convolve(inputs["x"], inputs["w"], self), self.convolution.compute_type)
+        """alpha * product + beta * the output's old values, which are an input where beta is not 0."""
+        port = self.output_port
+        result = wrap_accumulator(self._product(inputs), self.convolution.compute_type)
         if self.alpha != 1:
             result = self.alpha * result
         if self.beta != 0:
-            if "y" not in inputs:
-                raise BadParamError.at("convolution_forward.y", expected="old values where beta is not 0", got="none")
-            result = result + self.beta * inputs["y"]
-        return {"y": result}
+            if port not in inputs:
+                raise BadParamError.at(f"{self.label}.{port}", expected="old values where beta is not 0", got="none")
+            result = result + self.beta * inputs[port]
+        return {port: result}
+
+    def _check(self) -> None:
+        """The response's dims follow from those of image and filter; beta needs old values in memory."""
+        image, weights, response = (f"{self.label}.{port}" for port in self.roles)
+        expected = self.convolution.output_dims(self.image.dims, self.filter.dims, image, weights)
+        if self.response.dims != expected:
+            raise ShapeMismatchError.at(f"{response}.dims", expected=list(expected), got=list(self.response.dims))
+        if self.beta != 0 and self.output.is_virtual:
+            raise BadParamError.at(
+                f"{self.label}.beta", expected=f"0 where {self.output_port} is virtual", got=self.beta
+            )
+
+    def _product(self, inputs: Values) -> NDArray[Any]:
+        """What the direction computes, before alpha and beta."""
+        raise NotImplementedError
+
+    def _at(self, role: int) -> Tensor:
+        tensor: Tensor = getattr(self, self.roles[role])
+        return tensor
 
 
-def _convolve(x: NDArray[Any], w: NDArray[Any], operation: ConvolutionForward) -> NDArray[Any]:
-    """The sum over taps, one strided view of the padded input for each tap; exact for integer-valued data."""
-    geometry = operation.convolution
-    padding = [(0, 0), (0, 0), *zip(geometry.pre_paddings, geometry.post_paddings, strict=True)]
-    padded = np.pad(x, padding)
-    groups, group_channels = operation.groups, w.shape[1]
-    filters = w.shape[0] // groups
-    outputs = operation.y.dims[2:]
-    dtype = np.result_type(x, w)
-    result = np.zeros((x.shape[0], groups, filters, *outputs), dtype)
-    for tap in np.ndindex(*w.shape[2:]):
-        flipped = geometry.mode is ConvolutionMode.CONVOLUTION
-        source = tuple(r - 1 - t for r, t in zip(w.shape[2:], tap, strict=True)) if flipped else tap
-        window = tuple(
-            slice(t * dilation, t * dilation + (extent - 1) * stride + 1, stride)
-            for t, dilation, extent, stride in zip(tap, geometry.dilations, outputs, geometry.strides, strict=True)
+def _check_channels(channels: int, filters: int, group_channels: int, w: str) -> None:
+    if group_channels < 1 or channels % group_channels:
+        raise ShapeMismatchError.at(
+            f"{w}.dims[1]", expected=f"a divisor of the image's {channels} channels", got=group_channels
         )
-        pixels = padded[(slice(None), slice(None), *window)]
-        pixels = pixels.reshape(x.shape[0], groups, group_channels, prod(outputs))
-        taps = w[(slice(None), slice(None), *source)].reshape(groups, filters, group_channels)
-        result += (taps[None] @ pixels).reshape(result.shape)
-    return result.reshape(operation.y.dims)
+    groups = channels // group_channels
+    if groups < 1 or filters % groups:
+        raise ShapeMismatchError.at(f"{w}.dims[0]", expected=f"a multiple of the {groups} groups", got=filters)

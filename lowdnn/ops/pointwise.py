@@ -170,6 +170,11 @@ class Pointwise:
                 self._check_integral(f"pointwise.{field}", getattr(self, field))
 
     @property
+    def clips_at_zero_only(self) -> bool:
+        """Whether the parameters of RELU_FWD make it max(x, 0)."""
+        return (self.relu_lower_clip, self.relu_upper_clip, self.relu_lower_clip_slope) == (0.0, float("inf"), 0.0)
+
+    @property
     def is_integer(self) -> bool:
         """True for integer arithmetic."""
         return self.compute_type in _INTEGER_TYPES

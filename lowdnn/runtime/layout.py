@@ -10,22 +10,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from lowdnn.tensor_map import TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES
+
 #: A type: a format character of the ``struct`` module, or the types of the members of a C struct.
 CType = str | tuple["CType", ...]
 
 #: An address as a C type.
 POINTER: CType = "Q"
+#: A tensor map as a C type: its bytes, which the kernel's struct aligns to ``TENSOR_MAP_ALIGN``.
+TENSOR_MAP: CType = f"{TENSOR_MAP_BYTES}s"
 
 _POINTER_BYTES = 8
 #: Kernel arguments start at multiples of this; no by-value struct of a plan needs more.
-ARGUMENT_ALIGNMENT_BYTES = 16
+ARGUMENT_ALIGNMENT_BYTES = TENSOR_MAP_ALIGN
 
 
 @dataclass(frozen=True)
 class ArgumentLayout:
     """Byte positions of one launch's arguments, counted from a multiple of ``ARGUMENT_ALIGNMENT_BYTES``.
 
-    arguments: of each argument.  leaves: of each number and address in the arguments, in their order.
+    arguments: of each argument.  leaves: of each number, address and tensor map in the arguments, in their order.
     pointers: of the ``void*[]`` of cuLaunchKernel, which follows the arguments.
     packer: packs all leaves, then the addresses of the arguments.
     """
@@ -65,7 +69,7 @@ def size_and_alignment(c_type: CType) -> tuple[int, int]:
     """(size, alignment) in bytes; a struct without members has size 1, as in C++."""
     if isinstance(c_type, str):
         size_bytes = struct.calcsize(f"<{c_type}")
-        return size_bytes, size_bytes
+        return size_bytes, min(size_bytes, TENSOR_MAP_ALIGN)
     end, alignment_bytes = 0, 1
     for member in c_type:
         member_size, member_alignment = size_and_alignment(member)

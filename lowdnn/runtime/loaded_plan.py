@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from threading import Lock
 
 from lowdnn.driver.base import DriverError, LaunchConfig
@@ -18,6 +19,7 @@ from lowdnn.plan import Launch, Plan
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.modules import ModuleCache
 from lowdnn.runtime.parameters import ParameterBlock
+from lowdnn.runtime.tensor_maps import encode_map
 from lowdnn.runtime.variant_pack import PackRules
 from lowdnn.status import CudaGraphMismatchError
 
@@ -47,8 +49,8 @@ class LoadedPlan:
         modules.load(plan.kernels)
         self._functions = tuple(_function(plan, launch, modules) for launch in plan.launches)
         self._configs = tuple(_launch_config(launch) for launch in plan.launches)
-        self._block = ParameterBlock(plan)
         with context.activated():
+            self._block = ParameterBlock(plan, partial(encode_map, context.driver))
             self._launches: tuple[Callable[[int], None], ...] = tuple(
                 context.driver.prepare_launch(function, config, parameters)
                 for function, config, parameters in zip(
@@ -137,18 +139,18 @@ class LoadedPlan:
         ordered = pointers if isinstance(pointers, tuple) else self._pack.in_order(pointers)
         if ordered == self._pointers and workspace == self._workspace and not self._has_values:
             return
-        self._pack.check_count(ordered)
         last, self._pointers = self._pointers or self._unbound, None
-        for index, address in enumerate(ordered):
-            if address != last[index]:
-                self._pack.check_tensor(index, address)
-                self._block.patch(self._block.tensor_slots[index], address)
+        self._pack.check_tensors(ordered, last)
+        self._block.patch_tensors(ordered, last)
         if workspace != self._workspace:
             self._pack.check_workspace(workspace)
-            self._block.patch(self._block.workspace_slots, workspace)
+            self._block.patch_workspace(workspace)
             self._workspace = workspace
         if self._has_values:
             self._block.patch_values(ordered)
+        if self._block.map_slots:
+            with self.context.activated():
+                self._block.patch_maps(ordered, workspace, self.context.driver.tensor_map_replace_address)
         self._pointers = ordered
 
 
@@ -159,7 +161,13 @@ def _function(plan: Plan, launch: Launch, modules: ModuleCache) -> int:
 
 
 def _launch_config(launch: Launch) -> LaunchConfig:
-    return LaunchConfig(launch.grid, launch.block, launch.shared_bytes, launch.cluster)
+    return LaunchConfig(
+        launch.grid,
+        launch.block,
+        launch.shared_bytes,
+        launch.cluster,
+        programmatic_serialization=launch.overlaps_previous,
+    )
 
 
 def _launch_fields(plan: Plan, launch: Launch, stream: int) -> dict[str, object]:

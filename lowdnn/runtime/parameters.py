@@ -8,16 +8,30 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.enums import DataType
-from lowdnn.plan import Argument, Launch, Plan, Scalar, ScalarType, Struct, TensorPointer, TensorValue, WorkspacePointer
-from lowdnn.runtime.layout import ARGUMENT_ALIGNMENT_BYTES, POINTER, CType, aligned, layout_of
+from lowdnn.plan import (
+    Argument,
+    Launch,
+    Plan,
+    Pointer,
+    Scalar,
+    ScalarType,
+    Struct,
+    TensorMap,
+    TensorPointer,
+    TensorValue,
+    WorkspacePointer,
+)
+from lowdnn.runtime.layout import ARGUMENT_ALIGNMENT_BYTES, POINTER, TENSOR_MAP, CType, aligned, layout_of
+from lowdnn.runtime.tensor_maps import EncodedMap, MapEncoder
 from lowdnn.status import BadParamError, LowdnnError
+from lowdnn.tensor_map import TENSOR_MAP_BYTES
 
 #: An 8-byte word of the block, and the offset in bytes that is added to the address that goes there. A plain tuple
 #: because patching is the second hottest path of the library.
@@ -34,43 +48,85 @@ class ValueSlot:
     data_type: DataType
 
 
+@dataclass(frozen=True)
+class MapSlot:
+    """A tensor map at byte ``position`` whose address only the driver can replace.
+
+    ``content`` is the map with address 0; ``tensor`` the index of the tensor that it maps, None for the workspace.
+    """
+
+    position: int
+    content: bytes
+    tensor: int | None
+    offset_bytes: int
+
+
 class ParameterBlock:
     """The block of one plan.
 
     tensor_slots: for each tensor, in the order of ``plan.tensors``, where its address goes.
     workspace_slots: where the workspace's goes.  value_slots: where by-value tensors go.
+    map_slots: tensor maps that hide their address from us; those that do not are among the former two.
     launch_parameters: for each launch, the address of its ``void*[]``.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        parts = tuple(_parts(plan))
+    def __init__(self, plan: Plan, encode_map: MapEncoder) -> None:
+        """``encode_map`` encodes the plan's tensor maps.
+
+        Raises BadParamError for a number that does not fit its type, a uid that the plan has not, and a tensor map of a
+        tensor that may lie where no map can begin.
+        """
+        parts = tuple(_parts(plan, encode_map))
         size_bytes = parts[-1].end_bytes if parts else 0
-        self._memory = (ctypes.c_uint64 * (-(-size_bytes // 8) + 2))()
-        # ctypes aligns to 8 bytes only; the block starts at the first 16-byte boundary.
-        skipped_bytes = ctypes.addressof(self._memory) % ARGUMENT_ALIGNMENT_BYTES
+        self._memory = (ctypes.c_uint64 * ((size_bytes + ARGUMENT_ALIGNMENT_BYTES) // 8))()
+        # ctypes aligns to 8 bytes only; the block starts at the first boundary that suits every argument.
+        skipped_bytes = -ctypes.addressof(self._memory) % ARGUMENT_ALIGNMENT_BYTES
         self._bytes = memoryview(self._memory).cast("B")[skipped_bytes:]
         self._words = self._bytes.cast("Q")
         base = ctypes.addressof(self._memory) + skipped_bytes
         for part in parts:
             part.write(self._bytes, base)
+        maps = tuple(found for part in parts for found in part.maps())
+        _check_maps(plan, maps)
         bound = [found for part in parts for found in part.bound()]
+        bound += [
+            (position + 8 * encoded.address_word, tensor_map.target)
+            for position, encoded, tensor_map in maps
+            if encoded.address_word is not None
+        ]
         self.tensor_slots = _tensor_slots(plan, bound)
         self.workspace_slots = tuple(
             (position // 8, leaf.offset_bytes) for position, leaf in bound if isinstance(leaf, WorkspacePointer)
         )
         self.value_slots = _value_slots(plan, bound)
+        self.map_slots = _map_slots(plan, maps)
         self.launch_parameters = tuple(base + part.start + part.layout.pointers for part in parts)
 
-    def patch(self, slots: tuple[AddressSlot, ...], address: int) -> None:
-        """Writes ``address`` into each slot."""
-        words = self._words
-        for word, offset_bytes in slots:
-            words[word] = address + offset_bytes
+    def patch_tensors(self, addresses: tuple[int, ...], last: tuple[object, ...]) -> None:
+        """Writes the tensors' addresses that are others than ``last`` where they belong."""
+        words, tensor_slots = self._words, self.tensor_slots
+        for index, address in enumerate(addresses):
+            if address != last[index]:
+                for word, offset_bytes in tensor_slots[index]:
+                    words[word] = address + offset_bytes
+
+    def patch_workspace(self, address: int) -> None:
+        for word, offset_bytes in self.workspace_slots:
+            self._words[word] = address + offset_bytes
 
     def patch_values(self, addresses: tuple[int, ...]) -> None:
         """Reads every by-value tensor from its host address and writes it into its slots."""
         for slot in self.value_slots:
             _pack(self._bytes, slot.position, slot.type, read_host_value(addresses[slot.tensor], slot.data_type))
+
+    def patch_maps(
+        self, addresses: tuple[int, ...], workspace: int, replace_address: Callable[[bytes, int], bytes]
+    ) -> None:
+        """Gives the maps of ``map_slots`` the addresses of their tensors, by the driver's ``replace_address``."""
+        for slot in self.map_slots:
+            address = (workspace if slot.tensor is None else addresses[slot.tensor]) + slot.offset_bytes
+            content = replace_address(slot.content, address)
+            self._bytes[slot.position : slot.position + TENSOR_MAP_BYTES] = content
 
 
 def read_host_value(address: int, data_type: DataType) -> int | float:
@@ -81,18 +137,22 @@ def read_host_value(address: int, data_type: DataType) -> int | float:
     return value
 
 
-#: What execute writes.
-_Bound = TensorPointer | WorkspacePointer | TensorValue
+#: What execute writes, whole.
+_Bound = Pointer | TensorValue
+#: A tensor map by its position in the block.
+_PlacedMap = tuple[int, EncodedMap, TensorMap]
 
 
 class _Part:
     """The parameters of one launch, from byte ``start`` of the block on."""
 
-    def __init__(self, launch: Launch, start: int) -> None:
+    def __init__(self, launch: Launch, start: int, encode_map: MapEncoder) -> None:
         self.start = start
         self._arguments = launch.arguments
-        self._numbers: list[int | float] = []
+        self._encode_map = encode_map
+        self._contents: list[int | float | bytes] = []
         self._bound: list[tuple[int, _Bound]] = []
+        self._maps: list[tuple[int, EncodedMap, TensorMap]] = []
         self.layout = layout_of(tuple([self._take(argument) for argument in launch.arguments]))
         self.end_bytes = start + self.layout.size_bytes
 
@@ -100,7 +160,7 @@ class _Part:
         """Writes what is known when the plan is loaded, and 0 elsewhere; ``base`` is the block's address."""
         addresses = [base + self.start + position for position in self.layout.arguments]
         try:
-            self.layout.packer.pack_into(block, self.start, *self._numbers, *addresses)
+            self.layout.packer.pack_into(block, self.start, *self._contents, *addresses)
         except (struct.error, OverflowError):
             unfit = next(scalar for scalar in _scalars(self._arguments) if not _fits(scalar))
             raise _unfit_error(unfit.type, unfit.value) from None
@@ -110,22 +170,31 @@ class _Part:
         for leaf, argument in self._bound:
             yield self.start + self.layout.leaves[leaf], argument
 
+    def maps(self) -> Iterator[_PlacedMap]:
+        for leaf, encoded, tensor_map in self._maps:
+            yield self.start + self.layout.leaves[leaf], encoded, tensor_map
+
     def _take(self, argument: Argument) -> CType:
-        """Notes the numbers of an argument and what in it is bound by execute; returns its type."""
+        """Notes the contents of an argument and what in it is bound by execute; returns its type."""
         if isinstance(argument, Scalar):
-            self._numbers.append(argument.value)
+            self._contents.append(argument.value)
             return argument.type.format_character
         if isinstance(argument, Struct):
             return tuple([self._take(member) for member in argument.fields])
-        self._bound.append((len(self._numbers), argument))
-        self._numbers.append(0)
+        if isinstance(argument, TensorMap):
+            encoded = self._encode_map(argument.layout)
+            self._maps.append((len(self._contents), encoded, argument))
+            self._contents.append(encoded.content)
+            return TENSOR_MAP
+        self._bound.append((len(self._contents), argument))
+        self._contents.append(0)
         return argument.type.format_character if isinstance(argument, TensorValue) else POINTER
 
 
-def _parts(plan: Plan) -> Iterator[_Part]:
+def _parts(plan: Plan, encode_map: MapEncoder) -> Iterator[_Part]:
     end_bytes = 0
     for launch in plan.launches:
-        part = _Part(launch, aligned(end_bytes, ARGUMENT_ALIGNMENT_BYTES))
+        part = _Part(launch, aligned(end_bytes, ARGUMENT_ALIGNMENT_BYTES), encode_map)
         yield part
         end_bytes = part.end_bytes
 
@@ -156,6 +225,37 @@ def _value_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[Value
             index = indices[leaf.uid]
             slots.append(ValueSlot(position, leaf.type, index, plan.tensors[index].data_type))
     return tuple(slots)
+
+
+def _map_slots(plan: Plan, maps: Sequence[_PlacedMap]) -> tuple[MapSlot, ...]:
+    indices = {tensor.uid: index for index, tensor in enumerate(plan.tensors)}
+    return tuple(
+        MapSlot(
+            position,
+            encoded.content,
+            indices[tensor_map.target.uid] if isinstance(tensor_map.target, TensorPointer) else None,
+            tensor_map.target.offset_bytes,
+        )
+        for position, encoded, tensor_map in maps
+        if encoded.address_word is None
+    )
+
+
+def _check_maps(plan: Plan, maps: Sequence[_PlacedMap]) -> None:
+    """Raises BadParamError unless every address that execute lets pass is one that the maps can take."""
+    tensors = {tensor.uid: tensor for tensor in plan.tensors}
+    for _, _, tensor_map in maps:
+        if isinstance(tensor_map.target, WorkspacePointer):
+            continue
+        _check_uid(tensors, tensor_map.target.uid, plan)
+        tensor = tensors[tensor_map.target.uid]
+        alignment_bytes = tensor_map.alignment_bytes
+        if tensor.is_by_value or not tensor.size_bytes or tensor.alignment_bytes % alignment_bytes:
+            raise BadParamError.at(
+                f"{plan.name}.tensors[uid {tensor.uid}]",
+                expected=f"device memory aligned to {alignment_bytes} bytes, as its tensor map needs",
+                got=tensor,
+            )
 
 
 def _check_uid(known: Container[int], uid: int, plan: Plan) -> None:

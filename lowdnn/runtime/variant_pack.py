@@ -30,7 +30,7 @@ class PackRules:
         self._context = context
         self._checks_ranges = checks_ranges
         self._uids = tuple(tensor.uid for tensor in plan.tensors)
-        self._quick_rules = tuple(map(_quick_rule, plan.tensors))
+        self._rules = tuple(map(_rule, plan.tensors))
 
     def in_order(self, pointers: Mapping[int, int]) -> tuple[int, ...]:
         """The addresses in the order of ``plan.tensors``; raises BadParamError for a missing or an unknown uid."""
@@ -46,26 +46,26 @@ class PackRules:
             raise BadParamError.at("variant_pack.unique_ids", expected=f"uids of {sorted(self._uids)}", got=unknown)
         return ordered
 
-    def check_count(self, pointers: tuple[int, ...]) -> None:
-        """Raises BadParamError unless there is one address for each tensor."""
-        if len(pointers) != len(self._uids):
-            raise BadParamError.at("variant_pack", expected=f"{len(self._uids)} addresses", got=len(pointers))
+    def check_tensors(self, addresses: tuple[int, ...], last: tuple[object, ...]) -> None:
+        """Checks the tensors' addresses that are others than ``last``.
 
-    def check_tensor(self, index: int, address: int) -> None:
-        """Raises NullPointerError, MisalignedPointerError, AttributeTypeError (no 64-bit integer).
-
-        With ``checks_ranges`` also SizeInsufficientError and StreamMismatchError (another device).
+        Raises BadParamError unless there is one for each tensor, NullPointerError, MisalignedPointerError,
+        AttributeTypeError (no 64-bit integer). With ``checks_ranges`` also SizeInsufficientError and
+        StreamMismatchError (another device).
         """
-        lowest, alignment_bytes = self._quick_rules[index]
-        if type(address) is not int or not lowest <= address < 2**64 or address % alignment_bytes:
-            raise _tensor_error(self._plan.tensors[index], address)
-        if self._checks_ranges:
-            tensor = self._plan.tensors[index]
-            if tensor.size_bytes and not tensor.is_by_value:
-                self._check_range(_where(tensor), address, tensor.size_bytes)
+        rules = self._rules
+        if len(addresses) != len(rules):
+            raise BadParamError.at("variant_pack", expected=f"{len(rules)} addresses", got=len(addresses))
+        for index, address in enumerate(addresses):
+            if address != last[index]:
+                lowest, alignment_bytes, tensor = rules[index]
+                if type(address) is not int or not lowest <= address < 2**64 or address % alignment_bytes:
+                    raise _tensor_error(tensor, address)
+                if self._checks_ranges and tensor.size_bytes and not tensor.is_by_value:
+                    self._check_range(_where(tensor), address, tensor.size_bytes)
 
     def check_workspace(self, address: int) -> None:
-        """Raises what ``check_tensor`` raises; any address will do where the plan needs no workspace."""
+        """Raises what ``check_tensors`` raises; any address will do where the plan needs no workspace."""
         needed_bytes = self._plan.workspace_bytes
         where = "variant_pack.workspace"
         if type(address) is not int or not 0 <= address < 2**64:
@@ -96,10 +96,10 @@ class PackRules:
             )
 
 
-def _quick_rule(tensor: PlanTensor) -> tuple[int, int]:
-    """(lowest address, alignment in bytes): an empty tensor may be null, a host value may lie anywhere."""
+def _rule(tensor: PlanTensor) -> tuple[int, int, PlanTensor]:
+    """(lowest address, alignment in bytes, tensor): an empty tensor may be null, a host value may lie anywhere."""
     is_free = tensor.is_by_value or not tensor.size_bytes
-    return int(tensor.size_bytes > 0), 1 if is_free else tensor.alignment_bytes
+    return int(tensor.size_bytes > 0), 1 if is_free else tensor.alignment_bytes, tensor
 
 
 def _tensor_error(tensor: PlanTensor, address: int) -> LowdnnError:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.base import LaunchConfig
-from lowdnn.driver.tensor_map import Im2colMap, TiledMap
+from lowdnn.tensor_map import Im2colMap, TiledMap
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver, FunctionAttribute
-from lowdnn.driver.tensor_map import TiledMap
+from lowdnn.tensor_map import TiledMap
 from tests.calibration.case import STORAGE, Array, Case, MapOf
 
 #: Dynamic shared memory above this needs the function's attribute.

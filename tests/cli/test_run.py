@@ -27,7 +27,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 def test_every_engine_that_takes_a_case_is_checked(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", CASE, "--device", device, "--check", "--engine", "all", "--json"]) == 0
     results = lines(capsys)
-    assert {result["engine"] for result in results} == {"conv_direct", "conv_implicit_gemm_mma"}
+    assert {result["engine"] for result in results} >= {"conv_direct", "conv_implicit_gemm_mma"}
     assert {result["status"] for result in results} == {"ok"}
     assert all(result["device"] == device for result in results)
     assert {result["policy"] for result in results} == {"lockstep" if device == "emulated" else ""}

@@ -104,8 +104,11 @@ def test_a_cluster_of_16_needs_leave(board: Board) -> None:
 )
 def test_kernels_say_what_clusters_they_take(board: Board, directives: str, cluster: int, size: int) -> None:
     out = board.empty(4 * 8)
-    board.launch(board.ptx_function(size_ptx(directives), "size"), line(8, 32, cluster=(cluster, 1, 1)), out)
+    function = board.ptx_function(size_ptx(directives), "size")
+    board.launch(function, line(8, 32, cluster=(cluster, 1, 1)), out)
     assert (board.get(out, 8) == size).all()
+    required = board.driver.function_get_attribute(function, FunctionAttribute.REQUIRED_CLUSTER_WIDTH)
+    assert required == (2 if ".reqnctapercluster" in directives else 0)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +166,33 @@ def test_the_largest_cluster(board: Board) -> None:
     fails_with("INVALID_CLUSTER_SIZE", lambda: potential(".explicitcluster"))
 
 
-def test_a_dependent_launch_sees_what_the_first_has_written(board: Board, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_a_dependent_launch_sees_what_the_first_has_written(
+    board: Board, rng: np.random.Generator, is_captured: bool
+) -> None:
+    driver, stream = board.driver, board.driver.stream_create()
     x = rng.integers(0, 1000, 8 * 128, dtype=np.uint32)
     on_device, out = board.put(x), board.empty(x.nbytes)
-    board.launch(board.function(DEPENDENT, "first"), line(8, 128), on_device)
+    first, second = (board.function(DEPENDENT, name) for name in ("first", "second"))
+    if is_captured:
+        driver.stream_begin_capture(stream)
+    board.launch(first, line(8, 128), on_device, stream=stream)
+    board.launch(second, line(8, 128, programmatic_serialization=True), on_device, out, stream=stream)
+    if is_captured:
+        driver.graph_launch(driver.graph_instantiate(driver.stream_end_capture(stream)), stream)
+    np.testing.assert_array_equal(board.get(out, x.size), 3 * (x + 7)[::-1])
+
+
+def test_a_dependent_node_waits_for_the_end_of_the_first(board: Board, rng: np.random.Generator) -> None:
+    driver, graph = board.driver, board.driver.graph_create()
+    x = rng.integers(0, 1000, 8 * 128, dtype=np.uint32)
+    on_device, out = board.put(x), board.empty(x.nbytes)
+    first, second = (board.function(DEPENDENT, name) for name in ("first", "second"))
+    given, both = Arguments(on_device), Arguments(on_device, out)
+    node = driver.graph_add_kernel_node(graph, (), first, line(8, 128), given.address)
     dependent = line(8, 128, programmatic_serialization=True)
-    board.launch(board.function(DEPENDENT, "second"), dependent, on_device, out)
+    driver.graph_add_kernel_node(graph, (node,), second, dependent, both.address)
+    driver.graph_launch(driver.graph_instantiate(graph), 0)
     np.testing.assert_array_equal(board.get(out, x.size), 3 * (x + 7)[::-1])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lowdnn.driver import cuda
 from lowdnn.driver.base import Driver
-from lowdnn.driver.tensor_map import Im2colMap, TensorMapSwizzle, TiledMap
+from lowdnn.tensor_map import Im2colMap, TensorMapSwizzle, TiledMap
 from tests.driver.board import Board, fails_with, line, opened
 from tests.driver.emulated.tensor_cases import (
     SWIZZLES,
@@ -22,7 +22,7 @@ from tests.driver.emulated.tensor_cases import (
 )
 from tests.driver.emulated.tensor_kernels import load_kernel
 from tests.driver.emulated.test_tensor_copies import box_bytes, finite_bytes, loaded, shown_bytes, sources
-from tests.driver.test_tensor_map import (
+from tests.test_tensor_map import (
     BROKEN_IM2COL,
     BROKEN_TILED,
     EXTREME_IM2COL,

@@ -115,11 +115,22 @@ def test_attributes_are_set_once_and_only_where_asked_for() -> None:
         return (SUCCESS,)
 
     config = LaunchConfig((2, 2, 4), (128, 1, 1), cluster=(2, 1, 4), programmatic_serialization=True)
-    launch = CudaDriver(Spy(cuLaunchKernelEx=launch_ex)).prepare_launch(0x77, config, 0x5000)
+    spy = Spy(cuLaunchKernelEx=launch_ex, cuFuncGetAttribute=(SUCCESS, 0))
+    launch = CudaDriver(spy).prepare_launch(0x77, config, 0x5000)
     launch(0x30)
     launch(0x40)
     cluster, serialization = 4, 6
     assert seen == [(0x30, 4, [cluster, serialization], 0x5000), (0x40, 4, [cluster, serialization], 0x5000)]
+
+
+@pytest.mark.parametrize(("cluster", "call"), [((2, 1, 4), "cuLaunchKernel"), ((2, 1, 2), "cuLaunchKernelEx")])
+def test_a_cluster_that_the_kernel_has_itself_needs_no_attribute(cluster: Any, call: str) -> None:
+    first = int(bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH)
+    spy = Spy(cuFuncGetAttribute=lambda attribute, _: (SUCCESS, (2, 1, 4)[int(attribute) - first]))
+    launch = CudaDriver(spy).prepare_launch(0x77, LaunchConfig((2, 2, 4), (128, 1, 1), cluster=cluster), 0x5000)
+    spy.calls.clear()
+    launch(0)
+    assert [name for name, _ in spy.calls] == [call]
 
 
 def test_occupancy_of_clusters_is_asked_with_the_launch() -> None:
@@ -146,7 +157,7 @@ def test_a_graph_that_differs_fails_to_update_an_executable() -> None:
 def test_graph_nodes_get_launch_attributes() -> None:
     spy = Spy(cuGraphAddKernelNode=(SUCCESS, bindings.CUgraphNode(0x88)))
     values = (ctypes.c_void_p * 1)(0)
-    config = LaunchConfig((4, 1, 1), (64, 1, 1), cluster=(2, 1, 1))
+    config = LaunchConfig((4, 1, 1), (64, 1, 1), cluster=(2, 1, 1), programmatic_serialization=True)
     assert CudaDriver(spy).graph_add_kernel_node(0x5, [0x6], 0x77, config, ctypes.addressof(values)) == 0x88
     (_, (graph, dependencies, count, params)), (name, (_, attribute, value)) = spy.calls
     assert (graph, [int(node) for node in dependencies], count) == (0x5, [0x6], 1)
@@ -196,8 +207,7 @@ def test_enum_numbers_are_the_drivers() -> None:
         (DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, "CU_DEVICE_ATTRIBUTE_", bindings.CUdevice_attribute),
         (DeviceAttribute.CLUSTER_LAUNCH, "CU_DEVICE_ATTRIBUTE_", bindings.CUdevice_attribute),
         (DeviceAttribute.MEMORY_POOLS_SUPPORTED, "CU_DEVICE_ATTRIBUTE_", bindings.CUdevice_attribute),
-        (FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, "CU_FUNC_ATTRIBUTE_", bindings.CUfunction_attribute),
-        (FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED, "CU_FUNC_ATTRIBUTE_", bindings.CUfunction_attribute),
+        *((attribute, "CU_FUNC_ATTRIBUTE_", bindings.CUfunction_attribute) for attribute in FunctionAttribute),
     ):
         assert int(getattr(theirs, prefix + ours.name)) == int(ours)
 

@@ -96,6 +96,7 @@ def test_what_is_no_number(use: Callable[[Graph, Any], object], value: object) -
         lambda g: g.tensor([2]).set_output("false"),
         lambda g: g.reduction(g.tensor([2]), 1),
         lambda g: g.conv_fprop(g.tensor([1, 8, 8]), g.tensor([8, 8, 1]), convolution_mode=1),
+        lambda g: g.conv_dgrad(g.tensor([1, 8, 8]), g.tensor([8, 8, 1]), dilation=[1.5]),
         lambda g: g.tensor_scalar(1.0, 1),
         lambda g: cudnn.pygraph(3),
         lambda g: cudnn.pygraph(handle="handle"),

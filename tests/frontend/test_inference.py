@@ -11,7 +11,10 @@ import lowdnn.frontend as cudnn
 from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.pointwise import PointwiseOperation, input_ports
 from lowdnn.status import (
     BadParamError,
@@ -101,6 +104,41 @@ def test_wrong_convolution_arguments(arguments: tuple[object, ...], named: dict[
     x, w = graph.tensor([1, 4, 8]), graph.tensor([4, 4, 3])
     with pytest.raises(BadParamError, match=text):
         graph.conv_fprop(x, w, *arguments, **named)  # type: ignore[call-overload]
+
+
+def test_gradients_take_the_dims_that_are_set() -> None:
+    graph = new_graph(HALF)
+    x, w, dy = graph.tensor([2, 8, 9, 7]), graph.tensor([16, 4, 3, 3]), graph.tensor([2, 16, 5, 7])
+    dx = graph.conv_dgrad(dy, w, [1, 1], [2, 1], name="data").set_output(True).set_dim(x.get_dim())
+    dw = graph.conv_wgrad(x, dy, padding=[1, 1], stride=[2, 1], name="filter").set_output(True).set_dim(w.get_dim())
+    data, weights = lowered(graph).operations
+    assert isinstance(data, ConvolutionBackwardData)
+    assert isinstance(weights, ConvolutionBackwardFilter)
+    assert data.convolution == weights.convolution
+    assert (data.convolution.strides, data.groups, weights.groups) == ((2, 1), 2, 2)
+    assert [t.name for t in (data.dy, data.w, data.dx)] == ["data::DY", "data::W", "data::DX"]
+    assert [t.name for t in (weights.x, weights.dy, weights.dw)] == ["filter::X", "data::DY", "filter::DW"]
+    assert (dx.get_stride(), dw.get_stride()) == ([8 * 63, 1, 8 * 7, 8], [36, 1, 12, 4])
+    assert dx.get_data_type() is HALF
+
+
+@pytest.mark.parametrize("method", ["conv_dgrad", "conv_wgrad"])
+def test_gradients_need_dims(method: str) -> None:
+    graph = new_graph()
+    getattr(graph, method)(graph.tensor([1, 4, 8, 8]), graph.tensor([4, 4, 3, 3]), name="g").set_output(True)
+    with pytest.raises(BadParamError, match=r"'g::D[XW]'.*\.dim: expected dims, which .*; set them with set_dim"):
+        graph.validate()
+
+
+def test_statistics_are_those_of_channels() -> None:
+    graph = new_graph(HALF)
+    total, squares = graph.genstats(graph.tensor([2, 8, 3, 3]), name="s")
+    for output in (total, squares):
+        output.set_output(True).set_data_type(FLOAT)
+    (operation,) = lowered(graph).operations
+    assert isinstance(operation, GenStats)
+    assert (operation.sum.name, operation.sum_of_squares.name) == ("s::SUM", "s::SQ_SUM")
+    assert (total.get_dim(), squares.get_stride()) == ([1, 8, 1, 1], [8, 1, 8, 8])
 
 
 def test_a_matmul_broadcasts_its_batch_and_is_row_major() -> None:

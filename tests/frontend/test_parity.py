@@ -54,6 +54,10 @@ ORDERS = {
     "swish_backward": ["loss", "input", "compute_data_type", "swish_beta", "name"],
     "matmul": ["A", "B", "compute_data_type", "padding", "name"],
     "reduction": ["input", "mode", *COMMON, "group_offset"],
+    "conv_fprop": ["image", "weight"],
+    "conv_dgrad": ["loss", "filter"],
+    "conv_wgrad": ["image", "loss"],
+    "genstats": ["input", *COMMON],
     "tensor": [
         "dim",
         "stride",

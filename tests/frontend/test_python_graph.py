@@ -154,6 +154,24 @@ def test_filters_by_notes_and_workspace(handle: Handle) -> None:
         graph.check_support()
 
 
+def test_little_workspace_leaves_the_same_engine(handle: Handle) -> None:
+    a, b = small_integers(1, 16, 1024), small_integers(1, 1024, 16)
+    graph = pygraph("deep", FLOAT, FLOAT, FLOAT, handle)
+    tensor_a, tensor_b = graph.tensor([1, 16, 1024]), graph.tensor([1, 1024, 16])
+    y = graph.matmul(tensor_a, tensor_b).set_output(True)
+    graph.build_operation_graph()
+    graph.create_execution_plans([A])
+    assert graph.get_workspace_size_plan_at_index(0) > 0
+    engines = [graph.get_engine_and_knobs_at_index(index)[0] for index in range(graph.get_execution_plan_count())]
+    assert engines.count(engines[0]) == 2
+    graph.deselect_workspace_greater_than(0)
+    graph.build_plans()
+    assert graph.get_workspace_size() == 0
+    result = lowdnn.from_numpy(np.full((1, 16, 16), np.nan, np.float32), handle)
+    graph.execute({tensor_a: lowdnn.from_numpy(a, handle), tensor_b: lowdnn.from_numpy(b, handle), y: result})
+    np.testing.assert_array_equal(result.numpy(), a @ b)
+
+
 def test_notes_are_those_of_the_plan(handle: Handle) -> None:
     graph = MatmulBias(handle).graph
     graph.build([A])

@@ -10,7 +10,10 @@ from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorO
 from lowdnn.graph.case_steps import STEPS
 from lowdnn.graph.cases import Case, ConvolutionCase, parse_case, parse_cases
 from lowdnn.graph.oracle import evaluate
-from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.status import BadParamError, LowdnnError, ShapeMismatchError, UnsupportedDataTypeError
@@ -64,6 +67,33 @@ def test_convolution_text() -> None:
     assert (operation.x.dims, operation.w.dims, operation.groups) == ((2, 8, 9, 7), (4, 4, 3, 2), 2)
     assert operation.x.strides[1] == operation.w.strides[1] == operation.y.strides[1] == 1
     assert case.length == 24
+
+
+@pytest.mark.parametrize(
+    ("direction", "operation_type", "inputs", "output", "length"),
+    [
+        ("dgrad", ConvolutionBackwardData, {"dy": (2, 6, 5, 4), "w": (6, 4, 3, 3)}, (2, 8, 9, 7), 27),
+        ("wgrad", ConvolutionBackwardFilter, {"dy": (2, 6, 5, 4), "x": (2, 8, 9, 7)}, (6, 4, 3, 3), 40),
+    ],
+)
+def test_gradients_of_a_convolution(
+    direction: str,
+    operation_type: type[ConvolutionOperation],
+    inputs: dict[str, tuple[int, ...]],
+    output: tuple[int, ...],
+    length: int,
+) -> None:
+    line = f"conv n=2 c=8 hw=9x7 k=6 rs=3x3 pad=1 stride=2 groups=2 dir={direction} beta=1 epilogue=store+bias"
+    case = parse_case(line)
+    graph = case.graph()
+    operation = graph.operations[0]
+    assert isinstance(operation, operation_type)
+    assert {tensor.name: tensor.dims for tensor in graph.inputs if tensor.name in inputs} == inputs
+    assert operation.output.dims == output
+    assert graph.inputs[-1].dims == (1, output[1], 1, 1)
+    assert operation.output.uid in case.inputs(seed=1, exact=True)
+    assert case.length == length
+    assert parse_case(str(case)) == case
 
 
 def test_text_is_canonical() -> None:
@@ -139,8 +169,8 @@ def test_bad_lines_name_key_rule_and_value(line: str, where: str, expected: str,
     ("line", "error", "where"),
     [
         ("conv n=1 c=1 hw=8x8 k=1 rs=1x1 pad=1x1x1", BadParamError, "conv.pad"),
-        ("conv n=1 c=1 hw=2x2 k=1 rs=3x3", ShapeMismatchError, "convolution_forward.w.dims[2]"),
-        ("conv n=1 c=4 hw=2x2 k=3 rs=1x1 groups=2", ShapeMismatchError, "convolution_forward.w.dims[0]"),
+        ("conv n=1 c=1 hw=2x2 k=1 rs=3x3", ShapeMismatchError, "convolution.w.dims[2]"),
+        ("conv n=1 c=4 hw=2x2 k=3 rs=1x1 groups=2", ShapeMismatchError, "convolution.w.dims[0]"),
         ("reduction dims=2x3 axes=2 op=add", BadParamError, "reduction.axes"),
         ("pointwise dims=2x3 ops=exp dtype=int32", UnsupportedDataTypeError, "pointwise.compute_type"),
         ("pointwise dims=2x3 ops=gen_index axis=2", BadParamError, "pointwise.axis"),
@@ -180,3 +210,20 @@ def test_exactness() -> None:
     assert parse_case("matmul m=1 n=1 k=1 epilogue=bias+relu").is_exact
     assert not parse_case("matmul m=1 n=1 k=1 epilogue=bias+gelu").is_exact
     assert not parse_case("reduction dims=4 axes=0 op=add after=sqrt").is_exact
+
+
+def test_exits() -> None:
+    case = parse_case("conv n=2 c=4 hw=6x6 k=8 rs=3x3 pad=1 dtype=bf16 epilogue=relu exits=genstats+sum+amax")
+    graph = case.graph()
+    value = graph.outputs[0]
+    assert (value.dims, value.data_type) == ((2, 8, 6, 6), DataType.BFLOAT16)
+    assert [(t.dims, t.data_type) for t in graph.outputs[1:]] == [((1, 8, 1, 1), DataType.FLOAT)] * 3 + [
+        ((1, 1, 1, 1), DataType.FLOAT)
+    ]
+    assert case.is_exact
+    inputs = case.inputs(seed=1, exact=True).values()
+    assert all(np.abs(dtypes.to_values(values, DataType.BFLOAT16)).max() == 1 for values in inputs)
+    assert not parse_case("matmul m=1024 n=64 k=64 exits=sum").is_exact
+    assert parse_case("matmul m=1024 n=64 k=64 exits=amax").is_exact
+    columns = parse_case("matmul b=2 m=4 n=8 k=4 exits=sum").graph().outputs[-1]
+    assert columns.dims == (1, 1, 8)

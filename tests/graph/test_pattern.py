@@ -1,15 +1,28 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import ACCUMULATOR_UID, Anchored, dag_of, match_anchored
-from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.graph.pattern import (
+    ACCUMULATOR_UID,
+    Anchored,
+    AnchoredWithExits,
+    dag_of,
+    match_anchored,
+    match_anchored_with_exits,
+)
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.tensor import Tensor
 
 
 def convolution(line: str) -> Anchored[ConvolutionForward]:
@@ -67,6 +80,25 @@ def test_alpha_of_an_integer_accumulator_is_float_arithmetic() -> None:
     assert dag.operations[0].pointwise.compute_type is DataType.FLOAT
 
 
+@pytest.mark.parametrize("direction", [ConvolutionBackwardData, ConvolutionBackwardFilter])
+def test_gradients_are_anchors(direction: type[ConvolutionOperation]) -> None:
+    geometry = Convolution(DataType.FLOAT, 1, (1,), (1,), (2,), (1,))
+    builder = GraphBuilder()
+    dy = builder.tensor((2, 6, 3), DataType.HALF)
+    if direction is ConvolutionBackwardData:
+        w = builder.tensor((6, 4, 3), DataType.HALF)
+        output = builder.convolution_data_gradient(dy, w, (2, 4, 6), geometry=geometry, alpha=2.0)
+    else:
+        x = builder.tensor((2, 4, 6), DataType.HALF)
+        output = builder.convolution_filter_gradient(x, dy, (6, 4, 3), geometry=geometry, alpha=2.0)
+    builder.pointwise(PointwiseMode.NEG, output, store=DataType.HALF)
+    found = match_anchored(builder.graph(), direction)
+    assert isinstance(found, Anchored), found
+    assert found.anchor.output is output
+    assert found.epilogue.dims == output.dims
+    assert [op.mode.name for op in found.epilogue.operations] == ["IDENTITY", "NEG"]
+
+
 def test_graphs_without_one_anchor_are_refused() -> None:
     builder = GraphBuilder()
     a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
@@ -81,6 +113,50 @@ def test_other_operations_are_refused() -> None:
     a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
     builder.reduction(ReduceTensorOp.ADD, builder.matmul(a, b), (1,), store=DataType.FLOAT)
     assert "got ReductionOperation" in refusal(builder.graph())
+
+
+def test_exits_reduce_one_value_of_the_epilogue() -> None:
+    builder = GraphBuilder()
+    a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
+    value = builder.pointwise(PointwiseMode.RELU_FWD, builder.matmul(a, b), store=DataType.HALF)
+    builder.gen_stats(value)
+    builder.reduction(ReduceTensorOp.AMAX, value, (0, 1), store=DataType.FLOAT)
+    found = match_anchored_with_exits(builder.graph(), MatmulOperation)
+    assert isinstance(found, AnchoredWithExits), found
+    assert [type(op).__name__ for op in found.exits] == ["GenStats", "ReductionOperation"]
+    assert found.epilogue.result is value
+    assert found.epilogue.stores == (value,)
+    assert "got GenStats" in refusal(builder.graph())
+
+
+def test_without_exits_there_is_no_result() -> None:
+    graph = parse_case("matmul m=4 n=4 k=4 epilogue=relu").graph()
+    found = match_anchored_with_exits(graph, MatmulOperation)
+    assert isinstance(found, AnchoredWithExits), found
+    assert (found.exits, found.epilogue.result) == ((), None)
+    assert match_anchored(graph, MatmulOperation) == Anchored(found.anchor, found.epilogue)
+
+
+def test_reductions_that_are_no_exits_are_refused() -> None:
+    def refused(build: Callable[[GraphBuilder, Tensor], object]) -> str:
+        builder = GraphBuilder()
+        a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
+        build(builder, builder.matmul(a, b, store=DataType.FLOAT))
+        found = match_anchored_with_exits(builder.graph(), MatmulOperation)
+        assert isinstance(found, str)
+        return found
+
+    def reduce(builder: GraphBuilder, value: Tensor, store: DataType | None = DataType.FLOAT) -> Tensor:
+        return builder.reduction(ReduceTensorOp.ADD, value, (0,), store=store)
+
+    def two_values(builder: GraphBuilder, value: Tensor) -> None:
+        reduce(builder, value)
+        reduce(builder, builder.pointwise(PointwiseMode.NEG, value))
+
+    assert "expected the tensor that the others reduce" in refused(two_values)
+    assert "from the epilogue" in refused(lambda g, value: reduce(g, g.tensor((4, 4), DataType.FLOAT)))
+    read = refused(lambda g, value: g.pointwise(PointwiseMode.ADD, value, reduce(g, value, None), store=DataType.FLOAT))
+    assert "expected outputs that are stored and not read" in read
 
 
 def test_a_prologue_is_refused() -> None:

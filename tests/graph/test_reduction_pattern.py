@@ -32,9 +32,21 @@ def test_operations_on_both_sides() -> None:
     fused = matched(builder)
     assert fused.before.result == moved
     assert uids(fused.before.loads) == {x.uid, bias.uid}
-    assert fused.after.anchor == y
-    assert uids(fused.after.loads) == {scale.uid}
-    assert uids(fused.after.stores) == {z.uid}
+    assert fused.after[0].anchor == y
+    assert uids(fused.after[0].loads) == {scale.uid}
+    assert uids(fused.after[0].stores) == {z.uid}
+
+
+def test_statistics_have_two_results() -> None:
+    builder = GraphBuilder()
+    x = builder.tensor((4, 8, 2), DataType.HALF)
+    total, squares = builder.gen_stats(builder.pointwise(MODES.RELU_FWD, x))
+    fused = matched(builder)
+    assert uids(fused.before.loads) == {x.uid}
+    assert [dag.stores for dag in fused.after] == [(total,), (squares,)]
+    assert fused.compute_type is DataType.FLOAT
+    builder.pointwise(MODES.SQRT, squares, store=DataType.FLOAT)
+    assert match_reduction(builder.graph()) == "operations: expected none behind GenStats, got PointwiseOperation"
 
 
 def test_a_bare_reduction_loads_x_and_stores_y() -> None:
@@ -42,7 +54,7 @@ def test_a_bare_reduction_loads_x_and_stores_y() -> None:
     x = builder.tensor((4, 8), DataType.FLOAT)
     y = builder.reduction(ADD, x, (0,), store=DataType.FLOAT)
     fused = matched(builder)
-    assert (fused.before.loads, fused.before.operations, fused.after.stores) == ((x,), (), (y,))
+    assert (fused.before.loads, fused.before.operations, fused.after[0].stores) == ((x,), (), (y,))
 
 
 def test_a_sibling_with_the_dims_of_x_comes_before() -> None:
@@ -54,12 +66,12 @@ def test_a_sibling_with_the_dims_of_x_comes_before() -> None:
 
 
 def test_what_is_no_fused_reduction() -> None:
-    assert "exactly one ReductionOperation, got 0" in str(match_reduction(matmul_graph()))
+    assert "exactly one ReductionOperation or GenStats, got 0" in str(match_reduction(matmul_graph()))
 
     twice = GraphBuilder()
     y = twice.reduction(ADD, twice.tensor((4, 8), DataType.FLOAT), (0,))
     twice.reduction(ADD, y, (1,), store=DataType.FLOAT)
-    assert "exactly one ReductionOperation, got 2" in str(match_reduction(twice.graph()))
+    assert "exactly one ReductionOperation or GenStats, got 2" in str(match_reduction(twice.graph()))
 
     softmax = GraphBuilder()
     x = softmax.tensor((4, 8), DataType.FLOAT)

@@ -10,6 +10,7 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Knob, Refusal, resolve_choices
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import BehaviorNote, HeurMode, KnobType, NumericalNote, PointwiseMode
+from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import candidate_for, rank
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Work
@@ -64,6 +65,35 @@ def test_instant_and_b_give_the_list_of_a(mode: HeurMode) -> None:
 
 def test_equal_estimates_keep_the_order_of_the_registry() -> None:
     assert names(HeurMode.A, FakeEngine("first", 0, 10**6), FakeEngine("second", 1, 10**6)) == ["first", "second"]
+
+
+@dataclass
+class SplittingEngine(FakeEngine):
+    """An engine that sums in ``splits`` parts by default, each of which needs ``part_bytes`` of workspace."""
+
+    splits: int = 4
+    part_bytes: int = 256
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        return (Knob("split_k", KnobType.SPLIT_K_SLC, (1, 2, 4), self.splits, "parts of k"),)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        plan = super().plan(graph, arch, choices)
+        splits = dict(plan.choices)[KnobType.SPLIT_K_SLC]
+        return replace(plan, workspace_bytes=splits * self.part_bytes if splits > 1 else 0)
+
+
+def test_an_engine_that_splits_is_listed_without_the_split_too() -> None:
+    split, whole = rank(GRAPH, SM_90A, HeurMode.A, (SplittingEngine("split", 0, 10**6),)).candidates
+    assert (split.choices, split.plan.workspace_bytes) == ({}, 1024)
+    assert (whole.choices, whole.plan.workspace_bytes) == ({KnobType.SPLIT_K_SLC: 1}, 0)
+    assert whole.estimated_us >= split.estimated_us
+    assert whole.reason.endswith("1024 bytes of workspace less than split")
+
+
+@pytest.mark.parametrize("change", [{"splits": 1}, {"part_bytes": 0}])
+def test_an_engine_with_no_workspace_to_save_is_listed_once(change: dict[str, int]) -> None:
+    assert names(HeurMode.A, SplittingEngine("split", 0, 10**6, **change)) == ["split"]  # type: ignore[arg-type]
 
 
 def test_refusals_carry_reasons_in_the_order_of_the_registry() -> None:
@@ -131,3 +161,22 @@ def test_fewer_multiprocessors_make_a_longer_estimate() -> None:
         rank(graph, replace(SM_90A, sm_count=count), HeurMode.A, ENGINES).candidates[0] for count in (132, 33)
     )
     assert part.estimated_us > whole.estimated_us
+
+
+#: What was fastest on an H200, where engines of several families take the layer.
+MEASURED = (
+    ("n=64 c=3 hw=224x224 k=32 rs=3x3 pad=1 stride=2 dir=fprop", "conv_stem"),
+    ("n=64 c=3 hw=224x224 k=96 rs=4x4 stride=4 dir=fprop", "conv_stem"),
+    ("n=32 c=3 hw=224x224 k=64 rs=3x3 pad=1 dir=fprop", "conv_stem"),
+    ("n=128 c=3 hw=224x224 k=64 rs=7x7 pad=3 stride=2 dir=wgrad", "conv_stem"),
+    ("n=64 c=1024 hw=7x7 k=1024 rs=3x3 pad=1 groups=32 dir=fprop", "conv_grouped_mma"),
+    ("n=64 c=1024 hw=7x7 k=1024 rs=3x3 pad=1 groups=32 dir=wgrad", "conv_wgrad_wgmma"),
+    ("n=128 c=512 hw=14x14 k=512 rs=3x3 pad=1 groups=8 dir=fprop", "conv_fprop_wgmma"),
+    ("n=32 c=128 hw=56x56 k=128 rs=3x3 pad=1 groups=32 dir=wgrad", "conv_grouped_mma"),
+)
+
+
+@pytest.mark.parametrize(("layer", "engine"), MEASURED)
+def test_the_engine_that_was_measured_fastest_comes_first(layer: str, engine: str) -> None:
+    graph = parse_case(f"conv {layer} dtype=bf16").graph()
+    assert rank(graph, SM_90A, HeurMode.A, ENGINES).candidates[0].engine.name == engine

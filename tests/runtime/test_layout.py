@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from lowdnn.runtime.layout import CType, layout_of, size_and_alignment
+from lowdnn.runtime.layout import TENSOR_MAP, CType, layout_of, size_and_alignment
 
 C_TYPES = {"i": ctypes.c_int32, "q": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double, "Q": ctypes.c_void_p}
 
@@ -31,11 +31,21 @@ def test_an_empty_struct_has_size_one() -> None:
     assert size_and_alignment(("q", ())) == (16, 8)
 
 
-def test_arguments_start_at_16_bytes_and_their_addresses_follow() -> None:
+def test_arguments_start_at_64_bytes_and_their_addresses_follow() -> None:
     layout = layout_of(("i", ("q", "i"), "f"))
-    assert layout.arguments == (0, 16, 32)
-    assert layout.leaves == (0, 16, 24, 32)
-    assert (layout.pointers, layout.size_bytes) == (40, 64)
+    assert layout.arguments == (0, 64, 128)
+    assert layout.leaves == (0, 64, 72, 128)
+    assert (layout.pointers, layout.size_bytes) == (136, 160)
+
+
+def test_a_tensor_map_aligns_its_struct() -> None:
+    assert size_and_alignment(TENSOR_MAP) == (128, 64)
+    assert size_and_alignment(("i", TENSOR_MAP, "q")) == (256, 64)
+    layout = layout_of((("i", TENSOR_MAP, ("i", TENSOR_MAP)),))
+    assert layout.leaves == (0, 64, 192, 256)
+    packed = layout.packer.pack(1, b"a" * 128, 2, b"b" * 128, 300)
+    assert packed[64:192] == b"a" * 128
+    assert packed[256:384] == b"b" * 128
 
 
 def test_the_packer_writes_each_leaf_at_its_position() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lowdnn.driver import open_driver
 from lowdnn.driver.base import DriverError
 from lowdnn.driver.emulated.driver import EmulatedDriver
 from lowdnn.plan import Plan
@@ -31,7 +32,7 @@ from lowdnn.status import (
     NullPointerError,
     SizeInsufficientError,
 )
-from tests.support.runtime import ALPHA, X, Y, download, scale_plan, scale_sources, upload
+from tests.support.runtime import ALPHA, X, Y, download, open_runtime, scale_plan, scale_sources, upload
 
 COUNT = 300
 
@@ -235,6 +236,21 @@ def test_execute_is_captured_and_replayed(scale: Scale) -> None:
         with context.activated():
             driver.graph_exec_destroy(graph_exec)
             driver.graph_destroy(graph)
+
+
+def test_a_dependent_launch_that_does_not_wait_is_a_race(device: Runtime, tmp_path: Path) -> None:
+    if device.driver.kind == "cuda":
+        pytest.skip("the emulated device looks for races")
+    driver = open_driver("emulated", policy="lockstep,races")
+    with open_runtime(driver, tmp_path / "cache", sources=scale_sources(tmp_path)) as runtime:
+        plan = scale_plan(COUNT, launches=2)
+        overlapping = replace(plan, launches=(plan.launches[0], replace(plan.launches[1], overlaps_previous=True)))
+        x, y = (upload(runtime, np.zeros(COUNT, np.float32)) for _ in range(2))
+        alpha = np.array([2.0])
+        pointers = (x.address, y.address, alpha.ctypes.data)
+        runtime.load(plan).execute(pointers)
+        with pytest.raises(DriverError, match=r"(?s)data-race.*griddepcontrol\.wait"):
+            runtime.load(overlapping).execute(pointers)
 
 
 def test_graph_nodes_take_new_addresses(scale: Scale) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +19,27 @@ from lowdnn.plan import (
     Scalar,
     ScalarType,
     Struct,
+    TensorMap,
     TensorPointer,
     TensorValue,
     WorkspacePointer,
 )
 from lowdnn.runtime.parameters import ParameterBlock, read_host_value
+from lowdnn.runtime.tensor_maps import EncodedMap
 from lowdnn.status import BadParamError
+from lowdnn.tensor_map import TensorMapDataType, TensorMapLayout, TensorMapSwizzle, TiledMap
 
+LAYOUT = TiledMap(TensorMapDataType.FLOAT32, 0, (32, 4), (128,), (32, 4), (1, 1))
 I32, I64, F32, F64 = ScalarType.I32, ScalarType.I64, ScalarType.F32, ScalarType.F64
+
+
+#: Maps of ``address_word`` 2 here, whose address is hidden with a swizzle.
+def encode_map(layout: TensorMapLayout) -> EncodedMap:
+    return EncodedMap(bytes(range(128)), None if layout.swizzle else 2)
+
+
+def block_of(plan: Plan) -> ParameterBlock:
+    return ParameterBlock(plan, encode_map)
 
 
 def plan_of(*launches: Sequence[Argument]) -> Plan:
@@ -71,10 +86,10 @@ OUTER = Struct(
 
 
 def test_values_land_where_the_kernel_reads_them() -> None:
-    block = ParameterBlock(plan_of([Scalar(I64, 1)], [Scalar(I32, 4), OUTER]))
+    block = block_of(plan_of([Scalar(I64, 1)], [Scalar(I32, 4), OUTER]))
     alpha = np.array([1.5], np.float16)
-    block.patch(block.tensor_slots[0], 0x1000)
-    block.patch(block.workspace_slots, 0x8000)
+    block.patch_tensors((0x1000, 0), (None, 0))
+    block.patch_workspace(0x8000)
     block.patch_values((0x1000, alpha.ctypes.data))
     outer = argument(block, 1, 1, Outer)
     assert (outer.first, outer.x, outer.inner.a, outer.inner.b) == (-5, 0x1020, 3, 0.25)
@@ -82,17 +97,17 @@ def test_values_land_where_the_kernel_reads_them() -> None:
 
 
 def test_a_pointer_in_several_launches_is_patched_in_all() -> None:
-    block = ParameterBlock(plan_of([TensorPointer(7)], [TensorPointer(7, 16)]))
-    block.patch(block.tensor_slots[0], 0x40)
+    block = block_of(plan_of([TensorPointer(7)], [TensorPointer(7, 16)]))
+    block.patch_tensors((0x40, 0), (None, 0))
     found = [ctypes.c_uint64.from_address(ctypes.c_uint64.from_address(p).value).value for p in block.launch_parameters]
     assert found == [0x40, 0x50]
 
 
-def test_structs_are_16_byte_aligned() -> None:
+def test_arguments_are_64_byte_aligned() -> None:
     for _ in range(8):
-        block = ParameterBlock(plan_of([Scalar(I32, 1), OUTER, Scalar(I32, 1), OUTER]))
+        block = block_of(plan_of([Scalar(I32, 1), OUTER, Scalar(I32, 1), OUTER]))
         pointers = (ctypes.c_uint64 * 4).from_address(block.launch_parameters[0])
-        assert all(pointer % 16 == 0 for pointer in pointers)
+        assert all(pointer % 64 == 0 for pointer in pointers)
 
 
 @pytest.mark.parametrize(
@@ -101,19 +116,65 @@ def test_structs_are_16_byte_aligned() -> None:
 )
 def test_a_number_that_does_not_fit_is_refused(scalar_type: ScalarType, value: float) -> None:
     with pytest.raises(BadParamError, match=f"fits {scalar_type.name}"):
-        ParameterBlock(plan_of([Scalar(scalar_type, value)]))
+        block_of(plan_of([Scalar(scalar_type, value)]))
 
 
 def test_special_floats_survive() -> None:
-    block = ParameterBlock(plan_of([Scalar(F32, float("inf")), Scalar(F64, float("nan"))]))
+    block = block_of(plan_of([Scalar(F32, float("inf")), Scalar(F64, float("nan"))]))
     pointers = (ctypes.c_uint64 * 2).from_address(block.launch_parameters[0])
     assert ctypes.c_float.from_address(pointers[0]).value == float("inf")
     assert np.isnan(ctypes.c_double.from_address(pointers[1]).value)
 
 
 def test_unknown_uid_is_refused() -> None:
-    with pytest.raises(BadParamError, match="uids of plan"):
-        ParameterBlock(plan_of([TensorPointer(99)]))
+    for argument in (TensorPointer(99), TensorMap(TensorPointer(99), LAYOUT)):
+        with pytest.raises(BadParamError, match="uids of plan"):
+            block_of(plan_of([argument]))
+
+
+class Mapped(ctypes.Structure):
+    _fields_ = (
+        ("first", ctypes.c_int32),
+        ("unused", ctypes.c_uint8 * 60),
+        ("x", ctypes.c_uint64 * 16),
+        ("scratch", ctypes.c_uint64 * 16),
+        ("last", ctypes.c_int32),
+    )
+
+
+def test_addresses_go_into_tensor_maps() -> None:
+    maps = (TensorMap(TensorPointer(7, 48), LAYOUT), TensorMap(WorkspacePointer(256), LAYOUT))
+    block = block_of(plan_of([Scalar(I32, 1), Struct((Scalar(I32, 2), *maps, Scalar(I32, 3)))]))
+    block.patch_tensors((0x1000, 0), (None, 0))
+    block.patch_workspace(0x8000)
+    mapped = argument(block, 0, 1, Mapped)
+    rest = np.arange(128, dtype=np.uint8).view(np.uint64).tolist()
+    assert (mapped.first, mapped.last) == (2, 3)
+    assert list(mapped.x) == [*rest[:2], 0x1030, *rest[3:]]
+    assert list(mapped.scratch) == [*rest[:2], 0x8100, *rest[3:]]
+    assert block.map_slots == ()
+
+
+def test_the_driver_replaces_addresses_that_hide() -> None:
+    hiding = replace(LAYOUT, swizzle=TensorMapSwizzle.BYTES_128)
+    maps = (TensorMap(TensorPointer(7, 48), hiding), TensorMap(WorkspacePointer(256), hiding))
+    block = block_of(plan_of([Struct((Scalar(I32, 2), *maps, Scalar(I32, 3)))]))
+    assert block.tensor_slots == ((), ())
+    assert block.workspace_slots == ()
+    block.patch_maps((0x1000, 0), 0x8000, lambda content, address: content[8:] + address.to_bytes(8, "little"))
+    mapped = argument(block, 0, 0, Mapped)
+    rest = np.arange(8, 128, dtype=np.uint8).view(np.uint64).tolist()
+    assert list(mapped.x) == [*rest, 0x1030]
+    assert list(mapped.scratch) == [*rest, 0x8100]
+    assert mapped.last == 3
+
+
+@pytest.mark.parametrize("change", [{"alignment_bytes": 8}, {"size_bytes": 0}, {"is_by_value": True}])
+def test_a_tensor_that_no_map_can_take_is_refused(change: dict[str, Any]) -> None:
+    plan = plan_of([TensorMap(TensorPointer(7), LAYOUT)])
+    plan = replace(plan, tensors=(replace(plan.tensors[0], **change), *plan.tensors[1:]))
+    with pytest.raises(BadParamError, match=r"uid 7.*expected device memory aligned to 16 bytes"):
+        block_of(plan)
 
 
 @pytest.mark.parametrize("data_type", dtypes.supported())

@@ -15,7 +15,7 @@ from lowdnn.enums import DataType
 from lowdnn.graph.data import exact_values, real_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
-from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.memory import from_memory, to_memory
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan
@@ -101,7 +101,7 @@ def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays
 
 def read_tensors(graph: OperationGraph) -> list[Tensor]:
     """The tensors whose values a run needs: inputs, and outputs that a convolution accumulates into."""
-    accumulated = [op.y for op in graph.operations if isinstance(op, ConvolutionForward) and op.beta != 0]
+    accumulated = [op.output for op in graph.operations if isinstance(op, ConvolutionOperation) and op.beta != 0]
     return [tensor for tensor in graph.inputs if tensor.constant_value is None] + accumulated
 
 

@@ -53,7 +53,7 @@ from lowdnn.driver.emulated.streams import (
     submit,
     wait_event,
 )
-from lowdnn.driver.tensor_map import (
+from lowdnn.tensor_map import (
     TENSOR_MAP_BYTES,
     Im2colMap,
     TiledMap,
@@ -371,7 +371,7 @@ class EmulatedDriver:
             if len(set(dependencies)) < len(dependencies):
                 raise driver_error("cuGraphAddKernelNode", CuResult.INVALID_VALUE, f"{graph:#x}", "a dependency twice")
             self._check_launch(state, function, config)
-            node = state.add(found.nodes, self._kernel_work(state, function, config, parameters))
+            node = state.add(found.nodes, self._node_work(state, function, config, parameters))
             found.dependencies[node] = tuple(dependencies)
             return node
 
@@ -397,7 +397,7 @@ class EmulatedDriver:
             if not isinstance(find(nodes, call, node), KernelWork):
                 raise driver_error(call, CuResult.INVALID_VALUE, f"{node:#x}", "not a kernel node")
             self._check_launch(state, function, config)
-            nodes[node] = self._kernel_work(state, function, config, parameters)
+            nodes[node] = self._node_work(state, function, config, parameters)
 
     def graph_launch(self, graph_exec: int, stream: int) -> None:
         with self._context.entered("cuGraphLaunch", graph_exec, stream) as state:
@@ -417,6 +417,10 @@ class EmulatedDriver:
         problem = launch_problem(found, config, self._device)
         if problem is not None:
             raise driver_error("cuLaunchKernel", problem[0], f"{found.function.kernel.name}, {config}", problem[1])
+
+    def _node_work(self, state: DeviceState, function: int, config: LaunchConfig, parameters: int) -> KernelWork:
+        """A node waits for the end of those it depends on."""
+        return self._kernel_work(state, function, replace(config, programmatic_serialization=False), parameters)
 
     def _kernel_work(self, state: DeviceState, function: int, config: LaunchConfig, parameters: int) -> KernelWork:
         return kernel_work(find(state.functions, "cuLaunchKernel", function).function, config, parameters)

@@ -55,6 +55,7 @@ def function_attribute(loaded: LoadedFunction, attribute: FunctionAttribute, dev
     """An attribute's value; registers and local bytes are decided by an assembler, which is not here, and read as 0."""
     kernel = loaded.function.kernel
     compute = _capability(device)
+    required = kernel.clusters.required or (0, 0, 0)
     return {
         FunctionAttribute.MAX_THREADS_PER_BLOCK: kernel.max_threads,
         FunctionAttribute.SHARED_SIZE_BYTES: kernel.static_shared_bytes,
@@ -64,6 +65,9 @@ def function_attribute(loaded: LoadedFunction, attribute: FunctionAttribute, dev
         FunctionAttribute.PTX_VERSION: compute,
         FunctionAttribute.BINARY_VERSION: compute,
         FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES: loaded.max_dynamic_shared_bytes,
+        FunctionAttribute.REQUIRED_CLUSTER_WIDTH: required[0],
+        FunctionAttribute.REQUIRED_CLUSTER_HEIGHT: required[1],
+        FunctionAttribute.REQUIRED_CLUSTER_DEPTH: required[2],
         FunctionAttribute.NON_PORTABLE_CLUSTER_SIZE_ALLOWED: int(loaded.allows_large_clusters),
     }[attribute]
 

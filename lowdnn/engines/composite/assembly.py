@@ -14,7 +14,7 @@ from lowdnn.engines.composite.partition import Part
 from lowdnn.engines.launch import aligned_bytes
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import outputs_of
-from lowdnn.plan import Argument, KernelRef, Launch, Struct, TensorPointer, WorkspacePointer
+from lowdnn.plan import Argument, KernelRef, Launch, Pointer, Struct, TensorMap, TensorPointer, WorkspacePointer
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def assemble(graph: OperationGraph, parts: Sequence[Part]) -> Assembly:
     for position, part in enumerate(parts):
         for launch in part.plan.launches:
             kernel = numbers.setdefault(part.plan.kernels[launch.kernel], len(numbers))
-            arguments = tuple(_moved(item, intermediates, own.get(position, 0)) for item in launch.arguments)
+            arguments = tuple(moved(item, intermediates, own.get(position, 0)) for item in launch.arguments)
             launches.append(replace(launch, kernel=kernel, arguments=arguments))
     return Assembly(tuple(numbers), tuple(launches), workspace_bytes)
 
@@ -80,12 +80,20 @@ def _place(ranges: Sequence[_Range]) -> tuple[list[int], int]:
     return [start for _, start, _ in placed], max((end for _, _, end in placed), default=0)
 
 
-def _moved(argument: Argument, intermediates: Mapping[int, int], own_bytes: int) -> Argument:
+def moved(argument: Argument, intermediates: Mapping[int, int], own_bytes: int) -> Argument:
     """``argument`` with pointers to intermediates and to the part's workspace as offsets into the whole workspace."""
     if isinstance(argument, Struct):
-        return Struct(tuple(_moved(item, intermediates, own_bytes) for item in argument.fields))
-    if isinstance(argument, WorkspacePointer):
-        return WorkspacePointer(own_bytes + argument.offset_bytes)
-    if isinstance(argument, TensorPointer) and argument.uid in intermediates:
-        return WorkspacePointer(intermediates[argument.uid] + argument.offset_bytes)
+        return Struct(tuple(moved(item, intermediates, own_bytes) for item in argument.fields))
+    if isinstance(argument, TensorMap):
+        return replace(argument, target=_moved_pointer(argument.target, intermediates, own_bytes))
+    if isinstance(argument, TensorPointer | WorkspacePointer):
+        return _moved_pointer(argument, intermediates, own_bytes)
     return argument
+
+
+def _moved_pointer(pointer: Pointer, intermediates: Mapping[int, int], own_bytes: int) -> Pointer:
+    if isinstance(pointer, WorkspacePointer):
+        return WorkspacePointer(own_bytes + pointer.offset_bytes)
+    if pointer.uid in intermediates:
+        return WorkspacePointer(intermediates[pointer.uid] + pointer.offset_bytes)
+    return pointer

@@ -1,28 +1,30 @@
-"""``conv_direct``: convolution forward in the true arithmetic of the compute type, without tensor cores.
+"""``conv_direct``: the three convolutions in the true arithmetic of the compute type, without tensor cores.
 
-1 to 3 spatial axes, any strides of x, w and y, groups, dilation, separate paddings, flipped filters, every data type
-that the operation takes, any pointwise epilogue. Depthwise convolutions and small groups run on ``conv_grouped.cu``
-(a thread owns channels of a patch of outputs), all others on ``conv_direct.cu`` (implicit matrix product).
+1 to 3 spatial axes, any strides of the tensors, groups, dilation, separate paddings, flipped filters, every data type
+that the operations take, any pointwise epilogue. Forward convolutions that are depthwise or of small groups run on
+``conv_grouped.cu`` (a thread owns channels of a patch of outputs), all others on ``conv_direct.cu`` (implicit matrix
+product; backward data by residue classes of the stride, backward filter with a split depth of fixed order).
 """
 
 from __future__ import annotations
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv import direct_grouped, direct_tiled
 from lowdnn.engines.conv.direct_geometry import DirectGeometry
+from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT
 from lowdnn.engines.launch import MAX_GRID_X
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
-from lowdnn.ops.convolution import Convolution, ConvolutionForward
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
+from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor, channels_last_strides
-from lowdnn.plan import KernelRef, Launch, Plan
+from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError, Status
 
-#: Positions in x and its padding are 32-bit in the kernels, with room for a marker far outside.
+#: Positions in the image and its padding are 32-bit in the kernels, with room for a marker far outside.
 _MAX_POSITION = 2**30 - 1
 
 
@@ -40,31 +42,32 @@ class ConvDirect:
         return geometry if isinstance(geometry, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """BLOCK_SIZE for depthwise convolutions and small groups, TILE_N (filters of a thread block) for the others."""
-        return (_knob(accepted(graph.derive(self._geometry)), arch),)
+        """BLOCK_SIZE for forward depthwise convolutions and small groups.
+
+        TILE_N (filters, in backward data channels, of a thread block) for the others; in backward filter SPLIT_K_SLC.
+        """
+        return _knobs(accepted(graph.derive(self._geometry)), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch, none where y is empty."""
+        """One launch, a second one that sums the slices of a split depth, none where the output is empty."""
         geometry = accepted(graph.derive(self._geometry))
-        chosen = resolve_choices(self.name, (_knob(geometry, arch),), choices)
-        kernels: tuple[KernelRef, ...] = ()
-        launches: tuple[Launch, ...] = ()
-        if geometry.operation.y.element_count:
-            kernel, launch = _kernel_and_launch(geometry, arch, chosen)
-            kernels, launches = (kernel,), (launch,)
-        return plan_of(self, graph, arch, chosen, kernels, launches)
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        parts = PlanParts()
+        if geometry.operation.output.element_count:
+            _add_launches(parts, geometry, arch, chosen)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain 2-D channels-last convolutions: fp32 at the common tile, and 3x3 depthwise in fp32 and bf16."""
         dense = _plain_geometry(DataType.FLOAT, channels=64, groups=1)
         depthwise = (_plain_geometry(t, channels=128, groups=128) for t in (DataType.FLOAT, DataType.BFLOAT16))
         return (
-            direct_tiled.kernel(dense, 64, _functor(dense)),
-            *(direct_grouped.kernel(geometry, 128, _functor(geometry)) for geometry in depthwise),
+            direct_tiled.kernel(dense, 64),
+            *(direct_grouped.kernel(geometry, 128, geometry.functor()) for geometry in depthwise),
         )
 
     def _geometry(self, graph: OperationGraph) -> DirectGeometry | Refusal:
-        matched = match_anchored(graph, ConvolutionForward)
+        matched = match_anchored(graph, ConvolutionOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         geometry = DirectGeometry.of(matched)
@@ -73,47 +76,53 @@ class ConvDirect:
 
 
 def _refuse_extents(geometry: DirectGeometry) -> str:
-    convolution = geometry.operation.convolution
+    operation, convolution = geometry.operation, geometry.operation.convolution
+    image, output = (f"{operation.label}.{port}.dims" for port in (operation.roles[0], operation.output_port))
     padding = zip(convolution.pre_paddings, convolution.post_paddings, strict=True)
-    padded = zip(geometry.operation.x.dims[2:], padding, strict=True)
+    padded = zip(operation.image.dims[2:], padding, strict=True)
     reach = max(extent + before + after for extent, (before, after) in padded)
-    pixels = direct_tiled.pixel_count(geometry)
-    depth = geometry.group_channels * geometry.tap_count
     limits = (
-        ("x.dims: expected padded spatial extents", reach, _MAX_POSITION),
-        ("y.dims: expected a number of pixels", pixels, MAX_TILED_EXTENT),
-        ("w.dims: expected a number of products", max(depth, geometry.filters), MAX_TILED_EXTENT),
-        ("y.dims: expected a number of tiles", direct_tiled.block_count(geometry, 8), MAX_GRID_X),
+        (f"{image}: expected padded spatial extents", reach, _MAX_POSITION),
+        ("convolution.strides, dilations: expected steps", _longest_step(convolution), _MAX_POSITION),
+        (
+            f"{output}: expected a number of elements of one map",
+            direct_tiled.place_count(geometry),
+            MAX_TILED_EXTENT,
+        ),
+        (f"{output}: expected sums of a number of terms", max(geometry.depth, geometry.filters), MAX_TILED_EXTENT),
+        (f"{output}: expected a number of tiles", direct_tiled.block_count(geometry, 8, 1), MAX_GRID_X),
     )
     for rule, got, limit in limits:
         if got > limit:
-            return f"convolution_forward.{rule} of at most {limit}, got {got}"
+            return f"{rule} of at most {limit}, got {got}"
     return ""
 
 
-def _knob(geometry: DirectGeometry, arch: ArchSpec) -> Knob:
+def _longest_step(convolution: Convolution) -> int:
+    return max(*convolution.strides, *convolution.dilations)
+
+
+def _knobs(geometry: DirectGeometry, arch: ArchSpec) -> tuple[Knob, ...]:
     if direct_grouped.takes(geometry):
         sizes = direct_grouped.BLOCK_SIZES
-        return Knob("block_size", KnobType.BLOCK_SIZE, sizes, 128, "threads of a block")
-    tiles = direct_tiled.filter_tiles(geometry)
-    default = direct_tiled.best_filter_tile(geometry, arch)
-    return Knob("tile_n", KnobType.TILE_N, tiles, default, "filters that one thread block computes")
+        return (Knob("block_size", KnobType.BLOCK_SIZE, sizes, 128, "threads of a block"),)
+    maps = direct_tiled.best_map_tile(geometry, arch)
+    tiles, slices = direct_tiled.map_tiles(geometry), direct_tiled.slice_counts(geometry)
+    knobs = [Knob("tile_n", KnobType.TILE_N, tiles, maps, "filters, or channels of dx, that one thread block computes")]
+    if len(slices) > 1:
+        best = direct_tiled.best_slices(geometry, maps, arch)
+        knobs.append(Knob("split_k", KnobType.SPLIT_K_SLC, slices, best, "slices of the sum, added by a second launch"))
+    return tuple(knobs)
 
 
-def _kernel_and_launch(
-    geometry: DirectGeometry, arch: ArchSpec, chosen: dict[KnobType, int]
-) -> tuple[KernelRef, Launch]:
-    functor = _functor(geometry)
+def _add_launches(parts: PlanParts, geometry: DirectGeometry, arch: ArchSpec, chosen: dict[KnobType, int]) -> None:
     if direct_grouped.takes(geometry):
-        threads = chosen[KnobType.BLOCK_SIZE]
-        kernel = direct_grouped.kernel(geometry, threads, functor)
-        return kernel, direct_grouped.launch(geometry, arch, threads, functor)
-    filters = chosen[KnobType.TILE_N]
-    return direct_tiled.kernel(geometry, filters, functor), direct_tiled.launch(geometry, filters, functor)
-
-
-def _functor(geometry: DirectGeometry) -> Functor:
-    return generate(geometry.epilogue, accumulator=geometry.accumulator, vector_axis=geometry.vector_axis)
+        functor, threads = geometry.functor(), chosen[KnobType.BLOCK_SIZE]
+        parts.kernel(direct_grouped.kernel(geometry, threads, functor))
+        parts.launches.append(direct_grouped.launch(geometry, arch, threads, functor))
+    else:
+        slices = chosen.get(KnobType.SPLIT_K_SLC, 1)
+        direct_tiled.add_parts(parts, geometry, chosen[KnobType.TILE_N], slices)
 
 
 def _plain_geometry(data_type: DataType, channels: int, groups: int) -> DirectGeometry:
@@ -124,7 +133,8 @@ def _plain_geometry(data_type: DataType, channels: int, groups: int) -> DirectGe
         Tensor(uid, data_type, dims, channels_last_strides(dims), alignment_bytes=16)
         for uid, dims in ((1, image), (2, (channels, channels // groups, 3, 3)), (3, image))
     )
-    matched = match_anchored(OperationGraph([ConvolutionForward(convolution, x, w, y)]), ConvolutionForward)
+    graph = OperationGraph([ConvolutionForward(convolution, x, w, y)])
+    matched = match_anchored(graph, ConvolutionOperation)
     if isinstance(matched, str):
         raise NotSupportedError(matched)
     return DirectGeometry.of(matched)

@@ -1,19 +1,25 @@
-"""``conv_implicit_gemm_mma``: convolution forward on tensor cores with ``mma.sync``, for sm_80 and newer.
+"""``conv_implicit_gemm_mma``: the three convolutions on tensor cores with ``mma.sync``.
 
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
 int32). 1 to 3 spatial axes, any strides, dilations, paddings, groups of at least 8 channels and filters, flipped
 filters, any pointwise epilogue. Channels-last tensors are read in place; others are repacked into the workspace first.
+The gradients run as forward convolutions over parts of their tensors, without groups: see ``data_gradient_views`` (one
+for each residue class of dx's pixels modulo the stride) and ``filter_gradient_view``. For sm_80 and newer.
 Kernels: ``conv_implicit_gemm_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.conv.data_gradient_views import data_gradient_views
+from lowdnn.engines.conv.filter_gradient_view import filter_gradient_view
+from lowdnn.engines.conv.forward_views import ForwardView
 from lowdnn.engines.conv.mma_geometry import MmaGeometry
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import (
@@ -21,12 +27,15 @@ from lowdnn.engines.gemm.output_space import (
     functor_of,
 )
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.tiles import Tiling
+from lowdnn.engines.gemm.tiles import Product, Tiling
 from lowdnn.engines.launch import bytes_of, i32, i64, macros, moved_bytes
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import match_anchored
-from lowdnn.ops.convolution import Convolution, ConvolutionForward
+from lowdnn.graph.pattern import Anchored, match_anchored
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import (
     Argument,
@@ -72,21 +81,22 @@ class ConvImplicitGemmMma:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, narrow groups and very large filters."""
-        geometry = graph.derive(self._geometry)
-        return geometry if isinstance(geometry, Refusal) else None
+        problem = graph.derive(self._problem)
+        return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""
-        return tiles.knobs(accepted(graph.derive(self._geometry)).product, arch)
+        return tiles.knobs(accepted(graph.derive(self._problem)).product, arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        geometry = accepted(graph.derive(self._geometry))
-        product = geometry.product
-        chosen = resolve_choices(self.name, tiles.knobs(product, arch), choices)
-        tiling = tiles.tiling_of(self.name, product, arch, chosen)
-        parts = _parts(geometry, tiling)
-        notes = tiles.numerical_notes(product.data_type)
+        problem = accepted(graph.derive(self._problem))
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        parts = PlanParts()
+        for part in problem.parts:
+            tiling = tiles.tiling_of(self.name, part.geometry.product, arch, chosen)
+            _add_part(parts, part, tiling)
+        notes = tiles.numerical_notes(problem.product.data_type)
         launches = tuple(parts.launches)
         return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
 
@@ -98,27 +108,65 @@ class ConvImplicitGemmMma:
             for channels in (64, 128)
         )
 
-    def _geometry(self, graph: OperationGraph) -> MmaGeometry | Refusal:
-        matched = match_anchored(graph, ConvolutionForward)
-        if isinstance(matched, str):
-            return Refusal(self.name, matched)
-        x, w = matched.anchor.x, matched.anchor.w
-        operands = {"convolution_forward.x": x.data_type, "convolution_forward.w": w.data_type}
-        compute_type = matched.anchor.convolution.compute_type
-        refused = tiles.refuse_types(operands, ("convolution.compute_type", compute_type))
+    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+        views = _forward_views(graph)
+        if isinstance(views, str):
+            return Refusal(self.name, views)
+        first = views[0].matched.anchor
+        operands = {views[0].image: first.x.data_type, views[0].filter: first.w.data_type}
+        refused = tiles.refuse_types(operands, ("convolution.compute_type", first.convolution.compute_type))
         if refused:
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
-        geometry = MmaGeometry.of(matched)
-        refused = geometry.refuse_shape()
-        if refused:
-            return Refusal(self.name, f"convolution_forward.{refused}", Status.NOT_SUPPORTED_SHAPE)
-        return geometry
+        parts = tuple(_Part(view, MmaGeometry.of(view.matched)) for view in views)
+        for part in parts:
+            refused = part.geometry.refuse_shape(part.view.image, part.view.filter)
+            if refused:
+                return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE)
+        return _Problem(parts)
 
 
-def _parts(geometry: MmaGeometry, tiling: Tiling) -> PlanParts:
-    parts = PlanParts()
+@dataclass(frozen=True)
+class _Part:
+    """One forward convolution over parts of the graph's tensors."""
+
+    view: ForwardView
+    geometry: MmaGeometry
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """One part, or one for each class of pixels in backward data."""
+
+    parts: tuple[_Part, ...]
+
+    @cached_property
+    def product(self) -> Product:
+        """The largest one, for which tiles are chosen."""
+        products = [part.geometry.product for part in self.parts]
+        return max(products, key=lambda product: product.m * product.n * product.k)
+
+
+def _forward_views(graph: OperationGraph) -> tuple[ForwardView, ...] | str:
+    data = match_anchored(graph, ConvolutionBackwardData)
+    if isinstance(data, Anchored):
+        return data_gradient_views(data)
+    weights = match_anchored(graph, ConvolutionBackwardFilter)
+    if isinstance(weights, Anchored):
+        view = filter_gradient_view(weights)
+        return view if isinstance(view, str) else (view,)
+    forward = match_anchored(graph, ConvolutionForward)
+    return (
+        forward
+        if isinstance(forward, str)
+        else (ForwardView("convolution_forward.x", "convolution_forward.w", forward),)
+    )
+
+
+def _add_part(parts: PlanParts, part: _Part, tiling: Tiling) -> None:
+    """Adds the launches of one forward convolution; its pointers move to its parts of the tensors."""
+    geometry, before = part.geometry, len(parts.launches)
     if not geometry.operation.y.element_count:
-        return parts
+        return
     functor = functor_of(geometry.dag, geometry.data_type, geometry.output)
     vector = geometry.vector(geometry.output.vector(functor))
     x = parts.operand(geometry.operation.x.uid, geometry.x_packing)
@@ -130,7 +178,10 @@ def _parts(geometry: MmaGeometry, tiling: Tiling) -> PlanParts:
     if tiling.splits > 1:
         stored = moved_bytes(geometry.dag)
         parts.sum_slices(geometry.output, functor, vector, slices, slices_at, stored)
-    return parts
+    parts.launches[before:] = [
+        replace(launch, arguments=tuple(part.view.place(item) for item in launch.arguments))
+        for launch in parts.launches[before:]
+    ]
 
 
 def _kernel(geometry: MmaGeometry, tiling: Tiling, functor: Functor, vector: int) -> KernelRef:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from lowdnn import dtypes
@@ -12,7 +13,7 @@ from lowdnn.engines.gemm.tiles import Product
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.graph.pattern import Anchored, PointwiseDag
-from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct
 
@@ -47,8 +48,8 @@ class MmaGeometry:
         x_packing = w_packing = None
         if unit_bytes < _MIN_UNIT_BYTES:
             unit_bytes = _MIN_UNIT_BYTES if channels_bytes <= _MIN_UNIT_BYTES else _MAX_UNIT_BYTES
-            x_packing = Packing(operation.x, operation.groups, unit_bytes)
-        if channels_bytes % unit_bytes or not _is_krsc(operation.w) or operation.w.alignment_bytes < unit_bytes:
+            x_packing = Packing(operation.x, operation.groups, unit_bytes) if operation.x.element_count else None
+        if channels_bytes % unit_bytes or not is_krsc(operation.w) or operation.w.alignment_bytes < unit_bytes:
             w_packing = Packing(operation.w, 1, unit_bytes)
         pixels_are_columns = contiguous_stores(dag, len(dag.dims) - 1) > contiguous_stores(dag, 1)
         pixel_axes = (0, *range(2, len(dag.dims)))
@@ -65,7 +66,7 @@ class MmaGeometry:
     def data_type(self) -> DataType:
         return self.operation.x.data_type
 
-    @property
+    @cached_property
     def taps(self) -> tuple[int, ...]:
         return self.operation.w.dims[2:]
 
@@ -79,7 +80,7 @@ class MmaGeometry:
     def group_filters(self) -> int:
         return self.operation.w.dims[0] // self.operation.groups
 
-    @property
+    @cached_property
     def pixels(self) -> int:
         return self.operation.y.element_count // max(self.operation.y.dims[1], 1)
 
@@ -92,7 +93,7 @@ class MmaGeometry:
         """The smallest integer with a bit more for each axis than it has taps."""
         return "u32" if max(self.taps) < 32 // len(self.taps) else "u64"
 
-    @property
+    @cached_property
     def product(self) -> Product:
         m, n = self.pixels, self.group_filters
         groups = self.operation.groups
@@ -100,7 +101,14 @@ class MmaGeometry:
         if self.pixels_are_columns:
             m, n = n, m
         return Product(
-            self.data_type, groups, m, n, self.depth, allows_split, has_small_pieces=self.unit_bytes < _MAX_UNIT_BYTES
+            self.data_type,
+            groups,
+            m,
+            n,
+            self.depth,
+            allows_split,
+            has_small_pieces=self.unit_bytes < _MAX_UNIT_BYTES,
+            gathers=True,
         )
 
     @property
@@ -136,15 +144,15 @@ class MmaGeometry:
                 width //= 2
         return width
 
-    def refuse_shape(self) -> str:
-        """Why the kernel cannot take the extents, or an empty string."""
+    def refuse_shape(self, x: str, w: str) -> str:
+        """Why the kernel cannot take the extents of the tensors named ``x`` and ``w``, or an empty string."""
         spatial = len(self.taps)
         group_channels = self.operation.w.dims[1]
         if self.operation.groups > 1 and min(group_channels, self.group_filters) < _MIN_GROUP_EXTENT:
             got = f"{group_channels} and {self.group_filters}"
-            return f"w.dims: expected at least {_MIN_GROUP_EXTENT} channels and filters in a group, got {got}"
+            return f"{w}.dims: expected at least {_MIN_GROUP_EXTENT} channels and filters in a group, got {got}"
         if max(self.taps) >= 64 // spatial:
-            return f"w.dims: expected at most {64 // spatial - 1} taps along an axis, got {max(self.taps)}"
+            return f"{w}.dims: expected at most {64 // spatial - 1} taps along an axis, got {max(self.taps)}"
         geometry = self.operation.convolution
         positions = zip(self.operation.x.dims[2:], geometry.pre_paddings, geometry.post_paddings, strict=True)
         strides, unit = self._x_strides, self.unit_bytes // self.operation.x.element_bytes
@@ -160,7 +168,7 @@ class MmaGeometry:
         )
         for what, got_count, limit in limits:
             if got_count > limit:
-                return f"x.dims: expected at most {limit} {what}, got {got_count}"
+                return f"{x}.dims: expected at most {limit} {what}, got {got_count}"
         return ""
 
     @property
@@ -181,7 +189,7 @@ def _x_unit_bytes(operation: ConvolutionForward) -> int:
     return common & -common
 
 
-def _is_krsc(w: Tensor) -> bool:
+def is_krsc(w: Tensor) -> bool:
     """Whether w is packed as (filter, spatial..., channel)."""
     expected = 1
     for axis in (1, *range(w.rank - 1, 1, -1), 0):

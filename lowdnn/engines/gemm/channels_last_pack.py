@@ -26,16 +26,21 @@ class PackParams:
     TYPE: str
     TILE_CHANNELS: int
     POSITIONS_FIRST: int
+    SPATIAL_AXES: int
     CHUNK: int
 
 
 @dataclass(frozen=True)
 class Packing:
-    """``tensor`` (image or filter, channel, spatial...) repacked; channels of each group padded to ``unit_bytes``."""
+    """``tensor`` (image or filter, channel, spatial...) repacked; channels of each group padded to ``unit_bytes``.
+
+    line_bytes: what they are padded to beside that, a multiple of ``unit_bytes``.
+    """
 
     tensor: Tensor
     groups: int
     unit_bytes: int
+    line_bytes: int = 0
 
     @property
     def group_channels(self) -> int:
@@ -43,7 +48,7 @@ class Packing:
 
     @property
     def padded_channels(self) -> int:
-        unit = self.unit_bytes // self.tensor.element_bytes
+        unit = max(self.unit_bytes, self.line_bytes) // self.tensor.element_bytes
         return ceil_div(self.group_channels, unit) * unit
 
     @property
@@ -73,6 +78,7 @@ class Packing:
             TYPE=dtypes.info(self.tensor.data_type).c_type,
             TILE_CHANNELS=max(tile_channels, chunk),
             POSITIONS_FIRST=int(self.tensor.strides[1] != 1),
+            SPATIAL_AXES=self.tensor.rank - 2,
             CHUNK=chunk,
         )
 
@@ -82,7 +88,7 @@ def pack_kernel(packing: Packing) -> KernelRef:
     order = "p" if params.POSITIONS_FIRST else "c"
     short_name = dtypes.info(packing.tensor.data_type).short_name
     return KernelRef(
-        name=f"gemm_channels_last_pack_{short_name}_c{params.TILE_CHANNELS}_v{params.CHUNK}_{order}_sm80",
+        name=f"gemm_channels_last_pack_{short_name}_c{params.TILE_CHANNELS}_v{params.CHUNK}_{order}{params.SPATIAL_AXES}_sm80",
         source="gemm/channels_last_pack.cu",
         target="sm_80",
         parameters=macros(params),

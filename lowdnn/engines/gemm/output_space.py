@@ -12,7 +12,7 @@ from math import prod
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
 from lowdnn.engines.gemm.tiles import ACCUMULATORS
-from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, floor_power, i32, i64, macros
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work, WorkspacePointer
@@ -22,7 +22,10 @@ MAX_VECTOR = 8
 _MAX_REDUCE_VECTOR = 4
 
 _REDUCE_THREADS = 256
-_ACCUMULATOR_BYTES = 4
+_MAX_LANES = 32
+#: Slices that a lane of the reduction adds up at least, and items times lanes that keep a device busy.
+_MIN_LANE_SPLITS = 2
+_MAX_REDUCE_ITEMS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Slices:
     splits: int
     rows: int
     columns: int
+    accumulator_bytes: int = 4
 
     @property
     def pitch(self) -> int:
@@ -113,7 +117,7 @@ class Slices:
 
     @property
     def size_bytes(self) -> int:
-        return aligned_bytes(self.splits * self.slice_elements * _ACCUMULATOR_BYTES)
+        return aligned_bytes(self.splits * self.slice_elements * self.accumulator_bytes)
 
 
 @dataclass(frozen=True)
@@ -123,16 +127,26 @@ class ReduceParams:
     OUTPUT_RANK: int
     ROW_AXES: int
     VECTOR: int
+    LANES: int
+    OVERLAPS_PREVIOUS: int
 
 
-def reduction_kernel(output: OutputSpace, functor: Functor, vector: int) -> KernelRef:
-    """``vector``: what the unsplit product would use; the reduction takes no more than its slices allow."""
+def reduction_kernel(
+    output: OutputSpace, functor: Functor, vector: int, slices: Slices, *, overlaps: bool = False
+) -> KernelRef:
+    """``vector``: what the unsplit product would use; the reduction takes no more than its slices allow.
+
+    overlaps: for a dependent launch, on sm_90a.
+    """
     vector = min(vector, _MAX_REDUCE_VECTOR)
+    lanes = _reduction_lanes(slices, vector)
+    target = "sm_90a" if overlaps else "sm_80"
+    ending = f"v{vector}_l{lanes}_{target.replace('_', '')}_{functor.digest}"
     return KernelRef(
-        name=f"gemm_split_k_reduce_{output.row_axes}of{output.space.rank}_v{vector}_sm80_{functor.digest}",
+        name=f"gemm_split_k_reduce_{output.row_axes}of{output.space.rank}_{ending}",
         source="gemm/split_k_reduce.cu",
-        target="sm_80",
-        parameters=macros(ReduceParams(output.space.rank, output.row_axes, vector)),
+        target=target,
+        parameters=macros(ReduceParams(output.space.rank, output.row_axes, vector, lanes, int(overlaps))),
         generated=functor.text,
     )
 
@@ -145,9 +159,13 @@ def reduction_launch(
     slices: Slices,
     offset_bytes: int,
     stored_bytes: int,
+    *,
+    overlaps: bool = False,
 ) -> Launch:
     """Sums the slices at ``offset_bytes`` of the workspace and applies the epilogue."""
-    groups = ceil_div(slices.columns, min(vector, _MAX_REDUCE_VECTOR))
+    vector = min(vector, _MAX_REDUCE_VECTOR)
+    groups = ceil_div(slices.columns, vector)
+    items = _REDUCE_THREADS // _reduction_lanes(slices, vector)
     arguments = Struct(
         (
             WorkspacePointer(offset_bytes),
@@ -160,11 +178,19 @@ def reduction_launch(
     )
     work = Work(
         flops=slices.splits * slices.slice_elements,
-        bytes=slices.splits * slices.slice_elements * _ACCUMULATOR_BYTES + stored_bytes,
+        bytes=slices.splits * slices.slice_elements * slices.accumulator_bytes + stored_bytes,
         unit=MathUnit.FMA_F32,
     )
-    blocks = ceil_div(slices.rows * groups, _REDUCE_THREADS)
-    return Launch(kernel, (blocks, 1, 1), (_REDUCE_THREADS, 1, 1), (arguments,), work=work)
+    blocks = ceil_div(slices.rows * groups, items)
+    grid, block = (blocks, 1, 1), (_REDUCE_THREADS, 1, 1)
+    return Launch(kernel, grid, block, (arguments,), work=work, overlaps_previous=overlaps)
+
+
+def _reduction_lanes(slices: Slices, vector: int) -> int:
+    """Threads that share the slices of one item: several where there are many slices of few items."""
+    items = slices.rows * ceil_div(slices.columns, vector)
+    wanted = min(slices.splits // _MIN_LANE_SPLITS, _MAX_REDUCE_ITEMS // max(items, 1), _MAX_LANES)
+    return floor_power(wanted)
 
 
 def _indexed_axes(dag: PointwiseDag) -> frozenset[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.gemm.channels_last_pack import Packing, pack_kernel, pack_launch
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, reduction_kernel, reduction_launch
-from lowdnn.plan import Argument, KernelRef, Launch, TensorPointer, WorkspacePointer
+from lowdnn.plan import KernelRef, Launch, Pointer, TensorPointer, WorkspacePointer
 
 
 class PlanParts:
@@ -33,13 +33,27 @@ class PlanParts:
         return offset_bytes
 
     def sum_slices(
-        self, output: OutputSpace, functor: Functor, vector: int, slices: Slices, offset_bytes: int, stored_bytes: int
+        self,
+        output: OutputSpace,
+        functor: Functor,
+        vector: int,
+        slices: Slices,
+        offset_bytes: int,
+        stored_bytes: int,
+        *,
+        overlaps: bool = False,
     ) -> None:
-        """A launch that sums the slices at ``offset_bytes`` of the workspace and applies the epilogue."""
-        kernel = self.kernel(reduction_kernel(output, functor, vector))
-        self.launches.append(reduction_launch(kernel, output, functor, vector, slices, offset_bytes, stored_bytes))
+        """A launch that sums the slices at ``offset_bytes`` of the workspace and applies the epilogue.
 
-    def operand(self, uid: int, packing: Packing | None) -> Argument:
+        overlaps: as a dependent launch, on sm_90a.
+        """
+        kernel = self.kernel(reduction_kernel(output, functor, vector, slices, overlaps=overlaps))
+        launch = reduction_launch(
+            kernel, output, functor, vector, slices, offset_bytes, stored_bytes, overlaps=overlaps
+        )
+        self.launches.append(launch)
+
+    def operand(self, uid: int, packing: Packing | None) -> Pointer:
         """Where a kernel reads tensor ``uid``: in place, or in the workspace, after a launch that packs it there."""
         if packing is None:
             return TensorPointer(uid)

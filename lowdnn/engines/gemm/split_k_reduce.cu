@@ -1,11 +1,16 @@
 // split_k_reduce: c = epilogue(sum over s of slice[s]), the last step of a product whose K was split.
 //
 // Layouts: slices [splits][rows][pitch] of accumulators; rows and columns map to the output as in output_map.cuh.
-// Block: 256 threads, each VECTOR (at most 4) columns of one row; the slices are added in ascending order, so that
-// equal inputs give equal bits.
-// Launch: ceil(rows * groups / 256) blocks, groups = ceil(columns / VECTOR).
+// Block: 256 threads = LANES lanes of items, an item being VECTOR (at most 4) columns of one row. Lane l adds up the
+// slices l, l + LANES, ...; then the first lane adds up the lanes. The order is fixed: equal inputs give equal bits.
+// Shared memory: the sums of the lanes.
+// Launch: ceil(rows * groups / (256 / LANES)) blocks, groups = ceil(columns / VECTOR). OVERLAPS_PREVIOUS: as a
+// dependent launch (dependent_launch.cuh).
 
 #include "include/output_map.cuh"
+#if OVERLAPS_PREVIOUS
+#include "include/dependent_launch.cuh"
+#endif
 #include "generated.cuh"
 
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
@@ -20,22 +25,43 @@ struct Params {
   Functor::Args epilogue;
 };
 
+constexpr int ITEMS = 256 / LANES;  // of a block
+typedef Vector<Accumulator, VECTOR> Part;
+
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
-  const u32 item = blockIdx.x * 256 + threadIdx.x;
+  const u32 lane = threadIdx.x / ITEMS;
+  const u32 item = blockIdx.x * ITEMS + threadIdx.x % ITEMS;
   const u32 row = p.groups.divide(item);
   const u32 column = (item - row * p.groups.divisor) * VECTOR;
-  if (row >= u32(p.rows)) return;
+  const bool exists = row < u32(p.rows);
+#if OVERLAPS_PREVIOUS
+  wait_for_previous_kernel();
+#endif
 
   // The sum; the pitch is a multiple of VECTOR, so that whole vectors may be read.
-  typedef Vector<Accumulator, VECTOR> Part;
   Accumulator sum[VECTOR] = {};
-  const Accumulator* from = p.slices + row * p.pitch + column;
+  if (exists) {
+    const Accumulator* from = p.slices + lane * p.slice_stride + row * p.pitch + column;
 #pragma unroll 4
-  for (i32 split = 0; split < p.splits; ++split, from += p.slice_stride) {
-    const Part part = *reinterpret_cast<const Part*>(from);
+    for (i32 split = lane; split < p.splits; split += LANES, from += LANES * p.slice_stride) {
+      const Part part = *reinterpret_cast<const Part*>(from);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) sum[v] += part.v[v];
+      for (int v = 0; v < VECTOR; ++v) sum[v] += part.v[v];
+    }
   }
+#if LANES > 1
+  __shared__ Accumulator sums[LANES][VECTOR][ITEMS];
+#pragma unroll
+  for (int v = 0; v < VECTOR; ++v) sums[lane][v][threadIdx.x % ITEMS] = sum[v];
+  __syncthreads();
+  if (lane > 0) return;
+#pragma unroll
+  for (int other = 1; other < LANES; ++other) {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) sum[v] += sums[other][v][threadIdx.x];
+  }
+#endif
+  if (!exists) return;
 
   // The epilogue.
   i64 at[OUTPUT_RANK] = {};

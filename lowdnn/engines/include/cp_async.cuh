@@ -6,9 +6,7 @@
 
 #pragma once
 
-#include "include/numeric.cuh"
-
-__device__ __forceinline__ u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
+#include "include/shared_memory.cuh"
 
 template <int BYTES> __device__ __forceinline__ void cp_async(u32 destination, const void* source, bool exists) {
   const i32 bytes = exists ? BYTES : 0;
@@ -29,23 +27,4 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
 // Waits until at most PENDING of this thread's groups are unfinished; other threads see the data after a barrier.
 template <int PENDING> __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
-}
-
-// 16 bytes from registers to shared memory.
-__device__ __forceinline__ void store_shared_16(u32 destination, u32 x, u32 y, u32 z, u32 w) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-               :: "r"(destination), "r"(x), "r"(y), "r"(z), "r"(w)
-               : "memory");
-}
-
-__device__ __forceinline__ u32 load_shared_32(u32 source) {
-  u32 word;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(source) : "memory");
-  return word;
-}
-
-__device__ __forceinline__ u32 load_shared_8(u32 source) {
-  u32 byte;
-  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(byte) : "r"(source) : "memory");
-  return byte;
 }

@@ -19,8 +19,8 @@ struct Divider {
 };
 
 // The digits of n over the radices `axes`, the last axis fastest; the first radix is not used.
-template <int COUNT, class Index>
-__device__ __forceinline__ void digits(const Divider* axes, Index n, i64* coordinate) {
+template <int COUNT, class Index, class Coordinate>
+__device__ __forceinline__ void digits(const Divider* axes, Index n, Coordinate* coordinate) {
 #pragma unroll
   for (int axis = COUNT - 1; axis > 0; --axis) {
     const Index quotient = axes[axis].divide(n);

@@ -2,12 +2,8 @@
 
 #pragma once
 
+#include "include/output_map.cuh"
 #include "include/tile_mma.cuh"
-
-// Where a block's tile lies in the product: its first row and column, and the ends of rows and columns.
-struct TilePlace {
-  u32 row, column, row_end, column_end;
-};
 
 // Each warp turns its part of the accumulators through shared memory, so that a lane holds WIDTH neighbours along the
 // output's contiguous axis, and hands them to the functor at the coordinates that an OutputMap gives.

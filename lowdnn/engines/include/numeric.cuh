@@ -19,6 +19,8 @@ typedef unsigned long long u64;
 typedef float f32;
 typedef double f64;
 
+constexpr int WARP_SIZE = 32;
+
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 struct e4m3 { u8 bits; };

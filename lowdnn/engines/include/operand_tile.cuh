@@ -15,7 +15,6 @@
 #include "include/mma.cuh"
 
 constexpr int CHUNK_BYTES = 16;
-constexpr int WARP_SIZE = 32;
 constexpr int STEP_BYTES = 32;  // of K in one mma.sync
 
 template <class T, int EXTENT_, int DEPTH_, bool K_MAJOR_> struct OperandTile {

@@ -20,8 +20,23 @@ template <int AXES, int LEADING> struct OutputMap {
     return coordinate[AXES - 1];
   }
 
+  __device__ __forceinline__ bool exists(const i64 (&)[AXES]) const { return true; }
+
   // The coordinates of a row alone.
   __device__ __forceinline__ void locate_row(u32 row, i64 (&coordinate)[AXES]) const {
     digits<LEADING>(extent, row, coordinate);
   }
+};
+
+// An OutputMap whose rows have more positions along their last axis than the output: only the first `line` of them
+// exist.
+template <int AXES, int LEADING> struct LineMap : OutputMap<AXES, LEADING> {
+  u32 line;
+
+  __device__ __forceinline__ bool exists(const i64 (&coordinate)[AXES]) const { return coordinate[LEADING - 1] < line; }
+};
+
+// Where a block's tile lies in the product: its first row and column, and the ends of rows and columns.
+struct TilePlace {
+  u32 row, column, row_end, column_end;
 };

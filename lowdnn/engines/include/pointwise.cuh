@@ -25,6 +25,14 @@ template <class T> __device__ __forceinline__ T floor_modulo(T x, T b) {
   return rest != T(0) && (rest < T(0)) != (b < T(0)) ? rest + b : rest;
 }
 
+// x where x > 0, otherwise 0; NaN stays NaN.
+__device__ __forceinline__ f32 relu(f32 x) {
+  f32 result;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(x));
+  return result;
+}
+template <class T> __device__ __forceinline__ T relu(T x) { return x != x || x > T(0) ? x : T(0); }
+
 // min(x, upper) where x > lower, otherwise lower + slope * (x - lower); NaN stays NaN. A slope of 0 gives `lower` for
 // minus infinity too.
 template <class T> __device__ __forceinline__ T clipped_relu(T x, T lower, T upper, T slope) {

@@ -16,17 +16,12 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.gemm import tiles
-from lowdnn.engines.gemm.output_space import (
-    OutputSpace,
-    Slices,
-    contiguous_stores,
-    functor_of,
-    output_space,
-)
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Product, Tiling
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, i32, i64, macros, moved_bytes
 from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, MAX_PACKED_AXES, Operand
+from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
@@ -43,9 +38,6 @@ from lowdnn.plan import (
     WorkspacePointer,
 )
 from lowdnn.status import Status
-
-#: Keys of the operands' strides in the index space; uids of a graph are not negative.
-_ROWS, _COLUMNS = -2, -3
 
 #: Bytes of one row along k, and rows of all batches together, are 32-bit in the kernel.
 _MAX_DEPTH_BYTES = 2**31 - 1024
@@ -140,35 +132,23 @@ class _Problem:
     def of(cls, matched: Anchored[MatmulOperation]) -> _Problem:
         anchor, dag = matched.anchor, matched.epilogue
         last = len(dag.dims) - 1
-        is_swapped = contiguous_stores(dag, last - 1) > contiguous_stores(dag, last)
-        row_axis, column_axis = (last, last - 1) if is_swapped else (last - 1, last)
+        is_swapped = is_contiguous_along_m(dag)
         multiplications = prod(dag.dims) * anchor.a.dims[-1]
         a = Operand.of(anchor.a, last - 1, last, multiplications)
         b = Operand.of(anchor.b, last, last - 1, multiplications)
         rows, columns = (b, a) if is_swapped else (a, b)
-        along_rows = tuple(rows.stride if axis == row_axis else 0 for axis in (last - 1, last))
-        output = output_space(
-            dag,
-            row_axes=(*range(last - 1), row_axis),
-            column_axes=(column_axis,),
-            kept=(column_axis,),
-            operands={_ROWS: (*rows.batch_strides, *along_rows), _COLUMNS: (*columns.batch_strides, 0, 0)},
-        )
-        # Rows that the other operand does not repeat over are batches; the last row axis is m where it does.
-        strides = output.space.strides
-        has_m = strides[_COLUMNS][output.row_axes - 1] == 0
-        batch_axes = output.row_axes - has_m
-        rows = rows.over(strides[_ROWS][:batch_axes], strides[_ROWS][batch_axes] if has_m else 0)
-        columns = columns.over(strides[_COLUMNS][:batch_axes], columns.stride)
+        space = ProductSpace.of(dag, rows, columns, is_swapped=is_swapped)
+        rows = rows.over(space.row_strides[: space.batch_axes], space.row_stride)
+        columns = columns.over(space.column_strides[: space.batch_axes], columns.stride)
         product = Product(
             anchor.a.data_type,
-            batches=prod(output.row_extents[:batch_axes]),
-            m=output.row_extents[-1] if has_m else 1,
-            n=dag.dims[column_axis],
+            batches=space.batches,
+            m=space.rows,
+            n=space.columns,
             k=anchor.a.dims[-1],
             has_small_pieces=min(rows.alignment, columns.alignment) < MAX_ALIGNMENT,
         )
-        return cls(dag, output, rows, columns, product)
+        return cls(dag, space.output, rows, columns, product)
 
     def refuse_layout(self) -> str:
         for operand in (self.rows, self.columns):

@@ -16,6 +16,9 @@ MAX_PACKED_AXES = 4
 _MIN_ALIGNMENT = 4
 _MIN_MULTIPLICATIONS = 2**24
 _MAX_POSITIONS = 2**31 - 2**20
+#: Rows of a packed operand that are long enough begin at lines of the cache.
+_LINE_BYTES = 128
+_MIN_ALIGNED_ROW_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -82,27 +85,38 @@ class Operand:
 
     def _packed(self, line_axis: int, k_axis: int) -> Operand:
         """Repacked K-major; as it is where it has too many axes or rows, or no elements."""
-        tensor = self.tensor
-        axes = [
-            axis for axis in range(tensor.rank) if axis != k_axis and tensor.dims[axis] != 1 and tensor.strides[axis]
-        ]
-        if len(axes) > MAX_PACKED_AXES or not tensor.element_count:
+        packed = packed_matrix(self.tensor, k_axis, line_axis)
+        if packed is None:
             return self
-        image, *spatial = axes or [line_axis]
-        order = (image, k_axis, *spatial)
-        view = replace(
-            tensor,
-            dims=tuple(tensor.dims[axis] for axis in order),
-            strides=tuple(tensor.strides[axis] for axis in order),
-        )
-        packing = Packing(view, 1, MAX_ALIGNMENT)
-        packed = dict(zip(order, packing.strides, strict=True))
-        if packing.positions > _MAX_POSITIONS:
-            return self
+        packing, strides = packed
         return replace(
             self,
-            batch_strides=tuple(packed.get(axis, 0) for axis in range(tensor.rank - 2)),
-            stride=packed.get(line_axis, 0),
+            batch_strides=strides[:-2],
+            stride=strides[line_axis],
             k_stride=1,
             packing=packing,
         )
+
+
+def packed_matrix(tensor: Tensor, along: int, other: int) -> tuple[Packing, tuple[int, ...]] | None:
+    """Matrices repacked with axis ``along`` innermost and padded to MAX_ALIGNMENT or lines; ``other``: the second axis.
+
+    The strides are those of the packed tensor over all axes, 0 where it repeats. None where there are too many axes or
+    positions for ``channels_last_pack.cu``, or no elements.
+    """
+    axes = [axis for axis in range(tensor.rank) if axis != along and tensor.dims[axis] != 1 and tensor.strides[axis]]
+    if len(axes) > MAX_PACKED_AXES or not tensor.element_count:
+        return None
+    image, *spatial = axes or [other]
+    order = (image, along, *spatial)
+    view = replace(
+        tensor,
+        dims=tuple(tensor.dims[axis] for axis in order),
+        strides=tuple(tensor.strides[axis] for axis in order),
+    )
+    is_long = tensor.dims[along] * tensor.element_bytes >= _MIN_ALIGNED_ROW_BYTES
+    packing = Packing(view, 1, MAX_ALIGNMENT, _LINE_BYTES if is_long else 0)
+    if packing.positions > _MAX_POSITIONS:
+        return None
+    packed = dict(zip(order, packing.strides, strict=True))
+    return packing, tuple(packed.get(axis, 0) for axis in range(tensor.rank))

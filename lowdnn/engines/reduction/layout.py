@@ -12,9 +12,13 @@ from lowdnn.engines.launch import bytes_touched, ceil_div, ceil_power
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.graph.reduction_pattern import FusedReduction
+from lowdnn.plan import Struct
 
 #: Accumulators of one thread: more would cost occupancy.
 _MAX_VECTOR = 8
+
+#: The functors behind the reduction, one for each of its results.
+_EPILOGUES = ("Epilogue", "SquaresEpilogue")
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,8 @@ class ReductionLayout:
     """Axes of the kernels: ``kept`` kept ones, then the reduced ones; at least one of each.
 
     is_row: the vector axis is reduced (the last axis), otherwise kept (the last kept axis).
-    vector: elements of a group along the vector axis.  before, after: the generated functors.
+    vector: elements of a group along the vector axis.  before, after: the generated functors; behind ``GenStats`` there
+    are two.
     """
 
     space: IndexSpace
@@ -30,7 +35,11 @@ class ReductionLayout:
     is_row: bool
     vector: int
     before: Functor
-    after: Functor
+    after: tuple[Functor, ...]
+
+    @property
+    def after_arguments(self) -> tuple[Struct, ...]:
+        return tuple(functor.arguments for functor in self.after)
 
     @property
     def vector_axis(self) -> int:
@@ -86,32 +95,30 @@ def layout_of(fused: FusedReduction) -> ReductionLayout:
     if kept == space.rank:
         space = with_axis(space, space.rank)
     vector_axis = space.rank - 1 if is_row else kept - 1
-    compute_type = fused.operation.reduction.compute_type
+    compute_type = fused.compute_type
     before = generate(
         fused.before, accumulator=None, vector_axis=vector_axis, result=compute_type, space=space, name="Prologue"
     )
-    after = generate(
-        fused.after,
-        accumulator=compute_type,
-        vector_axis=kept - 1,
-        space=space.permuted(tuple(range(kept))),
-        name="Epilogue",
+    kept_space = space.permuted(tuple(range(kept)))
+    after = tuple(
+        generate(dag, accumulator=compute_type, vector_axis=kept - 1, space=kept_space, name=name)
+        for name, dag in zip(_EPILOGUES, fused.after, strict=False)
     )
-    extent = space.extents[vector_axis]
-    vector = min(before.vector, _MAX_VECTOR, ceil_power(extent))
+    vector = min(before.vector, _MAX_VECTOR // len(after), ceil_power(space.extents[vector_axis]))
     return ReductionLayout(space, kept, is_row, vector, before, after)
 
 
 def _ordered(fused: FusedReduction) -> IndexSpace:
     """The axes of x by falling strides of the largest load, merged where all tensors allow."""
-    before, after = fused.before, fused.after
+    before = fused.before
     loads = sorted(before.loads, key=lambda tensor: -bytes_touched(tensor))
     tensors = {t.uid: strides_over(t, before.dims) for t in (*loads, *before.stores)}
-    behind = {t.uid: strides_over(t, after.dims) for t in (*after.loads, *after.stores)}
+    behind = {t.uid: strides_over(t, after.dims) for after in fused.after for t in (*after.loads, *after.stores)}
     axes = tuple((axis,) for axis in range(len(before.dims)))
     space = IndexSpace(before.dims, tensors | behind, axes)
     order = sorted(range(space.rank), key=lambda axis: tuple(-row[axis] for row in space.strides.values()))
-    return collapsed(space.permuted(tuple(order)), alone=_indexed(before) | _indexed(after), apart=fused.operation.axes)
+    indexed = frozenset().union(*(_indexed(dag) for dag in (before, *fused.after)))
+    return collapsed(space.permuted(tuple(order)), alone=indexed, apart=fused.operation.axes)
 
 
 def _indexed(dag: PointwiseDag) -> set[int]:

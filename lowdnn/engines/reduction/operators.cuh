@@ -1,5 +1,6 @@
 // Reduction operators. For elements x of type T (f32, f64, i32 or i64), the result over `count` of them is
-// finish(combine(...combine(neutral(), prepare(x0)), ..., prepare(xn)), count).
+// finish(combine(...combine(neutral(), prepare(x0)), ..., prepare(xn)), count). A total is of type T too, except that
+// GenStats has two of them.
 
 #pragma once
 
@@ -76,9 +77,35 @@ struct Amax : Max {
   template <class T> static __device__ __forceinline__ T prepare(T x) { return magnitude(x); }
 };
 
+template <class T> struct Moments {
+  T sum, squares;
+};
+struct GenStats {
+  template <class T> static __device__ __forceinline__ Moments<T> neutral() { return {T(0), T(0)}; }
+  template <class T> static __device__ __forceinline__ Moments<T> prepare(T x) { return {x, x * x}; }
+  template <class T> static __device__ __forceinline__ Moments<T> combine(Moments<T> a, Moments<T> b) {
+    return {a.sum + b.sum, a.squares + b.squares};
+  }
+  template <class T> static __device__ __forceinline__ Moments<T> finish(Moments<T> x, i64 count) { return x; }
+};
+
+// What an operator makes of elements of type T.
+template <class Operator, class T> struct TotalOf { typedef T Type; };
+template <class T> struct TotalOf<GenStats, T> { typedef Moments<T> Type; };
+
+// A total of the lane `offset` further on in the warp.
+template <class T> __device__ __forceinline__ T shuffle_down(T total, int offset) {
+  return __shfl_down_sync(0xffffffffu, total, offset);
+}
+template <class T> __device__ __forceinline__ Moments<T> shuffle_down(Moments<T> total, int offset) {
+  return {shuffle_down(total.sum, offset), shuffle_down(total.squares, offset)};
+}
+
 // V totals of one thread side by side: of neighbouring outputs, or chains of one output.
 template <class Operator, class T, int V> struct TotalVector {
-  T value[V];
+  typedef typename TotalOf<Operator, T>::Type Total;
+
+  Total value[V];
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -96,7 +123,7 @@ template <class Operator, class T, int V> struct TotalVector {
   }
 
   // All of them as one, joined as a tree.
-  __device__ __forceinline__ T joined() {
+  __device__ __forceinline__ Total joined() {
 #pragma unroll
     for (int half = V / 2; half > 0; half /= 2) {
 #pragma unroll

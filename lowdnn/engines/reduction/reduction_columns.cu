@@ -11,14 +11,18 @@
 // Shared memory (static): VECTOR totals for each thread.
 // Launch: THREADS threads, ceil(groups / COLUMNS) * slices blocks.
 // Macros: OPERATOR THREADS COLUMNS UNROLL VECTOR KEPT; SPLIT: 0 where the first row applies the epilogue, 1 where it
-// writes the totals of its slice to partials[slice][output], for reduction_combine.cu; INDEX: u32 where groups and
-// steps are below 2^31, otherwise i64.
+// writes the totals of its slice to partials[slice][output], for reduction_combine.cu; MOMENTS: 1 where the
+// operator is GenStats; INDEX: u32 where groups and steps are below 2^31, otherwise i64.
 
 #include "include/division.cuh"
 #include "reduction/operators.cuh"
 #include "generated.cuh"
+#if !SPLIT
+#include "reduction/epilogues.cuh"
+#endif
 
-typedef Prologue::Result Total;
+typedef TotalVector<OPERATOR, Prologue::Result, VECTOR> Totals;  // of one thread, or of one chain of it
+typedef Totals::Total Total;
 
 struct Params {
   i64 outputs;
@@ -33,15 +37,13 @@ struct Params {
 #if SPLIT
   Total* partials;
 #else
-  Epilogue::Args after;
+  After after;
 #endif
 };
 
 constexpr int RANK = Prologue::RANK;
 constexpr int ROWS = THREADS / COLUMNS;
 constexpr int STEPS = 16;
-
-typedef TotalVector<OPERATOR, Total, VECTOR> Totals;  // of one thread, or of one chain of it
 
 __device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordinate)[RANK], INDEX step) {
   digits<RANK - KEPT>(p.axes + KEPT, step, coordinate + KEPT);
@@ -68,7 +70,7 @@ __device__ __forceinline__ Totals reduce_slice(
       }
 #pragma unroll
       for (int u = 0; u < UNROLL; ++u) {
-        Total values[VECTOR];
+        Prologue::Result values[VECTOR];
         Prologue::finish<VECTOR>(p.before, rows[u], column, VECTOR, in[u], values);
         chains.add(values);
       }
@@ -80,7 +82,7 @@ __device__ __forceinline__ Totals reduce_slice(
 #pragma unroll 1
   for (; step < end; step += ROWS) {
     const Prologue::Cursor row = locate(p, coordinate, step);
-    Total values[VECTOR];
+    Prologue::Result values[VECTOR];
     Prologue::apply<VECTOR>(p.before, row, column, valid, values);
     totals.add(values);
   }
@@ -139,6 +141,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   for (int axis = 0; axis < KEPT; ++axis) kept[axis] = coordinate[axis];
 #pragma unroll
   for (int v = 0; v < VECTOR; ++v) totals.value[v] = OPERATOR::finish(totals.value[v], p.count);
-  Epilogue::apply<VECTOR>(p.after, Epilogue::cursor(p.after, kept), column, valid, totals.value);
+  finish_outputs<VECTOR>(p.after, kept, column, valid, totals.value);
 #endif
 }

@@ -5,13 +5,18 @@
 // ascending order, then the rows are joined as a tree.
 // Shared memory (static): one total for each thread.
 // Launch: THREADS threads, ceil(outputs / COLUMNS) blocks.
-// Macros: OPERATOR THREADS COLUMNS; INDEX: u32 where outputs are below 2^31, otherwise i64.
+// Macros: OPERATOR THREADS COLUMNS; MOMENTS: 1 where the operator is GenStats; OVERLAPS: 1 for a launch that may start
+// before the one before it has ended (sm_90); INDEX: u32 where outputs are below 2^31, otherwise i64.
 
 #include "include/division.cuh"
+#if OVERLAPS
+#include "include/dependent_launch.cuh"
+#endif
 #include "reduction/operators.cuh"
 #include "generated.cuh"
+#include "reduction/epilogues.cuh"
 
-typedef Epilogue::Accumulator Total;
+typedef TotalOf<OPERATOR, Epilogue::Accumulator>::Type Total;
 
 struct Params {
   i64 outputs;
@@ -19,7 +24,7 @@ struct Params {
   i64 count;  // elements reduced into one output
   Divider axes[Epilogue::RANK];
   const Total* partials;
-  Epilogue::Args after;
+  After after;
 };
 
 constexpr int RANK = Epilogue::RANK;
@@ -27,11 +32,14 @@ constexpr int ROWS = THREADS / COLUMNS;
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Total shared[THREADS];
+#if OVERLAPS
+  wait_for_previous_kernel();
+#endif
   const i64 output = i64(blockIdx.x) * COLUMNS + threadIdx.x % COLUMNS;
   const int row = threadIdx.x / COLUMNS;
   const bool exists = output < p.outputs;
 
-  Total total = OPERATOR::neutral<Total>();
+  Total total = OPERATOR::neutral<Epilogue::Accumulator>();
   if (exists) {
 #pragma unroll 4
     for (i64 slice = row; slice < p.slices; slice += ROWS) {
@@ -49,5 +57,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   i64 kept[RANK];
   digits<RANK>(p.axes, INDEX(output), kept);
   const Total result[1] = {OPERATOR::finish(total, p.count)};
-  Epilogue::apply<1>(p.after, Epilogue::cursor(p.after, kept), kept[RANK - 1], 1, result);
+  finish_outputs<1>(p.after, kept, kept[RANK - 1], 1, result);
 }

@@ -10,14 +10,18 @@
 // Shared memory (static): one total for each warp, where a team has several.
 // Launch: THREADS threads, ceil(outputs / teams) * slices blocks.
 // Macros: OPERATOR THREADS TEAM UNROLL VECTOR KEPT; SPLIT: 0 where the team's first thread applies the epilogue, 1
-// where it writes the total of its slice to partials[slice][output], for reduction_combine.cu; INDEX: u32 where outputs
-// and groups are below 2^31, otherwise i64.
+// where it writes the total of its slice to partials[slice][output], for reduction_combine.cu; MOMENTS: 1 where the
+// operator is GenStats; INDEX: u32 where outputs and groups are below 2^31, otherwise i64.
 
 #include "include/division.cuh"
 #include "reduction/operators.cuh"
 #include "generated.cuh"
+#if !SPLIT
+#include "reduction/epilogues.cuh"
+#endif
 
-typedef Prologue::Result Total;
+typedef TotalVector<OPERATOR, Prologue::Result, VECTOR> Chains;  // of one thread
+typedef Chains::Total Total;
 
 struct Params {
   i64 outputs;
@@ -32,15 +36,13 @@ struct Params {
 #if SPLIT
   Total* partials;
 #else
-  Epilogue::Args after;
+  After after;
 #endif
 };
 
 constexpr int RANK = Prologue::RANK;
 constexpr int TEAMS = THREADS / TEAM;
 constexpr int STEPS = 16;
-
-typedef TotalVector<OPERATOR, Total, VECTOR> Chains;  // of one thread
 
 // The place of a group: its row's cursor; its first element along the vector axis comes back in `column`.
 __device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordinate)[RANK], INDEX group, i64& column) {
@@ -52,7 +54,7 @@ __device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordi
 // One thread's part of a slice: the groups begin + lane, begin + lane + TEAM, ... before `end`.
 __device__ __forceinline__ Total reduce_slice(
     const Params& p, i64 (&coordinate)[RANK], INDEX begin, INDEX end, INDEX whole_end) {
-  Total total = OPERATOR::neutral<Total>();
+  Total total = OPERATOR::neutral<Prologue::Result>();
   INDEX group = begin;
 
   while (group + (UNROLL - 1) * TEAM < whole_end) {
@@ -69,7 +71,7 @@ __device__ __forceinline__ Total reduce_slice(
       }
 #pragma unroll
       for (int u = 0; u < UNROLL; ++u) {
-        Total values[VECTOR];
+        Prologue::Result values[VECTOR];
         Prologue::finish<VECTOR>(p.before, rows[u], columns[u], VECTOR, in[u], values);
         chains.add(values);
       }
@@ -84,7 +86,7 @@ __device__ __forceinline__ Total reduce_slice(
     const Prologue::Cursor row = locate(p, coordinate, group, column);
     const i64 remaining = p.extent - column;
     const int valid = remaining < VECTOR ? int(remaining) : VECTOR;
-    Total values[VECTOR];
+    Prologue::Result values[VECTOR];
     Prologue::apply<VECTOR>(p.before, row, column, valid, values);
     Chains chains;
     chains.clear();
@@ -101,7 +103,7 @@ __device__ __forceinline__ Total reduce_slice(
 __device__ __forceinline__ Total reduce_team(Total total) {
 #pragma unroll
   for (int offset = (TEAM < 32 ? TEAM : 32) / 2; offset > 0; offset /= 2) {
-    total = OPERATOR::combine(total, __shfl_down_sync(0xffffffffu, total, offset));
+    total = OPERATOR::combine(total, shuffle_down(total, offset));
   }
   if (TEAM > 32) {
     __shared__ Total warps[THREADS / 32];
@@ -123,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const bool exists = output < p.outputs;
 
   i64 coordinate[RANK];
-  Total total = OPERATOR::neutral<Total>();
+  Total total = OPERATOR::neutral<Prologue::Result>();
   if (exists) {
     digits<KEPT>(p.axes, output, coordinate);
     const INDEX begin = slice * INDEX(p.slice_groups);
@@ -141,6 +143,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 #pragma unroll
   for (int axis = 0; axis < KEPT; ++axis) kept[axis] = coordinate[axis];
   const Total result[1] = {OPERATOR::finish(total, p.count)};
-  Epilogue::apply<1>(p.after, Epilogue::cursor(p.after, kept), kept[KEPT - 1], 1, result);
+  finish_outputs<1>(p.after, kept, kept[KEPT - 1], 1, result);
 #endif
 }

@@ -10,7 +10,8 @@ from lowdnn import dtypes
 from lowdnn.engines.launch import MAX_EXTENT, ceil_div, ceil_power, divider, fma_unit, i64, macros, moved_bytes
 from lowdnn.engines.reduction.layout import ReductionLayout
 from lowdnn.enums import DataType, ReduceTensorOp
-from lowdnn.graph.reduction_pattern import FusedReduction
+from lowdnn.graph.reduction_pattern import AnyReduction, FusedReduction
+from lowdnn.ops.gen_stats import GenStats
 from lowdnn.plan import (
     Argument,
     KernelRef,
@@ -51,6 +52,7 @@ class RowParams:
     VECTOR: int
     KEPT: int
     SPLIT: int
+    MOMENTS: int
     INDEX: str
 
 
@@ -65,6 +67,7 @@ class ColumnParams:
     VECTOR: int
     KEPT: int
     SPLIT: int
+    MOMENTS: int
     INDEX: str
 
 
@@ -75,6 +78,8 @@ class CombineParams:
     OPERATOR: str
     THREADS: int
     COLUMNS: int
+    MOMENTS: int
+    OVERLAPS: int
     INDEX: str
 
 
@@ -119,41 +124,45 @@ class Stages:
     @property
     def partials_bytes(self) -> int:
         """Bytes of the workspace."""
-        return self.slices * self.layout.outputs * self._total_bytes if self.is_split else 0
+        return self._combination.partials_bytes if self.is_split else 0
 
     def kernels(self) -> tuple[KernelRef, ...]:
-        return (self._first_kernel(), self._second_kernel()) if self.is_split else (self._first_kernel(),)
+        return (self._first_kernel(), self._combination.kernel()) if self.is_split else (self._first_kernel(),)
 
     def launches(self) -> tuple[Launch, ...]:
-        return (self._first_launch(), self._second_launch()) if self.is_split else (self._first_launch(),)
+        first = self._first_launch()
+        return (first, self._combination.launch(1, WorkspacePointer())) if self.is_split else (first,)
 
     def _first_kernel(self) -> KernelRef:
         layout = self.layout
-        shape = (THREADS, self.width, self.unroll, layout.vector, layout.kept, int(self.is_split), self._index)
+        shape = (
+            THREADS,
+            self.width,
+            self.unroll,
+            layout.vector,
+            layout.kept,
+            int(self.is_split),
+            self._moments,
+            self._index,
+        )
         params = RowParams(self._operator, *shape) if layout.is_row else ColumnParams(self._operator, *shape)
-        functors = (layout.before,) if self.is_split else (layout.before, layout.after)
+        functors = (layout.before,) if self.is_split else (layout.before, *layout.after)
         name = f"w{self.width}u{self.unroll}v{layout.vector}k{layout.kept}"
         stage = ("rows" if layout.is_row else "columns") + ("_split" if self.is_split else "")
         return _kernel(stage, self._data_type, name, params, tuple((f.text, f.digest) for f in functors))
-
-    def _second_kernel(self) -> KernelRef:
-        params = CombineParams(self._operator, THREADS, self._combine_width, self._index)
-        functor = self.layout.after
-        name = f"w{self._combine_width}"
-        return _kernel("combine", self._data_type, name, params, ((functor.text, functor.digest),))
 
     def _first_launch(self) -> Launch:
         layout = self.layout
         reduced = (layout.reduced_groups, layout.whole_groups, layout.extent)
         kept = (layout.kept_groups, layout.extent, layout.reduced_groups)
         sizes = (layout.outputs, *(reduced if layout.is_row else kept), self.slice_groups, self.slices, layout.count)
-        last: Argument = WorkspacePointer() if self.is_split else layout.after.arguments
+        last = (WorkspacePointer(),) if self.is_split else layout.after_arguments
         operations = len(self.fused.before.operations) + 1
         return Launch(
             kernel=0,
             grid=(self.blocks, 1, 1),
             block=(THREADS, 1, 1),
-            arguments=(Struct((*i64(sizes), *_axes(layout.radices), layout.before.arguments, last)),),
+            arguments=(Struct((*i64(sizes), *_axes(layout.radices), layout.before.arguments, *last)),),
             work=Work(
                 flops=prod(self.fused.before.dims) * operations,
                 bytes=moved_bytes(self.fused.before) + (self.partials_bytes or self._after_bytes),
@@ -161,50 +170,89 @@ class Stages:
             ),
         )
 
-    def _second_launch(self) -> Launch:
-        layout = self.layout
-        sizes = i64((layout.outputs, self.slices, layout.count))
-        axes = _axes(layout.space.extents[: layout.kept])
-        return Launch(
-            kernel=1,
-            grid=(ceil_div(layout.outputs, self._combine_width), 1, 1),
-            block=(THREADS, 1, 1),
-            arguments=(Struct((*sizes, *axes, WorkspacePointer(), layout.after.arguments)),),
-            work=Work(
-                flops=layout.outputs * self.slices, bytes=self.partials_bytes + self._after_bytes, unit=self._unit
-            ),
-        )
-
     @property
-    def _combine_width(self) -> int:
-        """Outputs side by side: one memory sector where there are many slices, otherwise one warp."""
-        width = 32 if self.slices < _FEW_SLICES else 8
-        return min(width, ceil_power(self.layout.outputs))
+    def _combination(self) -> Combination:
+        return Combination(self.fused, self.layout, self.slices)
 
     @property
     def _operator(self) -> str:
-        return _OPERATORS[self.fused.operation.reduction.operator]
+        return operator_of(self.fused.operation)
+
+    @property
+    def _moments(self) -> int:
+        return _moments(self.fused)
 
     @property
     def _data_type(self) -> DataType:
         return self.fused.operation.x.data_type
 
     @property
-    def _total_bytes(self) -> int:
-        return dtypes.info(self.fused.operation.reduction.compute_type).size_bytes
-
-    @property
     def _after_bytes(self) -> int:
-        return moved_bytes(self.fused.after)
+        return sum(moved_bytes(dag) for dag in self.fused.after)
 
     @property
     def _index(self) -> str:
-        layout = self.layout
-        return "u32" if max(layout.outputs, layout.kept_groups, layout.reduced_groups) < 2**31 else "i64"
+        return _index(self.layout)
 
     @property
     def _unit(self) -> MathUnit:
-        return fma_unit(self.fused.operation.reduction.compute_type)
+        return fma_unit(self.fused.compute_type)
+
+
+@dataclass(frozen=True)
+class Combination:
+    """The launch that joins ``slices`` partial totals of each output, [slices][outputs], and finishes them.
+
+    overlaps: whether it may start before the launch that writes them has ended, for sm_90a.
+    """
+
+    fused: FusedReduction
+    layout: ReductionLayout
+    slices: int
+    overlaps: bool = False
+
+    @property
+    def partials_bytes(self) -> int:
+        total_bytes = dtypes.info(self.fused.compute_type).size_bytes * len(self.layout.after)
+        return self.slices * self.layout.outputs * total_bytes
+
+    def kernel(self) -> KernelRef:
+        fused, layout = self.fused, self.layout
+        params = CombineParams(
+            operator_of(fused.operation), THREADS, self._width, _moments(fused), int(self.overlaps), _index(layout)
+        )
+        functors = tuple((f.text, f.digest) for f in layout.after)
+        target = "sm_90a" if self.overlaps else "sm_80"
+        return _kernel("combine", fused.operation.x.data_type, f"w{self._width}", params, functors, target)
+
+    def launch(self, kernel: int, partials: WorkspacePointer) -> Launch:
+        layout = self.layout
+        sizes = i64((layout.outputs, self.slices, layout.count))
+        axes = _axes(layout.space.extents[: layout.kept])
+        stored_bytes = sum(moved_bytes(dag) for dag in self.fused.after)
+        return Launch(
+            kernel,
+            grid=(ceil_div(layout.outputs, self._width), 1, 1),
+            block=(THREADS, 1, 1),
+            arguments=(Struct((*sizes, *axes, partials, *layout.after_arguments)),),
+            work=Work(
+                flops=layout.outputs * self.slices,
+                bytes=self.partials_bytes + stored_bytes,
+                unit=fma_unit(self.fused.compute_type),
+            ),
+            overlaps_previous=self.overlaps,
+        )
+
+    @property
+    def _width(self) -> int:
+        """Outputs side by side: one memory sector where there are many slices, otherwise one warp."""
+        width = 32 if self.slices < _FEW_SLICES else 8
+        return min(width, ceil_power(self.layout.outputs))
+
+
+def operator_of(operation: AnyReduction) -> str:
+    """The struct of ``operators.cuh``."""
+    return "GenStats" if isinstance(operation, GenStats) else _OPERATORS[operation.reduction.operator]
 
 
 def threads_per_output(layout: ReductionLayout, width: int) -> int:
@@ -219,17 +267,30 @@ def blocks_of_slice(layout: ReductionLayout, width: int) -> int:
     return ceil_div(layout.kept_groups, width)
 
 
+def _moments(fused: FusedReduction) -> int:
+    return int(isinstance(fused.operation, GenStats))
+
+
+def _index(layout: ReductionLayout) -> str:
+    return "u32" if max(layout.outputs, layout.kept_groups, layout.reduced_groups) < 2**31 else "i64"
+
+
 def _kernel(
-    stage: str, data_type: DataType, shape: str, params: Params, functors: tuple[tuple[str, str], ...]
+    stage: str,
+    data_type: DataType,
+    shape: str,
+    params: Params,
+    functors: tuple[tuple[str, str], ...],
+    target: str = "sm_80",
 ) -> KernelRef:
     digests = "_".join(digest for _, digest in functors)
     short = dtypes.info(data_type).short_name
     operator = params.OPERATOR.lower()
     source = f"reduction/reduction_{stage.removesuffix('_split')}.cu"
     return KernelRef(
-        name=f"reduction_{stage}_{short}_{operator}_{shape}_{params.INDEX}_sm80_{digests}",
+        name=f"reduction_{stage}_{short}_{operator}_{shape}_{params.INDEX}_{target.replace('_', '')}_{digests}",
         source=source,
-        target="sm_80",
+        target=target,
         parameters=macros(params),
         generated="\n".join(text for text, _ in functors),
     )

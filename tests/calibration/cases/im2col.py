@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lowdnn.driver.base import LaunchConfig
-from lowdnn.driver.tensor_map import Im2colMap
-from lowdnn.driver.tensor_map import TensorMapDataType as DataType
-from lowdnn.driver.tensor_map import TensorMapOobFill as Fill
-from lowdnn.driver.tensor_map import TensorMapSwizzle as Swizzle
+from lowdnn.tensor_map import Im2colMap
+from lowdnn.tensor_map import TensorMapDataType as DataType
+from lowdnn.tensor_map import TensorMapOobFill as Fill
+from lowdnn.tensor_map import TensorMapSwizzle as Swizzle
 from tests.calibration.case import Case, MapOf, Output
 from tests.calibration.cases.asynchronous import BARRIER_BYTES, FLUSH, REGISTERS, THREADS, barrier, fill, keep, wait
 from tests.calibration.cases.program import program

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lowdnn.driver.base import LaunchConfig
-from lowdnn.driver.tensor_map import TensorMapDataType as DataType
-from lowdnn.driver.tensor_map import TensorMapOobFill as Fill
-from lowdnn.driver.tensor_map import TensorMapSwizzle as Swizzle
-from lowdnn.driver.tensor_map import TiledMap
+from lowdnn.tensor_map import TensorMapDataType as DataType
+from lowdnn.tensor_map import TensorMapOobFill as Fill
+from lowdnn.tensor_map import TensorMapSwizzle as Swizzle
+from lowdnn.tensor_map import TiledMap
 from tests.calibration.case import Array, Case, MapOf, Output
 from tests.calibration.cases import numbers
 from tests.calibration.cases.asynchronous import BARRIER_BYTES, FLUSH, REGISTERS, THREADS, barrier, fill, keep, wait

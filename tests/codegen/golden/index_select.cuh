@@ -11,7 +11,6 @@ struct Functor {
     const f32* tensor0;
     i64 tensor0_stride0;
     const i32* tensor1;
-    i64 tensor1_stride0;
     f32 scalar2;
     f32* tensor2;
     i64 tensor2_stride0;
@@ -32,7 +31,7 @@ struct Functor {
   static __device__ __forceinline__ Cursor cursor(const Args& args, const i64 (&coordinate)[RANK]) {
     Cursor at;
     at.tensor0 = coordinate[0] * args.tensor0_stride0;
-    at.tensor1 = coordinate[0] * args.tensor1_stride0;
+    at.tensor1 = 0;
     at.index0 = coordinate[0];
     at.tensor2 = coordinate[0] * args.tensor2_stride0;
     return at;
@@ -42,7 +41,7 @@ struct Functor {
   static __device__ __forceinline__ void load(
       const Args& args, const Cursor& at, i64 column, int valid, Loaded<V>& in) {
     load_row<Stream, 4>(in.tensor0, (args.tensor0 + at.tensor0) + column, valid);
-    load_row<Plain, 4>(in.tensor1, (args.tensor1 + at.tensor1) + column, valid);
+    load_row<Repeated, 4>(in.tensor1, (args.tensor1 + at.tensor1) + column, valid);
   }
 
   template <int V>

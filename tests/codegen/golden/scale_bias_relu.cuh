@@ -10,9 +10,6 @@ struct Functor {
 
   struct Args {
     const f32* tensor0;
-    i64 tensor0_stride0;
-    i64 tensor0_stride1;
-    i64 tensor0_stride2;
     f32 scalar2;
     f32 op5_relu_lower_clip;
     f32 op5_relu_upper_clip;
@@ -39,9 +36,7 @@ struct Functor {
 
   static __device__ __forceinline__ Cursor cursor(const Args& args, const i64 (&coordinate)[RANK]) {
     Cursor at;
-    at.tensor0 = coordinate[0] * args.tensor0_stride0
-      + coordinate[1] * args.tensor0_stride1
-      + coordinate[2] * args.tensor0_stride2;
+    at.tensor0 = 0;
     at.tensor1 = coordinate[0] * args.tensor1_stride0
       + coordinate[1] * args.tensor1_stride1
       + coordinate[2] * args.tensor1_stride2;
@@ -54,7 +49,7 @@ struct Functor {
   template <int V>
   static __device__ __forceinline__ void load(
       const Args& args, const Cursor& at, i64 column, int valid, Loaded<V>& in) {
-    load_row<Plain, 4>(in.tensor0, (args.tensor0 + at.tensor0) + column, valid);
+    load_row<Repeated, 4>(in.tensor0, (args.tensor0 + at.tensor0) + column, valid);
   }
 
   template <int V>

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapSwizzle, TiledMap
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapSwizzle, TiledMap
 
 SWIZZLES = tuple(TensorMapSwizzle)
 #: TFLOAT32 loads change their bits.

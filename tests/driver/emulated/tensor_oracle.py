@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from lowdnn.driver.tensor_map import Im2colMap, TensorMapSwizzle, TiledMap
+from lowdnn.tensor_map import Im2colMap, TensorMapSwizzle, TiledMap
 
 Coordinates = tuple[int, ...]
 

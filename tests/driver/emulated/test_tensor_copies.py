@@ -11,7 +11,7 @@ import pytest
 
 from lowdnn.driver.emulated.copying.tensor_map import encode
 from lowdnn.driver.emulated.faults import EmulationFault
-from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
 from tests.driver.emulated import tensor_oracle as oracle
 from tests.driver.emulated.conftest import POLICIES, Bench
 from tests.driver.emulated.tensor_cases import (

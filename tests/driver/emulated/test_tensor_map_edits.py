@@ -12,7 +12,7 @@ import pytest
 
 from lowdnn.driver.emulated.copying.tensor_map import decode, encode
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, FaultReport
-from lowdnn.driver.tensor_map import (
+from lowdnn.tensor_map import (
     TENSOR_MAP_BYTES,
     TensorMapDataType,
     TensorMapInterleave,

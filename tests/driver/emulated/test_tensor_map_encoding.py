@@ -10,7 +10,7 @@ import pytest
 from lowdnn.driver.base import DriverError
 from lowdnn.driver.emulated.copying.tensor_map import decode, encode
 from lowdnn.driver.emulated.driver import EmulatedDriver
-from lowdnn.driver.tensor_map import (
+from lowdnn.tensor_map import (
     TENSOR_MAP_BYTES,
     Im2colMap,
     TensorMapDataType,

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lowdnn.engines.composite.assembly import assemble
 from lowdnn.engines.composite.partition import Part
 from lowdnn.enums import DataType
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of, outputs_of
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, WorkspacePointer
+from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, TensorPointer, WorkspacePointer
+from lowdnn.tensor_map import TensorMapDataType, TiledMap
 
 KERNELS = (KernelRef("first", "a.cu", "sm_80"), KernelRef("second", "b.cu", "sm_80"))
 
@@ -43,6 +46,17 @@ def test_pointers_to_intermediates_become_workspace_pointers_with_their_offsets(
     first, second = (launch.arguments[0] for launch in assemble(graph, parts_of(graph, [0, 0])).launches)
     assert first == Struct((TensorPointer(1, 4), TensorPointer(2, 4), WorkspacePointer(4)))
     assert second == Struct((WorkspacePointer(4), TensorPointer(4, 4), TensorPointer(5, 4)))
+
+
+def test_tensor_maps_follow_their_tensors() -> None:
+    graph = chain(2)
+    layout = TiledMap(TensorMapDataType.FLOAT32, 0, (8, 8), (32,), (8, 8), (1, 1))
+    first, second = parts_of(graph, [0, 0])
+    maps = Struct((TensorMap(TensorPointer(3, 16), layout), TensorMap(TensorPointer(4), layout)))
+    second = replace(second, plan=replace(second.plan, launches=(Launch(0, (1, 1, 1), (32, 1, 1), (maps,)),)))
+    assert assemble(graph, (first, second)).launches[1].arguments == (
+        Struct((TensorMap(WorkspacePointer(16), layout), TensorMap(TensorPointer(4), layout))),
+    )
 
 
 def test_a_parts_own_workspace_lies_beside_the_living_intermediates() -> None:

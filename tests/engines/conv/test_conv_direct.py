@@ -247,12 +247,12 @@ def test_an_empty_batch_needs_no_launch() -> None:
     assert (plan.kernels, plan.launches) == ((), ())
 
 
-def test_work_counts_tile_tails_and_each_byte_once() -> None:
+def test_work_counts_tile_tails_and_fetches_and_each_byte_once() -> None:
     graph = PLAIN.graph(Layout.CHANNELS_LAST)
     (launch,) = ENGINE.plan(graph, SM_90A, {KnobType.TILE_N: 8}).launches
     pixels, depth = 2 * 9 * 7, 5 * 9
     assert pixels == 126
-    assert launch.work.flops == 2 * 128 * 8 * (depth + 3)
+    assert launch.work.flops == 2 * round(128 * (depth + 3) * (8 / 0.7 + 16))
     assert launch.work.bytes == 4 * (2 * 5 * 63 + 6 * 5 * 9 + 6 * pixels)
     assert launch.work.unit is MathUnit.FMA_F32
 
@@ -271,7 +271,7 @@ def test_unknown_choices_are_named() -> None:
 def test_refuses_other_graphs_with_a_reason() -> None:
     refusal = ENGINE.refuse(matmul_graph(), SM_90A)
     assert refusal is not None
-    assert "expected exactly one ConvolutionForward, got 0" in str(refusal)
+    assert "expected exactly one ConvolutionOperation, got 0" in str(refusal)
     with pytest.raises(NotSupportedError, match="conv_direct: operations"):
         ENGINE.plan(matmul_graph(), SM_90A, {})
 

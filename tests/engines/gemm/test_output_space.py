@@ -4,7 +4,7 @@ from lowdnn.engines.gemm.output_space import OutputSpace, Slices, contiguous_sto
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
-from lowdnn.ops.convolution import ConvolutionForward
+from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.pointwise import Pointwise
 from tests.support.builders import convolution_graph
 

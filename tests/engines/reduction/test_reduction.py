@@ -264,7 +264,7 @@ def test_another_shape_is_no_other_kernel() -> None:
 def test_refusals_name_what_they_found() -> None:
     refusal = ENGINE.refuse(matmul_graph(), SM_90A)
     assert refusal is not None
-    assert "exactly one ReductionOperation, got 0" in refusal.reason
+    assert "exactly one ReductionOperation or GenStats, got 0" in refusal.reason
     with pytest.raises(NotSupportedError, match="exactly one"):
         ENGINE.plan(matmul_graph(), SM_90A, {})
     with pytest.raises(BadParamError, match="TILE_COLS"):

@@ -16,7 +16,7 @@ from lowdnn.driver.emulated.checking.epochs import WEAK
 from lowdnn.driver.emulated.checking.order import Order
 from lowdnn.driver.emulated.checking.visits import Visit, Visits
 from lowdnn.driver.emulated.memory.arena import Array
-from lowdnn.driver.tensor_map import TENSOR_MAP_BYTES
+from lowdnn.tensor_map import TENSOR_MAP_BYTES
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Batch, Group

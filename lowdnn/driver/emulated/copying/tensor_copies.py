@@ -20,8 +20,8 @@ from lowdnn.driver.emulated.memory.address import Address, shared_bytes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
 from lowdnn.driver.emulated.values import tma
 from lowdnn.driver.emulated.values.atomic import updater
-from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TiledMap
 from lowdnn.status import NotSupportedError
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TiledMap
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Group

@@ -18,7 +18,7 @@ from lowdnn.driver.emulated.faults import FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.address import Address, check, resolve
 from lowdnn.driver.emulated.memory.arena import Array, Bytes
-from lowdnn.driver.tensor_map import (
+from lowdnn.tensor_map import (
     TENSOR_MAP_ALIGN,
     TENSOR_MAP_BYTES,
     Im2colMap,

@@ -12,7 +12,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.copying.tensor_map import encode, map_places, stored_maps
 from lowdnn.driver.emulated.memory.address import Address
-from lowdnn.driver.tensor_map import (
+from lowdnn.tensor_map import (
     TensorMapDataType,
     TensorMapInterleave,
     TensorMapOobFill,

@@ -18,7 +18,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.values import formats
 from lowdnn.driver.emulated.values.packed import Array
-from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
 
 #: Shared memory is swizzled in chunks of 16 bytes: bits 4 and up are changed by bits 7 and up.
 _CHUNK_BITS, _ROW_BITS = 4, 7

@@ -7,7 +7,7 @@ import pytest
 
 from lowdnn.driver.emulated.copying.tensor_map import encode
 from lowdnn.driver.emulated.faults import EmulationFault
-from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TiledMap
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TiledMap
 from tests.driver.emulated.conftest import Bench
 
 _START = """

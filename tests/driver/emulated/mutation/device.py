@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.base import Driver, FunctionAttribute, LaunchConfig
-from lowdnn.driver.tensor_map import TensorMapDataType, TensorMapSwizzle, TiledMap
+from lowdnn.tensor_map import TensorMapDataType, TensorMapSwizzle, TiledMap
 
 
 class Device:

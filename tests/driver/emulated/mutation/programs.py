@@ -15,8 +15,8 @@ import numpy as np
 
 from lowdnn.driver import nvrtc
 from lowdnn.driver.base import LaunchConfig
-from lowdnn.driver.tensor_map import TensorMapDataType, TensorMapSwizzle
 from lowdnn.runtime.compile import lowered
+from lowdnn.tensor_map import TensorMapDataType, TensorMapSwizzle
 from tests.driver.emulated.mutation.device import Device
 
 Check = Callable[[Device, np.random.Generator], None]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.values import tma
-from lowdnn.driver.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
 from tests.driver.emulated import tensor_oracle as oracle
 from tests.driver.emulated.tensor_cases import SWIZZLES, pixel_start, random_im2col, random_tiled, tile_start
 

@@ -1,0 +1,343 @@
+// conv_grouped_mma: a grouped convolution forward, or backward in the data, on tensor cores with mma.sync:
+//     out[n, g * OUT + k, a + i * out_step] = epilogue(sum over c, taps r of residue a of
+//         in[n, g * IN + c, i * in_step + offset(r)] * w(g, k, c, r))
+// in each spatial axis. Forward: in = x, out = y, out_step = 1 and in_step the stride. BACKWARD: in = dy, out = dx,
+// out_step the stride and in_step = 1; every tap belongs to the one residue of dx that it reaches.
+//
+// Layouts: in channels-last with any other strides, its channels whole 16-byte chunks; w [filters][taps][channels of a
+// group], dense; out anything. Spatial axes are always three, with extents of 1 in front.
+// Product: a pack is the fewest groups whose channels fill chunks of 16 bytes on the input side and blocks of 8 on the
+// output side; it is one block-diagonal product. m = 16 output pixels, n = 8 output channels, k = (taps, chunks).
+// Block: a slab of UNITS units of UNIT_PACKS packs, whose filters it stages once, by every lanes-th tile of output
+// positions (image, axes) of all residues. Each warp computes BLOCKS_M * 16 pixels of one unit at a time, while the box
+// of input positions under the block's next tile comes. blockIdx.x = first tile * slabs + slab.
+// Shared memory (dynamic): filters [block of 8 outputs][chunk of k][8 rows of 16 bytes], offsets in the box [chunk of
+// k], stages of (box [position][chunks of the slab, an odd pitch], places [residue][tile position]): two, or one where
+// every block has one tile.
+// Launch: THREADS threads, lanes * slabs blocks.
+// Macros: TYPE; BACKWARD; IN, OUT channels of a group; PACK groups of a pack; UNIT_PACKS, UNITS; TAPS of all classes,
+// with a null tap where a class would end in half a step; CLASSES residues; RUN elements of one copy of filters;
+// BLOCKS_M; THREADS; MIN_BLOCKS of a multiprocessor; OUTPUT_RANK, VECTOR of the functor; WHOLE: 1 where 4 divides
+// the output channels.
+
+#include "include/ldmatrix.cuh"
+#include "include/mma.cuh"
+#include "include/output_map.cuh"
+#include "include/pixel_box.cuh"
+#include "generated.cuh"
+
+typedef Mma<TYPE> Product;
+typedef Product::Accumulator Accumulator;
+typedef OutputMap<OUTPUT_RANK, OUTPUT_RANK - 1> Map;
+
+constexpr int AXES = BOX_AXES;
+constexpr int WARPS = THREADS / int(WARP_SIZE);
+constexpr int CHUNK_BYTES = BOX_CHUNK_BYTES;
+constexpr int CHUNK = CHUNK_BYTES / int(sizeof(TYPE));  // elements
+constexpr int BLOCK_N = 8;                              // output channels of one instruction
+constexpr int IN_CHUNKS = PACK * IN / CHUNK;            // of a pack
+constexpr int OUT_BLOCKS = PACK * OUT / BLOCK_N;
+constexpr int UNIT_BLOCKS = UNIT_PACKS * OUT_BLOCKS;
+constexpr int BLOCKS_N = (UNIT_BLOCKS + 1) / 2 * 2;  // of a unit; a last one without channels makes them even
+constexpr int SLAB_CHUNKS = UNITS * UNIT_PACKS * IN_CHUNKS;
+constexpr int SLAB_BLOCKS = UNITS * BLOCKS_N;
+constexpr int DEPTH = TAPS * IN_CHUNKS;                 // chunks of k
+constexpr int FILTER_CHUNK_BYTES = 8 * CHUNK_BYTES;
+constexpr int SET = BLOCKS_M * 16;  // pixels that a warp computes at a time
+// Rows of a filter chunk are filters: the rows of the product forward, its depth backward. ldmatrix transposes 16-bit
+// elements only; those of 32 bits are transposed by the copies.
+constexpr bool FILTERS_ARE_DEPTH = BACKWARD && sizeof(TYPE) == 2;
+constexpr int OFFSET_BYTES = (DEPTH * 4 + 15) / 16 * 16;
+constexpr u32 OUTSIDE = ~0u;
+typedef PixelBox<TYPE, SLAB_CHUNKS, THREADS> Box;
+static_assert(UNIT_BLOCKS == BLOCKS_N || UNITS * UNIT_PACKS == 1, "a block without channels is the output's last");
+static_assert(WARPS % UNITS == 0, "every warp has one unit");
+
+struct Tap {
+  i32 position;  // in the box, of tile position 0
+  i32 index;     // in w, or -1: a null tap
+};
+
+struct OutputClass {
+  i32 residue[AXES];
+  i32 first_tap, end_tap;
+};
+
+struct Params {
+  const TYPE* in;
+  const TYPE* w;
+  BoxGeometry box;  // of inputs under a tile
+  i32 out_extents[AXES], out_channels;
+  i32 groups;
+  i32 w_taps, w_channels;  // of one filter in memory
+  i32 in_step[AXES], out_step[AXES];
+  Divider slabs;
+  Divider tiles[1 + AXES];  // (image, axes)
+  Divider tile[1 + AXES];   // extents, in positions of each residue
+  i32 tile_count, lanes;
+  i32 class_places;         // places of one residue: whole sets
+  Tap taps[TAPS];
+  OutputClass classes[CLASSES];
+  Map map;
+  Functor::Args epilogue;
+};
+
+// A tile position of one residue.
+struct Place {
+  u32 box;  // offset of its tap at the origin, in bytes
+  u32 row;  // of the output, counted over (image, axes), or OUTSIDE
+};
+
+// The inputs of a tile, and its places.
+struct Stage {
+  u8* box;
+  Place* places;
+};
+
+struct Shared {
+  u8* filters;
+  u32* offsets;
+  u8* stages;
+  u32 box_bytes, stage_bytes;
+
+  __device__ __forceinline__ Shared(u8* memory, const Params& p) {
+    filters = memory;
+    offsets = reinterpret_cast<u32*>(filters + SLAB_BLOCKS * DEPTH * FILTER_CHUNK_BYTES);
+    stages = reinterpret_cast<u8*>(offsets) + OFFSET_BYTES;
+    box_bytes = p.box.rows * p.box.box[AXES].divisor * Box::PITCH;
+    stage_bytes = box_bytes + CLASSES * p.class_places * sizeof(Place);
+  }
+
+  // The stage of the block's turn-th tile.
+  __device__ __forceinline__ Stage stage(u32 turn) const {
+    u8* box = stages + turn % 2 * stage_bytes;
+    return {box, reinterpret_cast<Place*>(box + box_bytes)};
+  }
+};
+
+// ---- staging --------------------------------------------------------------------------------------------------------
+
+// Copies the slab's filters, with zeros where input and output channel belong to different groups of a pack.
+__device__ __forceinline__ void stage_filters(const Params& p, i32 slab, u8* filters) {
+  constexpr int RUNS = CHUNK / RUN;  // of a row
+  for (u32 item = threadIdx.x; item < u32(SLAB_BLOCKS * DEPTH * 8 * RUNS); item += THREADS) {
+    const u32 run = item % RUNS, row = item / RUNS % 8, step = item / (8 * RUNS) % DEPTH,
+        block = item / (8 * RUNS * DEPTH);
+    const u32 pack = block / OUT_BLOCKS;
+    // Channels in the pack of the run's first element.
+    const u32 along_n = block % OUT_BLOCKS * BLOCK_N, along_k = step % IN_CHUNKS * CHUNK;
+    const u32 out = along_n + (FILTERS_ARE_DEPTH ? run * RUN : row);
+    const u32 in = along_k + (FILTERS_ARE_DEPTH ? row : run * RUN);
+    const u32 group = (slab * UNITS * UNIT_PACKS + pack) * PACK + out / OUT;
+    const i32 tap = p.taps[step / IN_CHUNKS].index;
+    const bool exists = tap >= 0 && out / OUT == in / IN && group < u32(p.groups);
+    const u32 filter = group * (BACKWARD ? IN : OUT) + (BACKWARD ? in % IN : out % OUT);
+    const u32 channel = BACKWARD ? out % OUT : in % IN;
+    const TYPE* from = p.w + (i64(filter) * p.w_taps + tap) * p.w_channels + channel;
+    cp_async<RUN * int(sizeof(TYPE))>(shared_address(filters) + item * RUN * int(sizeof(TYPE)), from, exists);
+  }
+}
+
+// The offsets of the chunks of k.
+__device__ __forceinline__ void stage_offsets(const Params& p, u32* offsets) {
+  for (u32 chunk = threadIdx.x; chunk < u32(DEPTH); chunk += THREADS)
+    offsets[chunk] = p.taps[chunk / IN_CHUNKS].position * Box::PITCH + chunk % IN_CHUNKS * CHUNK_BYTES;
+}
+
+// The places of all residues of a tile.
+__device__ __forceinline__ void stage_places(const Params& p, const i32 (&tile)[1 + AXES], Place* places) {
+  for (u32 index = threadIdx.x; index < u32(CLASSES * p.class_places); index += THREADS) {
+    const u32 number = CLASSES == 1 ? 0 : index / p.class_places;
+    i32 at[1 + AXES];
+    digits<1 + AXES>(p.tile, index - number * p.class_places, at);
+    const i32 image = tile[0] * p.tile[0].divisor + at[0];
+    bool exists = u32(at[0]) < p.tile[0].divisor && image < p.box.images;
+    u32 box = at[0], row = image;
+#pragma unroll
+    for (int axis = 0; axis < AXES; ++axis) {
+      const i32 step = tile[1 + axis] * p.tile[1 + axis].divisor + at[1 + axis];
+      const i32 position = step * p.out_step[axis] + p.classes[number].residue[axis];
+      exists = exists && position < p.out_extents[axis];
+      box = box * p.box.box[1 + axis].divisor + at[1 + axis] * p.in_step[axis];
+      row = row * p.out_extents[axis] + position;
+    }
+    places[index] = exists ? Place{box * Box::PITCH, row} : Place{0, OUTSIDE};
+  }
+}
+
+// ---- product --------------------------------------------------------------------------------------------------------
+
+struct Sums {
+  Accumulator values[BLOCKS_M][BLOCKS_N][4];
+
+  // Adds the steps [first, end) of two chunks of k. rows: shared addresses of the lane's rows of each block of 16
+  // pixels; filters: of the lane's row of the unit's first filter chunks.
+  __device__ __forceinline__ void add(const u32 (&rows)[BLOCKS_M], u32 filters, const u32* offsets, int first,
+                                      int end) {
+    const u32 half = threadIdx.x % WARP_SIZE / 16;
+#pragma unroll 2
+    for (int step = first; step < end; ++step) {
+      const u32 offset = offsets[2 * step + half];
+      u32 a[UNIT_PACKS][BLOCKS_M][4];
+#pragma unroll
+      for (int pack = 0; pack < UNIT_PACKS; ++pack) {
+#pragma unroll
+        for (int i = 0; i < BLOCKS_M; ++i) {
+          ldmatrix_x4(a[pack][i], rows[i] + offset + pack * IN_CHUNKS * CHUNK_BYTES);
+#pragma unroll
+          for (int word = 0; word < 4; ++word) a[pack][i][word] = Product::operand(a[pack][i][word]);
+        }
+      }
+#pragma unroll
+      for (int block = 0; block < BLOCKS_N; block += 2) {
+        u32 b[4];
+        const u32 from = filters + (block * DEPTH + 2 * step) * FILTER_CHUNK_BYTES;
+        if constexpr (FILTERS_ARE_DEPTH) {
+          ldmatrix_x4_transposed(b, from);
+        } else {
+          ldmatrix_x4(b, from);
+        }
+#pragma unroll
+        for (int word = 0; word < 4; ++word) b[word] = Product::operand(b[word]);
+#pragma unroll
+        for (int i = 0; i < BLOCKS_M; ++i) {
+          Product::apply(values[i][block], a[block / OUT_BLOCKS][i], b[0], b[1]);
+          if (block + 1 < UNIT_BLOCKS)
+            Product::apply(values[i][block + 1], a[(block + 1) / OUT_BLOCKS % UNIT_PACKS][i], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // Four neighbouring output channels for each lane: even lanes get those of `block`, odd ones those of `block` + 1.
+  __device__ __forceinline__ void exchange(int i, int half, int block, Accumulator (&four)[4]) const {
+    const bool odd = threadIdx.x & 1;
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      const Accumulator even_block = values[i][block][2 * half + v], odd_block = values[i][block + 1][2 * half + v];
+      const Accumulator kept = odd ? odd_block : even_block;
+      const Accumulator other = __shfl_xor_sync(~0u, odd ? even_block : odd_block, 1);
+      four[v] = odd ? other : kept;
+      four[2 + v] = odd ? kept : other;
+    }
+  }
+};
+
+__device__ __forceinline__ f32 operand_value(f32 x) { return __uint_as_float(Mma<f32>::operand(__float_as_uint(x))); }
+template <class T> __device__ __forceinline__ f32 operand_value(T x) { return widen(x); }
+
+// The sum of one output by its own group's elements alone: a zero of the block diagonal, or of a null tap, times an
+// infinity or a NaN gives a NaN that the convolution does not have.
+__device__ f32 own_sum(const Params& p, const Shared& shared, const OutputClass& output, const u8* place, u32 block,
+                       u32 column) {
+  const u32 pack = block / OUT_BLOCKS;
+  const u32 group = (block % OUT_BLOCKS * BLOCK_N + column) / OUT;
+  const TYPE* filters = reinterpret_cast<const TYPE*>(shared.filters);
+  const u8* from = place + pack * IN_CHUNKS * CHUNK_BYTES;
+  f32 sum = 0;
+#pragma unroll 1
+  for (u32 chunk = output.first_tap * IN_CHUNKS; chunk < u32(output.end_tap * IN_CHUNKS); ++chunk) {
+    if (p.taps[chunk / IN_CHUNKS].index < 0) continue;
+    const TYPE* row = filters + (block * DEPTH + chunk) * (8 * CHUNK);
+    const TYPE* in = reinterpret_cast<const TYPE*>(from + shared.offsets[chunk]);
+#pragma unroll 1
+    for (u32 k = 0; k < CHUNK; ++k) {
+      if ((chunk % IN_CHUNKS * CHUNK + k) / IN != group) continue;
+      const TYPE w = FILTERS_ARE_DEPTH ? row[k * CHUNK + column] : row[column * CHUNK + k];
+      sum += operand_value(in[k]) * operand_value(w);
+    }
+  }
+  return sum;
+}
+
+// The own sums for the NaNs among four neighbouring outputs that begin at `column` of `block`.
+__device__ __forceinline__ void own_sums(const Params& p, const Shared& shared, const OutputClass& output,
+                                         const u8* place, u32 block, u32 column, Accumulator (&four)[4]) {
+#pragma unroll 1
+  for (int v = 0; v < 4; ++v) {
+    const Accumulator sum = own_sum(p, shared, output, place, block, column + v);
+#pragma unroll
+    for (int other = 0; other < 4; ++other) {
+      if (other == v && four[other] != four[other]) four[other] = sum;
+    }
+  }
+}
+
+// ---- kernel ---------------------------------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) u8 memory[];
+  const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+  const Shared shared(memory, p);
+  const i32 first_tile = p.slabs.divide(blockIdx.x), slab = blockIdx.x - first_tile * p.slabs.divisor;
+  const auto stage_tile = [&](i32 number, u32 turn) {
+    const Stage to = shared.stage(turn);
+    i32 tile[1 + AXES];
+    digits<1 + AXES>(p.tiles, u32(number), tile);
+    Box::copy(p.in, p.box, tile, slab * (SLAB_CHUNKS * CHUNK), shared_address(to.box));
+    stage_places(p, tile, to.places);
+  };
+  stage_tile(first_tile, 0);
+  stage_filters(p, slab, shared.filters);
+  cp_async_commit();
+  stage_offsets(p, shared.offsets);
+
+  // This warp's unit, tile by tile and set by set.
+  const u32 unit = warp % UNITS, first_block = unit * BLOCKS_N;
+  const u32 filters = shared_address(shared.filters) + (first_block + lane / 16) * (DEPTH * FILTER_CHUNK_BYTES) +
+                      lane % 16 * CHUNK_BYTES;
+  u32 turn = 0;
+#pragma unroll 1
+  for (i32 number = first_tile; number < p.tile_count; number += p.lanes, ++turn) {
+    if (number + p.lanes < p.tile_count) stage_tile(number + p.lanes, turn + 1);
+    cp_async_commit();
+    cp_async_wait<1>();
+    __syncthreads();
+
+    const Stage from = shared.stage(turn);
+    const u32 unit_box = shared_address(from.box) + unit * UNIT_PACKS * IN_CHUNKS * CHUNK_BYTES;
+#pragma unroll 1
+    for (i32 set = warp / UNITS * SET; set < CLASSES * p.class_places; set += WARPS / UNITS * SET) {
+      const OutputClass& output = p.classes[CLASSES == 1 ? 0 : set / p.class_places];
+      u32 rows[BLOCKS_M];
+#pragma unroll
+      for (int i = 0; i < BLOCKS_M; ++i) rows[i] = unit_box + from.places[set + i * 16 + lane % 16].box;
+      Sums sums = {};
+      if constexpr (CLASSES == 1) {
+        sums.add(rows, filters, shared.offsets, 0, DEPTH / 2);
+      } else {
+        sums.add(rows, filters, shared.offsets, output.first_tap * IN_CHUNKS / 2, output.end_tap * IN_CHUNKS / 2);
+      }
+
+#pragma unroll
+      for (int i = 0; i < 2 * BLOCKS_M; ++i) {
+        const Place place = from.places[set + i * 8 + lane / 4];
+        i64 coordinate[Map::RANK];
+        p.map.locate_row(place.row, coordinate);
+        coordinate[Map::RANK - 1] = 0;
+        const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
+#pragma unroll
+        for (int pair = 0; pair < BLOCKS_N; pair += 2) {
+          Accumulator four[4];
+          sums.exchange(i / 2, i % 2, pair, four);
+          const u32 block = first_block + pair + lane % 2, column = lane % 4 / 2 * 4;
+          const i32 channel = (slab * SLAB_BLOCKS + block) * BLOCK_N + column;
+          if (place.row == OUTSIDE || channel >= p.out_channels) continue;
+          if constexpr (PACK > 1 || IN_CHUNKS % 2 != 0) {
+            const Accumulator total = (four[0] + four[1]) + (four[2] + four[3]);
+            if (total != total) own_sums(p, shared, output, from.box + place.box, block, column, four);
+          }
+#pragma unroll
+          for (int v = 0; v < 4; v += VECTOR) {
+            Accumulator part[VECTOR];
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) part[j] = four[v + j];
+            const i32 valid = WHOLE ? VECTOR : min(p.out_channels - channel - v, VECTOR);
+            if (valid > 0) Functor::apply<VECTOR>(p.epilogue, cursor, channel + v, valid, part);
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+}

@@ -1,0 +1,247 @@
+// conv_grouped_wgrad_mma: a grouped convolution backward in the filter on tensor cores with mma.sync:
+//     slice[split][k, r, c] = sum over a part of (n, o) of dy[n, k, o] * x[n, g * IN + c, o * stride + offset(r)]
+// with g the group of k; gemm/split_k_reduce.cu adds the slices up.
+//
+// Layouts: x and dy channels-last with any other strides, their channels whole 16-byte chunks; slices [K][taps][IN] of
+// accumulators. Spatial axes are always three, with extents of 1 in front.
+// Product: a task is 16 filters by 16 columns that share a group, for SET_TAPS taps: m = filters, n = columns, both
+// with the pixels' stride between their elements, k = output pixels. The columns are channels of one tap, or, where
+// there are 8 channels in all, those of TAPS_ABREAST = 2 taps. What falls between two groups is not written.
+// Block: TASK_WARPS tasks of a slab of UNITS packs, each by PARTS warps that take turns at the pixels. It walks over
+// its split's tiles (image, axes) of output pixels; while one is multiplied the next one's boxes of x and dy come.
+// blockIdx.x = (split * slabs + slab) * sets + set, a set being TASK_WARPS tasks.
+// Shared memory (dynamic): 2 stages of (box of x, tile of dy), offset in the box of x [place]; at the end the sums
+// [part][task][pair of columns][lane].
+// Launch: 32 * TASK_WARPS * PARTS threads.
+// Macros: TYPE; IN, OUT channels and filters of a group; PACK groups of a pack, the fewest whose channels and filters
+// are multiples of 16, or one of 8 channels; UNITS; TASK_WARPS, PARTS; MIN_BLOCKS of a multiprocessor; TAPS, SET_TAPS.
+
+#include "include/ldmatrix.cuh"
+#include "include/mma.cuh"
+#include "include/pixel_box.cuh"
+
+typedef Mma<TYPE> Product;
+typedef Product::Accumulator Accumulator;
+struct alignas(2 * sizeof(Accumulator)) Pair { Accumulator v[2]; };
+
+constexpr int BLOCK = 16;                                  // filters and columns of a task
+constexpr int PIXELS = 32 / int(sizeof(TYPE));             // of one instruction
+constexpr int BLOCK_BYTES = BLOCK * int(sizeof(TYPE));
+constexpr int CHANNELS = PACK * IN;
+constexpr int FILTER_BLOCKS = PACK * OUT / BLOCK;
+constexpr int CHANNEL_BLOCKS = (CHANNELS + BLOCK - 1) / BLOCK;
+constexpr int TAPS_ABREAST = CHANNELS < BLOCK ? BLOCK / CHANNELS : 1;
+constexpr int STEPS = SET_TAPS / TAPS_ABREAST;  // of a task, each with its 16 columns
+constexpr int THREADS = 32 * TASK_WARPS * PARTS;
+constexpr int TAP_SETS = (TAPS + SET_TAPS - 1) / SET_TAPS;
+typedef PixelBox<TYPE, UNITS * CHANNELS * int(sizeof(TYPE)) / BOX_CHUNK_BYTES, THREADS> Image;
+typedef PixelBox<TYPE, UNITS * FILTER_BLOCKS * BLOCK_BYTES / BOX_CHUNK_BYTES, THREADS> Response;
+static_assert(CHANNELS % BLOCK == 0 || TAPS_ABREAST == 2, "blocks of channels are whole or two taps'");
+static_assert(SET_TAPS % TAPS_ABREAST == 0, "a set has whole steps");
+
+struct Task {
+  int filters, channels;  // blocks of the pack
+};
+
+// The tasks of a pack: pairs of blocks that share a group.
+struct Tasks {
+  Task list[FILTER_BLOCKS * CHANNEL_BLOCKS];
+  int count;
+
+  constexpr Tasks() : list(), count(0) {
+    for (int f = 0; f < FILTER_BLOCKS; ++f) {
+      for (int c = 0; c < CHANNEL_BLOCKS; ++c) {
+        const bool before = (f * BLOCK + BLOCK - 1) / OUT < c * BLOCK / IN;
+        const bool behind = f * BLOCK / OUT > (c * BLOCK + BLOCK - 1) / IN;
+        if (!before && !behind) list[count++] = {f, c};
+      }
+    }
+  }
+};
+constexpr Tasks TASKS;
+constexpr int TASK_COUNT = UNITS * TASKS.count * TAP_SETS;  // of a slab
+constexpr int TASK_SETS = (TASK_COUNT + TASK_WARPS - 1) / TASK_WARPS;
+
+// The list lives in the program, not in memory.
+__device__ __forceinline__ Task task_at(int index) {
+  Task task = {index / CHANNEL_BLOCKS, index % CHANNEL_BLOCKS};
+  if constexpr (TASKS.count < FILTER_BLOCKS * CHANNEL_BLOCKS) {
+#pragma unroll
+    for (int i = 0; i < TASKS.count; ++i) {
+      if (index == i) task = Task{TASKS.list[i].filters, TASKS.list[i].channels};
+    }
+  }
+  return task;
+}
+
+struct Params {
+  const TYPE* x;
+  const TYPE* dy;
+  Accumulator* slices;
+  i64 pitch, slice_stride;
+  BoxGeometry image, response;
+  i32 step[BOX_AXES];  // of x, from output to output
+  i32 groups;
+  Divider tiles[1 + BOX_AXES];
+  i32 tile_count, splits, slabs;
+  i32 places;         // of a tile, in whole instructions
+  u32 offsets[TAP_SETS * SET_TAPS];  // of the taps in the box, in bytes
+};
+
+// A task's sums over the pixels that its warp has seen.
+struct Sums {
+  static constexpr int PAIRS = STEPS * 4;
+  Accumulator values[STEPS][2][4];
+
+  // Adds PIXELS pixels. filters: shared address of the first pixel's block of dy; box: of the block of x at place 0.
+  __device__ __forceinline__ void add(u32 filters, u32 box, const u32* places, const u32* offsets) {
+    const u32 lane = threadIdx.x % WARP_SIZE;
+    u32 a[4];
+    if constexpr (sizeof(TYPE) == 2) {
+      ldmatrix_x4_transposed(a, filters + (lane % 8 + lane / 16 * 8) * Response::PITCH + lane / 8 % 2 * 16);
+      const u32 from = box + places[lane % 16];
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+        u32 b[4];
+        ldmatrix_x4_transposed(b, from + (lane < 16 ? half_offset(offsets, step, 0) : half_offset(offsets, step, 1)));
+        Product::apply(values[step][0], a, b[0], b[1]);
+        Product::apply(values[step][1], a, b[2], b[3]);
+      }
+    } else {
+      const u32 row = lane / 4, pixel = lane % 4;
+#pragma unroll
+      for (int word = 0; word < 4; ++word)
+        a[word] = operand(filters + (pixel + word / 2 * 4) * Response::PITCH + (row + word % 2 * 8) * 4);
+      const u32 first = box + places[pixel] + row * 4, second = box + places[pixel + 4] + row * 4;
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const u32 at = half_offset(offsets, step, half);
+          Product::apply(values[step][half], a, operand(first + at), operand(second + at));
+        }
+      }
+    }
+  }
+
+  // Two neighbouring channels: (step, block of 8 columns, block of 8 filters).
+  __device__ __forceinline__ Pair pair(int index) const {
+    const Accumulator(&of_block)[4] = values[index / 4][index / 2 % 2];
+    return {of_block[index % 2 * 2], of_block[index % 2 * 2 + 1]};
+  }
+
+ private:
+  // Bytes from a place to a block of 8 columns: the second one has the next channels, or the next tap's.
+  static __device__ __forceinline__ u32 half_offset(const u32* offsets, int step, int half) {
+    if constexpr (TAPS_ABREAST == 2) return offsets[2 * step + half];
+    return offsets[step] + half * (BLOCK_BYTES / 2);
+  }
+
+  static __device__ __forceinline__ u32 operand(u32 address) { return Product::operand(load_shared_32(address)); }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) u8 memory[];
+  const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+  const u32 set = blockIdx.x % TASK_SETS, slab_split = blockIdx.x / TASK_SETS;
+  const i32 slab = slab_split % p.slabs, split = slab_split / p.slabs;
+
+  // Shared memory; places past the tile's last one have zeros of dy.
+  const u32 image_bytes = p.image.rows * p.image.box[BOX_AXES].divisor * Image::PITCH;
+  const u32 tile_places = p.response.rows * p.response.box[BOX_AXES].divisor;
+  const u32 stage_bytes = image_bytes + p.places * Response::PITCH;
+  u32* places = reinterpret_cast<u32*>(memory + 2 * stage_bytes);
+  for (u32 place = threadIdx.x; place < u32(p.places); place += THREADS) {
+    i32 at[1 + BOX_AXES];
+    digits<1 + BOX_AXES>(p.response.box, place, at);
+    u32 position = at[0];
+#pragma unroll
+    for (int axis = 0; axis < BOX_AXES; ++axis)
+      position = position * p.image.box[1 + axis].divisor + at[1 + axis] * p.step[axis];
+    places[place] = place < tile_places ? position * Image::PITCH : 0;
+  }
+  for (u32 at = tile_places * Response::PITCH + threadIdx.x * 16; at < p.places * Response::PITCH; at += THREADS * 16) {
+    store_shared_16(shared_address(memory) + image_bytes + at, 0, 0, 0, 0);
+    store_shared_16(shared_address(memory) + stage_bytes + image_bytes + at, 0, 0, 0, 0);
+  }
+
+  // This warp's task and its taps.
+  const u32 task = set * TASK_WARPS + warp % TASK_WARPS, part = warp / TASK_WARPS;
+  const u32 pair = task / TAP_SETS, unit = pair / TASKS.count;
+  const Task blocks = task_at(pair % TASKS.count);
+  const bool has_task = task < TASK_COUNT;
+  const u32 filters = image_bytes + (unit * FILTER_BLOCKS + blocks.filters) * BLOCK_BYTES;
+  const u32 channels = (unit * CHANNEL_BLOCKS + blocks.channels) * BLOCK_BYTES;
+  const i32 first_tap = TAP_SETS == 1 ? 0 : task % TAP_SETS * SET_TAPS;
+
+  // The tiles of this split.
+  const i32 first = i64(p.tile_count) * split / p.splits, end = i64(p.tile_count) * (split + 1) / p.splits;
+  const auto stage = [&](i32 number) {
+    i32 tile[1 + BOX_AXES];
+    digits<1 + BOX_AXES>(p.tiles, u32(number), tile);
+    const u32 to = shared_address(memory) + (number - first) % 2 * stage_bytes;
+    Image::copy(p.x, p.image, tile, slab * (UNITS * CHANNELS), to);
+    Response::copy(p.dy, p.response, tile, slab * (UNITS * FILTER_BLOCKS * BLOCK), to + image_bytes);
+  };
+  Sums sums = {};
+  for (i32 number = first - 1; number < end; ++number) {
+    if (number + 1 < end) stage(number + 1);
+    cp_async_commit();
+    if (number < first) continue;
+    cp_async_wait<1>();
+    __syncthreads();
+    const u32 from = shared_address(memory) + (number - first) % 2 * stage_bytes;
+    if (has_task) {
+      for (i32 place = part * PIXELS; place < p.places; place += PARTS * PIXELS)
+        sums.add(from + filters + place * Response::PITCH, from + channels, places + place, p.offsets + first_tap);
+    }
+    __syncthreads();
+  }
+
+  // The sums of all parts, in their order, to the slice: pairs of neighbouring channels, each part its steps.
+  Pair* all_sums = reinterpret_cast<Pair*>(memory);
+  const auto slot = [&](u32 of_part, int index) {
+    return ((of_part * TASK_WARPS + warp % TASK_WARPS) * Sums::PAIRS + index) * WARP_SIZE + lane;
+  };
+  const auto total = [&](int index) {
+    if constexpr (PARTS == 1) return sums.pair(index);
+    Pair all = {};
+#pragma unroll
+    for (int of_part = 0; of_part < PARTS; ++of_part) {
+      const Pair one = all_sums[slot(of_part, index)];
+      all.v[0] += one.v[0];
+      all.v[1] += one.v[1];
+    }
+    return all;
+  };
+  if constexpr (PARTS > 1) {
+#pragma unroll
+    for (int index = 0; index < Sums::PAIRS; ++index) all_sums[slot(part, index)] = sums.pair(index);
+    __syncthreads();
+  }
+  if (!has_task) return;
+  const i32 first_group = (slab * UNITS + unit) * PACK;
+#pragma unroll
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    const i32 filter = blocks.filters * BLOCK + lane / 4 + quarter % 2 * 8;
+    const i32 half = quarter / 2;
+    const i32 channel = blocks.channels * BLOCK + (TAPS_ABREAST == 1 ? half * 8 : 0) + lane % 4 * 2;
+    const i32 group = filter / OUT;
+    const bool has[2] = {channel / IN == group, (channel + 1) / IN == group};
+    if (first_group + group >= p.groups || !(has[0] || has[1])) continue;
+    Accumulator* const row = p.slices + split * p.slice_stride + (first_group * OUT + filter) * p.pitch;
+#pragma unroll(PARTS == 1 ? STEPS : 1)
+    for (int step = PARTS == 1 ? 0 : part; step < STEPS; step += PARTS) {
+      const i32 tap = first_tap + step * TAPS_ABREAST + (TAPS_ABREAST == 1 ? 0 : half);
+      if (TAPS % SET_TAPS != 0 && tap >= TAPS) break;
+      const Pair sum = total(step * 4 + quarter);
+      Accumulator* const to = row + tap * IN + (channel - group * IN);
+      if constexpr (IN % 2 == 0) {
+        *reinterpret_cast<Pair*>(to) = sum;
+      } else {
+        if (has[0]) to[0] = sum.v[0];
+        if (has[1]) to[1] = sum.v[1];
+      }
+    }
+  }
+}

@@ -1,0 +1,196 @@
+"""Pixels of a convolution as im2col tensor maps: host side of ``include/im2col_operand.cuh``.
+
+A convolution forward walks its image with the filter's stride. A data gradient walks the response: pixel h of dx meets
+the outputs (h + pre_padding - r * dilation) / stride of the taps r for which that is an integer. Pixels with the same
+residue h % stride meet the same taps, so that each residue (a class) is a correlation of stride 1 with a part of the
+filter, and writes every stride-th pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from lowdnn.engines.launch import ceil_div, divider, i32
+from lowdnn.enums import ConvolutionMode
+from lowdnn.ops.convolution import Convolution
+from lowdnn.plan import Scalar, ScalarType, Struct
+
+#: By spatial axes: how far a copy's filter offsets reach.
+_MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
+
+
+@dataclass(frozen=True)
+class AxisClass:
+    """One axis of a class: its pixels, and the taps that they see.
+
+    extent: pixels, of which o is output pixel ``o * step + origin``.  stride, lower: pixel o stands at image position
+    ``o * stride + lower``.  taps: how many; tap t lies ``first_offset + t * offset_step`` further on and is tap
+    ``first_tap + t * tap_step`` of the filter.  run: taps that are read from one window of pixels.
+    """
+
+    extent: int
+    origin: int
+    stride: int
+    lower: int
+    taps: int
+    first_tap: int
+    tap_step: int
+    offset_step: int
+    first_offset: int = 0
+    run: int = 1
+
+    @property
+    def upper(self) -> int:
+        """Position of the last pixel."""
+        return self.lower + (self.extent - 1) * self.stride
+
+    @property
+    def reach(self) -> int:
+        """The greatest offset of a tap."""
+        return self.first_offset + max(self.taps - 1, 0) * self.offset_step
+
+    def below(self, lower: int) -> AxisClass:
+        """The same pixels and taps, counted from a lower position."""
+        return replace(self, lower=lower, first_offset=self.lower - lower)
+
+    def with_windows(self, image_extent: int) -> AxisClass:
+        """All taps from one window, of an axis of stride 1 that begins at its own corner.
+
+        The line is so much longer that a window that runs on into the next line meets padding there, for every tap of
+        an output.
+        """
+        padding = min(-self.lower, self.upper + self.reach - (image_extent - 1))
+        added = min(max(self.reach - padding, 0), self.reach)
+        return replace(self, extent=self.extent + added, run=self.taps)
+
+
+@dataclass(frozen=True)
+class PixelClass:
+    """Pixels that see the same taps; axes outermost first."""
+
+    axes: tuple[AxisClass, ...]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return tuple(axis.extent for axis in self.axes)
+
+    @property
+    def taps(self) -> int:
+        """0 for pixels that no tap reaches."""
+        return prod(axis.taps for axis in self.axes)
+
+    @property
+    def runs(self) -> int:
+        """Of taps that are read together."""
+        return prod(axis.taps // axis.run for axis in self.axes)
+
+    def with_windows(self, image_extent: int) -> PixelClass:
+        """The taps of the last axis from one window of pixels."""
+        return PixelClass((*self.axes[:-1], self.axes[-1].with_windows(image_extent)))
+
+    def pixels(self, images: int) -> int:
+        return images * prod(self.extents)
+
+    def struct(self, images: int, map_index: int, filter_taps: Sequence[int], channels_end: int) -> Struct:
+        """``PixelClass`` of ``include/im2col_operand.cuh``.
+
+        filter_taps: the whole filter's.  channels_end: where no operand has channels any more.
+        """
+        pitches = [prod(filter_taps[place + 1 :]) for place in range(len(filter_taps))]
+        first_filter = sum(axis.first_tap * pitch for axis, pitch in zip(self.axes, pitches, strict=True))
+        counts = [axis.taps // axis.run for axis in self.axes] if self.taps else [1] * len(self.axes)
+        return Struct(
+            (
+                *(Struct(divider(axis.extent)) for axis in self.axes),
+                Scalar(ScalarType.U32, self.pixels(images)),
+                Scalar(ScalarType.U32, map_index),
+                *i32(axis.stride for axis in self.axes),
+                *i32(axis.lower for axis in self.axes),
+                Struct(divider(prod(counts))),
+                *(Struct(divider(count)) for count in counts),
+                *i32((first_filter if self.taps else 0,)),
+                *i32(axis.tap_step * pitch for axis, pitch in zip(self.axes, pitches, strict=True)),
+                *i32(axis.first_offset for axis in self.axes),
+                *i32(axis.offset_step for axis in self.axes),
+                *i32((0 if self.taps else channels_end,)),
+            )
+        )
+
+
+def forward_class(convolution: Convolution, filter_taps: Sequence[int], outputs: Sequence[int]) -> PixelClass:
+    """The one class of a convolution forward: every output pixel sees every tap."""
+    is_flipped = convolution.mode is ConvolutionMode.CONVOLUTION
+    return PixelClass(
+        tuple(
+            AxisClass(
+                extent=outputs[axis],
+                origin=0,
+                stride=convolution.strides[axis],
+                lower=-convolution.pre_paddings[axis],
+                taps=taps,
+                first_tap=taps - 1 if is_flipped else 0,
+                tap_step=-1 if is_flipped else 1,
+                offset_step=convolution.dilations[axis],
+            )
+            for axis, taps in enumerate(filter_taps)
+        )
+    )
+
+
+def gradient_classes(
+    convolution: Convolution, filter_taps: Sequence[int], pixels: Sequence[int]
+) -> tuple[PixelClass, ...]:
+    """The classes of a data gradient over ``pixels`` of dx, those with the most taps first."""
+    axes = [
+        _with_common_corners(
+            [_residue(convolution, axis, taps, pixels[axis], at) for at in range(convolution.strides[axis])]
+        )
+        for axis, taps in enumerate(filter_taps)
+    ]
+    classes = [PixelClass(chosen) for chosen in product(*axes)]
+    return tuple(sorted(classes, key=lambda pixel_class: -pixel_class.taps))
+
+
+def offset_problem(classes: Sequence[PixelClass]) -> str:
+    """Why the taps lie too far apart for a copy's offsets, or an empty string."""
+    for pixel_class in classes:
+        limit = _MAX_OFFSET[len(pixel_class.axes)]
+        for place, axis in enumerate(pixel_class.axes):
+            if axis.reach > limit:
+                return f"dims[{2 + place}]: expected taps that reach at most {limit} positions, got {axis.reach}"
+    return ""
+
+
+def _residue(convolution: Convolution, axis: int, taps: int, pixels: int, at: int) -> AxisClass:
+    """The class of the pixels ``at`` + multiples of the stride."""
+    stride, dilation = convolution.strides[axis], convolution.dilations[axis]
+    reached = at + convolution.pre_paddings[axis]
+    seen = [tap for tap in range(taps) if (reached - tap * dilation) % stride == 0]
+    extent = max(ceil_div(pixels - at, stride), 0)
+    if not seen:
+        return AxisClass(extent, at, 1, 0, 0, 0, 0, 0)
+    step = seen[1] - seen[0] if len(seen) > 1 else 0
+    is_flipped = convolution.mode is ConvolutionMode.CONVOLUTION
+    return AxisClass(
+        extent=extent,
+        origin=at,
+        stride=1,
+        lower=(reached - seen[-1] * dilation) // stride,
+        taps=len(seen),
+        first_tap=taps - 1 - seen[-1] if is_flipped else seen[-1],
+        tap_step=step if is_flipped else -step,
+        offset_step=step * dilation // stride,
+    )
+
+
+def _with_common_corners(classes: Sequence[AxisClass]) -> list[AxisClass]:
+    """The classes that have pixels; those of one extent begin at one position, so that they can share tensor maps."""
+    found = []
+    for axis in classes:
+        lower = min((other.lower for other in classes if other.extent == axis.extent and other.taps), default=0)
+        if axis.extent:
+            found.append(axis.below(lower) if axis.taps else AxisClass(axis.extent, axis.origin, 1, lower, 0, 0, 0, 0))
+    return found

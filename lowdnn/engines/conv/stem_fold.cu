@@ -1,0 +1,62 @@
+// stem_fold: folded[n, i, (a, c)] = x[n, c, origin + step * (i * pace + a)] in each spatial axis, 0 where x has no such
+// element; a counts the phases of all axes, the last axis fastest.
+//
+// Layouts: x has any strides; folded is dense, its channels innermost and padded with zeros. A filter is folded
+// likewise, with its filters as images. Spatial axes are always three, with extents of 1 in front.
+// Block: 256 items, an item being ITEM_CHUNKS chunks (of 16 bytes) of the folded channels of one position: all of them
+// where they are at most 8, so that each element's phase is known to the compiler, otherwise one.
+// Launch: 256 threads, ceil(items / 256) blocks.
+// Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED channels, padding included.
+
+#include "include/division.cuh"
+#include "include/vector.cuh"
+
+constexpr int AXES = 3;
+constexpr int CHUNK = 16 / int(sizeof(TYPE));  // elements
+constexpr int CHUNKS = FOLDED / CHUNK;
+constexpr int ITEM_CHUNKS = CHUNKS <= 8 ? CHUNKS : 1;
+constexpr int POSITION_ITEMS = CHUNKS / ITEM_CHUNKS;
+constexpr int PHASES = PHASES_0 * PHASES_1 * PHASES_2;
+
+struct Params {
+  const TYPE* x;
+  TYPE* folded;
+  i64 image_stride, strides[AXES], channel_stride;  // of x
+  i32 extents[AXES];                                // of x
+  i32 origin[AXES], pace[AXES], step[AXES];
+  Divider positions[1 + AXES];  // (image, axes)
+  i32 items;
+};
+
+extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
+  const u32 item = blockIdx.x * 256 + threadIdx.x;
+  if (item >= u32(p.items)) return;
+  const u32 position = item / POSITION_ITEMS, first_chunk = item % POSITION_ITEMS * ITEM_CHUNKS;
+  i32 at[1 + AXES];
+  digits<1 + AXES>(p.positions, position, at);
+  const TYPE* const image = p.x + at[0] * p.image_stride;
+  i32 first[AXES];
+#pragma unroll
+  for (int axis = 0; axis < AXES; ++axis) first[axis] = p.origin[axis] + p.step[axis] * at[1 + axis] * p.pace[axis];
+
+#pragma unroll
+  for (int chunk = 0; chunk < ITEM_CHUNKS; ++chunk) {
+    TYPE values[CHUNK];
+#pragma unroll
+    for (int i = 0; i < CHUNK; ++i) {
+      const u32 channel = (first_chunk + chunk) * CHUNK + i, phase = channel / CHANNELS;
+      const i32 of_axis[AXES] = {i32(phase / (PHASES_1 * PHASES_2)), i32(phase / PHASES_2 % PHASES_1),
+                                 i32(phase % PHASES_2)};
+      bool exists = phase < PHASES;
+      i64 offset = channel % CHANNELS * p.channel_stride;
+#pragma unroll
+      for (int axis = 0; axis < AXES; ++axis) {
+        const i32 place = first[axis] + p.step[axis] * of_axis[axis];
+        exists = exists && u32(place) < u32(p.extents[axis]);
+        offset += place * p.strides[axis];
+      }
+      values[i] = exists ? image[offset] : TYPE{};
+    }
+    store<CHUNK>(p.folded + (i64(item) * ITEM_CHUNKS + chunk) * CHUNK, values);
+  }
+}

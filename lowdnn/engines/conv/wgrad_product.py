@@ -1,0 +1,316 @@
+"""A filter gradient as the product of ``conv_wgrad_wgmma.cu``: how it walks through pixels, its columns, its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from lowdnn.engines.gemm.channels_last_pack import Packing
+from lowdnn.engines.gemm.output_space import OutputSpace, output_space
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WgmmaType
+from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32
+from lowdnn.enums import ConvolutionMode
+from lowdnn.graph.pattern import Anchored, PointwiseDag
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, Struct
+from lowdnn.tensor_map import Im2colMap, TensorMapL2Promotion, TensorMapSwizzle, TiledMap, tensor_map_problem
+
+#: Positions of a walk that make up one k block.
+WALK_STEP = 64
+
+#: Of addresses and strides in a tensor map, bytes.
+_UNIT_BYTES = 16
+#: Indices of positions, rows and columns are 32-bit in the kernel, with room for a tile past the end.
+_MAX_INDEX = 2**31 - 2**20
+#: By spatial axes: how far a copy's filter offsets reach.
+_MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
+#: Columns of the widest wgmma instruction.
+_MAX_COLUMNS = 256
+#: Positions of a window beyond those of its k block.
+_MAX_REACH = 32
+#: Groups with fewer channels or filters would leave most of a tile empty.
+_MIN_GROUP_EXTENT = 32
+
+#: Measured on an H200: see ``WgradProduct.pixel_clocks``; by spatial axes, and more where pixels are skipped.
+_PIXEL_CLOCKS = {1: 1.0, 2: 1.0, 3: 4.5}
+_STRIDED_PIXEL_CLOCKS = 1.3
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Positions of a walk on the spatial axes, outermost first: ``extents`` of them, from ``first`` on by ``steps``."""
+
+    extents: tuple[int, ...]
+    first: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def struct(self) -> Struct:
+        """``PixelWalk`` of ``include/pixel_walk.cuh``."""
+        return Struct((*(Struct(divider(extent)) for extent in self.extents), *i32(self.first), *i32(self.steps)))
+
+
+@dataclass(frozen=True)
+class PixelOperand:
+    """dy or x, channels-last.
+
+    packing: how it gets there, or None.  walk: through an im2col map; None where pixels follow each other evenly and
+    all are wanted, for a tiled map.
+    """
+
+    tensor: Tensor
+    groups: int
+    packing: Packing | None
+    walk: Walk | None
+
+    @classmethod
+    def of(cls, tensor: Tensor, groups: int, walk: Walk, *, is_whole: bool) -> PixelOperand:
+        """is_whole: the walk goes over all pixels, one after the other."""
+        group_bytes = tensor.dims[1] // groups * tensor.element_bytes
+        starts_whole = groups == 1 or group_bytes % _UNIT_BYTES == 0
+        packing = None if starts_whole and _is_channels_last(tensor) else Packing(tensor, groups, _UNIT_BYTES)
+        is_even = packing is not None or _is_even(tensor)
+        return cls(tensor, groups, packing, None if is_whole and is_even else walk)
+
+    @property
+    def axes(self) -> int:
+        """Macro DY_AXES or X_AXES."""
+        return len(self.walk.extents) if self.walk else 0
+
+    @property
+    def group_channels(self) -> int:
+        """As they lie, padding included."""
+        return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
+
+    def map(self, instruction: WgmmaType, pixels: int) -> TiledMap | Im2colMap:
+        """The tensor map with copies of ``pixels`` positions."""
+        tensor, size = self.tensor, self.tensor.element_bytes
+        strides = self.packing.strides if self.packing else tensor.strides
+        channels = self.groups * self.group_channels
+        inner = tuple(range(tensor.rank - 1, 1, -1))
+        if self.walk is None:
+            return TiledMap(
+                instruction.map_type,
+                address=0,
+                dims=(channels, tensor.dims[0] * prod(tensor.dims[2:])),
+                strides_bytes=(_pixel_stride(tensor, strides) * size,),
+                box=(MN_MAJOR_BOX, pixels),
+                element_strides=(1, 1),
+                swizzle=TensorMapSwizzle.BYTES_128,
+                l2_promotion=TensorMapL2Promotion.BYTES_256,
+            )
+        walk = self.walk
+        upper = (
+            first + (extent - 1) * step - (tensor.dims[2 + axis] - 1)
+            for axis, (extent, first, step) in enumerate(zip(walk.extents, walk.first, walk.steps, strict=True))
+        )
+        return Im2colMap(
+            instruction.map_type,
+            address=0,
+            dims=(channels, *(tensor.dims[axis] for axis in inner), tensor.dims[0]),
+            strides_bytes=tuple(_stride_bytes(tensor.dims[axis], strides[axis] * size) for axis in (*inner, 0)),
+            lower_corner=tuple(reversed(walk.first)),
+            upper_corner=tuple(reversed(tuple(upper))),
+            channels_per_pixel=MN_MAJOR_BOX,
+            pixels_per_column=pixels,
+            element_strides=(1, *reversed(walk.steps), 1),
+            swizzle=TensorMapSwizzle.BYTES_128,
+            l2_promotion=TensorMapL2Promotion.BYTES_256,
+        )
+
+
+@dataclass(frozen=True)
+class WgradProduct:
+    """Rows are filters, columns are blocks of channels of a tap, k is a walk over the outputs' pixels.
+
+    tap_run: taps of the last axis that are read from one window of x; 1: every tap loads its own pixels.
+    """
+
+    operation: ConvolutionBackwardFilter
+    dag: PointwiseDag
+    output: OutputSpace
+    instruction: WgmmaType
+    tap_run: int
+
+    @classmethod
+    def of(cls, matched: Anchored[ConvolutionBackwardFilter], instruction: WgmmaType) -> WgradProduct:
+        """Every tap loads its own pixels; see ``with_windows``."""
+        dag = matched.epilogue
+        taps = range(2, len(dag.dims))
+        output = output_space(dag, row_axes=(0,), column_axes=(*taps, 1), kept=(), operands={})
+        return cls(matched.anchor, dag, output, instruction, 1)
+
+    @property
+    def with_windows(self) -> WgradProduct | None:
+        """The taps of the last axis from one window, where they fit one instruction; otherwise None."""
+        taps, stride = self.taps[-1], self.operation.convolution.strides[-1]
+        fits = 1 < taps * MN_MAJOR_BOX <= _MAX_COLUMNS and self._reach(-1) <= _MAX_REACH
+        return replace(self, tap_run=taps) if taps > 1 and stride == 1 and fits else None
+
+    @cached_property
+    def groups(self) -> int:
+        return self.operation.groups
+
+    @cached_property
+    def taps(self) -> tuple[int, ...]:
+        return self.operation.dw.dims[2:]
+
+    @cached_property
+    def filters(self) -> int:
+        """Of a group."""
+        return self.operation.dw.dims[0] // self.groups
+
+    @property
+    def channels(self) -> int:
+        """Of a group."""
+        return self.operation.dw.dims[1]
+
+    @property
+    def runs(self) -> int:
+        """Of blocks of columns."""
+        return prod(self.taps) // self.tap_run * ceil_div(self.channels, MN_MAJOR_BOX)
+
+    @cached_property
+    def columns(self) -> int:
+        """Of the product, with blocks of channels counted in full."""
+        return self.runs * self.tap_run * MN_MAJOR_BOX
+
+    @property
+    def positions(self) -> int:
+        """Of the walk."""
+        return self.operation.dy.dims[0] * prod(self._extents)
+
+    @cached_property
+    def k_blocks(self) -> int:
+        return ceil_div(self.positions, WALK_STEP)
+
+    @property
+    def pixel_clocks(self) -> float:
+        """Of a multiprocessor's copies of 64 channels of a pixel, where x goes through an im2col map; 0 elsewhere."""
+        if self.x.walk is None:
+            return 0.0
+        is_strided = max(self.operation.convolution.strides) > 1
+        return _PIXEL_CLOCKS[len(self.taps)] + _STRIDED_PIXEL_CLOCKS * is_strided
+
+    @cached_property
+    def read_bytes(self) -> int:
+        """Of x and dy, once."""
+        return bytes_of((self.operation.x, self.operation.dy))
+
+    def window(self, cluster_m: int) -> int:
+        """Positions of x in a k block: of a window, or of one tap. Each block of a cluster loads whole groups of 8."""
+        if self.tap_run == 1:
+            return WALK_STEP
+        return WALK_STEP + ceil_div(self._reach(-1), 8 * cluster_m) * 8 * cluster_m
+
+    @property
+    def tap_distance(self) -> int:
+        """Positions from one tap's pixels to the next one's in a window."""
+        return self.operation.convolution.dilations[-1]
+
+    @cached_property
+    def dy(self) -> PixelOperand:
+        axes = len(self.taps)
+        walk = Walk(self._extents, (0,) * axes, (1,) * axes)
+        return PixelOperand.of(self.operation.dy, self.groups, walk, is_whole=not self._added_positions)
+
+    @cached_property
+    def x(self) -> PixelOperand:
+        convolution = self.operation.convolution
+        walk = Walk(self._extents, tuple(-padding for padding in convolution.pre_paddings), convolution.strides)
+        is_pointwise = prod(self.taps) == 1 and max(convolution.strides) == 1
+        is_whole = is_pointwise and not any((*convolution.pre_paddings, *convolution.post_paddings))
+        return PixelOperand.of(self.operation.x, self.groups, walk, is_whole=is_whole)
+
+    @property
+    def columns_argument(self) -> tuple[Argument, ...]:
+        """``FilterColumns`` of ``include/filter_columns.cuh``."""
+        convolution = self.operation.convolution
+        is_flipped = convolution.mode is ConvolutionMode.CONVOLUTION
+        counts = (*self.taps[:-1], self.taps[-1] // self.tap_run)
+        sign = -1 if is_flipped else 1
+        steps = tuple(sign * dilation for dilation in convolution.dilations)
+        firsts = ((count - 1) * max(-step, 0) for count, step in zip(counts, steps, strict=True))
+        return (
+            *(Struct(divider(count)) for count in (*counts, ceil_div(self.channels, MN_MAJOR_BOX))),
+            *i32((*firsts, *steps)),
+            *i32((self.tap_run - 1 if is_flipped else 0, sign)),
+            *i32((self.channels, self.x.group_channels, self.runs)),
+        )
+
+    def vector(self, width: int) -> int:
+        """``width`` cut down so that no functor call crosses the end of a tap's channels."""
+        while prod(self.taps) > 1 and self.channels % width:
+            width //= 2
+        return width
+
+    def refuse_shape(self) -> str:
+        """Why the kernel cannot take the extents, or an empty string."""
+        if self.groups > 1 and min(self.channels, self.filters) < _MIN_GROUP_EXTENT:
+            got = f"{self.channels} and {self.filters}"
+            return f"dw.dims: expected at least {_MIN_GROUP_EXTENT} channels and filters in a group, got {got}"
+        if not self.operation.dw.element_count:
+            return ""
+        if not self.positions:
+            return "dy.dims: expected at least one pixel, got none"
+        largest = max(self.positions, self.operation.dw.element_count)
+        if largest > _MAX_INDEX:
+            return f"dims: expected at most {_MAX_INDEX} output pixels and weights, got {largest}"
+        for axis in range(len(self.taps)):
+            if self._reach(axis) > _MAX_OFFSET[len(self.taps)]:
+                return f"dw.dims[{2 + axis}]: expected taps that reach at most {_MAX_OFFSET[len(self.taps)]} pixels"
+        for name, operand in (("dy", self.dy), ("x", self.x)):
+            if problem := tensor_map_problem(operand.map(self.instruction, WALK_STEP)):
+                return f"{name}.{problem}"
+        return ""
+
+    @cached_property
+    def _extents(self) -> tuple[int, ...]:
+        """Of the walk on each spatial axis."""
+        *outer, last = self.operation.dy.dims[2:]
+        return (*outer, last + self._added_positions)
+
+    @cached_property
+    def _added_positions(self) -> int:
+        """At the end of each line, so that a window that runs on into the next line meets padding only."""
+        if self.tap_run == 1:
+            return 0
+        convolution = self.operation.convolution
+        return max(self._reach(-1) - min(convolution.pre_paddings[-1], convolution.post_paddings[-1]), 0)
+
+    def _reach(self, axis: int) -> int:
+        """From the first to the last tap's pixel."""
+        return (self.taps[axis] - 1) * self.operation.convolution.dilations[axis]
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """Whether a tensor map can describe the tensor as it lies."""
+    if tensor.alignment_bytes < _UNIT_BYTES or (tensor.strides[1] != 1 and tensor.dims[1] != 1):
+        return False
+    strides = (tensor.strides[axis] for axis in range(tensor.rank) if axis != 1 and tensor.dims[axis] > 1)
+    return all(stride > 0 and stride * tensor.element_bytes % _UNIT_BYTES == 0 for stride in strides)
+
+
+def _is_even(tensor: Tensor) -> bool:
+    """Whether all pixels, those of all images, lie at one distance."""
+    distance = None
+    for axis in (*range(tensor.rank - 1, 1, -1), 0):
+        if tensor.dims[axis] == 1:
+            continue
+        if distance is not None and tensor.strides[axis] != distance:
+            return False
+        distance = tensor.strides[axis] * tensor.dims[axis]
+    return True
+
+
+def _pixel_stride(tensor: Tensor, strides: tuple[int, ...]) -> int:
+    """Elements from one pixel to the next."""
+    axes = (*range(tensor.rank - 1, 1, -1), 0)
+    return next((strides[axis] for axis in axes if tensor.dims[axis] > 1), _UNIT_BYTES)
+
+
+def _stride_bytes(extent: int, stride_bytes: int) -> int:
+    """The stride of a dimension of one element is of no importance, but must keep the rules."""
+    return stride_bytes if extent > 1 else _UNIT_BYTES

@@ -1,0 +1,449 @@
+"""Which wgmma tile suits a product: a menu of tiles, a model of their time, and the knobs that go through the menu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Knob
+from lowdnn.engines.gemm.wgmma_tiles import (
+    MN_MAJOR_BOX,
+    STAGE_ROW_BYTES,
+    WARPGROUP_ROWS,
+    Schedule,
+    TapWindow,
+    TileStore,
+    WgmmaTile,
+    WgmmaType,
+)
+from lowdnn.engines.launch import ceil_div
+from lowdnn.enums import KnobType
+from lowdnn.status import BadParamError
+
+#: WARP_SPEC_CFG -> (teams, warpgroups of a team, blocks on a multiprocessor): two warpgroups on one tile, two that
+#: take turns at tiles, one in each of two blocks, three on one tile.
+WARP_CONFIGS = ((1, 2, 1), (2, 1, 1), (1, 1, 2), (1, 3, 1))
+_COOPERATIVE, _PING_PONG, _TWO_BLOCKS, _COOPERATIVE_3 = range(4)
+
+_MAX_STAGES = 12
+_MAX_SPLITS = 32
+_DEFAULT_GROUP = 8
+_ACCUMULATOR_BYTES = 4
+#: Shared memory that the device keeps for itself, for each block.
+_RESERVED_SHARED_BYTES = 1024
+#: Accumulators of a thread; and the registers that ptxas needs beside them.
+_MAX_ACCUMULATORS = 128
+_OTHER_REGISTERS = 26
+#: Accumulators where A goes through registers.
+_MAX_CONVERTED_ACCUMULATORS = 96
+#: Chunks of an operand of the output's size on their way: as many as leave that many stages, or the least.
+_OPERAND_BUFFERS, _LEAST_OPERAND_BUFFERS = 4, 2
+_STAGES_BESIDE_OPERAND = 3
+
+#: Measured on an H200. Clock of blocks that do not wait for the tensor cores: those draw the power that lowers it.
+_LIGHT_CLOCK_HZ = 1.75e9
+_SHARED_BYTES_PER_CLOCK = 128
+_L2_BYTES_PER_CLOCK = 64
+#: Of a stage's row that comes by im2col map.
+_PIXEL_CLOCKS = 4
+#: Elements of A that go through a functor in registers.
+_CONVERTED_PER_CLOCK = 12
+#: From a copy's start to its bytes in shared memory.
+_COPY_LATENCY_S = 0.7e-6
+#: From a kernel's start to its first multiplication; from its last one to the end.
+_START_S = 1.5e-6
+#: From one tile of a multiprocessor to the next.
+_TURN_S = 0.1e-6
+#: Of the accumulators' way out: before the first byte, and bytes of a warpgroup per second.
+_STORE_LATENCY_S = 1e-6
+_STORE_BYTES_PER_S = 40e9
+#: For 64 rows of a chunk of columns: by tensor map, as pixels of a part, with an operand of that size.
+_CHUNK_S, _PIXELS_CHUNK_S, _OPERAND_CHUNK_S = 0.1e-6, 0.35e-6, 1.2e-6
+_CHUNK_COLUMNS = 64
+#: Share of the stores that copies do not hide where no other warpgroup multiplies meanwhile.
+_LONE_STORE_LOSS = 0.3
+#: Of a warpgroup whose functor stores at coordinates that it has to divide for, one warp on each part of the processor.
+_LOCATED_ELEMENTS_PER_S = 4.2e9
+#: Share of the shorter one of arithmetic and copies that the longer one does not hide.
+_OVERLAP_LOSS = 0.1
+
+
+@dataclass(frozen=True)
+class WgmmaProduct:
+    """``batches`` products of m x n x (k_blocks stages), all extents at least 1.
+
+    a_bytes, b_bytes, output_bytes: of device memory that operands and epilogue move, each counted once.
+    is_a_mn_major, is_b_mn_major: operands that come in boxes of MN_MAJOR_BOX elements of m or n.
+    allows_clusters: whether operands may be shared in a cluster; tries_clusters: whether that may pay.
+    allows_split: whether k may be cut into parts.
+    is_a_resident: whether all of A stays in shared memory, in tiles that have all rows.
+    column_unit: a tile's columns are a multiple of it.
+    is_promoted, window, row_bytes: see ``WgmmaTile``.
+    has_operand: the epilogue loads an operand of the output's size by tensor map.
+    is_a_askew, is_b_askew: operands whose rows do not begin at multiples of STAGE_ROW_BYTES, so that a row of a stage
+    lies in two lines of the cache.
+    is_a_pixels, is_b_pixels: operands that come by im2col map.
+    is_located: the functor stores, each group of elements at coordinates of its own.
+    classes: (m, n, k_blocks) of parts that are computed one after the other, the deepest first; empty if one.
+    is_a_converted: A goes through registers (``register_operand.cuh``), 64 rows of each warpgroup.
+    """
+
+    type: WgmmaType
+    batches: int
+    m: int
+    n: int
+    k_blocks: int
+    a_bytes: int
+    b_bytes: int
+    output_bytes: int
+    is_a_mn_major: bool = False
+    is_b_mn_major: bool = False
+    allows_clusters: bool = True
+    tries_clusters: bool = True
+    allows_split: bool = True
+    column_unit: int = 8
+    is_promoted: bool = False
+    has_operand: bool = False
+    is_a_askew: bool = False
+    is_b_askew: bool = False
+    is_a_pixels: bool = False
+    is_b_pixels: bool = False
+    is_located: bool = False
+    window: TapWindow | None = None
+    is_a_resident: bool = False
+    row_bytes: int = STAGE_ROW_BYTES
+    classes: tuple[tuple[int, int, int], ...] = ()
+    is_a_converted: bool = False
+
+    @property
+    def resident_blocks(self) -> int:
+        """See ``WgmmaTile``."""
+        return self.k_blocks if self.is_a_resident else 0
+
+    @property
+    def moved_bytes(self) -> int:
+        return self.a_bytes + self.b_bytes + self.output_bytes
+
+
+@dataclass(frozen=True)
+class WgmmaTiling:
+    """A tile and the parts into which k is cut; ``group``: rows of clusters that are walked together."""
+
+    tile: WgmmaTile
+    splits: int
+    group: int
+
+    def schedule(self, product: WgmmaProduct) -> Schedule:
+        return Schedule.of(self.tile, product.m, product.n, product.k_blocks, product.batches, self.splits, self.group)
+
+
+def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
+    """The tiling with the least modelled time."""
+    return _best(product, _Machine.of(product.type, arch))
+
+
+def seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> float:
+    """The modelled time of one product."""
+    return _seconds(product, tiling, _Machine.of(product.type, arch))
+
+
+def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
+    """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
+    apart = replace(product, allows_split=True)
+    tiling = best(apart, arch)
+    reread_s = arch.launch_overhead_s + product.output_bytes / arch.copy_bytes_per_s
+    if seconds(apart, tiling, arch) + reread_s < seconds(product, best(product, arch), arch):
+        return f"operations: expected a product that is not faster in parts of k, got {tiling.splits} parts"
+    return ""
+
+
+def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
+    """The tile, its ring, warps and cluster, the parts of k and the raster; defaults are those of ``chosen``."""
+    tile = chosen.tile
+    rows = sorted({shape.m for shape in _MENU})
+    columns = sorted({shape.n for shape in _MENU})
+    clusters = (1, 2) if product.allows_clusters else (1,)
+    splits = range(1, _MAX_SPLITS + 1) if product.allows_split else (1,)
+    config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
+    return (
+        Knob("tile_m", KnobType.TILE_M, tuple(rows), tile.m, "rows of the product that a block computes"),
+        Knob("tile_n", KnobType.TILE_N, tuple(columns), tile.n, "columns of the product that a block computes"),
+        Knob("stages", KnobType.STAGES, tuple(range(2, _MAX_STAGES + 1)), tile.stages, "stages of the ring"),
+        Knob(
+            "warps",
+            KnobType.WARP_SPEC_CFG,
+            tuple(range(len(WARP_CONFIGS))),
+            config,
+            "0: two warpgroups on one tile, 1: two take turns at tiles, 2: one in each of two blocks, 3: three on one",
+        ),
+        Knob("cluster_m", KnobType.TILE_CGA_M, clusters, tile.cluster_m, "blocks of a cluster along m"),
+        Knob("cluster_n", KnobType.TILE_CGA_N, clusters, tile.cluster_n, "blocks of a cluster along n"),
+        Knob(
+            "split_k",
+            KnobType.SPLIT_K_SLC,
+            tuple(splits),
+            chosen.splits,
+            "parts of k, summed in a second launch",
+        ),
+        Knob("raster", KnobType.SWIZZLE, (1, 2, 4, 8, 16, 32), chosen.group, "rows of tiles walked together"),
+    )
+
+
+def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mapping[KnobType, int]) -> WgmmaTiling:
+    """The tiling of resolved knobs.
+
+    Raises BadParamError for a tile that the warps or operands cannot be cut into or that exceeds shared memory.
+    """
+    tile = _tile(
+        product,
+        chosen[KnobType.TILE_M],
+        chosen[KnobType.TILE_N],
+        chosen[KnobType.STAGES],
+        WARP_CONFIGS[chosen[KnobType.WARP_SPEC_CFG]],
+        (chosen[KnobType.TILE_CGA_M], chosen[KnobType.TILE_CGA_N]),
+    )
+    machine = _Machine.of(product.type, arch)
+    if product.has_operand:
+        tile = _with_operand_buffers(tile, machine)
+    if problem := _problem(product, tile, machine):
+        raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
+    return WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE])
+
+
+@dataclass(frozen=True)
+class _Shape:
+    m: int
+    n: int
+    config: int
+
+
+#: Tiles that are worth trying, by the warps that suit them.
+_MENU = (
+    *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 128)),
+    *(_Shape(256, n, _COOPERATIVE) for n in (128, 96, 64)),
+    *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 160, 128)),
+    *(_Shape(128, n, _PING_PONG) for n in (128, 112, 96, 80, 64, 48, 32, 16)),
+    *(_Shape(64, n, _PING_PONG) for n in (256, 224, 192, 128, 96, 64, 48, 32, 24, 16, 8)),
+    *(_Shape(128, n, _TWO_BLOCKS) for n in (96, 64, 32)),
+    *(_Shape(64, n, _TWO_BLOCKS) for n in (192, 128, 96, 64, 32)),
+)
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """What the architecture gives products of one type.
+
+    flops: of one multiprocessor, operations per second.  copy_bytes_per_s: of the device.  launch_s: of a launch.
+    """
+
+    sm_count: int
+    shared_bytes_per_block: int
+    shared_bytes_per_sm: int
+    flops: float
+    copy_bytes_per_s: float
+    launch_s: float
+
+    @classmethod
+    def of(cls, kind: WgmmaType, arch: ArchSpec) -> _Machine:
+        return cls(
+            arch.sm_count,
+            arch.shared_bytes_per_block,
+            arch.shared_bytes_per_sm,
+            arch.attained_rate(kind.unit) / arch.sm_count,
+            arch.copy_bytes_per_s,
+            arch.launch_overhead_s,
+        )
+
+    def shared_budget(self, tile: WgmmaTile) -> int:
+        """Bytes that a block may have."""
+        return min(self.shared_bytes_per_block, self.shared_bytes_per_sm // tile.blocks_per_sm - _RESERVED_SHARED_BYTES)
+
+    def clusters(self, tile: WgmmaTile) -> int:
+        """That are resident at once."""
+        return max(self.sm_count * tile.blocks_per_sm // tile.cluster, 1)
+
+
+@lru_cache(maxsize=4096)
+def _best(product: WgmmaProduct, machine: _Machine) -> WgmmaTiling:
+    # What stays in shared memory is of all k blocks.
+    k_blocks = product.k_blocks if product.is_a_resident else 1
+    traits = replace(product, batches=1, m=1, n=1, k_blocks=k_blocks, a_bytes=0, b_bytes=0, output_bytes=0, classes=())
+    tilings = (tiling for tile in _tiles(traits, machine) for tiling in _splittings(product, tile, machine))
+    return min(tilings, key=lambda tiling: _seconds(product, tiling, machine))
+
+
+@lru_cache(maxsize=64)
+def _tiles(traits: WgmmaProduct, machine: _Machine) -> tuple[WgmmaTile, ...]:
+    """The menu with as many stages as fit; clusters for large tiles, and where L2 has twice as many lines to give.
+
+    traits: a product without its extents.
+    """
+    found: list[WgmmaTile] = []
+    for shape in _MENU:
+        shares = shape.m * shape.n >= 128 * 128 or traits.is_a_askew or traits.is_b_askew
+        for cluster_m in (1, 2) if traits.allows_clusters and traits.tries_clusters and shares else (1,):
+            config = WARP_CONFIGS[shape.config]
+            tile = _tile(traits, shape.m, shape.n, 1, config, (cluster_m, 1))
+            if shape.n % traits.column_unit or not _divides(traits, tile):
+                continue
+            if traits.has_operand:
+                tile = _with_operand_buffers(tile, machine)
+            stages = _stages(tile, machine)
+            if stages >= 2:
+                found.append(replace(tile, stages=stages))
+    return tuple(found)
+
+
+def _tile(
+    traits: WgmmaProduct, m: int, n: int, stages: int, config: tuple[int, int, int], cluster: tuple[int, int]
+) -> WgmmaTile:
+    teams, warpgroups, blocks_per_sm = config
+    return WgmmaTile(
+        m,
+        n,
+        stages,
+        teams,
+        warpgroups,
+        *cluster,
+        blocks_per_sm,
+        traits.type.element_bytes,
+        traits.is_promoted,
+        window=traits.window,
+        resident_blocks=traits.resident_blocks,
+        row_bytes=traits.row_bytes,
+    )
+
+
+def _stages(tile: WgmmaTile, machine: _Machine) -> int:
+    """As many as fit beside the staging areas and what stays of A."""
+    fixed_bytes = replace(tile, stages=0).shared_bytes(TileStore.MAP)
+    stage_bytes = replace(tile, stages=1).shared_bytes(TileStore.MAP) - fixed_bytes
+    return min((machine.shared_budget(tile) - fixed_bytes) // stage_bytes, _MAX_STAGES)
+
+
+def _with_operand_buffers(tile: WgmmaTile, machine: _Machine) -> WgmmaTile:
+    most = replace(tile, operand_buffers=_OPERAND_BUFFERS)
+    if _stages(most, machine) >= _STAGES_BESIDE_OPERAND:
+        return most
+    return replace(tile, operand_buffers=_LEAST_OPERAND_BUFFERS)
+
+
+def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
+    """Whether warpgroups get whole parts, and blocks of a cluster whole boxes and swizzle patterns."""
+    own_m, own_n = tile.m // tile.cluster_n, tile.n // tile.cluster_m
+    unit_m, unit_n = (
+        MN_MAJOR_BOX if is_mn_major else tile.line_unit for is_mn_major in (traits.is_a_mn_major, traits.is_b_mn_major)
+    )
+    most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
+    if traits.is_a_converted:
+        most = min(most, _MAX_CONVERTED_ACCUMULATORS // tile.blocks_per_sm) if tile.m == 64 * tile.warpgroups else 0
+    fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most
+    shares = own_m * tile.cluster_n == tile.m and own_n * tile.cluster_m == tile.n
+    return fits and shares and own_m % unit_m == 0 and own_n % unit_n == 0
+
+
+def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
+    if tile.n % product.column_unit:
+        return f"TILE_N a multiple of {product.column_unit}"
+    if not _divides(product, tile):
+        return (
+            f"TILE_M a multiple of 64 for each warpgroup, at most {_MAX_ACCUMULATORS} accumulators of a thread "
+            f"and {_OTHER_REGISTERS} registers beside them, "
+            f"and whole groups of {tile.line_unit} rows (of {MN_MAJOR_BOX} for an MN-major operand) for each block of "
+            f"a cluster; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes through registers"
+        )
+    if tile.resident_blocks and (tile.cluster > 1 or tile.m < product.m):
+        return f"one block of at least {product.m} rows, of which A stays in shared memory"
+    budget = machine.shared_budget(tile)
+    if tile.shared_bytes(TileStore.MAP) > budget:
+        return f"at most {budget} bytes of shared memory (take fewer stages or a smaller tile)"
+    return ""
+
+
+def _splittings(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> Iterator[WgmmaTiling]:
+    whole = WgmmaTiling(tile, 1, _DEFAULT_GROUP)
+    yield whole
+    if not product.allows_split:
+        return
+    items, clusters = whole.schedule(product).items, machine.clusters(tile)
+    most = min(product.k_blocks // 4, _MAX_SPLITS)
+    free = clusters // items
+    for splits in {min(free, most), min(2 * free + 1, most)}:
+        if splits >= 2 and items * splits <= 2 * clusters:
+            yield replace(whole, splits=splits)
+
+
+def _seconds(product: WgmmaProduct, tiling: WgmmaTiling, machine: _Machine) -> float:
+    """Tiles of the busiest multiprocessor, but no less than the bytes take; splits pay for their slices."""
+    tile, splits = tiling.tile, 1
+    if product.classes:
+        turns, stages = _first_in_turn(product, tiling, machine)
+    else:
+        schedule = tiling.schedule(product)
+        splits = schedule.splits
+        turns = ceil_div(schedule.items * tile.cluster, machine.sm_count)
+        stages = turns * schedule.split_blocks
+    multiply, copy = _stage_seconds(product, tile, min(tile.blocks_per_sm, turns), machine)
+    store = _store_seconds(product, tile, splits > 1)
+    # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
+    sharers = tile.teams * tile.blocks_per_sm
+    shared = stages * max(multiply, copy) + turns * _TURN_S + store
+    if sharers == 1:
+        shared += _LONE_STORE_LOSS * (turns - 1) * store
+    alone = ceil_div(turns, sharers) * (stages / turns * multiply + store)
+    busy = max(shared, alone)
+    moved = product.moved_bytes
+    seconds = _START_S
+    if splits > 1:
+        slice_bytes = splits * product.batches * product.m * product.n * _ACCUMULATOR_BYTES
+        moved += slice_bytes - product.output_bytes
+        seconds += machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
+    copied = moved / machine.copy_bytes_per_s
+    return seconds + max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
+
+
+def _first_in_turn(product: WgmmaProduct, tiling: WgmmaTiling, machine: _Machine) -> tuple[int, int]:
+    """Tiles of the first multiprocessor and their stages: of each turn it has the deepest."""
+    tile = tiling.tile
+    step = max(machine.sm_count // tile.cluster, 1)
+    items, stages = 0, 0
+    for m, n, k_blocks in product.classes:
+        before = ceil_div(items, step)
+        items += Schedule.of(tile, m, n, k_blocks, product.batches).items
+        stages += (ceil_div(items, step) - before) * k_blocks
+    return ceil_div(items, step), stages
+
+
+def _store_seconds(product: WgmmaProduct, tile: WgmmaTile, is_split: bool) -> float:
+    """Of one tile: what its accumulators take on their way out."""
+    elements = tile.m * tile.n / tile.warpgroups
+    if is_split:
+        return _STORE_LATENCY_S + elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
+    moved_bytes = elements * product.output_bytes / (product.batches * product.m * product.n)
+    stored = _STORE_LATENCY_S + moved_bytes / _STORE_BYTES_PER_S
+    if product.is_located:
+        return stored + elements / _LOCATED_ELEMENTS_PER_S
+    chunk_s = _OPERAND_CHUNK_S if product.has_operand else _PIXELS_CHUNK_S if product.classes else _CHUNK_S
+    chunks = tile.m // (WARPGROUP_ROWS * tile.warpgroups) * (tile.n // gcd(tile.n, _CHUNK_COLUMNS))
+    return stored + chunks * chunk_s
+
+
+def _stage_seconds(product: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: _Machine) -> tuple[float, float]:
+    """Of one stage of one tile, ``blocks`` on a multiprocessor: its multiplications; its copies."""
+    arithmetic = 2 * tile.m * tile.n * tile.k / machine.flops
+    # Each 64 rows read all of B again; the copies write both operands.
+    read = (tile.m // 64) * (64 + tile.n) * tile.row_bytes * tile.taps
+    shared = (read + tile.stage_bytes) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    rows = 0 if tile.resident_blocks else tile.a_lines / tile.cluster_n
+    columns = tile.b_lines / tile.cluster_m
+    lines = rows * (1 + product.is_a_askew) + columns * (1 + product.is_b_askew)
+    pixels = rows * product.is_a_pixels + columns * product.is_b_pixels
+    l2 = max(lines * tile.row_bytes / _L2_BYTES_PER_CLOCK, pixels * _PIXEL_CLOCKS) / _LIGHT_CLOCK_HZ
+    # One stage is multiplied while the copies of the others are on their way.
+    arrival = _COPY_LATENCY_S + tile.stage_bytes / (_L2_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    in_turn = arrival / ((tile.stages - 1) * blocks)
+    convert = tile.m * tile.k * product.is_a_converted / (_CONVERTED_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    return max(arithmetic, shared, convert), max(l2, in_turn)

@@ -1,0 +1,288 @@
+"""How a wgmma engine stores: host side of ``include/wgmma_output.cuh``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from lowdnn import dtypes
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices
+from lowdnn.engines.gemm.wgmma_tiles import TileStore, WgmmaTile
+from lowdnn.engines.launch import i32, i64
+from lowdnn.enums import DataType
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.graph.reduction_pattern import AnyReduction
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Struct, TensorMap, TensorPointer, WorkspacePointer
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapSwizzle, TiledMap, tensor_map_problem
+
+_MAP_TYPES = {1: TensorMapDataType.UINT8, 2: TensorMapDataType.UINT16, 4: TensorMapDataType.UINT32}
+_SWIZZLES = {
+    128: TensorMapSwizzle.BYTES_128,
+    64: TensorMapSwizzle.BYTES_64,
+    32: TensorMapSwizzle.BYTES_32,
+    16: TensorMapSwizzle.NONE,
+}
+#: Of addresses and strides in a tensor map, bytes.
+_ALIGNMENT = 16
+#: Columns of a tile with which every type goes out by tensor map.
+MAP_COLUMNS = 16
+#: Rows that a warp stores at once.
+_STORE_ROWS = 16
+
+
+@dataclass(frozen=True)
+class OutputStore:
+    """The epilogue of a product that is not split.
+
+    store: not SLICE.  functor: it stores itself, or hands ``stored`` back.  vector: elements of a functor call.
+    stored: the tensor that goes out by tensor map; None where the functor stores.  exits: reductions of what it stores.
+    operand: a tensor of the output's size that comes by tensor map, ``operand_buffers`` chunks ahead of its use.
+    """
+
+    store: TileStore
+    functor: Functor
+    vector: int
+    output: OutputSpace
+    rows: int
+    stored: Tensor | None = None
+    exits: OutputExits = NO_EXITS
+    operand: Tensor | None = None
+    operand_buffers: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        dag: PointwiseDag,
+        output: OutputSpace,
+        accumulator: DataType,
+        rows: int,
+        *,
+        tile_columns: int = MAP_COLUMNS,
+        by_map: bool = True,
+        exits: OutputExits = NO_EXITS,
+        operand_buffers: int = 0,
+    ) -> OutputStore:
+        """By tensor map where ``by_map`` allows it and it pays; with ``exits`` always.
+
+        It pays where the epilogue reads nothing of the output's size, or one tensor that comes by tensor map too; the
+        functor reads others in wider accesses.
+
+        rows: of one batch, the product's m; the output's rows are those of all batches.  tile_columns: of a tile; where
+        they are no multiple of 16, single bytes do not go out by tensor map.  operand_buffers: of the tile.
+        """
+        vector_axis = output.space.rank - 1
+        operand = mapped_operand(dag, output, rows, tile_columns) if operand_buffers else None
+        pays = all(tensor is operand or not _is_full(tensor, output) for tensor in dag.loads)
+        if exits.exist or (by_map and pays and not map_problem(dag, output, rows, tile_columns)):
+            functor = handing_back(dag, output, accumulator, exits, operand)
+            buffers = 0 if operand is None else operand_buffers
+            return cls(TileStore.MAP, functor, 2, output, rows, dag.stores[0], exits, operand, buffers)
+        functor = generate(dag, accumulator=accumulator, vector_axis=vector_axis, space=output.space)
+        return cls(TileStore.FUNCTOR, functor, output.vector(functor), output, rows)
+
+    @classmethod
+    def of_pixels(cls, dag: PointwiseDag, output: OutputSpace, accumulator: DataType, rows: int) -> OutputStore:
+        """By im2col maps of parts of the output, which the caller makes; the functor's text is that of every part."""
+        functor = handing_back(dag, output, accumulator)
+        return cls(TileStore.PIXELS, functor, 2, output, rows, dag.stores[0])
+
+    @property
+    def label(self) -> str:
+        """As it stands in kernel names."""
+        operand = f"_ahead{self.operand_buffers}" if self.operand is not None else ""
+        return f"{self.store.name.lower()}{operand}{self.exits.label}"
+
+    @property
+    def macros(self) -> tuple[tuple[str, int | str], ...]:
+        """What a kernel that is not split needs for ``wgmma_output.cuh``."""
+        stored = _macros(self.store, self.output, self.vector, self.stored, self.operand, self.operand_buffers)
+        return (*stored, *self.exits.macros)
+
+    def maps(self, tile: WgmmaTile) -> tuple[TensorMap, ...]:
+        """The output and the operand as (column, row, batch) in chunks of a tile's row, for MAP."""
+        if self.stored is None:
+            return ()
+        # Without an operand its map is not read.
+        tensors = (self.stored, self.operand or self.stored)
+        columns = _chunk_columns(tile.n, max(tensor.element_bytes for tensor in tensors))
+        return tuple(
+            TensorMap(TensorPointer(tensor.uid), _layout(tensor, self.output, self.rows, columns)) for tensor in tensors
+        )
+
+    def argument(self, tile: WgmmaTile, totals: tuple[WorkspacePointer, ...] = ()) -> Struct:
+        """``Epilogue::Output``; ``totals``: of the exits."""
+        extents = i32((self.rows, self.output.columns))
+        return Struct((*totals, *self.maps(tile), *extents, self.output.map, self.functor.arguments))
+
+
+def exits_of(exits: Sequence[AnyReduction], dag: PointwiseDag, output: OutputSpace, rows: int) -> OutputExits | str:
+    """The reductions behind ``dag``, or why they cannot be computed on the way out: only a tensor map takes them along.
+
+    rows: as for ``OutputStore.of``; tiles must have multiples of MAP_COLUMNS columns.
+    """
+    found = OutputExits.of(exits, dag, output)
+    if isinstance(found, str) or not found.exist:
+        return found
+    problem = map_problem(dag, output, rows, MAP_COLUMNS)
+    return f"{type(exits[0]).__name__}.x: {problem}" if problem else found
+
+
+def handing_back(
+    dag: PointwiseDag,
+    output: OutputSpace,
+    accumulator: DataType,
+    exits: OutputExits = NO_EXITS,
+    operand: Tensor | None = None,
+) -> Functor:
+    """The functor that does not store the DAG's one stored tensor but hands it back, and what ``exits`` need.
+
+    operand: the load that is handed in, or None.
+    """
+    return generate(
+        replace(dag, stores=(), result=dag.stores[0]),
+        accumulator=accumulator,
+        vector_axis=output.space.rank - 1,
+        handed=() if operand is None else (operand,),
+        stores_result=True,
+        exit=exits.handed_back,
+        space=output.space,
+    )
+
+
+def slice_macros(output: OutputSpace) -> tuple[tuple[str, int | str], ...]:
+    """What a split kernel needs for ``wgmma_output.cuh``."""
+    return _macros(TileStore.SLICE, output, 1)
+
+
+def slice_argument(rows: int, slices: Slices, offset_bytes: int) -> Struct:
+    """``Epilogue::Output`` of a split kernel with its slices at ``offset_bytes``; ``rows``: of one batch."""
+    strides = i64((slices.pitch, slices.slice_elements))
+    return Struct((*i32((rows, slices.columns)), WorkspacePointer(offset_bytes), *strides))
+
+
+def _macros(
+    store: TileStore,
+    output: OutputSpace,
+    vector: int,
+    stored: Tensor | None = None,
+    operand: Tensor | None = None,
+    operand_buffers: int = 0,
+) -> tuple[tuple[str, int | str], ...]:
+    return (
+        ("STORE", int(store)),
+        ("OUTPUT_RANK", output.space.rank),
+        ("ROW_AXES", output.row_axes),
+        ("VECTOR", vector),
+        ("OUTPUT_TYPE", "void" if stored is None else dtypes.info(stored.data_type).c_type),
+        ("OPERAND_BUFFERS", operand_buffers),
+        ("OPERAND_TYPE", "u8" if operand is None else dtypes.info(operand.data_type).c_type),
+    )
+
+
+def mapped_operand(dag: PointwiseDag, output: OutputSpace, rows: int, tile_columns: int = MAP_COLUMNS) -> Tensor | None:
+    """The operand of the output's size that comes by tensor map: where there is one, and the output goes out by one."""
+    full = [tensor for tensor in dag.loads if _is_full(tensor, output)]
+    if len(full) != 1 or map_problem(dag, output, rows, tile_columns):
+        return None
+    operand, stored = full[0], dag.stores[0]
+    chunk = _chunk_columns(tile_columns, max(operand.element_bytes, stored.element_bytes))
+    is_mapped = not any(_tensor_problem(tensor, output, rows, chunk) for tensor in (operand, stored))
+    return operand if is_mapped else None
+
+
+def map_problem(dag: PointwiseDag, output: OutputSpace, rows: int, tile_columns: int) -> str:
+    """Why the output cannot go out by tensor map; empty where it can: one tensor is stored, in rows of columns."""
+    if len(dag.stores) != 1:
+        return f"expected one stored tensor, got {len(dag.stores)}"
+    stored = dag.stores[0]
+    return _tensor_problem(stored, output, rows, _chunk_columns(tile_columns, stored.element_bytes))
+
+
+def _tensor_problem(tensor: Tensor, output: OutputSpace, rows: int, columns: int) -> str:
+    """Why no tensor map describes a tensor of the output's size in chunks of ``columns``; empty where one does."""
+    if problem := _columns_problem(tensor, output, columns):
+        return problem
+    if output.row_extents not in ((output.rows // rows, rows), (output.rows,)):
+        return f"{tensor.label}.strides: expected batches and rows, got {list(tensor.strides)}"
+    return tensor_map_problem(_layout(tensor, output, rows, columns))
+
+
+def _columns_problem(tensor: Tensor, output: OutputSpace, columns: int) -> str:
+    """Why no tensor map of any kind describes chunks of ``columns``; empty where one does."""
+    if tensor.element_bytes not in _MAP_TYPES:
+        return f"{tensor.label}.data_type: expected at most 4 bytes, got {tensor.data_type.name}"
+    if output.space.rank - output.row_axes > 1 or output.space.strides[tensor.uid][-1] != 1:
+        return f"{tensor.label}.strides: expected contiguous columns, got {list(tensor.strides)}"
+    if output.columns % 2:
+        return f"{tensor.label}.dims: expected an even number of columns, got {output.columns}"
+    if tensor.alignment_bytes % _ALIGNMENT:
+        return f"{tensor.label}.alignment_bytes: expected a multiple of {_ALIGNMENT}, got {tensor.alignment_bytes}"
+    if columns * tensor.element_bytes % _ALIGNMENT:
+        return f"tile_columns: expected {_ALIGNMENT} bytes or multiples, got {columns} {tensor.data_type.name}"
+    return ""
+
+
+def fits_pixels(dag: PointwiseDag, output: OutputSpace, parts: Iterable[OutputSpace], tile_columns: int) -> bool:
+    """Whether ``parts`` of the output can go out by im2col maps, and the epilogue reads nothing of its size then."""
+    if len(dag.stores) != 1 or any(_is_full(tensor, output) for tensor in dag.loads):
+        return False
+    stored = dag.stores[0]
+    if _columns_problem(stored, output, _chunk_columns(tile_columns, stored.element_bytes)):
+        return False
+    return not any(tensor_map_problem(pixel_layout(stored, part, tile_columns)) for part in parts)
+
+
+def _is_full(tensor: Tensor, output: OutputSpace) -> bool:
+    """Whether the tensor has an element for every row and column."""
+    strides = output.space.strides[tensor.uid]
+    return all(stride or extent == 1 for stride, extent in zip(strides, output.space.extents, strict=True))
+
+
+def _chunk_columns(tile_columns: int, element_bytes: int) -> int:
+    """As ``include/map_epilogue.cuh`` cuts a tile's columns, for the widest of the tensors that it moves."""
+    columns = max(_SWIZZLES) // element_bytes
+    while tile_columns % columns:
+        columns //= 2
+    return columns
+
+
+def _layout(tensor: Tensor, output: OutputSpace, rows: int, columns: int) -> TiledMap:
+    """In boxes of ``columns``."""
+    size = tensor.element_bytes
+    batches = output.rows // rows
+    steps = output.space.strides[tensor.uid][: output.row_axes]
+    row_stride = steps[-1] if rows > 1 else 0
+    batch_stride = steps[0] if batches > 1 else 0
+    return TiledMap(
+        _MAP_TYPES[size],
+        address=0,
+        dims=(output.columns, rows, batches),
+        strides_bytes=(row_stride * size, batch_stride * size),
+        box=(columns, _STORE_ROWS, 1),
+        element_strides=(1, 1, 1),
+        swizzle=_SWIZZLES[columns * size],
+    )
+
+
+def pixel_layout(stored: Tensor, part: OutputSpace, tile_columns: int) -> Im2colMap:
+    """A part of the output whose row axes are (images, spatial axes outermost first), for PIXELS."""
+    size = stored.element_bytes
+    columns = _chunk_columns(tile_columns, size)
+    images, *pixels = zip(part.row_extents, part.space.strides[stored.uid][: part.row_axes], strict=True)
+    axes = (*reversed(pixels), images)
+    corners = (0,) * len(pixels)
+    return Im2colMap(
+        _MAP_TYPES[size],
+        address=0,
+        dims=(part.columns, *(extent for extent, _ in axes)),
+        strides_bytes=tuple(stride * size if extent > 1 else _ALIGNMENT for extent, stride in axes),
+        lower_corner=corners,
+        upper_corner=corners,
+        channels_per_pixel=columns,
+        pixels_per_column=_STORE_ROWS,
+        element_strides=(1,) * (1 + len(axes)),
+        swizzle=_SWIZZLES[columns * size],
+    )

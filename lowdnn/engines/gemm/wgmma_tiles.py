@@ -1,0 +1,362 @@
+"""Tiles, data types and work lists of the wgmma engines (``include/tile_wgmma.cuh``, ``tile_schedule.cuh``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+from lowdnn import dtypes
+from lowdnn.engines.launch import MAX_EXTENT, ceil_div, divider, i32
+from lowdnn.enums import DataType
+from lowdnn.plan import MathUnit, Struct
+from lowdnn.tensor_map import TensorMapDataType
+
+#: Bytes along k of one stage: a row of the 128-byte swizzle.
+STAGE_ROW_BYTES = 128
+#: What its rows repeat after.
+SWIZZLE_PATTERN_BYTES = 1024
+#: Elements of m or n in a box of an MN-major operand.
+MN_MAJOR_BOX = 64
+#: Rows that one wgmma instruction covers.
+WARPGROUP_ROWS = 64
+
+_WARPGROUP_THREADS = 128
+_REGISTERS_PER_SM = 65536
+_MAX_THREAD_REGISTERS = 255
+#: What the loading warpgroup keeps; and the most that a multiplying one can use.
+_PRODUCER_REGISTERS = 40
+_MAX_CONSUMER_REGISTERS = 240
+#: Of each multiplying warp, where the accumulators leave through shared memory.
+_STAGING_BYTES = 4096
+#: Of a chunk of the epilogue's operand and its barrier.
+_OPERAND_BUFFER_BYTES = 2048 + 8
+_BARRIER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class WgmmaType:
+    """One instruction by the data types of its operands.
+
+    instruction: the types D.A.B of its name.  k: elements of k that it takes, 32 bytes.
+    unit: for the cost model.  map_type: of the operands' tensor maps; fp32 is rounded to TF32 on its way in.
+    has_mn_major: whether operands may lie contiguous along m or n; otherwise along k only.
+    """
+
+    a: DataType
+    b: DataType
+    accumulator: DataType
+    instruction: str
+    unit: MathUnit
+    map_type: TensorMapDataType
+
+    @property
+    def element_bytes(self) -> int:
+        return dtypes.info(self.a).size_bytes
+
+    @property
+    def k(self) -> int:
+        return 32 // self.element_bytes
+
+    @property
+    def stage_k(self) -> int:
+        """Elements of k in one stage."""
+        return STAGE_ROW_BYTES // self.element_bytes
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether the tensor cores keep fewer bits of a sum than fp32 has."""
+        return self.unit is MathUnit.WGMMA_FP8
+
+    @property
+    def has_mn_major(self) -> bool:
+        return self.element_bytes == 2
+
+    @property
+    def label(self) -> str:
+        """As it stands in kernel names."""
+        names = [dtypes.info(data_type).short_name for data_type in (self.a, self.b)]
+        return names[0] if self.a is self.b else "_".join(names)
+
+    @property
+    def macros(self) -> tuple[tuple[str, int | str], ...]:
+        """What a kernel needs for ``wgmma_multiply.cuh``."""
+        d, a, b = self.instruction.split(".")
+        return (
+            ("TYPE", dtypes.info(self.a).c_type),
+            ("ACCUMULATOR", dtypes.info(self.accumulator).c_type),
+            ("MN_MAJOR_TYPES", int(self.has_mn_major)),
+            ("INTEGER_TYPES", int(self.accumulator is DataType.INT32)),
+            ("WGMMA_K", self.k),
+            ("WGMMA_D", d),
+            ("WGMMA_A", a),
+            ("WGMMA_B", b),
+        )
+
+
+def wgmma_type(a: DataType, b: DataType) -> WgmmaType | None:
+    """The instruction for operands of these types, or None where there is none."""
+    return WGMMA_TYPES.get((a, b))
+
+
+def _types() -> Mapping[tuple[DataType, DataType], WgmmaType]:
+    same = (
+        (DataType.HALF, "f32.f16.f16", MathUnit.WGMMA_F16, TensorMapDataType.FLOAT16),
+        (DataType.BFLOAT16, "f32.bf16.bf16", MathUnit.WGMMA_F16, TensorMapDataType.BFLOAT16),
+        (DataType.FLOAT, "f32.tf32.tf32", MathUnit.WGMMA_TF32, TensorMapDataType.TFLOAT32),
+    )
+    rows = [WgmmaType(t, t, DataType.FLOAT, instruction, unit, boxed) for t, instruction, unit, boxed in same]
+    fp8 = (DataType.FP8_E4M3, DataType.FP8_E5M2)
+    for a in fp8:
+        for b in fp8:
+            instruction = f"f32.{dtypes.info(a).c_type}.{dtypes.info(b).c_type}"
+            rows.append(WgmmaType(a, b, DataType.FLOAT, instruction, MathUnit.WGMMA_FP8, TensorMapDataType.UINT8))
+    int8 = DataType.INT8
+    rows.append(WgmmaType(int8, int8, DataType.INT32, "s32.s8.s8", MathUnit.WGMMA_INT8, TensorMapDataType.UINT8))
+    return {(row.a, row.b): row for row in rows}
+
+
+#: By the data types of both operands.
+WGMMA_TYPES: Mapping[tuple[DataType, DataType], WgmmaType] = _types()
+
+
+class TileStore(IntEnum):
+    """How accumulators leave a block, the macro STORE.
+
+    By the functor; by tensor map, in rows; as a slice of a split sum; by im2col map, in pixels.
+    """
+
+    FUNCTOR = 0
+    MAP = 1
+    SLICE = 2
+    PIXELS = 3
+
+
+@dataclass(frozen=True)
+class Registers:
+    """Of each thread: of the loading warpgroup, of the multiplying ones."""
+
+    producer: int
+    consumer: int
+
+
+@dataclass(frozen=True)
+class TapWindow:
+    """The taps of a filter whose k makes up one stage, with the pixels that they share.
+
+    distance: from the pixel that one tap sees to the next tap's.  pixels_are_rows: of the tile, or its columns.
+    """
+
+    taps: int
+    distance: int
+    pixels_are_rows: bool
+
+    def pixels(self, extent: int, unit: int) -> int:
+        """What all taps of a tile of ``extent`` pixels see, in multiples of ``unit``."""
+        return ceil_div(extent + (self.taps - 1) * self.distance, unit) * unit
+
+
+@dataclass(frozen=True)
+class WgmmaTile:
+    """``m`` x ``n`` accumulators of one block, for operands of ``element_bytes``.
+
+    stages: of the ring.
+    teams, warpgroups: multiplying warpgroups of each team; two teams take turns at tiles (ping-pong), one works on
+    every tile, each warpgroup on rows of its own (cooperative).
+    cluster_m, cluster_n: blocks of a cluster along m and n, which share B and A.
+    blocks_per_sm: how many blocks the registers are handed out for.
+    is_promoted: each stage is summed apart and then added to the tile's sum, in twice the registers.
+    operand_buffers: chunks of an operand of the output's size that each multiplying warp has on their way.
+    window: a stage has several taps of a filter, which see one window of pixels.
+    resident_blocks: k blocks of A that stay in shared memory, outside of the ring, and are all there are; or 0.
+    row_bytes: along k of one tap, STAGE_ROW_BYTES or half of that.
+    """
+
+    m: int
+    n: int
+    stages: int
+    teams: int
+    warpgroups: int
+    cluster_m: int
+    cluster_n: int
+    blocks_per_sm: int
+    element_bytes: int
+    is_promoted: bool = False
+    operand_buffers: int = 0
+    window: TapWindow | None = None
+    resident_blocks: int = 0
+    row_bytes: int = STAGE_ROW_BYTES
+
+    @property
+    def taps(self) -> int:
+        """Of a filter, in one stage."""
+        return self.window.taps if self.window else 1
+
+    @property
+    def k(self) -> int:
+        """Elements of k in one stage."""
+        return self.row_bytes // self.element_bytes * self.taps
+
+    @property
+    def line_unit(self) -> int:
+        """Lines of a stage that make up the pattern of the swizzle."""
+        return SWIZZLE_PATTERN_BYTES // self.row_bytes
+
+    @property
+    def a_lines(self) -> int:
+        """Of row_bytes, in a stage's part of A."""
+        if self.window and self.window.pixels_are_rows:
+            return self.window.pixels(self.m, self.line_unit * self.cluster_n)
+        return self.m * self.taps
+
+    @property
+    def b_lines(self) -> int:
+        """Of row_bytes, in a stage's part of B."""
+        if self.window and not self.window.pixels_are_rows:
+            return self.window.pixels(self.n, self.line_unit * self.cluster_m)
+        return self.n * self.taps
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def consumers(self) -> int:
+        """Multiplying warpgroups."""
+        return self.teams * self.warpgroups
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of each multiplying thread that hold sums."""
+        return self.m * self.n // (self.warpgroups * _WARPGROUP_THREADS) * (1 + self.is_promoted)
+
+    @property
+    def threads(self) -> int:
+        return (1 + self.consumers) * _WARPGROUP_THREADS
+
+    @property
+    def label(self) -> str:
+        """As it stands in kernel names."""
+        cluster = f"_c{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
+        warps = f"t{self.teams}w{self.warpgroups}b{self.blocks_per_sm}"
+        resident = f"_a{self.resident_blocks}" if self.resident_blocks else ""
+        return f"{self.m}x{self.n}x{self.k}_{self.stages}_{warps}{cluster}{'_p' * self.is_promoted}{resident}"
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.b_lines if self.resident_blocks else self.a_lines + self.b_lines) * self.row_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Of A, with its barrier."""
+        return self.resident_blocks * self.a_lines * self.row_bytes + bool(self.resident_blocks) * _BARRIER_BYTES
+
+    @property
+    def ring_bytes(self) -> int:
+        return self.stages * self.stage_bytes
+
+    def shared_bytes(self, store: TileStore) -> int:
+        """A where it stays, the ring, the staging areas of a store that needs them, the barriers."""
+        barrier_bytes = 2 * self.stages * _BARRIER_BYTES
+        return self.resident_bytes + self.ring_bytes + self.staging_bytes(store) + barrier_bytes
+
+    def staging_bytes(self, store: TileStore) -> int:
+        """Of all multiplying warps."""
+        warp_bytes = _STAGING_BYTES + self.operand_buffers * _OPERAND_BUFFER_BYTES
+        return 0 if store is TileStore.SLICE else self.consumers * 4 * warp_bytes
+
+    @property
+    def launched_registers(self) -> int:
+        """Of each thread at launch, and the most that ptxas hands out."""
+        return min(_REGISTERS_PER_SM // (self.threads * self.blocks_per_sm), _MAX_THREAD_REGISTERS) // 8 * 8
+
+    @cached_property
+    def registers(self) -> Registers:
+        """How the block's registers are handed out once its warpgroups have parted."""
+        left = self.launched_registers * (1 + self.consumers) - _PRODUCER_REGISTERS
+        return Registers(_PRODUCER_REGISTERS, min(left // self.consumers // 8 * 8, _MAX_CONSUMER_REGISTERS))
+
+    @property
+    def macros(self) -> tuple[tuple[str, int | str], ...]:
+        """What a kernel needs for ``TileWgmma`` and its launch bounds."""
+        return (
+            ("TILE_M", self.m),
+            ("TILE_N", self.n),
+            ("STAGES", self.stages),
+            ("CONSUMER_TEAMS", self.teams),
+            ("CONSUMER_WARPGROUPS", self.warpgroups),
+            ("CLUSTER_M", self.cluster_m),
+            ("CLUSTER_N", self.cluster_n),
+            ("BLOCKS_PER_SM", self.blocks_per_sm),
+            ("PRODUCER_REGISTERS", self.registers.producer),
+            ("CONSUMER_REGISTERS", self.registers.consumer),
+            ("PROMOTED", int(self.is_promoted)),
+        )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which tiles of ``batches`` products of m x n x (k_blocks stages) the clusters of a grid compute.
+
+    rows, columns: of one product, in clusters.  splits: parts of k, none of them empty.  group: see ``argument``.
+    """
+
+    tile: WgmmaTile
+    rows: int
+    columns: int
+    batches: int
+    k_blocks: int
+    split_blocks: int
+    group: int
+
+    @classmethod
+    def of(
+        cls, tile: WgmmaTile, m: int, n: int, k_blocks: int, batches: int = 1, splits: int = 1, group: int = 8
+    ) -> Schedule:
+        """``splits`` is cut down so that no part is empty, ``group`` to the rows that there are; all extents >= 1."""
+        rows = ceil_div(m, tile.m * tile.cluster_m)
+        columns = ceil_div(n, tile.n * tile.cluster_n)
+        group = max(1, min(group, rows, MAX_EXTENT // columns))
+        return cls(tile, rows, columns, batches, k_blocks, ceil_div(k_blocks, min(splits, k_blocks)), group)
+
+    @property
+    def splits(self) -> int:
+        return ceil_div(self.k_blocks, self.split_blocks)
+
+    @property
+    def tiles(self) -> int:
+        """Of one product, in clusters."""
+        return self.rows * self.columns
+
+    @property
+    def items(self) -> int:
+        """Work items: tiles of all products and parts, in clusters."""
+        return self.tiles * self.batches * self.splits
+
+    def grid(self, sm_count: int) -> int:
+        """Blocks that are resident at once, whole clusters of them, no more than there is work for."""
+        resident = sm_count * self.tile.blocks_per_sm // self.tile.cluster
+        return min(self.items, max(resident, 1)) * self.tile.cluster
+
+    @property
+    def argument(self) -> Struct:
+        """``TileSchedule``; ``group`` rows of clusters are walked together, column by column."""
+        return Struct(
+            (
+                Struct(divider(self.tiles)),
+                Struct(divider(self.group * self.columns)),
+                *i32((self.items, self.batches, self.rows, self.group, self.k_blocks, self.split_blocks)),
+            )
+        )
+
+    @property
+    def flops(self) -> int:
+        """Operations with the tails of tiles counted in full."""
+        block = 2 * self.tile.m * self.tile.n * self.tile.k * self.k_blocks
+        return self.tiles * self.tile.cluster * self.batches * block
+
+    def occupied_flops(self, grid: int) -> int:
+        """What ``grid`` blocks could compute while the busiest of them works."""
+        block = 2 * self.tile.m * self.tile.n * self.tile.k * self.split_blocks
+        return ceil_div(self.items * self.tile.cluster, grid) * grid * block

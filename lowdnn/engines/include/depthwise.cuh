@@ -1,0 +1,190 @@
+// What the depthwise kernels share: residue classes of an axis, and windows of rows in registers.
+//
+// A correlation takes sources to targets: x to y forwards, dy to dx backwards. Along an axis the targets fall into
+// classes. The k-th target of a class lies at target + k * target_step; its tap t, the filter's tap + t * tap_step,
+// meets the source at source + (k * step + t) * spacing. That covers strides and dilations in both directions.
+
+#pragma once
+
+#include "include/division.cuh"
+#include "include/vector.cuh"
+
+// One class. A step of a walk along the axis is a k; the sources that it adds are those of taps 0 to step - 1.
+struct AxisClass {
+  i32 target, source;
+  i32 tap, taps;              // no taps: the targets are 0
+  i32 count;                  // of targets
+  i32 first_step, end_step;  // steps that add a source inside the tensor
+};
+
+struct Axis {
+  i32 extent;  // of the source
+  i32 step, spacing, target_step, tap_step;
+  AxisClass classes[CLASSES];
+};
+
+// Neighbouring elements of a row, POSITIONS positions of WIDTH neighbouring channels, as they lie in memory: an element
+// or two in a word.
+template <class T, int POSITIONS, int WIDTH> struct RowWindow {
+  static_assert(POSITIONS <= 64, "a position is a bit of a mask");
+  static constexpr int BYTES = WIDTH * int(sizeof(T)), WORDS = BYTES < 4 ? 1 : BYTES / 4;
+  static constexpr u64 ALL = ~u64(0) >> (64 - POSITIONS);
+  u32 words[POSITIONS][WORDS];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int j = 0; j < POSITIONS; ++j) {
+#pragma unroll
+      for (int i = 0; i < WORDS; ++i) words[j][i] = 0;
+    }
+  }
+
+  // `at`: where position 0 lies; the others follow at `stride` bytes. Positions without a bit in `mask` become 0.
+  __device__ __forceinline__ void load(const char* at, i64 stride, u64 mask) {
+    if (mask == ALL) {
+      load_positions<true>(at, stride, mask);
+    } else {
+      load_positions<false>(at, stride, mask);
+    }
+  }
+
+  __device__ __forceinline__ void widen_to(f32 (&values)[POSITIONS][WIDTH]) const {
+#pragma unroll
+    for (int j = 0; j < POSITIONS; ++j) {
+#pragma unroll
+      for (int v = 0; v < WIDTH; ++v) {
+        if constexpr (sizeof(T) == 4) {
+          values[j][v] = __uint_as_float(words[j][v]);
+        } else {
+          values[j][v] = convert<f32>(T{u16(words[j][v / 2] >> v % 2 * 16)});
+        }
+      }
+    }
+  }
+
+ private:
+  template <bool ALL_EXIST> __device__ __forceinline__ void load_positions(const char* at, i64 stride, u64 mask) {
+    if (!ALL_EXIST) clear();
+#pragma unroll
+    for (int j = 0; j < POSITIONS; ++j) {
+      const u32 bits = j < 32 ? u32(mask) : u32(mask >> 32);
+      if (ALL_EXIST || bits >> (j % 32) & 1) load_words(words[j], at);
+      at += stride;
+      asm volatile("" : "+l"(at));  // one pointer to add to, not a multiple of the stride for each position
+    }
+  }
+
+  // One access to read-only memory, kept in L1: neighbouring threads read the same element.
+  static __device__ __forceinline__ void load_words(u32 (&to)[WORDS], const char* at) {
+    if constexpr (BYTES == 2) {
+      to[0] = __ldg(reinterpret_cast<const u16*>(at));
+    } else if constexpr (BYTES == 4) {
+      to[0] = __ldg(reinterpret_cast<const u32*>(at));
+    } else if constexpr (BYTES == 8) {
+      const uint2 word = __ldg(reinterpret_cast<const uint2*>(at));
+      to[0] = word.x, to[1] = word.y;
+    } else {
+      const uint4 word = __ldg(reinterpret_cast<const uint4*>(at));
+      to[0] = word.x, to[1] = word.y, to[2] = word.z, to[3] = word.w;
+    }
+  }
+};
+
+// The functor's cursor is linear in the coordinates: that of the sum of two places is the sum of theirs.
+template <class Cursor> __device__ __forceinline__ void move(Cursor& cursor, const Cursor& by) {
+  constexpr int FIELDS = sizeof(Cursor) / sizeof(i64);
+  i64(&to)[FIELDS] = reinterpret_cast<i64(&)[FIELDS]>(cursor);
+  const i64(&add)[FIELDS] = reinterpret_cast<const i64(&)[FIELDS]>(by);
+#pragma unroll
+  for (int i = 0; i < FIELDS; ++i) to[i] += add[i];
+}
+
+// Bit j: whether first + j * spacing lies inside an extent, for j below `count`.
+__device__ __forceinline__ u64 inside_mask(i32 first, i32 spacing, i32 extent, int count) {
+  u64 mask = 0;
+#pragma unroll 8
+  for (int j = 0; j < count; ++j) mask |= u64(u32(first + j * spacing) < u32(extent)) << j;
+  return mask;
+}
+
+// Reads the rows that a walk along an axis needs, step after step: in each step PHASES rows, of each PLANES planes, of
+// each NEXT_CHANNELS channels one after the other.
+template <class T, int POSITIONS, int WIDTH, int PHASES, int PLANES, int NEXT_CHANNELS> struct RowReader {
+  static constexpr int SUBROWS = PHASES * PLANES * NEXT_CHANNELS;
+  typedef RowWindow<T, POSITIONS, WIDTH> Window;
+
+  // `channel`: an image's first channel of the thread; strides of n, c, planes, rows, columns.
+  __device__ __forceinline__ RowReader(const T* channel, const i64 (&strides_)[5])
+      : at(reinterpret_cast<const char*>(channel)) {
+#pragma unroll
+    for (int i = 0; i < 5; ++i) strides[i] = strides_[i] * i64(sizeof(T));
+  }
+
+  // Where the first plane, row and column lie, how far apart they are, and the tensor's extent.
+  __device__ __forceinline__ void set_planes(i32 first, i32 spacing, i32 extent, i32 count) {
+    at += first * strides[2];
+    strides[2] *= spacing;
+    planes = u32(inside_mask(first, spacing, extent, PLANES));
+    if (count < PLANES) planes &= (1u << count) - 1;
+  }
+  __device__ __forceinline__ void set_rows(i32 first, i32 spacing, i32 extent) {
+    at += first * strides[3];
+    strides[3] *= spacing;
+    row = first;
+    row_spacing = spacing;
+    row_extent = extent;
+  }
+  __device__ __forceinline__ void set_columns(i32 first, i32 spacing, i32 extent) {
+    at += first * strides[4];
+    strides[4] *= spacing;
+    columns = inside_mask(first, spacing, extent, POSITIONS);
+  }
+
+  // The subrow-th row of the next step, zeros where it does not exist; the last one moves on to the step after it.
+  __device__ __forceinline__ void load(Window& window, int subrow) {
+    const int phase = subrow / (PLANES * NEXT_CHANNELS), plane = subrow / NEXT_CHANNELS % PLANES;
+    const bool exists = u32(row + phase * row_spacing) < u32(row_extent) && (PLANES == 1 || planes >> plane & 1);
+    if (exists) {
+      const i64 offset = phase * strides[3] + plane * strides[2] + subrow % NEXT_CHANNELS * strides[1];
+      window.load(at + offset, strides[4], columns);
+    } else {
+      window.clear();
+    }
+    if (subrow + 1 < SUBROWS) return;
+    at += PHASES * strides[3];
+    asm volatile("" : "+l"(at));  // one pointer to add to, not one for each column
+    row += PHASES * row_spacing;
+  }
+
+ private:
+  const char* at;  // the first row of the next step, its first column; may lie outside the tensor
+  i64 strides[5];  // in bytes, between what the walk reads
+  i32 row, row_spacing, row_extent;
+  u64 columns;  // a bit for each column inside the tensor
+  u32 planes;   // a bit for each plane inside it
+};
+
+// The digits of an index over radices, the first one fastest.
+template <int COUNT> struct Digits {
+  Divider radices[COUNT];
+
+  __device__ __forceinline__ void split(u32 index, u32 (&digits)[COUNT]) const {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const u32 rest = i + 1 < COUNT ? radices[i].divide(index) : 0;
+      digits[i] = index - rest * radices[i].divisor;
+      index = rest;
+    }
+  }
+};
+
+// The sum of an index's digits times their strides.
+template <int COUNT>
+__device__ __forceinline__ i64 offset_of(const Digits<COUNT>& radices, const i64 (&strides)[COUNT], u32 index) {
+  u32 digits[COUNT];
+  radices.split(index, digits);
+  i64 offset = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) offset += digits[i] * strides[i];
+  return offset;
+}

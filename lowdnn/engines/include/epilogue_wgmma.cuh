@@ -1,0 +1,194 @@
+// From a warpgroup's accumulators to device memory: through the functor, or as a slice of a split sum.
+//
+// An epilogue's begin is called before a tile's multiplications and its end with the accumulators; `first_row` is the
+// warpgroup's first row in the tile. Rows and columns of a TileWork are those of one product of the batch; `rows` and
+// `columns` are the product's extents, and the output's rows are linear over the batch. Columns says where a product's
+// columns lie in the output, 64 of them at a time:
+//     ColumnRange range(u32 column)     from a column on, which is a multiple of 64
+
+#pragma once
+
+#include "include/output_map.cuh"
+#include "include/tile_schedule.cuh"
+#include "include/vector.cuh"
+#include "include/warp_staging.cuh"
+
+// The output's column that belongs to one of the product, and the end of those that follow it without a gap.
+struct ColumnRange {
+  u32 first, end;
+};
+
+// The product's columns are the output's.
+struct PlainColumns {
+  u32 count;
+  __device__ __forceinline__ ColumnRange range(u32 column) const { return {column, count}; }
+};
+
+// Where a group of accumulators lies in a product's output: its row, its first column, the end of the columns.
+struct GroupPlace {
+  u32 row, column, end;
+};
+
+// Hands ITEMS groups of WIDTH neighbours to the functor, a warp's lanes in turn: get(values, item) fetches those of
+// group `item`, which belong to place(item). What the functor reads for BATCH of a lane's groups is in flight at once.
+template <class Functor, int WIDTH, u32 ITEMS, class Accumulator, class Output, class Place, class Get>
+__device__ __forceinline__ void store_groups(const Output& output, u32 batch, const Place& place, const Get& get) {
+  constexpr u32 BATCH = ITEMS / WARP_SIZE < 4 ? (ITEMS + WARP_SIZE - 1) / WARP_SIZE : 4;
+#pragma unroll 1
+  for (u32 first = threadIdx.x % WARP_SIZE; first < ITEMS; first += BATCH * WARP_SIZE) {
+    typename Functor::Cursor cursor[BATCH];
+    typename Functor::template Loaded<WIDTH> loaded[BATCH];
+    i64 along[BATCH];
+    i32 valid[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      const u32 item = first + i * WARP_SIZE;
+      const GroupPlace here = place(item);
+      i64 coordinate[decltype(output.map)::RANK];
+      along[i] = output.map.locate(batch * output.rows + here.row, here.column, coordinate);
+      const bool exists = item < ITEMS && here.row < output.rows && output.map.exists(coordinate);
+      valid[i] = exists ? min(i32(here.end) - i32(here.column), WIDTH) : 0;
+      cursor[i] = Functor::cursor(output.arguments, coordinate);
+      if (valid[i] > 0) Functor::template load<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      if (valid[i] <= 0) continue;
+      Accumulator values[WIDTH];
+      get(values, first + i * WARP_SIZE);
+      Functor::template finish<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i], values);
+    }
+  }
+}
+
+// Hands the accumulators to the functor, WIDTH neighbours along the output's contiguous axis at a time, at the
+// coordinates that an OutputMap gives.
+//
+// A warp turns 16 rows of up to 64 columns at a time in its staging area; a lane then has one group of WIDTH columns in
+// every few rows, and what it reads for BATCH of them is in flight at once.
+template <class Tile, class Functor, int WIDTH, class Map, class Columns = PlainColumns> struct FunctorEpilogue {
+  typedef typename Tile::Accumulator Accumulator;
+  typedef WarpStaging<Accumulator> Staging;
+  static constexpr int STAGING_BYTES = Staging::BYTES, BARRIER_BYTES = 0;
+
+  struct Output {
+    u32 rows;
+    Columns columns;
+    Map map;
+    typename Functor::Args arguments;
+  };
+
+  const Output& output;
+  const Staging staged;
+
+  __device__ __forceinline__ FunctorEpilogue(const Output& output, u8* staging, u32)
+      : output(output), staged{reinterpret_cast<Accumulator*>(staging)} {}
+
+  __device__ __forceinline__ void begin(const TileWork&, u32) const {}
+
+  __device__ __forceinline__ void end(const Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], const TileWork& work,
+                                      u32 first_row) const {
+    const u32 warp = threadIdx.x / WARP_SIZE % 4;
+#pragma unroll
+    for (int part = 0; part < Tile::PARTS; ++part) {
+      const u32 row = work.row + first_row + part * 64 + warp * STAGING_ROWS;
+      if (row < output.rows) chunks<0>(d[part], row, work);
+    }
+  }
+
+  __device__ __forceinline__ void finish() const {}
+
+ private:
+  // The chunk of columns from FIRST on, and those after it.
+  template <int FIRST>
+  __device__ __forceinline__ void chunks(const Accumulator (&d)[Tile::COLUMNS / 2], u32 row,
+                                         const TileWork& work) const {
+    if constexpr (FIRST < Tile::COLUMNS) {
+      constexpr int LEFT = Tile::COLUMNS - FIRST, COLUMNS = LEFT < STAGING_COLUMNS ? LEFT : STAGING_COLUMNS;
+      const u32 lane = threadIdx.x % WARP_SIZE;
+      __syncwarp();  // the last chunk has been read
+#pragma unroll
+      for (int column = 0; column < COLUMNS; column += 8) {
+        const int i = (FIRST + column) / 2;
+        staged.put(lane / 4, column + lane % 4 * 2, d[i], d[i + 1]);
+        staged.put(lane / 4 + 8, column + lane % 4 * 2, d[i + 2], d[i + 3]);
+      }
+      __syncwarp();
+      store<COLUMNS>(row, output.columns.range(work.column + FIRST), work.batch);
+      chunks<FIRST + STAGING_COLUMNS>(d, row, work);
+    }
+  }
+
+  template <int COLUMNS> __device__ __forceinline__ void store(u32 row, ColumnRange columns, u32 batch) const {
+    constexpr u32 GROUPS = COLUMNS / WIDTH;
+    store_groups<Functor, WIDTH, STAGING_ROWS * GROUPS, Accumulator>(
+        output, batch,
+        [&](u32 item) { return GroupPlace{row + item / GROUPS, columns.first + item % GROUPS * WIDTH, columns.end}; },
+        [&](Accumulator(&values)[WIDTH], u32 item) {
+          staged.template get<WIDTH>(values, item / GROUPS, item % GROUPS * WIDTH);
+        });
+  }
+};
+
+// Writes the accumulators as they are: element (row, column) of part `split` to slice[row * pitch + column]; pitch is
+// even. Ranges of columns that begin or end at an odd one are written element by element.
+template <class Tile, class Columns = PlainColumns> struct SliceEpilogue {
+  typedef typename Tile::Accumulator Accumulator;
+  static constexpr int STAGING_BYTES = 0, BARRIER_BYTES = 0;
+
+  struct Output {
+    u32 rows;
+    Columns columns;
+    Accumulator* slices;  // [splits][rows of the whole batch][pitch]
+    i64 pitch, slice_stride;
+  };
+
+  const Output& output;
+
+  __device__ __forceinline__ SliceEpilogue(const Output& output, u8*, u32) : output(output) {}
+
+  __device__ __forceinline__ void begin(const TileWork&, u32) const {}
+
+  __device__ __forceinline__ void end(const Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], const TileWork& work,
+                                      u32 first_row) const {
+    Accumulator* slice =
+        output.slices + work.split * output.slice_stride + i64(work.batch) * output.rows * output.pitch;
+#pragma unroll
+    for (int first = 0; first < Tile::COLUMNS; first += 64) {
+      const ColumnRange columns = output.columns.range(work.column + first);
+#pragma unroll
+      for (int part = 0; part < Tile::PARTS; ++part) {
+        store(slice, columns, work.row + first_row + part * 64, d[part], first);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void finish() const {}
+
+ private:
+  // 64 rows of up to 64 columns.
+  __device__ __forceinline__ void store(Accumulator* slice, ColumnRange columns, u32 first_row,
+                                        const Accumulator (&d)[Tile::COLUMNS / 2], int first) const {
+    struct alignas(8) Pair { Accumulator x, y; };
+    const u32 warp = threadIdx.x / WARP_SIZE % 4, lane = threadIdx.x % WARP_SIZE;
+    const u32 column = columns.first + lane % 4 * 2;
+    const bool has_pairs = (columns.first | columns.end) % 2 == 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const u32 row = first_row + warp * 16 + half * 8 + lane / 4;
+      if (row >= output.rows) continue;
+      Accumulator* to = slice + row * output.pitch + column;
+#pragma unroll
+      for (int block = 0; block < 64 && first + block < Tile::COLUMNS; block += 8) {
+        const Accumulator* from = d + (first + block) / 2 + half * 2;
+        if (column + block >= columns.end) continue;
+        if (has_pairs) {
+          *reinterpret_cast<Pair*>(to + block) = Pair{from[0], from[1]};
+        } else {
+          to[block] = from[0];
+          if (column + block + 1 < columns.end) to[block + 1] = from[1];
+        }
+      }
+    }
+  }
+};

@@ -1,0 +1,164 @@
+// A of a wgmma tile by way of registers: the tensor as it lies in memory, through a functor, to the tensor cores.
+//
+// A stage holds the elements of A's rows as they are in memory, 64 of k each. A warp reads those of its 16 rows in
+// pairs along k, in the order in which wgmma takes them from registers, and Functor (codegen, vector axis k) turns each
+// pair into elements of the multiplication's type. It does so for one stage while the tensor cores work on the one
+// before.
+
+#pragma once
+
+#include "include/ldmatrix.cuh"
+#include "include/shared_memory.cuh"
+#include "include/tile_wgmma.cuh"
+#include "include/vector.cuh"
+
+constexpr int REGISTER_STAGE_K = 64;
+
+// EXTENT rows of 64 elements of one or two bytes, as a tensor map with a swizzle over whole rows brings them.
+template <class Raw, int EXTENT> struct RawStage {
+  static constexpr bool MN_MAJOR = false;
+  static constexpr int STEPS = REGISTER_STAGE_K / 16;
+  static constexpr int ROW_BYTES = STAGE_ROW_BYTES;  // of the elements that are multiplied
+  static constexpr int RAW_ROW_BYTES = REGISTER_STAGE_K * sizeof(Raw), BYTES = EXTENT * RAW_ROW_BYTES;
+  static_assert(sizeof(Raw) <= 2, "one or two bytes");
+
+  // The pairs of a warp's 16 rows, 16 elements of k from step * 16 on: word i is that of fragment register i.
+  static __device__ __forceinline__ void load(u32 (&words)[4], u32 rows, u32 step) {
+    const u32 lane = threadIdx.x % WARP_SIZE;
+    if constexpr (sizeof(Raw) == 2) {
+      const u32 row = lane % 16, piece = 2 * step + lane / 16;
+      ldmatrix_x4(words, rows + row * RAW_ROW_BYTES + (piece ^ row % 8) * 16);
+    } else {
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) {
+        const u32 row = lane / 4 + i % 2 * 8;
+        words[i] = load_shared_16(rows + row * RAW_ROW_BYTES + (step ^ row / 2 % 4) * 16 + i / 2 * 8 + lane % 4 * 2);
+      }
+    }
+  }
+};
+
+// multiply(d, a, b, accumulate) is a wgmma with A in registers.
+//
+// SAME_LOADS: whether what the functor loads is the same for all rows. ENDS_EARLY: whether the last stage may end with
+// elements that do not exist; the functor may make anything of their zeros, so they are zeroed once more.
+template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_EARLY> struct RegisterOperand {
+  typedef typename Tile::Accumulator Accumulator;
+  typedef typename Functor::Handed0 Raw;
+  typedef typename Functor::Result Element;
+  static constexpr int STEPS = Tile::STEPS, LOADED_ROWS = SAME_LOADS ? 1 : 2;
+  static_assert(Tile::PARTS == 1 && Tile::K == REGISTER_STAGE_K && sizeof(Element) == 2, "one part, 16-bit types");
+  typedef u32 Fragments[STEPS][4];
+
+  // lines, depth: A's rows, of one product, and elements of k.
+  struct Input {
+    u32 lines;
+    i32 depth;
+    typename Functor::Args arguments;
+  };
+
+  const Tile& tile;
+  const Input& input;
+  const Multiply multiply;
+
+  // `batch`: the coordinates of the tile's product along the batch axes. See TileWgmma::consume_by.
+  template <int AXES, class Issued>
+  __device__ __forceinline__ void sum(Accumulator (&d)[1][Tile::COLUMNS / 2], const TileWork& work,
+                                      const i64 (&batch)[AXES], u32 first_row, typename Tile::Position& at,
+                                      const Issued& issued) const {
+    const u32 row = first_row + threadIdx.x / WARP_SIZE % 4 * 16;
+    typename Functor::Cursor cursors[2];
+#pragma unroll
+    for (u32 i = 0; i < 2; ++i) {
+      // Rows beyond the last one give results that nobody stores, but must not be read.
+      const u32 line = min(work.row + row + threadIdx.x % WARP_SIZE / 4 + 8 * i, input.lines - 1);
+      i64 coordinate[AXES + 2] = {};
+#pragma unroll
+      for (int axis = 0; axis < AXES; ++axis) coordinate[axis] = batch[axis];
+      coordinate[AXES] = line;
+      cursors[i] = Functor::cursor(input.arguments, coordinate);
+    }
+    i32 k = work.first_block * REGISTER_STAGE_K;
+    // Two sets of fragments in turn: the tensor cores read one while the other is written.
+    Fragments even, odd;
+    u32 stage;
+    fetch(even, cursors, row, k, at);
+    for (i32 block = 0;; block += 2) {
+      stage = at.stage;
+      issue(d, even, at, block > 0);
+      if (block + 1 == work.blocks) break;
+      fetch(odd, cursors, row, k += REGISTER_STAGE_K, at);
+      wgmma_wait<0>();
+      tile.release(stage);
+      stage = at.stage;
+      issue(d, odd, at, true);
+      if (block + 2 == work.blocks) break;
+      fetch(even, cursors, row, k += REGISTER_STAGE_K, at);
+      wgmma_wait<0>();
+      tile.release(stage);
+    }
+    issued();
+    wgmma_wait<0>();
+    tile.release(stage);
+  }
+
+ private:
+  // The fragments of the stage at `at`, whose first element of k is `k`, of the 16 rows from `row` on.
+  __device__ __forceinline__ void fetch(Fragments& a, const typename Functor::Cursor (&cursors)[2], u32 row, i32 k,
+                                        const typename Tile::Position& at) const {
+    const i32 first = k + threadIdx.x % 4 * 2;
+    // What repeats does not wait for the stage.
+    typename Functor::template Loaded<2> loaded[2 * STEPS][LOADED_ROWS];
+#pragma unroll
+    for (int i = 0; i < 2 * STEPS; ++i) {
+#pragma unroll
+      for (int j = 0; j < LOADED_ROWS; ++j) {
+        Functor::template load<2>(input.arguments, cursors[j], first + 8 * i, valid(first + 8 * i), loaded[i][j]);
+      }
+    }
+    const u32 rows = tile.wait_full(at) + row * Tile::StageA::RAW_ROW_BYTES;
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      u32 words[4];
+      Tile::StageA::load(words, rows, step);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const i32 column = first + 16 * step + 8 * (i / 2);
+        const auto& in = loaded[2 * step + i / 2][SAME_LOADS ? 0 : i % 2];
+        a[step][i] = converted(words[i], cursors[i % 2], column, in);
+      }
+    }
+    // Keeps the compiler from moving arithmetic behind the wgmma_fence that makes these registers ready.
+#pragma unroll
+    for (int i = 0; i < 4 * STEPS; ++i) asm volatile("" : "+r"(a[i / 4][i % 4]));
+  }
+
+  __device__ __forceinline__ u32 converted(u32 word, const typename Functor::Cursor& cursor, i32 column,
+                                           const typename Functor::template Loaded<2>& in) const {
+    const Vector<Raw, 2> raw = *reinterpret_cast<const Vector<Raw, 2>*>(&word);
+    Vector<Element, 2> pair;
+    Functor::template finish<2>(input.arguments, cursor, column, valid(column), in, raw.v, pair.v);
+    if constexpr (ENDS_EARLY) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) pair.v[i] = i < valid(column) ? pair.v[i] : Element{};
+    }
+    return *reinterpret_cast<const u32*>(&pair);
+  }
+
+  __device__ __forceinline__ int valid(i32 column) const {
+    return ENDS_EARLY ? max(0, min(2, input.depth - column)) : 2;
+  }
+
+  // The stage is not advanced until its multiplications have been issued.
+  __device__ __forceinline__ void issue(Accumulator (&d)[1][Tile::COLUMNS / 2], const Fragments& a,
+                                        typename Tile::Position& at, bool accumulate) const {
+    const u64 b = Tile::StageB::descriptor(tile.stages + at.stage * Tile::STAGE_BYTES + Tile::STAGE_A_BYTES);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      multiply(d[0], a[step], b + Tile::StageB::offset(0, step), accumulate || step);
+    }
+    wgmma_commit();
+    at.advance();
+  }
+};

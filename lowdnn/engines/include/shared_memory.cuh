@@ -1,0 +1,32 @@
+// Shared memory by its 32-bit address, as the instructions of the copy engines and tensor cores name it.
+
+#pragma once
+
+#include "include/numeric.cuh"
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
+
+// 16 bytes from registers to shared memory.
+__device__ __forceinline__ void store_shared_16(u32 destination, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+               :: "r"(destination), "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+
+__device__ __forceinline__ u32 load_shared_32(u32 source) {
+  u32 word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(source) : "memory");
+  return word;
+}
+
+__device__ __forceinline__ u32 load_shared_16(u32 source) {
+  u16 half;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(source) : "memory");
+  return half;
+}
+
+__device__ __forceinline__ u32 load_shared_8(u32 source) {
+  u32 byte;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(byte) : "r"(source) : "memory");
+  return byte;
+}

@@ -1,0 +1,47 @@
+// What a wgmma kernel does with its accumulators, chosen by the macro STORE:
+//
+//     STORE_FUNCTOR   the functor stores (FunctorEpilogue; macro VECTOR)
+//     STORE_MAP       the functor hands its result back, which is stored by tensor map (MapEpilogue; macros
+//                     OUTPUT_TYPE; OPERAND_TYPE: of a full-size operand that comes by tensor map too, OPERAND_BUFFERS
+//                     chunks ahead, 0 for none; COLUMN_OPERATOR, WHOLE_OPERATOR: of reductions on the way, see
+//                     exit_reductions.cuh, NoOperator for none)
+//     STORE_PIXELS    the same, where the output's rows are the pixels of an im2col map
+//     STORE_SLICE     they go to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue
+//
+// TRANSPOSED: the tile's rows are the output's columns; not with STORE_MAP or STORE_PIXELS.
+// A kernel includes this header after it has defined Tile and Map, the output's index space (output_map.cuh), has an
+// Epilogue::Output among its parameters, and makes an Epilogue in each consumer warp.
+
+#pragma once
+
+#include "include/epilogue_transposed.cuh"
+#include "include/epilogue_wgmma.cuh"
+#include "include/map_epilogue.cuh"
+#include "include/tile_wgmma.cuh"
+
+#define STORE_FUNCTOR 0
+#define STORE_MAP 1
+#define STORE_SLICE 2
+#define STORE_PIXELS 3
+
+#if STORE != STORE_SLICE
+#include "generated.cuh"
+#endif
+
+#if STORE == STORE_FUNCTOR && TRANSPOSED
+typedef TransposedFunctorEpilogue<Tile, Functor, VECTOR, Map> Epilogue;
+#elif STORE == STORE_FUNCTOR
+typedef FunctorEpilogue<Tile, Functor, VECTOR, Map> Epilogue;
+#elif STORE == STORE_MAP
+typedef MapEpilogue<Tile, Functor, Map, RowTarget, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE, COLUMN_OPERATOR,
+                    WHOLE_OPERATOR>
+    Epilogue;
+#elif STORE == STORE_PIXELS
+typedef MapEpilogue<Tile, Functor, Map, PixelTarget<OUTPUT_RANK>, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE,
+                    COLUMN_OPERATOR, WHOLE_OPERATOR>
+    Epilogue;
+#elif TRANSPOSED
+typedef TransposedSliceEpilogue<Tile> Epilogue;
+#else
+typedef SliceEpilogue<Tile> Epilogue;
+#endif

@@ -1,0 +1,73 @@
+// matmul_prologue_wgmma: c[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n]), where one operand is a pointwise
+// function of what lies in memory, for sm_90a.
+//
+// Operand p, whose rows are those of the tiles, is prologue(raw): its stages hold elements of RAW_TYPE, K-major, which
+// go through registers to the tensor cores (register_operand.cuh). Operand q makes the tile's columns and lies as its
+// tensor map says (Q_MN_MAJOR: its n is contiguous, otherwise its k). Output, TRANSPOSED, blocks, shared memory and
+// launch are as in matmul_wgmma.cu, without clusters and parts of k.
+// SHARES_LOADS: whether all rows of p read the same beside p. HAS_TAIL: whether k ends within a stage. generated.cuh
+// defines two functors: Functor, the epilogue, and Prologue, over (batch axes, rows of p, k).
+
+#include "include/dependent_launch.cuh"
+#include "include/output_map.cuh"
+#include "include/register_operand.cuh"
+#include "include/tile_operands.cuh"
+
+typedef TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, 1, 1, false,
+                  Q_MN_MAJOR, OperandStage<TYPE, TILE_N, Q_MN_MAJOR>, RawStage<RAW_TYPE, TILE_M>>
+    Tile;
+typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
+#include "include/wgmma_output.cuh"
+
+DEFINE_WGMMA_A_IN_REGISTERS(wgmma, TILE_N, WGMMA_D.WGMMA_A.WGMMA_B)
+
+struct Multiply {
+  __device__ __forceinline__ void operator()(f32 (&d)[TILE_N / 2], const u32 (&a)[4], u64 b, bool accumulate) const {
+    wgmma<Q_MN_MAJOR>(d, a, b, accumulate);
+  }
+};
+typedef RegisterOperand<Tile, Prologue, Multiply, SHARES_LOADS, HAS_TAIL> OperandP;
+
+struct Params {
+  TensorMap p, q;
+  Epilogue::Output output;
+  OperandP::Input input;
+  Tile::Schedule schedule;
+  BatchAxes<BATCH_AXES> batches;
+};
+
+typedef TiledOperand<Tile::StageA, true, TILE_M, Tile::K, 1, BATCH_AXES> LoaderP;
+typedef TiledOperand<Tile::StageB, false, TILE_N, Tile::K, 1, BATCH_AXES> LoaderQ;
+
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM)
+    KERNEL_NAME(const __grid_constant__ Params params) {
+  extern __shared__ __align__(1024) u8 shared[];
+  u8* staging = shared + Tile::RING_BYTES;
+  const u32 barriers = shared_address(staging) + Tile::CONSUMER_WARPS * Epilogue::STAGING_BYTES;
+  const Tile tile(shared_address(shared), barriers);
+  const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
+  wait_for_previous_kernel();
+  allow_next_kernel();
+
+  // The last warpgroup loads, the others convert, multiply and store.
+  if (warp >= Tile::CONSUMER_WARPS) {
+    release_registers<PRODUCER_REGISTERS>();
+    if (warp == Tile::CONSUMER_WARPS && elect_one()) {
+      LoaderP load_p(params.p, params.batches, {0, 1});
+      LoaderQ load_q(params.q, params.batches, {0, 1});
+      tile.produce(params.schedule, load_p, load_q);
+    }
+  } else {
+    take_registers<CONSUMER_REGISTERS>();
+    Epilogue epilogue(params.output, staging + warp * Epilogue::STAGING_BYTES,
+                      barriers + Tile::BARRIER_BYTES + warp * Epilogue::BARRIER_BYTES);
+    const OperandP operand{tile, params.input, Multiply()};
+    const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      i64 batch[BATCH_AXES];
+      digits<BATCH_AXES>(params.batches.extent, work.batch, batch);
+      operand.sum(d, work, batch, first_row, at, issued);
+    };
+    tile.consume_by(params.schedule, warp / 4, sum, epilogue);
+    epilogue.finish();
+  }
+}

@@ -1,0 +1,357 @@
+"""``matmul_prologue_wgmma``: products on sm_90a of which one operand is a pointwise function of what is in memory.
+
+Scales, biases and activations before the product, and operands of one byte in products of fp16 or bf16: the operand
+goes through registers (``include/register_operand.cuh``) instead of through memory in a launch of its own. It lies
+contiguous along k; what else its function reads repeats along its rows or along k. Any batches, tails and pointwise
+epilogue. Forward convolutions of one tap are such products too (``pixel_matmul``).
+Kernels: ``matmul_prologue_wgmma.cu``, ``gemm/channels_last_pack.cu`` for the other operand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.codegen.space import IndexSpace, strides_over
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.gemm import tiles, wgmma_model
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.wgmma_model import WgmmaProduct
+from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
+from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile, WgmmaType, wgmma_type
+from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, macros, moved_bytes
+from lowdnn.engines.matmul.pixel_matmul import as_matmul
+from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
+from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.graph.prologue_pattern import Prologued, match_prologued
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, TensorPointer, Work
+from lowdnn.status import Status
+from lowdnn.tensor_map import TensorMapDataType, TensorMapSwizzle, TiledMap
+
+#: Types in memory of the operand that goes through registers; by their tensor maps.
+_RAW_TYPES = {
+    DataType.HALF: TensorMapDataType.FLOAT16,
+    DataType.BFLOAT16: TensorMapDataType.BFLOAT16,
+    DataType.INT8: TensorMapDataType.UINT8,
+    DataType.UINT8: TensorMapDataType.UINT8,
+    DataType.FP8_E4M3: TensorMapDataType.UINT8,
+    DataType.FP8_E5M2: TensorMapDataType.UINT8,
+}
+_RAW_SWIZZLES = {1: TensorMapSwizzle.BYTES_64, 2: TensorMapSwizzle.BYTES_128}
+#: Batch axes of a tensor map beside the two of a matrix.
+_MAX_BATCH_AXES = 3
+#: Keys of what the prologue reads in the index space; those of the operands are above.
+_FIRST_CARRIED = -4
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``matmul_prologue_wgmma.cu``, beside those of the tile, its data types and the output."""
+
+    RAW_TYPE: str
+    Q_MN_MAJOR: int
+    BATCH_AXES: int
+    TRANSPOSED: int
+    SHARES_LOADS: int
+    HAS_TAIL: int
+
+
+class MatmulPrologueWgmma:
+    """See the module's docstring."""
+
+    name = "matmul_prologue_wgmma"
+    index = 14
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses other architectures, types and layouts, and products that are faster behind a pointwise launch."""
+        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+            return refusal
+        problem = graph.derive(self._problem)
+        if isinstance(problem, Refusal):
+            return problem
+        slow = problem.slowness(arch)
+        return Refusal(self.name, slow) if slow else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """The tiles' knobs (``wgmma_model``) and OUTPUT_TMA_ENABLE."""
+        return self._knobs(self._accepted(graph, arch), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """A repacking launch of the other operand where it is needed, the product."""
+        problem = self._accepted(graph, arch)
+        chosen = resolve_choices(self.name, self._knobs(problem, arch), choices)
+        tiling = wgmma_model.tiling_of(self.name, problem.product, arch, chosen)
+        schedule = tiling.schedule(problem.product)
+        cut = _Cut(problem, tiling.tile, schedule, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]))
+        parts = cut.parts(arch)
+        launches = tuple(parts.launches)
+        notes = tiles.numerical_notes(problem.kind.a)
+        return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """None: prologues differ."""
+        return ()
+
+    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> _Problem:
+        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
+
+    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+        product = as_matmul(graph)
+        if isinstance(product, str):
+            return Refusal(self.name, product)
+        matched = match_prologued(product, MatmulOperation)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        anchor, dims = matched.matched.anchor, matched.matched.epilogue.dims
+        kind = wgmma_type(anchor.a.data_type, anchor.b.data_type)
+        if kind is None or kind.element_bytes != 2:
+            got = f"{anchor.a.data_type.name} x {anchor.b.data_type.name}"
+            reason = f"matmul.a.data_type, b.data_type: expected BFLOAT16 or HALF behind the prologue, got {got}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+        if anchor.matmul.compute_type is DataType.DOUBLE:
+            reason = "matmul.compute_type: expected FLOAT or HALF, got DOUBLE"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+        if 0 in (*dims, anchor.a.dims[-1]):
+            reason = f"matmul.a.dims, b.dims: expected no extent of 0, got {[list(anchor.a.dims), list(anchor.b.dims)]}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        problem = _Problem.of(matched, kind)
+        if isinstance(problem, str):
+            return Refusal(self.name, problem, Status.NOT_SUPPORTED_LAYOUT)
+        refused = problem.space.extent_problem(problem.q.depth)
+        return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE) if refused else problem
+
+    def _knobs(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+        return (
+            *wgmma_model.knobs(problem.product, wgmma_model.best(problem.product, arch)),
+            Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
+        )
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The product as rows and columns of the output, whose columns are contiguous, and the operands that give them.
+
+    p: what is in memory of the operand with the prologue.  is_transposed: it gives the output's columns.
+    strides: of what the prologue reads beside it, by uid, over (batch axes, lines of p, k).
+    """
+
+    prologue: PointwiseDag
+    dag: PointwiseDag
+    space: ProductSpace
+    kind: WgmmaType
+    p: WgmmaOperand
+    q: WgmmaOperand
+    is_transposed: bool
+    strides: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, matched: Prologued[MatmulOperation], kind: WgmmaType) -> _Problem | str:
+        """Or why an operand cannot be read."""
+        prologue, dag = matched.prologue, matched.matched.epilogue
+        raw = _raw_of(prologue, matched.port)
+        if isinstance(raw, str):
+            return raw
+        last = len(dag.dims) - 1
+        anchor, is_a = matched.matched.anchor, matched.port == "a"
+        a = WgmmaOperand.of(raw if is_a else anchor.a, last - 1, last, kind)
+        b = WgmmaOperand.of(anchor.b if is_a else raw, last, last - 1, kind)
+        if isinstance(a, str):
+            return a
+        if isinstance(b, str):
+            return b
+        p, q = (a, b) if is_a else (b, a)
+        if p.packing is not None or p.is_mn_major:
+            got = f"strides {list(raw.strides)}, alignment {raw.alignment_bytes}"
+            return f"{raw.label}: expected a tensor map of 16 bytes or multiples along k, got {got}"
+        is_swapped = is_contiguous_along_m(dag)
+        rows, columns = (b, a) if is_swapped else (a, b)
+        others = [tensor for tensor in prologue.loads if tensor.uid != raw.uid]
+        own = {tensor.uid: strides_over(tensor, raw.dims) for tensor in others}
+        keys = {tensor.uid: _FIRST_CARRIED - number for number, tensor in enumerate(others)}
+        carried = {
+            keys[uid]: (*steps[:-2], *((steps[-2], 0) if is_a else (0, steps[-1]))) for uid, steps in own.items()
+        }
+        space = ProductSpace.of(dag, rows, columns, is_swapped=is_swapped, carried=carried)
+        if space.batch_axes > _MAX_BATCH_AXES:
+            most, extents = _MAX_BATCH_AXES, list(space.batch_extents)
+            return f"matmul.c.dims: expected at most {most} batch axes that do not merge, got {extents}"
+        is_transposed = is_a == is_swapped
+        strides: list[tuple[int, tuple[int, ...]]] = []
+        for tensor in others:
+            over = space.output.space.strides[keys[tensor.uid]]
+            along_rows, along_columns = sum(over[space.batch_axes : -1]), over[-1]
+            if is_transposed and along_rows:
+                return f"{tensor.label}.dims: expected one extent for batches that are rows of the output, got others"
+            k_stride = own[tensor.uid][-1 if is_a else -2]
+            line_stride = along_columns if is_transposed else along_rows
+            strides.append((tensor.uid, (*(over[: space.batch_axes] or (0,)), line_stride, k_stride)))
+        by_rows = rows.over(space.row_strides[: space.batch_axes] or (0,), space.row_stride, space.rows)
+        by_columns = columns.over(space.column_strides[: space.batch_axes] or (0,), columns.stride, space.columns)
+        p, q = (by_columns, by_rows) if is_transposed else (by_rows, by_columns)
+        return cls(prologue, dag, space, kind, p, q, is_transposed, tuple(strides))
+
+    @property
+    def batch_extents(self) -> tuple[int, ...]:
+        """At least one: kernels have a batch axis."""
+        return self.space.batch_extents or (1,)
+
+    @property
+    def has_operand(self) -> bool:
+        """Whether the epilogue loads a tensor of the output's size by tensor map."""
+        return not self.is_transposed and mapped_operand(self.dag, self.space.output, self.space.rows) is not None
+
+    @cached_property
+    def product(self) -> WgmmaProduct:
+        """As the tiles see it."""
+        return WgmmaProduct(
+            self.kind,
+            self.space.batches,
+            self.p.extent,
+            self.q.extent,
+            ceil_div(self.p.depth, self.kind.stage_k),
+            a_bytes=bytes_of(self.prologue.loads),
+            b_bytes=self.q.moved_bytes,
+            output_bytes=moved_bytes(self.dag),
+            is_b_mn_major=self.q.is_mn_major,
+            allows_clusters=False,
+            allows_split=False,
+            has_operand=self.has_operand,
+            is_a_askew=self.p.is_askew,
+            is_b_askew=self.q.is_askew,
+            is_a_converted=True,
+        )
+
+    @cached_property
+    def functor(self) -> Functor:
+        """The prologue's: it is handed what is in memory of ``p`` and hands elements of the product back."""
+        extents = (*self.batch_extents, self.p.extent, self.p.depth)
+        space = IndexSpace(extents, dict(self.strides), origin=((),) * len(extents))
+        return generate(
+            self.prologue,
+            accumulator=None,
+            vector_axis=len(extents) - 1,
+            handed=(self.p.tensor,),
+            stores_result=True,
+            space=space,
+            name="Prologue",
+        )
+
+    @property
+    def shares_loads(self) -> bool:
+        """Whether all lines read the same in the prologue, beside themselves."""
+        return all(steps[-2] == 0 for _, steps in self.strides)
+
+    def slowness(self, arch: ArchSpec) -> str:
+        """Why the product is better behind a launch that writes what the prologue gives; empty where it is not."""
+        converted = self.prologue.result
+        assert converted is not None
+        written_bytes = converted.element_count * converted.element_bytes
+        apart = replace(
+            self.product, a_bytes=written_bytes, allows_clusters=True, allows_split=True, is_a_converted=False
+        )
+        apart_s = wgmma_model.seconds(apart, wgmma_model.best(apart, arch), arch)
+        apart_s += arch.launch_overhead_s + (self.product.a_bytes + written_bytes) / arch.copy_bytes_per_s
+        fused_s = wgmma_model.seconds(self.product, wgmma_model.best(self.product, arch), arch)
+        if fused_s <= apart_s:
+            return ""
+        got = f"{apart_s * 1e6:.1f} us apart, {fused_s * 1e6:.1f} us fused"
+        return f"operations: expected a prologue that is faster fused, got {got}"
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A problem and how it is cut: the plan's kernels and launches."""
+
+    problem: _Problem
+    tile: WgmmaTile
+    schedule: Schedule
+    allows_map: bool
+
+    @cached_property
+    def output(self) -> OutputStore:
+        space = self.problem.space
+        return OutputStore.of(
+            self.problem.dag,
+            space.output,
+            self.problem.kind.accumulator,
+            space.rows,
+            tile_columns=self.tile.n,
+            by_map=self.allows_map and not self.problem.is_transposed,
+            operand_buffers=self.tile.operand_buffers,
+        )
+
+    def parts(self, arch: ArchSpec) -> PlanParts:
+        parts, problem = PlanParts(), self.problem
+        p, q, stage_k = problem.p, problem.q, problem.kind.stage_k
+        q_at = parts.operand(q.tensor.uid, q.packing)
+        maps = (
+            TensorMap(TensorPointer(p.tensor.uid), _raw_layout(p, problem.batch_extents, self.tile.m, stage_k)),
+            TensorMap(q_at, q.layout(problem.kind.map_type, problem.batch_extents, self.tile.n, stage_k)),
+        )
+        inputs = Struct((*i32((p.extent, p.depth)), problem.functor.arguments))
+        batches = Struct(tuple(Struct(divider(extent)) for extent in problem.batch_extents))
+        grid = self.schedule.grid(arch.sm_count)
+        launch = Launch(
+            parts.kernel(self._kernel()),
+            grid=(grid, 1, 1),
+            block=(self.tile.threads, 1, 1),
+            arguments=(Struct((*maps, self.output.argument(self.tile), inputs, self.schedule.argument, batches)),),
+            shared_bytes=self.tile.shared_bytes(self.output.store),
+            work=Work(self.schedule.occupied_flops(grid), problem.product.moved_bytes, problem.kind.unit),
+            overlaps_previous=True,
+        )
+        parts.launches.append(launch)
+        return parts
+
+    def _kernel(self) -> KernelRef:
+        problem, output = self.problem, self.output
+        raw = dtypes.info(problem.p.tensor.data_type)
+        params = Params(
+            RAW_TYPE=raw.c_type,
+            Q_MN_MAJOR=int(problem.q.is_mn_major),
+            BATCH_AXES=len(problem.batch_extents),
+            TRANSPOSED=int(problem.is_transposed),
+            SHARES_LOADS=int(problem.shares_loads),
+            HAS_TAIL=int(problem.p.depth % problem.kind.stage_k != 0),
+        )
+        types = f"{raw.short_name}_{problem.kind.label}"
+        layout = f"{'kn'[params.Q_MN_MAJOR]}{params.BATCH_AXES}{'t' * params.TRANSPOSED}"
+        layout += f"{'s' * params.SHARES_LOADS}{'r' * params.HAS_TAIL}"
+        space = f"{output.output.row_axes}of{output.output.space.rank}_{output.label}_v{output.vector}"
+        digests = f"{problem.functor.digest}_{output.functor.digest}"
+        return KernelRef(
+            name=f"matmul_prologue_wgmma_{types}_{self.tile.label}_{layout}_{space}_sm90a_{digests}",
+            source="matmul/matmul_prologue_wgmma.cu",
+            target="sm_90a",
+            parameters=(*problem.kind.macros, *self.tile.macros, *macros(params), *output.macros),
+            generated=f"{problem.functor.text}\n{output.functor.text}",
+        )
+
+
+def _raw_of(prologue: PointwiseDag, port: str) -> Tensor | str:
+    """The one tensor of the operand's size that the prologue reads."""
+    full = [tensor for tensor in prologue.loads if tensor.dims == prologue.dims and tensor.data_type in _RAW_TYPES]
+    lines_and_depth = slice(-2, None)
+    for tensor in prologue.loads:
+        if tensor not in full[:1] and min(strides_over(tensor, prologue.dims)[lines_and_depth]) > 0:
+            return f"{tensor.label}.dims: expected one tensor of the size of matmul.{port} before it, got another one"
+    if not full:
+        types = ", ".join(data_type.name for data_type in _RAW_TYPES)
+        return f"matmul.{port}: expected a tensor of dims {list(prologue.dims)} and type {types} before it, got none"
+    return full[0]
+
+
+def _raw_layout(p: WgmmaOperand, batch_extents: tuple[int, ...], rows: int, stage_k: int) -> TiledMap:
+    """The map of p's rows in memory, swizzled over the bytes of a stage's row."""
+    layout = p.layout(_RAW_TYPES[p.tensor.data_type], batch_extents, rows, stage_k)
+    return replace(layout, swizzle=_RAW_SWIZZLES[p.tensor.element_bytes])

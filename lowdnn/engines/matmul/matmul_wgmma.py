@@ -1,0 +1,358 @@
+"""``matmul_wgmma``: matrix products on the tensor cores of sm_90a with TMA and wgmma.
+
+fp16, bf16, fp8 in any pair and fp32 by TF32 (inputs rounded to 10 fraction bits) are summed in fp32, int8 in int32.
+Operands are read in place where a tensor map describes them; others, and those of types that wgmma takes K-major only,
+are repacked into the workspace first. Any batches, broadcasts and tails, any pointwise epilogue. What is stored by
+tensor map may be reduced on its way: for each of its columns, and as a whole.
+Kernels: ``matmul_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
+``reduction/reduction_combine.cu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.gemm import tiles, wgmma_model
+from lowdnn.engines.gemm.exits import OutputExits
+from lowdnn.engines.gemm.output_space import Slices
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_output import (
+    MAP_COLUMNS,
+    OutputStore,
+    exits_of,
+    mapped_operand,
+    slice_argument,
+    slice_macros,
+)
+from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, Schedule, TileStore, WgmmaTile, WgmmaType, wgmma_type
+from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
+from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m
+from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag, match_anchored_with_exits
+from lowdnn.ops.matmul import Matmul, MatmulOperation
+from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
+from lowdnn.status import Status
+
+#: Batch axes of a tensor map beside the two of a matrix.
+_MAX_BATCH_AXES = 3
+#: Up to so many rows of the output a tile may lie across it.
+_MAX_TRANSPOSED_ROWS = 128
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``matmul_wgmma.cu``, beside those of the tile, its data types and the output."""
+
+    P_MN_MAJOR: int
+    Q_MN_MAJOR: int
+    BATCH_AXES: int
+    TRANSPOSED: int
+
+
+class MatmulWgmma:
+    """See the module's docstring."""
+
+    name = "matmul_wgmma"
+    index = 7
+    numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses other architectures, types without a wgmma instruction, empty extents, odd batches, slow exits."""
+        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+            return refusal
+        problem = graph.derive(self._problem)
+        if isinstance(problem, Refusal):
+            return problem
+        slow = wgmma_model.exit_problem(problem.product(False), arch) if problem.exits.exist else ""
+        return Refusal(self.name, slow) if slow else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """The tiles' knobs (``wgmma_model``), SWAP_AB, OUTPUT_TMA_ENABLE and for fp8 REDUCTION_MODE."""
+        return self._defaults(self._accepted(graph, arch), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
+        problem = self._accepted(graph, arch)
+        chosen = resolve_choices(self.name, self._defaults(problem, arch), choices)
+        is_transposed = bool(chosen[KnobType.SWAP_AB])
+        product = problem.product(is_transposed, is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
+        tiling = wgmma_model.tiling_of(self.name, product, arch, chosen)
+        cut = _Cut(problem, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]))
+        parts = cut.parts(arch)
+        launches = tuple(parts.launches)
+        notes = tiles.numerical_notes(problem.kind.a)
+        if problem.kind.is_fp8 and not product.is_promoted:
+            notes = (*notes, NumericalNote.REDUCED_PRECISION_REDUCTION)
+        return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """Plain packed products at the default tile of large ones: row-major, and with b transposed."""
+        return tuple(
+            _plain_kernel(data_type, transposes_b)
+            for data_type in (DataType.BFLOAT16, DataType.HALF)
+            for transposes_b in (False, True)
+        )
+
+    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> _Problem:
+        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
+
+    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+        matched = match_anchored_with_exits(graph, MatmulOperation)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        anchor = matched.anchor
+        kind = wgmma_type(anchor.a.data_type, anchor.b.data_type)
+        if kind is None:
+            return Refusal(self.name, _refuse_types(anchor), Status.NOT_SUPPORTED_DATA_TYPE)
+        if anchor.matmul.compute_type is DataType.DOUBLE:
+            reason = "matmul.compute_type: expected FLOAT, HALF or INT32, got DOUBLE"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+        if 0 in (*matched.epilogue.dims, anchor.a.dims[-1]):
+            dims = [list(anchor.a.dims), list(anchor.b.dims)]
+            reason = f"matmul.a.dims, b.dims: expected no extent of 0, got {dims}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        problem = _Problem.of(matched, kind)
+        if isinstance(problem, str):
+            return Refusal(self.name, problem, Status.NOT_SUPPORTED_LAYOUT)
+        refused = problem.space.extent_problem(problem.rows.depth)
+        return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE) if refused else problem
+
+    def _defaults(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+        is_transposed = problem.prefers_transposed(arch)
+        swaps, stores = ((0,), (1,)) if problem.exits.exist else ((0, 1), (0, 1))
+        promotion = Knob("promotion", KnobType.REDUCTION_MODE, (0, 1), 1, "1: sums of 128 are added up in full fp32")
+        product = problem.product(is_transposed)
+        return (
+            *wgmma_model.knobs(product, wgmma_model.best(product, arch)),
+            Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),
+            Knob("store", KnobType.OUTPUT_TMA_ENABLE, stores, 1, "1: store by tensor map where the output has one"),
+            *((promotion,) if problem.kind.is_fp8 else ()),
+        )
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The product as rows and columns of the output, whose columns are contiguous, and the operands that give them."""
+
+    dag: PointwiseDag
+    space: ProductSpace
+    kind: WgmmaType
+    rows: WgmmaOperand
+    columns: WgmmaOperand
+    exits: OutputExits
+
+    @classmethod
+    def of(cls, matched: AnchoredWithExits[MatmulOperation], kind: WgmmaType) -> _Problem | str:
+        """Or why an operand can be neither read in place nor repacked, or an exit not be computed."""
+        anchor, dag = matched.anchor, matched.epilogue
+        last = len(dag.dims) - 1
+        a = WgmmaOperand.of(anchor.a, last - 1, last, kind)
+        b = WgmmaOperand.of(anchor.b, last, last - 1, kind)
+        if isinstance(a, str):
+            return a
+        if isinstance(b, str):
+            return b
+        is_swapped = is_contiguous_along_m(dag)
+        rows, columns = (b, a) if is_swapped else (a, b)
+        space = ProductSpace.of(dag, rows, columns, is_swapped=is_swapped)
+        if space.batch_axes > _MAX_BATCH_AXES:
+            got = list(space.batch_extents)
+            return f"matmul.c.dims: expected at most {_MAX_BATCH_AXES} batch axes that do not merge, got {got}"
+        exits = exits_of(matched.exits, dag, space.output, space.rows)
+        if isinstance(exits, str):
+            return exits
+        return cls(
+            dag,
+            space,
+            kind,
+            rows.over(space.row_strides[: space.batch_axes] or (0,), space.row_stride, space.rows),
+            columns.over(space.column_strides[: space.batch_axes] or (0,), columns.stride, space.columns),
+            exits,
+        )
+
+    @property
+    def batch_extents(self) -> tuple[int, ...]:
+        """At least one: kernels have a batch axis."""
+        return self.space.batch_extents or (1,)
+
+    def operands(self, is_transposed: bool) -> tuple[WgmmaOperand, WgmmaOperand]:
+        """Those that make the tile's rows and its columns."""
+        return (self.columns, self.rows) if is_transposed else (self.rows, self.columns)
+
+    def instruction(self, is_transposed: bool) -> WgmmaType:
+        p, q = self.operands(is_transposed)
+        return WGMMA_TYPES[p.tensor.data_type, q.tensor.data_type]
+
+    def product(self, is_transposed: bool, *, is_promoted: bool | None = None) -> WgmmaProduct:
+        """As the tiles see it; sums of fp8 are promoted unless ``is_promoted`` says otherwise."""
+        p, q = self.operands(is_transposed)
+        kind = self.instruction(is_transposed)
+        return WgmmaProduct(
+            kind,
+            self.space.batches,
+            p.extent,
+            q.extent,
+            ceil_div(p.depth, kind.stage_k),
+            a_bytes=p.moved_bytes,
+            b_bytes=q.moved_bytes,
+            output_bytes=moved_bytes(self.dag),
+            is_a_mn_major=p.is_mn_major,
+            is_b_mn_major=q.is_mn_major,
+            allows_split=not self.exits.exist and self.space.output.rows * self.space.columns <= MAX_COORDINATE,
+            column_unit=MAP_COLUMNS if self.exits.exist else 8,
+            is_promoted=kind.is_fp8 if is_promoted is None else is_promoted,
+            has_operand=not is_transposed and mapped_operand(self.dag, self.space.output, self.space.rows) is not None,
+            is_a_askew=p.is_askew,
+            is_b_askew=q.is_askew,
+        )
+
+    def prefers_transposed(self, arch: ArchSpec) -> bool:
+        """Whether few rows are better the columns of the tiles: tiles have at least 64 rows, but may have 8 columns."""
+        if self.exits.exist or self.space.rows > min(self.space.columns, _MAX_TRANSPOSED_ROWS):
+            return False
+        plain, transposed = (
+            wgmma_model.seconds(product, wgmma_model.best(product, arch), arch)
+            for product in (self.product(False), self.product(True))
+        )
+        return transposed < plain
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A problem and how it is cut: the plan's kernels and launches."""
+
+    problem: _Problem
+    tiling: WgmmaTiling
+    is_transposed: bool
+    allows_map: bool
+
+    @property
+    def tile(self) -> WgmmaTile:
+        return self.tiling.tile
+
+    @property
+    def operands(self) -> tuple[WgmmaOperand, WgmmaOperand]:
+        return self.problem.operands(self.is_transposed)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return self.tiling.schedule(self.problem.product(self.is_transposed))
+
+    @property
+    def is_split(self) -> bool:
+        return self.schedule.splits > 1
+
+    @cached_property
+    def output(self) -> OutputStore:
+        """Of a product that is not split; of a split one, what the reduction stores."""
+        space = self.problem.space
+        by_map = self.allows_map and not self.is_transposed and not self.is_split
+        accumulator = self.problem.kind.accumulator
+        return OutputStore.of(
+            self.problem.dag,
+            space.output,
+            accumulator,
+            space.rows,
+            tile_columns=self.tile.n,
+            by_map=by_map,
+            exits=self.problem.exits,
+            operand_buffers=self.tile.operand_buffers,
+        )
+
+    @property
+    def store(self) -> TileStore:
+        return TileStore.SLICE if self.is_split else self.output.store
+
+    def parts(self, arch: ArchSpec) -> PlanParts:
+        parts = PlanParts()
+        space, stored_bytes = self.problem.space, moved_bytes(self.problem.dag)
+        p, q = self.operands
+        maps = (
+            self._map(parts, p, self.tile.m // self.tile.cluster_n),
+            self._map(parts, q, self.tile.n // self.tile.cluster_m),
+        )
+        kernel = parts.kernel(self._kernel())
+        if not self.is_split:
+            workers, exits = self.schedule.grid(arch.sm_count) * self.tile.consumers, self.problem.exits
+            totals = exits.reserve(parts, workers)
+            output = self.output.argument(self.tile, totals)
+            written_bytes = stored_bytes + exits.totals_bytes(workers)
+            parts.launches.append(self._launch(kernel, maps, output, written_bytes, arch))
+            exits.combine(parts, workers, totals)
+            return parts
+        slices = Slices(self.schedule.splits, space.output.rows, space.columns)
+        slices_at = parts.reserve(slices.size_bytes)
+        output = slice_argument(space.rows, slices, slices_at)
+        parts.launches.append(self._launch(kernel, maps, output, slices.size_bytes, arch))
+        parts.sum_slices(
+            space.output, self.output.functor, self.output.vector, slices, slices_at, stored_bytes, overlaps=True
+        )
+        return parts
+
+    def _map(self, parts: PlanParts, operand: WgmmaOperand, own: int) -> TensorMap:
+        """Of boxes of ``own`` rows or columns, after a launch that repacks the operand where it has to be."""
+        kind, batch_extents = self.problem.kind, self.problem.batch_extents
+        layout = operand.layout(kind.map_type, batch_extents, own, kind.stage_k)
+        return TensorMap(parts.operand(operand.tensor.uid, operand.packing), layout)
+
+    def _launch(
+        self, kernel: int, maps: tuple[TensorMap, TensorMap], output: Struct, written_bytes: int, arch: ArchSpec
+    ) -> Launch:
+        batches = Struct(tuple(Struct(divider(extent)) for extent in self.problem.batch_extents))
+        grid = self.schedule.grid(arch.sm_count)
+        moved = sum(operand.moved_bytes for operand in self.operands) + written_bytes
+        return Launch(
+            kernel,
+            grid=(grid, 1, 1),
+            block=(self.tile.threads, 1, 1),
+            arguments=(Struct((*maps, output, self.schedule.argument, batches)),),
+            shared_bytes=self.tile.shared_bytes(self.store),
+            cluster=(self.tile.cluster, 1, 1),
+            work=Work(self.schedule.occupied_flops(grid), moved, self.problem.kind.unit),
+            overlaps_previous=True,
+        )
+
+    def _kernel(self) -> KernelRef:
+        p, q = self.operands
+        kind, output = self.problem.instruction(self.is_transposed), self.output
+        params = Params(
+            P_MN_MAJOR=int(p.is_mn_major),
+            Q_MN_MAJOR=int(q.is_mn_major),
+            BATCH_AXES=len(self.problem.batch_extents),
+            TRANSPOSED=int(self.is_transposed),
+        )
+        layout = f"{'km'[params.P_MN_MAJOR]}{'kn'[params.Q_MN_MAJOR]}{params.BATCH_AXES}{'t' * params.TRANSPOSED}"
+        space = f"{output.output.row_axes}of{output.output.space.rank}_{'slice' if self.is_split else output.label}"
+        ending = "sm90a" if self.is_split else f"v{output.vector}_sm90a_{output.functor.digest}"
+        stores = slice_macros(output.output) if self.is_split else output.macros
+        return KernelRef(
+            name=f"matmul_wgmma_{kind.label}_{self.tile.label}_{layout}_{space}_{ending}",
+            source="matmul/matmul_wgmma.cu",
+            target="sm_90a",
+            parameters=(*kind.macros, *self.tile.macros, *macros(params), *stores),
+            generated="" if self.is_split else output.functor.text,
+        )
+
+
+def _refuse_types(anchor: MatmulOperation) -> str:
+    known = ", ".join(f"{a.name} x {b.name}" for a, b in WGMMA_TYPES)
+    got = f"{anchor.a.data_type.name} x {anchor.b.data_type.name}"
+    return f"matmul.a.data_type, b.data_type: expected one of {known}, got {got}"
+
+
+def _plain_kernel(data_type: DataType, transposes_b: bool) -> KernelRef:
+    """The kernel of a packed 4096^3 product of ``data_type``; its extents are run-time values."""
+    dims = (1, 4096, 4096)
+    a, b, c = (Tensor(uid, data_type, dims, packed_strides(dims), alignment_bytes=16) for uid in (1, 2, 3))
+    if transposes_b:
+        b = Tensor(2, data_type, dims, packed_strides(dims, (0, 2, 1)), alignment_bytes=16)
+    graph = OperationGraph([MatmulOperation(Matmul(DataType.FLOAT), a, b, c)])
+    return MatmulWgmma().plan(graph, SM_90A, {}).kernels[0]

@@ -1,0 +1,121 @@
+"""The index space of a matmul with its epilogue, as batches of products of rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol
+
+from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
+from lowdnn.graph.pattern import PointwiseDag
+
+#: Keys of the operands' strides in the index space; uids of a graph are not negative.
+_ROWS, _COLUMNS = -2, -3
+#: Coordinates, rows of all batches and work items are 32-bit in the wgmma kernels.
+MAX_COORDINATE = 2**31 - 2**10
+_SMALLEST_TILE = 64 * 8
+
+
+class Strided(Protocol):
+    """An operand: elements between its batches, and between its rows or columns."""
+
+    @property
+    def batch_strides(self) -> tuple[int, ...]: ...
+
+    @property
+    def stride(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class ProductSpace:
+    """``batches`` products of ``rows`` x ``columns``.
+
+    batch_axes: how many of the output's row axes make up the batches; the last row axis counts the rows where there
+    are more.
+    row_strides, column_strides: of the operands that give the rows and the columns, over the row axes.
+    """
+
+    output: OutputSpace
+    batch_axes: int
+    row_strides: tuple[int, ...]
+    column_strides: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        dag: PointwiseDag,
+        rows: Strided,
+        columns: Strided,
+        *,
+        is_swapped: bool,
+        carried: Mapping[int, tuple[int, ...]] | None = None,
+    ) -> ProductSpace:
+        """``is_swapped``: the output's columns, along which it is contiguous, are m, its rows n.
+
+        Batches over which the columns' operand repeats are rows.
+        carried: strides over the DAG's axes that axes must be merged by too, under keys below -3; they are carried
+        along in ``output.space.strides``.
+        """
+        last = len(dag.dims) - 1
+        row_axis, column_axis = (last, last - 1) if is_swapped else (last - 1, last)
+        along_rows = tuple(rows.stride if axis == row_axis else 0 for axis in (last - 1, last))
+        output = output_space(
+            dag,
+            row_axes=(*range(last - 1), row_axis),
+            column_axes=(column_axis,),
+            kept=(column_axis,),
+            operands={
+                _ROWS: (*rows.batch_strides, *along_rows),
+                _COLUMNS: (*columns.batch_strides, 0, 0),
+                **(carried or {}),
+            },
+        )
+        row_strides, column_strides = (output.space.strides[key][: output.row_axes] for key in (_ROWS, _COLUMNS))
+        has_rows = column_strides[-1] == 0
+        return cls(output, output.row_axes - has_rows, row_strides, column_strides)
+
+    @property
+    def batch_extents(self) -> tuple[int, ...]:
+        return self.output.row_extents[: self.batch_axes]
+
+    @property
+    def batches(self) -> int:
+        return prod(self.batch_extents)
+
+    @property
+    def rows(self) -> int:
+        """Of one batch."""
+        return self.output.row_extents[-1] if self._has_rows else 1
+
+    @property
+    def columns(self) -> int:
+        return self.output.columns
+
+    @property
+    def row_stride(self) -> int:
+        """Of the operand that gives the rows, between two of them."""
+        return self.row_strides[-1] if self._has_rows else 0
+
+    def extent_problem(self, depth: int) -> str:
+        """Why the wgmma kernels cannot count its rows, columns, tiles or ``depth`` elements of k; empty if they can."""
+        limits = (
+            ("rows of all batches", self.output.rows),
+            ("columns", self.columns),
+            ("elements along k", depth),
+            (f"tiles of {_SMALLEST_TILE} elements", self.batches * self.rows * self.columns // _SMALLEST_TILE),
+        )
+        for what, got in limits:
+            if got > MAX_COORDINATE:
+                return f"matmul.c.dims: expected at most {MAX_COORDINATE} {what}, got {got}"
+        return ""
+
+    @property
+    def _has_rows(self) -> bool:
+        return self.batch_axes < self.output.row_axes
+
+
+def is_contiguous_along_m(dag: PointwiseDag) -> bool:
+    """Whether more of what is stored lies contiguous along m than along n."""
+    last = len(dag.dims) - 1
+    return contiguous_stores(dag, last - 1) > contiguous_stores(dag, last)

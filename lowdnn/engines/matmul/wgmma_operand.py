@@ -1,0 +1,103 @@
+"""One operand of ``matmul_wgmma``: the tensor map that it is loaded by, and whether it has to be repacked first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lowdnn.engines.gemm.channels_last_pack import Packing
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, WgmmaType
+from lowdnn.engines.launch import bytes_touched
+from lowdnn.engines.matmul.mma_operand import MAX_PACKED_AXES, packed_matrix
+from lowdnn.ops.tensor import Tensor
+from lowdnn.tensor_map import TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
+
+#: Bytes that addresses and strides of a tensor map are multiples of.
+_ALIGNMENT = 16
+_MAX_STRIDE_BYTES = 2**40
+
+
+@dataclass(frozen=True)
+class WgmmaOperand:
+    """Strides (elements; 0 where the operand repeats) of the batch axes, and of the rows or columns and k.
+
+    extent, depth: of the row or column dimension, and of k.  is_mn_major: whether the rows or columns lie contiguous
+    in the tensor map, otherwise k does.  packing: the repacked form that the strides belong to.
+    """
+
+    tensor: Tensor
+    batch_strides: tuple[int, ...]
+    stride: int
+    k_stride: int
+    extent: int
+    depth: int
+    is_mn_major: bool
+    packing: Packing | None = None
+
+    @classmethod
+    def of(cls, tensor: Tensor, line_axis: int, k_axis: int, kind: WgmmaType) -> WgmmaOperand | str:
+        """``tensor`` in place where a tensor map can describe it, otherwise repacked, or why neither is possible."""
+        pairs = zip(tensor.dims, tensor.strides, strict=True)
+        strides = tuple(0 if extent == 1 else stride for extent, stride in pairs)
+
+        def lying(strides: tuple[int, ...], is_mn_major: bool, packing: Packing | None) -> WgmmaOperand:
+            extents = tensor.dims[line_axis], tensor.dims[k_axis]
+            return cls(tensor, strides[:-2], strides[line_axis], strides[k_axis], *extents, is_mn_major, packing)
+
+        orders = ((k_axis, line_axis), (line_axis, k_axis)) if kind.has_mn_major else ((k_axis, line_axis),)
+        for along, _ in orders:
+            if _has_map(tensor, strides, along):
+                return lying(strides, along == line_axis, None)
+        is_mn_major = kind.has_mn_major and strides[line_axis] == 1
+        along, other = (line_axis, k_axis) if is_mn_major else (k_axis, line_axis)
+        packed = packed_matrix(tensor, along, other)
+        if packed is None:
+            return (
+                f"{tensor.label}.strides: expected a tensor that a tensor map describes, or at most {MAX_PACKED_AXES} "
+                f"axes to repack it, got {list(tensor.strides)}"
+            )
+        packing, packed_strides = packed
+        return lying(packed_strides, is_mn_major, packing)
+
+    @property
+    def moved_bytes(self) -> int:
+        return self.packing.size_bytes if self.packing is not None else bytes_touched(self.tensor)
+
+    @property
+    def is_askew(self) -> bool:
+        """Whether rows of the tensor map begin amid lines of the cache."""
+        strides = (self.k_stride if self.is_mn_major else self.stride, *self.batch_strides)
+        return any(stride * self.tensor.element_bytes % STAGE_ROW_BYTES for stride in strides)
+
+    def over(self, batch_strides: tuple[int, ...], stride: int, extent: int) -> WgmmaOperand:
+        """The same operand over other batch axes, with ``extent`` rows or columns."""
+        return replace(self, batch_strides=batch_strides, stride=stride, extent=extent)
+
+    def layout(self, map_type: TensorMapDataType, batch_extents: tuple[int, ...], own: int, stage_k: int) -> TiledMap:
+        """The map of (contiguous dimension, other dimension, batch axes from the last one on).
+
+        own: rows or columns that one block loads of a stage of ``stage_k`` elements of k.
+        """
+        size = map_type.size_bytes
+        lines = (self.extent, self.stride, MN_MAJOR_BOX if self.is_mn_major else own)
+        depth = (self.depth, self.k_stride, stage_k)
+        (inner, _, inner_box), (outer, outer_stride, outer_box) = (lines, depth) if self.is_mn_major else (depth, lines)
+        strides = (outer_stride, *reversed(self.batch_strides))
+        rank = 2 + len(batch_extents)
+        return TiledMap(
+            map_type,
+            address=0,
+            dims=(inner, outer, *reversed(batch_extents)),
+            strides_bytes=tuple(stride * size for stride in strides),
+            box=(inner_box, outer_box, *(1,) * len(batch_extents)),
+            element_strides=(1,) * rank,
+            swizzle=TensorMapSwizzle.BYTES_128,
+            l2_promotion=TensorMapL2Promotion.BYTES_128,
+        )
+
+
+def _has_map(tensor: Tensor, strides: tuple[int, ...], along: int) -> bool:
+    """Whether a tensor map with dimension ``along`` innermost describes the tensor; ``strides``: 0 for extents of 1."""
+    steps = (stride * tensor.element_bytes for axis, stride in enumerate(strides) if axis != along)
+    is_dense = strides[along] == 1 or tensor.dims[along] == 1
+    is_aligned = tensor.alignment_bytes % _ALIGNMENT == 0
+    return is_dense and is_aligned and all(step % _ALIGNMENT == 0 and step < _MAX_STRIDE_BYTES for step in steps)

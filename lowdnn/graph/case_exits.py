@@ -1,0 +1,47 @@
+"""The reductions at the end of cases: ``exits=genstats+amax``.
+
+genstats: sum and sum of squares over all axes but the kept one, which is the channels' axis.  sum: the sum alone.
+amax: the largest magnitude of all elements. Each is stored in the compute type.
+"""
+
+from __future__ import annotations
+
+from lowdnn.enums import DataType, ReduceTensorOp
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.ops.tensor import Tensor
+
+GEN_STATS = "genstats"
+_SUM, _AMAX = "sum", "amax"
+
+#: What a case may name.
+NAMES = (GEN_STATS, _SUM, _AMAX)
+
+#: Products of inputs in -1, 0 and 1 of which the sum, and that of the sums' squares, stay far below 2**24.
+_MAX_EXACT_PRODUCTS = 2**20
+
+
+def build(builder: GraphBuilder, names: tuple[str, ...], value: Tensor, kept_axis: int, compute_type: DataType) -> None:
+    """Adds the reductions of ``value``; ``kept_axis`` is that of genstats and sum."""
+    everything = tuple(range(value.rank))
+    others = tuple(axis for axis in everything if axis != kept_axis)
+    for name in names:
+        if name == GEN_STATS:
+            builder.gen_stats(value, compute_type=compute_type, store=compute_type)
+        elif name == _SUM:
+            builder.reduction(ReduceTensorOp.ADD, value, others, compute_type=compute_type, store=compute_type)
+        else:
+            builder.reduction(ReduceTensorOp.AMAX, value, everything, compute_type=compute_type, store=compute_type)
+
+
+def is_exact(names: tuple[str, ...], length: int, elements: int) -> bool:
+    """True where exact inputs of ``exact_length`` keep the sums of ``elements`` sums of ``length`` products exact."""
+    return not _adds(names) or length * elements <= _MAX_EXACT_PRODUCTS
+
+
+def exact_length(names: tuple[str, ...], length: int) -> int:
+    """The length for which exact inputs are drawn: where sums are summed, one for which they are -1, 0 and 1."""
+    return max(length, _MAX_EXACT_PRODUCTS) if _adds(names) else length
+
+
+def _adds(names: tuple[str, ...]) -> bool:
+    return GEN_STATS in names or _SUM in names

@@ -1,0 +1,274 @@
+"""Descriptions of tensor maps (CUtensorMap) and the rules that they must keep.
+
+A tensor map tells the tensor memory accelerator how a box of a tensor in global memory lies, and how its copy lies in
+shared memory. ``TiledMap`` describes a box of a tensor of 1 to 5 dimensions, ``Im2colMap`` the pixels that a
+convolution's filter tap sees. Dimensions are listed from the innermost one outwards, as the driver takes them.
+Source: CUDA Driver API reference manual, "Tensor Map Object Management"; the numbers of the enums are the driver's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+#: Bytes of an encoded tensor map; a map in memory or among a kernel's parameters is aligned to 64.
+TENSOR_MAP_BYTES = 128
+TENSOR_MAP_ALIGN = 64
+
+
+class TensorMapDataType(IntEnum):
+    """CUtensorMapDataType, the members that compute capability 9.0 has."""
+
+    UINT8 = 0
+    UINT16 = 1
+    UINT32 = 2
+    INT32 = 3
+    UINT64 = 4
+    INT64 = 5
+    FLOAT16 = 6
+    FLOAT32 = 7
+    FLOAT64 = 8
+    BFLOAT16 = 9
+    FLOAT32_FTZ = 10
+    TFLOAT32 = 11
+    TFLOAT32_FTZ = 12
+
+    @property
+    def size_bytes(self) -> int:
+        return _SIZES_BYTES[self]
+
+    @property
+    def is_float(self) -> bool:
+        return self >= TensorMapDataType.FLOAT16
+
+
+class TensorMapInterleave(IntEnum):
+    """CUtensorMapInterleave."""
+
+    NONE = 0
+    BYTES_16 = 1
+    BYTES_32 = 2
+
+
+class TensorMapSwizzle(IntEnum):
+    """CUtensorMapSwizzle, the members that compute capability 9.0 has."""
+
+    NONE = 0
+    BYTES_32 = 1
+    BYTES_64 = 2
+    BYTES_128 = 3
+
+    @property
+    def span_bytes(self) -> int:
+        """The longest row that the pattern takes; 0 where there is no pattern."""
+        return 16 << self if self else 0
+
+
+class TensorMapL2Promotion(IntEnum):
+    """CUtensorMapL2promotion."""
+
+    NONE = 0
+    BYTES_64 = 1
+    BYTES_128 = 2
+    BYTES_256 = 3
+
+
+class TensorMapOobFill(IntEnum):
+    """CUtensorMapFloatOOBfill: what a load puts where the box leaves the tensor."""
+
+    ZEROS = 0
+    NAN_REQUEST_ZERO_FMA = 1
+
+
+@dataclass(frozen=True)
+class TiledMap:
+    """The arguments of cuTensorMapEncodeTiled.
+
+    ``strides_bytes`` holds the strides of all dimensions but the innermost one, which is dense. ``box`` counts the
+    elements of a copy along each dimension, of which every ``element_strides``-th one is taken.
+    """
+
+    data_type: TensorMapDataType
+    address: int
+    dims: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    interleave: TensorMapInterleave = TensorMapInterleave.NONE
+    swizzle: TensorMapSwizzle = TensorMapSwizzle.NONE
+    l2_promotion: TensorMapL2Promotion = TensorMapL2Promotion.NONE
+    oob_fill: TensorMapOobFill = TensorMapOobFill.ZEROS
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+
+@dataclass(frozen=True)
+class Im2colMap:
+    """The arguments of cuTensorMapEncodeIm2col, for a tensor of dimensions (C, W, N), (C, W, H, N) or (C, W, H, D, N).
+
+    ``lower_corner`` and ``upper_corner`` move the first and the last pixel of the box in which a copy walks away from
+    those of the image, in the order of the spatial dimensions: W first. A copy takes ``channels_per_pixel`` channels of
+    ``pixels_per_column`` pixels; it walks in steps of ``element_strides``.
+    """
+
+    data_type: TensorMapDataType
+    address: int
+    dims: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    lower_corner: tuple[int, ...]
+    upper_corner: tuple[int, ...]
+    channels_per_pixel: int
+    pixels_per_column: int
+    element_strides: tuple[int, ...]
+    interleave: TensorMapInterleave = TensorMapInterleave.NONE
+    swizzle: TensorMapSwizzle = TensorMapSwizzle.NONE
+    l2_promotion: TensorMapL2Promotion = TensorMapL2Promotion.NONE
+    oob_fill: TensorMapOobFill = TensorMapOobFill.ZEROS
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+
+TensorMapLayout = TiledMap | Im2colMap
+
+
+def tensor_map_problem(layout: TensorMapLayout) -> str:
+    """The first of the driver's rules that ``layout`` breaks; empty where it keeps all.
+
+    Engines ask before they count on tensor copies: a tensor with strides that are no multiples of 16 bytes has no map,
+    nor has a filter that reaches further than corners do.
+    """
+    return tiled_map_problem(layout) if isinstance(layout, TiledMap) else im2col_map_problem(layout)
+
+
+def tiled_map_problem(tiled: TiledMap) -> str:
+    """The first rule of cuTensorMapEncodeTiled that the description breaks; empty where it keeps all."""
+    return next(_tiled_problems(tiled), "")
+
+
+def im2col_map_problem(im2col: Im2colMap) -> str:
+    """The first rule of cuTensorMapEncodeIm2col that the description breaks; empty where it keeps all."""
+    return next(_im2col_problems(im2col), "")
+
+
+def address_alignment(interleave: TensorMapInterleave) -> int:
+    """Bytes that a tensor's address and strides are multiples of."""
+    return 32 if interleave is TensorMapInterleave.BYTES_32 else 16
+
+
+def address_problem(address: int, interleave: TensorMapInterleave) -> str:
+    """Why ``address`` cannot be that of a tensor; empty where it can."""
+    align = address_alignment(interleave)
+    if address < 0 or address % align:
+        return f"address: expected a multiple of {align}, got {address:#x}"
+    return ""
+
+
+_SIZES_BYTES = {
+    TensorMapDataType.UINT8: 1,
+    TensorMapDataType.UINT16: 2,
+    TensorMapDataType.UINT32: 4,
+    TensorMapDataType.INT32: 4,
+    TensorMapDataType.UINT64: 8,
+    TensorMapDataType.INT64: 8,
+    TensorMapDataType.FLOAT16: 2,
+    TensorMapDataType.FLOAT32: 4,
+    TensorMapDataType.FLOAT64: 8,
+    TensorMapDataType.BFLOAT16: 2,
+    TensorMapDataType.FLOAT32_FTZ: 4,
+    TensorMapDataType.TFLOAT32: 4,
+    TensorMapDataType.TFLOAT32_FTZ: 4,
+}
+_MAX_RANK = 5
+_MAX_BOX = 256
+_MAX_PIXELS = 1024
+_MAX_ELEMENT_STRIDE = 8
+#: All shared memory of a multiprocessor. The manual sets no limit to a whole copy; the driver refuses larger ones.
+_MAX_COPY_BYTES = 228 << 10
+#: Rank -> the range of a corner's coordinates.
+_CORNERS = {3: (-(1 << 15), (1 << 15) - 1), 4: (-(1 << 7), (1 << 7) - 1), 5: (-(1 << 4), (1 << 4) - 1)}
+
+
+def _tiled_problems(tiled: TiledMap) -> Iterator[str]:
+    lowest = 1 if tiled.interleave is TensorMapInterleave.NONE else 3
+    yield from _rank_problems(tiled, lowest)
+    yield from _count_problems("box", tiled.box, tiled.rank)
+    yield from _range_problems("box", tiled.box, 1, _MAX_BOX)
+    yield from _tensor_problems(tiled)
+    yield from _row_problems(tiled, "box[0]", tiled.box[0])
+    taken = (-(-extent // step) for extent, step in zip(tiled.box, tiled.element_strides, strict=True))
+    yield from _size_problems(tiled, "box", math.prod(taken))
+
+
+def _im2col_problems(im2col: Im2colMap) -> Iterator[str]:
+    yield from _rank_problems(im2col, 3)
+    low, high = _CORNERS[im2col.rank]
+    spatial = im2col.rank - 2
+    for name, corner in (("lower_corner", im2col.lower_corner), ("upper_corner", im2col.upper_corner)):
+        yield from _count_problems(name, corner, spatial)
+        yield from _range_problems(name, corner, low, high)
+    yield from _range_problems("channels_per_pixel", (im2col.channels_per_pixel,), 1, _MAX_BOX)
+    yield from _range_problems("pixels_per_column", (im2col.pixels_per_column,), 1, _MAX_PIXELS)
+    yield from _tensor_problems(im2col)
+    for place in range(spatial):
+        extent = im2col.dims[1 + place] + im2col.upper_corner[place] - im2col.lower_corner[place]
+        if not 0 < extent < 1 << 31:
+            yield f"upper_corner[{place}]: expected 1 to {(1 << 31) - 1} pixels between the corners, got {extent}"
+    yield from _row_problems(im2col, "channels_per_pixel", im2col.channels_per_pixel)
+    yield from _size_problems(im2col, "pixels_per_column", im2col.channels_per_pixel * im2col.pixels_per_column)
+
+
+def _rank_problems(description: TensorMapLayout, lowest: int) -> Iterator[str]:
+    if not lowest <= description.rank <= _MAX_RANK:
+        yield f"dims: expected {lowest} to {_MAX_RANK} dimensions, got {description.rank}"
+
+
+def _tensor_problems(description: TensorMapLayout) -> Iterator[str]:
+    """What both kinds of maps demand of the tensor."""
+    rank = description.rank
+    align = address_alignment(description.interleave)
+    if problem := address_problem(description.address, description.interleave):
+        yield problem
+    yield from _range_problems("dims", description.dims, 1, 1 << 32)
+    yield from _count_problems("strides_bytes", description.strides_bytes, rank - 1)
+    for place, stride in enumerate(description.strides_bytes):
+        if stride % align or not 0 <= stride < 1 << 40:
+            yield f"strides_bytes[{place}]: expected a multiple of {align} below 2**40, got {stride}"
+    yield from _count_problems("element_strides", description.element_strides, rank)
+    yield from _range_problems("element_strides", description.element_strides, 1, _MAX_ELEMENT_STRIDE)
+    if description.oob_fill is TensorMapOobFill.NAN_REQUEST_ZERO_FMA and not description.data_type.is_float:
+        yield f"oob_fill: NaN needs a floating-point data type, got {description.data_type.name}"
+    if description.interleave is TensorMapInterleave.BYTES_32 and description.swizzle is not TensorMapSwizzle.BYTES_32:
+        yield f"swizzle: expected BYTES_32 with an interleave of 32 bytes, got {description.swizzle.name}"
+
+
+def _row_problems(description: TensorMapLayout, name: str, elements: int) -> Iterator[str]:
+    """The bytes of one row in shared memory."""
+    row_bytes = elements * description.data_type.size_bytes
+    if row_bytes % 16:
+        yield f"{name}: expected a multiple of 16 bytes, got {elements} elements ({row_bytes} bytes)"
+    span_bytes = description.swizzle.span_bytes
+    if description.interleave is TensorMapInterleave.NONE and span_bytes and row_bytes > span_bytes:
+        yield f"{name}: expected at most the swizzle's {span_bytes} bytes, got {elements} elements ({row_bytes} bytes)"
+
+
+def _size_problems(description: TensorMapLayout, name: str, elements: int) -> Iterator[str]:
+    size_bytes = elements * description.data_type.size_bytes
+    if size_bytes > _MAX_COPY_BYTES:
+        yield f"{name}: expected copies of at most {_MAX_COPY_BYTES} bytes, got {size_bytes} ({elements} elements)"
+
+
+def _count_problems(name: str, values: Sequence[int], count: int) -> Iterator[str]:
+    if len(values) != count:
+        yield f"{name}: expected {count} numbers, got {len(values)}"
+
+
+def _range_problems(name: str, values: Sequence[int], low: int, high: int) -> Iterator[str]:
+    for place, value in enumerate(values):
+        if not low <= value <= high:
+            yield f"{name}[{place}]: expected {low} to {high}, got {value}"

@@ -1,0 +1,184 @@
+"""Reductions at the exits of the wgmma engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.driver import open_driver
+from lowdnn.engines.conv.conv_dgrad_wgmma import ConvDgradWgmma
+from lowdnn.engines.conv.conv_fprop_wgmma import ConvFpropWgmma
+from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
+from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.tensor import Tensor
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import BadParamError
+from tests.support.running import check_close, check_exact
+from tests.support.runtime import open_runtime
+from tests.support.tolerance import OpClass
+
+MATMUL, FPROP, DGRAD = MatmulWgmma(), ConvFpropWgmma(), ConvDgradWgmma()
+BF16 = DataType.BFLOAT16
+#: Blocks compute several tiles each.
+FEW_SMS = replace(SM_90A, sm_count=3)
+#: Sums of so many products of two values are exact: rows times the square of a stored sum of k products.
+LENGTH = 1 << 16
+
+SMALL_TILES = {KnobType.TILE_M: 64, KnobType.TILE_N: 64, KnobType.WARP_SPEC_CFG: 2, KnobType.STAGES: 2}
+COOPERATIVE = {KnobType.TILE_M: 128, KnobType.TILE_N: 128, KnobType.WARP_SPEC_CFG: 0, KnobType.STAGES: 2}
+PING_PONG = {KnobType.TILE_M: 64, KnobType.TILE_N: 96, KnobType.WARP_SPEC_CFG: 1, KnobType.STAGES: 3}
+CLUSTERED = {**COOPERATIVE, KnobType.TILE_M: 256, KnobType.TILE_CGA_M: 2}
+
+
+@pytest.fixture(params=["fuzz(7),early,races", "fuzz(3),late,races"])
+def raced(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[Runtime]:
+    with open_runtime(open_driver("emulated", policy=request.param), kernel_cache_dir) as runtime:
+        yield runtime
+
+
+def product(
+    builder: GraphBuilder, dims: tuple[int, ...], k: int, *, store: DataType | None = BF16, data_type: DataType = BF16
+) -> Tensor:
+    """c = a * b of ``dims``; b is broadcast over the batches."""
+    *batches, m, n = dims
+    a = builder.tensor((*batches, m, k), data_type)
+    b = builder.tensor((*(1 for _ in batches), k, n), data_type, layout=Layout.TRANSPOSED)
+    return builder.matmul(a, b, store=store)
+
+
+def with_statistics(m: int = 200, n: int = 136, k: int = 40) -> OperationGraph:
+    builder = GraphBuilder()
+    builder.gen_stats(product(builder, (m, n), k))
+    return builder.graph()
+
+
+@pytest.mark.parametrize("choices", [SMALL_TILES, COOPERATIVE, PING_PONG, CLUSTERED])
+def test_statistics_of_columns(device: Runtime, choices: dict[KnobType, int]) -> None:
+    check_exact(device, MATMUL, with_statistics(), length=LENGTH, choices=choices, arch=FEW_SMS)
+
+
+@pytest.mark.parametrize("choices", [SMALL_TILES, PING_PONG])
+def test_no_races(raced: Runtime, choices: dict[KnobType, int]) -> None:
+    check_exact(raced, MATMUL, with_statistics(), length=LENGTH, choices=choices, arch=FEW_SMS)
+
+
+@pytest.mark.parametrize("store", [DataType.FLOAT, DataType.FP8_E4M3])
+def test_both_exits_behind_an_epilogue(device: Runtime, store: DataType) -> None:
+    builder = GraphBuilder()
+    bias = builder.tensor((1, 80), BF16)
+    shifted = builder.pointwise(PointwiseMode.ADD, product(builder, (90, 80), 16, store=None), bias)
+    y = builder.pointwise(PointwiseMode.RELU_FWD, shifted, store=store)
+    builder.reduction(ReduceTensorOp.AVG, y, (0,), store=DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.AMAX, y, (0, 1), store=DataType.FLOAT)
+    check_exact(device, MATMUL, builder.graph(), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
+
+
+def test_the_largest_magnitude_before_the_output_is_quantised(device: Runtime) -> None:
+    builder = GraphBuilder()
+    value = product(builder, (130, 48), 32, store=None, data_type=DataType.FP8_E4M3)
+    builder.pointwise(PointwiseMode.MUL, value, builder.constant(2, DataType.FLOAT, 0.25), store=DataType.FP8_E4M3)
+    builder.reduction(ReduceTensorOp.AMAX, value, (0, 1), store=DataType.FLOAT)
+    check_exact(device, MATMUL, builder.graph(), length=1 << 10, choices=SMALL_TILES, arch=FEW_SMS)
+
+
+@pytest.mark.parametrize("operator", [ReduceTensorOp.NORM2, ReduceTensorOp.MIN])
+def test_columns_over_batches(device: Runtime, operator: ReduceTensorOp) -> None:
+    builder = GraphBuilder()
+    builder.reduction(operator, product(builder, (2, 70, 64), 24), (0, 1), store=DataType.FLOAT)
+    check_close(device, MATMUL, builder.graph(), op_class=OpClass.REDUCTION, length=140, choices=SMALL_TILES)
+
+
+def test_default_knobs(device: Runtime) -> None:
+    plan = check_exact(device, MATMUL, with_statistics(), length=LENGTH)
+    assert len(plan.launches) == 2
+    assert "columns_genstats" in plan.kernels[0].name
+
+
+def test_statistics_behind_a_convolution(device: Runtime) -> None:
+    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    x, w = builder.tensor((2, 16, 9, 11), BF16), builder.tensor((40, 16, 3, 3), BF16)
+    builder.gen_stats(builder.convolution(x, w, geometry=convolution(stride=2), store=BF16))
+    check_exact(device, FPROP, builder.graph(), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
+
+
+def test_the_bias_gradient_behind_a_data_gradient(device: Runtime) -> None:
+    check_exact(device, DGRAD, bias_gradient(1), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
+
+
+def test_a_data_gradient_with_strides_has_no_exits() -> None:
+    refused = DGRAD.refuse(bias_gradient(2), SM_90A)
+    assert refused is not None
+    assert "stored one after the other" in refused.reason
+
+
+def convolution(stride: int = 1) -> Convolution:
+    return Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (stride, stride), (1, 1))
+
+
+def bias_gradient(stride: int) -> OperationGraph:
+    """The gradient before a ReLU and, of each channel, its sum."""
+    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    dims = (2, 24, 8, 10)
+    dy, w = builder.tensor((2, 16, 8 // stride, 10 // stride), BF16), builder.tensor((16, 24, 3, 3), BF16)
+    x = builder.tensor(dims, BF16)
+    dx = builder.convolution_data_gradient(dy, w, dims, geometry=convolution(stride))
+    behind = builder.pointwise(PointwiseMode.RELU_BWD, x, dx, store=BF16)
+    builder.reduction(ReduceTensorOp.ADD, behind, (0, 2, 3), store=DataType.FLOAT)
+    return builder.graph()
+
+
+def refusal(*reductions: tuple[ReduceTensorOp, tuple[int, ...]], compute_type: DataType = DataType.FLOAT) -> str:
+    builder = GraphBuilder()
+    y = product(builder, (4, 32, 64), 16)
+    for operator, axes in reductions:
+        builder.reduction(operator, y, axes, compute_type=compute_type, store=compute_type)
+    refused = MATMUL.refuse(builder.graph(), SM_90A)
+    return refused.reason if refused else ""
+
+
+def test_what_is_no_exit() -> None:
+    add = ReduceTensorOp.ADD
+    assert "expected FLOAT, got DOUBLE" in refusal((add, (0, 1)), compute_type=DataType.DOUBLE)
+    assert "one for each of the output's columns" in refusal((add, (2,)))
+    assert "one for each of the output's columns" in refusal((add, (1,)))
+    assert "one reduction of columns and one of everything" in refusal((add, (0, 1)), (ReduceTensorOp.MAX, (0, 1)))
+    assert not refusal((add, (0, 1)), (ReduceTensorOp.MAX, (0, 1, 2)))
+
+
+def test_a_product_that_is_split_is_reduced_by_itself() -> None:
+    refused = MATMUL.refuse(with_statistics(256, 256, 1 << 14), SM_90A)
+    assert refused is not None
+    assert "not faster in parts of k" in refused.reason
+
+
+def test_single_bytes_need_tiles_of_whole_sixteens() -> None:
+    builder = GraphBuilder()
+    value = product(builder, (64, 48), 32, store=DataType.FP8_E4M3)
+    builder.reduction(ReduceTensorOp.AMAX, value, (0, 1), store=DataType.FLOAT)
+    with pytest.raises(BadParamError, match="TILE_N a multiple of 16"):
+        MATMUL.plan(builder.graph(), SM_90A, {**SMALL_TILES, KnobType.TILE_N: 24, KnobType.WARP_SPEC_CFG: 1})
+
+
+def test_what_is_stored_otherwise_has_no_column_exit() -> None:
+    builder = GraphBuilder()
+    value = product(builder, (32, 64), 16, store=None)
+    builder.pointwise(PointwiseMode.RELU_FWD, value, store=BF16)
+    builder.gen_stats(value)
+    refused = MATMUL.refuse(builder.graph(), SM_90A)
+    assert refused is not None
+    assert "expected the tensor that is stored" in refused.reason
+
+
+def test_an_output_without_a_tensor_map_has_no_exits() -> None:
+    builder = GraphBuilder()
+    builder.gen_stats(product(builder, (32, 63), 16))
+    refused = MATMUL.refuse(builder.graph(), SM_90A)
+    assert refused is not None
+    assert "GenStats.x" in refused.reason

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.base import resolve_choices
+from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, best, knobs, tiling_of
+from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore
+from lowdnn.enums import DataType, KnobType
+from lowdnn.status import BadParamError
+
+BF16 = WGMMA_TYPES[DataType.BFLOAT16, DataType.BFLOAT16]
+
+
+def product(m: int, n: int, k: int, batches: int = 1) -> WgmmaProduct:
+    sizes = {"a_bytes": m * k * 2, "b_bytes": n * k * 2, "output_bytes": m * n * 2}
+    return WgmmaProduct(BF16, batches, m, n, -(-k // 64), **{name: size * batches for name, size in sizes.items()})
+
+
+@pytest.mark.parametrize(
+    "extents", [(1, 1, 1), (4096, 4096, 4096), (64, 8192, 8192), (128, 128, 65536), (100000, 8, 40), (7, 5000, 64)]
+)
+@pytest.mark.parametrize("is_mn_major", [False, True])
+def test_defaults_fit_shared_memory_and_are_knob_values(extents: tuple[int, int, int], is_mn_major: bool) -> None:
+    given = replace(product(*extents), is_a_mn_major=is_mn_major, is_b_mn_major=is_mn_major)
+    tiling = best(given, SM_90A)
+    assert tiling.tile.shared_bytes(TileStore.MAP) * tiling.tile.blocks_per_sm <= SM_90A.shared_bytes_per_sm
+    assert not is_mn_major or tiling.tile.n % 64 == 0
+    chosen = resolve_choices("engine", knobs(given, best(given, SM_90A)), {})
+    assert tiling_of("engine", given, SM_90A, chosen) == tiling
+
+
+def test_large_products_take_large_tiles_and_skinny_ones_small_tiles() -> None:
+    large, skinny = best(product(8192, 8192, 8192), SM_90A).tile, best(product(8192, 16, 8192), SM_90A).tile
+    assert large.m * large.n >= 128 * 192
+    assert skinny.n == 16
+
+
+def test_deep_sums_are_split_unless_that_is_not_allowed() -> None:
+    deep = product(128, 128, 65536)
+    assert best(deep, SM_90A).splits > 8
+    assert best(replace(deep, allows_split=False), SM_90A).splits == 1
+
+
+@pytest.mark.parametrize(
+    ("choices", "reason"),
+    [
+        ({KnobType.TILE_M: 64, KnobType.WARP_SPEC_CFG: 0}, "for each warpgroup"),
+        ({KnobType.TILE_N: 256, KnobType.TILE_M: 256, KnobType.STAGES: 2}, "accumulators"),
+        ({KnobType.TILE_N: 256, KnobType.TILE_M: 128, KnobType.WARP_SPEC_CFG: 0, KnobType.STAGES: 9}, "shared memory"),
+    ],
+)
+def test_tiles_that_do_not_exist_are_refused(choices: dict[KnobType, int], reason: str) -> None:
+    given = product(4096, 4096, 4096)
+    chosen = resolve_choices("engine", knobs(given, best(given, SM_90A)), choices)
+    with pytest.raises(BadParamError, match=reason):
+        tiling_of("engine", given, SM_90A, chosen)

@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.driver import open_driver
+from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
+from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
+from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.plan import MathUnit, Plan
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import BadParamError, NotSupportedError, Status
+from tests.support.builders import convolution_graph, matmul_graph
+from tests.support.running import check_close, check_exact
+from tests.support.runtime import open_runtime
+from tests.support.tolerance import OpClass
+from tools.assemble import assemble
+
+ENGINE = MatmulWgmma()
+BF16 = DataType.BFLOAT16
+LAYOUTS = (Layout.ROW_MAJOR, Layout.TRANSPOSED)
+TYPES = (DataType.HALF, BF16, DataType.FLOAT, DataType.FP8_E4M3, DataType.INT8)
+
+#: Tiles that are quick on the emulated device, by the warps that share them.
+COOPERATIVE, PING_PONG, TWO_BLOCKS, COOPERATIVE_3 = range(len(WARP_CONFIGS))
+
+
+def compute_type(data_type: DataType) -> DataType:
+    return DataType.INT32 if data_type is DataType.INT8 else DataType.FLOAT
+
+
+def knobs(
+    m: int = 64,
+    n: int = 64,
+    *,
+    warps: int = TWO_BLOCKS,
+    stages: int = 2,
+    cluster: tuple[int, int] = (1, 1),
+    splits: int = 1,
+    swap: bool = False,
+    by_map: bool = True,
+    group: int = 8,
+) -> dict[KnobType, int]:
+    return {
+        KnobType.TILE_M: m,
+        KnobType.TILE_N: n,
+        KnobType.WARP_SPEC_CFG: warps,
+        KnobType.STAGES: stages,
+        KnobType.TILE_CGA_M: cluster[0],
+        KnobType.TILE_CGA_N: cluster[1],
+        KnobType.SPLIT_K_SLC: splits,
+        KnobType.SWAP_AB: int(swap),
+        KnobType.OUTPUT_TMA_ENABLE: int(by_map),
+        KnobType.SWIZZLE: group,
+    }
+
+
+def macro(plan: Plan, name: str) -> int | str:
+    """Of the product's kernel."""
+    kernel = next(kernel for kernel in plan.kernels if kernel.name.startswith("matmul_wgmma"))
+    return dict(kernel.parameters)[name]
+
+
+def bf16_graph(m: int, n: int, k: int, epilogue: tuple[PointwiseMode, ...] = ()) -> OperationGraph:
+    return matmul_graph((), m, n, k, data_type=BF16, b_layout=Layout.TRANSPOSED, epilogue=epilogue)
+
+
+@pytest.fixture(params=["lockstep", "fuzz(7),early,races"])
+def checked(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[Runtime]:
+    """A device in lock-step, and one that looks for races while it mixes up the order of everything."""
+    with open_runtime(open_driver("emulated", policy=request.param), kernel_cache_dir) as runtime:
+        yield runtime
+
+
+@pytest.mark.parametrize("data_type", TYPES)
+@pytest.mark.parametrize("a_layout", LAYOUTS)
+@pytest.mark.parametrize("b_layout", LAYOUTS)
+def test_types_and_layouts(device: Runtime, data_type: DataType, a_layout: Layout, b_layout: Layout) -> None:
+    compute = compute_type(data_type)
+    store = DataType.FLOAT if data_type is DataType.FP8_E4M3 else data_type
+    graph = matmul_graph(
+        (2,), 80, 96, 144, data_type=data_type, compute_type=compute, store=store, a_layout=a_layout, b_layout=b_layout
+    )
+    plan = check_exact(device, ENGINE, graph, length=144, choices=knobs())
+    repacked = (a_layout is Layout.TRANSPOSED) + (b_layout is Layout.ROW_MAJOR)
+    assert len(plan.launches) == 1 + (0 if data_type in (DataType.HALF, BF16) else repacked)
+
+
+@pytest.mark.parametrize("a_type", [DataType.FP8_E4M3, DataType.FP8_E5M2])
+@pytest.mark.parametrize("swap", [False, True])
+def test_fp8_types_may_differ(device: Runtime, a_type: DataType, swap: bool) -> None:
+    builder = GraphBuilder()
+    a = builder.tensor((40, 48), a_type)
+    b = builder.tensor((48, 72), DataType.FP8_E5M2, layout=Layout.TRANSPOSED)
+    builder.matmul(a, b, store=DataType.HALF)
+    check_exact(device, ENGINE, builder.graph(), length=48, choices=knobs(swap=swap))
+
+
+@pytest.mark.parametrize("warps", [COOPERATIVE, PING_PONG, TWO_BLOCKS])
+def test_sums_of_fp8_are_promoted_unless_the_knob_says_no(checked: Runtime, warps: int) -> None:
+    graph = matmul_graph((), 150, 72, 400, data_type=DataType.FP8_E4M3, store=DataType.HALF, b_layout=Layout.TRANSPOSED)
+    choices = knobs(128, 32 if warps == TWO_BLOCKS else 64, warps=warps, stages=3)
+    plan = check_exact(checked, ENGINE, graph, length=400, choices=choices, arch=SM_90A.with_sm_count(1))
+    assert macro(plan, "PROMOTED") == 1
+    assert plan.numerical_notes == (NumericalNote.TENSOR_CORE,)
+    fast = ENGINE.plan(graph, SM_90A, choices | {KnobType.REDUCTION_MODE: 0})
+    assert macro(fast, "PROMOTED") == 0
+    assert NumericalNote.REDUCED_PRECISION_REDUCTION in fast.numerical_notes
+
+
+@pytest.mark.parametrize("data_type", TYPES)
+def test_odd_extents_are_repacked(device: Runtime, data_type: DataType) -> None:
+    store = DataType.FLOAT if data_type is DataType.FP8_E4M3 else data_type
+    graph = matmul_graph((), 67, 35, 77, data_type=data_type, compute_type=compute_type(data_type), store=store)
+    plan = check_exact(device, ENGINE, graph, length=77, choices=knobs())
+    assert len(plan.launches) == 3
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "warps", "stages", "cluster"),
+    [
+        (128, 256, COOPERATIVE, 4, (1, 1)),
+        (128, 160, COOPERATIVE, 3, (2, 1)),
+        (256, 128, COOPERATIVE, 2, (1, 2)),
+        (128, 128, PING_PONG, 3, (1, 1)),
+        (64, 96, PING_PONG, 3, (2, 2)),
+        (64, 8, PING_PONG, 5, (1, 1)),
+        (128, 32, TWO_BLOCKS, 2, (1, 1)),
+    ],
+)
+@pytest.mark.parametrize("by_map", [False, True])
+def test_tails_of_tiles(
+    checked: Runtime, m: int, n: int, warps: int, stages: int, cluster: tuple[int, int], by_map: bool
+) -> None:
+    choices = knobs(m, n, warps=warps, stages=stages, cluster=cluster, by_map=by_map, group=2)
+    graph = bf16_graph(2 * m + 17, 2 * n + 8, 200)
+    plan = check_exact(checked, ENGINE, graph, length=200, choices=choices, arch=SM_90A.with_sm_count(3))
+    assert macro(plan, "STORE") == int(by_map)
+
+
+@pytest.mark.parametrize("k", [1, 8, 63, 64, 65, 300])
+def test_tails_of_k(device: Runtime, k: int) -> None:
+    check_exact(device, ENGINE, bf16_graph(20, 24, k), length=k, choices=knobs())
+
+
+@pytest.mark.parametrize("data_type", [BF16, DataType.INT8])
+@pytest.mark.parametrize("swap", [False, True])
+def test_split_sums(checked: Runtime, data_type: DataType, swap: bool) -> None:
+    epilogue = (PointwiseMode.RELU_FWD,) if data_type is BF16 else ()
+    compute = compute_type(data_type)
+    graph = matmul_graph(
+        (2,), 70, 51, 640, data_type=data_type, compute_type=compute, b_layout=Layout.TRANSPOSED, epilogue=epilogue
+    )
+    plan = check_exact(checked, ENGINE, graph, length=640, choices=knobs(splits=3, swap=swap))
+    assert plan.workspace_bytes >= 3 * 2 * 70 * 56 * 4
+    assert [kernel.name.split("_k_")[0] for kernel in plan.kernels][1] == "gemm_split"
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("c_layout", [Layout.ROW_MAJOR, Layout.TRANSPOSED, Layout.PADDED])
+def test_output_layouts(checked: Runtime, c_layout: Layout, swap: bool) -> None:
+    builder = GraphBuilder()
+    a = builder.tensor((2, 72, 40), BF16)
+    b = builder.tensor((2, 40, 88), BF16)
+    bias = builder.tensor((1, 1, 88), BF16)
+    value = builder.matmul(a, b)
+    builder.pointwise(PointwiseMode.ADD, value, bias, store=BF16, layout=c_layout)
+    plan = check_exact(checked, ENGINE, builder.graph(), length=40, choices=knobs(swap=swap))
+    assert macro(plan, "STORE") == int(c_layout is not Layout.PADDED and not swap)
+
+
+def test_residual_of_the_outputs_size_and_two_outputs(device: Runtime) -> None:
+    builder = GraphBuilder()
+    a = builder.tensor((72, 40), BF16)
+    b = builder.tensor((40, 88), BF16)
+    residual = builder.tensor((72, 88), BF16)
+    total = builder.pointwise(PointwiseMode.ADD, builder.matmul(a, b, store=DataType.FLOAT), residual, store=BF16)
+    builder.pointwise(PointwiseMode.RELU_FWD, total, store=DataType.HALF)
+    plan = check_exact(device, ENGINE, builder.graph(), length=40, choices=knobs())
+    assert macro(plan, "STORE") == 0
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "warps"), [(128, 64, PING_PONG), (256, 64, COOPERATIVE), (192, 128, COOPERATIVE_3), (64, 64, TWO_BLOCKS)]
+)
+@pytest.mark.parametrize("residual_type", [BF16, DataType.FLOAT])
+def test_residual_comes_by_tensor_map(checked: Runtime, m: int, n: int, warps: int, residual_type: DataType) -> None:
+    builder = GraphBuilder()
+    a = builder.tensor((2, 200, 72), BF16)
+    b = builder.tensor((2, 72, 88), BF16)
+    biased = builder.pointwise(PointwiseMode.ADD, builder.matmul(a, b), builder.tensor((1, 1, 88), BF16))
+    total = builder.pointwise(PointwiseMode.ADD, biased, builder.tensor((2, 200, 88), residual_type))
+    builder.pointwise(PointwiseMode.RELU_FWD, total, store=BF16)
+    choices = knobs(m, n, warps=warps)
+    plan = check_exact(checked, ENGINE, builder.graph(), length=72, choices=choices, arch=SM_90A.with_sm_count(2))
+    assert (macro(plan, "STORE"), macro(plan, "OPERAND_BUFFERS")) == (1, 2 if warps == COOPERATIVE_3 else 4)
+
+
+def test_large_tiles_load_fewer_chunks_of_a_residual_ahead() -> None:
+    builder = GraphBuilder()
+    product = builder.matmul(builder.tensor((4096, 4096), BF16), builder.tensor((4096, 4096), BF16))
+    builder.pointwise(PointwiseMode.ADD, product, builder.tensor((4096, 4096), BF16), store=BF16)
+    plan = ENGINE.plan(builder.graph(), SM_90A, knobs(128, 256, warps=COOPERATIVE, stages=3))
+    assert macro(plan, "OPERAND_BUFFERS") == 2
+
+
+@pytest.mark.parametrize("store", [DataType.FP8_E4M3, DataType.INT8, DataType.BOOLEAN, DataType.FLOAT, DataType.DOUBLE])
+def test_output_types(device: Runtime, store: DataType) -> None:
+    graph = matmul_graph((), 72, 48, 64, data_type=BF16, store=store)
+    check_exact(device, ENGINE, graph, length=64, choices=knobs())
+
+
+def test_bytes_of_narrow_tiles_go_through_the_functor(device: Runtime) -> None:
+    graph = matmul_graph((), 72, 48, 64, data_type=BF16, store=DataType.INT8, b_layout=Layout.TRANSPOSED)
+    plan = check_exact(device, ENGINE, graph, length=64, choices=knobs(64, 8))
+    assert macro(plan, "STORE") == 0
+
+
+@pytest.mark.parametrize(
+    ("a_batch", "b_batch", "axes"),
+    [
+        ((2, 1, 3), (1, 4, 3), 3),
+        ((1, 1), (2, 2), 1),
+        ((5,), (1,), 1),
+        ((2, 3), (1, 1), 1),
+        ((2, 2, 3), (2, 2, 1), 1),
+        ((2, 2, 1), (2, 2, 3), 2),
+    ],
+)
+def test_batch_broadcast(device: Runtime, a_batch: tuple[int, ...], b_batch: tuple[int, ...], axes: int) -> None:
+    builder = GraphBuilder()
+    a = builder.tensor((*a_batch, 10, 16), BF16)
+    b = builder.tensor((*b_batch, 16, 24), BF16)
+    builder.matmul(a, b, store=BF16)
+    plan = check_exact(device, ENGINE, builder.graph(), length=16, choices=knobs(swap=False))
+    assert macro(plan, "BATCH_AXES") == axes
+
+
+def test_batches_with_shared_weights_become_rows() -> None:
+    builder = GraphBuilder()
+    a = builder.tensor((16, 4, 64), BF16)
+    builder.matmul(a, builder.tensor((1, 64, 64), BF16), store=BF16)
+    assert ENGINE.plan(builder.graph(), SM_90A, knobs()).launches[0].grid == (1, 1, 1)
+
+
+@pytest.mark.parametrize("a_strides", [(0, 8, 1), (72, 0, 1), (72, 8, 0), (0, 0, 1)])
+@pytest.mark.parametrize("b_strides", [(128, 16, 1), (0, 1, 8), (128, 16, 0)])
+def test_repeated_elements_of_stride_zero(
+    device: Runtime, a_strides: tuple[int, ...], b_strides: tuple[int, ...]
+) -> None:
+    builder = GraphBuilder()
+    a = builder.tensor((2, 9, 8), BF16, strides=a_strides)
+    b = builder.tensor((2, 8, 10), BF16, strides=b_strides)
+    builder.matmul(a, b, store=BF16)
+    check_exact(device, ENGINE, builder.graph(), length=8, choices=knobs())
+
+
+def test_few_rows_become_the_columns_of_tiles() -> None:
+    plan = ENGINE.plan(bf16_graph(5, 4096, 1024), SM_90A, {})
+    assert (macro(plan, "TRANSPOSED"), macro(plan, "TILE_N")) == (1, 8)
+
+
+def test_default_tile_fills_the_device() -> None:
+    large, small, deep = (
+        ENGINE.plan(bf16_graph(m, m, k), SM_90A, {}) for m, k in ((4096, 4096), (512, 512), (128, 65536))
+    )
+    assert dict(large.choices)[KnobType.TILE_M] * dict(large.choices)[KnobType.TILE_N] >= 128 * 128
+    assert small.launches[0].grid[0] >= 64
+    assert dict(deep.choices)[KnobType.SPLIT_K_SLC] > 8
+
+
+@pytest.mark.parametrize("data_type", [BF16, DataType.HALF])
+def test_real_numbers(device: Runtime, data_type: DataType) -> None:
+    graph = matmul_graph((), 70, 40, 192, data_type=data_type, b_layout=Layout.TRANSPOSED)
+    check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION, length=192, choices=knobs())
+
+
+def test_tf32_rounds_its_inputs(device: Runtime) -> None:
+    graph = matmul_graph((), 70, 64, 64, b_layout=Layout.TRANSPOSED)
+    plan = check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION_TF32, length=64, choices=knobs())
+    assert plan.numerical_notes == (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    assert ENGINE.plan(bf16_graph(70, 64, 64), SM_90A, {}).numerical_notes == (NumericalNote.TENSOR_CORE,)
+
+
+def test_plan_counts_its_work_and_survives_json() -> None:
+    plan = ENGINE.plan(bf16_graph(256, 256, 512), SM_90A, knobs(128, 128, warps=COOPERATIVE))
+    assert plan.work.flops == 2 * 256 * 256 * 512
+    assert plan.work.bytes == 2 * (2 * 256 * 512 + 256 * 256)
+    assert plan.work.unit is MathUnit.WGMMA_F16
+    assert plan.launches[0].overlaps_previous
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason", "status"),
+    [
+        (convolution_graph(), "expected exactly one MatmulOperation", Status.NOT_SUPPORTED_GRAPH_PATTERN),
+        (
+            matmul_graph(data_type=DataType.DOUBLE, compute_type=DataType.DOUBLE),
+            "matmul.a.data_type, b.data_type: expected one of HALF x HALF",
+            Status.NOT_SUPPORTED_DATA_TYPE,
+        ),
+        (
+            matmul_graph(data_type=BF16, compute_type=DataType.DOUBLE),
+            "matmul.compute_type: expected FLOAT",
+            Status.NOT_SUPPORTED_DATA_TYPE,
+        ),
+        (matmul_graph((), 4, 5, 0, data_type=BF16), "expected no extent of 0", Status.NOT_SUPPORTED_SHAPE),
+    ],
+)
+def test_refusals_name_field_limit_and_value(graph: OperationGraph, reason: str, status: Status) -> None:
+    refusal = ENGINE.refuse(graph, SM_90A)
+    assert refusal is not None
+    assert refusal.status is status
+    assert reason in str(refusal)
+    with pytest.raises(NotSupportedError, match=ENGINE.name):
+        ENGINE.plan(graph, SM_90A, {})
+
+
+def test_other_architectures_are_refused() -> None:
+    refusal = ENGINE.refuse(bf16_graph(64, 64, 64), SM_80)
+    assert refusal is not None
+    assert str(refusal) == "matmul_wgmma: arch: expected sm_90a, got sm_80"
+
+
+def test_layouts_that_can_be_neither_read_nor_repacked_are_refused() -> None:
+    builder = GraphBuilder()
+    a = builder.tensor((2, 2, 2, 2, 9, 8), BF16, strides=(9000, 4000, 1000, 500, 24, 3))
+    builder.matmul(a, builder.tensor((1, 1, 1, 1, 8, 8), BF16), store=BF16)
+    assert "strides: expected a tensor that a tensor map describes" in str(ENGINE.refuse(builder.graph(), SM_90A))
+    mixed = GraphBuilder()
+    a = mixed.tensor((2, 1, 2, 1, 8, 8), BF16)
+    mixed.matmul(a, mixed.tensor((1, 2, 1, 2, 8, 8), BF16), store=BF16)
+    assert "at most 3 batch axes that do not merge, got [2, 2, 2, 2]" in str(ENGINE.refuse(mixed.graph(), SM_90A))
+
+
+def test_knobs_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(BadParamError, match="accumulators"):
+        ENGINE.plan(bf16_graph(256, 256, 256), SM_90A, knobs(256, 256, warps=COOPERATIVE))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("data_type", TYPES)
+def test_no_spills_and_no_serialised_wgmma(data_type: DataType, swap: bool) -> None:
+    graph = matmul_graph(
+        (), 512, 512, 512, data_type=data_type, compute_type=compute_type(data_type), b_layout=Layout.TRANSPOSED
+    )
+    half = 2 if data_type is DataType.FP8_E4M3 else 1  # whose sums are promoted
+    for choices in (
+        knobs(128, 256 // half, warps=COOPERATIVE, swap=swap),
+        knobs(128, 128 // half, warps=PING_PONG, swap=swap),
+    ):
+        assert assemble(ENGINE.plan(graph, SM_90A, choices).kernels[0], "sm_90a").unfit == ""

@@ -1,0 +1,66 @@
+"""The same bits in 100 runs, of every engine that is not marked non-deterministic, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.backend.handle import Handle
+from lowdnn.engines.base import Choices, Engine
+from lowdnn.enums import HeurMode, KnobType, NumericalNote
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import rank
+from tests.support.data import fresh_seed
+from tests.support.running import run_plan
+
+_RUNS = 100
+
+#: Sums that are long or split, several waves of blocks, groups; real-valued, so that another order gives other bits.
+_CASES = (
+    "matmul m=256 n=256 k=16384 layout=nt dtype=bf16",
+    "matmul m=1024 n=1000 k=777 layout=nn dtype=fp16",
+    "matmul m=16 n=2048 k=4096 layout=nt dtype=bf16",
+    "matmul m=300 n=300 k=4096 layout=nt dtype=fp32",
+    "matmul m=512 n=512 k=4096 layout=nt dtype=e4m3 out=bf16",
+    *(f"conv n=16 c=64 hw=28x28 k=64 rs=3x3 pad=1 dtype=bf16 dir={way}" for way in ("fprop", "dgrad", "wgrad")),
+    *(f"conv n=8 c=64 hw=28x28 k=128 rs=3x3 pad=1 stride=2 dtype=bf16 dir={way}" for way in ("dgrad", "wgrad")),
+    *(f"conv n=8 c=64 hw=28x28 k=64 rs=3x3 pad=1 groups=16 dtype=bf16 dir={way}" for way in ("dgrad", "wgrad")),
+    *(f"conv n=8 c=64 hw=28x28 k=64 rs=7x7 pad=3 groups=64 dtype=bf16 dir={way}" for way in ("dgrad", "wgrad")),
+    *(f"conv n=8 c=3 hw=64x64 k=64 rs=7x7 pad=3 stride=2 dtype=bf16 dir={way}" for way in ("fprop", "wgrad")),
+)
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Iterator[Handle]:
+    with Handle.open("cuda") as handle:
+        yield handle
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("text", _CASES)
+def test_runs_give_the_same_bits(cuda: Handle, text: str) -> None:
+    case = parse_case(text)
+    graph = case.graph()
+    seed = fresh_seed()
+    inputs = case.inputs(seed, exact=False)
+    for candidate in rank(graph, cuda.arch, HeurMode.A, cuda.engines).candidates:
+        if NumericalNote.NONDETERMINISTIC in candidate.plan.numerical_notes:
+            continue
+        for choices in _splits(candidate.engine, graph, cuda.arch):
+            plan = candidate.engine.plan(graph, cuda.arch, choices)
+            first = run_plan(cuda.runtime, plan, graph, inputs)
+            for run in range(1, _RUNS):
+                again = run_plan(cuda.runtime, plan, graph, inputs)
+                same = all(again[uid].tobytes() == values.tobytes() for uid, values in first.items())
+                assert same, f"run {run} of {plan.name}, seed {seed}: {case}"
+
+
+def _splits(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> Iterator[Choices]:
+    """The default knobs, then each other number of parts that the sum may be split into."""
+    yield {}
+    for knob in engine.knobs(graph, arch):
+        if knob.type is KnobType.SPLIT_K_SLC:
+            yield from ({knob.type: value} for value in knob.values if value != knob.default)

@@ -1,0 +1,53 @@
+"""The result files of the benchmarks and the table of classes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from bench_suites import Target
+from bench_table import Row, RowFile, class_table, read_rows
+
+_ROW = Row(
+    "conv", "a, b", "conv n=1", "net", "HALF", "engine", "K=1", 2.0, 1.0, "cudnn", 3.0, 1.5, 0.01, "gpu", "1", "abc"
+)  # fmt: skip
+_FAILED = replace(_ROW, case="conv n=2", us=0.0, ratio=0.0, error="lowdnn and cudnn disagree")
+
+
+def test_rows_come_back_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows" / "conv.csv"
+    with RowFile(path, is_resumed=False) as file:
+        file.add(_ROW)
+        file.add(_FAILED)
+    assert read_rows(path) == [_ROW, _FAILED]
+    assert path.read_text(encoding="utf-8").startswith("suite,class,case,")
+
+
+def test_a_resumed_file_keeps_its_rows_and_forgets_the_failures(tmp_path: Path) -> None:
+    path = tmp_path / "conv.csv"
+    with RowFile(path, is_resumed=True) as file:
+        file.add(_ROW)
+        file.add(_FAILED)
+    with RowFile(path, is_resumed=True) as file:
+        assert file.known == {(_ROW.class_, _ROW.case)}
+        file.add(replace(_ROW, case="conv n=3"))
+    assert [row.case for row in read_rows(path)] == ["conv n=1", "conv n=3"]
+    with RowFile(path, is_resumed=False):
+        assert read_rows(path) == []
+
+
+def test_the_table_says_mean_worst_errors_and_what_is_left_out() -> None:
+    rows = [_ROW, replace(_ROW, case="conv n=9", ratio=6.0), _FAILED, replace(_ROW, class_="free")]
+    lines = class_table(rows, {"a, b": Target(1.5, 1.6), "absent": Target(1, 1)}, {"a, b": 7, "later": 2}).splitlines()
+    assert lines[1:4] == [
+        "a, b",
+        "     2      1        7   3.000   1.50   1.500   1.60  MISSED",
+        "      worst: conv n=1",
+    ]
+    assert lines[4:6] == ["free", "     1      0        0   1.500          1.500       "]
+    assert lines[7:] == ["later", "     0      0        2"]
+
+
+def test_reached_targets_are_not_marked() -> None:
+    table = class_table([_ROW], {"a, b": Target(1.5, 1.5)}, {})
+    assert "MISSED" not in table

@@ -1,0 +1,133 @@
+"""One row of a device suite: a case through lowdnn and through its peers, in turns on the same inputs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import torch
+from bench_data import CaseData, disagreement, moved_bytes
+from bench_peers import Peer, peers_of
+from bench_suites import SuiteCase
+from bench_table import Machine, Row
+from bench_timing import interleaved, slots_for
+
+from lowdnn.backend.handle import Handle
+from lowdnn.engines.registry import engine_named
+from lowdnn.enums import DataType, HeurMode
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
+from lowdnn.ops.base import inputs_of
+from lowdnn.plan import Plan
+from lowdnn.runtime.workspace import Workspace
+from lowdnn.status import LowdnnError, NotSupportedError
+
+#: Sustained rates on an H200: matrix products of random data (fp32: as TF32), each per second; other types as fp64.
+_PEAK_FLOPS = {
+    DataType.BFLOAT16: 790e12,
+    DataType.HALF: 790e12,
+    DataType.FLOAT: 395e12,
+    DataType.INT8: 1500e12,
+    DataType.FP8_E4M3: 1500e12,
+    DataType.FP8_E5M2: 1500e12,
+}
+_FP64_FLOPS = 33e12
+
+#: A copy's bytes read plus written, each per second.
+_COPY_BYTES_PER_S = 4.3e12
+
+
+class WrongResultError(Exception):
+    """lowdnn's result differs from a peer's, or there is no peer to compare it with."""
+
+
+def measure(handle: Handle, suite: str, case: SuiteCase, machine: Machine, engine: str | None) -> Row:
+    """The row of one case. A case that fails or computes something else than its peer has a row with ``error``."""
+    graph = parse_case(case.text).graph()
+    blank = Row(
+        suite=suite,
+        class_=case.class_,
+        case=case.text,
+        network=case.network,
+        dtype=_data_type(graph).name,
+        engine=engine or "",
+        knobs="",
+        us=0.0,
+        floor_us=round(floor_us(graph), 2),
+        peer="",
+        peer_us=0.0,
+        ratio=0.0,
+        spread=0.0,
+        **vars(machine),
+    )
+    try:
+        return _measured(handle, graph, chosen(handle, graph, engine).plan, blank)
+    except (LowdnnError, WrongResultError, torch.cuda.OutOfMemoryError) as error:
+        return replace(blank, error=f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def chosen(handle: Handle, graph: OperationGraph, engine: str | None = None) -> Candidate:
+    """The heuristics' first choice, or the named engine with the knobs that it takes by default."""
+    if engine is not None:
+        return candidate_for(engine_named(engine), graph, handle.arch, {})
+    ranking = rank(graph, handle.arch, HeurMode.A, handle.engines)
+    if not ranking.candidates:
+        raise NotSupportedError(f"no engine takes the graph: {ranking.explain()}")
+    return ranking.candidates[0]
+
+
+def floor_us(graph: OperationGraph) -> float:
+    """The larger of the first operation's arithmetic at the sustained peak and the graph's bytes at a copy's speed."""
+    rate = _PEAK_FLOPS.get(_data_type(graph), _FP64_FLOPS)
+    return max(graph.operations[0].flops / rate, moved_bytes(graph) / _COPY_BYTES_PER_S) * 1e6
+
+
+def _measured(handle: Handle, graph: OperationGraph, plan: Plan, blank: Row) -> Row:
+    loaded = handle.load(plan)
+    case = parse_case(blank.case)
+    data = CaseData(case, graph, slots_for(moved_bytes(graph)))
+    addresses = data.addresses(loaded.uids)
+    with Workspace(handle.runtime.context, plan.workspace_bytes) as workspace:
+
+        def ours(slot: int) -> None:
+            loaded.execute(addresses[slot], workspace.address, torch.cuda.current_stream().cuda_stream)
+
+        ours(0)
+        torch.cuda.synchronize()
+        peers = _agreeing(peers_of(case, data), data, blank.case)
+        timings = interleaved({"lowdnn": ours, **peers}, data.slots)
+    mine = timings.pop("lowdnn")
+    best = min(timings, key=lambda name: timings[name].us)
+    return replace(
+        blank,
+        engine=plan.engine,
+        knobs=" ".join(f"{knob.name}={value}" for knob, value in plan.choices),
+        us=round(mine.us, 2),
+        peer=best,
+        peer_us=round(timings[best].us, 2),
+        ratio=round(timings[best].us / mine.us, 3),
+        spread=round(max(mine.spread, timings[best].spread), 3),
+    )
+
+
+def _agreeing(peers: dict[str, Peer], data: CaseData, case: str) -> dict[str, Peer]:
+    """The peers that run; raises WrongResultError where one of them computes something else than lowdnn."""
+    running = {}
+    for name, peer in peers.items():
+        try:
+            result = peer(0)
+        except Exception as error:  # a peer may refuse a case in any way it likes; it is then no peer
+            print(f"  no peer {name} for {case}: {error}".splitlines()[0], file=sys.stderr)
+            continue
+        wrong = "" if result is None else disagreement(data.results()[0], result)
+        if wrong:
+            raise WrongResultError(f"lowdnn and {name} disagree: {wrong}")
+        running[name] = peer
+    if not running:
+        raise WrongResultError("no peer runs this case")
+    return running
+
+
+def _data_type(graph: OperationGraph) -> DataType:
+    return next(iter(inputs_of(graph.operations[0]).values())).data_type

@@ -1,0 +1,117 @@
+"""Convolution through PyTorch, channels-last: cuDNN's best algorithm, and torch's own kernels where they may be better.
+
+Every convolution is handed over with at least two spatial axes: torch knows no channels-last layout of one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+
+import torch
+from bench_data import CaseData
+from bench_peers_cudnn import fused_convolution
+
+from lowdnn.graph.cases import ConvolutionCase
+
+_aten = torch.ops.aten
+_ACTIVATIONS = {"relu": torch.relu, "swish": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu}
+
+Peer = Callable[[int], torch.Tensor]
+
+
+def convolution_peers(case: ConvolutionCase, data: CaseData) -> dict[str, Peer]:
+    """The peers of a convolution in its direction, or fused with its epilogue."""
+    if case.epilogue:
+        return _fused(case, data)
+    peer = {"fprop": _forward, "dgrad": _backward_data, "wgrad": _backward_filter}[case.dir](case, data)
+    peers = {"cudnn": peer}
+    if case.groups == case.c > 1:
+        peers["torch"] = _without_cudnn(peer)
+    return peers
+
+
+def geometry_of(case: ConvolutionCase) -> tuple[list[int], list[int], list[int]]:
+    """(strides, paddings, dilations) of two or three spatial axes."""
+    spatial = len(case.hw)
+    if any(before != after for before, after in case.pad):
+        raise ValueError(f"{case}: expected the same padding on both sides, for the peer's sake")
+
+    def axes(values: Sequence[int], unused: int) -> list[int]:
+        every = list(values) * (spatial if len(values) == 1 else 1)
+        return [unused, *every] if spatial == 1 else every
+
+    return axes(case.stride, 1), axes([before for before, _ in case.pad], 0), axes(case.dil, 1)
+
+
+def _forward(case: ConvolutionCase, data: CaseData) -> Peer:
+    x, w = _planes(data["x"]), _planes(data["w"])
+    shape = _shape(case)
+    return lambda slot: _in_dims(_aten.convolution(x[slot], w[slot], None, *shape), data)
+
+
+def _backward_data(case: ConvolutionCase, data: CaseData) -> Peer:
+    # Of x only the shape and the layout are looked at.
+    x, w, dy = _planes(data.results()), _planes(data["w"]), _planes(data["dy"])
+    shape, mask = _shape(case), [True, False, False]
+    return lambda slot: _in_dims(_aten.convolution_backward(dy[slot], x[slot], w[slot], None, *shape, mask)[0], data)
+
+
+def _backward_filter(case: ConvolutionCase, data: CaseData) -> Peer:
+    # Of w only the shape and the layout are looked at.
+    x, w, dy = _planes(data["x"]), _planes(data.results()), _planes(data["dy"])
+    shape, mask = _shape(case), [False, True, False]
+    return lambda slot: _in_dims(_aten.convolution_backward(dy[slot], x[slot], w[slot], None, *shape, mask)[1], data)
+
+
+def _fused(case: ConvolutionCase, data: CaseData) -> dict[str, Peer]:
+    """bias, an optional residual, an activation: in one kernel of cuDNN where it has one, and in several."""
+    x, w, bias, residual = _planes(data["x"]), _planes(data["w"]), data.bias(), data.residual()
+    z = _planes(residual) if residual else None
+    stride, padding, dilation = geometry_of(case)
+
+    def steps(slot: int) -> torch.Tensor:
+        result = _aten.convolution(x[slot], w[slot], bias[slot], *_shape(case))
+        result = result if z is None else result.add_(z[slot])
+        return _in_dims(_ACTIVATIONS[case.epilogue[-1]](result), data)
+
+    def relu(slot: int) -> torch.Tensor:
+        geometry = (bias[slot], stride, padding, dilation, case.groups)
+        if z is None:
+            return _in_dims(_aten.cudnn_convolution_relu(x[slot], w[slot], *geometry), data)
+        return _in_dims(_aten.cudnn_convolution_add_relu(x[slot], w[slot], z[slot], 1.0, *geometry), data)
+
+    peers: dict[str, Peer] = {"cudnn + torch": steps}
+    if case.epilogue[-1] == "relu":
+        peers["cudnn fused"] = relu
+    if importlib.util.find_spec("cudnn") is not None:
+        peers["cudnn graph"] = fused_convolution(case, data, *geometry_of(case))
+    return peers
+
+
+def _without_cudnn(peer: Peer) -> Peer:
+    def launch(slot: int) -> torch.Tensor:
+        with torch.backends.cudnn.flags(enabled=False):
+            return peer(slot)
+
+    return launch
+
+
+def _shape(case: ConvolutionCase) -> tuple[object, ...]:
+    """The arguments of torch's convolutions behind the tensors: geometry, not transposed, groups."""
+    stride, padding, dilation = geometry_of(case)
+    return stride, padding, dilation, False, [0] * len(stride), case.groups
+
+
+def _planes(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """(N, C, L) as channels-last (N, C, 1, L); others as they are."""
+    if tensors[0].ndim != 3:
+        return tensors
+    return [
+        t.as_strided((*t.shape[:2], 1, t.shape[2]), (t.stride(0), 1, t.stride(0), t.stride(2)), t.storage_offset())
+        for t in tensors
+    ]
+
+
+def _in_dims(result: torch.Tensor, data: CaseData) -> torch.Tensor:
+    return result.squeeze(2) if result.ndim > len(data.output.dims) else result

@@ -1,0 +1,115 @@
+"""What the suites of ``bench.py`` measure: cases by class, the targets of the classes, and the choice of a part.
+
+A file of ``bench_cases/`` has sections ``[class]`` of case lines; ``{a,b}`` in a line stands for each of its values, as
+in a shell. The suite ``conv`` has the layers of ``bench_networks.py`` besides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from random import Random
+
+from bench_networks import network_cases
+
+from lowdnn.graph.cases import parse_case
+
+DEVICE_SUITES = ("gemm", "conv", "memory")
+NETWORK_LAYERS = "all layers of at least 12 real networks (2D, 3D, 1D), three directions, batch 32 to 128"
+
+_CASES = Path(__file__).resolve().parent / "bench_cases"
+_BRACES = re.compile(r"\{([^}]*)\}")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the ratios peer / ours of a class shall reach: their geometric mean, and the worst of them."""
+
+    mean: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class SuiteCase:
+    """One case of a suite; ``network``: the networks that it is a layer of, joined by ``+``, or empty."""
+
+    class_: str
+    text: str
+    network: str = ""
+
+
+#: By class, in the words of the table of targets.
+TARGETS: Mapping[str, Target] = {
+    NETWORK_LAYERS: Target(1.5, 0.9),
+    "GEMM bf16/fp16, square and LLM": Target(1.0, 0.93),
+    "GEMM awkward (odd sizes, few waves), skinny, batched small": Target(1.15, 0.95),
+    "GEMM fp8, TF32, int8": Target(1.0, 0.9),
+    "conv fprop, dgrad stride 1, dense": Target(1.0, 0.92),
+    "conv dgrad stride 2, wgrad": Target(1.1, 0.92),
+    "stem and narrow 1x1": Target(1.3, 1.0),
+    "grouped, depthwise (three directions)": Target(2.0, 1.2),
+    "conv/matmul + bias + activation (+ residual)": Target(1.05, 0.95),
+}
+
+
+def suite_cases(suite: str) -> list[SuiteCase]:
+    """All cases of a suite, each once, in the canonical text of ``lowdnn.graph.cases``."""
+    lines = (_CASES / f"{suite}.txt").read_text(encoding="utf-8").splitlines()
+    cases = [SuiteCase(class_, _canonical(text)) for class_, text in _sections(lines)]
+    if suite == "conv":
+        cases += [SuiteCase(NETWORK_LAYERS, _canonical(text), names) for text, names in network_cases()]
+    return list(dict.fromkeys(cases))
+
+
+def of_classes(cases: Iterable[SuiteCase], wanted: Sequence[str]) -> list[SuiteCase]:
+    """The cases whose class or network has one of the ``wanted`` texts in its name; all where none is wanted."""
+    texts = [text.lower() for text in wanted]
+    return [case for case in cases if not texts or any(t in f"{case.class_} {case.network}".lower() for t in texts)]
+
+
+def sampled(cases: Sequence[SuiteCase], count: int, seed: int) -> list[SuiteCase]:
+    """``count`` cases of each class by chance, in their order (all of a class that has no more)."""
+    chosen: set[SuiteCase] = set()
+    for members in _by_class(cases).values():
+        chosen.update(Random(seed).sample(members, min(count, len(members))))
+    return [case for case in cases if case in chosen]
+
+
+def mixed(cases: Sequence[SuiteCase], seed: int) -> list[SuiteCase]:
+    """The cases by chance, the classes in turns, so that any first part of them serves every class."""
+    places: dict[SuiteCase, int] = {}
+    for members in _by_class(cases).values():
+        order = Random(seed).sample(members, len(members))
+        places.update({case: number for number, case in enumerate(order)})
+    return sorted(cases, key=places.__getitem__)
+
+
+def expanded(text: str) -> Iterator[str]:
+    """``text`` for every combination of the values in its braces."""
+    parts = _BRACES.split(text)
+    choices = [[part] if number % 2 == 0 else part.split(",") for number, part in enumerate(parts)]
+    return map("".join, product(*choices))
+
+
+def _sections(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    class_ = ""
+    for line in lines:
+        content = line.split("#")[0].strip()
+        if content.startswith("["):
+            class_ = content.strip("[]")
+        elif content:
+            yield from ((class_, text) for text in expanded(content))
+
+
+def _canonical(text: str) -> str:
+    return str(parse_case(text))
+
+
+def _by_class(cases: Iterable[SuiteCase]) -> dict[str, list[SuiteCase]]:
+    groups: dict[str, list[SuiteCase]] = {}
+    for case in cases:
+        groups.setdefault(case.class_, []).append(case)
+    return groups

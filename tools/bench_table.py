@@ -1,0 +1,121 @@
+"""The rows of a benchmark: the CSV file that keeps them, and the table of its classes."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bench_suites import Target
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where rows were measured."""
+
+    gpu: str
+    driver: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a result file; ``class_`` is the column ``class``.
+
+    us, peer_us: ours and the fastest peer's.  ratio: peer_us / us.  floor_us: the larger of arithmetic at the sustained
+    peak and bytes at the copy bandwidth.  error: why there is no ratio; the times are then 0.
+    """
+
+    suite: str
+    class_: str
+    case: str
+    network: str
+    dtype: str
+    engine: str
+    knobs: str
+    us: float
+    floor_us: float
+    peer: str
+    peer_us: float
+    ratio: float
+    spread: float
+    gpu: str
+    driver: str
+    commit: str
+    error: str = ""
+
+
+class RowFile:
+    """A result file that each row goes to as soon as it is known. ``known``: the cases that it held when opened."""
+
+    def __init__(self, path: Path, *, is_resumed: bool) -> None:
+        """``is_resumed``: rows are added to those of an earlier run; otherwise the file is replaced."""
+        self.rows = read_rows(path) if is_resumed and path.exists() else []
+        self.known = {(row.class_, row.case) for row in self.rows if not row.error}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w", newline="", encoding="utf-8")
+        self._writer = csv.writer(self._file)
+        self._writer.writerow(_columns())
+        kept, self.rows = [row for row in self.rows if not row.error], []
+        for row in kept:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        self._writer.writerow(asdict(row).values())
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file with the columns of ``Row``."""
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = [{_field(name): value for name, value in line.items()} for line in csv.DictReader(file)]
+    numbers = [item.name for item in fields(Row) if item.type == "float"]
+    return [Row(**{**line, **{name: float(line[name]) for name in numbers}}) for line in lines]
+
+
+def class_table(rows: Iterable[Row], targets: Mapping[str, Target], left_out: Mapping[str, int]) -> str:
+    """For each class: cases, errors, cases left out, geometric mean and worst ratio with their targets, worst case."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.class_, []).append(row)
+    classes = list(dict.fromkeys([*targets, *groups, *left_out]))
+    lines = [
+        _class_lines(name, groups.get(name, ()), targets.get(name), left_out.get(name, 0))
+        for name in classes
+        if name in groups or name in left_out
+    ]
+    return "\n".join(
+        [f"{'cases':>6}{'errors':>7}{'left out':>9}{'mean':>8}{'target':>7}{'worst':>8}{'target':>7}", *lines]
+    )
+
+
+def _class_lines(name: str, rows: Sequence[Row], target: Target | None, left_out: int) -> str:
+    measured = [row for row in rows if not row.error]
+    counts = f"{len(measured):6d}{len(rows) - len(measured):7d}{left_out:9d}"
+    if not measured:
+        return f"{name}\n{counts}"
+    mean = statistics.geometric_mean(row.ratio for row in measured)
+    worst = min(measured, key=lambda row: row.ratio)
+    mean_target, worst_target = (f"{target.mean:7.2f}", f"{target.worst:7.2f}") if target else (" " * 7, " " * 7)
+    is_missed = target is not None and (mean < target.mean or worst.ratio < target.worst)
+    numbers = f"{counts}{mean:8.3f}{mean_target}{worst.ratio:8.3f}{worst_target}{'  MISSED' if is_missed else ''}"
+    return f"{name}\n{numbers}\n      worst: {worst.case}"
+
+
+def _columns() -> list[str]:
+    return [item.name.rstrip("_") for item in fields(Row)]
+
+
+def _field(column: str) -> str:
+    return "class_" if column == "class" else column
