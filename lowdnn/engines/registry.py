@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.composite import Composite
-from lowdnn.engines.conv.conv_depthwise import ConvDepthwise
-from lowdnn.engines.conv.conv_dgrad_wgmma import ConvDgradWgmma
-from lowdnn.engines.conv.conv_direct import ConvDirect
-from lowdnn.engines.conv.conv_fprop_wgmma import ConvFpropWgmma
-from lowdnn.engines.conv.conv_grouped_mma import ConvGroupedMma
-from lowdnn.engines.conv.conv_implicit_gemm_mma import ConvImplicitGemmMma
-from lowdnn.engines.conv.conv_stem import ConvStem
-from lowdnn.engines.conv.conv_wgrad_wgmma import ConvWgradWgmma
+from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
+from lowdnn.engines.conv.direct.conv_direct import ConvDirect
+from lowdnn.engines.conv.grouped.conv_grouped_mma import ConvGroupedMma
+from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
+from lowdnn.engines.conv.stem.conv_stem import ConvStem
+from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
+from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
+from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt

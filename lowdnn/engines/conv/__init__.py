@@ -1,1 +1,1 @@
-"""Convolution engines: implicit matrix product on tensor cores, direct without them."""
+"""Convolution engines, a package for each family."""

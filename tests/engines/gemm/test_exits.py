@@ -10,8 +10,8 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.driver import open_driver
-from lowdnn.engines.conv.conv_dgrad_wgmma import ConvDgradWgmma
-from lowdnn.engines.conv.conv_fprop_wgmma import ConvFpropWgmma
+from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
+from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder, Layout

@@ -1,0 +1,1 @@
+"""Convolutions with one channel in each group, in three directions."""

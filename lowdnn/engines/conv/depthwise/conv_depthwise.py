@@ -1,0 +1,101 @@
+"""``conv_depthwise``: convolutions with one channel in each group, in three directions, summed in fp32.
+
+Forward pass, data gradient and filter gradient; 1 to 3 spatial axes, any strides, dilations, paddings and layouts,
+several filters for each channel, flipped filters; fp16, bf16 and fp32. Any pointwise epilogue.
+Kernels: ``conv_depthwise.cu`` (forward pass and data gradient); ``conv_depthwise_filter.cu`` and
+``conv_depthwise_filter_sum.cu`` (filter gradient, in shares that are added in a fixed order).
+"""
+
+from __future__ import annotations
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, plan_of, resolve_choices
+from lowdnn.engines.conv.depthwise import filter_gradient, rows
+from lowdnn.engines.conv.depthwise.filter_gradient import FilterGradient
+from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.conv.depthwise.rows import Correlation
+from lowdnn.enums import NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import match_anchored
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.plan import KernelRef, Plan
+from lowdnn.status import NotSupportedError, Status
+
+Problem = Correlation | FilterGradient
+
+
+class ConvDepthwise:
+    """See the module's docstring."""
+
+    name = "conv_depthwise"
+    index = 11
+    numerical_notes: tuple[NumericalNote, ...] = ()
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses groups of several channels, other data types, and filters that do not fit registers."""
+        problem = graph.derive(self._problem)
+        return problem if isinstance(problem, Refusal) else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """What a thread works on: LOAD_SIZE channels, TILE_COLS columns, TILE_ROWS rows, STAGES rows read ahead.
+
+        BLOCK_SIZE of the forward pass and the data gradient; SPLIT_K_SLC of the filter gradient.
+        """
+        return _knobs(self._accepted(graph), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """One launch, two for a filter gradient, none where the output is empty."""
+        problem = self._accepted(graph)
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        if isinstance(problem, FilterGradient):
+            return self._filter_plan(problem, graph, arch, chosen)
+        tile = rows.tile_of(problem, chosen)
+        if isinstance(tile, str):
+            raise NotSupportedError(f"{self.name}.{tile}")
+        if problem.target.element_count == 0:
+            return plan_of(self, graph, arch, chosen, (), ())
+        functor = rows.functor_of(problem, tile)
+        kernel = rows.kernel(problem, tile, functor)
+        return plan_of(self, graph, arch, chosen, (kernel,), (rows.launch(problem, tile, functor),))
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+    def _filter_plan(self, gradient: FilterGradient, graph: OperationGraph, arch: ArchSpec, chosen: Choices) -> Plan:
+        tile = filter_gradient.tile_of(gradient, chosen)
+        if isinstance(tile, str):
+            raise NotSupportedError(f"{self.name}.{tile}")
+        functor = filter_gradient.functor_of(gradient)
+        kernels = (filter_gradient.filter_kernel(gradient, tile), filter_gradient.sum_kernel(functor))
+        launches = (
+            filter_gradient.filter_launch(gradient, tile, 0),
+            filter_gradient.sum_launch(gradient, tile, functor, 0),
+        )
+        return plan_of(self, graph, arch, chosen, kernels, launches, filter_gradient.slices_bytes(gradient, tile))
+
+    def _accepted(self, graph: OperationGraph) -> Problem:
+        problem = graph.derive(self._problem)
+        if isinstance(problem, Refusal):
+            raise NotSupportedError(str(problem))
+        return problem
+
+    def _problem(self, graph: OperationGraph) -> Problem | Refusal:
+        matched = match_anchored(graph, ConvolutionOperation)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        geometry = DepthwiseGeometry.of(matched)
+        reason = geometry.refuse()
+        if reason:
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        is_filter = isinstance(matched.anchor, ConvolutionBackwardFilter)
+        problem: Problem = FilterGradient(geometry) if is_filter else Correlation(geometry)
+        reason = problem.refuse()
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
+
+
+def _knobs(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+    if isinstance(problem, FilterGradient):
+        return filter_gradient.knobs(problem, arch)
+    return rows.knobs(problem, arch)

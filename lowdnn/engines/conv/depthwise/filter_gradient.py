@@ -1,0 +1,459 @@
+"""The plan of ``conv_depthwise_filter.cu`` and ``conv_depthwise_filter_sum.cu``: filter gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import lcm, prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.conv.depthwise.axes import Axis
+from lowdnn.engines.conv.depthwise.cost import (
+    LATENCY_S,
+    Step,
+    resident_blocks,
+    row_instructions,
+    sectors,
+    step_cycles,
+    together,
+    warps_of,
+    waves_s,
+)
+from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes
+from lowdnn.enums import DataType, KnobType
+from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
+
+#: Choices of a thread's work; see ``FilterTile``.
+CHANNELS = (1, 2, 4, 8)
+STRIPS = (1, 2, 4, 7, 8, 14, 16)
+PREFETCHES = (1, 2, 3, 4, 6, 8)
+_THREADS = 128
+_LANES = (32, 16, 8, 4, 2, 1)
+#: Lanes beyond the last channel, as a share of all: more are not worth wider accesses.
+_MAX_IDLE = 0.13
+
+_SUM_COLUMNS, _SUM_PARTS = 16, 16
+_MAX_REGISTERS = 170
+_OTHER_REGISTERS = 65
+_MAX_WINDOW = 64
+#: Multiply-adds of an unrolled loop's body.
+_MAX_UNROLLED = 1536
+_MAX_CLASSES = 32
+_MAX_INDEX = 2**31 - 1024
+#: Of the search: the time that rows on their way should cover; tiles whose variants are looked at.
+_HIDDEN_S = 1e-6
+_VARIED = 5
+
+
+@dataclass(frozen=True)
+class Params:
+    """The macros of ``conv_depthwise_filter.cu``, described there."""
+
+    X_TYPE: str
+    DY_TYPE: str
+    CHANNELS: int
+    STRIP: int
+    ROW_TAPS: int
+    COLUMN_TAPS: int
+    ROW_STEP: int
+    COLUMN_STEP: int
+    CLASSES: int
+    CLIP_FRONT: int
+    CLIP_BACK: int
+    PREFETCH: int
+    UNROLL: int
+    LANES: int
+    THREADS: int
+
+
+@dataclass(frozen=True)
+class SumParams:
+    """The macros of ``conv_depthwise_filter_sum.cu``."""
+
+    COLUMNS: int
+    PARTS: int
+
+
+@dataclass(frozen=True)
+class FilterTile:
+    """A thread's work: neighbouring filters, columns of a strip, steps of a segment, rows of x read ahead.
+
+    shares: blocks that the items of one channel block are spread over, each with a slice of its own.
+    """
+
+    channels: int
+    strip: int
+    segment: int
+    prefetch: int
+    shares: int
+
+
+@dataclass(frozen=True)
+class FilterGradient:
+    """dw from x and dy; see ``conv_depthwise_filter.cu`` for lanes, slots, items and shares."""
+
+    geometry: DepthwiseGeometry
+
+    @cached_property
+    def axes(self) -> tuple[Axis, Axis, Axis]:
+        planes, rows, columns = (axis.forward() for axis in self.geometry.axes)
+        return planes, rows, columns
+
+    @cached_property
+    def depth(self) -> int:
+        """Rows of dy that a row of x meets."""
+        rows = self.axes[1]
+        return ceil_div(rows.taps, rows.step)
+
+    @cached_property
+    def steps(self) -> int:
+        """The most steps down the rows that a class has."""
+        return max(self._steps(one.first_step, one.end_step, one.count) for one in self.axes[1].classes)
+
+    @cached_property
+    def segments(self) -> tuple[int, ...]:
+        """Choices of steps down the rows."""
+        return tuple(sorted({max(1, ceil_div(self.steps, parts)) for parts in (1, 2, 3, 4, 6, 8, 16, 32, 64)}))
+
+    @cached_property
+    def most_channels(self) -> int:
+        """Neighbouring filters that one access of x and of dy reads."""
+        operation = self.geometry.operation
+        return min(self.geometry.neighbours(t) for t in (operation.image, operation.response))
+
+    @cached_property
+    def element_bytes(self) -> tuple[int, int]:
+        """Of x and of dy."""
+        operation = self.geometry.operation
+        return operation.image.element_bytes, operation.response.element_bytes
+
+    @cached_property
+    def item_classes(self) -> tuple[int, ...]:
+        """The radices of an item's number that no tile changes: planes, images, classes of columns, rows, planes."""
+        planes, rows, columns = self.axes
+        classes = (len(columns.classes), len(rows.classes), len(planes.classes))
+        return (planes.count, self.geometry.images, *classes)
+
+    @cached_property
+    def elements(self) -> int:
+        return self.geometry.operation.filter.element_count
+
+    @cached_property
+    def read_bytes(self) -> int:
+        """Of x and dy, once for each tap along the planes."""
+        return bytes_of((self.geometry.operation.image, self.geometry.operation.response)) * self.axes[0].taps
+
+    def lanes(self, channels: int) -> int:
+        """Neighbouring threads along the filters."""
+        return self._lanes[channels]
+
+    def channel_blocks(self, channels: int) -> int:
+        return ceil_div(self.geometry.filters, channels * self.lanes(channels))
+
+    def items(self, tile: FilterTile) -> tuple[int, ...]:
+        """The radices of an item's number, the fastest first."""
+        strips, segments = ceil_div(self.axes[2].count, tile.strip), ceil_div(self.steps, tile.segment)
+        return (strips, segments, *self.item_classes)
+
+    def slots(self, channels: int) -> int:
+        return _THREADS // self.lanes(channels)
+
+    def block_count(self, tile: FilterTile) -> int:
+        return self.channel_blocks(tile.channels) * self.axes[0].taps * tile.shares
+
+    def registers(self, tile: FilterTile) -> int:
+        """Roughly what a thread holds: sums, rows of dy, a window of x, those on their way."""
+        _, rows, columns = self.axes
+        x_bytes, dy_bytes = self.element_bytes
+        window = columns.window(tile.strip)
+        sums = rows.taps * columns.taps * tile.channels
+        coming = rows.step * window * ceil_div(tile.channels * x_bytes, 4)
+        coming += tile.strip * ceil_div(tile.channels * dy_bytes, 4)
+        met = self.depth * tile.strip * tile.channels
+        return sums + met + window * tile.channels + coming * tile.prefetch
+
+    def products(self, tile: FilterTile) -> int:
+        """Multiply-adds of a thread in one step."""
+        _, rows, columns = self.axes
+        return rows.taps * columns.taps * tile.strip * tile.channels
+
+    def unrolled(self, tile: FilterTile) -> int:
+        """Steps of the loop's body; where it may be large, so many that no row of dy is moved."""
+        named = lcm(self.depth, tile.prefetch)
+        return named if named * self.products(tile) <= _MAX_UNROLLED else tile.prefetch
+
+    def fits(self, tile: FilterTile) -> bool:
+        """Whether registers, window and the caches for instructions suffice."""
+        return (
+            self.registers(tile) <= _MAX_REGISTERS
+            and self.axes[2].window(tile.strip) <= _MAX_WINDOW
+            and (tile.prefetch == 1 or tile.prefetch * self.products(tile) <= _MAX_UNROLLED)
+        )
+
+    def refuse(self) -> str:
+        """Why the kernel cannot take the shape, or an empty string."""
+        label = self.geometry.operation.label
+        classes = max(len(axis.classes) for axis in self.axes)
+        if classes > _MAX_CLASSES:
+            return f"convolution.dilations: expected at most {_MAX_CLASSES} residue classes, got {classes}"
+        least = FilterTile(1, 1, 1, 1, 1)
+        if not self.fits(least):
+            got = f"{self.axes[1].taps} x {self.axes[2].taps} taps"
+            return f"{label}.dw.dims: expected a filter that fits a thread's registers, got {got}"
+        if prod(self.items(least)) > _MAX_INDEX:
+            return f"{label}.dy.dims: expected at most {_MAX_INDEX} pixels, got {prod(self.items(least))}"
+        return ""
+
+    @cached_property
+    def _lanes(self) -> dict[int, int]:
+        """By channels: the most that leave few idle; 1 where columns are contiguous."""
+        if self.geometry.operation.response.strides[1] != 1:
+            return dict.fromkeys(CHANNELS, 1)
+        return {channels: self._most_lanes(self.geometry.filters // channels) for channels in CHANNELS}
+
+    def _most_lanes(self, groups: int) -> int:
+        return next(n for n in _LANES if n == 1 or ceil_div(groups, n) * n <= groups * (1 + _MAX_IDLE))
+
+    def _steps(self, first: int, end: int, count: int) -> int:
+        return max(0, min(end, count + self.depth - 1) - first)
+
+
+def knobs(gradient: FilterGradient, arch: ArchSpec) -> tuple[Knob, ...]:
+    best = best_tile(gradient, arch)
+    most = gradient.most_channels
+    strips = tuple(s for s in STRIPS if gradient.fits(FilterTile(1, s, 1, 1, 1)))
+    shares = tuple(sorted({best.shares, *(2**i for i in range(11))}))
+    return (
+        Knob(
+            "channels",
+            KnobType.LOAD_SIZE,
+            tuple(c for c in CHANNELS if c <= most),
+            best.channels,
+            "filters of a thread",
+        ),
+        Knob("strip", KnobType.TILE_COLS, strips, best.strip, "neighbouring columns of a thread"),
+        Knob("segment", KnobType.TILE_ROWS, gradient.segments, best.segment, "steps down the rows of an item"),
+        Knob("prefetch", KnobType.STAGES, PREFETCHES, best.prefetch, "rows of x that a thread reads ahead"),
+        Knob("shares", KnobType.SPLIT_K_SLC, shares, best.shares, "blocks that share the sum of one filter"),
+    )
+
+
+def tile_of(gradient: FilterGradient, chosen: Choices) -> FilterTile | str:
+    """The tile of resolved knobs, or why there is none."""
+    tile = FilterTile(
+        channels=chosen[KnobType.LOAD_SIZE],
+        strip=chosen[KnobType.TILE_COLS],
+        segment=chosen[KnobType.TILE_ROWS],
+        prefetch=chosen[KnobType.STAGES],
+        shares=chosen[KnobType.SPLIT_K_SLC],
+    )
+    if gradient.fits(tile):
+        return tile
+    needed = gradient.registers(tile)
+    return f"knob_choices: expected at most {_MAX_REGISTERS} registers of a thread's own data, got {needed}"
+
+
+def best_tile(gradient: FilterGradient, arch: ArchSpec) -> FilterTile:
+    """The fastest tile by ``estimated_s``: of all channels and strips one tile, then the best ones' variants."""
+
+    def cost(tile: FilterTile) -> float:
+        return estimated_s(gradient, tile, arch)
+
+    least = _filling(gradient, FilterTile(1, 1, gradient.steps, 1, 1), arch)
+    best = sorted(_tiles(gradient, arch), key=cost)[:_VARIED]
+    return min((variant for tile in best for variant in _variants(gradient, tile, arch)), key=cost, default=least)
+
+
+def estimated_s(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> float:
+    """Seconds: a multiprocessor's blocks in waves, each slot's items in rounds, against the bytes moved."""
+    step = _step(gradient, tile)
+    rounds = ceil_div(prod(gradient.items(tile)), tile.shares * gradient.slots(tile.channels))
+    steps = min(tile.segment, gradient.steps)
+    sums = gradient.products(tile) // tile.strip
+    start = 3 * LATENCY_S * arch.clock_hz
+
+    def wave_cycles(blocks: int) -> float:
+        warps = warps_of(blocks * _THREADS)
+        item = start + 100 * warps + steps * step_cycles(step, warps, arch)
+        return rounds * item + start + 6 * sums * warps
+
+    blocks = ceil_div(gradient.block_count(tile), arch.sm_count)
+    walk_s = waves_s(blocks, _resident(gradient, tile, arch), wave_cycles, arch)
+    slices_bytes = 8 * tile.shares * gradient.elements
+    return together(walk_s, (gradient.read_bytes + slices_bytes) / arch.copy_bytes_per_s)
+
+
+def _step(gradient: FilterGradient, tile: FilterTile) -> Step:
+    """Rows of x and dy, moves of rows of dy, multiply-adds."""
+    _, rows, columns = gradient.axes
+    x_bytes, dy_bytes = gradient.element_bytes
+    window = rows.step * columns.window(tile.strip)
+    moves = gradient.depth * tile.strip * tile.channels if gradient.unrolled(tile) % gradient.depth else 0
+    arriving = row_instructions(window + tile.strip, tile.channels)
+    if gradient.lanes(tile.channels) > 1:
+        apart = apart_dy = tile.channels
+    else:
+        apart, apart_dy = tile.strip * columns.step * columns.spacing, tile.strip * columns.target_step
+    read = window * sectors(apart * x_bytes)
+    read += tile.strip * sectors(apart_dy * dy_bytes)
+    return Step(gradient.products(tile) + moves + arriving + 30, read, 0, tile.prefetch)
+
+
+def filter_kernel(gradient: FilterGradient, tile: FilterTile) -> KernelRef:
+    operation, (_, rows, columns) = gradient.geometry.operation, gradient.axes
+    front, back = columns.clips(tile.strip)
+    params = Params(
+        X_TYPE=dtypes.info(operation.image.data_type).c_type,
+        DY_TYPE=dtypes.info(operation.response.data_type).c_type,
+        CHANNELS=tile.channels,
+        STRIP=tile.strip,
+        ROW_TAPS=rows.taps,
+        COLUMN_TAPS=columns.taps,
+        ROW_STEP=rows.step,
+        COLUMN_STEP=columns.step,
+        CLASSES=_class_room(gradient),
+        CLIP_FRONT=front,
+        CLIP_BACK=back,
+        PREFETCH=tile.prefetch,
+        UNROLL=gradient.unrolled(tile),
+        LANES=gradient.lanes(tile.channels),
+        THREADS=_THREADS,
+    )
+    types = "_".join(dtypes.info(t.data_type).short_name for t in (operation.image, operation.response))
+    walk = f"{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}_k{params.CLASSES}"
+    shape = f"c{tile.channels}w{tile.strip}_p{tile.prefetch}u{params.UNROLL}_x{front}x{back}_l{params.LANES}b{_THREADS}"
+    return KernelRef(
+        name=f"conv_depthwise_filter_{types}_{walk}_{shape}_sm80",
+        source="conv/depthwise/conv_depthwise_filter.cu",
+        target="sm_80",
+        parameters=macros(params),
+    )
+
+
+def filter_launch(gradient: FilterGradient, tile: FilterTile, offset_bytes: int) -> Launch:
+    """Writes the slices at ``offset_bytes`` of the workspace."""
+    geometry = gradient.geometry
+    x, dy = geometry.operation.image, geometry.operation.response
+    planes = gradient.axes[0]
+    items = gradient.items(tile)
+    arguments = Struct(
+        (
+            TensorPointer(x.uid),
+            TensorPointer(dy.uid),
+            WorkspacePointer(offset_bytes),
+            *i64(geometry.strides(x)),
+            *i64(geometry.strides(dy)),
+            *i32(axis.response for axis in geometry.axes),
+            *(axis.struct(_class_room(gradient)) for axis in gradient.axes),
+            *(Struct(divider(radix)) for radix in items),
+            *i32((prod(items), tile.segment, geometry.filters, geometry.multiplier)),
+            Struct(divider(gradient.channel_blocks(tile.channels))),
+            Struct(divider(planes.taps)),
+            *i32((tile.shares,)),
+        )
+    )
+    slots = gradient.slots(tile.channels)
+    products = 2 * dy.element_count * geometry.tap_count
+    taps = gradient.axes[1].taps * gradient.axes[2].taps
+    return Launch(
+        kernel=0,
+        grid=(gradient.block_count(tile), 1, 1),
+        block=(_THREADS, 1, 1),
+        arguments=(arguments,),
+        shared_bytes=taps * tile.channels * _THREADS // 2 * 4 if slots > 1 else 0,
+        work=Work(products, bytes_of((x, dy)), MathUnit.FMA_F32),  # the slices stay in the L2 cache
+    )
+
+
+def slices_bytes(gradient: FilterGradient, tile: FilterTile) -> int:
+    """Of the workspace."""
+    return aligned_bytes(tile.shares * gradient.elements * 4)
+
+
+def functor_of(gradient: FilterGradient) -> Functor:
+    """The epilogue's functor: one element at a time."""
+    return generate(gradient.geometry.dag, accumulator=DataType.FLOAT, vector_axis=0)
+
+
+def sum_kernel(functor: Functor) -> KernelRef:
+    return KernelRef(
+        name=f"conv_depthwise_filter_sum_sm80_{functor.digest}",
+        source="conv/depthwise/conv_depthwise_filter_sum.cu",
+        target="sm_80",
+        parameters=macros(SumParams(_SUM_COLUMNS, _SUM_PARTS)),
+        generated=functor.text,
+    )
+
+
+def sum_launch(gradient: FilterGradient, tile: FilterTile, functor: Functor, offset_bytes: int) -> Launch:
+    """Adds the slices and applies the epilogue."""
+    dw = gradient.geometry.operation.filter
+    arguments = Struct(
+        (
+            WorkspacePointer(offset_bytes),
+            *i32((tile.shares, gradient.elements)),
+            Struct(divider(dw.dims[0])),
+            *(Struct(divider(extent)) for extent in dw.dims[2:]),
+            functor.arguments,
+        )
+    )
+    work = Work(tile.shares * gradient.elements, moved_bytes(gradient.geometry.dag), MathUnit.FMA_F32)
+    blocks = ceil_div(gradient.elements, _SUM_COLUMNS)
+    return Launch(1, (blocks, 1, 1), (_SUM_COLUMNS * _SUM_PARTS, 1, 1), (arguments,), work=work)
+
+
+def _tiles(gradient: FilterGradient, arch: ArchSpec) -> Iterator[FilterTile]:
+    """Of all channels and strips worth a look the tile with the longest segments that give each slot an item."""
+    for channels in (c for c in CHANNELS if c <= gradient.most_channels):
+        for strip in gradient.axes[2].useful_strips(STRIPS):
+            tile = FilterTile(channels, strip, 1, 1, 1)
+            if gradient.fits(tile):
+                blocks = _resident(gradient, tile, arch) * arch.sm_count / gradient.block_count(tile)
+                longest = prod(gradient.items(tile)) / (blocks * gradient.slots(channels))
+                segment = max((s for s in gradient.segments if s <= longest), default=gradient.segments[0])
+                yield _filling(gradient, replace(tile, segment=segment), arch)
+
+
+def _variants(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> Iterator[FilterTile]:
+    """Shorter and longer segments, with as many blocks as fit and with fewer."""
+    at = gradient.segments.index(tile.segment)
+    for segment in gradient.segments[max(0, at - 2) : at + 2]:
+        for fewer in range(2):
+            yield _filling(gradient, replace(tile, segment=segment, prefetch=1), arch, fewer)
+
+
+def _filling(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec, fewer: int = 0) -> FilterTile:
+    """The tile with shares for all the blocks that fit, or for ``fewer`` on a multiprocessor; it reads ahead."""
+    blocks = max(1, _resident(gradient, tile, arch) - fewer) * arch.sm_count
+    shares = _shares(gradient, tile, blocks)
+    return _reading_ahead(gradient, replace(tile, shares=shares), arch)
+
+
+def _reading_ahead(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> FilterTile:
+    """The tile with as many steps on their way as hide the latency, where they fit."""
+    blocks = ceil_div(gradient.block_count(tile), arch.sm_count)
+    step_s = warps_of(blocks * _THREADS) * _step(gradient, tile).instructions / arch.clock_hz
+    wanted = (replace(tile, prefetch=p) for p in reversed(PREFETCHES) if (p - 1) * step_s < _HIDDEN_S)
+    return next(t for t in wanted if gradient.fits(t) and gradient.unrolled(t) <= max(gradient.depth, t.prefetch))
+
+
+def _shares(gradient: FilterGradient, tile: FilterTile, blocks: int) -> int:
+    """So many that ``blocks`` blocks at most take all items, in as even rounds as can be."""
+    most = max(1, blocks // gradient.block_count(replace(tile, shares=1)))
+    items, slots = prod(gradient.items(tile)), gradient.slots(tile.channels)
+    rounds = ceil_div(items, most * slots)
+    return ceil_div(items, rounds * slots)
+
+
+def _resident(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> int:
+    return resident_blocks(gradient.registers(tile) + _OTHER_REGISTERS, _THREADS, arch)
+
+
+def _class_room(gradient: FilterGradient) -> int:
+    """A power of two, so that few kernels serve all shapes."""
+    return ceil_power(max(len(axis.classes) for axis in gradient.axes))

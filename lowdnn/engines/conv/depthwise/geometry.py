@@ -1,0 +1,135 @@
+"""A depthwise convolution as the kernels see it: three axes (planes, rows, columns), strides, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from lowdnn.engines.conv.depthwise.axes import AxisGeometry
+from lowdnn.enums import ConvolutionMode, DataType
+from lowdnn.graph.pattern import Anchored, PointwiseDag
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.tensor import Tensor
+
+#: Operands that widen to f32 exactly.
+DATA_TYPES = (DataType.BFLOAT16, DataType.HALF, DataType.FLOAT)
+
+#: Past so many taps a line is walked along as columns: as rows it needs a weight and a sum for each tap.
+_MAX_LINE_ROWS = 32
+
+#: Positions are 32-bit in the kernels, with room for a window past the end.
+_MAX_POSITION = 2**29
+_MAX_OFFSET = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class DepthwiseGeometry:
+    """One of the three operations with its pointwise epilogue.
+
+    placed: which spatial axis is the planes, the rows and the columns; None for one that the tensors do not have.
+    axes: their extents; a missing one has one position and one tap.
+    """
+
+    operation: ConvolutionOperation
+    dag: PointwiseDag
+    placed: tuple[int | None, int | None, int | None]
+    axes: tuple[AxisGeometry, AxisGeometry, AxisGeometry]
+
+    @classmethod
+    def of(cls, matched: Anchored[ConvolutionOperation]) -> DepthwiseGeometry:
+        operation = matched.anchor
+        placed = _placed(operation)
+        planes, rows, columns = (_axis(operation, axis) for axis in placed)
+        return cls(operation, matched.epilogue, placed, (planes, rows, columns))
+
+    @property
+    def images(self) -> int:
+        return self.operation.image.dims[0]
+
+    @property
+    def channels(self) -> int:
+        """Of the image."""
+        return self.operation.image.dims[1]
+
+    @property
+    def filters(self) -> int:
+        """Channels of the response."""
+        return self.operation.filter.dims[0]
+
+    @property
+    def multiplier(self) -> int:
+        """Filters of one channel."""
+        return self.filters // self.channels
+
+    @property
+    def tap_count(self) -> int:
+        return prod(self.operation.filter.dims[2:])
+
+    def strides(self, tensor: Tensor) -> tuple[int, ...]:
+        """Of an image or response, in elements: n, c, planes, rows, columns."""
+        return (*tensor.strides[:2], *self.spatial_strides(tensor))
+
+    def spatial_strides(self, tensor: Tensor) -> tuple[int, int, int]:
+        """Of planes, rows and columns; 0 for a missing axis."""
+        planes, rows, columns = (0 if axis is None else tensor.strides[2 + axis] for axis in self.placed)
+        return planes, rows, columns
+
+    def neighbours(self, tensor: Tensor) -> int:
+        """How many neighbouring channels one access of up to 16 bytes reads: a power of two."""
+        if tensor.strides[1] != 1 or self.multiplier != 1:
+            return 1
+        width = min(16, tensor.alignment_bytes) // tensor.element_bytes
+        steps = [s for axis, s in enumerate(tensor.strides) if axis != 1 and tensor.dims[axis] > 1]
+        while any(step % width for step in (*steps, tensor.dims[1])):
+            width //= 2
+        return width
+
+    def refuse(self) -> str:
+        """Why the kernels cannot take the operation, or an empty string."""
+        operation = self.operation
+        image, weights, response = (f"{operation.label}.{role}" for role in operation.roles)
+        if operation.groups == 1 or operation.filter.dims[1] != 1:
+            got = f"{operation.filter.dims[1]} channels in each of {operation.groups} groups"
+            return f"{weights}.dims: expected several groups of one channel, got {got}"
+        for name, tensor in ((image, operation.image), (weights, operation.filter), (response, operation.response)):
+            if tensor is not operation.output and tensor.data_type not in DATA_TYPES:
+                names = ", ".join(t.name for t in DATA_TYPES)
+                return f"{name}.data_type: expected one of {names}, got {tensor.data_type.name}"
+        compute_type = operation.convolution.compute_type
+        if compute_type not in (DataType.FLOAT, DataType.HALF):
+            return f"convolution.compute_type: expected FLOAT or HALF, got {compute_type.name}"
+        for axis in self.axes:
+            reach = max(axis.image, axis.response * axis.stride) + axis.padding + axis.taps * axis.dilation
+            if reach > _MAX_POSITION:
+                return f"{image}.dims: expected padded spatial extents of at most {_MAX_POSITION}, got {reach}"
+        for name, tensor in ((image, operation.image), (response, operation.response)):
+            step = self.spatial_strides(tensor)[2] * tensor.element_bytes * self.axes[2].dilation
+            if step > _MAX_OFFSET:
+                return f"{name}.strides: expected at most {_MAX_OFFSET} bytes between taps, got {step}"
+        return ""
+
+
+def _placed(operation: ConvolutionOperation) -> tuple[int | None, int | None, int | None]:
+    """A line with neighbouring channels is walked along as rows, one with neighbouring positions as columns."""
+    taps = operation.filter.dims[2:]
+    if len(taps) == 3:
+        return 0, 1, 2
+    if len(taps) == 2:
+        return None, 0, 1
+    is_walked = taps[0] <= _MAX_LINE_ROWS and operation.image.strides[1] == 1
+    return (None, 0, None) if is_walked else (None, None, 0)
+
+
+def _axis(operation: ConvolutionOperation, axis: int | None) -> AxisGeometry:
+    if axis is None:
+        return AxisGeometry(image=1, taps=1, response=1, stride=1, dilation=1, padding=0, is_flipped=False)
+    convolution = operation.convolution
+    return AxisGeometry(
+        image=operation.image.dims[2 + axis],
+        taps=operation.filter.dims[2 + axis],
+        response=operation.response.dims[2 + axis],
+        stride=convolution.strides[axis],
+        dilation=convolution.dilations[axis],
+        padding=convolution.pre_paddings[axis],
+        is_flipped=convolution.mode is ConvolutionMode.CONVOLUTION,
+    )

@@ -1,0 +1,472 @@
+"""The plan of ``conv_depthwise.cu``: forward pass and data gradient of depthwise convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd, lcm, prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.codegen.space import IndexSpace, space_of, with_axis
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.conv.depthwise.axes import Axis
+from lowdnn.engines.conv.depthwise.cost import (
+    LATENCY_S,
+    Step,
+    resident_blocks,
+    row_instructions,
+    sectors,
+    step_cycles,
+    together,
+    warps_of,
+    waves_s,
+)
+from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes
+from lowdnn.enums import DataType, KnobType
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
+
+#: Choices of a thread's work; see ``RowsTile``.
+CHANNELS = (1, 2, 4, 8)
+STRIPS = (1, 2, 4, 7, 8, 14, 16)
+PREFETCHES = (1, 2, 3, 4, 6, 8)
+BLOCK_SIZES = (64, 128, 256)
+_THREADS = 128
+
+#: What a thread's sums, weights and windows may take, so that ptxas needs no more than 255 registers.
+_MAX_REGISTERS = 175
+_OTHER_REGISTERS = 30
+_MAX_WINDOW = 64
+_MAX_SHARED_BYTES = 48 << 10
+
+#: Multiply-adds of an unrolled loop's body.
+_MAX_UNROLLED = 1024
+
+#: Classes of one axis: they travel as kernel arguments.
+_MAX_CLASSES = 32
+_MAX_THREADS = 2**31 - 1024
+
+#: Of the search: source rows of the loop's body; the time that rows on their way should cover; blocks of a
+#: multiprocessor past which segments are not cut.
+_MAX_BODY_ROWS = 20
+_HIDDEN_S = 1e-6
+_ENOUGH_BLOCKS = 6
+
+
+@dataclass(frozen=True)
+class Params:
+    """The macros of ``conv_depthwise.cu``, described there."""
+
+    X_TYPE: str
+    W_TYPE: str
+    CHANNELS: int
+    STRIP: int
+    PLANE_TAPS: int
+    ROW_TAPS: int
+    COLUMN_TAPS: int
+    ROW_STEP: int
+    COLUMN_STEP: int
+    SOURCES: int
+    CLASSES: int
+    IS_UNEVEN: int
+    CLIP_FRONT: int
+    CLIP_BACK: int
+    COLUMNS_FIRST: int
+    RUN: int
+    PREFETCH: int
+    UNROLL: int
+    THREADS: int
+
+
+@dataclass(frozen=True)
+class RowsTile:
+    """A thread's work: neighbouring channels, columns of a strip, rows of a segment, source rows read ahead.
+
+    threads: of a block.
+    """
+
+    channels: int
+    strip: int
+    segment: int
+    prefetch: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """From sources to targets: x to y, or dy to dx."""
+
+    geometry: DepthwiseGeometry
+
+    @property
+    def is_backward(self) -> bool:
+        return isinstance(self.geometry.operation, ConvolutionBackwardData)
+
+    @property
+    def source(self) -> Tensor:
+        operation = self.geometry.operation
+        return operation.response if self.is_backward else operation.image
+
+    @property
+    def target(self) -> Tensor:
+        operation = self.geometry.operation
+        return operation.image if self.is_backward else operation.response
+
+    @property
+    def sources(self) -> int:
+        """Channels of the source that add to one of the target."""
+        return self.geometry.multiplier if self.is_backward else 1
+
+    @property
+    def fan(self) -> int:
+        """Channels of the target that one of the source adds to."""
+        return 1 if self.is_backward else self.geometry.multiplier
+
+    @cached_property
+    def axes(self) -> tuple[Axis, Axis, Axis]:
+        planes, rows, columns = (axis.backward() if self.is_backward else axis.forward() for axis in self.geometry.axes)
+        return planes, rows, columns
+
+    @cached_property
+    def class_count(self) -> int:
+        return prod(len(axis.classes) for axis in self.axes)
+
+    @cached_property
+    def depth(self) -> int:
+        """Rows of targets that one row of sources adds to."""
+        rows = self.axes[1]
+        return ceil_div(rows.taps, rows.step)
+
+    @cached_property
+    def tap_count(self) -> int:
+        """Of the greatest class, over all sources of a channel."""
+        return prod(axis.taps for axis in self.axes) * self.sources
+
+    @cached_property
+    def subrows(self) -> int:
+        """Source rows of a step."""
+        return self.axes[1].step * self.axes[0].taps * self.sources
+
+    @cached_property
+    def segments(self) -> tuple[int, ...]:
+        """Choices of rows of targets."""
+        count = self.axes[1].count
+        return tuple(sorted({ceil_div(count, parts) for parts in (1, 2, 3, 4, 6, 8, 16, 32, 64)}))
+
+    @cached_property
+    def most_channels(self) -> int:
+        """Neighbouring channels that one access of the source reads."""
+        return self.geometry.neighbours(self.source)
+
+    @cached_property
+    def element_bytes(self) -> int:
+        """Of the source."""
+        return self.source.element_bytes
+
+    @cached_property
+    def columns_first(self) -> bool:
+        """Whether neighbouring threads take neighbouring columns."""
+        return self.source.strides[1] != 1 and self.geometry.spatial_strides(self.source)[2] == 1
+
+    @cached_property
+    def space(self) -> IndexSpace:
+        """The targets' index space: n, c, planes where the tensors have them, rows, columns."""
+        space = space_of(self.geometry.dag)
+        for position, axis in zip((2, 3), self.geometry.placed[1:], strict=True):
+            space = with_axis(space, position) if axis is None else space
+        return space
+
+    @cached_property
+    def moved(self) -> tuple[int, int]:
+        """Bytes of the source, and of all that the epilogue reads and writes."""
+        return bytes_of((self.source,)), moved_bytes(self.geometry.dag)
+
+    @cached_property
+    def filter_taps(self) -> int:
+        """Of one filter."""
+        return prod(axis.taps for axis in self.geometry.axes)
+
+    def unrolled(self, tile: RowsTile) -> int:
+        """Steps of the loop's body."""
+        return tile.prefetch // gcd(tile.prefetch, self.subrows)
+
+    def group_weights(self, channels: int) -> int:
+        """Weights of a thread's channels."""
+        return channels * self.sources * self.filter_taps
+
+    def weights_bytes(self, tile: RowsTile) -> int:
+        """Of shared memory: the groups' weights to odd pitches."""
+        return self.weight_groups(tile) * (self.group_weights(tile.channels) | 1) * 4
+
+    def registers(self, tile: RowsTile) -> int:
+        """Roughly what a thread holds: sums, weights, one widened window and those on their way."""
+        window = self.axes[2].window(tile.strip)
+        coming = window * ceil_div(tile.channels * self.element_bytes, 4) * tile.prefetch
+        widened = min(window, 4 * self.axes[2].taps) * tile.channels
+        sums = self.depth * tile.strip * tile.channels
+        return sums + self.tap_count * tile.channels + widened + coming
+
+    def fits(self, tile: RowsTile) -> bool:
+        """Whether registers, window, shared memory and the caches for instructions suffice."""
+        products = self.tap_count * tile.strip * tile.channels
+        return (
+            self.registers(tile) <= _MAX_REGISTERS
+            and self.axes[2].window(tile.strip) <= _MAX_WINDOW
+            and self.weights_bytes(tile) <= _MAX_SHARED_BYTES
+            and (self.unrolled(tile) == 1 or self.unrolled(tile) * products <= _MAX_UNROLLED)
+        )
+
+    def groups(self, tile: RowsTile) -> int:
+        """Threads side by side along the target's channels."""
+        return self.target.dims[1] // tile.channels
+
+    def digits(self, tile: RowsTile) -> tuple[int, ...]:
+        """The radices of a thread's number, the fastest first."""
+        planes, rows, columns = self.axes
+        strips, segments = ceil_div(columns.count, tile.strip), ceil_div(rows.count, tile.segment)
+        if self.columns_first:
+            return strips, segments, planes.count, self.groups(tile), self.geometry.images
+        return self.groups(tile), strips, segments, planes.count, self.geometry.images
+
+    def weight_groups(self, tile: RowsTile) -> int:
+        """How many groups of channels the threads of a block may meet."""
+        apart = prod(self.digits(tile)[:3]) if self.columns_first else 1
+        return min(self.groups(tile), (tile.threads - 2) // apart + 2)
+
+    def block_count(self, tile: RowsTile) -> int:
+        return ceil_div(prod(self.digits(tile)), tile.threads) * self.class_count
+
+    def refuse(self) -> str:
+        """Why the kernel cannot take the shape, or an empty string."""
+        label = self.geometry.operation.label
+        classes = max(len(axis.classes) for axis in self.axes)
+        if classes > _MAX_CLASSES:
+            rule = f"expected strides and dilations with at most {_MAX_CLASSES} residue classes"
+            return f"convolution.strides: {rule} along an axis, got {classes}"
+        least = RowsTile(1, 1, self.axes[1].count, 1, _THREADS)
+        if not self.fits(least):
+            return f"{label}.w.dims: expected a filter that fits a thread's registers, got {self.tap_count} taps"
+        if self.block_count(least) * least.threads > _MAX_THREADS:
+            return f"{label}.{self.target.label}: expected at most {_MAX_THREADS} threads, got more"
+        weights = self.geometry.operation.filter.element_count
+        if weights > _MAX_THREADS:
+            return f"{label}.w.dims: expected at most {_MAX_THREADS} weights, got {weights}"
+        return ""
+
+
+def kernel(correlation: Correlation, tile: RowsTile, functor: Functor) -> KernelRef:
+    planes, rows, columns = correlation.axes
+    front, back = columns.clips(tile.strip)
+    params = Params(
+        X_TYPE=dtypes.info(correlation.source.data_type).c_type,
+        W_TYPE=dtypes.info(correlation.geometry.operation.filter.data_type).c_type,
+        CHANNELS=tile.channels,
+        STRIP=tile.strip,
+        PLANE_TAPS=planes.taps,
+        ROW_TAPS=rows.taps,
+        COLUMN_TAPS=columns.taps,
+        ROW_STEP=rows.step,
+        COLUMN_STEP=columns.step,
+        SOURCES=correlation.sources,
+        CLASSES=_class_room(correlation),
+        IS_UNEVEN=int(rows.is_uneven or columns.is_uneven),
+        CLIP_FRONT=front,
+        CLIP_BACK=back,
+        COLUMNS_FIRST=int(correlation.columns_first),
+        RUN=run_of(correlation, tile),
+        PREFETCH=tile.prefetch,
+        UNROLL=correlation.unrolled(tile),
+        THREADS=tile.threads,
+    )
+    types = "_".join(
+        dtypes.info(t.data_type).short_name for t in (correlation.source, correlation.geometry.operation.filter)
+    )
+    taps = f"{planes.taps}x{rows.taps}x{columns.taps}{'u' if params.IS_UNEVEN else ''}"
+    walk = f"{taps}_s{rows.step}x{columns.step}_m{params.SOURCES}_k{params.CLASSES}"
+    shape = f"c{tile.channels}w{tile.strip}{'t' if params.COLUMNS_FIRST else ''}r{params.RUN}_p{tile.prefetch}"
+    shape += f"_x{front}x{back}"
+    return KernelRef(
+        name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}_sm80_{functor.digest}",
+        source="conv/depthwise/conv_depthwise.cu",
+        target="sm_80",
+        parameters=macros(params),
+        generated=functor.text,
+    )
+
+
+def launch(correlation: Correlation, tile: RowsTile, functor: Functor) -> Launch:
+    geometry, w = correlation.geometry, correlation.geometry.operation.filter
+    _, rows, columns = correlation.axes
+    digits, groups = correlation.digits(tile), correlation.weight_groups(tile)
+    filters = (*(axis.taps for axis in reversed(geometry.axes)), geometry.filters)
+    strides = (*reversed(geometry.spatial_strides(w)), w.strides[0])
+    arguments = Struct(
+        (
+            TensorPointer(correlation.source.uid),
+            TensorPointer(w.uid),
+            *i64(geometry.strides(correlation.source)),
+            *i64(strides),
+            *(Struct(divider(radix)) for radix in filters),
+            Struct(divider(correlation.group_weights(tile.channels))),
+            *i32((prod(filters), int(_is_dense(filters, strides)))),
+            *(axis.struct(_class_room(correlation)) for axis in correlation.axes),
+            Struct(divider(correlation.class_count)),
+            Struct(divider(len(columns.classes))),
+            Struct(divider(len(rows.classes))),
+            *(Struct(divider(radix)) for radix in digits),
+            *i32((prod(digits), tile.segment, groups, correlation.fan)),
+            functor.arguments,
+        )
+    )
+    work = Work(
+        flops=2 * prod(digits) * correlation.class_count * tile.segment * _step_products(correlation, tile),
+        bytes=bytes_of((correlation.source, w, *geometry.dag.loads)) + bytes_of(geometry.dag.stores),
+        unit=MathUnit.FMA_F32,
+    )
+    return Launch(
+        kernel=0,
+        grid=(correlation.block_count(tile), 1, 1),
+        block=(tile.threads, 1, 1),
+        arguments=(arguments,),
+        shared_bytes=correlation.weights_bytes(tile),
+        work=work,
+    )
+
+
+def functor_of(correlation: Correlation, tile: RowsTile) -> Functor:
+    """The epilogue's functor, along the channels or along a run of columns."""
+    axis = 1 if run_of(correlation, tile) == 1 else correlation.space.rank - 1
+    return generate(correlation.geometry.dag, accumulator=DataType.FLOAT, vector_axis=axis, space=correlation.space)
+
+
+def run_of(correlation: Correlation, tile: RowsTile) -> int:
+    """Columns that the epilogue gets at a time: a power of two where targets are contiguous along them."""
+    columns = correlation.axes[2]
+    if not correlation.columns_first or tile.channels > 1 or columns.target_step > 1:
+        return 1
+    return tile.strip & -tile.strip
+
+
+def knobs(correlation: Correlation, arch: ArchSpec) -> tuple[Knob, ...]:
+    best = best_tile(correlation, arch)
+    channels = tuple(c for c in CHANNELS if c <= correlation.most_channels)
+    strips = tuple(s for s in STRIPS if correlation.fits(replace(best, channels=1, strip=s, prefetch=1)))
+    return (
+        Knob("channels", KnobType.LOAD_SIZE, channels, best.channels, "neighbouring channels of a thread"),
+        Knob("strip", KnobType.TILE_COLS, strips, best.strip, "neighbouring columns of a thread"),
+        Knob("segment", KnobType.TILE_ROWS, correlation.segments, best.segment, "rows that a thread finishes"),
+        Knob("prefetch", KnobType.STAGES, PREFETCHES, best.prefetch, "source rows that a thread reads ahead"),
+        Knob("block_size", KnobType.BLOCK_SIZE, BLOCK_SIZES, best.threads, "threads of a block"),
+    )
+
+
+def tile_of(correlation: Correlation, chosen: Choices) -> RowsTile | str:
+    """The tile of resolved knobs, or why there is none."""
+    tile = RowsTile(
+        channels=chosen[KnobType.LOAD_SIZE],
+        strip=chosen[KnobType.TILE_COLS],
+        segment=chosen[KnobType.TILE_ROWS],
+        prefetch=chosen[KnobType.STAGES],
+        threads=chosen[KnobType.BLOCK_SIZE],
+    )
+    if correlation.fits(tile):
+        return tile
+    needed = correlation.registers(tile)
+    return f"knob_choices: expected at most {_MAX_REGISTERS} registers of a thread's own data, got {needed}"
+
+
+def best_tile(correlation: Correlation, arch: ArchSpec) -> RowsTile:
+    """The fastest tile by ``estimated_s``."""
+    tiles = _tiles(correlation, arch)
+    least = RowsTile(1, 1, correlation.axes[1].count, 1, _THREADS)
+    return min(tiles, key=lambda tile: estimated_s(correlation, tile, arch), default=least)
+
+
+def estimated_s(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> float:
+    """Seconds: a multiprocessor's blocks in waves, against the bytes moved."""
+    step = _step(correlation, tile)
+    rows = correlation.axes[1]
+    edges = rows.classes[0].first_step if tile.segment >= rows.count else 0
+    steps = max(1, tile.segment + correlation.depth - 1 - 2 * edges)
+    first_instructions = 300 + 12 * correlation.group_weights(tile.channels)
+
+    def wave_cycles(blocks: int) -> float:
+        warps = warps_of(blocks * tile.threads)
+        start = 3 * LATENCY_S * arch.clock_hz + warps * first_instructions
+        return start + steps * step_cycles(step, warps, arch)
+
+    blocks = ceil_div(correlation.block_count(tile), arch.sm_count)
+    walk_s = waves_s(blocks, _resident(correlation, tile, arch), wave_cycles, arch)
+    return together(walk_s, sum(correlation.moved) / arch.copy_bytes_per_s)
+
+
+def _step(correlation: Correlation, tile: RowsTile) -> Step:
+    """Rows of sources, multiply-adds, moves of sums, the epilogue."""
+    columns = correlation.axes[2]
+    positions = correlation.subrows * columns.window(tile.strip)
+    stores = tile.strip // run_of(correlation, tile)
+    moves = correlation.depth * tile.strip * tile.channels if correlation.unrolled(tile) % correlation.depth else 0
+    epilogue = tile.strip * tile.channels + 6 * stores
+    rows = row_instructions(positions, tile.channels)
+    if correlation.columns_first:
+        apart, apart_written = tile.strip * columns.step * columns.spacing, tile.strip * columns.target_step
+    else:
+        apart = apart_written = tile.channels
+    return Step(
+        instructions=rows + _step_products(correlation, tile) + moves + epilogue + 30,
+        sectors_read=positions * sectors(apart * correlation.element_bytes),
+        sectors_written=stores * sectors(apart_written * correlation.element_bytes),
+        steps_ahead=tile.prefetch / correlation.subrows,
+    )
+
+
+def _resident(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> int:
+    return resident_blocks(correlation.registers(tile) + _OTHER_REGISTERS, tile.threads, arch)
+
+
+def _tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[RowsTile]:
+    """Tiles worth a look: segments that give each multiprocessor a block and no more than plenty."""
+    for channels in (c for c in CHANNELS if c <= correlation.most_channels):
+        for strip in correlation.axes[2].useful_strips(STRIPS):
+            if not correlation.fits(RowsTile(channels, strip, 1, 1, _THREADS)):
+                continue
+            for segment in reversed(correlation.segments):
+                tile = RowsTile(channels, strip, segment, 1, _THREADS)
+                blocks = correlation.block_count(tile)
+                if blocks >= arch.sm_count or segment == correlation.segments[0]:
+                    yield _reading_ahead(correlation, tile, arch)
+                if blocks >= _ENOUGH_BLOCKS * arch.sm_count:
+                    break
+
+
+def _reading_ahead(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> RowsTile:
+    """The tile with as many rows on their way as hide the latency, more where that saves the moves of sums."""
+    blocks = ceil_div(correlation.block_count(tile), arch.sm_count)
+    warps = warps_of(min(blocks, _resident(correlation, tile, arch)) * tile.threads)
+    row_s = warps * _step(correlation, tile).instructions / (correlation.subrows * arch.clock_hz)
+    rows = min(tile.segment + correlation.depth - 1, correlation.axes[1].classes[0].end_step) * correlation.subrows
+    possible = [p for p in PREFETCHES if p == 1 or (p <= rows and lcm(p, correlation.subrows) <= _MAX_BODY_ROWS)]
+    hiding = (replace(tile, prefetch=p) for p in reversed(possible) if (p - 1) * row_s < _HIDDEN_S)
+    enough = next(filter(correlation.fits, hiding))
+    still = (replace(tile, prefetch=p) for p in possible if p >= enough.prefetch)
+    return next((t for t in still if correlation.unrolled(t) % correlation.depth == 0 and correlation.fits(t)), enough)
+
+
+def _step_products(correlation: Correlation, tile: RowsTile) -> int:
+    """Multiply-adds of a thread for one row of its targets."""
+    return correlation.tap_count * tile.channels * tile.strip
+
+
+def _is_dense(dims: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether elements follow each other without gaps, the first axis fastest."""
+    return all(dims[i] == 1 or strides[i] == prod(dims[:i]) for i in range(len(dims)))
+
+
+def _class_room(correlation: Correlation) -> int:
+    """A power of two, so that few kernels serve all shapes."""
+    return ceil_power(max(len(axis.classes) for axis in correlation.axes))

@@ -1,0 +1,140 @@
+"""``conv_direct``: the three convolutions in the true arithmetic of the compute type, without tensor cores.
+
+1 to 3 spatial axes, any strides of the tensors, groups, dilation, separate paddings, flipped filters, every data type
+that the operations take, any pointwise epilogue. Forward convolutions that are depthwise or of small groups run on
+``conv_grouped.cu`` (a thread owns channels of a patch of outputs), all others on ``conv_direct.cu`` (implicit matrix
+product; backward data by residue classes of the stride, backward filter with a split depth of fixed order).
+"""
+
+from __future__ import annotations
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.conv.direct import grouped, tiled
+from lowdnn.engines.conv.direct.geometry import DirectGeometry
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT
+from lowdnn.engines.launch import MAX_GRID_X
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import match_anchored
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.plan import KernelRef, Plan
+from lowdnn.status import NotSupportedError, Status
+
+#: Positions in the image and its padding are 32-bit in the kernels, with room for a marker far outside.
+_MAX_POSITION = 2**30 - 1
+
+
+class ConvDirect:
+    """See the module's docstring."""
+
+    name = "conv_direct"
+    index = 1
+    numerical_notes: tuple[NumericalNote, ...] = ()
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses what is not one convolution with a pointwise epilogue, and extents past 32 bits."""
+        geometry = graph.derive(self._geometry)
+        return geometry if isinstance(geometry, Refusal) else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """BLOCK_SIZE for forward depthwise convolutions and small groups.
+
+        TILE_N (filters, in backward data channels, of a thread block) for the others; in backward filter SPLIT_K_SLC.
+        """
+        return _knobs(accepted(graph.derive(self._geometry)), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """One launch, a second one that sums the slices of a split depth, none where the output is empty."""
+        geometry = accepted(graph.derive(self._geometry))
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        parts = PlanParts()
+        if geometry.operation.output.element_count:
+            _add_launches(parts, geometry, arch, chosen)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """Plain 2-D channels-last convolutions: fp32 at the common tile, and 3x3 depthwise in fp32 and bf16."""
+        dense = _plain_geometry(DataType.FLOAT, channels=64, groups=1)
+        depthwise = (_plain_geometry(t, channels=128, groups=128) for t in (DataType.FLOAT, DataType.BFLOAT16))
+        return (
+            tiled.kernel(dense, 64),
+            *(grouped.kernel(geometry, 128, geometry.functor()) for geometry in depthwise),
+        )
+
+    def _geometry(self, graph: OperationGraph) -> DirectGeometry | Refusal:
+        matched = match_anchored(graph, ConvolutionOperation)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        geometry = DirectGeometry.of(matched)
+        reason = _refuse_extents(geometry)
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else geometry
+
+
+def _refuse_extents(geometry: DirectGeometry) -> str:
+    operation, convolution = geometry.operation, geometry.operation.convolution
+    image, output = (f"{operation.label}.{port}.dims" for port in (operation.roles[0], operation.output_port))
+    padding = zip(convolution.pre_paddings, convolution.post_paddings, strict=True)
+    padded = zip(operation.image.dims[2:], padding, strict=True)
+    reach = max(extent + before + after for extent, (before, after) in padded)
+    limits = (
+        (f"{image}: expected padded spatial extents", reach, _MAX_POSITION),
+        ("convolution.strides, dilations: expected steps", _longest_step(convolution), _MAX_POSITION),
+        (
+            f"{output}: expected a number of elements of one map",
+            tiled.place_count(geometry),
+            MAX_TILED_EXTENT,
+        ),
+        (f"{output}: expected sums of a number of terms", max(geometry.depth, geometry.filters), MAX_TILED_EXTENT),
+        (f"{output}: expected a number of tiles", tiled.block_count(geometry, 8, 1), MAX_GRID_X),
+    )
+    for rule, got, limit in limits:
+        if got > limit:
+            return f"{rule} of at most {limit}, got {got}"
+    return ""
+
+
+def _longest_step(convolution: Convolution) -> int:
+    return max(*convolution.strides, *convolution.dilations)
+
+
+def _knobs(geometry: DirectGeometry, arch: ArchSpec) -> tuple[Knob, ...]:
+    if grouped.takes(geometry):
+        sizes = grouped.BLOCK_SIZES
+        return (Knob("block_size", KnobType.BLOCK_SIZE, sizes, 128, "threads of a block"),)
+    maps = tiled.best_map_tile(geometry, arch)
+    tiles, slices = tiled.map_tiles(geometry), tiled.slice_counts(geometry)
+    knobs = [Knob("tile_n", KnobType.TILE_N, tiles, maps, "filters, or channels of dx, that one thread block computes")]
+    if len(slices) > 1:
+        best = tiled.best_slices(geometry, maps, arch)
+        knobs.append(Knob("split_k", KnobType.SPLIT_K_SLC, slices, best, "slices of the sum, added by a second launch"))
+    return tuple(knobs)
+
+
+def _add_launches(parts: PlanParts, geometry: DirectGeometry, arch: ArchSpec, chosen: dict[KnobType, int]) -> None:
+    if grouped.takes(geometry):
+        functor, threads = geometry.functor(), chosen[KnobType.BLOCK_SIZE]
+        parts.kernel(grouped.kernel(geometry, threads, functor))
+        parts.launches.append(grouped.launch(geometry, arch, threads, functor))
+    else:
+        slices = chosen.get(KnobType.SPLIT_K_SLC, 1)
+        tiled.add_parts(parts, geometry, chosen[KnobType.TILE_N], slices)
+
+
+def _plain_geometry(data_type: DataType, channels: int, groups: int) -> DirectGeometry:
+    """A 3x3 channels-last convolution without epilogue; its extents are run-time values."""
+    image = (1, channels, 16, 16)
+    convolution = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
+    x, w, y = (
+        Tensor(uid, data_type, dims, channels_last_strides(dims), alignment_bytes=16)
+        for uid, dims in ((1, image), (2, (channels, channels // groups, 3, 3)), (3, image))
+    )
+    graph = OperationGraph([ConvolutionForward(convolution, x, w, y)])
+    matched = match_anchored(graph, ConvolutionOperation)
+    if isinstance(matched, str):
+        raise NotSupportedError(matched)
+    return DirectGeometry.of(matched)

@@ -1,0 +1,1 @@
+"""Convolutions with a few channels in each group, on tensor cores, in three directions."""

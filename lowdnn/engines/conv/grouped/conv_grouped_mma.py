@@ -1,0 +1,133 @@
+"""``conv_grouped_mma``: convolutions with narrow groups on tensor cores with ``mma.sync``, for sm_80 and newer.
+
+Forward, backward in the data and backward in the filter; fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded
+to 10 fraction bits), int8 forward. Groups of up to 64 channels and filters, in packs that fill the instruction; 1 to 3
+spatial axes, any strides, dilations and paddings whose box of inputs fits shared memory, flipped filters, any pointwise
+epilogue. Channels-last tensors are read in place; others are repacked into the workspace first. Backward in the filter
+the sum is split over blocks and added up in a fixed order. Kernels: ``conv_grouped_mma.cu``,
+``conv_grouped_wgrad_mma.cu``, ``gemm/split_k_reduce.cu``, ``gemm/channels_last_pack.cu``.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
+from lowdnn.engines.conv.grouped.geometry import GroupedGeometry
+from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.enums import DataType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, match_anchored
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.plan import KernelRef, Plan
+from lowdnn.status import Status
+
+
+class _Problem(Protocol):
+    """A convolution in one direction, as its kernel computes it."""
+
+    @property
+    def operation(self) -> ConvolutionOperation: ...
+
+    @property
+    def data_type(self) -> DataType: ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the output has no elements."""
+
+    def refuse_shape(self) -> str:
+        """Why the kernel cannot take the extents, or an empty string."""
+
+    def fits(self, arch: ArchSpec) -> bool:
+        """Whether shared memory holds the smallest tile."""
+
+    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        """The knobs of a convolution that fits."""
+
+    def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
+        """Adds the launches."""
+
+
+class ConvGroupedMma:
+    """See the module's docstring."""
+
+    name = "conv_grouped_mma"
+    index = 12
+    numerical_notes = tiles.NUMERICAL_NOTES
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses data types without an mma instruction, wide groups, large filters, boxes that do not fit."""
+        problem = graph.derive(self._problem)
+        if isinstance(problem, Refusal):
+            return problem
+        if problem.is_empty or problem.fits(arch):
+            return None
+        limit = f"{arch.shared_bytes_per_block} bytes of shared memory"
+        reason = f"expected the filters of a block and the inputs of one output place in {limit}, got more"
+        return Refusal(self.name, f"{problem.operation.label}: {reason}", Status.NOT_SUPPORTED_SHAPE)
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_M, the most output places of a block; backward in the filter also SPLIT_K_SLC, the parts of the sum."""
+        problem = accepted(graph.derive(self._problem))
+        return () if problem.is_empty else problem.knobs(arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """Repacking launches where they are needed, and one for the product; none where the output is empty."""
+        problem = accepted(graph.derive(self._problem))
+        accepted(self.refuse(graph, arch))
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        parts = PlanParts()
+        if not problem.is_empty:
+            problem.add_to(parts, arch, chosen)
+        notes = tiles.numerical_notes(problem.data_type)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """3x3 channels-last convolutions of bf16, as in ResNeXt: 4 to 32 channels in a group, both directions."""
+        return tuple(
+            self.plan(_plain_graph(channels, is_backward), SM_90A, {}).kernels[0]
+            for channels in (4, 8, 16, 32)
+            for is_backward in (False, True)
+        )
+
+    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+        matched = match_anchored(graph, ConvolutionOperation)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        operation = matched.anchor
+        tensors = zip(operation.roles, (operation.image, operation.filter, operation.response), strict=True)
+        operands = {f"{operation.label}.{port}": t.data_type for port, t in tensors if t is not operation.output}
+        refused = tiles.refuse_types(operands, ("convolution.compute_type", operation.convolution.compute_type))
+        if refused:
+            return Refusal(self.name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
+        problem = _problem_of(operation, matched.epilogue)
+        refused = problem.refuse_shape()
+        return Refusal(self.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE) if refused else problem
+
+
+def _problem_of(operation: ConvolutionOperation, epilogue: PointwiseDag) -> _Problem:
+    if isinstance(operation, ConvolutionBackwardFilter):
+        return FilterGeometry.of(operation, epilogue)
+    return GroupedGeometry.of(operation, epilogue)
+
+
+def _plain_graph(channels: int, is_backward: bool) -> OperationGraph:
+    """A layer of ResNeXt-50 32x4d: 32 groups; the extents are run-time values."""
+    image, filters = (32, 32 * channels, 28, 28), (32 * channels, channels, 3, 3)
+    convolution = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
+    x, w, y = (
+        Tensor(uid, DataType.BFLOAT16, dims, channels_last_strides(dims), alignment_bytes=16)
+        for uid, dims in ((1, image), (2, filters), (3, image))
+    )
+    if is_backward:
+        return OperationGraph([ConvolutionBackwardData(convolution, w, y, x)])
+    return OperationGraph([ConvolutionForward(convolution, x, w, y)])

@@ -1,0 +1,470 @@
+"""A grouped convolution backward in the filter, as ``conv_grouped_wgrad_mma.cu`` computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from math import gcd, lcm, prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.conv.grouped.axes import Axis, forward_axes, output_classes
+from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor, pitch_bytes
+from lowdnn.engines.conv.grouped.tiles import (
+    PLACE_LIMITS,
+    RESERVED_SHARED_BYTES,
+    Box,
+    Machine,
+    box_candidates,
+    fastest,
+)
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.tiles import UNITS
+from lowdnn.engines.launch import bytes_of, ceil_div, divider, floor_power, i32, i64, macros, moved_bytes
+from lowdnn.enums import DataType, KnobType
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.plan import Argument, KernelRef, Launch, Scalar, ScalarType, Struct, Work, WorkspacePointer
+
+#: Filters and columns of a task.
+_BLOCK = 16
+#: Warps of a block, and how many such blocks the registers let share a multiprocessor.
+_BLOCKS_OF_WARPS = {8: 2, 16: 1}
+_MAX_STEPS = 9
+_STEP_SUM_BYTES = 2 * 4 * 32 * 4  # of a warp
+_PLACE_BYTES = 4
+_ACCUMULATOR_BYTES = 4
+_SLAB_CHANNELS = 64
+_STAGES = 2
+_MAX_PACK = 128
+_MAX_TAPS = 128
+_MAX_INDEX = 2**31 - 2**20
+
+#: Rates and latencies of the cost model, in clocks and bytes of one multiprocessor.
+_DEVICE_BYTES_PER_CLOCK = 16
+_SLICE_BYTES_PER_CLOCK = 20
+_BLOCK_LATENCY = 5000
+_TURN_LATENCY = 600
+_ROUND_LATENCY = 150
+_READ_CLOCKS = 4.5  # of 512 bytes of fragments
+_PRODUCT_CLOCKS = 1.7
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``conv_grouped_wgrad_mma.cu``."""
+
+    TYPE: str
+    IN: int
+    OUT: int
+    PACK: int
+    UNITS: int
+    TASK_WARPS: int
+    PARTS: int
+    MIN_BLOCKS: int
+    TAPS: int
+    SET_TAPS: int
+
+
+@dataclass(frozen=True)
+class FilterSlab:
+    """Groups of ``inputs`` channels and ``outputs`` filters, cut into tasks of 16 filters x 16 columns x some steps.
+
+    The columns are channels, and each step is a tap; of one group of 8 channels a step takes two taps.
+
+    group_count: of the convolution.  taps: of a filter.  warps: at most, of a block.
+    """
+
+    inputs: int
+    outputs: int
+    group_count: int
+    taps: int
+    warps: int
+
+    @cached_property
+    def pack(self) -> int:
+        """The fewest groups with whole blocks of columns and of filters."""
+        if self.taps_abreast > 1:
+            return 1
+        return lcm(_BLOCK // gcd(_BLOCK, self.inputs), _BLOCK // gcd(_BLOCK, self.outputs))
+
+    @cached_property
+    def taps_abreast(self) -> int:
+        """Of a step."""
+        is_half = self.group_count == 1 and self.inputs * 2 == _BLOCK and self.outputs % _BLOCK == 0
+        return 2 if is_half else 1
+
+    @cached_property
+    def units(self) -> int:
+        """Packs of a slab."""
+        whole = ceil_div(self.group_count, self.pack)
+        widest = self.pack * max(self.inputs, self.outputs)
+        return floor_power(min(whole, max(_SLAB_CHANNELS // widest, 1)))
+
+    @cached_property
+    def channels(self) -> int:
+        return self.units * self.pack * self.inputs
+
+    @cached_property
+    def filters(self) -> int:
+        return self.units * self.pack * self.outputs
+
+    @cached_property
+    def tasks(self) -> int:
+        """Pairs of blocks that share a group, with each set of taps."""
+        channels, filters = self.inputs * self.pack, self.outputs * self.pack
+        pairs = product(range(0, filters, _BLOCK), range(0, channels, _BLOCK))
+        return (
+            self.units
+            * self.tap_sets
+            * sum(
+                first_filter // self.outputs <= (first_channel + _BLOCK - 1) // self.inputs
+                and first_channel // self.inputs <= (first_filter + _BLOCK - 1) // self.outputs
+                for first_filter, first_channel in pairs
+            )
+        )
+
+    @cached_property
+    def task_sets(self) -> int:
+        return ceil_div(self.tasks, self.warps)
+
+    @cached_property
+    def task_warps(self) -> int:
+        return ceil_div(self.tasks, self.task_sets)
+
+    @cached_property
+    def parts(self) -> int:
+        """Warps that share a task's pixels."""
+        return self.warps // self.task_warps
+
+    @cached_property
+    def tap_sets(self) -> int:
+        return ceil_div(self.taps, _MAX_STEPS * self.taps_abreast)
+
+    @cached_property
+    def steps(self) -> int:
+        """Of a task."""
+        return ceil_div(self.taps, self.tap_sets * self.taps_abreast)
+
+    @property
+    def set_taps(self) -> int:
+        """Of a task; taps past the last one are not written."""
+        return self.steps * self.taps_abreast
+
+    @cached_property
+    def round_clocks(self) -> float:
+        """Of all warps' products of one instruction's pixels each."""
+        product = max((self.steps + 1) * _READ_CLOCKS, self.steps * 2 * _PRODUCT_CLOCKS)
+        return self.task_warps * self.parts * product
+
+    @cached_property
+    def count(self) -> int:
+        """Slabs of the convolution."""
+        return ceil_div(self.group_count, self.units * self.pack)
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks that see the same pixels."""
+        return self.count * self.task_sets
+
+    @property
+    def sum_bytes(self) -> int:
+        """Of one slice."""
+        return self.group_count * self.outputs * self.taps * self.inputs * _ACCUMULATOR_BYTES
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.task_warps * self.parts
+
+    @property
+    def blocks_per_sm(self) -> int:
+        return _BLOCKS_OF_WARPS[self.warps]
+
+    def splits(self, machine: Machine) -> int:
+        """Parts of the sum that fill the device."""
+        return max(self.blocks_per_sm * machine.sm_count // self.blocks, 1)
+
+
+@dataclass(frozen=True)
+class FilterTile:
+    """A box of output places (image, axes) that a block multiplies at a time."""
+
+    slab: FilterSlab
+    axes: tuple[Axis, ...]
+    extents: tuple[int, ...]
+    element_bytes: int
+
+    @cached_property
+    def box(self) -> tuple[int, ...]:
+        """Positions of x (image, axes)."""
+        return (self.extents[0], *(axis.box(e) for axis, e in zip(self.axes, self.extents[1:], strict=True)))
+
+    @cached_property
+    def image_pitch(self) -> int:
+        return pitch_bytes(self.slab.channels * self.element_bytes // CHUNK_BYTES)
+
+    @cached_property
+    def response_pitch(self) -> int:
+        return pitch_bytes(self.slab.filters * self.element_bytes // CHUNK_BYTES)
+
+    @cached_property
+    def pixels(self) -> int:
+        """Of one instruction."""
+        return 2 * CHUNK_BYTES // self.element_bytes
+
+    @cached_property
+    def places(self) -> int:
+        """In whole instructions."""
+        return ceil_div(prod(self.extents), self.pixels) * self.pixels
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        stage = prod(self.box) * self.image_pitch + self.places * self.response_pitch
+        slab = self.slab
+        sums = slab.task_warps * slab.parts * slab.steps * _STEP_SUM_BYTES if slab.parts > 1 else 0
+        return max(_STAGES * stage + self.places * _PLACE_BYTES, sums)
+
+    def counts(self, images: int) -> tuple[int, ...]:
+        """Tiles (image, axes) of all output places."""
+        totals = (images, *(axis.steps for axis in self.axes))
+        return tuple(ceil_div(total, extent) for total, extent in zip(totals, self.extents, strict=True))
+
+    def fits(self, machine: Machine) -> bool:
+        """Whether shared memory holds as many blocks as the registers do."""
+        share = machine.shared_bytes_per_sm // self.slab.blocks_per_sm - RESERVED_SHARED_BYTES
+        return self.shared_bytes <= min(share, machine.shared_bytes_per_block)
+
+    def splits(self, images: int, machine: Machine) -> int:
+        """Parts of the sum that fill the device, as far as there are tiles; all have about equally many."""
+        return self._even_splits(prod(self.counts(images)), machine)
+
+    def clocks(self, images: int, machine: Machine) -> float:
+        """Estimated time of all products and of their sum."""
+        splits = self.splits(images, machine)
+        return self.product_clocks(images, splits, machine) + self._slices_clocks(splits, machine)
+
+    def product_clocks(self, images: int, splits: int, machine: Machine) -> float:
+        """Estimated time of the products of ``splits`` parts."""
+        slab = self.slab
+        turns = ceil_div(prod(self.counts(images)), splits)
+        rounds = self._rounds(self.places)
+        compute = rounds * slab.round_clocks
+        staged = prod(self.box) * self.image_pitch + self.places * self.response_pitch
+        memory = staged / _DEVICE_BYTES_PER_CLOCK
+        blocks = ceil_div(splits * slab.blocks, machine.sm_count)
+        turn = max(blocks * compute, blocks * memory, rounds * _ROUND_LATENCY) + _TURN_LATENCY
+        return _BLOCK_LATENCY + memory + turns * turn
+
+    def least_clocks(self, box: Box, machine: Machine) -> float:
+        """``clocks`` of a tile of this slab and of ``box``, were turns and multiprocessors all even."""
+        slab, rounds = self.slab, self._rounds(box.places)
+        memory = (box.inputs * self.image_pitch + box.places * self.response_pitch) / _DEVICE_BYTES_PER_CLOCK
+        turns = box.tiles / slab.splits(machine)
+        busy = box.tiles * slab.blocks / machine.sm_count * max(rounds * slab.round_clocks, memory)
+        products = max(busy, turns * rounds * _ROUND_LATENCY) + turns * _TURN_LATENCY
+        slices = self._slices_clocks(self._even_splits(box.tiles, machine), machine)
+        return _BLOCK_LATENCY + memory + products + slices
+
+    def _even_splits(self, tiles: int, machine: Machine) -> int:
+        return ceil_div(tiles, ceil_div(tiles, min(self.slab.splits(machine), tiles)))
+
+    def _slices_clocks(self, splits: int, machine: Machine) -> float:
+        """Of their way to memory and back."""
+        return 2 * splits * self.slab.sum_bytes / machine.sm_count / _SLICE_BYTES_PER_CLOCK
+
+    def _rounds(self, places: int) -> int:
+        """Of a warp, one instruction's pixels each."""
+        return ceil_div(ceil_div(places, self.pixels), self.slab.parts)
+
+
+@dataclass(frozen=True)
+class FilterGeometry:
+    """See the module's docstring. axes: from x to dy."""
+
+    operation: ConvolutionOperation
+    dag: PointwiseDag
+    output: OutputSpace
+    axes: tuple[Axis, ...]
+
+    @classmethod
+    def of(cls, operation: ConvolutionOperation, dag: PointwiseDag) -> FilterGeometry:
+        columns = (*range(2, len(dag.dims)), 1)
+        output = output_space(dag, row_axes=(0,), column_axes=columns, kept=(0,), operands={})
+        return cls(operation, dag, output, forward_axes(operation))
+
+    @property
+    def data_type(self) -> DataType:
+        return self.operation.image.data_type
+
+    @property
+    def images(self) -> int:
+        return self.operation.image.dims[0]
+
+    @property
+    def is_empty(self) -> bool:
+        return self.operation.output.element_count == 0
+
+    @cached_property
+    def slabs(self) -> tuple[FilterSlab, ...]:
+        """The ways to cut the groups: small blocks and large ones."""
+        filters, channels, *taps = self.operation.filter.dims
+        groups = self.operation.groups
+        return tuple(FilterSlab(channels, filters // groups, groups, prod(taps), warps) for warps in _BLOCKS_OF_WARPS)
+
+    def refuse_shape(self) -> str:
+        """Why the kernel cannot take the extents, or an empty string."""
+        slab, (image, response) = self.slabs[0], (self.operation.image, self.operation.response)
+        if not self.is_empty and min(image.element_count, response.element_count) == 0:
+            return "dy.dims: expected elements to sum, got none"
+        limits = (
+            ("at most {} channels in a block of groups", slab.pack * max(slab.inputs, slab.outputs), _MAX_PACK),
+            ("at most {} taps", slab.taps, _MAX_TAPS),
+            ("at most {} positions in x", image.element_count // max(image.dims[1], 1), _MAX_INDEX),
+            ("at most {} positions in dy", response.element_count // max(response.dims[1], 1), _MAX_INDEX),
+            ("at most {} padded positions", max(axis.farthest for axis in self.axes), _MAX_INDEX),
+            ("at most {} elements", self.operation.filter.element_count, _MAX_INDEX),
+        )
+        for rule, got, limit in limits:
+            if got > limit:
+                return f"dw.dims: expected {rule.format(limit)}, got {got}"
+        return ""
+
+    def fits(self, arch: ArchSpec) -> bool:
+        """Whether shared memory holds what one place takes."""
+        one, machine = (1, *(1 for _ in self.axes)), Machine.of(arch)
+        return any(FilterTile(slab, self.axes, one, self._element_bytes).fits(machine) for slab in self.slabs)
+
+    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_M and SPLIT_K_SLC, for a convolution that fits."""
+        tile = self._tile(arch, PLACE_LIMITS[-1])
+        best = min(limit for limit in PLACE_LIMITS if prod(tile.extents) <= limit)
+        most = tile.splits(self.images, Machine.of(arch))
+        splits = tuple(sorted({most, *(1 << bit for bit in range(most.bit_length()))}))
+        return (
+            Knob("tile_m", KnobType.TILE_M, PLACE_LIMITS, best, "the most output places of a block"),
+            Knob("split_k", KnobType.SPLIT_K_SLC, splits, most, "parts of the sum, as far as there are tiles"),
+        )
+
+    def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
+        """Repacking launches where they are needed, the products of each split, their sum."""
+        tile = self._tile(arch, chosen[KnobType.TILE_M])
+        splits = min(chosen[KnobType.SPLIT_K_SLC], prod(tile.counts(self.images)))
+        functor = functor_of(self.dag, self.data_type, self.output)
+        tensors = (BoxedTensor(self.operation.image), BoxedTensor(self.operation.response))
+        operands = [parts.operand(boxed.tensor.uid, boxed.packing) for boxed in tensors]
+        slices = Slices(splits, self.output.rows, self.output.columns)
+        slices_at = parts.reserve(slices.size_bytes)
+        kernel = parts.kernel(self._kernel(tile.slab))
+        arguments = self._arguments(tile, tensors, (*operands, WorkspacePointer(slices_at)), slices)
+        parts.launches.append(self._launch(kernel, tile, arguments, slices, arch))
+        stored, overlaps = moved_bytes(self.dag), arch.name == SM_90A.name
+        vector = self.output.vector(functor)
+        parts.sum_slices(self.output, functor, vector, slices, slices_at, stored, overlaps=overlaps)
+
+    def _tile(self, arch: ArchSpec, limit: int) -> FilterTile:
+        """The fastest one of at most ``limit`` places."""
+        machine = Machine.of(arch)
+        best = _fastest_tile(self.slabs, self.axes, self.images, self._element_bytes, machine)
+        return (
+            best
+            if prod(best.extents) <= limit
+            else _fastest_tile(self.slabs, self.axes, self.images, self._element_bytes, machine, limit)
+        )
+
+    @property
+    def _element_bytes(self) -> int:
+        return self.operation.image.element_bytes
+
+    def _kernel(self, slab: FilterSlab) -> KernelRef:
+        facts = dtypes.info(self.data_type)
+        params = Params(
+            TYPE=facts.c_type,
+            IN=slab.inputs,
+            OUT=slab.outputs,
+            PACK=slab.pack,
+            UNITS=slab.units,
+            TASK_WARPS=slab.task_warps,
+            PARTS=slab.parts,
+            MIN_BLOCKS=slab.blocks_per_sm,
+            TAPS=slab.taps,
+            SET_TAPS=slab.set_taps,
+        )
+        group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_w{slab.task_warps}x{slab.parts}_t{slab.taps}"
+        return KernelRef(
+            name=f"conv_grouped_wgrad_mma_{facts.short_name}_{group}_sm80",
+            source="conv/grouped/conv_grouped_wgrad_mma.cu",
+            target="sm_80",
+            parameters=macros(params),
+        )
+
+    def _launch(self, kernel: int, tile: FilterTile, arguments: Struct, slices: Slices, arch: ArchSpec) -> Launch:
+        slab, unit = tile.slab, UNITS[self.data_type]
+        blocks = slices.splits * slab.blocks
+        read = bytes_of((self.operation.image, self.operation.response))
+        # As many operations as the tensor cores of the busy multiprocessors attain in the time of the tile's model:
+        # latencies and reads of shared memory take more of it than the products.
+        clocks = tile.product_clocks(self.images, slices.splits, Machine.of(arch))
+        busy = blocks / ceil_div(blocks, arch.sm_count)
+        flops = round(clocks * busy * arch.flops_per_clock[unit] * arch.attained[unit])
+        work = Work(flops, read + slices.size_bytes, unit)
+        return Launch(kernel, (blocks, 1, 1), (slab.threads, 1, 1), (arguments,), tile.shared_bytes, work=work)
+
+    def _arguments(
+        self,
+        tile: FilterTile,
+        tensors: tuple[BoxedTensor, BoxedTensor],
+        pointers: tuple[Argument, ...],
+        slices: Slices,
+    ) -> Struct:
+        counts, (image, response) = tile.counts(self.images), tensors
+        steps = (1, *(axis.input_step for axis in self.axes))
+        pace = tuple(extent * step for extent, step in zip(tile.extents, steps, strict=True))
+        return Struct(
+            (
+                *pointers,
+                *i64((slices.pitch, slices.slice_elements)),
+                image.geometry(tile.box, pace, tuple(axis.lowest for axis in self.axes)),
+                response.geometry(tile.extents, tile.extents),
+                *i32((*steps[1:], self.operation.groups)),
+                *(Struct(divider(count)) for count in counts),
+                *i32((prod(counts), slices.splits, tile.slab.count, tile.places)),
+                *self._offsets(tile),
+            )
+        )
+
+    def _offsets(self, tile: FilterTile) -> tuple[Scalar, ...]:
+        """Bytes from a place's origin in the box to each tap, in the order of the filter's memory."""
+        rows, columns = tile.box[-2:]
+        (every,) = output_classes(self.axes, self.operation.filter.dims[2:])
+        offsets = {}
+        for position, index in every.taps:
+            d, h, w = (offset - axis.lowest for offset, axis in zip(position, self.axes, strict=True))
+            offsets[index] = ((d * rows + h) * columns + w) * tile.image_pitch
+        taps = tile.slab.tap_sets * tile.slab.set_taps
+        return tuple(Scalar(ScalarType.U32, offsets.get(index, 0)) for index in range(taps))
+
+
+@lru_cache(maxsize=1024)
+def _fastest_tile(
+    slabs: tuple[FilterSlab, ...],
+    axes: tuple[Axis, ...],
+    images: int,
+    element_bytes: int,
+    machine: Machine,
+    limit: int = PLACE_LIMITS[-1],
+) -> FilterTile:
+    """By the cost model the fastest tile of at most ``limit`` places, for slabs of which one fits."""
+
+    def timed(box: Box) -> list[tuple[float, FilterTile]]:
+        tiles = (FilterTile(slab, axes, box.extents, element_bytes) for slab in slabs)
+        return [(tile.clocks(images, machine), tile) for tile in tiles if tile.fits(machine)]
+
+    ones = [FilterTile(slab, axes, (1, *(1 for _ in axes)), element_bytes) for slab in slabs]
+
+    def least_clocks(box: Box) -> float:
+        return min(one.least_clocks(box, machine) for one in ones)
+
+    return fastest(((least_clocks(box), box) for box in box_candidates(axes, images, limit)), timed)

@@ -1,0 +1,304 @@
+"""A grouped convolution, forward or backward in the data, as ``conv_grouped_mma.cu`` computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd, prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.conv.grouped.axes import Axis, OutputClass, backward_axes, forward_axes, output_classes
+from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor
+from lowdnn.engines.conv.grouped.tiles import (
+    BLOCKS_PER_SM,
+    THREADS,
+    Machine,
+    Pack,
+    Slab,
+    Tile,
+    fastest_tile,
+    fits,
+    place_limits,
+)
+from lowdnn.engines.conv.implicit_gemm.geometry import is_krsc
+from lowdnn.engines.gemm.channels_last_pack import Packing
+from lowdnn.engines.gemm.output_space import OutputSpace, functor_of, output_space
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.tiles import UNITS
+from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, divider, i32, macros, moved_bytes
+from lowdnn.enums import DataType, KnobType
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, KernelRef, Launch, Struct, Work
+
+_MAX_PACK = 64
+_MAX_TAPS = 128
+_MAX_CLASSES = 16
+_MAX_INDEX = 2**31 - 2**20
+_MAX_FUNCTOR_VECTOR = 4
+_MIN_COPY_BYTES = 4
+_UNIT_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``conv_grouped_mma.cu``."""
+
+    TYPE: str
+    BACKWARD: int
+    IN: int
+    OUT: int
+    PACK: int
+    UNIT_PACKS: int
+    UNITS: int
+    TAPS: int
+    CLASSES: int
+    RUN: int
+    BLOCKS_M: int
+    THREADS: int
+    MIN_BLOCKS: int
+    OUTPUT_RANK: int
+    VECTOR: int
+    WHOLE: int
+
+
+@dataclass(frozen=True)
+class GroupedGeometry:
+    """See the module's docstring.
+
+    source: x, or dy backward.  axes: from the source to the output.  classes: residues of the output, with their taps.
+    """
+
+    operation: ConvolutionOperation
+    dag: PointwiseDag
+    output: OutputSpace
+    axes: tuple[Axis, ...]
+    classes: tuple[OutputClass, ...]
+
+    @classmethod
+    def of(cls, operation: ConvolutionOperation, dag: PointwiseDag) -> GroupedGeometry:
+        is_backward = isinstance(operation, ConvolutionBackwardData)
+        axes = backward_axes(operation) if is_backward else forward_axes(operation)
+        pixel_axes = (0, *range(2, len(dag.dims)))
+        output = output_space(dag, row_axes=pixel_axes, column_axes=(1,), kept=(1,), operands={})
+        return cls(operation, dag, output, axes, output_classes(axes, operation.filter.dims[2:]))
+
+    @cached_property
+    def is_backward(self) -> bool:
+        return isinstance(self.operation, ConvolutionBackwardData)
+
+    @property
+    def data_type(self) -> DataType:
+        return self.source.data_type
+
+    @property
+    def source(self) -> Tensor:
+        return self.operation.response if self.is_backward else self.operation.image
+
+    @property
+    def images(self) -> int:
+        return self.source.dims[0]
+
+    @cached_property
+    def pack(self) -> Pack:
+        channels, filters = self.operation.filter.dims[1], self.operation.filter.dims[0] // self.operation.groups
+        inputs, outputs = (filters, channels) if self.is_backward else (channels, filters)
+        return Pack(inputs, outputs, CHUNK_BYTES // self.source.element_bytes, self.operation.groups)
+
+    @cached_property
+    def run(self) -> int:
+        """Filter elements of one copy: neighbours in memory and in the product."""
+        if self.is_backward and self.source.element_bytes == 4:
+            return 1
+        return gcd(self.pack.chunk, self.operation.filter.dims[1])
+
+    @cached_property
+    def boxed_source(self) -> BoxedTensor:
+        return BoxedTensor(self.source)
+
+    @cached_property
+    def filter_packing(self) -> Packing | None:
+        w = self.operation.filter
+        is_readable = is_krsc(w) and w.alignment_bytes >= self.run * w.element_bytes
+        return None if is_readable else Packing(w, 1, _UNIT_BYTES)
+
+    @cached_property
+    def slab(self) -> Slab:
+        pack = self.pack
+        taps = sum(len(output.taps) + self._null_taps(output) for output in self.classes)
+        return Slab(pack, pack.units, taps, len(self.classes))
+
+    @property
+    def slabs(self) -> int:
+        return ceil_div(self.operation.groups, self.slab.groups)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.operation.output.element_count == 0
+
+    def fits(self, arch: ArchSpec) -> bool:
+        """Whether shared memory holds what one place takes."""
+        return fits(self.slab, self.axes, Machine.of(arch))
+
+    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_M, for a convolution that fits."""
+        limits = place_limits(self.slab.classes)
+        places = self._tile(arch, limits[-1]).places
+        best = min(limit for limit in limits if places <= limit)
+        return (Knob("tile_m", KnobType.TILE_M, limits, best, "the most output places of a block"),)
+
+    def refuse_shape(self) -> str:
+        """Why the kernel cannot take the extents, or an empty string."""
+        pack = self.pack
+        widest = pack.groups * max(pack.inputs, pack.outputs)
+        row_bytes = self.run * self.source.element_bytes
+        limits = (
+            ("filter.dims: expected at most {} channels on either side of a block of groups", widest, _MAX_PACK),
+            ("filter.dims: expected at most {} taps", self.slab.taps, _MAX_TAPS),
+            ("convolution.strides: expected at most {} residues", len(self.classes), _MAX_CLASSES),
+            ("image.dims: expected at most {} positions", self._positions(self.operation.image), _MAX_INDEX),
+            ("response.dims: expected at most {} positions", self._positions(self.operation.response), _MAX_INDEX),
+            (
+                "convolution: expected padded extents of at most {}",
+                max(axis.farthest for axis in self.axes),
+                _MAX_INDEX,
+            ),
+            ("image.dims: expected at most {} blocks", self._positions(self.operation.image) * self.slabs, MAX_GRID_X),
+        )
+        for rule, got, limit in limits:
+            if got > limit:
+                return f"{rule.format(limit)}, got {got}"
+        if not self.is_empty and min(self.source.element_count, self.operation.filter.element_count) == 0:
+            return "filter.dims: expected elements to sum, got none"
+        if row_bytes < _MIN_COPY_BYTES:
+            got_channels = self.operation.filter.dims[1]
+            return (
+                f"filter.dims[1]: expected a multiple of {_MIN_COPY_BYTES // self.source.element_bytes}, "
+                f"got {got_channels}"
+            )
+        return ""
+
+    def _tile(self, arch: ArchSpec, limit: int) -> Tile:
+        """The fastest one of at most ``limit`` places."""
+        machine = Machine.of(arch)
+        best = fastest_tile(self.slab, self.axes, self.images, self.slabs, machine)
+        return (
+            best
+            if best.places <= limit
+            else fastest_tile(self.slab, self.axes, self.images, self.slabs, machine, limit)
+        )
+
+    @staticmethod
+    def _positions(tensor: Tensor) -> int:
+        return tensor.element_count // max(tensor.dims[1], 1)
+
+    def _null_taps(self, output: OutputClass) -> int:
+        """Taps without weights that make the chunks of a residue even."""
+        return len(output.taps) * self.pack.input_chunks % 2
+
+    def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
+        """Repacking launches where they are needed, then the product."""
+        tile = self._tile(arch, chosen[KnobType.TILE_M])
+        functor = functor_of(self.dag, self.data_type, self.output)
+        vector = min(self.output.vector(functor), _MAX_FUNCTOR_VECTOR)
+        source = parts.operand(self.source.uid, self.boxed_source.packing)
+        w = parts.operand(self.operation.filter.uid, self.filter_packing)
+        kernel = parts.kernel(self._kernel(tile, functor, vector))
+        lanes = tile.lanes(self.images, self.slabs, Machine.of(arch))
+        parts.launches.append(self._launch(kernel, tile, lanes, functor, (source, w)))
+
+    def _kernel(self, tile: Tile, functor: Functor, vector: int) -> KernelRef:
+        slab, pack, facts = self.slab, self.pack, dtypes.info(self.data_type)
+        params = Params(
+            TYPE=facts.c_type,
+            BACKWARD=int(self.is_backward),
+            IN=pack.inputs,
+            OUT=pack.outputs,
+            PACK=pack.groups,
+            UNIT_PACKS=pack.in_unit,
+            UNITS=slab.units,
+            TAPS=slab.taps,
+            CLASSES=slab.classes,
+            RUN=self.run,
+            BLOCKS_M=tile.blocks_m,
+            THREADS=THREADS,
+            MIN_BLOCKS=BLOCKS_PER_SM,
+            OUTPUT_RANK=self.output.space.rank,
+            VECTOR=vector,
+            WHOLE=int(self.dag.dims[1] % _MAX_FUNCTOR_VECTOR == 0),
+        )
+        direction = "dgrad" if self.is_backward else "fprop"
+        group = f"{pack.inputs}to{pack.outputs}_u{slab.units}_m{tile.blocks_m}_t{slab.taps}x{slab.classes}"
+        ending = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}{'' if params.WHOLE else 'p'}_sm80_{functor.digest}"
+        return KernelRef(
+            name=f"conv_grouped_mma_{direction}_{facts.short_name}_{group}_{ending}",
+            source="conv/grouped/conv_grouped_mma.cu",
+            target="sm_80",
+            parameters=macros(params),
+            generated=functor.text,
+        )
+
+    def _launch(
+        self, kernel: int, tile: Tile, lanes: int, functor: Functor, operands: tuple[Argument, Argument]
+    ) -> Launch:
+        source, w = self.source, self.operation.filter
+        w_channels = self.filter_packing.padded_channels if self.filter_packing else w.dims[1]
+        counts = tile.counts(self.images)
+        steps = (1, *(axis.input_step for axis in self.axes))
+        pace = tuple(extent * step for extent, step in zip(tile.extents, steps, strict=True))
+        arguments = Struct(
+            (
+                *operands,
+                self.boxed_source.geometry(tile.box, pace, tuple(axis.lowest for axis in self.axes)),
+                *i32(axis.outputs for axis in self.axes),
+                *i32((self.dag.dims[1], self.operation.groups, prod(w.dims[2:]), w_channels)),
+                *i32(steps[1:]),
+                *i32(axis.output_step for axis in self.axes),
+                *(Struct(divider(extent)) for extent in (self.slabs, *counts, *tile.extents)),
+                *i32((prod(counts), lanes, tile.class_places)),
+                *self._taps(tile),
+                *self._classes(),
+                self.output.map,
+                functor.arguments,
+            )
+        )
+        instructions = (
+            prod(counts)
+            * self.slabs
+            * self.slab.units
+            * self.pack.in_unit
+            * self.pack.output_blocks
+            * tile.class_places
+            // 16
+            * self.slab.depth
+            // 2
+        )
+        flops = instructions * 2 * 16 * 8 * 2 * self.pack.chunk
+        work = Work(flops, bytes_of((source, w)) + moved_bytes(self.dag), UNITS[self.data_type])
+        return Launch(kernel, (lanes * self.slabs, 1, 1), (THREADS, 1, 1), (arguments,), tile.shared_bytes, work=work)
+
+    def _taps(self, tile: Tile) -> tuple[Struct, ...]:
+        """``Tap``: position in the box, index in the filter."""
+        lowest = [axis.lowest for axis in self.axes]
+        rows, columns = tile.box[-2:]
+        taps = []
+        for output in self.classes:
+            for offsets, index in output.taps:
+                d, h, w = (offset - least for offset, least in zip(offsets, lowest, strict=True))
+                taps.append(Struct(i32(((d * rows + h) * columns + w, index))))
+            taps.extend([Struct(i32((0, -1)))] * self._null_taps(output))
+        return tuple(taps)
+
+    def _classes(self) -> tuple[Struct, ...]:
+        """``OutputClass``: residues, first and end of its taps."""
+        classes, first = [], 0
+        for output in self.classes:
+            end = first + len(output.taps) + self._null_taps(output)
+            classes.append(Struct(i32((*output.residue, first, end))))
+            first = end
+        return tuple(classes)

@@ -1,0 +1,1 @@
+"""Convolutions of few input channels, folded into ones with more channels."""

@@ -1,0 +1,158 @@
+"""``conv_stem``: the first layers of networks, convolutions of one group with at most 4 channels, in all directions.
+
+Strides become channels (``stem_fold``): the image and the filter are folded into the workspace, and another engine
+computes the convolution of phases, which has rows of at least 16 bytes of channels, few taps and, where the image is
+cut into patches, no taps at all. A gradient of the image or of the filter comes back unfolded. Kernels:
+``stem_fold.cu``, ``stem_unfold.cu`` and those of the other engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.composite.assembly import moved
+from lowdnn.engines.composite.partition import estimated_time_s
+from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
+from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import match_anchored
+from lowdnn.ops.base import inputs_of
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.plan import KernelRef, Plan, WorkspacePointer
+from lowdnn.status import Status
+
+_MAX_CHANNELS = 4
+_MAX_INDEX = 2**31 - 2**20
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """graph: the convolution of phases, with the whole graph's epilogue.
+
+    inputs, output: tensors that are folded, and the one that is unfolded.
+    """
+
+    graph: OperationGraph
+    inputs: tuple[FoldedTensor, ...]
+    output: FoldedTensor | None
+
+    @property
+    def folded(self) -> tuple[FoldedTensor, ...]:
+        return (*self.inputs, self.output) if self.output else self.inputs
+
+
+class ConvStem:
+    """See the module's docstring. ``engines``: those that may compute the convolution of phases."""
+
+    name = "conv_stem"
+    index = 13
+    numerical_notes = tiles.NUMERICAL_NOTES
+    behavior_notes = BEHAVIOR_NOTES
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self._engines = tuple(engines)
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses groups, more than 4 channels, gradients with an epilogue, and what no other engine computes."""
+        problem = graph.derive(_problem_of)
+        if isinstance(problem, Refusal):
+            return problem
+        refusals = [engine.refuse(problem.graph, arch) for engine in self._engines]
+        if None in refusals:
+            return None
+        reasons = "; ".join(str(refusal) for refusal in refusals)
+        return Refusal(self.name, f"no engine takes the convolution of phases: {reasons}")
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """None: the other engine runs with its defaults."""
+        return ()
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """Folding launches, those of the other engine's plan, and one that unfolds a gradient."""
+        problem = accepted(graph.derive(_problem_of))
+        accepted(self.refuse(graph, arch))
+        resolve_choices(self.name, (), choices)
+        parts = PlanParts()
+        at = {folded.tensor.uid: parts.reserve(folded.size_bytes) for folded in problem.folded}
+        for folded in problem.inputs:
+            kernel = parts.kernel(folded.fold_kernel())
+            parts.launches.append(folded.fold_launch(kernel, WorkspacePointer(at[folded.tensor.uid])))
+        product = self._product(problem.graph, arch)
+        own = parts.reserve(product.workspace_bytes)
+        for launch in product.launches:
+            kernel = parts.kernel(product.kernels[launch.kernel])
+            arguments = tuple(moved(argument, at, own) for argument in launch.arguments)
+            parts.launches.append(replace(launch, kernel=kernel, arguments=arguments))
+        if problem.output:
+            kernel = parts.kernel(problem.output.unfold_kernel())
+            source = WorkspacePointer(at[problem.output.tensor.uid])
+            parts.launches.append(problem.output.unfold_launch(kernel, source))
+        notes = product.numerical_notes
+        return plan_of(self, graph, arch, {}, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """None: there are as many kernels as first layers."""
+        return ()
+
+    def _product(self, graph: OperationGraph, arch: ArchSpec) -> Plan:
+        """The fastest plan for the convolution of phases."""
+        plans = (engine.plan(graph, arch, {}) for engine in self._engines if engine.refuse(graph, arch) is None)
+        return min(plans, key=lambda plan: estimated_time_s(plan, arch))
+
+
+def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
+    """The convolution of phases, or why there is none."""
+    matched = match_anchored(graph, ConvolutionOperation)
+    if isinstance(matched, str):
+        return Refusal(ConvStem.name, matched)
+    operation = matched.anchor
+    refused = _refuse_shape(operation)
+    if refused:
+        return Refusal(ConvStem.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
+    is_forward = isinstance(operation, ConvolutionForward)
+    if not is_forward and (len(graph.operations) > 1 or operation.beta != 0):
+        label = f"{operation.label}.{operation.output_port}"
+        return Refusal(ConvStem.name, f"{label}: expected a stored gradient with beta 0 and no operations behind it")
+    folded_uids = {operation.image.uid, operation.filter.uid}
+    for op in graph.operations:
+        if op is not operation and any(tensor.uid in folded_uids for tensor in inputs_of(op).values()):
+            refused = f"{operation.label}: expected an image and a filter that no other operation reads"
+            return Refusal(ConvStem.name, refused)
+    fold = FoldedConvolution.cheapest(operation)
+    folded = (fold.image, fold.filter)
+    if max(side.folded.element_count for side in folded) > _MAX_INDEX:
+        return Refusal(ConvStem.name, f"{operation.label}: expected at most {_MAX_INDEX} folded elements, got more")
+    return _Problem(
+        graph=OperationGraph([_of_phases(operation, fold) if op is operation else op for op in graph.operations]),
+        inputs=tuple(side for side in folded if side.tensor is not operation.output),
+        output=next((side for side in folded if side.tensor is operation.output), None),
+    )
+
+
+def _refuse_shape(operation: ConvolutionOperation) -> str:
+    if operation.groups != 1:
+        return f"groups: expected 1, got {operation.groups}"
+    if operation.image.dims[1] > _MAX_CHANNELS:
+        return f"image.dims[1]: expected at most {_MAX_CHANNELS} channels, got {operation.image.dims[1]}"
+    tensors = (operation.image, operation.filter, operation.response)
+    if min(tensor.element_count for tensor in tensors) == 0:
+        return "dims: expected elements in every tensor, got none"
+    return ""
+
+
+def _of_phases(operation: ConvolutionOperation, fold: FoldedConvolution) -> ConvolutionOperation:
+    """``operation`` on folded tensors."""
+    image, filters = fold.image.folded, fold.filter.folded
+    if isinstance(operation, ConvolutionForward):
+        return replace(operation, convolution=fold.geometry, x=image, w=filters)
+    if isinstance(operation, ConvolutionBackwardData):
+        return replace(operation, convolution=fold.geometry, dx=image, w=filters)
+    assert isinstance(operation, ConvolutionBackwardFilter), operation
+    return replace(operation, convolution=fold.geometry, x=image, dw=filters)

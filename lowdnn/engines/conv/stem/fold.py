@@ -1,0 +1,221 @@
+"""A convolution of few channels as one of phases: strides become channels. Host side of ``stem_fold.cu``.
+
+An axis with stride s is folded by writing the s neighbours at i * s + a - pre_padding (a < s: the phases) into the
+channels of one position i. The convolution over the folded axis has stride 1, no padding, and ceil(taps / s) taps:
+
+    y[o] = sum over r of x[o * s + r - pre] * w[r] = sum over (r', a) of folded_x[o + r', a] * folded_w[r', a],
+    folded_w[r', a] = w[r' * s + a], 0 past the last tap
+
+so that the same number of products has longer rows of channels: 16 bytes instead of 3 elements of a first layer. A
+layer that cuts the image into patches (stride = taps) becomes a matrix product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, divider, i32, i64, macros
+from lowdnn.enums import ConvolutionMode
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.plan import KernelRef, Launch, MathUnit, Scalar, Struct, TensorPointer, Work, WorkspacePointer
+
+_AXES = 3
+_THREADS = 256
+_CHUNK_BYTES = 16
+#: Up to so many chunks of a position are one thread's.
+_MAX_ITEM_CHUNKS = 8
+#: Rows of channels longer than this are padded to whole lines, which more engines take.
+_SHORT_ROW_BYTES = 64
+_LINE_BYTES = 128
+_ALIGNMENT_BYTES = 256
+_TILE_CHANNELS = 16
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``stem_fold.cu`` and ``stem_unfold.cu``."""
+
+    TYPE: str
+    CHANNELS: int
+    PHASES_0: int
+    PHASES_1: int
+    PHASES_2: int
+    FOLDED: int
+
+
+@dataclass(frozen=True)
+class FoldedAxis:
+    """One axis of a tensor: position i and phase a hold the tensor's element origin + step * (i * pace + a)."""
+
+    positions: int
+    phases: int = 1
+    pace: int = 1
+    origin: int = 0
+    step: int = 1
+
+
+@dataclass(frozen=True)
+class FoldedTensor:
+    """``tensor`` (images or filters, channels, spatial...) with phases of its axes as channels, in the workspace.
+
+    channels: of a folded position, padding included.
+    """
+
+    tensor: Tensor
+    axes: tuple[FoldedAxis, ...]
+    channels: int
+
+    @cached_property
+    def folded(self) -> Tensor:
+        """What the convolution of phases works on; it keeps the uid."""
+        dims = (self.tensor.dims[0], self.channels, *(axis.positions for axis in self.axes))
+        strides = channels_last_strides(dims)
+        return replace(self.tensor, dims=dims, strides=strides, alignment_bytes=_ALIGNMENT_BYTES)
+
+    @property
+    def size_bytes(self) -> int:
+        return aligned_bytes(self.folded.element_count * self.tensor.element_bytes)
+
+    def fold_kernel(self) -> KernelRef:
+        return self._kernel("stem_fold")
+
+    def fold_launch(self, kernel: int, to: WorkspacePointer) -> Launch:
+        axes, chunks = self._three, self.channels * self.tensor.element_bytes // _CHUNK_BYTES
+        items = self.folded.element_count // self.channels * (chunks if chunks > _MAX_ITEM_CHUNKS else 1)
+        arguments = Struct(
+            (
+                TensorPointer(self.tensor.uid),
+                to,
+                *self._strides,
+                *i32(self._extents),
+                *i32(axis.origin for axis in axes),
+                *i32(axis.pace for axis in axes),
+                *i32(axis.step for axis in axes),
+                *(Struct(divider(extent)) for extent in (self.tensor.dims[0], *(axis.positions for axis in axes))),
+                *i32((items,)),
+            )
+        )
+        return self._launch(kernel, items, arguments)
+
+    def unfold_kernel(self) -> KernelRef:
+        return self._kernel("stem_unfold")
+
+    def unfold_launch(self, kernel: int, source: WorkspacePointer) -> Launch:
+        axes, places = self._three, self.tensor.element_count // self.tensor.dims[1]
+        arguments = Struct(
+            (
+                source,
+                TensorPointer(self.tensor.uid),
+                *self._strides,
+                *(Struct(divider(extent)) for extent in (self.tensor.dims[0], *self._extents)),
+                *i32(axis.origin for axis in axes),
+                *i32(axis.step for axis in axes),
+                *(Struct(divider(axis.pace)) for axis in axes),
+                *i32(axis.positions for axis in axes),
+                *i32((places,)),
+            )
+        )
+        return self._launch(kernel, places, arguments)
+
+    @property
+    def _three(self) -> tuple[FoldedAxis, ...]:
+        return (*(FoldedAxis(1),) * (_AXES - len(self.axes)), *self.axes)
+
+    @property
+    def _extents(self) -> tuple[int, ...]:
+        return (*(1,) * (_AXES - len(self.axes)), *self.tensor.dims[2:])
+
+    @property
+    def _strides(self) -> tuple[Scalar, ...]:
+        images, channels, *spatial = self.tensor.strides
+        return i64((images, *(0,) * (_AXES - len(spatial)), *spatial, channels))
+
+    def _kernel(self, name: str) -> KernelRef:
+        facts, axes = dtypes.info(self.tensor.data_type), self._three
+        phases = (axes[0].phases, axes[1].phases, axes[2].phases)
+        params = Params(facts.c_type, self.tensor.dims[1], *phases, self.channels)
+        variant = f"{facts.short_name}_c{params.CHANNELS}p{'x'.join(map(str, phases))}to{params.FOLDED}_sm80"
+        return KernelRef(f"{name}_{variant}", f"conv/stem/{name}.cu", "sm_80", macros(params))
+
+    def _launch(self, kernel: int, threads: int, arguments: Struct) -> Launch:
+        work = Work(bytes=bytes_touched(self.tensor) + self.size_bytes, unit=MathUnit.NONE)
+        return Launch(kernel, (ceil_div(threads, _THREADS), 1, 1), (_THREADS, 1, 1), (arguments,), work=work)
+
+
+@dataclass(frozen=True)
+class FoldedConvolution:
+    """``operation`` (one group) with some of its axes folded.  is_folded: which."""
+
+    operation: ConvolutionOperation
+    is_folded: tuple[bool, ...]
+
+    @classmethod
+    def cheapest(cls, operation: ConvolutionOperation) -> FoldedConvolution:
+        """The one with the shortest sums, padding included; of those the one with the fewest taps."""
+        geometry = operation.convolution
+        can_fold = (stride > 1 and gap == 1 for stride, gap in zip(geometry.strides, geometry.dilations, strict=True))
+        ways = product(*((False, True) if can else (False,) for can in can_fold))
+        return min((cls(operation, way) for way in ways), key=lambda folded: folded._cost)
+
+    @cached_property
+    def image(self) -> FoldedTensor:
+        tensor = self.operation.image
+        return FoldedTensor(tensor, tuple(self._image_axis(axis) for axis in range(tensor.rank - 2)), self.channels)
+
+    @cached_property
+    def filter(self) -> FoldedTensor:
+        tensor = self.operation.filter
+        return FoldedTensor(tensor, tuple(self._filter_axis(axis) for axis in range(tensor.rank - 2)), self.channels)
+
+    @cached_property
+    def channels(self) -> int:
+        """Of a folded position, padding included: whole pieces of 16 bytes, or lines, in both tensors."""
+        image, filters = self.operation.image, self.operation.filter
+        phases = prod(self._image_axis(axis).phases for axis in range(image.rank - 2))
+        element_bytes = min(image.element_bytes, filters.element_bytes)
+        row_bytes = image.dims[1] * phases * element_bytes
+        unit_bytes = _CHUNK_BYTES if row_bytes <= _SHORT_ROW_BYTES else _LINE_BYTES
+        return ceil_div(row_bytes, unit_bytes) * unit_bytes // element_bytes
+
+    @cached_property
+    def geometry(self) -> Convolution:
+        """Of the convolution of phases."""
+        old = self.operation.convolution
+        return replace(
+            old,
+            mode=ConvolutionMode.CROSS_CORRELATION,
+            strides=self._where_folded(1, old.strides),
+            pre_paddings=self._where_folded(0, old.pre_paddings),
+            post_paddings=self._where_folded(0, old.post_paddings),
+        )
+
+    @property
+    def _cost(self) -> tuple[int, int]:
+        """Gradients have the folded channels as rows or columns, of which tensor cores take 16 at a time."""
+        _, channels, *taps = self.filter.folded.dims
+        unit = 1 if isinstance(self.operation, ConvolutionForward) else _TILE_CHANNELS
+        return ceil_div(channels, unit) * unit * prod(taps), prod(taps)
+
+    def _image_axis(self, axis: int) -> FoldedAxis:
+        if not self.is_folded[axis]:
+            return FoldedAxis(self.operation.image.dims[2 + axis])
+        stride, taps = self.operation.convolution.strides[axis], self.operation.filter.dims[2 + axis]
+        positions = self.operation.response.dims[2 + axis] + ceil_div(taps, stride) - 1
+        return FoldedAxis(positions, min(stride, taps), stride, -self.operation.convolution.pre_paddings[axis])
+
+    def _filter_axis(self, axis: int) -> FoldedAxis:
+        stride, taps = self.operation.convolution.strides[axis], self.operation.filter.dims[2 + axis]
+        is_flipped = self.operation.convolution.mode is ConvolutionMode.CONVOLUTION
+        origin, step = (taps - 1, -1) if is_flipped else (0, 1)
+        if not self.is_folded[axis]:
+            return FoldedAxis(taps, origin=origin, step=step)
+        return FoldedAxis(ceil_div(taps, stride), min(stride, taps), stride, origin, step)
+
+    def _where_folded(self, value: int, old: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(value if folded else other for folded, other in zip(self.is_folded, old, strict=True))

@@ -1,0 +1,1 @@
+"""Implicit matrix products with ``wgmma`` and operands that tensor maps copy."""

@@ -1,0 +1,36 @@
+"""``conv_dgrad_wgmma``: convolution backward data with im2col TMA and wgmma, for sm_90a.
+
+fp16, bf16 and fp8 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32). 1 to 3 spatial
+axes, both modes, groups whose filters fill whole stages, any pointwise epilogue; strides, paddings and dilations as far
+as im2col tensor maps reach. With strides, the pixels of dx fall into classes that meet the same taps of the filter; one
+launch computes them all, and no multiplication is spent on zeros (``im2col.py``). Channels-last tensors are read in
+place; others are repacked into the workspace first, and so are filters of types that wgmma takes K-major only.
+Kernels: ``conv_im2col_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
+"""
+
+from __future__ import annotations
+
+from lowdnn.engines.base import Refusal
+from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
+from lowdnn.engines.conv.wgmma.im2col_wgmma import Im2colWgmma
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import match_anchored_with_exits
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+
+
+class ConvDgradWgmma(Im2colWgmma):
+    """See the module's docstring."""
+
+    name = "conv_dgrad_wgmma"
+    index = 9
+
+    def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
+        """Pixels of dx by channels."""
+        matched = match_anchored_with_exits(graph, ConvolutionBackwardData)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        operation = matched.anchor
+        instruction = self.instruction(operation.label, operation.dy, operation.w, operation.convolution)
+        if isinstance(instruction, Refusal):
+            return instruction
+        return Im2colProduct.gradient(matched, instruction)

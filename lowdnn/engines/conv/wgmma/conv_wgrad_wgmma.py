@@ -1,0 +1,207 @@
+"""``conv_wgrad_wgmma``: convolution backward filter with im2col TMA and wgmma, for sm_90a.
+
+fp16 and bf16, summed in fp32. 1 to 3 spatial axes, both modes, groups of at least 32 channels and filters, any
+pointwise epilogue; strides, paddings and dilations as far as im2col tensor maps reach. Pixels are cut into parts that
+fill the device; their sums are added in a fixed order, so that equal inputs give equal bits. Channels-last tensors are
+read in place; others are repacked into the workspace first.
+Kernels: ``conv_wgrad_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.conv.wgmma import wgrad_tiles
+from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
+from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
+from lowdnn.engines.gemm.output_space import Slices, functor_of
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.wgmma_tiles import TileStore, wgmma_type
+from lowdnn.engines.launch import i32, i64, macros, moved_bytes
+from lowdnn.enums import DataType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import match_anchored
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.plan import Argument, KernelRef, Launch, Plan, Pointer, Struct, TensorMap, Work, WorkspacePointer
+from lowdnn.status import Status
+
+_TARGET = "sm_90a"
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``conv_wgrad_wgmma.cu`` beside those of its tile."""
+
+    TYPE: str
+    WGMMA_TYPES: str
+    SPATIAL: int
+    DY_AXES: int
+    X_AXES: int
+    TAP_RUN: int
+    TAP_DISTANCE: int
+    WINDOW_PIXELS: int
+    OUTPUT_RANK: int
+    ROW_AXES: int
+    VECTOR: int
+    STORE: int
+
+
+class ConvWgradWgmma:
+    """See the module's docstring."""
+
+    name = "conv_wgrad_wgmma"
+    index = 10
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses other architectures, types of other sizes than 16 bits, and geometry beyond tensor maps."""
+        if refusal := refuse_arch(self.name, arch, _TARGET):
+            return refusal
+        product = graph.derive(self._product)
+        return product if isinstance(product, Refusal) else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """Tile, ring, warps, cluster, windows and parts of the pixels."""
+        return wgrad_tiles.knobs(accepted(graph.derive(self._product)), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """Repacking launches where they are needed, the product, the sum of its parts where pixels are split."""
+        accepted(self.refuse(graph, arch))
+        product = accepted(graph.derive(self._product))
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        parts = _parts(wgrad_tiles.tiling_of(self.name, product, arch, chosen), arch)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """Plain 3x3 channels-last convolutions of 16-bit types at the tiles of ResNet-like layers."""
+        types = (DataType.BFLOAT16, DataType.HALF)
+        return tuple(_plain_kernel(data_type, channels) for data_type in types for channels in (64, 128))
+
+    def _product(self, graph: OperationGraph) -> WgradProduct | Refusal:
+        matched = match_anchored(graph, ConvolutionBackwardFilter)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        operation = matched.anchor
+        instruction = wgmma_type(operation.dy.data_type, operation.x.data_type)
+        if instruction is None or not instruction.has_mn_major:
+            got = f"{operation.x.data_type.name} and {operation.dy.data_type.name}"
+            reason = f"{operation.label}: expected x and dy both of HALF or BFLOAT16, got {got}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+        if operation.convolution.compute_type is DataType.DOUBLE:
+            reason = "convolution.compute_type: expected FLOAT or HALF, got DOUBLE"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+        product = WgradProduct.of(matched, instruction)
+        if refused := product.refuse_shape():
+            return Refusal(self.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
+        return product
+
+
+def _parts(tiling: WgradTiling, arch: ArchSpec) -> PlanParts:
+    parts, product = PlanParts(), tiling.product
+    if not product.operation.dw.element_count:
+        return parts
+    functor = functor_of(product.dag, product.operation.x.data_type, product.output)
+    vector = product.vector(product.output.vector(functor))
+    dy = parts.operand(product.operation.dy.uid, product.dy.packing)
+    x = parts.operand(product.operation.x.uid, product.x.packing)
+    splits = tiling.schedule.splits
+    slices = Slices(splits, product.output.rows, product.output.columns)
+    slices_at = parts.reserve(slices.size_bytes if splits > 1 else 0)
+    output = _slice_output(slices, slices_at) if splits > 1 else (product.output.map, functor.arguments)
+    kernel = parts.kernel(_kernel(tiling, functor, vector))
+    written_bytes = slices.size_bytes if splits > 1 else moved_bytes(product.dag)
+    parts.launches.append(_launch(kernel, tiling, arch, (dy, x), output, written_bytes))
+    if splits > 1:
+        stored = moved_bytes(product.dag)
+        parts.sum_slices(product.output, functor, vector, slices, slices_at, stored, overlaps=True)
+    return parts
+
+
+def _slice_output(slices: Slices, slices_at: int) -> tuple[Argument, ...]:
+    return (WorkspacePointer(slices_at), *i64((slices.pitch, slices.slice_elements)))
+
+
+def _store(tiling: WgradTiling) -> TileStore:
+    return TileStore.SLICE if tiling.schedule.splits > 1 else TileStore.FUNCTOR
+
+
+def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
+    product, tile, is_slice = tiling.product, tiling.tile, _store(tiling) is TileStore.SLICE
+    window = product.window(tile.cluster_m)
+    params = Params(
+        TYPE=dtypes.info(product.operation.x.data_type).c_type,
+        WGMMA_TYPES=product.instruction.instruction,
+        SPATIAL=len(product.taps),
+        DY_AXES=product.dy.axes,
+        X_AXES=product.x.axes,
+        TAP_RUN=product.tap_run,
+        TAP_DISTANCE=product.tap_distance if product.tap_run > 1 else 0,
+        WINDOW_PIXELS=window,
+        OUTPUT_RANK=1 if is_slice else product.output.space.rank,
+        ROW_AXES=0 if is_slice else product.output.row_axes,
+        VECTOR=1 if is_slice else vector,
+        STORE=int(_store(tiling)),
+    )
+    walks = f"{params.SPATIAL}d{params.DY_AXES}{params.X_AXES}"
+    taps = f"_r{params.TAP_RUN}x{params.TAP_DISTANCE}p{window}" if params.TAP_RUN > 1 else ""
+    functor_label = f"{params.ROW_AXES}of{params.OUTPUT_RANK}_v{vector}_sm90a_{functor.digest}"
+    ending = "slice_sm90a" if is_slice else functor_label
+    return KernelRef(
+        name=f"conv_wgrad_wgmma_{product.instruction.label}_{tile.label}_{walks}{taps}_{ending}",
+        source="conv/wgmma/conv_wgrad_wgmma.cu",
+        target=_TARGET,
+        parameters=(*tile.macros, *macros(params)),
+        generated="" if is_slice else functor.text,
+    )
+
+
+def _launch(
+    kernel: int,
+    tiling: WgradTiling,
+    arch: ArchSpec,
+    operands: tuple[Pointer, Pointer],
+    output: tuple[Argument, ...],
+    written_bytes: int,
+) -> Launch:
+    product, tile, schedule = tiling.product, tiling.tile, tiling.schedule
+    dy, x = operands
+    walks = (operand.walk.struct for operand in (product.dy, product.x) if operand.walk)
+    arguments = Struct(
+        (
+            TensorMap(dy, product.dy.map(product.instruction, 64 // tile.cluster_n)),
+            TensorMap(x, product.x.map(product.instruction, product.window(tile.cluster_m) // tile.cluster_m)),
+            Struct((*i32((product.filters,)), *product.columns_argument, *output)),
+            schedule.argument,
+            *walks,
+            *i32((product.dy.group_channels,)),
+        )
+    )
+    return Launch(
+        kernel,
+        grid=(schedule.grid(arch.sm_count), 1, 1),
+        block=(tile.threads, 1, 1),
+        arguments=(arguments,),
+        shared_bytes=tiling.shared_bytes(_store(tiling)),
+        cluster=(tile.cluster, 1, 1),
+        work=Work(flops=schedule.flops, bytes=product.read_bytes + written_bytes, unit=product.instruction.unit),
+        overlaps_previous=True,
+    )
+
+
+def _plain_kernel(data_type: DataType, channels: int) -> KernelRef:
+    """The kernel of a 3x3 channels-last convolution without epilogue; its extents are run-time values."""
+    image, filters = (128, channels, 28, 28), (channels, channels, 3, 3)
+    convolution = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
+    x, dy, dw = (
+        Tensor(uid, data_type, dims, channels_last_strides(dims), alignment_bytes=16)
+        for uid, dims in ((1, image), (2, image), (3, filters))
+    )
+    graph = OperationGraph([ConvolutionBackwardFilter(convolution, x, dy, dw)])
+    return ConvWgradWgmma().plan(graph, SM_90A, {}).kernels[0]

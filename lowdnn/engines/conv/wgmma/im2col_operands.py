@@ -1,0 +1,170 @@
+"""Image and filter of a convolution as tensor maps: host side of the loaders in ``include/im2col_operand.cuh``.
+
+An operand that no map can describe as it lies (not channels-last, or not in multiples of 16 bytes) is repacked into the
+workspace first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from lowdnn.engines.conv.wgmma.im2col import PixelClass
+from lowdnn.engines.gemm.channels_last_pack import Packing
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WgmmaType
+from lowdnn.ops.tensor import Tensor
+from lowdnn.tensor_map import Im2colMap, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
+
+#: Of addresses and strides in a tensor map, bytes.
+_UNIT_BYTES = 16
+#: By the bytes of a stage's row.
+_SWIZZLES = {128: TensorMapSwizzle.BYTES_128, 64: TensorMapSwizzle.BYTES_64}
+
+
+@dataclass(frozen=True)
+class ImageOperand:
+    """The tensor whose pixels are read: x, or dy. packing: how it gets channels-last, or None."""
+
+    tensor: Tensor
+    groups: int
+    packing: Packing | None
+
+    @classmethod
+    def of(cls, tensor: Tensor, groups: int) -> ImageOperand:
+        return cls(tensor, groups, None if _is_channels_last(tensor) else Packing(tensor, groups, _UNIT_BYTES))
+
+    @property
+    def group_channels(self) -> int:
+        """As they lie, padding included."""
+        return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
+
+    def corners(self, classes: Sequence[PixelClass]) -> tuple[PixelClass, ...]:
+        """One class of each kind that has a map of its own: maps are shared by classes of the same extents."""
+        return tuple({pixel_class.extents: pixel_class for pixel_class in classes}.values())
+
+    def map(self, pixel_class: PixelClass, instruction: WgmmaType, pixels: int, row_bytes: int) -> Im2colMap:
+        """The map of the class's pixels, ``pixels`` of them in a copy, with ``row_bytes`` of channels each."""
+        tensor, size = self.tensor, self.tensor.element_bytes
+        strides = self.packing.strides if self.packing else tensor.strides
+        channels = self.groups * self.group_channels
+        inner = tuple(range(tensor.rank - 1, 1, -1))
+        axes = tuple(reversed(pixel_class.axes))
+        return Im2colMap(
+            instruction.map_type,
+            address=0,
+            dims=(channels, *(tensor.dims[axis] for axis in inner), tensor.dims[0]),
+            strides_bytes=tuple(_stride_bytes(tensor.dims[axis], strides[axis] * size) for axis in (*inner, 0)),
+            lower_corner=tuple(axis.lower for axis in axes),
+            upper_corner=tuple(axis.upper - (tensor.dims[place] - 1) for axis, place in zip(axes, inner, strict=True)),
+            channels_per_pixel=row_bytes // size,
+            pixels_per_column=pixels,
+            element_strides=(1, *(axis.stride for axis in axes), 1),
+            swizzle=_SWIZZLES[row_bytes],
+            l2_promotion=TensorMapL2Promotion.BYTES_128,
+        )
+
+
+@dataclass(frozen=True)
+class FilterOperand:
+    """The filter as a matrix of lines (the output's channels) by k, for each tap.
+
+    lines, depth: of one group.  is_mn_major: the lines lie contiguous, otherwise k does.
+    packing: how it gets there, or None.
+    """
+
+    tensor: Tensor
+    groups: int
+    lines: int
+    depth: int
+    is_mn_major: bool
+    packing: Packing | None
+
+    @classmethod
+    def forward(cls, w: Tensor, groups: int) -> FilterOperand:
+        """Lines are filters."""
+        packing = None if _is_krsc(w) else Packing(w, 1, _UNIT_BYTES)
+        return cls(w, groups, w.dims[0] // groups, w.dims[1], False, packing)
+
+    @classmethod
+    def gradient(cls, w: Tensor, groups: int, allows_mn_major: bool) -> FilterOperand:
+        """Lines are the image's channels, which lie contiguous in w as it is given."""
+        lines, depth = w.dims[1], w.dims[0] // groups
+        if allows_mn_major:
+            packing = None if _is_krsc(w) else Packing(w, 1, _UNIT_BYTES)
+            return cls(w, groups, lines, depth, True, packing)
+        return cls(w, groups, lines, depth, False, Packing(_transposed(w, groups), 1, _UNIT_BYTES))
+
+    @property
+    def group_lines(self) -> int:
+        """Lines of the map from one group to the next."""
+        return 0 if self.is_mn_major else self.lines
+
+    @property
+    def group_depth(self) -> int:
+        """k of the map from one group to the next."""
+        return self.depth if self.is_mn_major else 0
+
+    def map(self, instruction: WgmmaType, lines: int, row_bytes: int) -> TiledMap:
+        """(contiguous dimension, taps, other dimension); a copy has ``lines`` lines, or a box of MN-major ones.
+
+        row_bytes: along k.
+        """
+        size, taps = self.tensor.element_bytes, prod(self.tensor.dims[2:])
+        contiguous = self.lines if self.is_mn_major else self.depth
+        others = self.groups * (self.depth if self.is_mn_major else self.lines)
+        if self.packing:
+            tap_stride, other_stride = self.packing.channels, taps * self.packing.channels
+        else:
+            tap_stride, other_stride = self.tensor.strides[-1], self.tensor.strides[0]
+        k = row_bytes // size
+        return TiledMap(
+            instruction.map_type,
+            address=0,
+            dims=(contiguous, taps, others),
+            strides_bytes=(_stride_bytes(taps, tap_stride * size), _stride_bytes(others, other_stride * size)),
+            box=(MN_MAJOR_BOX, 1, k) if self.is_mn_major else (k, 1, lines),
+            element_strides=(1, 1, 1),
+            swizzle=TensorMapSwizzle.BYTES_128 if self.is_mn_major else _SWIZZLES[row_bytes],
+            l2_promotion=TensorMapL2Promotion.BYTES_256,
+        )
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """Whether a map can describe the tensor as it lies."""
+    if tensor.strides[1] != 1 and tensor.dims[1] != 1:
+        return False
+    return tensor.alignment_bytes >= _UNIT_BYTES and all(
+        _is_whole(tensor, axis) for axis in range(tensor.rank) if axis != 1 and tensor.dims[axis] > 1
+    )
+
+
+def _is_krsc(w: Tensor) -> bool:
+    """Whether w's channels are contiguous and its taps evenly spaced, so that a map can describe it as it lies."""
+    if w.alignment_bytes < _UNIT_BYTES or (w.strides[1] != 1 and w.dims[1] != 1):
+        return False
+    spacing = w.strides[-1]
+    for axis in range(w.rank - 1, 1, -1):
+        if w.strides[axis] != spacing * prod(w.dims[axis + 1 :]):
+            return False
+    return (prod(w.dims[2:]) == 1 or _is_whole(w, w.rank - 1)) and (w.dims[0] == 1 or _is_whole(w, 0))
+
+
+def _is_whole(tensor: Tensor, axis: int) -> bool:
+    stride = tensor.strides[axis] * tensor.element_bytes
+    return stride > 0 and stride % _UNIT_BYTES == 0
+
+
+def _stride_bytes(extent: int, stride_bytes: int) -> int:
+    """The stride of a dimension of one element is of no importance, but must keep the rules."""
+    return stride_bytes if extent > 1 else _UNIT_BYTES
+
+
+def _transposed(w: Tensor, groups: int) -> Tensor:
+    """w with a group's channels as images and its filters as channels; groups come first where there are several."""
+    group_filters = w.dims[0] // groups
+    dims, strides = (w.dims[1], group_filters, *w.dims[2:]), (w.strides[1], w.strides[0], *w.strides[2:])
+    if groups > 1:
+        dims = (groups, group_filters, w.dims[1], *w.dims[2:])
+        strides = (group_filters * w.strides[0], w.strides[0], w.strides[1], *w.strides[2:])
+    return replace(w, dims=dims, strides=strides)

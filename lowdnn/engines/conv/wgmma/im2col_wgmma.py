@@ -1,0 +1,364 @@
+"""What the engines have in common that compute a convolution with ``conv_im2col_wgmma.cu``: forward, backward data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import generate
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
+from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments, part_of
+from lowdnn.engines.gemm import wgmma_model
+from lowdnn.engines.gemm.exits import OutputExits
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
+from lowdnn.engines.gemm.wgmma_output import (
+    OutputStore,
+    fits_pixels,
+    handing_back,
+    pixel_layout,
+    slice_argument,
+    slice_macros,
+)
+from lowdnn.engines.gemm.wgmma_tiles import Schedule, TileStore, WgmmaType, wgmma_type
+from lowdnn.engines.launch import bytes_of, i32, macros, moved_bytes
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import (
+    Argument,
+    KernelRef,
+    Launch,
+    Plan,
+    Pointer,
+    Struct,
+    TensorMap,
+    TensorPointer,
+    Work,
+    WorkspacePointer,
+)
+from lowdnn.status import Status
+
+_TARGET = "sm_90a"
+#: Tensor maps of the output of every class are parameters of the kernel.
+_MAX_MAPPED_CLASSES = 16
+
+
+class Im2colWgmma(ABC):
+    """An engine; a subclass says which operation it computes."""
+
+    name: str
+    index: int
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses other architectures, types without a wgmma instruction, geometry beyond tensor maps, slow exits."""
+        if refusal := refuse_arch(self.name, arch, _TARGET):
+            return refusal
+        product = graph.derive(self._checked)
+        if isinstance(product, Refusal):
+            return product
+        slow = wgmma_model.exit_problem(product.product(False), arch) if product.reductions else ""
+        return Refusal(self.name, slow) if slow else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
+        return _knobs(accepted(graph.derive(self._checked)), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
+        accepted(self.refuse(graph, arch))
+        product = accepted(graph.derive(self._checked))
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        parts = self._parts(product, arch, chosen)
+        notes = self.numerical_notes
+        if product.image.tensor.data_type is not DataType.FLOAT:
+            notes = (NumericalNote.TENSOR_CORE,)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+    @abstractmethod
+    def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
+        """The operation as a product, or why it is none."""
+
+    def instruction(self, label: str, image: Tensor, weights: Tensor, convolution: Convolution) -> WgmmaType | Refusal:
+        """The instruction for the operands' types; ``label``: how messages name the operation."""
+        found = wgmma_type(image.data_type, weights.data_type)
+        if found is None:
+            got = f"{image.data_type.name} and {weights.data_type.name}"
+            reason = f"{label}: expected an image and a filter of one type of wgmma (fp8 may be mixed), got {got}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+        if convolution.compute_type is DataType.DOUBLE:
+            reason = "convolution.compute_type: expected FLOAT, HALF or INT32, got DOUBLE"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+        return found
+
+    def _checked(self, graph: OperationGraph) -> Im2colProduct | Refusal:
+        product = self.product(graph)
+        refused = product.refuse_shape() if isinstance(product, Im2colProduct) else ""
+        return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE) if refused else product
+
+    def _parts(self, product: Im2colProduct, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        parts = PlanParts()
+        if not product.pixels * product.filter.lines:
+            return parts
+        is_transposed = bool(chosen[KnobType.SWAP_AB])
+        product = product.with_k(chosen[KnobType.TILEK])
+        if way := chosen[KnobType.SPECFILT]:
+            product, chosen = product.ways[way], {**chosen, KnobType.SPLIT_K_SLC: 1}
+        tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
+        image = parts.operand(product.image.tensor.uid, product.image.packing)
+        weights = parts.operand(product.filter.tensor.uid, product.filter.packing)
+        cut = _Cut(product, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), image, weights)
+        slices = Slices(cut.splits, product.output.rows, product.output.columns)
+        slices_at = parts.reserve(slices.size_bytes if cut.splits > 1 else 0)
+        workers = cut.grid(arch) * tiling.tile.consumers
+        totals = cut.exits.reserve(parts, workers)
+        kernel = parts.kernel(cut.kernel)
+        written_bytes = slices.size_bytes if cut.splits > 1 else moved_bytes(product.dag)
+        written_bytes += cut.exits.totals_bytes(workers)
+        parts.launches.append(cut.launch(kernel, arch, cut.outputs(slices, slices_at, totals), written_bytes))
+        cut.exits.combine(parts, workers, totals)
+        if cut.splits > 1:
+            functor, vector, stored_bytes = cut.stored.functor, cut.stored.vector, moved_bytes(product.dag)
+            parts.sum_slices(product.output, functor, vector, slices, slices_at, stored_bytes)
+        return parts
+
+
+def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
+    way, is_transposed = product.preferred(arch)
+    tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
+    whole_k = product.instruction.stage_k
+    swaps, stores = ((0,), (1,)) if product.reductions else ((0, 1), (0, 1))
+    return (
+        *wgmma_model.knobs(product.product(is_transposed), tiling),
+        Knob(
+            "windows",
+            KnobType.SPECFILT,
+            tuple(range(len(product.ways))),
+            way,
+            "1: taps of the last axis read one window of pixels, k in one part; 2: with swap, the filter stays as well",
+        ),
+        Knob("tile_k", KnobType.TILEK, (whole_k // 2, whole_k), product.stage_k, "channels of a k block"),
+        Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),
+        Knob("store", KnobType.OUTPUT_TMA_ENABLE, stores, 1, "1: store by tensor map where the output has one"),
+    )
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``conv_im2col_wgmma.cu`` beside those of its tile and its data types."""
+
+    FILTER_MN_MAJOR: int
+    PIXELS_ARE_ROWS: int
+    TRANSPOSED: int
+    SPATIAL: int
+    PIXEL_CLASSES: int
+    MAPS: int
+    TAP_RUN: int
+    TAP_DISTANCE: int
+    WINDOW_PIXELS: int
+    RESIDENT_BLOCKS: int
+    CHANNEL_BYTES: int
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A product, how it is cut and stored, and where its operands lie.
+
+    is_transposed: the tile's rows are the output's columns.  allows_map: the output may go out by tensor map.
+    """
+
+    product: Im2colProduct
+    tiling: WgmmaTiling
+    is_transposed: bool
+    allows_map: bool
+    image: Pointer
+    weights: Pointer
+
+    @cached_property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """One for each class."""
+        return self.product.schedules(self.tiling, self.is_transposed)
+
+    @property
+    def splits(self) -> int:
+        return self.schedules[0].splits
+
+    @property
+    def exits(self) -> OutputExits:
+        """Of a product that has not been refused."""
+        exits = self.product.exits
+        assert isinstance(exits, OutputExits), exits
+        return exits
+
+    @cached_property
+    def stored(self) -> OutputStore:
+        """Of a product that is not split; of a split one, what the reduction stores."""
+        product = self.product
+        dag, output, accumulator = product.dag, product.output, product.instruction.accumulator
+        by_map = self.allows_map and self.splits == 1 and not (self.is_transposed or product.pixels_are_columns)
+        if by_map and product.steps and self._go_out_as_pixels:
+            return OutputStore.of_pixels(dag, output, accumulator, product.rows)
+        return OutputStore.of(
+            dag,
+            output,
+            accumulator,
+            product.rows,
+            tile_columns=self.tiling.tile.n,
+            by_map=by_map and not (product.steps or self.tiling.tile.window),
+            exits=self.exits,
+            operand_buffers=self.tiling.tile.operand_buffers,
+        )
+
+    @property
+    def _go_out_as_pixels(self) -> bool:
+        product = self.product
+        if product.groups > 1 or len(product.classes) > _MAX_MAPPED_CLASSES:
+            return False
+        return fits_pixels(product.dag, product.output, (part for part, _ in self._parts), self.tiling.tile.n)
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
+        """Each class's part of the output, and by uid the element at which each tensor's part begins."""
+        product = self.product
+        return tuple(part_of(product.output, pixel_class, product.steps) for pixel_class in product.classes)
+
+    @property
+    def kernel(self) -> KernelRef:
+        product, tile, stored = self.product, self.tiling.tile, self.stored
+        instruction = product.kind(self.is_transposed)
+        distance = tile.window.distance if tile.window else 0
+        params = Params(
+            FILTER_MN_MAJOR=int(product.filter.is_mn_major),
+            PIXELS_ARE_ROWS=int(product.pixels_are_rows(self.is_transposed)),
+            TRANSPOSED=int(self.is_transposed),
+            SPATIAL=len(product.filter_taps),
+            PIXEL_CLASSES=len(product.classes),
+            MAPS=len(product.image.corners(product.classes)),
+            TAP_RUN=tile.taps,
+            TAP_DISTANCE=distance,
+            WINDOW_PIXELS=self._stage_pixels,
+            RESIDENT_BLOCKS=tile.resident_blocks,
+            CHANNEL_BYTES=tile.row_bytes,
+        )
+        layout = (
+            f"{params.SPATIAL}d{'fp'[params.PIXELS_ARE_ROWS]}{'km'[params.FILTER_MN_MAJOR]}{'t' * params.TRANSPOSED}"
+        )
+        classes = f"_x{params.PIXEL_CLASSES}m{params.MAPS}" if product.steps else ""
+        if tile.window:
+            classes = f"_r{params.TAP_RUN}x{params.TAP_DISTANCE}"
+        space = f"{product.output.row_axes}of{product.output.space.rank}"
+        ending = f"{stored.label}_v{stored.vector}_sm90a_{stored.functor.digest}"
+        if self.splits > 1:
+            ending = "slice_sm90a"
+        return KernelRef(
+            name=f"conv_im2col_wgmma_{instruction.label}_{tile.label}_{layout}{classes}_{space}_{ending}",
+            source="conv/wgmma/conv_im2col_wgmma.cu",
+            target=_TARGET,
+            parameters=(
+                *instruction.macros,
+                *tile.macros,
+                *macros(params),
+                *(slice_macros(product.output) if self.splits > 1 else stored.macros),
+            ),
+            generated="" if self.splits > 1 else stored.functor.text,
+        )
+
+    def grid(self, arch: ArchSpec) -> int:
+        """Blocks: whole clusters that are resident at once, no more than there is work for."""
+        tile = self.tiling.tile
+        resident = max(arch.sm_count * tile.blocks_per_sm // tile.cluster, 1)
+        return min(sum(schedule.items for schedule in self.schedules), resident) * tile.cluster
+
+    def launch(self, kernel: int, arch: ArchSpec, outputs: tuple[Argument, ...], written_bytes: int) -> Launch:
+        product, tile = self.product, self.tiling.tile
+        work = Work(
+            flops=sum(schedule.flops for schedule in self.schedules),
+            bytes=bytes_of((product.image.tensor, product.filter.tensor)) + written_bytes,
+            unit=product.instruction.unit,
+        )
+        arguments = Struct((*self._operands, *outputs, *self._geometry))
+        return Launch(
+            kernel,
+            grid=(self.grid(arch), 1, 1),
+            block=(tile.threads, 1, 1),
+            arguments=(arguments,),
+            shared_bytes=tile.shared_bytes(TileStore.SLICE if self.splits > 1 else self.stored.store),
+            cluster=(tile.cluster, 1, 1),
+            work=work,
+            overlaps_previous=True,
+        )
+
+    @property
+    def _operands(self) -> tuple[Argument, ...]:
+        product, tile = self.product, self.tiling.tile
+        if product.pixels_are_rows(self.is_transposed):
+            pixels, lines = self._stage_pixels // tile.cluster_n, tile.n // tile.cluster_m
+        else:
+            pixels, lines = self._stage_pixels // tile.cluster_m, tile.m // tile.cluster_n
+        image = (
+            TensorMap(self.image, product.image.map(pixel_class, product.instruction, pixels, product.row_bytes))
+            for pixel_class in product.image.corners(product.classes)
+        )
+        return (*image, TensorMap(self.weights, product.filter.map(product.instruction, lines, product.row_bytes)))
+
+    def outputs(self, slices: Slices, slices_at: int, totals: tuple[WorkspacePointer, ...]) -> tuple[Argument, ...]:
+        """``Epilogue::Output``, one for each class; ``totals``: of the exits."""
+        product = self.product
+        if product.steps:
+            return tuple(self._part(part, firsts) for part, firsts in self._parts)
+        if self.splits > 1:
+            return (slice_argument(product.rows, slices, slices_at),)
+        if self.tiling.tile.window:
+            (windows,) = product.classes
+            extents = i32((windows.pixels(product.images), product.output.columns))
+            return (Struct((*extents, line_map(product.output, windows.extents[-1]), self.stored.functor.arguments)),)
+        return (self.stored.argument(self.tiling.tile, totals),)
+
+    @property
+    def _stage_pixels(self) -> int:
+        tile = self.tiling.tile
+        return tile.a_lines if self.product.pixels_are_rows(self.is_transposed) else tile.b_lines
+
+    def _part(self, part: OutputSpace, firsts: Mapping[int, int]) -> Struct:
+        product, dag = self.product, self.product.dag
+        accumulator, stored = product.instruction.accumulator, self.stored.stored
+        maps: tuple[Argument, ...] = ()
+        if stored is None:
+            functor = generate(dag, accumulator=accumulator, vector_axis=part.space.rank - 1, space=part.space)
+        else:
+            functor = handing_back(dag, part, accumulator)
+            target = TensorPointer(stored.uid, firsts[stored.uid] * stored.element_bytes)
+            # The second map is that of an operand, which is not read.
+            maps = (TensorMap(target, pixel_layout(stored, part, self.tiling.tile.n)),) * 2
+        extents = i32((part.rows // product.groups, part.columns))
+        return Struct((*maps, *extents, part.map, part_arguments(dag, functor, firsts)))
+
+    @property
+    def _geometry(self) -> tuple[Argument, ...]:
+        """Schedules, classes and groups."""
+        product = self.product
+        firsts = (0, *accumulate(schedule.items for schedule in self.schedules))
+        extents = [corner.extents for corner in product.image.corners(product.classes)]
+        channels_end = product.groups * product.filter.depth
+        return (
+            Struct((*(schedule.argument for schedule in self.schedules), *i32(firsts))),
+            *(
+                pixel_class.struct(
+                    product.images, extents.index(pixel_class.extents), product.filter_taps, channels_end
+                )
+                for pixel_class in product.classes
+            ),
+            *i32((product.image.group_channels, product.filter.group_lines, product.filter.group_depth)),
+        )

@@ -1,0 +1,236 @@
+"""Which tile suits a filter gradient: tiles, a model of their time, and the knobs that go through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from operator import itemgetter
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Knob
+from lowdnn.engines.conv.wgmma.wgrad_product import WALK_STEP, WgradProduct
+from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, Schedule, TileStore, WgmmaTile, WgmmaType
+from lowdnn.engines.launch import ceil_div
+from lowdnn.enums import KnobType
+from lowdnn.status import BadParamError
+
+_ROWS = (64, 128, 256)
+_COLUMNS = (64, 128, 192, 256)
+_SPLITS = (1, 2, 3, 4, 6, 8, 11, 16, 22, 33, 44, 66, 88, 132)
+_GROUP = 8
+_MIN_STAGES, _MAX_STAGES = 2, 12
+_STAGE_BARRIER_BYTES = 16
+#: Shared memory that the device keeps for itself, for each block.
+_RESERVED_SHARED_BYTES = 1024
+#: Accumulators of a thread beyond which ptxas has no registers left for addresses.
+_MAX_ACCUMULATORS = 192
+_ACCUMULATOR_BYTES = 4
+
+#: (rows, columns, index of WARP_CONFIGS) of tiles that are worth trying.
+_MENU = (
+    *((128, n, 0) for n in (64, 128, 192, 256)),
+    *((256, n, 0) for n in (64, 128, 192)),
+    *((64, n, 1) for n in (64, 128, 192, 256)),
+)
+
+#: Measured on an H200. Clock of blocks that do not wait for the tensor cores: those draw the power that lowers it.
+_LIGHT_CLOCK_HZ = 1.7e9
+_SHARED_BYTES_PER_CLOCK = 128
+#: From L2 into the shared memory of all multiprocessors.
+_L2_BYTES_PER_S = 10.4e12
+#: From a copy's start to its bytes in shared memory.
+_COPY_LATENCY_S = 0.5e-6
+#: From a kernel's start to its first multiplication; from its last one to the end.
+_START_S = 1.1e-6
+#: Of reading from memory and of what goes on meanwhile, the share of the shorter one that the longer one does not hide.
+_OVERLAP_LOSS = 0.085
+#: Of the launch that adds up the slices, and of the slices on their way there and back.
+_REDUCE_S = 3.6e-6
+_SLICE_BYTES_PER_S = 2.0e12
+
+
+@dataclass(frozen=True)
+class WgradTiling:
+    """A tile, the product that it cuts (with windows or without), and the parts into which k is cut."""
+
+    product: WgradProduct
+    tile: WgmmaTile
+    splits: int
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return _schedule(self.product, self.tile, self.splits)
+
+    @property
+    def stage_bytes(self) -> int:
+        return _stage_bytes(self.tile, self.product.tap_run, self.product.window(self.tile.cluster_m))
+
+    def shared_bytes(self, store: TileStore) -> int:
+        """The ring, the staging areas of a store that needs them, the barriers."""
+        ring = self.tile.stages * (self.stage_bytes + _STAGE_BARRIER_BYTES)
+        return ring + self.tile.staging_bytes(store)
+
+    def problem(self, arch: ArchSpec) -> str:
+        """Why the tile does not exist, as the rule that it breaks, or an empty string."""
+        tile, run = self.tile, self.product.tap_run
+        if tile.m % (64 * tile.warpgroups) or tile.m * tile.n // (tile.warpgroups * 128) > _MAX_ACCUMULATORS:
+            return f"whole parts of 64 rows for each warpgroup, at most {_MAX_ACCUMULATORS} accumulators of a thread"
+        if run > 1 and tile.n != run * MN_MAJOR_BOX:
+            return f"TILE_N of {run * MN_MAJOR_BOX}, {run} taps of one window"
+        budget = _shared_budget(tile, arch)
+        if self.shared_bytes(TileStore.FUNCTOR) > budget:
+            return f"at most {budget} bytes of shared memory (take fewer stages or a smaller tile)"
+        return ""
+
+
+def best(product: WgradProduct, arch: ArchSpec) -> WgradTiling:
+    """The tiling with the least modelled time."""
+    with_windows = product.with_windows
+    cuts = (product, with_windows) if with_windows else (product,)
+    timed = (
+        (_seconds(cut, fitted, splits, arch), cut, fitted.tile, splits)
+        for cut in cuts
+        for fitted in _menu(cut.tap_run, cut.window(1), cut.pixel_clocks, product.instruction, arch)
+        for splits in _splittings(cut, fitted)
+    )
+    _, cut, tile, splits = min(timed, key=itemgetter(0))
+    return WgradTiling(cut, tile, splits)
+
+
+def knobs(product: WgradProduct, arch: ArchSpec) -> tuple[Knob, ...]:
+    """The tile, its ring, warps and cluster, windows, the parts of k; defaults are ``best``'s."""
+    chosen = best(product, arch)
+    tile = chosen.tile
+    config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
+    windows = (0, 1) if product.with_windows else (0,)
+    splits = tuple(sorted({*_SPLITS, chosen.splits}))
+    stages = tuple(range(_MIN_STAGES, _MAX_STAGES + 1))
+    return (
+        Knob("tile_m", KnobType.TILE_M, _ROWS, tile.m, "filters that a block computes"),
+        Knob("tile_n", KnobType.TILE_N, _COLUMNS, tile.n, "columns (channels of taps) that a block computes"),
+        Knob("stages", KnobType.STAGES, stages, tile.stages, "stages of the ring"),
+        Knob(
+            "warps",
+            KnobType.WARP_SPEC_CFG,
+            (0, 1, 2),
+            config,
+            "0: two warpgroups on one tile, 1: two take turns at tiles, 2: one in each of two blocks",
+        ),
+        Knob("cluster_m", KnobType.TILE_CGA_M, (1, 2), tile.cluster_m, "blocks of a cluster along the filters"),
+        Knob("cluster_n", KnobType.TILE_CGA_N, (1, 2), tile.cluster_n, "blocks of a cluster along the columns"),
+        Knob(
+            "windows",
+            KnobType.SPECFILT,
+            windows,
+            int(chosen.product.tap_run > 1),
+            "1: the taps of the last axis are read from one window of pixels",
+        ),
+        Knob("split_k", KnobType.SPLIT_K_SLC, splits, chosen.splits, "parts of the pixels, summed in a second launch"),
+    )
+
+
+def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mapping[KnobType, int]) -> WgradTiling:
+    """The tiling of resolved knobs; raises BadParamError for a tile that does not exist or exceeds shared memory."""
+    teams, warpgroups, blocks_per_sm = WARP_CONFIGS[chosen[KnobType.WARP_SPEC_CFG]]
+    tile = WgmmaTile(
+        chosen[KnobType.TILE_M],
+        chosen[KnobType.TILE_N],
+        chosen[KnobType.STAGES],
+        teams,
+        warpgroups,
+        chosen[KnobType.TILE_CGA_M],
+        chosen[KnobType.TILE_CGA_N],
+        blocks_per_sm,
+        product.instruction.element_bytes,
+    )
+    with_windows = product.with_windows if chosen[KnobType.SPECFILT] else None
+    tiling = WgradTiling(with_windows or product, tile, chosen[KnobType.SPLIT_K_SLC])
+    if problem := tiling.problem(arch):
+        raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
+    return tiling
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A tile with as many stages as fit; of a stage its bytes and seconds; how many blocks run at once."""
+
+    tile: WgmmaTile
+    stage_bytes: int
+    stage_s: float
+    resident: int
+
+
+@lru_cache(maxsize=256)
+def _menu(
+    tap_run: int, window: int, pixel_clocks: float, instruction: WgmmaType, arch: ArchSpec
+) -> tuple[_Fitted, ...]:
+    """Every tile of the menu that exists for runs of taps and windows of pixels, each ``pixel_clocks`` to copy."""
+    found = []
+    for m, n, config in _MENU:
+        if tap_run > 1 and n != tap_run * MN_MAJOR_BOX:
+            continue
+        tile = WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, instruction.element_bytes)
+        stage_bytes = _stage_bytes(tile, tap_run, window)
+        room = _shared_budget(tile, arch) - tile.staging_bytes(TileStore.FUNCTOR)
+        stages = min(room // (stage_bytes + _STAGE_BARRIER_BYTES), _MAX_STAGES)
+        if stages >= _MIN_STAGES:
+            tile = replace(tile, stages=stages)
+            copy_s = stage_bytes // STAGE_ROW_BYTES * pixel_clocks / _LIGHT_CLOCK_HZ
+            stage_s = max(copy_s, _stage_seconds(tile, stage_bytes, instruction, arch))
+            found.append(_Fitted(tile, stage_bytes, stage_s, arch.sm_count * tile.blocks_per_sm))
+    return tuple(found)
+
+
+def _splittings(product: WgradProduct, fitted: _Fitted) -> Iterator[int]:
+    """Whole, and in as many parts as fill the device once or twice."""
+    yield 1
+    tile = fitted.tile
+    items = ceil_div(product.filters, tile.m) * ceil_div(product.columns, tile.n) * product.groups
+    for rounds in (1, 2):
+        splits = min(rounds * fitted.resident // max(items, 1), product.k_blocks // 4)
+        if splits > 1:
+            yield splits
+
+
+def _seconds(product: WgradProduct, fitted: _Fitted, splits: int, arch: ArchSpec) -> float:
+    """Rounds of tiles on each multiprocessor, but no less than the device's power, L2 and memory allow."""
+    tile = fitted.tile
+    schedule = _schedule(product, tile, splits)
+    rounds = ceil_div(schedule.items, fitted.resident) * tile.blocks_per_sm
+    is_split = schedule.splits > 1
+    busy = rounds * schedule.split_blocks * fitted.stage_s
+    power = schedule.flops / arch.attained_rate(product.instruction.unit)
+    loaded = schedule.tiles * schedule.batches * product.k_blocks * fitted.stage_bytes
+    copied = product.read_bytes / arch.copy_bytes_per_s
+    busy = max(busy, power, loaded / _L2_BYTES_PER_S)
+    seconds = _START_S + max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
+    if is_split:
+        slices = schedule.splits * product.operation.dw.element_count * _ACCUMULATOR_BYTES
+        seconds += _REDUCE_S + slices / _SLICE_BYTES_PER_S
+    return seconds
+
+
+def _stage_seconds(tile: WgmmaTile, stage_bytes: int, instruction: WgmmaType, arch: ArchSpec) -> float:
+    """Of one stage, on a multiprocessor: what its multiplications and its shared-memory traffic take at least."""
+    multiply = 2 * tile.m * tile.n * WALK_STEP / (arch.flops_per_clock[instruction.unit] * _LIGHT_CLOCK_HZ)
+    # Each 64 rows read all of x's columns again; the copies write both operands.
+    read = tile.m // 64 * (64 + tile.n) * STAGE_ROW_BYTES
+    shared = (read + stage_bytes) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    latency = _COPY_LATENCY_S / (tile.stages * tile.blocks_per_sm)
+    return max(multiply, shared, latency)
+
+
+def _schedule(product: WgradProduct, tile: WgmmaTile, splits: int) -> Schedule:
+    extents = (max(product.filters, 1), max(product.columns, 1), max(product.k_blocks, 1))
+    return Schedule.of(tile, *extents, product.groups, splits, _GROUP)
+
+
+def _stage_bytes(tile: WgmmaTile, tap_run: int, window: int) -> int:
+    """dy's boxes and x's, or its windows."""
+    return (tile.m + tile.n // (MN_MAJOR_BOX * tap_run) * window) * STAGE_ROW_BYTES
+
+
+def _shared_budget(tile: WgmmaTile, arch: ArchSpec) -> int:
+    return min(arch.shared_bytes_per_block, arch.shared_bytes_per_sm // tile.blocks_per_sm - _RESERVED_SHARED_BYTES)

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.conv.grouped.conv_grouped_mma import ConvGroupedMma
+from lowdnn.enums import ConvolutionMode, DataType, KnobType, PointwiseMode
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.oracle import evaluate
+from lowdnn.ops.convolution import Convolution
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.support.builders import matmul_graph
+from tests.support.running import check_exact, run_plan
+from tests.support.tolerance import assert_exact
+
+ENGINE = ConvGroupedMma()
+DIRECTIONS = ("forward", "data", "filter")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A grouped convolution: x and w dims, and the geometry where it is not plain."""
+
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    pads: tuple[int, ...] = ()
+    post: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    is_flipped: bool = False
+
+    @property
+    def geometry(self) -> Convolution:
+        spatial = len(self.x) - 2
+        pads, ones = self.pads or (0,) * spatial, (1,) * spatial
+        mode = ConvolutionMode.CONVOLUTION if self.is_flipped else ConvolutionMode.CROSS_CORRELATION
+        return Convolution(
+            DataType.FLOAT, spatial, pads, self.post or pads, self.strides or ones, self.dilations or ones, mode=mode
+        )
+
+    @property
+    def length(self) -> int:
+        """Of the longest sum, in any direction."""
+        pixels = prod(self.geometry.output_dims(self.x, self.w)[2:]) * self.x[0]
+        return max(prod(self.w[2:]) * max(self.w[1], self.w[0] * self.w[1] // self.x[1]), pixels)
+
+    def graph(
+        self,
+        direction: str,
+        data_type: DataType = DataType.BFLOAT16,
+        layout: Layout = Layout.CHANNELS_LAST,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        epilogue: bool = False,
+    ) -> OperationGraph:
+        builder, geometry = GraphBuilder(layout), self.geometry
+        y_dims = geometry.output_dims(self.x, self.w)
+        store = None if epilogue else data_type
+        if direction == "forward":
+            x, w = builder.tensor(self.x, data_type), builder.tensor(self.w, data_type)
+            value = builder.convolution(x, w, geometry=geometry, store=store, alpha=alpha, beta=beta)
+        elif direction == "data":
+            dy, w = builder.tensor(y_dims, data_type), builder.tensor(self.w, data_type)
+            value = builder.convolution_data_gradient(
+                dy, w, self.x, geometry=geometry, store=store, alpha=alpha, beta=beta
+            )
+        else:
+            x, dy = builder.tensor(self.x, data_type), builder.tensor(y_dims, data_type)
+            value = builder.convolution_filter_gradient(
+                x, dy, self.w, geometry=geometry, store=store, alpha=alpha, beta=beta
+            )
+        if epilogue:
+            bias = builder.tensor((1, value.dims[1], *(1,) * len(self.x[2:])), data_type)
+            value = builder.pointwise(PointwiseMode.ADD, value, bias)
+            builder.pointwise(PointwiseMode.RELU_FWD, value, store=data_type)
+        return builder.graph()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("groups", "channels", "filters"),
+    [
+        (4, 4, 4),
+        (3, 4, 4),
+        (5, 8, 8),
+        (2, 16, 16),
+        (3, 24, 24),
+        (2, 32, 32),
+        (2, 64, 64),
+        (9, 2, 2),
+        (3, 8, 16),
+        (4, 12, 4),
+    ],
+)
+def test_widths_of_groups(device: Runtime, direction: str, groups: int, channels: int, filters: int) -> None:
+    case = Case((2, groups * channels, 6, 7), (groups * filters, channels, 3, 3), pads=(1, 1))
+    check_exact(device, ENGINE, case.graph(direction), length=case.length)
+
+
+GEOMETRIES = (
+    Case((1, 16, 21), (16, 4, 5), (2,), (1,), (2,)),
+    Case((2, 16, 11, 6), (16, 8, 3, 2), (1, 3), (0, 2), (2, 1), (2, 3)),
+    Case((1, 32, 5, 6, 7), (32, 16, 3, 2, 3), (1, 0, 2), (1, 1, 0), (1, 2, 1), (1, 1, 2)),
+    Case((2, 16, 9, 8), (16, 4, 3, 3), (1, 1), (1, 1), (2, 2)),
+    Case((2, 16, 9, 8), (16, 4, 3, 3), (1, 1), (1, 1), (2, 2), is_flipped=True),
+    Case((1, 16, 7, 9), (16, 4, 1, 1), (), (), (3, 2)),
+    Case((1, 16, 9, 9), (16, 8, 5, 3), (2, 1), (2, 1), is_flipped=True),
+    Case((5, 16, 3, 3), (16, 8, 3, 3), (1, 1)),
+)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("case", GEOMETRIES)
+def test_geometry(device: Runtime, direction: str, case: Case) -> None:
+    check_exact(device, ENGINE, case.graph(direction), length=case.length)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("data_type", [DataType.HALF, DataType.FLOAT])
+@pytest.mark.parametrize("layout", [Layout.CHANNELS_LAST, Layout.ROW_MAJOR])
+def test_types_and_layouts(device: Runtime, direction: str, data_type: DataType, layout: Layout) -> None:
+    case = Case((2, 12, 5, 6), (18, 4, 3, 3), pads=(1, 1))
+    check_exact(device, ENGINE, case.graph(direction, data_type, layout), length=case.length)
+
+
+def test_int8_forward(device: Runtime) -> None:
+    geometry = Convolution(DataType.INT32, 2, (1, 1), (1, 1), (1, 1), (1, 1))
+    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    x, w = builder.tensor((1, 32, 5, 6), DataType.INT8), builder.tensor((16, 16, 3, 3), DataType.INT8)
+    builder.convolution(x, w, geometry=geometry, store=DataType.INT32)
+    check_exact(device, ENGINE, builder.graph(), length=144)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_alpha_beta_and_epilogue(device: Runtime, direction: str) -> None:
+    case = Case((2, 12, 5, 6), (12, 4, 3, 3), pads=(1, 1))
+    check_exact(device, ENGINE, case.graph(direction, alpha=2.0, beta=1.0), length=case.length)
+    check_exact(device, ENGINE, case.graph(direction, epilogue=True), length=case.length)
+
+
+@pytest.mark.parametrize("places", [64, 256])
+def test_limits_of_places(device: Runtime, places: int) -> None:
+    case = Case((3, 64, 11, 13), (64, 8, 3, 3), pads=(1, 1))
+    check_exact(device, ENGINE, case.graph("forward"), length=case.length, choices={KnobType.TILE_M: places})
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_every_scheduling_policy(scheduled: Runtime, direction: str) -> None:
+    case = Case((2, 16, 7, 6), (16, 4, 3, 3), pads=(1, 1), strides=(2, 1))
+    check_exact(scheduled, ENGINE, case.graph(direction), length=case.length)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS[:2])
+@pytest.mark.parametrize("width", [2, 4])
+def test_infinities_stay_in_their_group(device: Runtime, direction: str, width: int) -> None:
+    """Neither the zeros between the groups of a pack nor those of a null tap may meet an infinity or a NaN."""
+    case = Case((1, 4 * width, 5, 4), (4 * width, width, 3, 3), pads=(1, 1))
+    graph = case.graph(direction, DataType.HALF)
+    inputs = {tensor.uid: np.ones(tensor.dims, np.float16) for tensor in graph.inputs}
+    source = inputs[next(tensor.uid for tensor in graph.inputs if tensor.dims == case.x)]
+    source[0, width, 2, 2], source[0, 2 * width + 1, 4, 3] = np.inf, np.nan
+    (actual,) = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs).values()
+    with np.errstate(invalid="ignore"):
+        (expected,) = evaluate(graph, inputs).values()
+    assert np.isinf(expected).any()
+    assert np.isnan(expected).any()
+    assert_exact(actual, expected, DataType.HALF)
+
+
+def test_empty_tensors() -> None:
+    case = Case((0, 16, 5, 5), (16, 4, 3, 3))
+    assert not ENGINE.plan(case.graph("forward"), SM_90A, {}).launches
+
+
+def test_plan_survives_json() -> None:
+    plan = ENGINE.plan(Case((2, 16, 6, 6), (16, 4, 3, 3)).graph("data"), SM_90A, {})
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.workspace_bytes == 0
+
+
+def test_refusals_name_field_limit_and_value() -> None:
+    def reason(case: Case, data_type: DataType = DataType.HALF) -> str:
+        refusal = ENGINE.refuse(case.graph("forward", data_type), SM_90A)
+        assert refusal is not None
+        return str(refusal)
+
+    assert "expected exactly one ConvolutionOperation" in str(ENGINE.refuse(matmul_graph(), SM_90A))
+    assert "expected at most 64 channels" in reason(Case((1, 256, 6, 6), (256, 128, 3, 3)))
+    assert "filter.dims[1]: expected a multiple of 2, got 3" in reason(Case((1, 24, 6, 6), (24, 3, 3, 3)))
+    assert "expected at most 128 taps, got 143" in reason(Case((1, 32, 13, 13), (32, 16, 13, 11)))
+    assert "bytes of shared memory" in reason(Case((1, 128, 400, 400), (128, 64, 3, 3), dilations=(99, 99)))

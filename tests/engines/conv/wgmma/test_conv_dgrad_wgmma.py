@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
+from lowdnn.enums import KnobType
+from lowdnn.graph.cases import parse_case
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.support.running import check_exact
+from tools.assemble import assemble
+
+ENGINE = ConvDgradWgmma()
+#: So few multiprocessors that each block has several tiles.
+SMALL = SM_90A.with_sm_count(3)
+#: Of both layouts of the filter, whatever the other knobs are.
+TILE = {"TILE_M": 64, "TILE_N": 64, "STAGES": 2, "WARP_SPEC_CFG": 1}
+
+
+def check(device: Runtime, line: str, **choices: int) -> Plan:
+    """Runs a case in the direction of the data gradient; ``choices``: knobs by name."""
+    case = parse_case(f"{line} dir=dgrad")
+    chosen = {KnobType[name]: value for name, value in choices.items()}
+    return check_exact(device, ENGINE, case.graph(), length=case.length, choices=chosen, arch=SMALL)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "e4m3 out=bf16"])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_types_and_layouts(device: Runtime, dtype: str, layout: str, stride: int) -> None:
+    check(device, f"conv n=2 c=40 hw=7x9 k=48 rs=3x3 pad=1 stride={stride} layout={layout} dtype={dtype}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv n=2 c=24 hw=19 k=24 rs=4 pad=1 stride=2",
+        "conv n=2 c=24 hw=19 k=24 rs=3 pad=2:0 dil=2",
+        "conv n=2 c=24 hw=11x8 k=24 rs=3x2 pad=1x3 stride=2x1 dil=2x3",
+        "conv n=2 c=64 hw=9x8 k=24 rs=3x4 pad=0:2x1:0 stride=2 mode=flipped",
+        "conv n=2 c=64 hw=9x8 k=24 rs=1x1 stride=2",
+        "conv n=2 c=16 hw=9x8 k=24 rs=2x2 stride=3",
+        "conv n=2 c=16 hw=9x10 k=24 rs=3x3 pad=1 stride=2x3 dil=3x2",
+        "conv n=2 c=16 hw=2x3 k=24 rs=2x3 stride=4",
+        "conv n=1 c=24 hw=4x5x6 k=24 rs=3x2x3 pad=1 stride=2x1x2",
+        "conv n=1 c=24 hw=4x5x6 k=24 rs=3x3x3 pad=1",
+    ],
+)
+def test_geometry(device: Runtime, line: str) -> None:
+    check(device, f"{line} dtype=bf16")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_groups(device: Runtime, dtype: str, stride: int) -> None:
+    check(device, f"conv n=2 c=80 hw=6x7 k=128 rs=3x3 pad=1 stride={stride} groups=2 dtype={dtype}")
+
+
+@pytest.mark.parametrize("swap", [0, 1])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_alpha_beta_and_tiles_across_the_output(device: Runtime, swap: int, stride: int, layout: str) -> None:
+    line = f"conv n=2 c=72 hw=8x6 k=64 rs=3x3 pad=1 stride={stride} layout={layout} alpha=2 beta=1 dtype=fp16"
+    check(device, line, SWAP_AB=swap, SPECFILT=0, TILE_M=64, TILE_N=64)
+
+
+@pytest.mark.parametrize("line", ["c=40 k=32 dtype=bf16", "c=24 k=96 stride=2 dtype=fp16", "c=24 k=36 dtype=fp32"])
+@pytest.mark.parametrize("swap", [0, 1])
+def test_depths_of_a_stage(racing: Runtime, line: str, swap: int) -> None:
+    depth = 16 if "fp32" in line else 32
+    check(racing, f"conv n=2 hw=11x9 rs=3x3 pad=1 {line}", TILEK=depth, SWAP_AB=swap, **TILE)
+
+
+@pytest.mark.parametrize("swap", [0, 1])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv n=2 c=64 hw=10x9 k=72 rs=3x3 pad=1 dtype=bf16",
+        "conv n=2 c=72 hw=5x9 k=64 rs=3x5 pad=0:2x1:0 dtype=fp16 mode=flipped beta=1",
+        "conv n=2 c=64 hw=20 k=64 rs=3 pad=4 dtype=fp16",
+        "conv n=2 c=24 hw=4x9 k=24 rs=1x2 dil=1x3 dtype=fp32",
+        "conv n=2 c=96 hw=6x7 k=128 rs=3x3 groups=2 dtype=bf16",
+    ],
+)
+def test_windows(device: Runtime, line: str, swap: int) -> None:
+    check(device, line, SPECFILT=1, SWAP_AB=swap, **TILE)
+
+
+def test_filters_that_stay_in_shared_memory(racing: Runtime) -> None:
+    line = "conv n=2 c=64 hw=20x19 k=64 rs=3x3 pad=1 dtype=bf16"
+    check(racing, line, SPECFILT=2, SWAP_AB=1, TILE_M=64, TILE_N=128, STAGES=2, WARP_SPEC_CFG=1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv n=6 c=200 hw=9x8 k=64 rs=3x3 pad=1 stride=2 dtype=bf16",
+        "conv n=3 c=40 hw=19 k=24 rs=4 pad=1 stride=2 dtype=e4m3 out=bf16",
+        "conv n=2 c=40 hw=4x5x6 k=24 rs=3x2x3 pad=1 stride=2x1x2 dtype=fp32",
+        "conv n=2 c=96 hw=9x8 k=40 rs=1x1 stride=2 epilogue=bias+relu dtype=fp16",
+    ],
+)
+def test_classes_are_stored_as_pixels(device: Runtime, line: str) -> None:
+    plan = check(device, line, SWAP_AB=0, TILE_M=64, TILE_N=128, STAGES=4, WARP_SPEC_CFG=1)
+    assert "pixels" in plan.kernels[-1].name
+
+
+def test_nothing_to_sum_and_nothing_to_compute() -> None:
+    empty = parse_case("conv n=0 c=64 hw=8x8 k=64 rs=3x3 stride=2 dtype=bf16 dir=dgrad").graph()
+    assert not ENGINE.plan(empty, SM_90A, {}).launches
+    zeros = parse_case("conv n=1 c=64 hw=8x8 k=0 rs=3x3 dtype=bf16 dir=dgrad").graph()
+    assert "expected terms to sum, got [0, 64, 3, 3]" in str(ENGINE.refuse(zeros, SM_90A))
+
+
+def test_parts_of_k(device: Runtime) -> None:
+    plan = check(device, "conv n=2 c=72 hw=8x6 k=64 rs=3x3 pad=1 dtype=bf16", SPLIT_K_SLC=3, SPECFILT=0)
+    assert plan.kernels[-1].name.startswith("gemm_split_k_reduce")
+
+
+def test_classes_are_one_launch_and_multiply_no_zeros() -> None:
+    graph = parse_case("conv n=2 c=64 hw=8x8 k=64 rs=3x3 pad=1 stride=2 dtype=bf16 dir=dgrad").graph()
+    plan = ENGINE.plan(graph, SM_90A, {KnobType.TILE_M: 64, KnobType.TILE_N: 64, KnobType.SWAP_AB: 0})
+    assert len(plan.launches) == 1
+    assert plan.work.flops == 2 * 64 * 64 * 64 * (4 + 2 + 2 + 1)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_every_scheduling_policy(scheduled: Runtime, stride: int) -> None:
+    check(scheduled, f"conv n=2 c=64 hw=9x8 k=24 rs=3x3 pad=1 stride={stride} dtype=bf16")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("conv n=1 c=8 hw=20x20 k=8 rs=9x9 stride=9 dtype=fp16", "residues, got 81"),
+        ("conv n=1 c=8 hw=20x20 k=8 rs=3x3 pad=1 groups=2 dtype=fp16", "in multiples of 128 bytes, got 8"),
+        ("conv n=1 c=8 hw=4x4x4 k=64 rs=1x1x1 groups=2 dtype=fp32", "expected 1 with 3 spatial axes of this type"),
+    ],
+)
+def test_refusals_name_field_limit_and_value(line: str, reason: str) -> None:
+    assert reason in str(ENGINE.refuse(parse_case(f"{line} dir=dgrad").graph(), SM_90A))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels", [64, 256])
+def test_no_spills(stride: int, channels: int) -> None:
+    line = f"conv n=32 c={channels} hw=56x56 k=256 rs=3x3 pad=1 stride={stride} dtype=bf16 dir=dgrad"
+    assert assemble(ENGINE.plan(parse_case(line).graph(), SM_90A, {}).kernels[-1], "sm_90a").unfit == ""

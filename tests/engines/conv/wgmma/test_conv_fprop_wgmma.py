@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import pytest
+
+from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.graph.cases import parse_case
+from lowdnn.plan import MathUnit, Plan
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import NotSupportedError, Status
+from tests.support.builders import convolution_graph, matmul_graph
+from tests.support.running import check_close, check_exact
+from tests.support.tolerance import OpClass
+from tools.assemble import assemble
+
+ENGINE = ConvFpropWgmma()
+#: So few multiprocessors that each block has several tiles.
+SMALL = SM_90A.with_sm_count(3)
+
+
+def check(device: Runtime, line: str, **choices: int) -> Plan:
+    """Runs a case; ``choices``: knobs by name."""
+    case = parse_case(line)
+    chosen = {KnobType[name]: value for name, value in choices.items()}
+    return check_exact(device, ENGINE, case.graph(), length=case.length, choices=chosen, arch=SMALL)
+
+
+def tile(m: int, n: int, warps: int, cluster: tuple[int, int] = (1, 1), stages: int = 2) -> dict[str, int]:
+    cluster_m, cluster_n = cluster
+    return {
+        "TILE_M": m,
+        "TILE_N": n,
+        "STAGES": stages,
+        "WARP_SPEC_CFG": warps,
+        "TILE_CGA_M": cluster_m,
+        "TILE_CGA_N": cluster_n,
+    }
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "int8", "e4m3 out=bf16", "e5m2 out=fp16"])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_types_and_layouts(device: Runtime, dtype: str, layout: str) -> None:
+    check(device, f"conv n=2 c=48 hw=7x9 k=40 rs=3x3 pad=1 layout={layout} dtype={dtype}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv n=2 c=16 hw=21 k=24 rs=5 pad=2 stride=2",
+        "conv n=2 c=8 hw=300 k=8 rs=3 pad=200:0 dil=200",
+        "conv n=2 c=72 hw=11x6 k=8 rs=3x2 pad=1x3 stride=2x1 dil=2x3",
+        "conv n=2 c=64 hw=9x8 k=40 rs=3x4 pad=0:2x1:0 mode=flipped",
+        "conv n=2 c=72 hw=5x5 k=40 rs=1x1 stride=2",
+        "conv n=1 c=8 hw=1x1 k=8 rs=3x3 pad=1",
+        "conv n=3 c=8 hw=17x17 k=8 rs=1x1 stride=8",
+        "conv n=1 c=40 hw=5x6x7 k=16 rs=3x2x3 pad=1x0x2 stride=1x2x1 dil=1x1x2",
+        "conv n=1 c=3 hw=9x8 k=130 rs=3x3 pad=1",
+    ],
+)
+def test_geometry(device: Runtime, line: str) -> None:
+    check(device, f"{line} dtype=bf16")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_groups(device: Runtime, dtype: str, layout: str) -> None:
+    check(device, f"conv n=2 c=128 hw=6x7 k=80 rs=3x3 pad=1 groups=2 layout={layout} dtype={dtype} epilogue=bias+relu")
+
+
+@pytest.mark.parametrize("swap", [0, 1])
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_parts_of_k_and_tiles_across_the_output(
+    device: Runtime, swap: int, splits: int, layout: str, groups: int
+) -> None:
+    line = f"conv n=2 c=128 hw=6x7 k=72 rs=2x2 groups={groups} layout={layout} dtype=fp16 epilogue=bias"
+    check(device, line, SWAP_AB=swap, SPLIT_K_SLC=splits, SPECFILT=0, TILE_M=64, TILE_N=64)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "warps", "cluster"),
+    [(128, 256, 0, (1, 1)), (256, 128, 0, (2, 1)), (128, 128, 1, (1, 2)), (64, 192, 2, (1, 1)), (128, 80, 1, (2, 1))],
+)
+def test_tiles(device: Runtime, m: int, n: int, warps: int, cluster: tuple[int, int]) -> None:
+    line = f"conv n=1 c=64 hw=17x18 k={n + 8} rs=2x2 dtype=bf16"
+    check(device, line, SPECFILT=0, **tile(m, n, warps, cluster))
+
+
+@pytest.mark.parametrize("swap", [0, 1])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv n=2 c=64 hw=10x9 k=64 rs=3x3 pad=1 dtype=bf16 epilogue=bias+relu",
+        "conv n=2 c=72 hw=5x9 k=72 rs=3x5 pad=0:2x1:0 dtype=fp16 mode=flipped",
+        "conv n=2 c=32 hw=9x12 k=64 rs=2x3 dil=1x3 pad=0x4 stride=2x1 dtype=fp16 epilogue=add+relu",
+        "conv n=2 c=64 hw=70 k=64 rs=7 pad=3 dtype=e4m3 out=bf16",
+        "conv n=1 c=24 hw=4x5x6 k=40 rs=3x2x3 pad=1x0x2 dtype=fp32",
+        "conv n=2 c=128 hw=6x7 k=80 rs=3x3 groups=2 dtype=bf16",
+    ],
+)
+def test_windows(device: Runtime, line: str, swap: int) -> None:
+    check(device, line, SPECFILT=1, SWAP_AB=swap, **tile(64, 64, 1))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "warps", "cluster", "swap"),
+    [
+        (64, 128, 1, (1, 1), 1),
+        (64, 128, 1, (2, 1), 1),
+        (64, 64, 2, (1, 2), 1),
+        (128, 64, 0, (2, 1), 0),
+        (128, 128, 0, (1, 2), 0),
+    ],
+)
+def test_tiles_of_windows(racing: Runtime, m: int, n: int, warps: int, cluster: tuple[int, int], swap: int) -> None:
+    line = "conv n=2 c=72 hw=11x13 k=136 rs=3x3 pad=1 dtype=bf16"
+    check(racing, line, SPECFILT=1, SWAP_AB=swap, **tile(m, n, warps, cluster))
+
+
+@pytest.mark.parametrize(
+    "line", ["c=64 hw=20x23 k=64 rs=3x3 pad=1", "c=72 hw=7x9 k=40 rs=2x3", "c=32 hw=300 k=8 rs=7 pad=3"]
+)
+def test_filters_that_stay_in_shared_memory(racing: Runtime, line: str) -> None:
+    check(racing, f"conv n=2 {line} dtype=bf16", SPECFILT=2, SWAP_AB=1, **tile(64, 128, 1))
+
+
+@pytest.mark.parametrize("line", ["c=32 k=40 dtype=bf16", "c=128 k=64 groups=2 dtype=fp16", "c=36 k=24 dtype=fp32"])
+@pytest.mark.parametrize(("ways", "swap"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("is_half", [False, True])
+def test_depths_of_a_stage(racing: Runtime, line: str, ways: int, swap: int, is_half: bool) -> None:
+    whole = 32 if "fp32" in line else 64
+    choices = {"SPECFILT": ways, "SWAP_AB": swap, "TILEK": whole // 2 if is_half else whole}
+    check(racing, f"conv n=2 hw=11x9 rs=3x3 pad=1 {line}", **choices, **tile(64, 64, 1))
+
+
+@pytest.mark.parametrize(("channels", "depth"), [(16, 32), (32, 32), (48, 64), (64, 64), (96, 32), (144, 32)])
+def test_stages_are_not_half_empty(channels: int, depth: int) -> None:
+    graph = parse_case(f"conv n=2 c={channels} hw=8x8 k=64 rs=3x3 dtype=bf16").graph()
+    assert {knob.type: knob.default for knob in ENGINE.knobs(graph, SM_90A)}[KnobType.TILEK] == depth
+
+
+def test_few_filters_have_windows() -> None:
+    graph = parse_case("conv n=128 c=64 hw=112x112 k=64 rs=3x3 pad=1 dtype=bf16").graph()
+    assert {knob.type: knob.default for knob in ENGINE.knobs(graph, SM_90A)}[KnobType.SPECFILT]
+    for filters in ("rs=3x3 stride=2", "rs=3x1", "rs=1x8", "rs=3x3 dil=17", "rs=3x3 layout=nchw"):
+        graph = parse_case(f"conv n=2 c=64 hw=40x40 k=64 {filters} dtype=bf16").graph()
+        assert next(knob for knob in ENGINE.knobs(graph, SM_90A) if knob.type is KnobType.SPECFILT).values == (0,)
+
+
+@pytest.mark.parametrize("tail", ["epilogue=bias+relu", "epilogue=add+swish", "alpha=2 beta=1 epilogue=store+relu"])
+@pytest.mark.parametrize("by_map", [0, 1])
+def test_epilogues(device: Runtime, tail: str, by_map: int) -> None:
+    case = parse_case(f"conv n=2 c=64 hw=6x6 k=72 rs=3x3 pad=1 dtype=fp32 {tail}")
+    choices = {KnobType.OUTPUT_TMA_ENABLE: by_map}
+    check_close(
+        device, ENGINE, case.graph(), op_class=OpClass.CONTRACTION_TF32, length=case.length, choices=choices, arch=SMALL
+    )
+
+
+@pytest.mark.parametrize("line", ["rs=1x1 epilogue=bias+add+relu out=fp32", "rs=3x3 pad=1 groups=2 alpha=2 beta=1"])
+def test_an_operand_of_the_epilogue_comes_by_tensor_map(scheduled: Runtime, line: str) -> None:
+    plan = check(scheduled, f"conv n=3 c=128 hw=9x8 k=208 {line} dtype=bf16", TILE_M=128, TILE_N=96, STAGES=2)
+    assert "_map_ahead" in plan.kernels[-1].name
+
+
+@pytest.mark.parametrize("choices", [{}, {"TILE_CGA_M": 2, "TILE_M": 128, "TILE_N": 128, "STAGES": 3}])
+def test_every_scheduling_policy(scheduled: Runtime, choices: dict[str, int]) -> None:
+    check(scheduled, "conv n=2 c=72 hw=9x8 k=40 rs=3x3 pad=1 stride=2 dtype=bf16", **choices)
+
+
+def test_real_numbers(device: Runtime) -> None:
+    half = convolution_graph((1, 32, 8, 8), (16, 32, 3, 3), data_type=DataType.HALF, pads=(1, 1))
+    plan = check_close(device, ENGINE, half, op_class=OpClass.CONTRACTION, length=288)
+    assert plan.numerical_notes == (NumericalNote.TENSOR_CORE,)
+    single = convolution_graph((1, 32, 8, 8), (16, 32, 3, 3), data_type=DataType.FLOAT, pads=(1, 1))
+    plan = check_close(device, ENGINE, single, op_class=OpClass.CONTRACTION_TF32, length=288)
+    assert NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
+
+
+def test_infinities_stay_in_their_group() -> None:
+    """Channels of a group fill whole stages, so that no product of another group's values with zero is formed."""
+    refusal = ENGINE.refuse(parse_case("conv n=1 c=96 hw=4x4 k=8 rs=1x1 groups=2 dtype=bf16").graph(), SM_90A)
+    assert "groups: expected channels of a group in multiples of 128 bytes, got 96" in str(refusal)
+
+
+def test_empty_tensors() -> None:
+    for x_dims, w_dims in (((0, 8, 5, 5), (8, 8, 3, 3)), ((1, 8, 5, 5), (0, 8, 3, 3))):
+        assert not ENGINE.plan(convolution_graph(x_dims, w_dims, data_type=DataType.HALF), SM_90A, {}).launches
+
+
+def test_plan_counts_its_work_and_survives_json() -> None:
+    graph = convolution_graph((2, 64, 8, 8), (64, 64, 3, 3), data_type=DataType.BFLOAT16, pads=(1, 1))
+    plan = ENGINE.plan(graph, SM_90A, {})
+    assert plan.work.flops >= 2 * 128 * 64 * 576
+    assert plan.work.bytes >= 2 * (2 * 128 * 64 + 64 * 576)
+    assert plan.work.unit is MathUnit.WGMMA_F16
+    assert all(launch.overlaps_previous for launch in plan.launches)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("conv n=1 c=8 hw=9x9 k=8 rs=3x3 dtype=fp64", "one type of wgmma (fp8 may be mixed), got DOUBLE and DOUBLE"),
+        ("conv n=1 c=8 hw=9x200 k=8 rs=1x3 dil=1x90 pad=0x129 dtype=fp16", "lower_corner[0]"),
+        ("conv n=1 c=8 hw=9x40 k=8 rs=1x3 stride=1x9 pad=1 dtype=fp16", "element_strides[1]"),
+        ("conv n=1 c=8 hw=4x4x40 k=8 rs=1x1x3 dil=1x1x16 dtype=fp16", "taps that reach at most 31 positions, got 32"),
+    ],
+)
+def test_refusals_name_field_limit_and_value(line: str, reason: str) -> None:
+    graph = parse_case(line).graph()
+    assert reason in str(ENGINE.refuse(graph, SM_90A))
+    with pytest.raises(NotSupportedError):
+        ENGINE.plan(graph, SM_90A, {})
+
+
+def test_other_graphs_and_architectures_are_refused() -> None:
+    assert "expected exactly one ConvolutionForward" in str(ENGINE.refuse(matmul_graph(), SM_90A))
+    refusal = ENGINE.refuse(convolution_graph(data_type=DataType.HALF), SM_80)
+    assert refusal is not None
+    assert refusal.status is Status.NOT_SUPPORTED_ARCH_MISMATCH
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("choices", [{}, {KnobType.SWAP_AB: 1}])
+def test_no_spills(layout: str, choices: dict[KnobType, int]) -> None:
+    graph = parse_case(f"conv n=32 c=64 hw=56x56 k=256 rs=3x3 pad=1 layout={layout} dtype=bf16").graph()
+    assert assemble(ENGINE.plan(graph, SM_90A, choices).kernels[-1], "sm_90a").unfit == ""

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import pytest
+
+from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
+from lowdnn.enums import KnobType
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.plan import MathUnit, Plan
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import BadParamError, NotSupportedError, Status
+from tests.support.running import check_close, check_exact
+from tests.support.tolerance import OpClass
+
+ENGINE = ConvWgradWgmma()
+#: Two multiprocessors: each block of a persistent grid computes several tiles.
+SMALL = SM_90A.with_sm_count(2)
+
+
+def graph_of(case: str) -> OperationGraph:
+    return parse_case(f"conv {case} dir=wgrad").graph()
+
+
+def knobs(
+    m: int = 64, n: int = 192, *, stages: int = 3, warps: int = 1, windows: int = 0, splits: int = 1, **clusters: int
+) -> dict[KnobType, int]:
+    return {
+        KnobType.TILE_M: m,
+        KnobType.TILE_N: n,
+        KnobType.STAGES: stages,
+        KnobType.WARP_SPEC_CFG: warps,
+        KnobType.SPECFILT: windows,
+        KnobType.SPLIT_K_SLC: splits,
+        KnobType.TILE_CGA_M: clusters.get("cluster_m", 1),
+        KnobType.TILE_CGA_N: clusters.get("cluster_n", 1),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_types_and_layouts(device: Runtime, dtype: str, layout: str) -> None:
+    graph = graph_of(f"n=2 c=24 hw=7x9 k=40 rs=3x3 pad=1 dtype={dtype} layout={layout} out=fp32")
+    check_exact(device, ENGINE, graph, length=126, arch=SMALL)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "n=2 c=32 hw=21 k=24 rs=5 pad=2 stride=2",
+        "n=2 c=8 hw=11x6 k=8 rs=3x2 pad=1x3 stride=2x1 dil=2x3",
+        "n=1 c=16 hw=5x6x7 k=16 rs=3x2x3 pad=1x0x2 stride=1x2x1 dil=1x1x2",
+        "n=2 c=72 hw=5x5 k=40 rs=1x1 stride=2",
+        "n=2 c=72 hw=5x5 k=40 rs=1x1",
+        "n=2 c=72 hw=5x5 k=40 rs=1x1 pad=1",
+        "n=1 c=8 hw=4x20 k=8 rs=1x17 pad=0x8",
+        "n=1 c=8 hw=1x1 k=8 rs=3x3 pad=1",
+        "n=3 c=32 hw=9x9 k=96 rs=3x3 pad=1 mode=flipped",
+        "n=2 c=16 hw=9x8 k=16 rs=3x4 dil=2x1 mode=flipped",
+        "n=1 c=10 hw=9x8 k=14 rs=3x3 pad=1",
+        "n=1 c=3 hw=9x8 k=14 rs=1x1",
+    ],
+)
+def test_geometry(device: Runtime, case: str) -> None:
+    check_exact(device, ENGINE, graph_of(f"{case} dtype=bf16"), length=200, arch=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("case", "n"),
+    [
+        ("n=2 c=64 hw=10x9 k=64 rs=3x3 pad=1", 192),
+        ("n=2 c=96 hw=9x7 k=96 rs=3x3", 192),
+        ("n=2 c=64 hw=9x12 k=64 rs=2x3 dil=1x3 pad=0x1 mode=flipped", 192),
+        ("n=2 c=64 hw=33 k=64 rs=4 pad=3", 256),
+        ("n=1 c=64 hw=5x6x7 k=64 rs=3x2x2 stride=2x2x1 pad=1", 128),
+    ],
+)
+def test_windows(device: Runtime, case: str, n: int) -> None:
+    graph = graph_of(f"{case} dtype=bf16")
+    for splits in (1, 2):
+        choices = knobs(n=n, windows=1, splits=splits)
+        check_exact(device, ENGINE, graph, length=200, choices=choices, arch=SMALL)
+
+
+@pytest.mark.parametrize("case", ["n=2 c=9 hw=9x8 k=14 rs=3x3 pad=1", "n=2 c=67 hw=6x7 k=8 rs=3x1 pad=1x0"])
+def test_odd_channels(device: Runtime, case: str) -> None:
+    for splits in (1, 2):
+        choices = knobs(splits=splits)
+        check_exact(device, ENGINE, graph_of(f"{case} dtype=bf16"), length=144, choices=choices, arch=SMALL)
+
+
+@pytest.mark.parametrize("windows", [0, 1])
+@pytest.mark.parametrize("case", ["c=128 k=128", "c=80 k=144", "c=72 k=70"])
+def test_groups(device: Runtime, case: str, windows: int) -> None:
+    graph = graph_of(f"n=2 {case} hw=6x7 rs=3x3 pad=1 groups=2 dtype=fp16")
+    check_exact(device, ENGINE, graph, length=84, choices=knobs(windows=windows, splits=2), arch=SMALL)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        knobs(64, 256, warps=1, stages=4),
+        knobs(128, 192, warps=0, splits=3),
+        knobs(256, 192, warps=0, stages=2, windows=1),
+        knobs(64, 128, warps=2),
+        knobs(128, 192, warps=0, cluster_m=2),
+        knobs(128, 192, warps=0, cluster_m=2, windows=1, splits=2),
+        knobs(128, 192, warps=0, cluster_n=2, windows=1),
+    ],
+)
+def test_tiles(device: Runtime, choices: dict[KnobType, int]) -> None:
+    graph = graph_of("n=2 c=128 hw=10x9 k=192 rs=3x3 pad=1 dtype=bf16")
+    check_exact(device, ENGINE, graph, length=180, choices=choices, arch=SMALL)
+
+
+def test_alpha_beta_and_epilogue(device: Runtime) -> None:
+    for after in ("beta=1", "epilogue=relu"):
+        graph = graph_of(f"n=2 c=16 hw=6x6 k=16 rs=3x3 pad=1 dtype=bf16 alpha=2 {after}")
+        for splits in (1, 2):
+            check_exact(device, ENGINE, graph, length=72, choices=knobs(splits=splits), arch=SMALL)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        knobs(windows=1, splits=2),
+        knobs(128, 192, warps=0, windows=1, cluster_m=2),
+        knobs(128, 128, warps=0, cluster_n=2, splits=2),
+    ],
+)
+def test_races(racing: Runtime, choices: dict[KnobType, int]) -> None:
+    graph = graph_of("n=1 c=64 hw=12x11 k=128 rs=3x3 pad=1 dtype=fp16")
+    check_exact(racing, ENGINE, graph, length=132, choices=choices, arch=SMALL)
+
+
+def test_every_scheduling_policy(scheduled: Runtime) -> None:
+    graph = graph_of("n=1 c=64 hw=9x9 k=64 rs=3x3 pad=1 dtype=fp16")
+    check_exact(scheduled, ENGINE, graph, length=81, arch=SMALL)
+
+
+def test_real_numbers(device: Runtime) -> None:
+    graph = graph_of("n=2 c=32 hw=8x8 k=32 rs=3x3 pad=1 dtype=fp16")
+    check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION, length=128, arch=SMALL)
+
+
+def test_few_outputs_are_split_over_the_device() -> None:
+    plan = ENGINE.plan(graph_of("n=128 c=64 hw=56x56 k=64 rs=3x3 pad=1 dtype=bf16"), SM_90A, {})
+    main, reduction = plan.launches
+    assert main.grid[0] >= 120
+    assert main.overlaps_previous
+    assert reduction.overlaps_previous
+    assert dict(plan.kernels[reduction.kernel].parameters)["LANES"] > 1
+    assert plan.workspace_bytes >= dict(plan.choices)[KnobType.SPLIT_K_SLC] * 64 * 576 * 4
+
+
+def test_defaults_are_knob_values() -> None:
+    for case in (
+        "n=1 c=8 hw=1x1 k=8 rs=1x1",
+        "n=8 c=1280 hw=32x32 k=1280 rs=3x3 pad=1",
+        "n=2 c=512 hw=7x7 k=512 rs=3x3",
+    ):
+        graph = graph_of(f"{case} dtype=bf16")
+        for knob in ENGINE.knobs(graph, SM_90A):
+            assert knob.default in knob.values
+        assert ENGINE.plan(graph, SM_90A, {}).launches
+
+
+def test_empty_gradients_and_plans_survive_json() -> None:
+    assert not ENGINE.plan(graph_of("n=1 c=8 hw=5x5 k=0 rs=3x3 dtype=fp16"), SM_90A, {}).launches
+    plan = ENGINE.plan(graph_of("n=2 c=64 hw=8x8 k=64 rs=3x3 pad=1 dtype=bf16"), SM_90A, knobs())
+    assert plan.work.unit is MathUnit.WGMMA_F16
+    assert plan.work.flops == 2 * 64 * 576 * 128
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("case", "reason", "status"),
+    [
+        ("n=1 c=8 hw=5x5 k=8 rs=3x3 dtype=fp32", "expected x and dy both of HALF", Status.NOT_SUPPORTED_DATA_TYPE),
+        ("n=1 c=32 hw=5x5 k=32 rs=3x3 groups=4 dtype=fp16", "at least 32 channels", Status.NOT_SUPPORTED_SHAPE),
+        ("n=0 c=8 hw=5x5 k=8 rs=3x3 dtype=fp16", "at least one pixel", Status.NOT_SUPPORTED_SHAPE),
+        ("n=1 c=8 hw=400x8 k=8 rs=3x3 dil=130x1 dtype=fp16", "reach at most 255", Status.NOT_SUPPORTED_SHAPE),
+        ("n=1 c=8 hw=40x8 k=8 rs=3x3 pad=130x1 dtype=fp16", "lower_corner", Status.NOT_SUPPORTED_SHAPE),
+        ("n=1 c=8 hw=40x8 k=8 rs=3x3 stride=9x1 dtype=fp16", "element_strides", Status.NOT_SUPPORTED_SHAPE),
+    ],
+)
+def test_refusals_name_field_limit_and_value(case: str, reason: str, status: Status) -> None:
+    refusal = ENGINE.refuse(graph_of(case), SM_90A)
+    assert refusal is not None
+    assert reason in str(refusal)
+    assert refusal.status is status
+    with pytest.raises(NotSupportedError):
+        ENGINE.plan(graph_of(case), SM_90A, {})
+
+
+def test_other_architectures_are_refused() -> None:
+    refusal = ENGINE.refuse(graph_of("n=1 c=8 hw=5x5 k=8 rs=3x3 dtype=fp16"), SM_80)
+    assert refusal is not None
+    assert refusal.status is Status.NOT_SUPPORTED_ARCH_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("choices", "reason"),
+    [
+        (knobs(64, 192, warps=0), "64 rows for each warpgroup"),
+        (knobs(256, 256, warps=0), "accumulators"),
+        (knobs(64, 128, windows=1), "TILE_N of 192"),
+        (knobs(128, 256, warps=0, stages=8), "shared memory"),
+    ],
+)
+def test_tiles_that_do_not_exist_are_refused(choices: dict[KnobType, int], reason: str) -> None:
+    with pytest.raises(BadParamError, match=reason):
+        ENGINE.plan(graph_of("n=2 c=64 hw=8x8 k=64 rs=3x3 pad=1 dtype=bf16"), SM_90A, choices)
