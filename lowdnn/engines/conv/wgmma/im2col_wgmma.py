@@ -226,7 +226,7 @@ class _Cut:
         product = self.product
         if product.groups > 1 or len(product.classes) > _MAX_MAPPED_CLASSES:
             return False
-        return fits_pixels(product.dag, product.output, (part for part, _ in self._parts), self.tiling.tile.n)
+        return fits_pixels(product.dag, product.output, self._parts, self.tiling.tile.n)
 
     @cached_property
     def _parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
