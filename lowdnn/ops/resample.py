@@ -327,8 +327,8 @@ def maxima(resample: Resample, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[n
 
 
 def divisors(resample: Resample, axes: Sequence[AxisTaps]) -> NDArray[np.float64]:
-    """What each output's sum is divided by, over the outputs' spatial dims."""
-    if not resample.is_pooling:
+    """What each output's sum is divided by, over the outputs' spatial dims: 1 for all but averages."""
+    if not resample.is_pooling or resample.mode is ResampleMode.MAXPOOL:
         return np.ones([axis.outputs for axis in axes])
     counted = (tap.exists & (tap.inside | (not resample.excludes_padding)) for tap in taps(axes))
     return np.maximum(sum(part.astype(np.float64) for part in counted), 1.0)

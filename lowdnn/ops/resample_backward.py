@@ -86,14 +86,17 @@ class ResampleBackward(ResampleOperation):
         dx = np.zeros(self.dx.dims)
         places = self._places(inputs) if resample.mode is ResampleMode.MAXPOOL else None
         with np.errstate(invalid="ignore", over="ignore"):
-            terms = dy if places is not None else dy / divisors(resample, self.axes)
+            divisor = divisors(resample, self.axes)
+            is_common = bool((divisor == divisor.flat[0]).all())
+            terms = dy if is_common else dy / divisor
             for tap in taps(self.axes):
                 reads = tap.exists & (tap.inside | resample.is_clamped)
                 if places is not None:
                     reads = reads & (places == tap.number)
                 weighted = terms * tap.weights if resample.mode is ResampleMode.BILINEAR else terms
                 tap.add(dx, np.where(reads, weighted, 0))
-            return {"dx": dtypes.rounded(dx, resample.compute_type)}
+            total = dx / divisor.flat[0] if is_common else dx
+            return {"dx": dtypes.rounded(total, resample.compute_type)}
 
     def _places(self, inputs: Values) -> NDArray[Any]:
         """Where the maxima lie in their windows."""

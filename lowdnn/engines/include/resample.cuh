@@ -66,7 +66,8 @@ struct TapAxis {
   template <int OUTSIDE> __device__ __forceinline__ Range reading(i32 output, i32 position) const {
     const i32 tap = position - first(output);
     if (OUTSIDE != CLAMP) return {tap, tap + 1};
-    return {position == 0 ? 0 : tap, position == inputs - 1 ? end(output) - first(output) : tap + 1};
+    const i32 count = taps(output).count();
+    return {position == 0 ? 0 : max(tap, 0), position == inputs - 1 ? count : min(tap + 1, count)};
   }
 
   // The sum of the weights of these taps: their count, or the shares of two.
@@ -93,6 +94,14 @@ template <> __device__ __forceinline__ f32 lowest<f32>() { return __uint_as_floa
 template <> __device__ __forceinline__ f64 lowest<f64>() { return __longlong_as_double(0xfff0000000000000ll); }
 template <> __device__ __forceinline__ i32 lowest<i32>() { return i32(0x80000000); }
 
+// Two neighbouring 16-bit floats, of which maxima are taken as they are.
+template <class X> struct Pair {
+  u32 bits;
+  __device__ __forceinline__ X half(int i) const { return X{u16(bits >> 16 * i)}; }
+};
+template <> __device__ __forceinline__ Pair<bf16> lowest<Pair<bf16>>() { return {0xff80ff80}; }
+template <> __device__ __forceinline__ Pair<f16> lowest<Pair<f16>>() { return {0xfc00fc00}; }
+
 // The larger one; NaN wins, or loses to every number.
 template <bool KEEPS_NAN, class T> __device__ __forceinline__ T larger(T best, T value) {
   return value > best || (KEEPS_NAN && value != value) ? value : best;
@@ -103,6 +112,25 @@ template <bool KEEPS_NAN> __device__ __forceinline__ f32 larger(f32 best, f32 va
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(best), "f"(value));
   } else {
     asm("max.f32 %0, %1, %2;" : "=f"(result) : "f"(best), "f"(value));
+  }
+  return result;
+}
+
+template <bool KEEPS_NAN> __device__ __forceinline__ Pair<bf16> larger(Pair<bf16> best, Pair<bf16> value) {
+  Pair<bf16> result;
+  if (KEEPS_NAN) {
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
+  } else {
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
+  }
+  return result;
+}
+template <bool KEEPS_NAN> __device__ __forceinline__ Pair<f16> larger(Pair<f16> best, Pair<f16> value) {
+  Pair<f16> result;
+  if (KEEPS_NAN) {
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
+  } else {
+    asm("max.f16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
   }
   return result;
 }
@@ -120,10 +148,10 @@ template <class T, int LANES, bool KEEPS_NAN, bool HAS_PLACE> struct Maximum {
       place[v] = first_place;
     }
   }
-  __device__ __forceinline__ void take(const T (&values)[LANES], T, i32 at) {
+  template <class W> __device__ __forceinline__ void take(const T (&values)[LANES], W, i32 at) {
 #pragma unroll
     for (int v = 0; v < LANES; ++v) {
-      if (HAS_PLACE) {
+      if constexpr (HAS_PLACE) {
         const bool wins = values[v] > best[v] || (KEEPS_NAN && values[v] != values[v] && best[v] == best[v]);
         best[v] = wins ? values[v] : best[v];
         place[v] = wins ? at : place[v];
@@ -132,7 +160,6 @@ template <class T, int LANES, bool KEEPS_NAN, bool HAS_PLACE> struct Maximum {
       }
     }
   }
-  __device__ __forceinline__ T result(int lane) const { return best[lane]; }
 };
 
 // Their sum, or their weighted sum.
@@ -147,7 +174,6 @@ template <class T, int LANES, bool IS_WEIGHTED> struct Sum {
 #pragma unroll
     for (int v = 0; v < LANES; ++v) sum[v] += IS_WEIGHTED ? weight * values[v] : values[v];
   }
-  __device__ __forceinline__ T result(int lane) const { return sum[lane]; }
 };
 
 // What a maximum's place is where no value is above the lowest: that of the first tap that counts.
@@ -169,4 +195,14 @@ template <class T, class X, int LANES> __device__ __forceinline__ void read(T (&
   load<Repeated, LANES>(stored, at);
 #pragma unroll
   for (int v = 0; v < LANES; ++v) values[v] = convert<T>(stored[v]);
+}
+
+// Neighbouring elements, zero bits where they do not exist.
+template <class X, int LANES> __device__ __forceinline__ void load_existing(X (&stored)[LANES], const X* at, bool exists) {
+  if (exists) {
+    load<Repeated, LANES>(stored, at);
+  } else {
+#pragma unroll
+    for (int v = 0; v < LANES; ++v) stored[v] = X{};
+  }
 }

@@ -144,7 +144,7 @@ def _stride(problem: Problem, tile: int) -> int:
 
 
 def _fits(problem: Problem, channels: int, tile: int) -> bool:
-    words = max(1, dtypes.info(problem.resample.compute_type).size_bytes // 4)
+    words = dtypes.info(problem.resample.compute_type).size_bytes // 4
     readers = ceil_div(tile + problem.window, problem.axes[2].step)
     held = readers * (2 if problem.is_maximum else 1) + tile + (3 if problem.searched is not None else 0)
     return held * channels * words <= _MAX_REGISTERS

@@ -12,6 +12,7 @@ from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i64, 
 from lowdnn.engines.resample.axes import axis_struct
 from lowdnn.engines.resample.problem import Problem, neighbours, strides
 from lowdnn.engines.resample.tile import TILES, Tile, compute_unit, scalar
+from lowdnn.enums import DataType
 from lowdnn.plan import Argument, KernelRef, Launch, Struct, TensorPointer, Work
 
 #: What a thread's values and results may take, so that several blocks share a multiprocessor.
@@ -32,6 +33,7 @@ class Params:
     HAS_INDEX: int
     INDEX_TYPE: str
     INDEX_WIDTH: int
+    PAIRS: int
     CHANNELS_LAST: int
     CHANNELS: int
     TILE: int
@@ -75,6 +77,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         HAS_INDEX=int(index is not None),
         INDEX_TYPE="i8" if index is None else dtypes.info(index.data_type).c_type,
         INDEX_WIDTH=problem.index_width(tile.channels, tile.columns),
+        PAIRS=int(_takes_pairs(problem, tile.channels)),
         CHANNELS_LAST=int(problem.channels_last),
         CHANNELS=tile.channels,
         TILE=tile.columns,
@@ -143,9 +146,15 @@ def _positions(problem: Problem, tile: int) -> int:
 
 
 def _fits(problem: Problem, channels: int, tile: int) -> bool:
-    words = max(1, dtypes.info(problem.resample.compute_type).size_bytes // 4)
+    words = dtypes.info(problem.resample.compute_type).size_bytes / (8 if _takes_pairs(problem, channels) else 4)
     results = tile * (2 if problem.index is not None else 1)
     return (_positions(problem, tile) + results) * channels * words <= _MAX_REGISTERS
+
+
+def _takes_pairs(problem: Problem, channels: int) -> bool:
+    """Whether maxima are those of pairs of channels as they are stored: half the arithmetic, and no conversions."""
+    is_half = problem.source.data_type in (DataType.HALF, DataType.BFLOAT16)
+    return problem.is_maximum and problem.index is None and is_half and channels > 1
 
 
 def _access(problem: Problem, tile: int) -> tuple[int, int]:

@@ -50,6 +50,15 @@ constexpr int READERS = LAST_READER - FIRST_READER + 1;
 struct Output {
   COMPUTE dy[CHANNELS];
   i32 place[CHANNELS];
+
+  // What an output that does not exist adds: nothing.
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int v = 0; v < CHANNELS; ++v) {
+      dy[v] = COMPUTE(0);
+      place[v] = -1;
+    }
+  }
 };
 
 // The thread's image and channels.
@@ -172,12 +181,15 @@ __device__ __forceinline__ void add_row(const Place& at, const RowOfOutputs& row
 #pragma unroll
     for (int k = 0; k < READERS; ++k) {
       const i32 output = middle + FIRST_READER + k;
-      if (u32(output) < u32(columns.outputs)) outputs[k] = at.read_output(row.plane, row.row, output);
+      if (u32(output) < u32(columns.outputs)) {
+        outputs[k] = at.read_output(row.plane, row.row, output);
+      } else {
+        outputs[k].clear();
+      }
     }
 #pragma unroll
     for (int k = 0; k < READERS; ++k) {
       const i32 output = middle + FIRST_READER + k;
-      if (u32(output) >= u32(columns.outputs)) continue;
       const COMPUTE weight = weight_of(columns, row, output, {0, 1});
 #pragma unroll
       for (int j = 0; j < TILE; ++j) {
@@ -195,7 +207,7 @@ __device__ __forceinline__ void add_row(const Place& at, const RowOfOutputs& row
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   const i64 group = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (group >= p.groups) return;
 

@@ -11,7 +11,8 @@
 // Macros: X_TYPE, COMPUTE: types of x and of the arithmetic. MAXIMUM, LINEAR: 1 for largest values, weighted sums.
 //   PADDING, DIVISOR, NAN_WINS: see resample.cuh. INDEX_TYPE, INDEX_WIDTH: of the index, which HAS_INDEX says exists;
 //   elements of an access, 0 where its strides are any.
-//   CHANNELS_LAST: channels are the innermost axis of groups, otherwise columns.
+//   PAIRS: 1 where maxima are taken of pairs of 16-bit floats. CHANNELS_LAST: channels are the innermost axis of groups,
+//   otherwise columns.
 //   WINDOW: taps along the columns, 0 where only the parameters say. STRIDE: between the columns of two outputs, 0 where
 //   only the parameters say. SHIFT: elements of the first access before the first tap.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
@@ -37,12 +38,44 @@ constexpr int TAPS_AT_ONCE = WINDOW ? WINDOW : 1;
 constexpr int POSITIONS = STRIDE ? (TILE - 1) * STRIDE + TAPS_AT_ONCE : TILE * TAPS_AT_ONCE;
 constexpr int ACCESSES = (SHIFT + POSITIONS + COLUMNS - 1) / COLUMNS;
 
-template <bool IS_MAXIMUM> struct Chosen { typedef Maximum<COMPUTE, CHANNELS, NAN_WINS, HAS_INDEX> Type; };
-template <> struct Chosen<false> { typedef Sum<COMPUTE, CHANNELS, LINEAR> Type; };
-typedef Chosen<MAXIMUM>::Type Result;
+// What a thread computes with: numbers of the compute type, or pairs of stored ones.
+#if PAIRS
+typedef Pair<X_TYPE> Value;
+#else
+typedef COMPUTE Value;
+#endif
+constexpr int LANES = CHANNELS / (1 + PAIRS);
+
+#if MAXIMUM
+typedef Maximum<Value, LANES, NAN_WINS, HAS_INDEX> Result;
+__device__ __forceinline__ COMPUTE result_of(const Result& result, int channel) {
+#if PAIRS
+  return convert<COMPUTE>(result.best[channel / 2].half(channel % 2));
+#else
+  return result.best[channel];
+#endif
+}
+#else
+typedef Sum<COMPUTE, CHANNELS, LINEAR> Result;
+__device__ __forceinline__ COMPUTE result_of(const Result& result, int channel) { return result.sum[channel]; }
+#endif
 
 // What a position outside the image holds.
-__device__ __forceinline__ COMPUTE outside() { return MAXIMUM && PADDING == SKIP ? lowest<COMPUTE>() : COMPUTE(0); }
+__device__ __forceinline__ Value outside() {
+  if constexpr (MAXIMUM && PADDING == SKIP) {
+    return lowest<Value>();
+  } else {
+    return Value{};
+  }
+}
+
+__device__ __forceinline__ Value value_of(const X_TYPE (&stored)[CHANNELS], int lane) {
+#if PAIRS
+  return {stored[2 * lane].bits | u32(stored[2 * lane + 1].bits) << 16};
+#else
+  return convert<COMPUTE>(stored[lane]);
+#endif
+}
 
 // The image along the columns, at one row.
 struct Row {
@@ -53,34 +86,33 @@ struct Row {
 
   // Elements of the tile's windows; `first`: the first tap of each output.
   template <bool ALL_INSIDE>
-  __device__ __forceinline__ void read_tile(const i32 (&first)[TILE], COMPUTE (&values)[POSITIONS][CHANNELS]) const {
+  __device__ __forceinline__ void read_tile(const i32 (&first)[TILE], Value (&values)[POSITIONS][LANES]) const {
     if constexpr (COLUMNS > 1) {
       X_TYPE stored[ACCESSES][COLUMNS];
 #pragma unroll
       for (int i = 0; i < ACCESSES; ++i) {
-        if (is_inside<ALL_INSIDE>(first[0] - SHIFT + i * COLUMNS)) {
-          load<Repeated, COLUMNS>(stored[i], at + (first[0] - SHIFT + i * COLUMNS));
-        }
+        const i32 column = first[0] - SHIFT + i * COLUMNS;
+        load_existing(stored[i], at + column, is_inside<ALL_INSIDE>(column));
       }
 #pragma unroll
       for (int k = 0; k < POSITIONS; ++k) {
         const int i = (SHIFT + k) / COLUMNS;
         const bool inside = is_inside<ALL_INSIDE>(first[0] - SHIFT + i * COLUMNS);
-        values[k][0] = inside ? convert<COMPUTE>(stored[i][(SHIFT + k) % COLUMNS]) : outside();
+        const X_TYPE element[CHANNELS] = {stored[i][(SHIFT + k) % COLUMNS]};
+        values[k][0] = inside ? value_of(element, 0) : outside();
       }
     } else {
       X_TYPE stored[POSITIONS][CHANNELS];
 #pragma unroll
       for (int k = 0; k < POSITIONS; ++k) {
-        if (is_inside<ALL_INSIDE>(column(first, k))) {
-          load<Repeated, CHANNELS>(stored[k], at + placed(column(first, k)) * stride);
-        }
+        const i32 position = column(first, k);
+        load_existing(stored[k], at + placed(position) * stride, is_inside<ALL_INSIDE>(position));
       }
 #pragma unroll
       for (int k = 0; k < POSITIONS; ++k) {
         const bool inside = is_inside<ALL_INSIDE>(column(first, k));
 #pragma unroll
-        for (int v = 0; v < CHANNELS; ++v) values[k][v] = inside ? convert<COMPUTE>(stored[k][v]) : outside();
+        for (int v = 0; v < LANES; ++v) values[k][v] = inside ? value_of(stored[k], v) : outside();
       }
     }
   }
@@ -113,12 +145,12 @@ __device__ __forceinline__ void add_row(const TapAxis& columns, const Row& row, 
 #pragma unroll 4
     for (i32 column = walked.begin; column < walked.end; ++column) {
       const i32 at[TILE] = {column};
-      COMPUTE values[POSITIONS][CHANNELS];
+      Value values[POSITIONS][LANES];
       row.read_tile<false>(at, values);
       results[0].take(values[0], weight, place + column - first[0]);
     }
   } else {
-    COMPUTE values[POSITIONS][CHANNELS];
+    Value values[POSITIONS][LANES];
     if (row.holds(first)) {
       row.read_tile<true>(first, values);
     } else {
@@ -142,7 +174,7 @@ __device__ __forceinline__ COMPUTE divided(COMPUTE sum, COMPUTE all, i32 count) 
   return sum / (DIVISOR == ALL ? all : COMPUTE(max(count, 1)));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   const i64 group = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (group >= p.groups) return;
 
@@ -198,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
       const i32 count = rows_counted * columns.divisor<DIVISOR>(column_output + j);
       COMPUTE values[CHANNELS];
 #pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) values[v] = divided(results[j].result(v), p.divisor, count);
+      for (int v = 0; v < CHANNELS; ++v) values[v] = divided(result_of(results[j], v), p.divisor, count);
       output[4] = column_output + j;
       Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, output), output[1], CHANNELS, values);
     }
@@ -206,7 +238,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     COMPUTE values[TILE];
 #pragma unroll
     for (int j = 0; j < TILE; ++j) {
-      values[j] = divided(results[j].result(0), p.divisor, rows_counted * columns.divisor<DIVISOR>(column_output + j));
+      const i32 count = rows_counted * columns.divisor<DIVISOR>(column_output + j);
+      values[j] = divided(result_of(results[j], 0), p.divisor, count);
     }
     const int valid = min(columns.outputs - column_output, TILE);
     Functor::apply<TILE>(p.pointwise, Functor::cursor(p.pointwise, output), column_output, valid, values);
