@@ -39,7 +39,9 @@ struct TapAxis {
   __device__ __forceinline__ Range taps(i32 output) const { return {first(output), end(output)}; }
 
   // The taps inside the image.
-  __device__ __forceinline__ Range inside(i32 output) const { return {max(first(output), 0), min(end(output), inputs)}; }
+  __device__ __forceinline__ Range inside(i32 output) const {
+    return {max(first(output), 0), min(end(output), inputs)};
+  }
 
   // The taps that a kernel walks over.
   template <int OUTSIDE> __device__ __forceinline__ Range walked(i32 output) const {
@@ -70,11 +72,11 @@ struct TapAxis {
     return {position == 0 ? 0 : max(tap, 0), position == inputs - 1 ? count : min(tap + 1, count)};
   }
 
-  // The sum of the weights of these taps: their count, or the shares of two.
-  template <bool IS_LINEAR, class T> __device__ __forceinline__ T weight(i32 output, Range taps) const {
-    if (!IS_LINEAR) return T(taps.count());
-    const T second = reach == i32(unit.divisor) ? T(0) : share<T>(output);
-    return (taps.begin == 0 ? T(1) - second : T(0)) + (taps.end == 2 ? second : T(0));
+  // The weight of `position` in an interpolated output: 1 less its distance from where that samples the image.
+  template <class T> __device__ __forceinline__ T closeness(i32 output, i32 position) const {
+    const i32 one = i32(unit.divisor), sample = output * i32(step.divisor) + start - bias * one;
+    const i32 distance = min(max(sample, 0), (inputs - 1) * one) - position * one;
+    return maximum(T(1) - T(abs(distance)) * T(fraction), T(0));
   }
 
   // What the axis adds to the divisor of an output, as a factor.
@@ -135,8 +137,8 @@ template <bool KEEPS_NAN> __device__ __forceinline__ Pair<f16> larger(Pair<f16> 
   return result;
 }
 
-// The largest of values that are taken one after the other, for each of LANES, and where it was. Of equal ones the first
-// stays; `begin` says where that is if no value is above the lowest.
+// The largest of values that are taken one after the other, for each of LANES, and where it was. Of equal ones the
+// first stays; `begin` says where that is if no value is above the lowest.
 template <class T, int LANES, bool KEEPS_NAN, bool HAS_PLACE> struct Maximum {
   T best[LANES];
   i32 place[LANES];
@@ -198,7 +200,8 @@ template <class T, class X, int LANES> __device__ __forceinline__ void read(T (&
 }
 
 // Neighbouring elements, zero bits where they do not exist.
-template <class X, int LANES> __device__ __forceinline__ void load_existing(X (&stored)[LANES], const X* at, bool exists) {
+template <class X, int LANES>
+__device__ __forceinline__ void load_existing(X (&stored)[LANES], const X* at, bool exists) {
   if (exists) {
     load<Repeated, LANES>(stored, at);
   } else {

@@ -17,6 +17,9 @@ from lowdnn.plan import Argument, KernelRef, Launch, Struct, TensorPointer, Work
 #: What a thread's sums and the outputs that it reads may take.
 _MAX_REGISTERS = 112
 
+#: Outputs that a thread reads at a time where the stride is known at run time only.
+_MAX_READERS = 4
+
 
 @dataclass(frozen=True)
 class Params:
@@ -33,12 +36,14 @@ class Params:
     PADDING: str
     DIVISOR: str
     NAN_WINS: int
+    REPEATS: int
     CHANNELS_LAST: int
     CHANNELS: int
     TILE: int
     WINDOW: int
     STRIDE: int
     PHASE: int
+    READERS: int
     INDEX: str
     THREADS: int
 
@@ -72,12 +77,14 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         PADDING=problem.padding,
         DIVISOR=problem.divisor,
         NAN_WINS=int(searched is not None and problem.nan_wins),
+        REPEATS=int(problem.resample.is_pooling and not problem.is_maximum and problem.padding == "CLAMP"),
         CHANNELS_LAST=int(problem.channels_last),
         CHANNELS=tile.channels,
         TILE=tile.columns,
-        WINDOW=problem.window if stride else 1,
+        WINDOW=problem.window if stride else 0,
         STRIDE=stride,
         PHASE=columns.offset % stride if stride else 0,
+        READERS=_readers(problem, tile.columns),
         INDEX=tile.index_type(problem),
         THREADS=tile.threads,
     )
@@ -85,7 +92,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
     rules = f"{mode}_{params.PADDING}_{params.DIVISOR}".lower() + ("_nan" if params.NAN_WINS else "")
     places = f"_{params.INDEX_TYPE}x{params.INDEX_WIDTH}" if index is not None else ""
     places += f"_of_{dtypes.info(searched.data_type).short_name}" if searched is not None else ""
-    walk = f"w{params.WINDOW}s{stride}p{params.PHASE}"
+    walk = f"w{params.WINDOW}s{stride}p{params.PHASE}r{params.READERS}" + ("m" if params.REPEATS else "")
     shape = f"{'c' if params.CHANNELS_LAST else 'p'}{params.CHANNELS}t{params.TILE}_{params.INDEX}b{tile.threads}"
     types = f"{dtypes.info(problem.source.data_type).short_name}_{params.COMPUTE}"
     return KernelRef(
@@ -143,8 +150,19 @@ def _stride(problem: Problem, tile: int) -> int:
     return step if tile in _candidates(problem) and (tile > 1 or (step == 1 and len(_candidates(problem)) > 1)) else 0
 
 
+def _readers(problem: Problem, tile: int) -> int:
+    """Outputs along the columns that are read together: all that read the tile, unless those are many."""
+    columns, stride = problem.axes[2], _stride(problem, tile)
+    if not stride:
+        return min(ceil_div(columns.reach, columns.step), _MAX_READERS)
+    phase = columns.offset % stride
+    first, last = -((problem.window - 1 - phase) // stride), (phase + tile - 1) // stride
+    return last - first + 1
+
+
 def _fits(problem: Problem, channels: int, tile: int) -> bool:
     words = dtypes.info(problem.resample.compute_type).size_bytes // 4
-    readers = ceil_div(tile + problem.window, problem.axes[2].step)
-    held = readers * (2 if problem.is_maximum else 1) + tile + (3 if problem.searched is not None else 0)
+    held = (
+        _readers(problem, tile) * (2 if problem.is_maximum else 1) + tile + (3 if problem.searched is not None else 0)
+    )
     return held * channels * words <= _MAX_REGISTERS

@@ -1,22 +1,23 @@
 // resample_backward: dx[n, c, i] = functor(sum of dy[n, c, o] * weight(o, i) over the outputs o that read position i).
 //
-// The weight is 1 / divisor(o) for averages, that of interpolation, or 1 where o's maximum lies at i and 0 elsewhere; the
-// maximum is where `index` says, or is looked for in x again. Each position gathers its outputs in ascending order:
-// nothing is added by two threads.
+// The weight is 1 / divisor(o) for averages, that of interpolation, or 1 where o's maximum lies at i and 0 elsewhere;
+// the maximum is where `index` says, or is looked for in x again. Each position gathers its outputs, in an order that
+// depends on the plan only: nothing is added by two threads.
 //
-// Layouts: any strides. A thread has CHANNELS neighbouring channels (16-byte accesses where dy is channels-last) of TILE
-// neighbouring positions along the columns. With a STRIDE, of which TILE is a multiple, the outputs that read the tile are
-// m + FIRST_READER .. m + LAST_READER with m = (column + padding) / STRIDE; which taps meet is known at compile time, and
-// each output is read once.
+// Layouts: any strides. A thread has CHANNELS neighbouring channels (16-byte accesses where dy is channels-last) of
+// TILE neighbouring positions along the columns. With a STRIDE, of which TILE is a multiple, the outputs that read the
+// tile are READERS from m + FIRST_READER on, with m = (column + padding) / STRIDE; which taps meet is known at compile
+// time, and each output is read once. Otherwise TILE is 1, and READERS outputs are on their way at a time.
 // Block: THREADS threads, neighbouring ones neighbouring groups of dx, in the order of its memory.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
-// Macros: DY_TYPE, X_TYPE, INDEX_TYPE, COMPUTE: types of dy, x, index and the arithmetic. MAXIMUM, LINEAR: 1 for largest
-//   values, interpolation. HAS_INDEX: whether maxima come from the index. INDEX_WIDTH: elements of its accesses, 0 where
-//   its channels are not neighbours.
-//   PADDING, DIVISOR, NAN_WINS: see resample.cuh. CHANNELS_LAST: channels are the innermost axis of groups.
-//   WINDOW: taps along the columns, 0 where only the parameters say. STRIDE: between the columns of two outputs, 0 where
-//   only the parameters say; TILE is 1 then. PHASE: the columns' padding modulo STRIDE.
+// Macros: DY_TYPE, X_TYPE, INDEX_TYPE, COMPUTE: types of dy, x, index and the arithmetic. MAXIMUM, LINEAR: 1 for
+//   largest values, interpolation. HAS_INDEX: whether maxima come from the index. INDEX_WIDTH: elements of its
+//   accesses, 0 where its channels are not neighbours.
+//   PADDING, DIVISOR, NAN_WINS: see resample.cuh. REPEATS: 1 where an output may read a position several times.
+//   CHANNELS_LAST: channels are the innermost axis of groups.
+//   WINDOW: taps along the columns. STRIDE: between the columns of two outputs, 0 where only the parameters say. PHASE:
+//   the columns' padding modulo STRIDE. READERS: outputs along the columns that read one tile, where they are not more.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
 #include "include/resample.cuh"
@@ -42,9 +43,11 @@ struct Params {
 constexpr int floor_quotient(int dividend, int divisor) {
   return dividend >= 0 ? dividend / divisor : -((divisor - 1 - dividend) / divisor);
 }
-constexpr int STEP = STRIDE ? STRIDE : 1;
-constexpr int FIRST_READER = -floor_quotient(WINDOW - 1 - PHASE, STEP), LAST_READER = (PHASE + TILE - 1) / STEP;
-constexpr int READERS = LAST_READER - FIRST_READER + 1;
+// With a STRIDE, of the outputs that read the tile: the first one, counted from m.
+constexpr int FIRST_READER = STRIDE ? -floor_quotient(WINDOW - 1 - PHASE, STRIDE) : 0;
+
+constexpr bool HAS_OWN_DIVISORS = DIVISOR == TAPS || DIVISOR == INSIDE;
+constexpr bool IS_WEIGHTED = LINEAR || REPEATS || HAS_OWN_DIVISORS;
 
 // dy and the places of maxima of one output.
 struct Output {
@@ -131,81 +134,79 @@ struct Place {
 #endif
 };
 
-// One row of outputs as the tile's positions see it.
-struct RowOfOutputs {
-  i32 plane, row;
-  Range plane_taps, row_taps;  // those that read the tile's plane and row
-  COMPUTE weight;              // of the outputs as far as planes and rows tell
-  i32 count;                   // the divisor as far as planes and rows tell
+// An output as a position sees it along one axis: the taps that read the position, and what they weigh together.
+struct Reader {
+  Range taps;
+  COMPUTE weight;
+
+  __device__ __forceinline__ Reader() {}
+  __device__ __forceinline__ Reader(const TapAxis& axis, i32 output, i32 position) {
+    taps = axis.reading<PADDING>(output, position);
+    weight = LINEAR ? axis.closeness<COMPUTE>(output, position) : REPEATS ? COMPUTE(taps.count()) : COMPUTE(1);
+    if (HAS_OWN_DIVISORS) weight /= COMPUTE(max(axis.divisor<DIVISOR>(output), 1));
+  }
 };
 
-// The weight of an output: of interpolation, of positions that are read several times, of its own divisor.
-__device__ __forceinline__ COMPUTE weight_of(const TapAxis& columns, const RowOfOutputs& row, i32 output, Range taps) {
-  COMPUTE weight = row.weight;
-  if (LINEAR || PADDING == CLAMP) weight *= columns.weight<LINEAR, COMPUTE>(output, taps);
-  if (DIVISOR == TAPS || DIVISOR == INSIDE) {
-    weight /= COMPUTE(max(row.count * columns.divisor<DIVISOR>(output), 1));
-  }
-  return weight;
-}
-
-// Whether a place of a window lies in these taps.
-__device__ __forceinline__ bool is_within(const TapAxis (&axes)[3], i32 place, const RowOfOutputs& row, Range taps) {
-  if (PADDING != CLAMP) return place == place_of(axes, row.plane_taps.begin, row.row_taps.begin, taps.begin);
+// Whether a place of a window is one of these taps.
+__device__ __forceinline__ bool is_among(const TapAxis (&axes)[3], i32 place, Range planes, Range rows, Range columns) {
+  if (PADDING != CLAMP) return place == place_of(axes, planes.begin, rows.begin, columns.begin);
   const i32 column = place % axes[2].span, rest = place / axes[2].span;
-  const i32 tap_row = rest % axes[1].span, tap_plane = rest / axes[1].span;
-  return column >= taps.begin && column < taps.end && tap_row >= row.row_taps.begin && tap_row < row.row_taps.end &&
-         tap_plane >= row.plane_taps.begin && tap_plane < row.plane_taps.end;
+  const i32 row = rest % axes[1].span, plane = rest / axes[1].span;
+  return column >= columns.begin && column < columns.end && row >= rows.begin && row < rows.end &&
+         plane >= planes.begin && plane < planes.end;
 }
 
-__device__ __forceinline__ void add(const TapAxis (&axes)[3], const Output& output, const RowOfOutputs& row, Range taps,
-                                    COMPUTE weight, COMPUTE (&sum)[CHANNELS]) {
-  constexpr bool IS_WEIGHTED = LINEAR || (!MAXIMUM && PADDING == CLAMP) || DIVISOR == TAPS || DIVISOR == INSIDE;
+// Adds to the sums of one position what an output has for it.
+__device__ __forceinline__ void add(const TapAxis (&axes)[3], const Output& output, const Reader& plane,
+                                    const Reader& row, Range taps, COMPUTE weight, COMPUTE (&sum)[CHANNELS]) {
 #pragma unroll
   for (int v = 0; v < CHANNELS; ++v) {
     if (MAXIMUM) {
-      sum[v] += is_within(axes, output.place[v], row, taps) ? output.dy[v] : COMPUTE(0);
+      sum[v] += is_among(axes, output.place[v], plane.taps, row.taps, taps) ? output.dy[v] : COMPUTE(0);
     } else {
       sum[v] += IS_WEIGHTED ? weight * output.dy[v] : output.dy[v];
     }
   }
 }
 
-// Adds one row of outputs to the tile, whose first column is `column`.
-__device__ __forceinline__ void add_row(const Place& at, const RowOfOutputs& row, i32 column,
-                                        COMPUTE (&sums)[TILE][CHANNELS]) {
-  const TapAxis& columns = at.p.axes[2];
-  if constexpr (STRIDE) {
-    const i32 middle = (column + columns.bias - columns.start) / STEP;
+// READERS neighbouring outputs along the columns, of which those before `end` and inside the tensor exist.
+struct Readers {
+  i32 first, end;
+  Reader reader[READERS];
+
+  __device__ __forceinline__ Readers(const TapAxis& columns, i32 first, i32 end, i32 column) : first(first), end(end) {
+#pragma unroll
+    for (int k = 0; k < READERS; ++k) {
+      // With a STRIDE only the divisor is asked for: taps are known, and each is one.
+      if (!STRIDE || HAS_OWN_DIVISORS) reader[k] = Reader(columns, first + k, column);
+    }
+  }
+
+  // Adds one row of them to the tile.
+  __device__ __forceinline__ void add_row(const Place& at, i32 z, i32 r, const Reader& plane, const Reader& row,
+                                          COMPUTE (&sums)[TILE][CHANNELS]) const {
     Output outputs[READERS];
 #pragma unroll
     for (int k = 0; k < READERS; ++k) {
-      const i32 output = middle + FIRST_READER + k;
-      if (u32(output) < u32(columns.outputs)) {
-        outputs[k] = at.read_output(row.plane, row.row, output);
+      if (first + k < end && u32(first + k) < u32(at.p.axes[2].outputs)) {
+        outputs[k] = at.read_output(z, r, first + k);
       } else {
         outputs[k].clear();
       }
     }
+    const COMPUTE weight = plane.weight * row.weight;
 #pragma unroll
     for (int k = 0; k < READERS; ++k) {
-      const i32 output = middle + FIRST_READER + k;
-      const COMPUTE weight = weight_of(columns, row, output, {0, 1});
 #pragma unroll
       for (int j = 0; j < TILE; ++j) {
-        const int tap = PHASE + j - (FIRST_READER + k) * STEP;
-        if (tap >= 0 && tap < WINDOW) add(at.p.axes, outputs[k], row, {tap, tap + 1}, weight, sums[j]);
+        const int tap = PHASE + j - (FIRST_READER + k) * STRIDE;
+        if (STRIDE && (tap < 0 || tap >= WINDOW)) continue;
+        const Range taps = STRIDE ? Range{tap, tap + 1} : reader[k].taps;
+        add(at.p.axes, outputs[k], plane, row, taps, IS_WEIGHTED ? weight * reader[k].weight : weight, sums[j]);
       }
     }
-  } else {
-    const Range readers = columns.readers<PADDING>(column);
-    for (i32 output = readers.begin; output < readers.end; ++output) {
-      const Range taps = columns.reading<PADDING>(output, column);
-      const COMPUTE weight = weight_of(columns, row, output, taps);
-      add(at.p.axes, at.read_output(row.plane, row.row, output), row, taps, weight, sums[0]);
-    }
   }
-}
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   const i64 group = i64(blockIdx.x) * THREADS + threadIdx.x;
@@ -218,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   i64 position[5] = {digit[0], digit[C] * CHANNELS, digit[PLANE], digit[PLANE + 1], digit[PLANE + 2] * TILE};
   const i32 plane = i32(position[2]), row = i32(position[3]), column = i32(position[4]);
 
-  // The sums over the outputs that read them, plane by plane, row by row.
+  // The sums over the outputs that read them: READERS along the columns at a time, plane by plane, row by row.
   COMPUTE sums[TILE][CHANNELS];
 #pragma unroll
   for (int j = 0; j < TILE; ++j) {
@@ -227,21 +228,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   }
   const TapAxis& planes = p.axes[0];
   const TapAxis& rows = p.axes[1];
+  const TapAxis& columns = p.axes[2];
   const Place at = {p, position[0], position[1]};
   const Range plane_readers = planes.readers<PADDING>(plane), row_readers = rows.readers<PADDING>(row);
-  for (i32 z = plane_readers.begin; z < plane_readers.end; ++z) {
-    const Range plane_taps = planes.reading<PADDING>(z, plane);
-    const COMPUTE plane_weight = planes.weight<LINEAR, COMPUTE>(z, plane_taps);
-    for (i32 r = row_readers.begin; r < row_readers.end; ++r) {
-      const Range row_taps = rows.reading<PADDING>(r, row);
-      const COMPUTE weight = plane_weight * rows.weight<LINEAR, COMPUTE>(r, row_taps);
-      const i32 count = planes.divisor<DIVISOR>(z) * rows.divisor<DIVISOR>(r);
-      add_row(at, {z, r, plane_taps, row_taps, weight, count}, column, sums);
+  Range column_readers;
+  if constexpr (STRIDE) {
+    column_readers.begin = (column + columns.bias - columns.start) / STRIDE + FIRST_READER;
+    column_readers.end = column_readers.begin + READERS;
+  } else {
+    column_readers = columns.readers<PADDING>(column);
+  }
+  for (i32 first = column_readers.begin; first < column_readers.end; first += READERS) {
+    const Readers readers(columns, first, column_readers.end, column);
+    for (i32 z = plane_readers.begin; z < plane_readers.end; ++z) {
+      const Reader plane_reader(planes, z, plane);
+      for (i32 r = row_readers.begin; r < row_readers.end; ++r) {
+        readers.add_row(at, z, r, plane_reader, Reader(rows, r, row), sums);
+      }
     }
   }
 
   // To the functor.
-  const TapAxis& columns = p.axes[2];
   if constexpr (CHANNELS_LAST) {
 #pragma unroll
     for (int j = 0; j < TILE; ++j) {

@@ -11,10 +11,10 @@
 // Macros: X_TYPE, COMPUTE: types of x and of the arithmetic. MAXIMUM, LINEAR: 1 for largest values, weighted sums.
 //   PADDING, DIVISOR, NAN_WINS: see resample.cuh. INDEX_TYPE, INDEX_WIDTH: of the index, which HAS_INDEX says exists;
 //   elements of an access, 0 where its strides are any.
-//   PAIRS: 1 where maxima are taken of pairs of 16-bit floats. CHANNELS_LAST: channels are the innermost axis of groups,
-//   otherwise columns.
-//   WINDOW: taps along the columns, 0 where only the parameters say. STRIDE: between the columns of two outputs, 0 where
-//   only the parameters say. SHIFT: elements of the first access before the first tap.
+//   PAIRS: 1 where maxima are taken of pairs of 16-bit floats. CHANNELS_LAST: channels are the innermost axis of
+//   groups, otherwise columns.
+//   WINDOW: taps along the columns, 0 where only the parameters say. STRIDE: between the columns of two outputs, 0
+//   where only the parameters say. SHIFT: elements of the first access before the first tap.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
 #include "include/resample.cuh"
