@@ -85,6 +85,16 @@ struct TapAxis {
   }
 };
 
+// Adds where `place` is `wanted`: two instructions.
+__device__ __forceinline__ void add_where(i32 place, i32 wanted, f32 term, f32& sum) {
+  asm("{ .reg .pred p; setp.eq.s32 p, %1, %2; @p add.f32 %0, %0, %3; }"
+      : "+f"(sum) : "r"(place), "r"(wanted), "f"(term));
+}
+__device__ __forceinline__ void add_where(i32 place, i32 wanted, f64 term, f64& sum) {
+  asm("{ .reg .pred p; setp.eq.s32 p, %1, %2; @p add.f64 %0, %0, %3; }"
+      : "+d"(sum) : "r"(place), "r"(wanted), "d"(term));
+}
+
 // A place in a window, row-major over the spans.
 __device__ __forceinline__ i32 place_of(const TapAxis (&axes)[3], i32 plane, i32 row, i32 column) {
   return (plane * axes[1].span + row) * axes[2].span + column;
@@ -140,13 +150,13 @@ template <bool KEEPS_NAN> __device__ __forceinline__ Pair<f16> larger(Pair<f16> 
 // The largest of values that are taken one after the other, for each of LANES, and where it was. Of equal ones the
 // first stays; `begin` says where that is if no value is above the lowest.
 template <class T, int LANES, bool KEEPS_NAN, bool HAS_PLACE> struct Maximum {
-  T best[LANES];
+  T value[LANES];
   i32 place[LANES];
 
   __device__ __forceinline__ void begin(i32 first_place) {
 #pragma unroll
     for (int v = 0; v < LANES; ++v) {
-      best[v] = lowest<T>();
+      value[v] = lowest<T>();
       place[v] = first_place;
     }
   }
@@ -154,11 +164,11 @@ template <class T, int LANES, bool KEEPS_NAN, bool HAS_PLACE> struct Maximum {
 #pragma unroll
     for (int v = 0; v < LANES; ++v) {
       if constexpr (HAS_PLACE) {
-        const bool wins = values[v] > best[v] || (KEEPS_NAN && values[v] != values[v] && best[v] == best[v]);
-        best[v] = wins ? values[v] : best[v];
+        const bool wins = values[v] > value[v] || (KEEPS_NAN && values[v] != values[v] && value[v] == value[v]);
+        value[v] = wins ? values[v] : value[v];
         place[v] = wins ? at : place[v];
       } else {
-        best[v] = larger<KEEPS_NAN>(best[v], values[v]);
+        value[v] = larger<KEEPS_NAN>(value[v], values[v]);
       }
     }
   }
@@ -166,15 +176,15 @@ template <class T, int LANES, bool KEEPS_NAN, bool HAS_PLACE> struct Maximum {
 
 // Their sum, or their weighted sum.
 template <class T, int LANES, bool IS_WEIGHTED> struct Sum {
-  T sum[LANES];
+  T value[LANES];
 
   __device__ __forceinline__ void begin(i32) {
 #pragma unroll
-    for (int v = 0; v < LANES; ++v) sum[v] = T(0);
+    for (int v = 0; v < LANES; ++v) value[v] = T(0);
   }
   __device__ __forceinline__ void take(const T (&values)[LANES], T weight, i32) {
 #pragma unroll
-    for (int v = 0; v < LANES; ++v) sum[v] += IS_WEIGHTED ? weight * values[v] : values[v];
+    for (int v = 0; v < LANES; ++v) value[v] += IS_WEIGHTED ? weight * values[v] : values[v];
   }
 };
 

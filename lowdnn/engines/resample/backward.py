@@ -38,6 +38,7 @@ class Params:
     NAN_WINS: int
     REPEATS: int
     CHANNELS_LAST: int
+    CONTIGUOUS: int
     CHANNELS: int
     TILE: int
     WINDOW: int
@@ -56,7 +57,7 @@ def tiles(problem: Problem, channels: int) -> tuple[int, ...]:
 def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> int:
     """As many positions as share the outputs that they read, while all multiprocessors have threads."""
     step = problem.axes[2].step
-    most = max(step, 2) if problem.channels_last else max(step, 16 // problem.target.element_bytes)
+    most = max(step, 4 if problem.channels_last else 32 // problem.target.element_bytes)
     wanted = arch.sm_count * arch.threads_per_sm // 2
     choices = [tile for tile in tiles(problem, channels) if tile <= most]
     return max((t for t in choices if t <= step or prod(problem.radices(channels, t)) >= wanted), default=1)
@@ -79,6 +80,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         NAN_WINS=int(searched is not None and problem.nan_wins),
         REPEATS=int(problem.resample.is_pooling and not problem.is_maximum and problem.padding == "CLAMP"),
         CHANNELS_LAST=int(problem.channels_last),
+        CONTIGUOUS=int(problem.has_neighbouring_columns),
         CHANNELS=tile.channels,
         TILE=tile.columns,
         WINDOW=problem.window if stride else 0,
@@ -93,7 +95,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
     places = f"_{params.INDEX_TYPE}x{params.INDEX_WIDTH}" if index is not None else ""
     places += f"_of_{dtypes.info(searched.data_type).short_name}" if searched is not None else ""
     walk = f"w{params.WINDOW}s{stride}p{params.PHASE}r{params.READERS}" + ("m" if params.REPEATS else "")
-    shape = f"{'c' if params.CHANNELS_LAST else 'p'}{params.CHANNELS}t{params.TILE}_{params.INDEX}b{tile.threads}"
+    shape = f"{problem.order}{params.CHANNELS}t{params.TILE}_{params.INDEX}b{tile.threads}"
     types = f"{dtypes.info(problem.source.data_type).short_name}_{params.COMPUTE}"
     return KernelRef(
         name=f"resample_backward_{types}_{rules}{places}_{walk}_{shape}_sm80_{problem.functor.digest}",

@@ -35,6 +35,7 @@ class Params:
     INDEX_WIDTH: int
     PAIRS: int
     CHANNELS_LAST: int
+    CONTIGUOUS: int
     CHANNELS: int
     TILE: int
     WINDOW: int
@@ -52,12 +53,12 @@ def tiles(problem: Problem, channels: int) -> tuple[int, ...]:
 
 def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> int:
     """As many outputs as share what is read or fill an access, while all multiprocessors have threads."""
-    most = 2
+    columns = problem.axes[2]
     if not problem.channels_last:
-        most = max(2, 16 // problem.target.element_bytes)
-    elif _stride(problem, 2) and problem.axes[2].step < problem.window:
-        most = 4 if problem.axes[2].step == 1 else 2
-    most = min(most, ceil_power(problem.axes[2].outputs))
+        most = max(2, 32 // problem.target.element_bytes)
+    else:
+        most = 4 if columns.step == 1 or not problem.resample.is_pooling else 2
+    most = min(most, ceil_power(columns.outputs))
     wanted = arch.sm_count * arch.threads_per_sm // 2
     choices = [tile for tile in tiles(problem, channels) if tile <= most]
     return max((t for t in choices if prod(problem.radices(channels, t)) >= wanted), default=1)
@@ -79,6 +80,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         INDEX_WIDTH=problem.index_width(tile.channels, tile.columns),
         PAIRS=int(_takes_pairs(problem, tile.channels)),
         CHANNELS_LAST=int(problem.channels_last),
+        CONTIGUOUS=int(problem.has_neighbouring_columns),
         CHANNELS=tile.channels,
         TILE=tile.columns,
         WINDOW=problem.window,
@@ -91,7 +93,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
     mode = "max" if problem.is_maximum else "linear" if problem.is_linear else "sum"
     rules = f"{mode}_{params.PADDING}_{params.DIVISOR}".lower() + ("_nan" if params.NAN_WINS else "")
     places = f"_{params.INDEX_TYPE}x{params.INDEX_WIDTH}" if index is not None else ""
-    walk = f"w{params.WINDOW}s{params.STRIDE}_{'c' if params.CHANNELS_LAST else 'p'}{params.CHANNELS}t{params.TILE}"
+    walk = f"w{params.WINDOW}s{params.STRIDE}_{problem.order}{params.CHANNELS}t{params.TILE}"
     types = f"{dtypes.info(problem.source.data_type).short_name}_{params.COMPUTE}"
     access = f"v{columns}o{shift}_{params.INDEX}b{tile.threads}"
     return KernelRef(

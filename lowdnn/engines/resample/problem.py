@@ -20,6 +20,9 @@ from lowdnn.ops.tensor import Tensor
 _MAX_CHANNELS = 8
 _ACCESS_BYTES = 16
 
+#: Neighbouring elements of a thread along the columns.
+_MAX_TILE = 16
+
 #: Taps along the columns that are unrolled.
 _MAX_WINDOW = 16
 
@@ -127,6 +130,17 @@ class Problem:
         """Whether neighbouring threads take neighbouring channels."""
         return self.source.strides[1] == 1 and self.source.dims[1] > 1
 
+    @property
+    def has_neighbouring_columns(self) -> bool:
+        """Whether neighbouring columns of all that is read lie side by side."""
+        read = (self.source, self.searched, self.index if self.is_backward else None)
+        return all(tensor is None or tensor.strides[-1] == 1 for tensor in read)
+
+    @property
+    def order(self) -> str:
+        """In kernel names: channels last, columns side by side, or neither."""
+        return "c" if self.channels_last else "p" if self.has_neighbouring_columns else "s"
+
     @cached_property
     def most_channels(self) -> int:
         """Neighbouring channels that one access reads."""
@@ -167,8 +181,8 @@ class Problem:
     def refuse(self) -> str:
         """Why the kernels cannot take the shape, or an empty string."""
         for axis in self.axes:
-            if not axes.fits(axis, _MAX_CHANNELS):
-                got = axes.largest_number(axis, _MAX_CHANNELS)
+            if not axes.fits(axis, _MAX_TILE):
+                got = axes.largest_number(axis, _MAX_TILE)
                 return (
                     f"resample.strides: expected positions, in units of their fractions, up to {MAX_EXTENT}, got {got}"
                 )

@@ -15,7 +15,8 @@
 //   largest values, interpolation. HAS_INDEX: whether maxima come from the index. INDEX_WIDTH: elements of its
 //   accesses, 0 where its channels are not neighbours.
 //   PADDING, DIVISOR, NAN_WINS: see resample.cuh. REPEATS: 1 where an output may read a position several times.
-//   CHANNELS_LAST: channels are the innermost axis of groups.
+//   CHANNELS_LAST: channels are the innermost axis of groups. CONTIGUOUS: 1 where neighbouring columns of what is read
+//   lie side by side.
 //   WINDOW: taps along the columns. STRIDE: between the columns of two outputs, 0 where only the parameters say. PHASE:
 //   the columns' padding modulo STRIDE. READERS: outputs along the columns that read one tile, where they are not more.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
@@ -64,38 +65,50 @@ struct Output {
   }
 };
 
-// The thread's image and channels.
-struct Place {
-  const Params& p;
-  i64 n, c;
+// What is read of one row of outputs, at the thread's image and channels.
+struct OutputRow {
+  const DY_TYPE* dy;
+#if MAXIMUM && HAS_INDEX
+  const INDEX_TYPE* index;
+#elif MAXIMUM
+  const X_TYPE* x;  // of the image, not of a row
+  i32 plane, row;
+#endif
 
-  __device__ __forceinline__ Output read_output(i32 plane, i32 row, i32 column) const {
+  __device__ __forceinline__ OutputRow(const Params& p, i64 n, i64 c, i32 plane_, i32 row_) {
+    dy = p.dy + n * p.dy_strides[0] + c * p.dy_strides[1] + plane_ * p.dy_strides[2] + row_ * p.dy_strides[3];
+#if MAXIMUM && HAS_INDEX
+    const i64(&strides)[5] = p.index_strides;
+    index = p.index + n * strides[0] + c * strides[1] + plane_ * strides[2] + row_ * strides[3];
+#elif MAXIMUM
+    x = p.x + n * p.x_strides[0] + c * p.x_strides[1];
+    plane = plane_, row = row_;
+#endif
+  }
+
+  __device__ __forceinline__ Output read_output(const Params& p, i32 column) const {
     Output output;
-    read(output.dy, p.dy + offset(p.dy_strides, plane, row, column));
+    read(output.dy, dy + column * (CONTIGUOUS ? 1 : p.dy_strides[4]));
 #if MAXIMUM && HAS_INDEX
     INDEX_TYPE stored[CHANNELS];
-    const INDEX_TYPE* index = p.index + offset(p.index_strides, plane, row, column);
+    const INDEX_TYPE* at = index + column * (CONTIGUOUS ? 1 : p.index_strides[4]);
     if constexpr (INDEX_WIDTH) {
-      load<Repeated, INDEX_WIDTH>(stored, index);
+      load<Repeated, INDEX_WIDTH>(stored, at);
     } else {
-      load_strided(stored, index, p.index_strides[1], CHANNELS);
+      load_strided(stored, at, p.index_strides[1], CHANNELS);
     }
 #pragma unroll
     for (int v = 0; v < CHANNELS; ++v) output.place[v] = i32(stored[v]);
 #elif MAXIMUM
-    find_maxima(plane, row, column, output.place);
+    find_maxima(p, column, output.place);
 #endif
     return output;
   }
 
- private:
-  __device__ __forceinline__ i64 offset(const i64 (&strides)[5], i32 plane, i32 row, i32 column) const {
-    return n * strides[0] + c * strides[1] + plane * strides[2] + row * strides[3] + column * strides[4];
-  }
-
 #if MAXIMUM && !HAS_INDEX
+ private:
   // Where the maxima of an output's window lie.
-  __device__ __forceinline__ void find_maxima(i32 plane, i32 row, i32 column, i32 (&place)[CHANNELS]) const {
+  __device__ __forceinline__ void find_maxima(const Params& p, i32 column, i32 (&place)[CHANNELS]) const {
     const TapAxis(&axes)[3] = p.axes;
     const i32 output[3] = {plane, row, column};
     const i32 first[3] = {axes[0].first(plane), axes[1].first(row), axes[2].first(column)};
@@ -105,31 +118,27 @@ struct Place {
     found.begin(first_place<PADDING>(axes, output));
     for (i32 z = planes.begin; z < planes.end; ++z) {
       for (i32 r = rows.begin; r < rows.end; ++r) {
+        const i32 y = PADDING == CLAMP ? clamp(r, axes[1].inputs) : r;
+        const i32 depth = PADDING == CLAMP ? clamp(z, axes[0].inputs) : z;
+        const X_TYPE* at = x + depth * p.x_strides[2] + y * p.x_strides[3];
+        const bool exists = PADDING != ZERO || (u32(z) < u32(axes[0].inputs) && u32(r) < u32(axes[1].inputs));
+        const i32 place_of_row = place_of(axes, z - first[0], r - first[1], -first[2]);
 #pragma unroll 4
         for (i32 k = columns.begin; k < columns.end; ++k) {
+          const i32 position = PADDING == CLAMP ? clamp(k, axes[2].inputs) : k;
           COMPUTE values[CHANNELS];
-          read_position(z, r, k, values);
-          found.take(values, COMPUTE(1), place_of(axes, z - first[0], r - first[1], k - first[2]));
+          if (PADDING != ZERO || (exists && u32(k) < u32(axes[2].inputs))) {
+            read(values, at + position * (CONTIGUOUS ? 1 : p.x_strides[4]));
+          } else {
+#pragma unroll
+            for (int v = 0; v < CHANNELS; ++v) values[v] = COMPUTE(0);
+          }
+          found.take(values, COMPUTE(1), place_of_row + k);
         }
       }
     }
 #pragma unroll
     for (int v = 0; v < CHANNELS; ++v) place[v] = found.place[v];
-  }
-
-  __device__ __forceinline__ void read_position(i32 z, i32 r, i32 k, COMPUTE (&values)[CHANNELS]) const {
-    const TapAxis(&axes)[3] = p.axes;
-    if (PADDING == CLAMP) {
-      z = clamp(z, axes[0].inputs), r = clamp(r, axes[1].inputs), k = clamp(k, axes[2].inputs);
-    }
-    const bool inside = PADDING != ZERO || (u32(z) < u32(axes[0].inputs) && u32(r) < u32(axes[1].inputs) &&
-                                            u32(k) < u32(axes[2].inputs));
-    if (inside) {
-      read(values, p.x + offset(p.x_strides, z, r, k));
-    } else {
-#pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) values[v] = COMPUTE(0);
-    }
   }
 #endif
 };
@@ -149,7 +158,6 @@ struct Reader {
 
 // Whether a place of a window is one of these taps.
 __device__ __forceinline__ bool is_among(const TapAxis (&axes)[3], i32 place, Range planes, Range rows, Range columns) {
-  if (PADDING != CLAMP) return place == place_of(axes, planes.begin, rows.begin, columns.begin);
   const i32 column = place % axes[2].span, rest = place / axes[2].span;
   const i32 row = rest % axes[1].span, plane = rest / axes[1].span;
   return column >= columns.begin && column < columns.end && row >= rows.begin && row < rows.end &&
@@ -161,8 +169,11 @@ __device__ __forceinline__ void add(const TapAxis (&axes)[3], const Output& outp
                                     const Reader& row, Range taps, COMPUTE weight, COMPUTE (&sum)[CHANNELS]) {
 #pragma unroll
   for (int v = 0; v < CHANNELS; ++v) {
-    if (MAXIMUM) {
-      sum[v] += is_among(axes, output.place[v], plane.taps, row.taps, taps) ? output.dy[v] : COMPUTE(0);
+    if constexpr (MAXIMUM && PADDING != CLAMP) {
+      const i32 wanted = place_of(axes, plane.taps.begin, row.taps.begin, taps.begin);
+      add_where(output.place[v], wanted, output.dy[v], sum[v]);
+    } else if constexpr (MAXIMUM) {
+      if (is_among(axes, output.place[v], plane.taps, row.taps, taps)) sum[v] += output.dy[v];
     } else {
       sum[v] += IS_WEIGHTED ? weight * output.dy[v] : output.dy[v];
     }
@@ -183,13 +194,13 @@ struct Readers {
   }
 
   // Adds one row of them to the tile.
-  __device__ __forceinline__ void add_row(const Place& at, i32 z, i32 r, const Reader& plane, const Reader& row,
+  __device__ __forceinline__ void add_row(const Params& p, const OutputRow& at, const Reader& plane, const Reader& row,
                                           COMPUTE (&sums)[TILE][CHANNELS]) const {
     Output outputs[READERS];
 #pragma unroll
     for (int k = 0; k < READERS; ++k) {
-      if (first + k < end && u32(first + k) < u32(at.p.axes[2].outputs)) {
-        outputs[k] = at.read_output(z, r, first + k);
+      if (first + k < end && u32(first + k) < u32(p.axes[2].outputs)) {
+        outputs[k] = at.read_output(p, first + k);
       } else {
         outputs[k].clear();
       }
@@ -202,7 +213,7 @@ struct Readers {
         const int tap = PHASE + j - (FIRST_READER + k) * STRIDE;
         if (STRIDE && (tap < 0 || tap >= WINDOW)) continue;
         const Range taps = STRIDE ? Range{tap, tap + 1} : reader[k].taps;
-        add(at.p.axes, outputs[k], plane, row, taps, IS_WEIGHTED ? weight * reader[k].weight : weight, sums[j]);
+        add(p.axes, outputs[k], plane, row, taps, IS_WEIGHTED ? weight * reader[k].weight : weight, sums[j]);
       }
     }
   }
@@ -229,7 +240,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   const TapAxis& planes = p.axes[0];
   const TapAxis& rows = p.axes[1];
   const TapAxis& columns = p.axes[2];
-  const Place at = {p, position[0], position[1]};
   const Range plane_readers = planes.readers<PADDING>(plane), row_readers = rows.readers<PADDING>(row);
   Range column_readers;
   if constexpr (STRIDE) {
@@ -243,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     for (i32 z = plane_readers.begin; z < plane_readers.end; ++z) {
       const Reader plane_reader(planes, z, plane);
       for (i32 r = row_readers.begin; r < row_readers.end; ++r) {
-        readers.add_row(at, z, r, plane_reader, Reader(rows, r, row), sums);
+        readers.add_row(p, OutputRow(p, position[0], position[1], z, r), plane_reader, Reader(rows, r, row), sums);
       }
     }
   }

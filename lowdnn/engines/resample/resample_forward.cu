@@ -12,7 +12,7 @@
 //   PADDING, DIVISOR, NAN_WINS: see resample.cuh. INDEX_TYPE, INDEX_WIDTH: of the index, which HAS_INDEX says exists;
 //   elements of an access, 0 where its strides are any.
 //   PAIRS: 1 where maxima are taken of pairs of 16-bit floats. CHANNELS_LAST: channels are the innermost axis of
-//   groups, otherwise columns.
+//   groups, otherwise columns. CONTIGUOUS: 1 where neighbouring columns of x lie side by side.
 //   WINDOW: taps along the columns, 0 where only the parameters say. STRIDE: between the columns of two outputs, 0
 //   where only the parameters say. SHIFT: elements of the first access before the first tap.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
@@ -38,6 +38,7 @@ constexpr int TAPS_AT_ONCE = WINDOW ? WINDOW : 1;
 constexpr int POSITIONS = STRIDE ? (TILE - 1) * STRIDE + TAPS_AT_ONCE : TILE * TAPS_AT_ONCE;
 constexpr int ACCESSES = (SHIFT + POSITIONS + COLUMNS - 1) / COLUMNS;
 
+
 // What a thread computes with: numbers of the compute type, or pairs of stored ones.
 #if PAIRS
 typedef Pair<X_TYPE> Value;
@@ -50,14 +51,14 @@ constexpr int LANES = CHANNELS / (1 + PAIRS);
 typedef Maximum<Value, LANES, NAN_WINS, HAS_INDEX> Result;
 __device__ __forceinline__ COMPUTE result_of(const Result& result, int channel) {
 #if PAIRS
-  return convert<COMPUTE>(result.best[channel / 2].half(channel % 2));
+  return convert<COMPUTE>(result.value[channel / 2].half(channel % 2));
 #else
-  return result.best[channel];
+  return result.value[channel];
 #endif
 }
 #else
 typedef Sum<COMPUTE, CHANNELS, LINEAR> Result;
-__device__ __forceinline__ COMPUTE result_of(const Result& result, int channel) { return result.sum[channel]; }
+__device__ __forceinline__ COMPUTE result_of(const Result& result, int channel) { return result.value[channel]; }
 #endif
 
 // What a position outside the image holds.
@@ -106,7 +107,7 @@ struct Row {
 #pragma unroll
       for (int k = 0; k < POSITIONS; ++k) {
         const i32 position = column(first, k);
-        load_existing(stored[k], at + placed(position) * stride, is_inside<ALL_INSIDE>(position));
+        load_existing(stored[k], at + placed(position) * (CONTIGUOUS ? 1 : stride), is_inside<ALL_INSIDE>(position));
       }
 #pragma unroll
       for (int k = 0; k < POSITIONS; ++k) {

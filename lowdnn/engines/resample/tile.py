@@ -11,7 +11,7 @@ from lowdnn.enums import DataType
 from lowdnn.plan import MathUnit, Scalar, ScalarType
 
 CHANNELS = (1, 2, 4, 8)
-TILES = (1, 2, 4, 8)
+TILES = (1, 2, 4, 8, 16)
 BLOCK_SIZES = (64, 128, 256)
 
 _SCALARS = {DataType.FLOAT: ScalarType.F32, DataType.DOUBLE: ScalarType.F64, DataType.INT32: ScalarType.I32}
