@@ -1,8 +1,9 @@
 """Frozen dataclasses to JSON values and back, checked against their type hints.
 
 A dataclass becomes ``{"class": name, field: value...}``, an enum member ``{"enum": class, "name": member}``, a tuple a
-list, and a float that JSON has no number for ``{"float": "inf"}``. Reading builds only classes that the codec was given
-and only with every field present and of its declared type: nothing in the text is trusted.
+list, a float that JSON has no number for ``{"float": "inf"}``, a fraction ``{"fraction": [1, 2]}``. Reading builds only
+classes that the codec was given and only with every field present and of its declared type: nothing in the text is
+trusted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from fractions import Fraction
 from functools import cached_property
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -39,6 +41,8 @@ class Codec:
             return [self.encode(item) for item in value]
         if isinstance(value, float) and not math.isfinite(value):
             return {"float": repr(value)}
+        if isinstance(value, Fraction):
+            return {"fraction": [value.numerator, value.denominator]}
         return value
 
     def decode(self, value: Any, expected: type[DataclassT], where: str) -> DataclassT:
@@ -60,6 +64,8 @@ class Codec:
             return self._decode_enum(value, where)
         if "float" in value:
             return _decode_float(value["float"], where)
+        if "fraction" in value:
+            return _decode_fraction(value["fraction"], where)
         return self._decode_dataclass(value, where)
 
     def _decode_enum(self, value: dict[str, Any], where: str) -> Enum:
@@ -116,6 +122,13 @@ def _decode_float(name: Any, where: str) -> float:
     if name not in ("inf", "-inf", "nan"):
         raise BadParamError.at(where, expected="inf, -inf or nan", got=name)
     return float(name)
+
+
+def _decode_fraction(parts: Any, where: str) -> Fraction:
+    numbers = tuple(parts) if isinstance(parts, list) else ()
+    if not _has_type(numbers, tuple[int, int]) or numbers[1] < 1:
+        raise BadParamError.at(where, expected="[numerator, denominator] with a denominator >= 1", got=parts)
+    return Fraction(*numbers)
 
 
 def _has_type(value: Any, hint: Any) -> bool:

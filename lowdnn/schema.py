@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from fractions import Fraction
 from functools import cache
 from typing import Any, Final
 
@@ -28,9 +29,12 @@ from lowdnn.enums import (
     HeurMode,
     KnobType,
     LayoutType,
+    NanPropagation,
     NumericalNote,
+    PaddingMode,
     PointwiseMode,
     ReduceTensorOp,
+    ResampleMode,
     TensorReordering,
 )
 
@@ -56,6 +60,10 @@ ELEMENT_TYPES: Mapping[AttributeType, type] = {
     AttributeType.GENSTATS_MODE: GenStatsMode,
     AttributeType.REDUCTION_OPERATOR_TYPE: ReduceTensorOp,
     AttributeType.TENSOR_REORDERING_MODE: TensorReordering,
+    AttributeType.RESAMPLE_MODE: ResampleMode,
+    AttributeType.PADDING_MODE: PaddingMode,
+    AttributeType.NAN_PROPOGATION: NanPropagation,
+    AttributeType.FRACTION: Fraction,
 }
 
 

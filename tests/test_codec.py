@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -31,7 +32,12 @@ class Tree:
     pair: tuple[int, Colour]
 
 
-CODEC = Codec((Leaf, Tree), (Colour,))
+@dataclass(frozen=True)
+class Ratios:
+    values: tuple[int | Fraction, ...]
+
+
+CODEC = Codec((Leaf, Tree, Ratios), (Colour,))
 TREE = Tree((Leaf(1, 2.0, "a"), Leaf(-3, math.inf, None, True)), (7, Colour.RED))
 
 
@@ -48,6 +54,16 @@ def change(path: tuple[Any, ...], value: Any) -> Any:
 def test_round_trip_through_text() -> None:
     text = json.dumps(CODEC.encode(TREE), allow_nan=False)
     assert CODEC.decode(json.loads(text), Tree, "tree") == TREE
+
+
+def test_fractions() -> None:
+    ratios = Ratios((2, Fraction(-1, 3)))
+    document = CODEC.encode(ratios)
+    assert document["values"] == [2, {"fraction": [-1, 3]}]
+    assert CODEC.decode(document, Ratios, "ratios") == ratios
+    for parts in ([1, 0], [1], "1/2", [1, 2.0]):
+        with raises(BadParamError, "ratios.values[0]", expected="[numerator, denominator]", got=str(parts)):
+            CODEC.decode({"class": "Ratios", "values": [{"fraction": parts}]}, Ratios, "ratios")
 
 
 @pytest.mark.parametrize(

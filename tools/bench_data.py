@@ -8,6 +8,7 @@ from lowdnn.enums import DataType
 from lowdnn.graph.cases import Case, ConvolutionCase
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
+from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.tensor import Tensor
 
 TORCH_TYPES = {
@@ -32,18 +33,23 @@ _RELATIVE, _OF_MEAN = 0.02, 0.05
 class CaseData:
     """Every tensor of a graph that execute is given, in ``slots`` copies each.
 
-    Inputs are normal numbers (a convolution's filter scaled by 1 / sqrt(terms of a sum); integer types: -8 to 7), each
-    copy different; outputs are NaN (integers: 127), so that an element that nobody writes shows.
+    Inputs are normal numbers (a convolution's filter scaled by 1 / sqrt(terms of a sum); integer types: -8 to 7; places
+    of maxima: any in the image), each copy different; outputs are NaN (integers: 127), so that an element that nobody
+    writes shows.
     """
 
     def __init__(self, case: Case, graph: OperationGraph, slots: int) -> None:
         self.slots = slots
-        self.output = graph.outputs[-1]
+        self.output = next(tensor for tensor in reversed(graph.outputs) if tensor.name != "index")
         self.bytes_moved = moved_bytes(graph)
         self._ports = inputs_of(graph.operations[0])
         weights = self._ports["w"].uid if isinstance(case, ConvolutionCase) and "w" in self._ports else 0
         self._copies = {t.uid: _inputs(t, slots, case.length if t.uid == weights else 1) for t in graph.inputs}
         self._copies |= {t.uid: _outputs(t, slots) for t in graph.outputs}
+        operation = graph.operations[0]
+        if isinstance(operation, ResampleBackward) and operation.index is not None:
+            for copy in self["index"]:
+                copy.copy_(_places(operation))
         anchored = {tensor.uid for tensor in self._ports.values()}
         self._operands = [tensor for tensor in graph.inputs if tensor.uid not in anchored]
 
@@ -62,7 +68,7 @@ class CaseData:
         return self._copies[found[0].uid] if found else None
 
     def results(self) -> list[torch.Tensor]:
-        """The copies of the graph's last output."""
+        """The copies of the graph's last output besides the places of maxima."""
         return self._copies[self.output.uid]
 
     def forget_result(self) -> None:
@@ -108,6 +114,22 @@ def _inputs(tensor: Tensor, slots: int, terms: int) -> list[torch.Tensor]:
         else:
             row.random_(-8, 8)
     return _views(memory, tensor)
+
+
+def _places(operation: ResampleBackward) -> torch.Tensor:
+    """A random place for each window's maximum, inside the image."""
+    place = torch.zeros((), device="cuda", dtype=torch.int64)
+    for number, axis in enumerate(operation.axes):
+        starts = torch.arange(axis.outputs, device="cuda") * axis.step - axis.offset
+        first = starts.div(axis.unit, rounding_mode="floor")
+        end = (starts + axis.reach).div(axis.unit, rounding_mode="floor")
+        least, most = (-first).clamp_min(0), torch.minimum(end, torch.tensor(axis.inputs, device="cuda")) - first
+        shape = [1] * operation.dy.rank
+        shape[2 + number] = axis.outputs
+        share = torch.rand(operation.dy.dims, device="cuda")
+        tap = least.view(shape) + (share * (most - least).view(shape)).long()
+        place = place * axis.span + tap
+    return place
 
 
 def _outputs(tensor: Tensor, slots: int) -> list[torch.Tensor]:

@@ -13,8 +13,9 @@ import torch
 from bench_data import TORCH_TYPES, CaseData
 from bench_peers_conv import convolution_peers
 from bench_peers_matmul import matmul_peers
+from bench_peers_resample import resample_peers
 
-from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase
+from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, ResampleCase
 
 Peer = Callable[[int], torch.Tensor | None]
 
@@ -38,6 +39,8 @@ def peers_of(case: Case, data: CaseData) -> dict[str, Peer]:
         return {"copy": _copy(data.bytes_moved)}
     if isinstance(case, ReductionCase):
         return {"copy": _copy(data.bytes_moved), "torch": _reduction(case, data)}
+    if isinstance(case, ResampleCase):
+        return resample_peers(case, data)
     raise TypeError(type(case).__name__)
 
 

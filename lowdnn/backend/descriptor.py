@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lowdnn.backend.read_only import read_only_of
-from lowdnn.backend.values import as_sequence, checked
+from lowdnn.backend.values import as_sequence, checked, returned
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.schema import Attribute, attributes_of
 from lowdnn.status import (
@@ -98,7 +98,7 @@ class Descriptor:
         if attribute_type not in types:
             raise AttributeTypeError.at(where, expected=_names(types), got=_text(attribute_type))
         found = getattr(value, computed.method)() if computed else getattr(value, self._declared(name).field)
-        elements = _elements(found)
+        elements = returned(where, attribute_type, _elements(found))
         if attribute_type is AttributeType.BACKEND_DESCRIPTOR:
             elements = [Descriptor.of(element) for element in elements]
         return elements if requested_count is None else elements[:requested_count]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ def _elements_of(value: object) -> Sequence[Any]:
 def checked(where: str, attribute_type: AttributeType, elements: Sequence[Any]) -> tuple[Any, ...]:
     """The elements in the attribute type's Python type.
 
-    An enum may be given by number, a float as an integer, NumPy's numbers for Python's; nothing else is converted.
+    An enum may be given by number, a float or a fraction as an integer, NumPy's numbers for Python's; nothing else is
+    converted. Whole fractions become integers, so that there is one form of each value.
     Raises AttributeTypeError, and OutOfBoundError for a number that the type cannot hold.
     """
     wanted = Handle if attribute_type is AttributeType.HANDLE else ELEMENT_TYPES.get(attribute_type)
@@ -55,6 +57,8 @@ def _element(where: str, index: int, attribute_type: AttributeType, wanted: type
         return _member(f"{where}[{index}]", wanted, value)
     if wanted is float and type(value) is int:
         return float(value)
+    if wanted is Fraction:
+        return _rational(where, index, value)
     fits = type(value) is wanted if wanted in (int, bool) else isinstance(value, wanted)
     if not fits:
         raise AttributeTypeError.at(
@@ -75,3 +79,29 @@ def _member(where: str, wanted: type[IntEnum], number: int) -> IntEnum:
         return wanted(number)
     except ValueError:
         raise OutOfBoundError.at(where, expected=f"a number of {wanted.__name__}", got=number) from None
+
+
+def _rational(where: str, index: int, value: Any) -> int | Fraction:
+    """An integer or a fraction as it is kept."""
+    if isinstance(value, bool) or not isinstance(value, (int, Fraction)):
+        raise AttributeTypeError.at(
+            f"{where}[{index}]",
+            expected="Fraction or int for FRACTION",
+            got=f"{type(value).__name__} {value!r}",
+        )
+    least, most = _LIMITS[AttributeType.INT64]
+    if not least <= value.numerator <= most or value.denominator > most:
+        raise OutOfBoundError.at(f"{where}[{index}]", expected="numerator and denominator of 64 bits", got=value)
+    return value.numerator if value.denominator == 1 else value
+
+
+def returned(where: str, attribute_type: AttributeType, elements: Sequence[Any]) -> list[Any]:
+    """Kept elements in the attribute type in which they are asked for.
+
+    Only rationals have two. Raises AttributeTypeError for a fraction that is asked for as an integer.
+    """
+    if attribute_type is AttributeType.FRACTION:
+        return [Fraction(element) for element in elements]
+    if attribute_type is AttributeType.INT64 and any(isinstance(element, Fraction) for element in elements):
+        raise AttributeTypeError.at(where, expected="FRACTION for what is not whole", got="INT64")
+    return list(elements)

@@ -18,6 +18,8 @@ from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
+from lowdnn.engines.resample.resample import ResampleEngine
+from lowdnn.engines.resample.resample_reduction import ResampleReduction
 from lowdnn.status import BadParamError
 
 #: Engines that ``conv_stem`` folds a first layer for.
@@ -29,17 +31,22 @@ _CONVOLUTIONS: tuple[Engine, ...] = (
     ConvWgradWgmma(),
 )
 
+#: The engine that takes global pooling too.
+_REDUCTION = ReductionEngine()
+
 _SINGLE: tuple[Engine, ...] = (
     *_CONVOLUTIONS,
     ConvDirect(),
     MatmulMma(),
     MatmulSimt(),
     PointwiseEngine(),
-    ReductionEngine(),
+    _REDUCTION,
     MatmulWgmma(),
     ConvDepthwise(),
     ConvStem(_CONVOLUTIONS),
     MatmulPrologueWgmma(),
+    ResampleEngine(),
+    ResampleReduction(_REDUCTION),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

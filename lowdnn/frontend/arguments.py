@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
+from fractions import Fraction
 from typing import SupportsIndex, TypeVar
 
 import numpy as np
@@ -45,6 +46,20 @@ def integers(values: object, where: str, least: int = -(2**63)) -> tuple[int, ..
     except OutOfBoundError:
         limits = f"integers from {least} to {INT64_MAX}"
         raise OutOfBoundError.at(where, expected=limits, got=list(found)) from None
+
+
+def rationals(values: object, where: str) -> tuple[int | Fraction, ...]:
+    """A sequence of integers and fractions; whole fractions become integers."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise AttributeTypeError.at(where, expected="a sequence of integers and fractions", got=repr(values))
+    return tuple(
+        value if isinstance(value, Fraction) and value.denominator > 1 else integer(_whole(value), where)
+        for value in values
+    )
+
+
+def _whole(value: object) -> object:
+    return value.numerator if isinstance(value, Fraction) else value
 
 
 def number(value: object, where: str, expected: str = "a number") -> float | int:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from lowdnn.enums import BehaviorNote, ConvolutionMode, HeurMode, KnobType, NumericalNote, ReduceTensorOp
+from lowdnn.enums import (
+    BehaviorNote,
+    ConvolutionMode,
+    HeurMode,
+    KnobType,
+    NumericalNote,
+    PaddingMode,
+    ReduceTensorOp,
+    ResampleMode,
+)
 from lowdnn.frontend.arguments import member
 from lowdnn.status import BadParamError, NotSupportedError
 
@@ -70,6 +79,26 @@ class convolution_mode(IntEnum):
 
     CONVOLUTION = 1
     CROSS_CORRELATION = 2
+
+
+class resample_mode(IntEnum):
+    """cudnn_frontend::ResampleMode_t, which its Python package lacks."""
+
+    NOT_SET = 0
+    AVGPOOL_EXCLUDE_PADDING = 1
+    AVGPOOL_INCLUDE_PADDING = 2
+    BILINEAR = 3
+    NEAREST = 4
+    MAXPOOL = 5
+
+
+class padding_mode(IntEnum):
+    """cudnn_frontend::PaddingMode_t, which its Python package lacks."""
+
+    NOT_SET = 0
+    EDGE_VAL_PAD = 1
+    NEG_INF_PAD = 2
+    ZERO_PAD = 3
 
 
 class tensor_reordering(IntEnum):
@@ -140,6 +169,18 @@ def backend_reduction(mode: reduction_mode) -> ReduceTensorOp:
 
 def backend_convolution(mode: convolution_mode, method: str) -> ConvolutionMode:
     return ConvolutionMode[member(convolution_mode, mode, f"{method}.convolution_mode").name]
+
+
+def backend_resample(mode: resample_mode, method: str) -> ResampleMode:
+    if member(resample_mode, mode, f"{method}.mode") is resample_mode.NOT_SET:
+        raise BadParamError.at(f"{method}.mode", expected="a resample mode", got="NOT_SET")
+    return ResampleMode[mode.name]
+
+
+def backend_padding(mode: padding_mode, method: str) -> PaddingMode:
+    if member(padding_mode, mode, f"{method}.padding_mode") is padding_mode.NOT_SET:
+        raise BadParamError.at(f"{method}.padding_mode", expected="a padding mode", got="NOT_SET")
+    return PaddingMode[mode.name]
 
 
 def backend_knob(knob: knob_type) -> KnobType:

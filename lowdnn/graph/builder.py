@@ -25,6 +25,9 @@ from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.resample import Resample
+from lowdnn.ops.resample_backward import ResampleBackward
+from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
 
 #: Elements left unused behind each innermost row of Layout.PADDED.
@@ -210,6 +213,38 @@ class GraphBuilder:
         squares = self.tensor(dims, store, name="sum_of_squares")
         self._operations.append(GenStats(x, total, squares, compute_type))
         return total, squares
+
+    def resample(
+        self,
+        x: Tensor,
+        geometry: Resample,
+        *,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+        index_type: DataType | None = None,
+    ) -> Tensor:
+        """y; where there is an ``index_type``, the places of maxima are stored in it beside y."""
+        dims = geometry.output_dims(x.dims)
+        y = self._output(dims, geometry.compute_type, store, layout, "y")
+        index = None if index_type is None else self.tensor(dims, index_type, layout=layout, name="index")
+        self._operations.append(ResampleForward(geometry, x=x, y=y, index=index))
+        return y
+
+    def resample_gradient(
+        self,
+        dy: Tensor,
+        dims: tuple[int, ...],
+        geometry: Resample,
+        *,
+        index: Tensor | None = None,
+        x: Tensor | None = None,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """dx of ``dims``."""
+        dx = self._output(dims, geometry.compute_type, store, layout, "dx")
+        self._operations.append(ResampleBackward(geometry, dy=dy, dx=dx, index=index, x=x))
+        return dx
 
     def _output(
         self, dims: tuple[int, ...], compute_type: DataType, store: DataType | None, layout: Layout | None, name: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
+from fractions import Fraction
 from typing import Any, Final, TypeVar
 
 from lowdnn import dtypes
@@ -102,6 +103,31 @@ def paddings() -> Codec:
     return Codec("integers >= 0, or before:after pairs of them, joined by 'x'", parse, show)
 
 
+def rationals() -> Codec:
+    """``2`` or ``1/2x3``: a tuple of fractions > 0."""
+
+    def parse(text: str) -> tuple[Fraction, ...]:
+        values = tuple(map(_rational, text.split("x")))
+        if min(values) <= 0:
+            raise ValueError
+        return values
+
+    return Codec("numbers > 0, such as 2 or 1/2, joined by 'x'", parse, lambda value: "x".join(map(str, value)))
+
+
+def rational_paddings() -> Codec:
+    """``1/2`` or ``0:1x3/4``: (before, after) for each axis, of any sign."""
+
+    def parse(text: str) -> tuple[tuple[Fraction, Fraction], ...]:
+        pairs = (part.partition(":") for part in text.split("x"))
+        return tuple((_rational(before), _rational(after if colon else before)) for before, colon, after in pairs)
+
+    def show(value: tuple[tuple[Fraction, Fraction], ...]) -> str:
+        return "x".join(str(a) if a == b else f"{a}:{b}" for a, b in value)
+
+    return Codec("numbers such as 1 or 1/2, or before:after pairs of them, joined by 'x'", parse, show)
+
+
 def axes() -> Codec:
     """``1,2``: distinct axes in ascending order."""
 
@@ -150,6 +176,13 @@ def data_type() -> Codec:
             raise ValueError from None
 
     return Codec(f"one of {allowed}", parse, lambda value: dtypes.info(value).short_name)
+
+
+def _rational(text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        raise ValueError from None
 
 
 def _parse(where: str, item: Field[Any], text: str) -> Any:

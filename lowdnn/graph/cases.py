@@ -5,6 +5,8 @@
     matmul b=2 m=64 n=96 k=40 layout=nt dtype=fp16 epilogue=scale+gelu
     pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
+    resample n=2 c=8 hw=16x16 mode=max window=3 stride=2 pad=1 dtype=bf16 epilogue=relu
+    resample n=2 c=8 hw=16x16 mode=linear size=32x32 dir=bwd
 
 Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
 and the benchmarks. ``#`` starts a comment in a file of cases.
@@ -15,13 +17,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.enums import ConvolutionMode, DataType, ReduceTensorOp
+from lowdnn import dtypes
+from lowdnn.enums import ConvolutionMode, DataType, NanPropagation, PaddingMode, ReduceTensorOp, ResampleMode
 from lowdnn.graph import case_exits, case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.case_steps import Chain
@@ -30,6 +34,7 @@ from lowdnn.graph.data import exact_values, real_values, unit_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import outputs_of
 from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.resample import Resample, maxima, whole
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
@@ -190,14 +195,14 @@ class ConvolutionCase(Case):
 
     def _geometry(self, compute: DataType) -> Convolution:
         spatial = len(self.hw)
-        pad = _each_axis("pad", self.pad, spatial)
+        pad = _each_axis("conv.pad", self.pad, spatial)
         return Convolution(
             compute,
             spatial,
             tuple(before for before, _ in pad),
             tuple(after for _, after in pad),
-            _each_axis("stride", self.stride, spatial),
-            _each_axis("dil", self.dil, spatial),
+            _each_axis("conv.stride", self.stride, spatial),
+            _each_axis("conv.dil", self.dil, spatial),
             ConvolutionMode.CROSS_CORRELATION if self.mode == "cross" else ConvolutionMode.CONVOLUTION,
         )
 
@@ -348,8 +353,123 @@ class ReductionCase(Case):
         return super()._values(rng, tensor, exact)
 
 
+@dataclass(frozen=True)
+class ResampleCase(Case):
+    """Pooling or interpolation, then the epilogue.
+
+    size: the outputs' extents, for windows around their middles (adaptive pooling); otherwise window, stride and pad.
+    dir: what is computed: y (fwd), or dx of it from dy (bwd).
+    index: the type of the places of maxima, which fwd writes and bwd reads; without, bwd reads x.
+    padding: usual is minus infinity for maxima and 0 otherwise.
+    """
+
+    family: ClassVar[str] = "resample"
+
+    n: int = key(case_text.integer(0))
+    c: int = key(case_text.integer(0))
+    hw: tuple[int, ...] = key(case_text.extents(1, 3))
+    mode: str = key(case_text.choice("max", "avg", "avg_inside", "linear", "nearest"))
+    window: tuple[Fraction, ...] = key(case_text.rationals(), ())
+    stride: tuple[Fraction, ...] = key(case_text.rationals(), (Fraction(1),))
+    pad: tuple[tuple[Fraction, Fraction], ...] = key(case_text.rational_paddings(), ((Fraction(0), Fraction(0)),))
+    size: tuple[int, ...] = key(case_text.extents(1, 3), ())
+    padding: str = key(case_text.choice("usual", "zero", "neg_inf", "edge"), "usual")
+    nan: str = key(case_text.choice("wins", "loses"), "wins")
+    dir: str = key(case_text.choice("fwd", "bwd"), "fwd")
+    index: DataType | None = key(case_text.data_type(), None)
+    layout: str = key(case_text.choice("nchw", "nhwc"), "nhwc")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    compute: DataType = key(case_text.data_type(), DataType.FLOAT)
+    align: int = key(case_text.integer(1), 16)
+    epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+
+    def graph(self) -> OperationGraph:
+        layout = Layout.CHANNELS_LAST if self.layout == "nhwc" else Layout.ROW_MAJOR
+        builder = GraphBuilder(layout, alignment_bytes=self.align)
+        store, final, steps = _stores(self.epilogue, self.out or self.dtype)
+        output = self._resample(builder, store)
+        chain = _epilogue(steps, output, _broadcast_dims(output.dims, "channel"), self.dtype, self.compute)
+        chain.build(builder, output, final, layout)
+        return builder.graph()
+
+    @property
+    def length(self) -> int:
+        """Positions that an output reads, or outputs that read a position."""
+        axes = self._geometry.axes(self._x_dims)
+        return prod(axis.span if self.dir == "fwd" else -(-axis.reach // axis.step) for axis in axes)
+
+    @property
+    def is_exact(self) -> bool:
+        return case_steps.is_exact(self.epilogue) and self._has_exact_weights
+
+    @property
+    def _has_exact_weights(self) -> bool:
+        """Whether weights are powers of two, or sums are divided once: small integers then have one right result."""
+        axes = self._geometry.axes(self._x_dims)
+        if self.mode == "linear":
+            return all(axis.unit & (axis.unit - 1) == 0 for axis in axes)
+        if self.dir == "fwd" or self.mode in ("max", "nearest"):
+            return True
+        return all(axis.unit == 1 and (self.mode == "avg" or axis.span <= 2) for axis in axes)
+
+    def _resample(self, builder: GraphBuilder, store: DataType | None) -> Tensor:
+        """Adds the operation with its inputs; gives y or dx."""
+        geometry = self._geometry
+        if self.dir == "fwd":
+            x = builder.tensor(self._x_dims, self.dtype, name="x")
+            return builder.resample(x, geometry, store=store, index_type=self.index)
+        y_dims = geometry.output_dims(self._x_dims)
+        dy = builder.tensor(y_dims, self.dtype, name="dy")
+        index = None if self.index is None else builder.tensor(y_dims, self.index, name="index")
+        needs_x = self.mode == "max" and index is None
+        x_or_none = builder.tensor(self._x_dims, self.dtype, name="x") if needs_x else None
+        return builder.resample_gradient(dy, self._x_dims, geometry, index=index, x=x_or_none, store=store)
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        if tensor.name == "index":
+            places = maxima(self._geometry, rng.integers(-4, 5, self._x_dims).astype(np.float64))[1]
+            return dtypes.from_float64(places, tensor.data_type)
+        return super()._values(rng, tensor, exact)
+
+    @property
+    def _x_dims(self) -> tuple[int, ...]:
+        return (self.n, self.c, *self.hw)
+
+    @property
+    def _geometry(self) -> Resample:
+        mode, nan = _RESAMPLE_MODES[self.mode], _NAN_RULES[self.nan]
+        if self.size:
+            return Resample.to_size(mode, self.hw, self.size, self.compute, nan)
+        spatial = len(self.hw)
+        windows = self.window or (Fraction(2 if self.mode == "linear" else 1),)
+        pads = _each_axis("resample.pad", self.pad, spatial)
+        usual = PaddingMode.NEG_INF_PAD if self.mode == "max" else PaddingMode.ZERO_PAD
+        return Resample(
+            spatial,
+            tuple(map(whole, _each_axis("resample.window", windows, spatial))),
+            tuple(map(whole, _each_axis("resample.stride", self.stride, spatial))),
+            tuple(whole(before) for before, _ in pads),
+            tuple(whole(after) for _, after in pads),
+            mode,
+            self.compute,
+            nan,
+            _PADDINGS.get(self.padding, usual),
+        )
+
+
+_RESAMPLE_MODES = {
+    "max": ResampleMode.MAXPOOL,
+    "avg": ResampleMode.AVGPOOL_INCLUDE_PADDING,
+    "avg_inside": ResampleMode.AVGPOOL_EXCLUDE_PADDING,
+    "linear": ResampleMode.BILINEAR,
+    "nearest": ResampleMode.NEAREST,
+}
+_PADDINGS = {"zero": PaddingMode.ZERO_PAD, "neg_inf": PaddingMode.NEG_INF_PAD, "edge": PaddingMode.EDGE_VAL_PAD}
+_NAN_RULES = {"wins": NanPropagation.PROPAGATE_NAN, "loses": NanPropagation.NOT_PROPAGATE_NAN}
+
 _FAMILIES: Mapping[str, type[Any]] = {
-    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase)
+    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, ResampleCase)
 }
 
 
@@ -427,5 +547,5 @@ def _broadcast_dims(dims: tuple[int, ...], broadcast: str) -> tuple[int, ...]:
 def _each_axis(name: str, values: tuple[Any, ...], spatial: int) -> tuple[Any, ...]:
     """One value for each spatial axis; a single one serves all."""
     if len(values) not in (1, spatial):
-        raise BadParamError.at(f"conv.{name}", expected=f"1 or {spatial} values", got=list(values))
+        raise BadParamError.at(name, expected=f"1 or {spatial} values", got=list(values))
     return values if len(values) == spatial else values * spatial

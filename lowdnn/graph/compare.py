@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.enums import DataType, NumericalNote
+from lowdnn.enums import DataType, NumericalNote, ResampleMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
+from lowdnn.ops.resample import ResampleOperation
+from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.tensor import Tensor
 
 _MAX_SHOWN = 5
@@ -81,11 +83,13 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
 
     length: terms that are summed for one element of the contractions and reductions.
     """
+    producer = graph.producer(tensor)
+    if isinstance(producer, ResampleForward) and producer.index is tensor:
+        return EXACT
     classes = {_class_of(op, notes): _compute_type(op) for op in graph.operations}
     order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.POINTWISE)
     worst = next(op_class for op_class in order if op_class in classes)
     allowed = tolerance(worst, tensor.data_type, length, classes[worst])
-    producer = graph.producer(tensor)
     if isinstance(producer, ReductionOperation | GenStats) and worst in order[:2]:
         terms = tolerance(worst, producer.x.data_type, length, classes[worst])
         return _summed(terms, allowed, producer.x.element_count // max(tensor.element_count, 1), length)
@@ -129,7 +133,10 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
     if isinstance(operation, ConvolutionOperation | MatmulOperation):
         is_tf32 = NumericalNote.DOWN_CONVERT_INPUTS in notes
         return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
-    return OpClass.REDUCTION if isinstance(operation, ReductionOperation | GenStats) else OpClass.POINTWISE
+    if isinstance(operation, ResampleForward) and operation.resample.mode is ResampleMode.MAXPOOL:
+        return OpClass.POINTWISE
+    is_sum = isinstance(operation, ReductionOperation | GenStats | ResampleOperation)
+    return OpClass.REDUCTION if is_sum else OpClass.POINTWISE
 
 
 def _compute_type(operation: object) -> DataType:
@@ -143,4 +150,6 @@ def _compute_type(operation: object) -> DataType:
         return operation.pointwise.compute_type
     if isinstance(operation, GenStats):
         return operation.compute_type
+    if isinstance(operation, ResampleOperation):
+        return operation.resample.compute_type
     raise TypeError(type(operation).__name__)

@@ -21,7 +21,8 @@ from lowdnn.status import BadParamError, DuplicatedEntriesError
 FoundT = TypeVar("FoundT")
 ArgumentsT = TypeVarTuple("ArgumentsT")
 
-_DESCRIPTION = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+#: Fractions, which JSON has no form of, become text.
+_DESCRIPTION = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=str)
 
 #: Version of the JSON form. A reader refuses other versions.
 SCHEMA_VERSION = 1

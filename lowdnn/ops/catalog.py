@@ -13,6 +13,9 @@ from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.resample import Resample
+from lowdnn.ops.resample_backward import ResampleBackward
+from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
 
@@ -24,9 +27,11 @@ OPERATIONS: tuple[type, ...] = (
     PointwiseOperation,
     ReductionOperation,
     GenStats,
+    ResampleForward,
+    ResampleBackward,
 )
 
-DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, *OPERATIONS)
+DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, *OPERATIONS)
 
 
 def enums() -> Iterator[type[Enum]]:

@@ -102,6 +102,9 @@ NUMBERS = {
     "convolution_mode": "CONVOLUTION 1 CROSS_CORRELATION 2",
     "tensor_reordering": "NONE 0 INT8x32 1 F16x16 2 F8_128x4 3",
     "scalar_type": "RUNTIME_PARAM 0 COMPILE_TIME_CONST 1",
+    "resample_mode": """NOT_SET 0 AVGPOOL_EXCLUDE_PADDING 1 AVGPOOL_INCLUDE_PADDING 2 BILINEAR 3 NEAREST 4
+        MAXPOOL 5""",
+    "padding_mode": "NOT_SET 0 EDGE_VAL_PAD 1 NEG_INF_PAD 2 ZERO_PAD 3",
 }
 
 

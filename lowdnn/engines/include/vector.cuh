@@ -44,6 +44,18 @@ __device__ __forceinline__ void load_streaming(u8& to, const void* from) {
   to = u8(byte);
 }
 
+// One access: of an assignment the compiler may make a store for each element.
+__device__ __forceinline__ void store_whole(void* to, uint4 word) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+      :: "l"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");
+}
+__device__ __forceinline__ void store_whole(void* to, uint2 word) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" :: "l"(to), "r"(word.x), "r"(word.y) : "memory");
+}
+__device__ __forceinline__ void store_whole(void* to, u32 word) { *reinterpret_cast<u32*>(to) = word; }
+__device__ __forceinline__ void store_whole(void* to, u16 word) { *reinterpret_cast<u16*>(to) = word; }
+__device__ __forceinline__ void store_whole(void* to, u8 word) { *reinterpret_cast<u8*>(to) = word; }
+
 // How a tensor is read.
 struct Stream {  // each element once, and not written by the same kernel
   template <class T, int W> static __device__ __forceinline__ Vector<T, W> load(const T* from) {
@@ -86,7 +98,7 @@ template <int WIDTH, class T, int V> __device__ __forceinline__ void store(T* to
 #pragma unroll
     for (int j = 0; j < W; ++j) part.v[j] = from[i + j];
     typedef typename Word<sizeof(T) * W>::Type Whole;
-    *reinterpret_cast<Whole*>(to + i) = *reinterpret_cast<const Whole*>(&part);
+    store_whole(to + i, *reinterpret_cast<const Whole*>(&part));
   }
 }
 

@@ -1,0 +1,1 @@
+"""The engine of pooling and interpolation, forward and backward."""

@@ -1,0 +1,214 @@
+"""A resampling as the kernels see it: a source that is read, a target whose elements are computed, three axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.codegen.space import IndexSpace, space_of, with_axis
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, ceil_div
+from lowdnn.engines.resample import axes
+from lowdnn.enums import NanPropagation, PaddingMode, ResampleMode
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.resample import AxisTaps, Resample, ResampleOperation
+from lowdnn.ops.resample_backward import ResampleBackward
+from lowdnn.ops.tensor import Tensor
+
+#: Neighbouring channels of a thread, whose results are in registers, and bytes of an access.
+_MAX_CHANNELS = 8
+_ACCESS_BYTES = 16
+
+#: Neighbouring elements of a thread along the columns.
+_MAX_TILE = 16
+
+#: Taps along the columns that are unrolled.
+_MAX_WINDOW = 16
+
+#: Threads of a block, at least.
+_FEWEST_THREADS = 64
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One of the two operations with its pointwise epilogue."""
+
+    operation: ResampleOperation
+    dag: PointwiseDag
+
+    @property
+    def is_backward(self) -> bool:
+        return isinstance(self.operation, ResampleBackward)
+
+    @property
+    def resample(self) -> Resample:
+        return self.operation.resample
+
+    @property
+    def source(self) -> Tensor:
+        """x or dy."""
+        return self.operation.response if self.is_backward else self.operation.image
+
+    @property
+    def target(self) -> Tensor:
+        """y or dx."""
+        return self.operation.image if self.is_backward else self.operation.response
+
+    @property
+    def is_maximum(self) -> bool:
+        return self.resample.mode is ResampleMode.MAXPOOL
+
+    @property
+    def is_linear(self) -> bool:
+        return self.resample.mode is ResampleMode.BILINEAR
+
+    @property
+    def index(self) -> Tensor | None:
+        """What the kernel writes or reads of the places of maxima."""
+        index = self.operation.index if self.is_maximum else None
+        return None if index is None or index.is_virtual else index
+
+    @property
+    def searched(self) -> Tensor | None:
+        """x, where maxima are looked for in it again."""
+        operation = self.operation
+        if not isinstance(operation, ResampleBackward) or not self.is_maximum or operation.index is not None:
+            return None
+        return operation.x
+
+    @cached_property
+    def axes(self) -> tuple[AxisTaps, AxisTaps, AxisTaps]:
+        """Planes, rows, columns."""
+        found = self.operation.axes
+        planes, rows, columns = (*(axes.MISSING,) * (3 - len(found)), *found)
+        return planes, rows, columns
+
+    @cached_property
+    def padding(self) -> str:
+        """The kernels' name for what positions outside the image are."""
+        if not any(map(axes.leaves_image, self.axes)):
+            return "SKIP"
+        if self.resample.is_clamped:
+            return "CLAMP"
+        holds_zero = self.is_maximum and self.resample.padding_mode is PaddingMode.ZERO_PAD
+        return "ZERO" if holds_zero else "SKIP"
+
+    @cached_property
+    def divisor(self) -> str:
+        """The kernels' name for what a sum is divided by."""
+        if self.is_maximum or not self.resample.is_pooling:
+            return "NONE"
+        if self.resample.excludes_padding and any(map(axes.leaves_image, self.axes)):
+            return "INSIDE"
+        return "ALL" if self.has_whole_windows else "TAPS"
+
+    @property
+    def has_whole_windows(self) -> bool:
+        """Whether all windows have the same number of taps, a whole number of positions apart."""
+        return all(axis.unit == 1 for axis in self.axes)
+
+    @property
+    def tap_count(self) -> int:
+        """Of a whole window."""
+        return prod(axis.reach for axis in self.axes)
+
+    @cached_property
+    def window(self) -> int:
+        """Taps along the columns that the kernels unroll; 0 where there are too many or they differ."""
+        columns = self.axes[2]
+        if columns.reach % columns.unit or columns.span > _MAX_WINDOW:
+            return 0
+        return columns.span
+
+    @property
+    def nan_wins(self) -> bool:
+        return self.resample.nan_propagation is NanPropagation.PROPAGATE_NAN
+
+    @cached_property
+    def channels_last(self) -> bool:
+        """Whether neighbouring threads take neighbouring channels."""
+        return self.source.strides[1] == 1 and self.source.dims[1] > 1
+
+    @property
+    def has_neighbouring_columns(self) -> bool:
+        """Whether neighbouring columns of all that is read lie side by side."""
+        read = (self.source, self.searched, self.index if self.is_backward else None)
+        return all(tensor is None or tensor.strides[-1] == 1 for tensor in read)
+
+    @property
+    def order(self) -> str:
+        """In kernel names: channels last, columns side by side, or neither."""
+        return "c" if self.channels_last else "p" if self.has_neighbouring_columns else "s"
+
+    @cached_property
+    def most_channels(self) -> int:
+        """Neighbouring channels that one access reads."""
+        read = [self.source] if self.searched is None else [self.source, self.searched]
+        return min(_MAX_CHANNELS, *(neighbours(tensor, 1) for tensor in read)) if self.channels_last else 1
+
+    @cached_property
+    def space(self) -> IndexSpace:
+        """The target's index space: n, c, planes, rows, columns."""
+        space = space_of(self.dag)
+        while space.rank < 5:
+            space = with_axis(space, 2)
+        return space
+
+    @cached_property
+    def functor(self) -> Functor:
+        """The epilogue's functor, along the channels or along the columns."""
+        axis = 1 if self.channels_last else 4
+        compute_type = self.resample.compute_type
+        return generate(self.dag, accumulator=compute_type, vector_axis=axis, space=self.space)
+
+    def radices(self, channels: int, tile: int) -> tuple[int, ...]:
+        """Of a thread's number, the slowest first."""
+        n, c, planes, rows, columns = self.space.extents
+        along = ceil_div(columns, tile)
+        if self.channels_last:
+            return n, planes, rows, along, c // channels
+        return n, c, planes, rows, along
+
+    def index_width(self, channels: int, tile: int) -> int:
+        """Elements of an access to the index: 0 where a thread's elements are not neighbours."""
+        if self.index is None:
+            return 0
+        if self.channels_last:
+            return channels if neighbours(self.index, 1) >= channels else 0
+        return 1 if self.is_backward else min(tile, neighbours(self.index, self.index.rank - 1, is_whole=False))
+
+    def refuse(self) -> str:
+        """Why the kernels cannot take the shape, or an empty string."""
+        for axis in self.axes:
+            if not axes.fits(axis, _MAX_TILE):
+                got = axes.largest_number(axis, _MAX_TILE)
+                return (
+                    f"resample.strides: expected positions, in units of their fractions, up to {MAX_EXTENT}, got {got}"
+                )
+        radices = self.radices(1, 1)
+        if max(radices) > MAX_EXTENT:
+            return f"resample.{self.target.label}.dims: expected extents up to {MAX_EXTENT}, got {max(radices)}"
+        blocks = ceil_div(prod(self.radices(self.most_channels, 1)), _FEWEST_THREADS)
+        if blocks > MAX_GRID_X:
+            return f"resample.{self.target.label}.dims: expected at most {MAX_GRID_X} blocks, got {blocks}"
+        return ""
+
+
+def strides(tensor: Tensor) -> tuple[int, ...]:
+    """n, c, planes, rows, columns; 0 for a missing axis."""
+    return (*tensor.strides[:2], *(0,) * (5 - tensor.rank), *tensor.strides[2:])
+
+
+def neighbours(tensor: Tensor, axis: int, is_whole: bool = True) -> int:
+    """How many neighbours along ``axis`` one access of up to 16 bytes holds: a power of two, 0 for strided ones.
+
+    is_whole: whether the extent has to be a multiple.
+    """
+    if tensor.strides[axis] != 1:
+        return 0 if not is_whole else 1
+    width = min(_ACCESS_BYTES, tensor.alignment_bytes) // tensor.element_bytes
+    steps = [s for other, s in enumerate(tensor.strides) if other != axis and tensor.dims[other] > 1]
+    while any(step % width for step in (*steps, *([tensor.dims[axis]] if is_whole else ()))):
+        width //= 2
+    return width

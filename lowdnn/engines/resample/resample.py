@@ -1,0 +1,85 @@
+"""``resample``: pooling and interpolation, forward and backward, in one launch.
+
+Maxima with and without index tensor, averages, bilinear and nearest interpolation over 1 to 3 spatial axes; any
+strides, fractional windows, paddings and layouts; any data types, computed in fp32, fp64 or int32. Any pointwise
+epilogue.
+The backward pass gathers: each element of dx sums the outputs that read it, in ascending order.
+Kernels: ``resample_forward.cu``, ``resample_backward.cu``.
+"""
+
+from __future__ import annotations
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.resample import backward, forward
+from lowdnn.engines.resample.problem import Problem
+from lowdnn.engines.resample.tile import BLOCK_SIZES, CHANNELS, Tile
+from lowdnn.enums import KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import match_anchored
+from lowdnn.ops.resample import ResampleOperation
+from lowdnn.plan import KernelRef, Plan
+from lowdnn.status import NotSupportedError, Status
+
+_THREADS = 128
+
+
+class ResampleEngine:
+    """See the module's docstring."""
+
+    name = "resample"
+    index = 30
+    numerical_notes: tuple[NumericalNote, ...] = ()
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses other operations, an index that the graph reads, and positions past 32 bits."""
+        problem = graph.derive(self._matched)
+        return problem if isinstance(problem, Refusal) else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """What a thread works on: LOAD_SIZE channels, TILE_COLS columns; BLOCK_SIZE."""
+        return _knobs(accepted(graph.derive(self._matched)), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """One launch, none where the output is empty."""
+        problem = accepted(graph.derive(self._matched))
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        tile = Tile(chosen[KnobType.LOAD_SIZE], chosen[KnobType.TILE_COLS], chosen[KnobType.BLOCK_SIZE])
+        direction = backward if problem.is_backward else forward
+        if tile.columns not in direction.tiles(problem, tile.channels):
+            allowed = list(direction.tiles(problem, tile.channels))
+            raise NotSupportedError.at(
+                f"{self.name}.TILE_COLS",
+                expected=f"one of {allowed} with {tile.channels} channels",
+                got=tile.columns,
+            )
+        if problem.target.element_count == 0:
+            return plan_of(self, graph, arch, chosen, (), ())
+        return plan_of(
+            self, graph, arch, chosen, (direction.kernel(problem, tile),), (direction.launch(problem, tile),)
+        )
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+    def _matched(self, graph: OperationGraph) -> Problem | Refusal:
+        matched = match_anchored(graph, ResampleOperation)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        problem, index = Problem(matched.anchor, matched.epilogue), matched.anchor.index
+        if index is not None and graph.producer(index) is not None and graph.consumers(index):
+            return Refusal(self.name, f"ResampleForward.index: expected a tensor that is not read, got {index.label}")
+        reason = problem.refuse()
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
+
+
+def _knobs(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+    direction = backward if problem.is_backward else forward
+    channels = tuple(c for c in CHANNELS if c <= problem.most_channels)
+    default = direction.default_tile(problem, channels[-1], arch)
+    return (
+        Knob("channels", KnobType.LOAD_SIZE, channels, channels[-1], "neighbouring channels of a thread"),
+        Knob("columns", KnobType.TILE_COLS, direction.tiles(problem, 1), default, "neighbouring columns of a thread"),
+        Knob("block_size", KnobType.BLOCK_SIZE, BLOCK_SIZES, _THREADS, "threads of a block"),
+    )

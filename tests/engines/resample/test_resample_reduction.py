@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.registry import ENGINES, engine_named
+from lowdnn.enums import HeurMode
+from lowdnn.graph.cases import parse_case
+from lowdnn.heuristics.ranking import rank
+from lowdnn.runtime.runtime import Runtime
+from tests.engines.resample.test_resample import check
+
+ENGINE = engine_named("resample_reduction")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "resample n=2 c=8 hw=7x7 mode=avg window=7 layout=nchw dtype=bf16 epilogue=relu",
+        "resample n=2 c=8 hw=7x5 mode=avg_inside window=9x6 pad=1:1x0:1",
+        "resample n=2 c=8 hw=7x5 mode=max size=1x1",
+    ],
+)
+def test_global_pooling(device: Runtime, text: str) -> None:
+    check(device, text, ENGINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("mode=avg hw=7x5 window=6x5", "window_dims: expected one window over all 7 positions, got 2 of 6"),
+        (
+            "mode=avg hw=7x5 window=9x6 pad=1:1x0:1",
+            "pre_paddings: expected windows without padding for AVGPOOL, got some",
+        ),
+        ("mode=max hw=7x5 window=7x5 nan=loses", "nan_propagation: expected PROPAGATE_NAN, got NOT_PROPAGATE_NAN"),
+        ("mode=max hw=7x5 window=7x5 index=int8", "index: expected none, got tensor 'index'"),
+        ("mode=linear hw=2x2", "mode: expected an average or a maximum, got BILINEAR"),
+    ],
+)
+def test_refusals(text: str, reason: str) -> None:
+    refusal = ENGINE.refuse(parse_case(f"resample n=2 c=8 {text}").graph(), SM_90A)
+    assert refusal is not None
+    assert reason in refusal.reason
+
+
+def test_it_comes_first_where_rows_are_contiguous() -> None:
+    graph = parse_case("resample n=256 c=2048 hw=7x7 mode=avg window=7 dtype=bf16 layout=nchw").graph()
+    assert rank(graph, SM_90A, HeurMode.A, ENGINES).candidates[0].engine is ENGINE
