@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
+from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices
 from lowdnn.engines.gemm.wgmma_tiles import TileStore, WgmmaTile
-from lowdnn.engines.launch import i32, i64
+from lowdnn.engines.launch import ceil_div, i32, i64
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.graph.reduction_pattern import AnyReduction
@@ -31,6 +31,8 @@ _ALIGNMENT = 16
 MAP_COLUMNS = 16
 #: Rows that a warp stores at once.
 _STORE_ROWS = 16
+#: Of a warpgroup.
+_WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ class OutputStore:
     def argument(self, tile: WgmmaTile, totals: tuple[WorkspacePointer, ...] = ()) -> Struct:
         """``Epilogue::Output``; ``totals``: of the exits."""
         extents = i32((self.rows, self.output.columns))
-        return Struct((*totals, *self.maps(tile), *extents, self.output.map, self.functor.arguments))
+        exits = self.exits.arguments(totals)
+        return Struct((*exits, *self.maps(tile), *extents, self.output.map, self.functor.arguments))
 
 
 def exits_of(exits: Sequence[AnyReduction], dag: PointwiseDag, output: OutputSpace, rows: int) -> OutputExits | str:
@@ -126,8 +129,23 @@ def exits_of(exits: Sequence[AnyReduction], dag: PointwiseDag, output: OutputSpa
     found = OutputExits.of(exits, dag, output)
     if isinstance(found, str) or not found.exist:
         return found
-    problem = map_problem(dag, output, rows, MAP_COLUMNS)
-    return f"{type(exits[0]).__name__}.x: {problem}" if problem else found
+    if problem := stored_exit_problem(found, dag) or map_problem(dag, output, rows, MAP_COLUMNS):
+        return f"{type(exits[0]).__name__}.x: {problem}"
+    return found
+
+
+def stored_exit_problem(exits: OutputExits, dag: PointwiseDag) -> str:
+    """Why columns cannot be reduced, which is done with what is stored; empty where they can."""
+    reduced = exits.column and exits.column.operation.x
+    if not reduced or [tensor.uid for tensor in dag.stores] == [reduced.uid]:
+        return ""
+    return f"expected the tensor that is stored, and no other, got {reduced.label}"
+
+
+def exit_slices(tile: WgmmaTile, grid: int, columns: int) -> ExitSlices:
+    """Of ``grid`` blocks that compute ``columns`` columns of one product."""
+    workers = grid * tile.consumers
+    return ExitSlices(columns=workers, rows=ceil_div(columns, tile.n), whole=workers * _WARPS)
 
 
 def handing_back(
@@ -147,7 +165,7 @@ def handing_back(
         vector_axis=output.space.rank - 1,
         handed=() if operand is None else (operand,),
         stores_result=True,
-        exit=exits.handed_back,
+        exit=exits.reduced if exits.row or exits.whole else None,
         space=output.space,
     )
 

@@ -3,7 +3,7 @@
 fp16, bf16, fp8 in any pair and fp32 by TF32 (inputs rounded to 10 fraction bits) are summed in fp32, int8 in int32.
 Operands are read in place where a tensor map describes them; others, and those of types that wgmma takes K-major only,
 are repacked into the workspace first. Any batches, broadcasts and tails, any pointwise epilogue. What is stored by
-tensor map may be reduced on its way: for each of its columns, and as a whole.
+tensor map may be reduced on its way: each of its columns, each of its rows, and as a whole.
 Kernels: ``matmul_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
 ``reduction/reduction_combine.cu``.
 """
@@ -23,6 +23,7 @@ from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
     OutputStore,
+    exit_slices,
     exits_of,
     mapped_operand,
     slice_argument,
@@ -212,6 +213,7 @@ class _Problem:
             has_operand=not is_transposed and mapped_operand(self.dag, self.space.output, self.space.rows) is not None,
             is_a_askew=p.is_askew,
             is_b_askew=q.is_askew,
+            sums_columns=self.exits.column is not None,
         )
 
     def prefers_transposed(self, arch: ArchSpec) -> bool:
@@ -281,12 +283,12 @@ class _Cut:
         )
         kernel = parts.kernel(self._kernel())
         if not self.is_split:
-            workers, exits = self.schedule.grid(arch.sm_count) * self.tile.consumers, self.problem.exits
-            totals = exits.reserve(parts, workers)
+            exits, slices = self.problem.exits, exit_slices(self.tile, self.schedule.grid(arch.sm_count), space.columns)
+            totals = exits.reserve(parts, slices)
             output = self.output.argument(self.tile, totals)
-            written_bytes = stored_bytes + exits.totals_bytes(workers)
+            written_bytes = stored_bytes + exits.totals_bytes(slices)
             parts.launches.append(self._launch(kernel, maps, output, written_bytes, arch))
-            exits.combine(parts, workers, totals)
+            exits.combine(parts, slices, totals, overlaps=True)
             return parts
         slices = Slices(self.schedule.splits, space.output.rows, space.columns)
         slices_at = parts.reserve(slices.size_bytes)

@@ -95,6 +95,24 @@ def test_columns_over_batches(device: Runtime, operator: ReduceTensorOp) -> None
     check_close(device, MATMUL, builder.graph(), op_class=OpClass.REDUCTION, length=140, choices=SMALL_TILES)
 
 
+@pytest.mark.parametrize("choices", [SMALL_TILES, PING_PONG])
+def test_rows_columns_and_everything(device: Runtime, choices: dict[KnobType, int]) -> None:
+    builder = GraphBuilder()
+    y = product(builder, (2, 70, 208), 24)
+    builder.reduction(ReduceTensorOp.MAX, y, (2,), store=DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.ADD, y, (0, 1), store=BF16)
+    builder.reduction(ReduceTensorOp.AMAX, y, (0, 1, 2), store=DataType.FLOAT)
+    check_exact(device, MATMUL, builder.graph(), length=LENGTH, choices=choices, arch=FEW_SMS)
+
+
+def test_rows_of_what_is_not_stored(raced: Runtime) -> None:
+    builder = GraphBuilder()
+    value = product(builder, (130, 96), 16, store=None)
+    builder.pointwise(PointwiseMode.RELU_FWD, value, store=DataType.FP8_E4M3)
+    builder.reduction(ReduceTensorOp.ADD, value, (1,), store=DataType.FLOAT)
+    check_exact(raced, MATMUL, builder.graph(), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
+
+
 def test_default_knobs(device: Runtime) -> None:
     plan = check_exact(device, MATMUL, with_statistics(), length=LENGTH)
     assert len(plan.launches) == 2
@@ -146,10 +164,10 @@ def refusal(*reductions: tuple[ReduceTensorOp, tuple[int, ...]], compute_type: D
 def test_what_is_no_exit() -> None:
     add = ReduceTensorOp.ADD
     assert "expected FLOAT, got DOUBLE" in refusal((add, (0, 1)), compute_type=DataType.DOUBLE)
-    assert "one for each of the output's columns" in refusal((add, (2,)))
-    assert "one for each of the output's columns" in refusal((add, (1,)))
-    assert "one reduction of columns and one of everything" in refusal((add, (0, 1)), (ReduceTensorOp.MAX, (0, 1)))
-    assert not refusal((add, (0, 1)), (ReduceTensorOp.MAX, (0, 1, 2)))
+    assert "one for each of the output's columns or rows" in refusal((add, (0,)))
+    assert "one for each of the output's columns or rows" in refusal((add, (1,)))
+    assert "got two column" in refusal((add, (0, 1)), (ReduceTensorOp.MAX, (0, 1)))
+    assert not refusal((add, (0, 1)), (add, (2,)), (ReduceTensorOp.MAX, (0, 1, 2)))
 
 
 def test_a_product_that_is_split_is_reduced_by_itself() -> None:

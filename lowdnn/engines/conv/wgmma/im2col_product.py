@@ -235,6 +235,7 @@ class Im2colProduct:
             is_a_resident=is_a_resident,
             classes=tuple(self._extents(is_transposed)) if self.steps and self.pixels * self.filter.lines else (),
             row_bytes=self.row_bytes,
+            sums_columns=isinstance(self.exits, OutputExits) and self.exits.column is not None,
         )
 
     @cached_property

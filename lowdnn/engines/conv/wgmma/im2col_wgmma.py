@@ -20,6 +20,7 @@ from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     OutputStore,
+    exit_slices,
     fits_pixels,
     handing_back,
     pixel_layout,
@@ -122,13 +123,13 @@ class Im2colWgmma(ABC):
         cut = _Cut(product, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), image, weights)
         slices = Slices(cut.splits, product.output.rows, product.output.columns)
         slices_at = parts.reserve(slices.size_bytes if cut.splits > 1 else 0)
-        workers = cut.grid(arch) * tiling.tile.consumers
-        totals = cut.exits.reserve(parts, workers)
+        exit_totals = exit_slices(tiling.tile, cut.grid(arch), product.output.columns)
+        totals = cut.exits.reserve(parts, exit_totals)
         kernel = parts.kernel(cut.kernel)
         written_bytes = slices.size_bytes if cut.splits > 1 else moved_bytes(product.dag)
-        written_bytes += cut.exits.totals_bytes(workers)
+        written_bytes += cut.exits.totals_bytes(exit_totals)
         parts.launches.append(cut.launch(kernel, arch, cut.outputs(slices, slices_at, totals), written_bytes))
-        cut.exits.combine(parts, workers, totals)
+        cut.exits.combine(parts, exit_totals, totals, overlaps=True)
         if cut.splits > 1:
             functor, vector, stored_bytes = cut.stored.functor, cut.stored.vector, moved_bytes(product.dag)
             parts.sum_slices(product.output, functor, vector, slices, slices_at, stored_bytes)
