@@ -64,9 +64,7 @@ class OutputExits:
                     f"memory, got axes {sorted(set(range(len(dag.dims))) - set(operation.axes))}"
                 )
             if kind in found:
-                return (
-                    f"operations: expected one reduction of columns, one of rows and one of everything, got two {kind}"
-                )
+                return f"operations: expected one reduction each of columns, rows and everything, got two: {kind}"
             found[kind] = fused
         return cls(**found)
 

@@ -283,12 +283,12 @@ class _Cut:
         )
         kernel = parts.kernel(self._kernel())
         if not self.is_split:
-            exits, slices = self.problem.exits, exit_slices(self.tile, self.schedule.grid(arch.sm_count), space.columns)
-            totals = exits.reserve(parts, slices)
+            exits, left = self.problem.exits, exit_slices(self.tile, self.schedule.grid(arch.sm_count), space.columns)
+            totals = exits.reserve(parts, left)
             output = self.output.argument(self.tile, totals)
-            written_bytes = stored_bytes + exits.totals_bytes(slices)
+            written_bytes = stored_bytes + exits.totals_bytes(left)
             parts.launches.append(self._launch(kernel, maps, output, written_bytes, arch))
-            exits.combine(parts, slices, totals, overlaps=True)
+            exits.combine(parts, left, totals, overlaps=True)
             return parts
         slices = Slices(self.schedule.splits, space.output.rows, space.columns)
         slices_at = parts.reserve(slices.size_bytes)

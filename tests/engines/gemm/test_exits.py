@@ -166,7 +166,7 @@ def test_what_is_no_exit() -> None:
     assert "expected FLOAT, got DOUBLE" in refusal((add, (0, 1)), compute_type=DataType.DOUBLE)
     assert "one for each of the output's columns or rows" in refusal((add, (0,)))
     assert "one for each of the output's columns or rows" in refusal((add, (1,)))
-    assert "got two column" in refusal((add, (0, 1)), (ReduceTensorOp.MAX, (0, 1)))
+    assert "got two: column" in refusal((add, (0, 1)), (ReduceTensorOp.MAX, (0, 1)))
     assert not refusal((add, (0, 1)), (add, (2,)), (ReduceTensorOp.MAX, (0, 1, 2)))
 
 
