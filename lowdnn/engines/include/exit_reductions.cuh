@@ -75,14 +75,12 @@ template <class Chunk, int CHUNKS, class Operator> struct LaneColumns {
   __device__ __forceinline__ void add(const u8* area, int chunk, u32 rows) {
     const u32 column = threadIdx.x % WARP_SIZE * SIDE;
     if (column >= Chunk::WIDTH) return;
+    if (rows >= STAGING_ROWS) {
 #pragma unroll
-    for (u32 row = 0; row < STAGING_ROWS; ++row) {
-      if (row >= rows) continue;
-      const Side side = *reinterpret_cast<const Side*>(area + Chunk::at(row, column));
-#pragma unroll
-      for (int i = 0; i < SIDE; ++i) {
-        totals[chunk][i] = Operator::combine(totals[chunk][i], Operator::prepare(convert<f32>(side.value[i])));
-      }
+      for (u32 row = 0; row < STAGING_ROWS; ++row) add_row(area, chunk, row, column);
+    } else {
+#pragma unroll 1
+      for (u32 row = 0; row < rows; ++row) add_row(area, chunk, row, column);
     }
   }
 
@@ -94,6 +92,15 @@ template <class Chunk, int CHUNKS, class Operator> struct LaneColumns {
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
 #pragma unroll
       for (int i = 0; i < SIDE; ++i) to[chunk * Chunk::WIDTH + column + i] = totals[chunk][i];
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void add_row(const u8* area, int chunk, u32 row, u32 column) {
+    const Side side = *reinterpret_cast<const Side*>(area + Chunk::at(row, column));
+#pragma unroll
+    for (int i = 0; i < SIDE; ++i) {
+      totals[chunk][i] = Operator::combine(totals[chunk][i], Operator::prepare(convert<f32>(side.value[i])));
     }
   }
 };
@@ -121,11 +128,10 @@ template <class Chunk, int CHUNKS, class Operator> struct MomentColumns : LaneCo
 
   __device__ __forceinline__ void add(const u8* area, int chunk, u32 rows) {
     const u32 lane = threadIdx.x % WARP_SIZE;
+    const u32 first_address = shared_address(area + Chunk::at(lane % 16, lane / 16 * 8));
     u32 pairs[BLOCKS / 2][4];
 #pragma unroll
-    for (int i = 0; i < BLOCKS / 2; ++i) {
-      ldmatrix_x4_transposed(pairs[i], shared_address(area + Chunk::at(lane % 16, i * 16 + lane / 16 * 8)));
-    }
+    for (int i = 0; i < BLOCKS / 2; ++i) ldmatrix_x4_transposed(pairs[i], first_address ^ i * 32);
     if (rows < STAGING_ROWS) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
