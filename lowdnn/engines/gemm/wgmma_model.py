@@ -156,7 +156,7 @@ def seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> float
 
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
     """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
-    apart = replace(product, allows_split=True)
+    apart = replace(product, allows_split=not product.classes)
     tiling = best(apart, arch)
     reread_s = arch.launch_overhead_s + product.output_bytes / arch.copy_bytes_per_s
     if seconds(apart, tiling, arch) + reread_s < seconds(product, best(product, arch), arch):

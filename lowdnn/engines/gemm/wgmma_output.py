@@ -77,7 +77,7 @@ class OutputStore:
         """
         vector_axis = output.space.rank - 1
         operand = mapped_operand(dag, output, rows, tile_columns) if operand_buffers else None
-        pays = all(tensor is operand or not _is_full(tensor, output) for tensor in dag.loads)
+        pays = operand is not None or not reads_full(dag, output)
         if exits.exist or (by_map and pays and not map_problem(dag, output, rows, tile_columns)):
             functor = handing_back(dag, output, accumulator, exits, operand)
             buffers = 0 if operand is None else operand_buffers
@@ -86,10 +86,12 @@ class OutputStore:
         return cls(TileStore.FUNCTOR, functor, output.vector(functor), output, rows)
 
     @classmethod
-    def of_pixels(cls, dag: PointwiseDag, output: OutputSpace, accumulator: DataType, rows: int) -> OutputStore:
+    def of_pixels(
+        cls, dag: PointwiseDag, output: OutputSpace, accumulator: DataType, rows: int, exits: OutputExits
+    ) -> OutputStore:
         """By im2col maps of parts of the output, which the caller makes; the functor's text is that of every part."""
-        functor = handing_back(dag, output, accumulator)
-        return cls(TileStore.PIXELS, functor, 2, output, rows, dag.stores[0])
+        functor = handing_back(dag, output, accumulator, exits)
+        return cls(TileStore.PIXELS, functor, 2, output, rows, dag.stores[0], exits)
 
     @property
     def label(self) -> str:
@@ -243,14 +245,20 @@ def _columns_problem(tensor: Tensor, output: OutputSpace, columns: int) -> str:
     return ""
 
 
-def fits_pixels(dag: PointwiseDag, output: OutputSpace, parts: Iterable[OutputSpace], tile_columns: int) -> bool:
-    """Whether ``parts`` of the output can go out by im2col maps, and the epilogue reads nothing of its size then."""
-    if len(dag.stores) != 1 or any(_is_full(tensor, output) for tensor in dag.loads):
-        return False
+def pixels_problem(dag: PointwiseDag, output: OutputSpace, parts: Iterable[OutputSpace], tile_columns: int) -> str:
+    """Why ``parts`` of the output cannot go out by im2col maps; empty where they can."""
+    if len(dag.stores) != 1:
+        return f"expected one stored tensor, got {len(dag.stores)}"
     stored = dag.stores[0]
-    if _columns_problem(stored, output, _chunk_columns(tile_columns, stored.element_bytes)):
-        return False
-    return not any(tensor_map_problem(pixel_layout(stored, part, tile_columns)) for part in parts)
+    if problem := _columns_problem(stored, output, _chunk_columns(tile_columns, stored.element_bytes)):
+        return problem
+    problems = (tensor_map_problem(pixel_layout(stored, part, tile_columns)) for part in parts)
+    return next(filter(None, problems), "")
+
+
+def reads_full(dag: PointwiseDag, output: OutputSpace) -> bool:
+    """Whether the epilogue loads something of the output's size."""
+    return any(_is_full(tensor, output) for tensor in dag.loads)
 
 
 def _is_full(tensor: Tensor, output: OutputSpace) -> bool:

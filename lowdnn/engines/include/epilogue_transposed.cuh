@@ -17,11 +17,11 @@ template <class Tile, class Functor, int WIDTH, class Map> struct TransposedFunc
   static constexpr int STAGING_BYTES = 4096, BARRIER_BYTES = 0;
   static_assert(TURNED_COLUMNS * PITCH * sizeof(Accumulator) <= STAGING_BYTES, "turned in the warp's staging area");
 
-  const Output& output;
+  const Output* output;  // of the tile's part of the output
   Accumulator* const area;
 
   __device__ __forceinline__ TransposedFunctorEpilogue(const Output& output, u8* staging, u32)
-      : output(output), area(reinterpret_cast<Accumulator*>(staging)) {}
+      : output(&output), area(reinterpret_cast<Accumulator*>(staging)) {}
 
   __device__ __forceinline__ void begin(const TileWork&, u32) const {}
 
@@ -31,7 +31,7 @@ template <class Tile, class Functor, int WIDTH, class Map> struct TransposedFunc
 #pragma unroll
     for (int part = 0; part < Tile::PARTS; ++part) {
       const u32 column = work.row + first_row + part * 64 + warp * STAGING_ROWS;
-      if (column < output.columns.count) chunks<0>(d[part], column, work);
+      if (column < output->columns.count) chunks<0>(d[part], column, work);
     }
   }
 
@@ -47,7 +47,7 @@ template <class Tile, class Functor, int WIDTH, class Map> struct TransposedFunc
     if constexpr (FIRST < Tile::COLUMNS) {
       constexpr int LEFT = Tile::COLUMNS - FIRST, TURNED = LEFT < TURNED_COLUMNS ? LEFT : TURNED_COLUMNS;
       const u32 lane = threadIdx.x % WARP_SIZE, row = work.column + FIRST;
-      if (row >= output.rows) return;
+      if (row >= output->rows) return;
       __syncwarp();  // the last chunk has been read
 #pragma unroll
       for (int within = 0; within < TURNED; within += 8) {
@@ -61,9 +61,9 @@ template <class Tile, class Functor, int WIDTH, class Map> struct TransposedFunc
       __syncwarp();
       constexpr u32 GROUPS = STAGING_ROWS / WIDTH;
       store_groups<Functor, WIDTH, TURNED * GROUPS, Accumulator>(
-          output, work.batch,
+          *output, work.batch,
           [&](u32 item) {
-            return GroupPlace{row + item / GROUPS, column + item % GROUPS * WIDTH, output.columns.count};
+            return GroupPlace{row + item / GROUPS, column + item % GROUPS * WIDTH, output->columns.count};
           },
           [&](Accumulator(&values)[WIDTH], u32 item) {
             const Values group = *reinterpret_cast<const Values*>(area + item / GROUPS * PITCH + item % GROUPS * WIDTH);

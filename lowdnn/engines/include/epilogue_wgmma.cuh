@@ -78,11 +78,11 @@ template <class Tile, class Functor, int WIDTH, class Map, class Columns = Plain
     typename Functor::Args arguments;
   };
 
-  const Output& output;
+  const Output* output;  // of the tile's part of the output
   const Staging staged;
 
   __device__ __forceinline__ FunctorEpilogue(const Output& output, u8* staging, u32)
-      : output(output), staged{reinterpret_cast<Accumulator*>(staging)} {}
+      : output(&output), staged{reinterpret_cast<Accumulator*>(staging)} {}
 
   __device__ __forceinline__ void begin(const TileWork&, u32) const {}
 
@@ -92,7 +92,7 @@ template <class Tile, class Functor, int WIDTH, class Map, class Columns = Plain
 #pragma unroll
     for (int part = 0; part < Tile::PARTS; ++part) {
       const u32 row = work.row + first_row + part * 64 + warp * STAGING_ROWS;
-      if (row < output.rows) chunks<0>(d[part], row, work);
+      if (row < output->rows) chunks<0>(d[part], row, work);
     }
   }
 
@@ -114,7 +114,7 @@ template <class Tile, class Functor, int WIDTH, class Map, class Columns = Plain
         staged.put(lane / 4 + 8, column + lane % 4 * 2, d[i + 2], d[i + 3]);
       }
       __syncwarp();
-      store<COLUMNS>(row, output.columns.range(work.column + FIRST), work.batch);
+      store<COLUMNS>(row, output->columns.range(work.column + FIRST), work.batch);
       chunks<FIRST + STAGING_COLUMNS>(d, row, work);
     }
   }
@@ -122,7 +122,7 @@ template <class Tile, class Functor, int WIDTH, class Map, class Columns = Plain
   template <int COLUMNS> __device__ __forceinline__ void store(u32 row, ColumnRange columns, u32 batch) const {
     constexpr u32 GROUPS = COLUMNS / WIDTH;
     store_groups<Functor, WIDTH, STAGING_ROWS * GROUPS, Accumulator>(
-        output, batch,
+        *output, batch,
         [&](u32 item) { return GroupPlace{row + item / GROUPS, columns.first + item % GROUPS * WIDTH, columns.end}; },
         [&](Accumulator(&values)[WIDTH], u32 item) {
           staged.template get<WIDTH>(values, item / GROUPS, item % GROUPS * WIDTH);

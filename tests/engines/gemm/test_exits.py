@@ -130,10 +130,19 @@ def test_the_bias_gradient_behind_a_data_gradient(device: Runtime) -> None:
     check_exact(device, DGRAD, bias_gradient(1), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
 
 
-def test_a_data_gradient_with_strides_has_no_exits() -> None:
-    refused = DGRAD.refuse(bias_gradient(2), SM_90A)
+def test_exits_of_a_data_gradient_with_strides(raced: Runtime) -> None:
+    plan = check_exact(raced, DGRAD, bias_gradient(2), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
+    assert "pixels_columns_add_whole_amax" in plan.kernels[-3].name
+
+
+def test_rows_of_a_data_gradient_with_strides_are_no_exit() -> None:
+    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    dy, w = builder.tensor((2, 16, 4, 5), BF16), builder.tensor((16, 24, 3, 3), BF16)
+    dx = builder.convolution_data_gradient(dy, w, (2, 24, 8, 10), geometry=convolution(2), store=BF16)
+    builder.reduction(ReduceTensorOp.ADD, dx, (1,), store=DataType.FLOAT)
+    refused = DGRAD.refuse(builder.graph(), SM_90A)
     assert refused is not None
-    assert "stored one after the other" in refused.reason
+    assert "expected results for channels or for everything" in refused.reason
 
 
 def convolution(stride: int = 1) -> Convolution:
@@ -149,6 +158,8 @@ def bias_gradient(stride: int) -> OperationGraph:
     dx = builder.convolution_data_gradient(dy, w, dims, geometry=convolution(stride))
     behind = builder.pointwise(PointwiseMode.RELU_BWD, x, dx, store=BF16)
     builder.reduction(ReduceTensorOp.ADD, behind, (0, 2, 3), store=DataType.FLOAT)
+    if stride > 1:
+        builder.reduction(ReduceTensorOp.AMAX, behind, (0, 1, 2, 3), store=DataType.FLOAT)
     return builder.graph()
 
 

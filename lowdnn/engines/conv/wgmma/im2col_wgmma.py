@@ -12,7 +12,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
-from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments, part_of
+from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices
@@ -21,9 +21,9 @@ from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     OutputStore,
     exit_slices,
-    fits_pixels,
     handing_back,
     pixel_layout,
+    reads_full,
     slice_argument,
     slice_macros,
 )
@@ -48,8 +48,6 @@ from lowdnn.plan import (
 from lowdnn.status import Status
 
 _TARGET = "sm_90a"
-#: Tensor maps of the output of every class are parameters of the kernel.
-_MAX_MAPPED_CLASSES = 16
 
 
 class Im2colWgmma(ABC):
@@ -210,7 +208,7 @@ class _Cut:
         dag, output, accumulator = product.dag, product.output, product.instruction.accumulator
         by_map = self.allows_map and self.splits == 1 and not (self.is_transposed or product.pixels_are_columns)
         if by_map and product.steps and self._go_out_as_pixels:
-            return OutputStore.of_pixels(dag, output, accumulator, product.rows)
+            return OutputStore.of_pixels(dag, output, accumulator, product.rows, self.exits)
         return OutputStore.of(
             dag,
             output,
@@ -225,15 +223,8 @@ class _Cut:
     @property
     def _go_out_as_pixels(self) -> bool:
         product = self.product
-        if product.groups > 1 or len(product.classes) > _MAX_MAPPED_CLASSES:
-            return False
-        return fits_pixels(product.dag, product.output, (part for part, _ in self._parts), self.tiling.tile.n)
-
-    @cached_property
-    def _parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
-        """Each class's part of the output, and by uid the element at which each tensor's part begins."""
-        product = self.product
-        return tuple(part_of(product.output, pixel_class, product.steps) for pixel_class in product.classes)
+        pays = self.exits.exist or not reads_full(product.dag, product.output)
+        return pays and not product.pixels_problem(self.tiling.tile.n)
 
     @property
     def kernel(self) -> KernelRef:
@@ -318,7 +309,7 @@ class _Cut:
         """``Epilogue::Output``, one for each class; ``totals``: of the exits."""
         product = self.product
         if product.steps:
-            return tuple(self._part(part, firsts) for part, firsts in self._parts)
+            return tuple(self._part(part, firsts, totals) for part, firsts in product.parts)
         if self.splits > 1:
             return (slice_argument(product.rows, slices, slices_at),)
         if self.tiling.tile.window:
@@ -332,19 +323,20 @@ class _Cut:
         tile = self.tiling.tile
         return tile.a_lines if self.product.pixels_are_rows(self.is_transposed) else tile.b_lines
 
-    def _part(self, part: OutputSpace, firsts: Mapping[int, int]) -> Struct:
+    def _part(self, part: OutputSpace, firsts: Mapping[int, int], totals: tuple[WorkspacePointer, ...]) -> Struct:
         product, dag = self.product, self.product.dag
         accumulator, stored = product.instruction.accumulator, self.stored.stored
         maps: tuple[Argument, ...] = ()
         if stored is None:
             functor = generate(dag, accumulator=accumulator, vector_axis=part.space.rank - 1, space=part.space)
         else:
-            functor = handing_back(dag, part, accumulator)
+            functor = handing_back(dag, part, accumulator, self.exits)
             target = TensorPointer(stored.uid, firsts[stored.uid] * stored.element_bytes)
             # The second map is that of an operand, which is not read.
             maps = (TensorMap(target, pixel_layout(stored, part, self.tiling.tile.n)),) * 2
         extents = i32((part.rows // product.groups, part.columns))
-        return Struct((*maps, *extents, part.map, part_arguments(dag, functor, firsts)))
+        exits = self.exits.arguments(totals)
+        return Struct((*exits, *maps, *extents, part.map, part_arguments(dag, functor, firsts)))
 
     @property
     def _geometry(self) -> tuple[Argument, ...]:
