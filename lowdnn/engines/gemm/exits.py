@@ -30,9 +30,15 @@ _NONE = "NoOperator"
 class ExitSlices:
     """How many totals a kernel leaves of each column, of each row, of everything."""
 
-    columns: int
-    rows: int
-    whole: int
+    columns: int = 0
+    rows: int = 0
+    whole: int = 0
+
+    @classmethod
+    def together(cls, slices: Iterable[ExitSlices]) -> ExitSlices:
+        """Those of several kernels, one after the other."""
+        counts = zip(*((each.columns, each.rows, each.whole) for each in slices), strict=True)
+        return cls(*map(sum, counts))
 
 
 @dataclass(frozen=True)
@@ -97,13 +103,13 @@ class OutputExits:
         sizes = (aligned_bytes(combination.partials_bytes) for combination in self._combinations(slices))
         return tuple(WorkspacePointer(parts.reserve(size)) for size in sizes)
 
-    def arguments(self, totals: Sequence[WorkspacePointer]) -> tuple[Argument, ...]:
-        """``Output`` of the exits that there are, for reserved ``totals``."""
+    def arguments(self, totals: Sequence[WorkspacePointer], before: ExitSlices = ExitSlices()) -> tuple[Argument, ...]:
+        """``Output`` of the exits that there are: for reserved ``totals``, of which ``before`` are another kernel's."""
         fields: list[Argument] = []
-        for fused, pointer in zip(filter(None, self._all), totals, strict=True):
-            fields.append(pointer)
-            if fused is self.row:
-                fields += i64((layout_of(fused).outputs,))
+        for combination, pointer in zip(self._combinations(before), totals, strict=True):
+            fields.append(replace(pointer, offset_bytes=pointer.offset_bytes + combination.partials_bytes))
+            if combination.fused is not self.whole:
+                fields += i64((combination.layout.outputs,))
         return tuple(fields)
 
     def combine(

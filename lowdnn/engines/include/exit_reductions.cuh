@@ -19,8 +19,6 @@
 #include "include/warpgroup.cuh"
 #include "reduction/operators.cuh"
 
-struct NoOperator {};
-
 // Of the `per_block` consumer warpgroups of every block, which are its first ones.
 __device__ __forceinline__ u32 worker_index(u32 per_block) {
   return blockIdx.x * per_block + threadIdx.x / WARPGROUP_SIZE;
@@ -198,7 +196,8 @@ template <class Tile, class Chunk, class Operator> struct ColumnExit {
   static_assert(COLUMNS * sizeof(Total) <= 2 * Chunk::BYTES, "a warp's totals lie where its two chunks were");
 
   struct Output {
-    Total* columns;  // [workers][columns of the product]
+    Total* column_totals;  // [workers][columns]
+    i64 all_columns;
   };
 
   Total* const own;     // of this worker
@@ -206,8 +205,9 @@ template <class Tile, class Chunk, class Operator> struct ColumnExit {
   u32 first = NOWHERE;  // column of the tiles whose totals the warps have
   typename WarpColumns<USES_CHUNK, Chunk, COLUMNS / Chunk::WIDTH, Operator>::Type warp_columns;
 
-  __device__ __forceinline__ ColumnExit(const Output& output, u32 columns)
-      : own(output.columns + i64(worker_index(Tile::CONSUMER_WARPS / 4)) * columns), columns(columns) {
+  __device__ __forceinline__ ColumnExit(const Output& output)
+      : own(output.column_totals + worker_index(Tile::CONSUMER_WARPS / 4) * output.all_columns),
+        columns(output.all_columns) {
     for (u32 first = 0; first < columns; first += COLUMNS) {
       for_owned(first, [](u32, Total& total) { total = Operator::template neutral<f32>(); });
     }
@@ -268,7 +268,7 @@ template <class Tile, class Chunk, class Operator> struct ColumnExit {
 template <class Tile, class Chunk> struct ColumnExit<Tile, Chunk, NoOperator> {
   static constexpr bool USES_CHUNK = false;
   struct Output {};
-  __device__ __forceinline__ ColumnExit(const Output&, u32) {}
+  __device__ __forceinline__ ColumnExit(const Output&) {}
   template <int AREA_BYTES> __device__ __forceinline__ void begin(const TileWork&, u8*) const {}
   __device__ __forceinline__ void begin_store() const {}
   __device__ __forceinline__ void add(const u8*, int, u32) const {}

@@ -98,8 +98,8 @@ struct MapEpilogue {
   };
 
   const Output* output;  // of the tile's part of the output
-  u8* const area;      // STAGING_BYTES of this warp
-  const u32 barriers;  // BARRIER_BYTES of this warp
+  u8* const area;        // STAGING_BYTES of this warp
+  const u32 barriers;    // BARRIER_BYTES of this warp
   u32 stores = 0, loads = 0, uses = 0;
   u32 chunks, across;  // of the tile: that exist; of 16 rows
   Columns column_exit;
@@ -107,8 +107,7 @@ struct MapEpilogue {
   Whole whole_exit;
 
   __device__ __forceinline__ MapEpilogue(const Output& output, u8* area, u32 barriers)
-      : output(&output), area(area), barriers(barriers), column_exit(output, output.columns), row_exit(output),
-        whole_exit(output) {
+      : output(&output), area(area), barriers(barriers), column_exit(output), row_exit(output), whole_exit(output) {
     if constexpr (HAS_OPERAND) {
       if (threadIdx.x % WARP_SIZE == 0) {
         for (int buffer = 0; buffer < AHEAD; ++buffer) mbarrier_init(barriers + buffer * MBARRIER_BYTES, 1);

@@ -89,6 +89,9 @@ struct GenStats {
   template <class T> static __device__ __forceinline__ Moments<T> finish(Moments<T> x, i64 count) { return x; }
 };
 
+// Where a kernel may have a reduction, and has none.
+struct NoOperator {};
+
 // What an operator makes of elements of type T.
 template <class Operator, class T> struct TotalOf { typedef T Type; };
 template <class T> struct TotalOf<GenStats, T> { typedef Moments<T> Type; };

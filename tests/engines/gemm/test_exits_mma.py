@@ -1,0 +1,65 @@
+"""Reductions at the exits of the mma.sync engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowdnn.arch.specs import SM_80
+from lowdnn.driver import open_driver
+from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
+from lowdnn.engines.matmul.matmul_mma import MatmulMma
+from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.runtime.runtime import Runtime
+from tests.support.running import check_exact
+from tests.support.runtime import open_runtime
+
+MATMUL, CONV = MatmulMma(), ConvImplicitGemmMma()
+BF16 = DataType.BFLOAT16
+#: Sums of so many products of two values are exact: rows times the square of a stored sum of k products.
+LENGTH = 1 << 16
+TILES = {KnobType.TILE_M: 64, KnobType.TILE_N: 64}
+
+
+@pytest.fixture(params=["fuzz(7),early,races"])
+def raced(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[Runtime]:
+    with open_runtime(open_driver("emulated", policy=request.param), kernel_cache_dir) as runtime:
+        yield runtime
+
+
+def product(data_type: DataType, *, m: int = 70, n: int = 100) -> OperationGraph:
+    """All kinds of exits behind a ReLU that is not stored."""
+    builder = GraphBuilder()
+    a = builder.tensor((2, m, 24), data_type)
+    b = builder.tensor((2, 24, n), data_type)
+    compute_type = DataType.INT32 if data_type is DataType.INT8 else DataType.FLOAT
+    c = builder.matmul(a, b, compute_type=compute_type, store=compute_type)
+    y = builder.pointwise(PointwiseMode.RELU_FWD, c)
+    builder.reduction(ReduceTensorOp.ADD, y, (0, 1), store=DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.MAX, y, (2,), store=DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.AMAX, y, (0, 1, 2), store=DataType.FLOAT)
+    return builder.graph()
+
+
+@pytest.mark.parametrize("data_type", [BF16, DataType.INT8])
+def test_rows_columns_and_everything(raced: Runtime, data_type: DataType) -> None:
+    plan = check_exact(raced, MATMUL, product(data_type), length=LENGTH, choices=TILES, arch=SM_80)
+    assert "columns_add_rows_max_whole_amax" in plan.kernels[0].name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv n=2 c=16 hw=9x11 k=40 rs=3x3 pad=1 stride=2 groups=2 dtype=bf16 exits=genstats",
+        "conv n=2 c=8 hw=9x11 k=24 rs=1x1 layout=nchw dtype=fp16 epilogue=bias+relu exits=sum+amax",
+        "conv n=2 c=24 hw=8x10 k=16 rs=3x3 pad=1 stride=2 dir=dgrad dtype=bf16 epilogue=relu_bwd exits=sum+amax",
+    ],
+)
+def test_convolutions(raced: Runtime, line: str) -> None:
+    case = parse_case(line)
+    check_exact(raced, CONV, case.graph(), length=LENGTH, choices=TILES, arch=SM_80)
