@@ -28,7 +28,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_macros,
 )
 from lowdnn.engines.gemm.wgmma_tiles import Schedule, TileStore, WgmmaType, wgmma_type
-from lowdnn.engines.launch import bytes_of, i32, macros, moved_bytes
+from lowdnn.engines.launch import bytes_of, ceil_div, i32, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
@@ -45,7 +45,7 @@ from lowdnn.plan import (
     Work,
     WorkspacePointer,
 )
-from lowdnn.status import Status
+from lowdnn.status import BadParamError, Status
 
 _TARGET = "sm_90a"
 
@@ -114,6 +114,9 @@ class Im2colWgmma(ABC):
         is_transposed = bool(chosen[KnobType.SWAP_AB])
         product = product.with_k(chosen[KnobType.TILEK])
         if way := chosen[KnobType.SPECFILT]:
+            if way >= len(product.ways):
+                expected = f"at most {len(product.ways) - 1} with TILEK {product.stage_k}"
+                raise BadParamError.at(f"{self.name}.SPECFILT", expected=expected, got=str(way))
             product, chosen = product.ways[way], {**chosen, KnobType.SPLIT_K_SLC: 1}
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
         image = parts.operand(product.image.tensor.uid, product.image.packing)
@@ -223,8 +226,20 @@ class _Cut:
     @property
     def _go_out_as_pixels(self) -> bool:
         product = self.product
+<<<<<<< HEAD
         pays = self.exits.exist or not reads_full(product.dag, product.output)
         return pays and not product.pixels_problem(self.tiling.tile.n)
+=======
+        if product.groups > 1 or len(product.classes) > _MAX_MAPPED_CLASSES:
+            return False
+        return fits_pixels(product.dag, product.output, self._parts, self.tiling.tile.n)
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
+        """Each class's part of the output, and by uid the element at which each tensor's part begins."""
+        product = self.product
+        return tuple(part_of(product.output, pixel_class, product.steps) for pixel_class in product.classes)
+>>>>>>> main
 
     @property
     def kernel(self) -> KernelRef:
@@ -344,7 +359,8 @@ class _Cut:
         product = self.product
         firsts = (0, *accumulate(schedule.items for schedule in self.schedules))
         extents = [corner.extents for corner in product.image.corners(product.classes)]
-        channels_end = product.groups * product.filter.depth
+        # A whole k block, since a copy's rows begin at a multiple of 16 bytes.
+        channels_end = ceil_div(product.groups * product.filter.depth, product.stage_k) * product.stage_k
         return (
             Struct((*(schedule.argument for schedule in self.schedules), *i32(firsts))),
             *(
