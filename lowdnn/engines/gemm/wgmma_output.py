@@ -245,40 +245,29 @@ def _columns_problem(tensor: Tensor, output: OutputSpace, columns: int) -> str:
     return ""
 
 
-<<<<<<< HEAD
-def pixels_problem(dag: PointwiseDag, output: OutputSpace, parts: Iterable[OutputSpace], tile_columns: int) -> str:
-    """Why ``parts`` of the output cannot go out by im2col maps; empty where they can."""
+def pixels_problem(
+    dag: PointwiseDag, output: OutputSpace, parts: Iterable[tuple[OutputSpace, Mapping[int, int]]], tile_columns: int
+) -> str:
+    """Why ``parts`` of the output cannot go out by im2col maps; empty where they can.
+
+    Each part comes with the element, by uid, at which it begins in a tensor.
+    """
     if len(dag.stores) != 1:
         return f"expected one stored tensor, got {len(dag.stores)}"
     stored = dag.stores[0]
     if problem := _columns_problem(stored, output, _chunk_columns(tile_columns, stored.element_bytes)):
         return problem
-    problems = (tensor_map_problem(pixel_layout(stored, part, tile_columns)) for part in parts)
-    return next(filter(None, problems), "")
+    for part, firsts in parts:
+        if problem := tensor_map_problem(pixel_layout(stored, part, tile_columns)):
+            return problem
+        if first_bytes := firsts[stored.uid] * stored.element_bytes % _ALIGNMENT:
+            return f"expected residues of pixels at multiples of {_ALIGNMENT} bytes, got {first_bytes} beyond one"
+    return ""
 
 
 def reads_full(dag: PointwiseDag, output: OutputSpace) -> bool:
     """Whether the epilogue loads something of the output's size."""
     return any(_is_full(tensor, output) for tensor in dag.loads)
-=======
-def fits_pixels(
-    dag: PointwiseDag, output: OutputSpace, parts: Iterable[tuple[OutputSpace, Mapping[int, int]]], tile_columns: int
-) -> bool:
-    """Whether ``parts`` of the output can go out by im2col maps, and the epilogue reads nothing of its size then.
-
-    Each part comes with the element, by uid, at which it begins in a tensor.
-    """
-    if len(dag.stores) != 1 or any(_is_full(tensor, output) for tensor in dag.loads):
-        return False
-    stored = dag.stores[0]
-    if _columns_problem(stored, output, _chunk_columns(tile_columns, stored.element_bytes)):
-        return False
-    return not any(
-        firsts[stored.uid] * stored.element_bytes % _ALIGNMENT
-        or tensor_map_problem(pixel_layout(stored, part, tile_columns))
-        for part, firsts in parts
-    )
->>>>>>> main
 
 
 def _is_full(tensor: Tensor, output: OutputSpace) -> bool:

@@ -219,7 +219,7 @@ class Im2colProduct:
             return f"expected one group, got {self.groups}"
         if len(self.classes) > _MAX_MAPPED_CLASSES:
             return f"expected at most {_MAX_MAPPED_CLASSES} residues of pixels, got {len(self.classes)}"
-        return pixels_problem(self.dag, self.output, (part for part, _ in self.parts), tile_columns)
+        return pixels_problem(self.dag, self.output, self.parts, tile_columns)
 
     @property
     def rows(self) -> int:

@@ -226,20 +226,8 @@ class _Cut:
     @property
     def _go_out_as_pixels(self) -> bool:
         product = self.product
-<<<<<<< HEAD
         pays = self.exits.exist or not reads_full(product.dag, product.output)
         return pays and not product.pixels_problem(self.tiling.tile.n)
-=======
-        if product.groups > 1 or len(product.classes) > _MAX_MAPPED_CLASSES:
-            return False
-        return fits_pixels(product.dag, product.output, self._parts, self.tiling.tile.n)
-
-    @cached_property
-    def _parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
-        """Each class's part of the output, and by uid the element at which each tensor's part begins."""
-        product = self.product
-        return tuple(part_of(product.output, pixel_class, product.steps) for pixel_class in product.classes)
->>>>>>> main
 
     @property
     def kernel(self) -> KernelRef:
