@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
@@ -13,7 +13,6 @@ from lowdnn.engines.gemm.wgmma_tiles import TileStore, WgmmaTile
 from lowdnn.engines.launch import ceil_div, i32, i64
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
-from lowdnn.graph.reduction_pattern import AnyReduction
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct, TensorMap, TensorPointer, WorkspacePointer
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapSwizzle, TiledMap, tensor_map_problem
@@ -67,23 +66,30 @@ class OutputStore:
         exits: OutputExits = NO_EXITS,
         operand_buffers: int = 0,
     ) -> OutputStore:
-        """By tensor map where ``by_map`` allows it and it pays; with ``exits`` always.
+        """By tensor map where ``by_map`` allows it and it pays.
 
         It pays where the epilogue reads nothing of the output's size, or one tensor that comes by tensor map too; the
-        functor reads others in wider accesses.
+        functor reads others in wider accesses. With ``exits`` it always pays.
 
         rows: of one batch, the product's m; the output's rows are those of all batches.  tile_columns: of a tile; where
         they are no multiple of 16, single bytes do not go out by tensor map.  operand_buffers: of the tile.
         """
         vector_axis = output.space.rank - 1
         operand = mapped_operand(dag, output, rows, tile_columns) if operand_buffers else None
-        pays = operand is not None or not reads_full(dag, output)
-        if exits.exist or (by_map and pays and not map_problem(dag, output, rows, tile_columns)):
+        pays = exits.exist or operand is not None or not reads_full(dag, output)
+        fits = not (stored_exit_problem(exits, dag) or map_problem(dag, output, rows, tile_columns))
+        if by_map and pays and fits:
             functor = handing_back(dag, output, accumulator, exits, operand)
             buffers = 0 if operand is None else operand_buffers
             return cls(TileStore.MAP, functor, 2, output, rows, dag.stores[0], exits, operand, buffers)
-        functor = generate(dag, accumulator=accumulator, vector_axis=vector_axis, space=output.space)
-        return cls(TileStore.FUNCTOR, functor, output.vector(functor), output, rows)
+        functor = generate(
+            replace(dag, result=None),
+            accumulator=accumulator,
+            vector_axis=vector_axis,
+            exit=exits.reduced,
+            space=output.space,
+        )
+        return cls(TileStore.FUNCTOR, functor, output.vector(functor), output, rows, exits=exits)
 
     @classmethod
     def of_pixels(
@@ -105,6 +111,15 @@ class OutputStore:
         stored = _macros(self.store, self.output, self.vector, self.stored, self.operand, self.operand_buffers)
         return (*stored, *self.exits.macros)
 
+    def exit_slices(self, tile: WgmmaTile, grid: int, *, is_transposed: bool) -> ExitSlices:
+        """What ``grid`` blocks leave of the exits: ``include/exit_reductions.cuh``, ``include/exit_staged.cuh``."""
+        workers, batches, columns = grid * tile.consumers, self.output.rows // self.rows, self.output.columns
+        whole = workers * _WARPS
+        if is_transposed:
+            return ExitSlices(batches * ceil_div(self.rows, tile.n), ceil_div(columns, _STORE_ROWS), whole)
+        down = batches * ceil_div(self.rows, _STORE_ROWS) if self.store is TileStore.FUNCTOR else workers
+        return ExitSlices(down, ceil_div(columns, tile.n), whole)
+
     def maps(self, tile: WgmmaTile) -> tuple[TensorMap, ...]:
         """The output and the operand as (column, row, batch) in chunks of a tile's row, for MAP."""
         if self.stored is None:
@@ -123,31 +138,20 @@ class OutputStore:
         return Struct((*exits, *self.maps(tile), *extents, self.output.map, self.functor.arguments))
 
 
-def exits_of(exits: Sequence[AnyReduction], dag: PointwiseDag, output: OutputSpace, rows: int) -> OutputExits | str:
-    """The reductions behind ``dag``, or why they cannot be computed on the way out: only a tensor map takes them along.
+def exits_go_by_map(exits: OutputExits, dag: PointwiseDag, output: OutputSpace, rows: int) -> bool:
+    """Whether there are any, and tiles of multiples of MAP_COLUMNS columns go out by tensor map with them.
 
-    rows: as for ``OutputStore.of``; tiles must have multiples of MAP_COLUMNS columns.
+    rows: as for ``OutputStore.of``.
     """
-    found = OutputExits.of(exits, dag, output)
-    if isinstance(found, str) or not found.exist:
-        return found
-    if problem := stored_exit_problem(found, dag) or map_problem(dag, output, rows, MAP_COLUMNS):
-        return f"{type(exits[0]).__name__}.x: {problem}"
-    return found
+    return exits.exist and not (stored_exit_problem(exits, dag) or map_problem(dag, output, rows, MAP_COLUMNS))
 
 
 def stored_exit_problem(exits: OutputExits, dag: PointwiseDag) -> str:
-    """Why columns cannot be reduced, which is done with what is stored; empty where they can."""
+    """Why columns cannot be reduced where the output goes out by map, of what is stored; empty where they can."""
     reduced = exits.column and exits.column.operation.x
     if not reduced or [tensor.uid for tensor in dag.stores] == [reduced.uid]:
         return ""
     return f"expected the tensor that is stored, and no other, got {reduced.label}"
-
-
-def exit_slices(tile: WgmmaTile, grid: int, columns: int) -> ExitSlices:
-    """Of ``grid`` blocks that compute ``columns`` columns of one product."""
-    workers = grid * tile.consumers
-    return ExitSlices(columns=workers, rows=ceil_div(columns, tile.n), whole=workers * _WARPS)
 
 
 def handing_back(

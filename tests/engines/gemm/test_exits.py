@@ -15,6 +15,7 @@ from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.tensor import Tensor
@@ -195,19 +196,33 @@ def test_single_bytes_need_tiles_of_whole_sixteens() -> None:
         MATMUL.plan(builder.graph(), SM_90A, {**SMALL_TILES, KnobType.TILE_N: 24, KnobType.WARP_SPEC_CFG: 1})
 
 
-def test_what_is_stored_otherwise_has_no_column_exit() -> None:
+@pytest.mark.parametrize("swap", [0, 1])
+def test_exits_where_the_functor_stores(raced: Runtime, swap: int) -> None:
+    builder = GraphBuilder()
+    y = product(builder, (2, 75, 69), 24)
+    builder.reduction(ReduceTensorOp.ADD, y, (0, 1), store=DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.MIN, y, (2,), store=DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.AMAX, y, (0, 1, 2), store=DataType.FLOAT)
+    choices = {**SMALL_TILES, KnobType.SWAP_AB: swap}
+    plan = check_exact(raced, MATMUL, builder.graph(), length=LENGTH, choices=choices, arch=FEW_SMS)
+    assert "functor_columns_add_rows_min_whole_amax" in plan.kernels[-4].name
+
+
+def test_columns_of_what_is_stored_otherwise(device: Runtime) -> None:
     builder = GraphBuilder()
     value = product(builder, (32, 64), 16, store=None)
     builder.pointwise(PointwiseMode.RELU_FWD, value, store=BF16)
     builder.gen_stats(value)
-    refused = MATMUL.refuse(builder.graph(), SM_90A)
-    assert refused is not None
-    assert "expected the tensor that is stored" in refused.reason
+    check_exact(device, MATMUL, builder.graph(), length=LENGTH, choices=SMALL_TILES)
 
 
-def test_an_output_without_a_tensor_map_has_no_exits() -> None:
+def test_nothing_but_exits(device: Runtime) -> None:
     builder = GraphBuilder()
-    builder.gen_stats(product(builder, (32, 63), 16))
-    refused = MATMUL.refuse(builder.graph(), SM_90A)
-    assert refused is not None
-    assert "GenStats.x" in refused.reason
+    value = product(builder, (40, 24), 16, store=None)
+    builder.reduction(ReduceTensorOp.MAX, value, (1,), store=DataType.FLOAT)
+    check_exact(device, MATMUL, builder.graph(), length=LENGTH, choices=SMALL_TILES)
+
+
+def test_statistics_of_channels_that_are_rows(raced: Runtime) -> None:
+    case = parse_case("conv n=2 c=8 hw=5x7 k=24 rs=3x3 pad=1 layout=nchw dtype=bf16 exits=genstats+rowmax")
+    check_exact(raced, FPROP, case.graph(), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)

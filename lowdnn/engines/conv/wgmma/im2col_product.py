@@ -17,7 +17,7 @@ from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, out
 from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
-    exits_of,
+    exits_go_by_map,
     mapped_operand,
     pixels_problem,
     stored_exit_problem,
@@ -192,17 +192,10 @@ class Im2colProduct:
         """The reductions, or why they cannot be computed on the way out."""
         if not self.reductions:
             return NO_EXITS
-        if self.steps:
-            return self._exits_of_parts()
-        if self.pixels_are_columns:
-            return f"{type(self.reductions[0]).__name__}.x: expected whole rows of channels, stored one after the other"
-        return exits_of(self.reductions, self.dag, self.output, self.rows)
-
-    def _exits_of_parts(self) -> OutputExits | str:
-        name = type(self.reductions[0]).__name__
         exits = OutputExits.of(self.reductions, self.dag, self.output)
-        if isinstance(exits, str):
+        if isinstance(exits, str) or not self.steps:
             return exits
+        name = type(self.reductions[0]).__name__
         if exits.row:
             return f"{name}: expected results for channels or for everything behind a gradient with strides, got pixels"
         problem = stored_exit_problem(exits, self.dag) or self.pixels_problem(MAP_COLUMNS)
@@ -283,10 +276,17 @@ class Im2colProduct:
         if self.has_mapped_operand:
             return 0, False  # elsewhere the functor loads it, at half the speed
         choices = [(place, False) for place, way in enumerate(self.ways) if not way.keeps_filter]
-        if not (self.reductions or self.steps) and self.output.columns <= _MAX_TRANSPOSED_COLUMNS:
+        if self._may_be_transposed and self.output.columns <= _MAX_TRANSPOSED_COLUMNS:
             # What loads the least comes first: the model may not tell the ways apart.
             choices += [(place, True) for place in reversed(range(len(self.ways)))]
         return min(choices, key=lambda choice: self.ways[choice[0]]._least_seconds(choice[1], arch))
+
+    @property
+    def _may_be_transposed(self) -> bool:
+        """By default: what goes out by tensor map with its exits is faster there."""
+        exits = self.exits
+        assert isinstance(exits, OutputExits), exits
+        return not (self.steps or exits_go_by_map(exits, self.dag, self.output, self.rows))
 
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)

@@ -20,7 +20,6 @@ from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     OutputStore,
-    exit_slices,
     handing_back,
     pixel_layout,
     reads_full,
@@ -124,7 +123,7 @@ class Im2colWgmma(ABC):
         cut = _Cut(product, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), image, weights)
         slices = Slices(cut.splits, product.output.rows, product.output.columns)
         slices_at = parts.reserve(slices.size_bytes if cut.splits > 1 else 0)
-        left = exit_slices(tiling.tile, cut.grid(arch), product.output.columns)
+        left = cut.stored.exit_slices(tiling.tile, cut.grid(arch), is_transposed=is_transposed)
         totals = cut.exits.reserve(parts, left)
         kernel = parts.kernel(cut.kernel)
         written_bytes = slices.size_bytes if cut.splits > 1 else moved_bytes(product.dag)
@@ -141,7 +140,7 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
     way, is_transposed = product.preferred(arch)
     tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
     whole_k = product.instruction.stage_k
-    swaps, stores = ((0,), (1,)) if product.reductions else ((0, 1), (0, 1))
+    swaps, stores = ((0,), (1,)) if product.reductions and product.steps else ((0, 1), (0, 1))
     return (
         *wgmma_model.knobs(product.product(is_transposed), tiling),
         Knob(
