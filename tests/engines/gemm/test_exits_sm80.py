@@ -1,4 +1,4 @@
-"""Reductions at the exits of the mma.sync engines."""
+"""Reductions at the exits of the engines for sm_80."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_80
 from lowdnn.driver import open_driver
+from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
@@ -19,7 +20,7 @@ from lowdnn.runtime.runtime import Runtime
 from tests.support.running import check_exact
 from tests.support.runtime import open_runtime
 
-MATMUL, CONV = MatmulMma(), ConvImplicitGemmMma()
+MATMUL, CONV, DEPTHWISE = MatmulMma(), ConvImplicitGemmMma(), ConvDepthwise()
 BF16 = DataType.BFLOAT16
 #: Sums of so many products of two values are exact: rows times the square of a stored sum of k products.
 LENGTH = 1 << 16
@@ -63,3 +64,15 @@ def test_rows_columns_and_everything(raced: Runtime, data_type: DataType) -> Non
 def test_convolutions(raced: Runtime, line: str) -> None:
     case = parse_case(line)
     check_exact(raced, CONV, case.graph(), length=LENGTH, choices=TILES, arch=SM_80)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv n=2 c=16 hw=9x11 k=16 rs=3x3 pad=1 stride=2 groups=16 dtype=bf16 epilogue=bias exits=genstats+amax",
+        "conv n=1 c=6 hw=7x9 k=12 rs=3x3 pad=1 groups=6 layout=nchw dtype=fp16 exits=genstats",
+        "conv n=2 c=8 hw=8x10 k=8 rs=3x3 pad=1 stride=2 groups=8 dir=dgrad dtype=bf16 epilogue=relu_bwd exits=sum",
+    ],
+)
+def test_depthwise(raced: Runtime, line: str) -> None:
+    check_exact(raced, DEPTHWISE, parse_case(line).graph(), length=LENGTH, arch=SM_80)
