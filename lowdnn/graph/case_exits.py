@@ -1,7 +1,8 @@
 """The reductions at the end of cases: ``exits=genstats+amax``.
 
 genstats: sum and sum of squares over all axes but the kept one, which is the channels' axis.  sum: the sum alone.
-amax: the largest magnitude of all elements. Each is stored in the compute type.
+rowsum, rowmax: the sum, the largest element over the kept axis alone.  amax: the largest magnitude of all elements.
+Each is stored in the compute type.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from lowdnn.graph.builder import GraphBuilder
 from lowdnn.ops.tensor import Tensor
 
 GEN_STATS = "genstats"
-_SUM, _AMAX = "sum", "amax"
+_SUM, _ROW_SUM, _ROW_MAX, _AMAX = "sum", "rowsum", "rowmax", "amax"
 
 #: What a case may name.
-NAMES = (GEN_STATS, _SUM, _AMAX)
+NAMES = (GEN_STATS, _SUM, _ROW_SUM, _ROW_MAX, _AMAX)
 
 #: Products of inputs in -1, 0 and 1 of which the sum, and that of the sums' squares, stay far below 2**24.
 _MAX_EXACT_PRODUCTS = 2**20
@@ -24,13 +25,18 @@ def build(builder: GraphBuilder, names: tuple[str, ...], value: Tensor, kept_axi
     """Adds the reductions of ``value``; ``kept_axis`` is that of genstats and sum."""
     everything = tuple(range(value.rank))
     others = tuple(axis for axis in everything if axis != kept_axis)
+    reductions = {
+        _SUM: (ReduceTensorOp.ADD, others),
+        _ROW_SUM: (ReduceTensorOp.ADD, (kept_axis,)),
+        _ROW_MAX: (ReduceTensorOp.MAX, (kept_axis,)),
+        _AMAX: (ReduceTensorOp.AMAX, everything),
+    }
     for name in names:
         if name == GEN_STATS:
             builder.gen_stats(value, compute_type=compute_type, store=compute_type)
-        elif name == _SUM:
-            builder.reduction(ReduceTensorOp.ADD, value, others, compute_type=compute_type, store=compute_type)
         else:
-            builder.reduction(ReduceTensorOp.AMAX, value, everything, compute_type=compute_type, store=compute_type)
+            operator, axes = reductions[name]
+            builder.reduction(operator, value, axes, compute_type=compute_type, store=compute_type)
 
 
 def is_exact(names: tuple[str, ...], length: int, elements: int) -> bool:
@@ -44,4 +50,4 @@ def exact_length(names: tuple[str, ...], length: int) -> int:
 
 
 def _adds(names: tuple[str, ...]) -> bool:
-    return GEN_STATS in names or _SUM in names
+    return not {GEN_STATS, _SUM, _ROW_SUM}.isdisjoint(names)

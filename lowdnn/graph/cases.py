@@ -107,7 +107,8 @@ class ConvolutionCase(Case):
     """y = alpha * conv(x, w) + beta * y, then the epilogue; channels c and filters k are totals over the groups.
 
     dir: what is computed: y (fprop), or dx (dgrad) or dw (wgrad) of the same convolution from dy.
-    exits: what is reduced of the epilogue's result: genstats, sum (over all axes but 1), amax.
+    exits: what is reduced of the epilogue's result: genstats, sum (over all axes but 1), rowsum, rowmax (over axis 1),
+    amax.
     """
 
     family: ClassVar[str] = "conv"
@@ -214,7 +215,8 @@ class ConvolutionCase(Case):
 class MatmulCase(Case):
     """c = a b, then the epilogue. layout: memory order of a and b, n as the formula has it or t transposed.
 
-    exits: what is reduced of the epilogue's result: sum (over all axes but the last), amax.
+    exits: what is reduced of the epilogue's result: sum (over all axes but the last), rowsum, rowmax (over the last),
+    amax.
     """
 
     family: ClassVar[str] = "matmul"

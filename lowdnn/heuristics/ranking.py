@@ -21,7 +21,7 @@ from functools import cached_property
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Engine, Refusal
-from lowdnn.engines.composite.composite import Composite
+from lowdnn.engines.composite.composite import Composite, keeps_precision
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import bound_us, plan_us
@@ -75,8 +75,9 @@ def rank(graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequenc
     takers: list[tuple[float, Engine]] = []
     for engine in admitted:
         # composite would ask all the others again to find out what is known here.
-        is_outdone = bool(takers) and isinstance(engine, Composite)
-        refusal = _outdone(engine, takers[0][1]) if is_outdone else engine.refuse(graph, arch)
+        is_composite = isinstance(engine, Composite)
+        better = next((taker for _, taker in takers if keeps_precision(taker, graph)), None) if is_composite else None
+        refusal = _outdone(engine, better) if better else engine.refuse(graph, arch)
         if refusal is None:
             takers.append((bound_us(graph, engine.numerical_notes, arch), engine))
         else:

@@ -37,6 +37,13 @@ _EPILOGUES = {
     "dgrad": ("", "", "epilogue=relu_bwd", "epilogue=residual"),
     "wgrad": ("",),
 }
+_EXITS = {
+    "fprop": ("exits=genstats", "exits=sum+amax", "exits=rowmax", "exits=genstats+rowsum+amax"),
+    "dgrad": ("exits=sum", "exits=genstats+amax", "exits=rowsum"),
+    "matmul": ("exits=sum", "exits=rowmax", "exits=rowsum+amax", "exits=sum+rowsum"),
+}
+#: One form in so many has exits.
+_FORMS_BETWEEN_EXITS = 4
 _BLENDS = ("", "", "", "", "alpha=0.5", "alpha=2 beta=1")
 _TAPS = ((1, 2, 3, 4, 5, 7, 9), (1, 2, 3, 3, 4, 5, 7), (1, 2, 3))
 
@@ -88,11 +95,13 @@ def forms(count: int, seed: int) -> list[Form]:
     made: list[Form] = []
     while len(made) < count:
         number = len(made)
+        form: Form
         if number % 3 == 2:
-            made.append(_product_form(rng, _PRODUCTS[number // 3 % len(_PRODUCTS)]))
+            form = _product_form(rng, _PRODUCTS[number // 3 % len(_PRODUCTS)])
         else:
             convolutions = number - number // 3
-            made.append(_convolution_form(rng, *_CONVOLUTIONS[convolutions % len(_CONVOLUTIONS)]))
+            form = _convolution_form(rng, *_CONVOLUTIONS[convolutions % len(_CONVOLUTIONS)])
+        made.append(_with_exits(form, number, seed))
     return made
 
 
@@ -125,6 +134,14 @@ def _product_form(rng: np.random.Generator, types: str) -> ProductForm:
     epilogue = _pick(rng, ("", "", "epilogue=bias+relu", "epilogue=scale+residual", "epilogue=bias+gelu"))
     batch = _pick(rng, ("none", "one", "two", "broadcast"))
     return ProductForm(batch, _line(types, layout, align, epilogue))
+
+
+def _with_exits(form: Form, number: int, seed: int) -> Form:
+    """The form with reductions of its result, where they are summed in a type that reductions have."""
+    kind = form.direction if isinstance(form, ConvolutionForm) else "matmul"
+    if number % _FORMS_BETWEEN_EXITS or kind not in _EXITS or "int8" in form.words:
+        return form
+    return replace(form, words=_line(form.words, _pick(np.random.default_rng((seed, number)), _EXITS[kind])))
 
 
 def _convolution(form: ConvolutionForm, rng: np.random.Generator, size: Size) -> str:

@@ -1,4 +1,5 @@
-"""``composite``: the engine of last resort. It runs a graph that no single engine takes as a chain of their plans.
+"""``composite``: the engine of last resort. It runs a graph that no single engine takes as a chain of their plans, and
+one that only engines take that round its inputs.
 
 The cut is the one with the least estimated time (see ``partition``); intermediates lie in the workspace. Inputs are
 never converted down (TF32) where an engine exists that keeps their precision.
@@ -13,9 +14,11 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, plan_tensors, resolve_choices
 from lowdnn.engines.composite.assembly import assemble
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
-from lowdnn.enums import BehaviorNote, NumericalNote
+from lowdnn.enums import BehaviorNote, DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import outputs_of
+from lowdnn.ops.base import inputs_of, outputs_of
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError
 
@@ -34,7 +37,7 @@ class Composite:
         self._engines = tuple(engines)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses a graph that one engine takes, and one with an operation that no engine takes."""
+        """Refuses a graph that one engine takes as it is, and one with an operation that no engine takes."""
         single = self._refuse_single(graph, arch)
         if single is not None:
             return single
@@ -75,8 +78,16 @@ class Composite:
         return ()
 
     def _refuse_single(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        taker = next((engine for engine in self._engines if engine.refuse(graph, arch) is None), None)
+        keeping = (engine for engine in self._engines if keeps_precision(engine, graph))
+        taker = next((engine for engine in keeping if engine.refuse(graph, arch) is None), None)
         return None if taker is None else Refusal(self.name, f"one engine takes the whole graph: {taker.name}")
+
+
+def keeps_precision(engine: Engine, graph: OperationGraph) -> bool:
+    """Whether ``engine`` computes with the graph's inputs as they are: fp32 operands are what some round to TF32."""
+    contractions = (op for op in graph.operations if isinstance(op, ConvolutionOperation | MatmulOperation))
+    has_float = any(tensor.data_type is DataType.FLOAT for op in contractions for tensor in inputs_of(op).values())
+    return not (has_float and NumericalNote.DOWN_CONVERT_INPUTS in engine.numerical_notes)
 
 
 def _reason(uncovered: Uncovered) -> str:

@@ -1,9 +1,10 @@
 """Cuts a graph into sub-graphs that engines take: the cheapest sequence of intervals of a topological order.
 
 An interval of a topological order is convex, so its parts can run one after the other. Two orders are tried, the
-graph's own and a depth-first one that keeps producers beside their consumers; among all cuts of both, the one with the
-least estimated time wins, and the first one found where they tie. Time is the sum over launches of the launch overhead,
-bytes / bandwidth and arithmetic / rate: between cuts with the same launches and arithmetic, the fewest bytes moved win.
+graph's own and a depth-first one that keeps producers beside their consumers; among all cuts of both, the ones win
+whose parts keep the inputs' precision wherever that can be, of these the one with the least estimated time, and the
+first one found where they tie. Time is the sum over launches of the launch overhead, bytes / bandwidth and arithmetic /
+rate: between cuts with the same launches and arithmetic, the fewest bytes moved win.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) 
     search = _Search(needed, arch, engines)
     cuts = [search.cheapest_cut(order) for order in _orders(needed)]
     cost, parts = min(cuts, key=lambda cut: cut[0])
-    return parts if cost < inf else search.uncovered()
+    return parts if cost < _NO_CUT else search.uncovered()
 
 
 def find_uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> Uncovered | None:
@@ -67,6 +68,11 @@ def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
     )
 
 
+#: Parts that lower the inputs' precision, and seconds.
+_Cost = tuple[int, float]
+_NO_CUT: _Cost = (1 << 30, inf)
+
+
 class _Search:
     """Dynamic programming over the cuts of one order; plans of the same operations are made once."""
 
@@ -76,17 +82,18 @@ class _Search:
         self._engines = engines
         self._parts: dict[frozenset[int], Part | None] = {}
 
-    def cheapest_cut(self, order: tuple[Operation, ...]) -> tuple[float, tuple[Part, ...]]:
-        """(time, parts in launch order); the time is infinite where there is no cut."""
-        best: list[tuple[float, tuple[Part, ...]]] = [(0.0, ())]
+    def cheapest_cut(self, order: tuple[Operation, ...]) -> tuple[_Cost, tuple[Part, ...]]:
+        """(cost, parts in launch order); the cost is _NO_CUT where there is no cut."""
+        best: list[tuple[_Cost, tuple[Part, ...]]] = [((0, 0.0), ())]
         for end in range(1, len(order) + 1):
-            found: tuple[float, tuple[Part, ...]] = (inf, ())
+            found: tuple[_Cost, tuple[Part, ...]] = (_NO_CUT, ())
             for start in range(end):
                 cost, parts = best[start]
-                part = self._part(order[start:end]) if cost < inf else None
+                part = self._part(order[start:end]) if cost != _NO_CUT else None
                 if part is None:
                     continue
-                total = cost + estimated_time_s(part.plan, self._arch)
+                seconds = estimated_time_s(part.plan, self._arch)
+                total = (cost[0] + _lowers_precision(part.plan), cost[1] + seconds)
                 if total < found[0]:
                     found = (total, (*parts, part))
             best.append(found)

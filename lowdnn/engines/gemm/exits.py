@@ -1,106 +1,134 @@
-"""Reductions at the exits of a wgmma engine: host side of ``include/exit_reductions.cuh``.
+"""Reductions at the exits of a product: what they have in common in all engines.
 
-The kernel reduces what it stores while it is on its way out; ``reduction/reduction_combine.cu`` joins the totals of its
-warpgroups. One reduction of each column and one of everything can leave together.
+A kernel reduces what it stores, or another value of its epilogue, while it is on its way out: of each column of the
+product, of each row, and everything. ``reduction/reduction_combine.cu`` joins the totals of its parts. One reduction of
+each kind can leave together. Device side: ``include/exit_reductions.cuh``, ``include/exit_tile.cuh``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn.engines.gemm.output_space import OutputSpace
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.launch import aligned_bytes
-from lowdnn.engines.reduction.layout import layout_of
+from lowdnn.engines.launch import aligned_bytes, i64
+from lowdnn.engines.reduction.layout import ReductionLayout, layout_of
 from lowdnn.engines.reduction.stages import Combination, operator_of
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.graph.reduction_pattern import AnyReduction, FusedReduction, match_reduction
-from lowdnn.ops.base import outputs_of
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import WorkspacePointer
+from lowdnn.plan import Argument, WorkspacePointer
 
 _NONE = "NoOperator"
-#: Warps of a warpgroup, of which each has a total over everything.
-_WARPS = 4
+
+
+@dataclass(frozen=True)
+class ExitSlices:
+    """How many totals a kernel leaves of each column, of each row, of everything."""
+
+    columns: int = 0
+    rows: int = 0
+    whole: int = 0
+
+    @classmethod
+    def together(cls, slices: Iterable[ExitSlices]) -> ExitSlices:
+        """Those of several kernels, one after the other."""
+        counts = zip(*((each.columns, each.rows, each.whole) for each in slices), strict=True)
+        return cls(*map(sum, counts))
 
 
 @dataclass(frozen=True)
 class OutputExits:
     """Reductions of a tensor of the epilogue; by default none.
 
-    column: over the rows, of the stored tensor.  whole: over everything.
+    column: one result for each column, over the rows.  row: one for each row.  whole: over everything.
     """
 
     column: FusedReduction | None = None
+    row: FusedReduction | None = None
     whole: FusedReduction | None = None
 
     @classmethod
     def of(cls, exits: Sequence[AnyReduction], dag: PointwiseDag, output: OutputSpace) -> OutputExits | str:
         """``exits`` behind ``dag``, or why the kernels do not compute them."""
-        columns: list[FusedReduction] = []
-        whole: list[FusedReduction] = []
         if exits and 0 in dag.dims:
             return f"{type(exits[0]).__name__}.x.dims: expected no extent of 0, got {list(dag.dims)}"
+        found: dict[str, FusedReduction] = {}
         for operation in exits:
-            found = _alone(operation)
+            fused = _alone(operation)
             name = type(operation).__name__
-            if found.compute_type is not DataType.FLOAT:
-                return f"{name}.compute_type: expected FLOAT, got {found.compute_type.name}"
-            kept = _kept(found)
-            if kept and (kept != _column_axes(output, dag) or prod(_dims(found)) != output.columns):
-                return f"{name}: expected one result, or one for each of the output's columns, got axes {kept}"
-            if kept and [tensor.uid for tensor in dag.stores] != [operation.x.uid]:
-                return f"{name}.x: expected the tensor that is stored, and no other, got {operation.x.label}"
-            (columns if kept else whole).append(found)
-        if len(columns) > 1 or len(whole) > 1:
-            return f"operations: expected one reduction of columns and one of everything, got {len(exits)} reductions"
-        return cls(columns[0] if columns else None, whole[0] if whole else None)
+            if fused.compute_type is not DataType.FLOAT:
+                return f"{name}.compute_type: expected FLOAT, got {fused.compute_type.name}"
+            kind = _kind(layout_of(fused), dag, output)
+            if not kind:
+                return (
+                    f"{name}: expected one result, or one for each of the output's columns or rows in the order of "
+                    f"memory, got axes {sorted(set(range(len(dag.dims))) - set(operation.axes))}"
+                )
+            if kind in found:
+                return f"operations: expected one reduction each of columns, rows and everything, got two: {kind}"
+            found[kind] = fused
+        return cls(**found)
 
     @property
     def exist(self) -> bool:
-        return bool(self.column or self.whole)
+        return bool(self.column or self.row or self.whole)
 
     @property
-    def handed_back(self) -> Tensor | None:
-        """What the functor hands back, to be reduced over everything."""
-        return self.whole.operation.x if self.whole else None
+    def reduced(self) -> Tensor | None:
+        """What is reduced; the same in all."""
+        return next((fused.operation.x for fused in self._all if fused), None)
 
     @property
     def macros(self) -> tuple[tuple[str, int | str], ...]:
-        """What a kernel needs for ``wgmma_output.cuh`` with STORE_MAP."""
-        column, whole = (operator_of(found.operation) if found else _NONE for found in (self.column, self.whole))
-        return (("COLUMN_OPERATOR", column), ("WHOLE_OPERATOR", whole))
+        """What a kernel needs for the reductions that it may have."""
+        operators = (operator_of(fused.operation) if fused else _NONE for fused in self._all)
+        return tuple(zip(("COLUMN_OPERATOR", "ROW_OPERATOR", "WHOLE_OPERATOR"), operators, strict=True))
 
     @property
     def label(self) -> str:
         """As it stands in kernel names; empty where there are none."""
-        kinds = (("columns", self.column), ("whole", self.whole))
-        return "".join(f"_{kind}_{operator_of(found.operation).lower()}" for kind, found in kinds if found)
+        kinds = zip(("columns", "rows", "whole"), self._all, strict=True)
+        return "".join(f"_{kind}_{operator_of(fused.operation).lower()}" for kind, fused in kinds if fused)
 
-    def totals_bytes(self, workers: int) -> int:
-        """Of the totals of ``workers`` warpgroups."""
-        return sum(combination.partials_bytes for combination in self._combinations(workers))
+    def totals_bytes(self, slices: ExitSlices) -> int:
+        return sum(combination.partials_bytes for combination in self._combinations(slices))
 
-    def reserve(self, parts: PlanParts, workers: int) -> tuple[WorkspacePointer, ...]:
-        """Room for the totals of ``workers`` warpgroups: the first fields of ``Epilogue::Output``."""
-        sizes = (aligned_bytes(combination.partials_bytes) for combination in self._combinations(workers))
+    def reserve(self, parts: PlanParts, slices: ExitSlices) -> tuple[WorkspacePointer, ...]:
+        """Room for the totals."""
+        sizes = (aligned_bytes(combination.partials_bytes) for combination in self._combinations(slices))
         return tuple(WorkspacePointer(parts.reserve(size)) for size in sizes)
 
-    def combine(self, parts: PlanParts, workers: int, totals: Sequence[WorkspacePointer]) -> None:
-        """Launches that join the ``totals``."""
-        for combination, partials in zip(self._combinations(workers), totals, strict=True):
-            parts.launches.append(combination.launch(parts.kernel(combination.kernel()), partials))
+    def arguments(self, totals: Sequence[WorkspacePointer], before: ExitSlices = ExitSlices()) -> tuple[Argument, ...]:
+        """``Output`` of the exits that there are: for reserved ``totals``, of which ``before`` are another kernel's."""
+        fields: list[Argument] = []
+        for combination, pointer in zip(self._combinations(before), totals, strict=True):
+            fields.append(replace(pointer, offset_bytes=pointer.offset_bytes + combination.partials_bytes))
+            if combination.fused is not self.whole:
+                fields += i64((combination.layout.outputs,))
+        return tuple(fields)
 
-    def _combinations(self, workers: int) -> Iterator[Combination]:
-        """In the order of the kernel's parameters."""
-        if self.column:
-            yield Combination(self.column, layout_of(self.column), workers, overlaps=True)
-        if self.whole:
-            yield Combination(self.whole, layout_of(self.whole), workers * _WARPS, overlaps=True)
+    def combine(
+        self, parts: PlanParts, slices: ExitSlices, totals: Sequence[WorkspacePointer], *, overlaps: bool
+    ) -> None:
+        """Launches that join the ``totals``; overlaps: as dependent launches, on sm_90a."""
+        for combination, partials in zip(self._combinations(slices), totals, strict=True):
+            launched = replace(combination, overlaps=overlaps)
+            parts.launches.append(launched.launch(parts.kernel(launched.kernel()), partials))
+
+    @property
+    def _all(self) -> tuple[FusedReduction | None, ...]:
+        """In the order of the kernels' parameters."""
+        return self.column, self.row, self.whole
+
+    def _combinations(self, slices: ExitSlices) -> Iterator[Combination]:
+        for fused, count in zip(self._all, (slices.columns, slices.rows, slices.whole), strict=True):
+            if fused:
+                yield Combination(fused, layout_of(fused), count)
 
 
 #: Nothing is reduced.
@@ -115,15 +143,19 @@ def _alone(operation: AnyReduction) -> FusedReduction:
     return found
 
 
-def _kept(fused: FusedReduction) -> set[int]:
-    """The axes along which there are several results."""
-    return {axis for axis, extent in enumerate(_dims(fused)) if extent > 1}
+def _kind(layout: ReductionLayout, dag: PointwiseDag, output: OutputSpace) -> str:
+    """Which field of OutputExits a reduction is, by the axes of which it has several results; empty if it is none."""
+    kept = _axes(layout.space.origin[: layout.kept], dag)
+    places = (("column", output.space.origin[output.row_axes :]), ("row", output.space.origin[: output.row_axes]))
+    if not kept:
+        return "whole"
+    for kind, origin in places:
+        extents = output.columns if kind == "column" else output.rows
+        if kept == _axes(origin, dag) and prod(dag.dims[axis] for axis in kept) == extents:
+            return kind
+    return ""
 
 
-def _dims(fused: FusedReduction) -> tuple[int, ...]:
-    return next(iter(outputs_of(fused.operation).values())).dims
-
-
-def _column_axes(output: OutputSpace, dag: PointwiseDag) -> set[int]:
-    """The DAG's axes that make up the columns, without those of extent 1."""
-    return {axis for origin in output.space.origin[output.row_axes :] for axis in origin if dag.dims[axis] > 1}
+def _axes(origin: Iterable[Iterable[int]], dag: PointwiseDag) -> list[int]:
+    """The DAG's axes in their order, without those of extent 1."""
+    return [axis for axes in origin for axis in axes if dag.dims[axis] > 1]

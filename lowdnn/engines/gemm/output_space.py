@@ -15,6 +15,7 @@ from lowdnn.engines.gemm.tiles import ACCUMULATORS
 from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, floor_power, i32, i64, macros
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work, WorkspacePointer
 
 #: Elements of a functor call: 16 bytes of a 16-bit output; in the reduction, 16 bytes of accumulators.
@@ -87,9 +88,15 @@ def output_space(
     return OutputSpace(space, row_count)
 
 
-def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace) -> Functor:
-    """The epilogue's functor for operands of ``data_type``."""
-    return generate(dag, accumulator=ACCUMULATORS[data_type], vector_axis=output.space.rank - 1, space=output.space)
+def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace, exit: Tensor | None = None) -> Functor:
+    """The epilogue's functor for operands of ``data_type``; exit: what it hands back to be reduced."""
+    return generate(
+        replace(dag, result=None),
+        accumulator=ACCUMULATORS[data_type],
+        vector_axis=output.space.rank - 1,
+        exit=exit,
+        space=output.space,
+    )
 
 
 def contiguous_stores(dag: PointwiseDag, axis: int) -> int:

@@ -7,7 +7,7 @@ TILE_K deep (see ``include/tile_mma.cuh``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from lowdnn import dtypes
@@ -232,6 +232,12 @@ def knobs(product: Product, arch: ArchSpec) -> tuple[Knob, ...]:
         Knob("stages", KnobType.STAGES, tuple(range(2, _MAX_STAGES + 1)), best.tile.stages, "pipeline stages"),
         Knob("split_k", KnobType.SPLIT_K_SLC, values, best.splits, "parts of k, summed in a second launch"),
     )
+
+
+def exit_problem(product: Product, arch: ArchSpec) -> str:
+    """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
+    splits = best_tiling(replace(product, allows_split=True), arch).splits
+    return f"operations: expected a product that is not faster in parts of k, got {splits} parts" if splits > 1 else ""
 
 
 def tiling_of(engine: str, product: Product, arch: ArchSpec, chosen: Mapping[KnobType, int]) -> Tiling:

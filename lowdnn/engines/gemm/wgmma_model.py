@@ -31,6 +31,8 @@ _COOPERATIVE, _PING_PONG, _TWO_BLOCKS, _COOPERATIVE_3 = range(4)
 _MAX_STAGES = 12
 _MAX_SPLITS = 32
 _DEFAULT_GROUP = 8
+#: Columns of tiles up to which a row of them is no more than what the blocks in flight share.
+_MAX_OWN_COLUMNS = 12
 _ACCUMULATOR_BYTES = 4
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
@@ -89,6 +91,7 @@ class WgmmaProduct:
     is_located: the functor stores, each group of elements at coordinates of its own.
     classes: (m, n, k_blocks) of parts that are computed one after the other, the deepest first; empty if one.
     is_a_converted: A goes through registers (``register_operand.cuh``), 64 rows of each warpgroup.
+    sums_columns: warpgroups keep totals of the columns of their tiles for as long as those stay the same.
     """
 
     type: WgmmaType
@@ -117,6 +120,7 @@ class WgmmaProduct:
     row_bytes: int = STAGE_ROW_BYTES
     classes: tuple[tuple[int, int, int], ...] = ()
     is_a_converted: bool = False
+    sums_columns: bool = False
 
     @property
     def resident_blocks(self) -> int:
@@ -152,7 +156,7 @@ def seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> float
 
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
     """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
-    apart = replace(product, allows_split=True)
+    apart = replace(product, allows_split=not product.classes)
     tiling = best(apart, arch)
     reread_s = arch.launch_overhead_s + product.output_bytes / arch.copy_bytes_per_s
     if seconds(apart, tiling, arch) + reread_s < seconds(product, best(product, arch), arch):
@@ -364,7 +368,7 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
 
 
 def _splittings(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> Iterator[WgmmaTiling]:
-    whole = WgmmaTiling(tile, 1, _DEFAULT_GROUP)
+    whole = WgmmaTiling(tile, 1, _group(product, tile, machine))
     yield whole
     if not product.allows_split:
         return
@@ -374,6 +378,13 @@ def _splittings(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> It
     for splits in {min(free, most), min(2 * free + 1, most)}:
         if splits >= 2 and items * splits <= 2 * clusters:
             yield replace(whole, splits=splits)
+
+
+def _group(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> int:
+    """Rows of clusters walked together: one where that leaves every cluster the same columns in all of its tiles."""
+    columns = WgmmaTiling(tile, 1, 1).schedule(product).columns
+    stays = machine.clusters(tile) % columns == 0 and columns <= _MAX_OWN_COLUMNS
+    return 1 if product.sums_columns and stays else _DEFAULT_GROUP
 
 
 def _seconds(product: WgmmaProduct, tiling: WgmmaTiling, machine: _Machine) -> float:

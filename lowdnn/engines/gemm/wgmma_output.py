@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
+from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices
 from lowdnn.engines.gemm.wgmma_tiles import TileStore, WgmmaTile
-from lowdnn.engines.launch import i32, i64
+from lowdnn.engines.launch import ceil_div, i32, i64
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
-from lowdnn.graph.reduction_pattern import AnyReduction
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct, TensorMap, TensorPointer, WorkspacePointer
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapSwizzle, TiledMap, tensor_map_problem
@@ -31,6 +30,8 @@ _ALIGNMENT = 16
 MAP_COLUMNS = 16
 #: Rows that a warp stores at once.
 _STORE_ROWS = 16
+#: Of a warpgroup.
+_WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -65,29 +66,38 @@ class OutputStore:
         exits: OutputExits = NO_EXITS,
         operand_buffers: int = 0,
     ) -> OutputStore:
-        """By tensor map where ``by_map`` allows it and it pays; with ``exits`` always.
+        """By tensor map where ``by_map`` allows it and it pays.
 
         It pays where the epilogue reads nothing of the output's size, or one tensor that comes by tensor map too; the
-        functor reads others in wider accesses.
+        functor reads others in wider accesses. With ``exits`` it always pays.
 
         rows: of one batch, the product's m; the output's rows are those of all batches.  tile_columns: of a tile; where
         they are no multiple of 16, single bytes do not go out by tensor map.  operand_buffers: of the tile.
         """
         vector_axis = output.space.rank - 1
         operand = mapped_operand(dag, output, rows, tile_columns) if operand_buffers else None
-        pays = all(tensor is operand or not _is_full(tensor, output) for tensor in dag.loads)
-        if exits.exist or (by_map and pays and not map_problem(dag, output, rows, tile_columns)):
+        pays = exits.exist or operand is not None or not reads_full(dag, output)
+        fits = not (stored_exit_problem(exits, dag) or map_problem(dag, output, rows, tile_columns))
+        if by_map and pays and fits:
             functor = handing_back(dag, output, accumulator, exits, operand)
             buffers = 0 if operand is None else operand_buffers
             return cls(TileStore.MAP, functor, 2, output, rows, dag.stores[0], exits, operand, buffers)
-        functor = generate(dag, accumulator=accumulator, vector_axis=vector_axis, space=output.space)
-        return cls(TileStore.FUNCTOR, functor, output.vector(functor), output, rows)
+        functor = generate(
+            replace(dag, result=None),
+            accumulator=accumulator,
+            vector_axis=vector_axis,
+            exit=exits.reduced,
+            space=output.space,
+        )
+        return cls(TileStore.FUNCTOR, functor, output.vector(functor), output, rows, exits=exits)
 
     @classmethod
-    def of_pixels(cls, dag: PointwiseDag, output: OutputSpace, accumulator: DataType, rows: int) -> OutputStore:
+    def of_pixels(
+        cls, dag: PointwiseDag, output: OutputSpace, accumulator: DataType, rows: int, exits: OutputExits
+    ) -> OutputStore:
         """By im2col maps of parts of the output, which the caller makes; the functor's text is that of every part."""
-        functor = handing_back(dag, output, accumulator)
-        return cls(TileStore.PIXELS, functor, 2, output, rows, dag.stores[0])
+        functor = handing_back(dag, output, accumulator, exits)
+        return cls(TileStore.PIXELS, functor, 2, output, rows, dag.stores[0], exits)
 
     @property
     def label(self) -> str:
@@ -100,6 +110,15 @@ class OutputStore:
         """What a kernel that is not split needs for ``wgmma_output.cuh``."""
         stored = _macros(self.store, self.output, self.vector, self.stored, self.operand, self.operand_buffers)
         return (*stored, *self.exits.macros)
+
+    def exit_slices(self, tile: WgmmaTile, grid: int, *, is_transposed: bool) -> ExitSlices:
+        """What ``grid`` blocks leave of the exits: ``include/exit_reductions.cuh``, ``include/exit_staged.cuh``."""
+        workers, batches, columns = grid * tile.consumers, self.output.rows // self.rows, self.output.columns
+        whole = workers * _WARPS
+        if is_transposed:
+            return ExitSlices(batches * ceil_div(self.rows, tile.n), ceil_div(columns, _STORE_ROWS), whole)
+        down = batches * ceil_div(self.rows, _STORE_ROWS) if self.store is TileStore.FUNCTOR else workers
+        return ExitSlices(down, ceil_div(columns, tile.n), whole)
 
     def maps(self, tile: WgmmaTile) -> tuple[TensorMap, ...]:
         """The output and the operand as (column, row, batch) in chunks of a tile's row, for MAP."""
@@ -115,19 +134,24 @@ class OutputStore:
     def argument(self, tile: WgmmaTile, totals: tuple[WorkspacePointer, ...] = ()) -> Struct:
         """``Epilogue::Output``; ``totals``: of the exits."""
         extents = i32((self.rows, self.output.columns))
-        return Struct((*totals, *self.maps(tile), *extents, self.output.map, self.functor.arguments))
+        exits = self.exits.arguments(totals)
+        return Struct((*exits, *self.maps(tile), *extents, self.output.map, self.functor.arguments))
 
 
-def exits_of(exits: Sequence[AnyReduction], dag: PointwiseDag, output: OutputSpace, rows: int) -> OutputExits | str:
-    """The reductions behind ``dag``, or why they cannot be computed on the way out: only a tensor map takes them along.
+def exits_go_by_map(exits: OutputExits, dag: PointwiseDag, output: OutputSpace, rows: int) -> bool:
+    """Whether there are any, and tiles of multiples of MAP_COLUMNS columns go out by tensor map with them.
 
-    rows: as for ``OutputStore.of``; tiles must have multiples of MAP_COLUMNS columns.
+    rows: as for ``OutputStore.of``.
     """
-    found = OutputExits.of(exits, dag, output)
-    if isinstance(found, str) or not found.exist:
-        return found
-    problem = map_problem(dag, output, rows, MAP_COLUMNS)
-    return f"{type(exits[0]).__name__}.x: {problem}" if problem else found
+    return exits.exist and not (stored_exit_problem(exits, dag) or map_problem(dag, output, rows, MAP_COLUMNS))
+
+
+def stored_exit_problem(exits: OutputExits, dag: PointwiseDag) -> str:
+    """Why columns cannot be reduced where the output goes out by map, of what is stored; empty where they can."""
+    reduced = exits.column and exits.column.operation.x
+    if not reduced or [tensor.uid for tensor in dag.stores] == [reduced.uid]:
+        return ""
+    return f"expected the tensor that is stored, and no other, got {reduced.label}"
 
 
 def handing_back(
@@ -147,7 +171,7 @@ def handing_back(
         vector_axis=output.space.rank - 1,
         handed=() if operand is None else (operand,),
         stores_result=True,
-        exit=exits.handed_back,
+        exit=exits.reduced if exits.row or exits.whole else None,
         space=output.space,
     )
 
@@ -225,23 +249,29 @@ def _columns_problem(tensor: Tensor, output: OutputSpace, columns: int) -> str:
     return ""
 
 
-def fits_pixels(
+def pixels_problem(
     dag: PointwiseDag, output: OutputSpace, parts: Iterable[tuple[OutputSpace, Mapping[int, int]]], tile_columns: int
-) -> bool:
-    """Whether ``parts`` of the output can go out by im2col maps, and the epilogue reads nothing of its size then.
+) -> str:
+    """Why ``parts`` of the output cannot go out by im2col maps; empty where they can.
 
     Each part comes with the element, by uid, at which it begins in a tensor.
     """
-    if len(dag.stores) != 1 or any(_is_full(tensor, output) for tensor in dag.loads):
-        return False
+    if len(dag.stores) != 1:
+        return f"expected one stored tensor, got {len(dag.stores)}"
     stored = dag.stores[0]
-    if _columns_problem(stored, output, _chunk_columns(tile_columns, stored.element_bytes)):
-        return False
-    return not any(
-        firsts[stored.uid] * stored.element_bytes % _ALIGNMENT
-        or tensor_map_problem(pixel_layout(stored, part, tile_columns))
-        for part, firsts in parts
-    )
+    if problem := _columns_problem(stored, output, _chunk_columns(tile_columns, stored.element_bytes)):
+        return problem
+    for part, firsts in parts:
+        if problem := tensor_map_problem(pixel_layout(stored, part, tile_columns)):
+            return problem
+        if first_bytes := firsts[stored.uid] * stored.element_bytes % _ALIGNMENT:
+            return f"expected residues of pixels at multiples of {_ALIGNMENT} bytes, got {first_bytes} beyond one"
+    return ""
+
+
+def reads_full(dag: PointwiseDag, output: OutputSpace) -> bool:
+    """Whether the epilogue loads something of the output's size."""
+    return any(_is_full(tensor, output) for tensor in dag.loads)
 
 
 def _is_full(tensor: Tensor, output: OutputSpace) -> bool:

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "include/exit_tile.cuh"
 #include "include/output_map.cuh"
 #include "include/tile_mma.cuh"
 
@@ -9,15 +10,22 @@
 // output's contiguous axis, and hands them to the functor at the coordinates that an OutputMap gives.
 // Shared memory: WARP_ROWS * WARP_COLUMNS regions of WARP_M x (WARP_N + 8) accumulators over the pipeline's stages; the
 // padding keeps both directions free of all but two-way bank conflicts.
+// A value of the functor's may be reduced on its way (exit_tile.cuh).
 template <class Product> struct EpilogueTile {
   typedef typename Product::Accumulator Accumulator;
   static constexpr int PITCH = Product::WARP_N + 8;
   static constexpr int WARP_ELEMENTS = Product::WARP_M * PITCH;
   static constexpr int BYTES = Product::WARP_ROWS * Product::WARP_COLUMNS * WARP_ELEMENTS * int(sizeof(Accumulator));
 
-  template <class Functor, int WIDTH, class Map>
+  template <class ColumnOperator, class RowOperator, class WholeOperator>
+  using Exits = TileExits<Product, PITCH, ColumnOperator, RowOperator, WholeOperator>;
+
+  // slices: of the tile, where it has exits.
+  template <class Functor, int WIDTH, class Map, class Reductions>
   static __device__ __forceinline__ void run(const Product& product, u8* shared, TilePlace place, const Map& map,
-                                             const typename Functor::Args& arguments) {
+                                             const typename Functor::Args& arguments, Reductions exits,
+                                             const typename Reductions::Output& output, ExitSlices slices) {
+    static_assert(Reductions::BYTES <= BYTES, "totals lie where the accumulators were");
     constexpr int GROUPS = Product::WARP_N / WIDTH;  // of WIDTH columns in a row
     const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     Accumulator* staged = reinterpret_cast<Accumulator*>(shared) + warp * WARP_ELEMENTS;
@@ -33,13 +41,23 @@ template <class Product> struct EpilogueTile {
       const u32 row = first_row + item / GROUPS, column = first_column + item % GROUPS * WIDTH;
       if (row >= place.row_end || column >= place.column_end) continue;
       Accumulator values[WIDTH];
-      const Accumulator* from = staged + item / GROUPS * PITCH + item % GROUPS * WIDTH;
+      Accumulator* from = staged + item / GROUPS * PITCH + item % GROUPS * WIDTH;
 #pragma unroll
       for (int v = 0; v < WIDTH; ++v) values[v] = from[v];
       i64 coordinate[Map::RANK];
       const i64 along = map.locate(row, column, coordinate);
       const i32 valid = min(i32(place.column_end - column), WIDTH);
-      Functor::template apply<WIDTH>(arguments, Functor::cursor(arguments, coordinate), along, valid, values);
+      const typename Functor::Cursor cursor = Functor::cursor(arguments, coordinate);
+      if constexpr (Reductions::EXIST) {
+        f32 exit[WIDTH];
+        Functor::template apply<WIDTH>(arguments, cursor, along, valid, values, exit);
+        exits.take(exit, valid, reinterpret_cast<f32*>(from));
+      } else {
+        Functor::template apply<WIDTH>(arguments, cursor, along, valid, values);
+      }
+    }
+    if constexpr (Reductions::EXIST) {
+      exits.finish(output, reinterpret_cast<const f32*>(staged), shared, place, slices);
     }
   }
 

@@ -10,44 +10,51 @@
 //
 // A warp turns TURNED_COLUMNS columns of its 16 rows at once in its staging area; their pitch keeps its writes in
 // different banks.
-template <class Tile, class Functor, int WIDTH, class Map> struct TransposedFunctorEpilogue {
+template <class Tile, class Functor, int WIDTH, class Map, class Exits> struct TransposedFunctorEpilogue {
   typedef typename Tile::Accumulator Accumulator;
-  typedef typename FunctorEpilogue<Tile, Functor, WIDTH, Map>::Output Output;
+  typedef typename FunctorEpilogue<Tile, Functor, WIDTH, Map, PlainColumns, Exits>::Output Output;
   static constexpr int TURNED_COLUMNS = 48, PITCH = 20;
   static constexpr int STAGING_BYTES = 4096, BARRIER_BYTES = 0;
   static_assert(TURNED_COLUMNS * PITCH * sizeof(Accumulator) <= STAGING_BYTES, "turned in the warp's staging area");
 
-  const Output& output;
+  const Output* output;  // of the tile's part of the output
   Accumulator* const area;
+  Exits exits;
 
   __device__ __forceinline__ TransposedFunctorEpilogue(const Output& output, u8* staging, u32)
-      : output(output), area(reinterpret_cast<Accumulator*>(staging)) {}
+      : output(&output), area(reinterpret_cast<Accumulator*>(staging)), exits(output) {}
 
   __device__ __forceinline__ void begin(const TileWork&, u32) const {}
 
   __device__ __forceinline__ void end(const Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], const TileWork& work,
-                                      u32 first_row) const {
+                                      u32 first_row) {
     const u32 warp = threadIdx.x / WARP_SIZE % 4;
 #pragma unroll
     for (int part = 0; part < Tile::PARTS; ++part) {
       const u32 column = work.row + first_row + part * 64 + warp * STAGING_ROWS;
-      if (column < output.columns.count) chunks<0>(d[part], column, work);
+      if (column >= output->columns.count) continue;
+      exits.begin();
+      chunks<0>(d[part], column, work);
+      if constexpr (Exits::EXIST) {
+        const u32 slices = (output->rows + Tile::COLUMNS - 1) / Tile::COLUMNS;  // of a batch
+        const u32 slice = work.batch * slices + work.column / Tile::COLUMNS;
+        if (work.column < output->rows) exits.end(*output, {slice, column, output->columns.count});
+      }
     }
   }
 
-  __device__ __forceinline__ void finish() const {}
+  __device__ __forceinline__ void finish() { exits.whole.finish(); }
 
  private:
   struct alignas(WIDTH < 4 ? 4 * WIDTH : 16) Values { Accumulator v[WIDTH]; };
 
   // The tile's columns from FIRST on; its rows are the output's columns from `column` on.
   template <int FIRST>
-  __device__ __forceinline__ void chunks(const Accumulator (&d)[Tile::COLUMNS / 2], u32 column,
-                                         const TileWork& work) const {
+  __device__ __forceinline__ void chunks(const Accumulator (&d)[Tile::COLUMNS / 2], u32 column, const TileWork& work) {
     if constexpr (FIRST < Tile::COLUMNS) {
       constexpr int LEFT = Tile::COLUMNS - FIRST, TURNED = LEFT < TURNED_COLUMNS ? LEFT : TURNED_COLUMNS;
       const u32 lane = threadIdx.x % WARP_SIZE, row = work.column + FIRST;
-      if (row >= output.rows) return;
+      if (row >= output->rows) return;
       __syncwarp();  // the last chunk has been read
 #pragma unroll
       for (int within = 0; within < TURNED; within += 8) {
@@ -60,16 +67,28 @@ template <class Tile, class Functor, int WIDTH, class Map> struct TransposedFunc
       }
       __syncwarp();
       constexpr u32 GROUPS = STAGING_ROWS / WIDTH;
-      store_groups<Functor, WIDTH, TURNED * GROUPS, Accumulator>(
-          output, work.batch,
+      store_groups<Functor, WIDTH, TURNED * GROUPS, Accumulator, Exits::EXIST>(
+          *output, work.batch,
           [&](u32 item) {
-            return GroupPlace{row + item / GROUPS, column + item % GROUPS * WIDTH, output.columns.count};
+            return GroupPlace{row + item / GROUPS, column + item % GROUPS * WIDTH, output->columns.count};
           },
           [&](Accumulator(&values)[WIDTH], u32 item) {
             const Values group = *reinterpret_cast<const Values*>(area + item / GROUPS * PITCH + item % GROUPS * WIDTH);
 #pragma unroll
             for (int i = 0; i < WIDTH; ++i) values[i] = group.v[i];
+          },
+          [&](const f32(&values)[WIDTH], u32 item, i32 valid) {
+            exits.take(values, valid);
+            f32* to = reinterpret_cast<f32*>(area) + item / GROUPS * PITCH + item % GROUPS * WIDTH;
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) to[i] = values[i];
           });
+      if constexpr (Exits::EXIST) {
+        const u32 first = work.batch * output->rows;
+        const ExitPlace down = {column / STAGING_ROWS, first + row, first + output->rows};
+        const auto at = [&](u32 row, u32 column) { return reinterpret_cast<const f32*>(area)[column * PITCH + row]; };
+        exits.template reduce<TURNED>(*output, at, output->columns.count - column, output->rows - row, down);
+      }
       chunks<FIRST + TURNED_COLUMNS>(d, column, work);
     }
   }

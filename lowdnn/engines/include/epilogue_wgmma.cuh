@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include "include/exit_staged.cuh"
 #include "include/output_map.cuh"
 #include "include/tile_schedule.cuh"
 #include "include/vector.cuh"
@@ -31,8 +32,11 @@ struct GroupPlace {
 
 // Hands ITEMS groups of WIDTH neighbours to the functor, a warp's lanes in turn: get(values, item) fetches those of
 // group `item`, which belong to place(item). What the functor reads for BATCH of a lane's groups is in flight at once.
-template <class Functor, int WIDTH, u32 ITEMS, class Accumulator, class Output, class Place, class Get>
-__device__ __forceinline__ void store_groups(const Output& output, u32 batch, const Place& place, const Get& get) {
+// REDUCES: take(values, item, valid) gets what the functor hands back as its exit.
+template <class Functor, int WIDTH, u32 ITEMS, class Accumulator, bool REDUCES, class Output, class Place, class Get,
+          class Take>
+__device__ __forceinline__ void store_groups(const Output& output, u32 batch, const Place& place, const Get& get,
+                                             const Take& take) {
   constexpr u32 BATCH = ITEMS / WARP_SIZE < 4 ? (ITEMS + WARP_SIZE - 1) / WARP_SIZE : 4;
 #pragma unroll 1
   for (u32 first = threadIdx.x % WARP_SIZE; first < ITEMS; first += BATCH * WARP_SIZE) {
@@ -56,7 +60,13 @@ __device__ __forceinline__ void store_groups(const Output& output, u32 batch, co
       if (valid[i] <= 0) continue;
       Accumulator values[WIDTH];
       get(values, first + i * WARP_SIZE);
-      Functor::template finish<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i], values);
+      if constexpr (REDUCES) {
+        f32 exits[WIDTH];
+        Functor::template finish<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i], values, exits);
+        take(exits, first + i * WARP_SIZE, valid[i]);
+      } else {
+        Functor::template finish<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i], values);
+      }
     }
   }
 }
@@ -66,43 +76,54 @@ __device__ __forceinline__ void store_groups(const Output& output, u32 batch, co
 //
 // A warp turns 16 rows of up to 64 columns at a time in its staging area; a lane then has one group of WIDTH columns in
 // every few rows, and what it reads for BATCH of them is in flight at once.
-template <class Tile, class Functor, int WIDTH, class Map, class Columns = PlainColumns> struct FunctorEpilogue {
+// Exits: StagedExits, with PlainColumns only.
+template <class Tile, class Functor, int WIDTH, class Map, class Columns = PlainColumns,
+          class Exits = StagedExits<Tile, NoOperator, NoOperator, NoOperator, false>>
+struct FunctorEpilogue {
   typedef typename Tile::Accumulator Accumulator;
   typedef WarpStaging<Accumulator> Staging;
   static constexpr int STAGING_BYTES = Staging::BYTES, BARRIER_BYTES = 0;
 
-  struct Output {
+  struct Output : Exits::Output {
     u32 rows;
     Columns columns;
     Map map;
     typename Functor::Args arguments;
   };
 
-  const Output& output;
+  const Output* output;  // of the tile's part of the output
   const Staging staged;
+  Exits exits;
 
   __device__ __forceinline__ FunctorEpilogue(const Output& output, u8* staging, u32)
-      : output(output), staged{reinterpret_cast<Accumulator*>(staging)} {}
+      : output(&output), staged{reinterpret_cast<Accumulator*>(staging)}, exits(output) {}
 
   __device__ __forceinline__ void begin(const TileWork&, u32) const {}
 
   __device__ __forceinline__ void end(const Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], const TileWork& work,
-                                      u32 first_row) const {
+                                      u32 first_row) {
     const u32 warp = threadIdx.x / WARP_SIZE % 4;
 #pragma unroll
     for (int part = 0; part < Tile::PARTS; ++part) {
       const u32 row = work.row + first_row + part * 64 + warp * STAGING_ROWS;
-      if (row < output.rows) chunks<0>(d[part], row, work);
+      if (row >= output->rows) continue;
+      exits.begin();
+      chunks<0>(d[part], row, work);
+      if constexpr (Exits::EXIST) {
+        const u32 first = work.batch * output->rows;
+        if (work.column < output->columns.count) {
+          exits.end(*output, {work.column / Tile::COLUMNS, first + row, first + output->rows});
+        }
+      }
     }
   }
 
-  __device__ __forceinline__ void finish() const {}
+  __device__ __forceinline__ void finish() { exits.whole.finish(); }
 
  private:
   // The chunk of columns from FIRST on, and those after it.
   template <int FIRST>
-  __device__ __forceinline__ void chunks(const Accumulator (&d)[Tile::COLUMNS / 2], u32 row,
-                                         const TileWork& work) const {
+  __device__ __forceinline__ void chunks(const Accumulator (&d)[Tile::COLUMNS / 2], u32 row, const TileWork& work) {
     if constexpr (FIRST < Tile::COLUMNS) {
       constexpr int LEFT = Tile::COLUMNS - FIRST, COLUMNS = LEFT < STAGING_COLUMNS ? LEFT : STAGING_COLUMNS;
       const u32 lane = threadIdx.x % WARP_SIZE;
@@ -114,18 +135,35 @@ template <class Tile, class Functor, int WIDTH, class Map, class Columns = Plain
         staged.put(lane / 4 + 8, column + lane % 4 * 2, d[i + 2], d[i + 3]);
       }
       __syncwarp();
-      store<COLUMNS>(row, output.columns.range(work.column + FIRST), work.batch);
+      store<COLUMNS>(row, output->columns.range(work.column + FIRST), work.batch);
+      if constexpr (Exits::EXIST) reduce<COLUMNS>(row, work.column + FIRST, work.batch);
       chunks<FIRST + STAGING_COLUMNS>(d, row, work);
     }
   }
 
-  template <int COLUMNS> __device__ __forceinline__ void store(u32 row, ColumnRange columns, u32 batch) const {
+  // The first row and column are `row` and `column`.
+  template <int COLUMNS> __device__ __forceinline__ void reduce(u32 row, u32 column, u32 batch) {
+    if (column >= output->columns.count) return;
+    const u32 slices = (output->rows + STAGING_ROWS - 1) / STAGING_ROWS;  // of a batch
+    const ExitPlace down = {batch * slices + row / STAGING_ROWS, column, output->columns.count};
+    const auto at = [&](u32 row, u32 column) { return reinterpret_cast<const f32&>(staged.at(row, column)); };
+    exits.template reduce<COLUMNS>(*output, at, output->rows - row, output->columns.count - column, down);
+  }
+
+  template <int COLUMNS> __device__ __forceinline__ void store(u32 row, ColumnRange columns, u32 batch) {
     constexpr u32 GROUPS = COLUMNS / WIDTH;
-    store_groups<Functor, WIDTH, STAGING_ROWS * GROUPS, Accumulator>(
-        output, batch,
+    store_groups<Functor, WIDTH, STAGING_ROWS * GROUPS, Accumulator, Exits::EXIST>(
+        *output, batch,
         [&](u32 item) { return GroupPlace{row + item / GROUPS, columns.first + item % GROUPS * WIDTH, columns.end}; },
         [&](Accumulator(&values)[WIDTH], u32 item) {
           staged.template get<WIDTH>(values, item / GROUPS, item % GROUPS * WIDTH);
+        },
+        [&](const f32(&values)[WIDTH], u32 item, i32 valid) {
+          exits.take(values, valid);
+#pragma unroll
+          for (int i = 0; i < WIDTH; ++i) {
+            reinterpret_cast<f32&>(staged.at(item / GROUPS, item % GROUPS * WIDTH + i)) = values[i];
+          }
         });
   }
 };

@@ -3,7 +3,7 @@
 // Pairs of accumulators go to the functor, which hands back the output's value. Each warp turns its rows, CHUNK columns
 // at a time, through two buffers of shared memory, so that one is written while the other is stored. A full-size
 // operand (a residual) comes the same way: it is loaded AHEAD chunks ahead, from before the tile's multiplications on.
-// On its way the output may be reduced (exit_reductions.cuh).
+// On its way the output, or another value of the functor's, may be reduced (exit_reductions.cuh).
 // Target says how the output's map counts its rows; an operand's map has (columns, rows, batch). Boxes are CHUNK x 16,
 // swizzled over the bytes of a chunk's row.
 
@@ -71,9 +71,9 @@ template <int AXES> struct PixelTarget {
 };
 
 // Functor's Result is the stored tensor's type, Element. It has a Handed0 of type Operand where there are AHEAD, and an
-// Exit where there is a WholeOperator.
+// Exit where there is a RowOperator or a WholeOperator.
 template <class Tile, class Functor, class Map, class Target, class Element, int AHEAD, class Operand,
-          class ColumnOperator, class WholeOperator>
+          class ColumnOperator, class RowOperator, class WholeOperator>
 struct MapEpilogue {
   typedef typename Tile::Accumulator Accumulator;
   static constexpr int WIDEST = sizeof(Operand) > sizeof(Element) ? sizeof(Operand) : sizeof(Element);
@@ -87,26 +87,27 @@ struct MapEpilogue {
   static constexpr int BARRIER_BYTES = AHEAD * MBARRIER_BYTES;
 
   typedef ColumnExit<Tile, OutputChunk, ColumnOperator> Columns;
+  typedef RowExit<Tile, RowOperator> Rows;
   typedef WholeExit<Tile, WholeOperator> Whole;
 
-  struct Output : Columns::Output, Whole::Output {
+  struct Output : Columns::Output, Rows::Output, Whole::Output {
     TensorMap tensor, operand;  // the operand's is not read where there is none
     u32 rows, columns;
     Map map;
     typename Functor::Args arguments;
   };
 
-  const Output& output;
-  u8* const area;      // STAGING_BYTES of this warp
-  const u32 barriers;  // BARRIER_BYTES of this warp
+  const Output* output;  // of the tile's part of the output
+  u8* const area;        // STAGING_BYTES of this warp
+  const u32 barriers;    // BARRIER_BYTES of this warp
   u32 stores = 0, loads = 0, uses = 0;
   u32 chunks, across;  // of the tile: that exist; of 16 rows
   Columns column_exit;
+  Rows row_exit;
   Whole whole_exit;
 
   __device__ __forceinline__ MapEpilogue(const Output& output, u8* area, u32 barriers)
-      : output(output), area(area), barriers(barriers), column_exit(output, output.columns),
-        whole_exit(output) {
+      : output(&output), area(area), barriers(barriers), column_exit(output), row_exit(output), whole_exit(output) {
     if constexpr (HAS_OPERAND) {
       if (threadIdx.x % WARP_SIZE == 0) {
         for (int buffer = 0; buffer < AHEAD; ++buffer) mbarrier_init(barriers + buffer * MBARRIER_BYTES, 1);
@@ -118,11 +119,12 @@ struct MapEpilogue {
 
   // Starts to load the operand.
   __device__ __forceinline__ void begin(const TileWork& work, u32 first_row) {
+    column_exit.template begin<STAGING_BYTES>(work, area);
     if constexpr (HAS_OPERAND) {
       const u32 row = warp_row(work, first_row);
-      across = (min(u32(Tile::COLUMNS), output.columns - work.column) + CHUNK - 1) / CHUNK;
+      across = (min(u32(Tile::COLUMNS), output->columns - work.column) + CHUNK - 1) / CHUNK;
       chunks = 0;
-      for (int part = 0; part < Tile::PARTS; ++part) chunks += row + part * 64 < output.rows ? across : 0;
+      for (int part = 0; part < Tile::PARTS; ++part) chunks += row + part * 64 < output->rows ? across : 0;
       for (u32 chunk = 0; chunk < AHEAD; ++chunk) load(work, row, chunk);
     }
   }
@@ -131,27 +133,27 @@ struct MapEpilogue {
                                       u32 first_row) {
     const u32 lane = threadIdx.x % WARP_SIZE, row = warp_row(work, first_row);
     u32 chunk = 0;
-    column_exit.begin(work);
+    column_exit.begin_store();
 #pragma unroll
     for (int part = 0; part < Tile::PARTS; ++part) {
       const u32 part_row = row + part * 64;
-      const Target target(output.map, work, output.rows, part_row);
+      row_exit.begin();
+      const Target target(output->map, work, output->rows, part_row);
       typename Functor::Cursor cursor[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const u32 here = min(part_row + half * 8 + lane / 4, output.rows - 1);
+        const u32 here = min(part_row + half * 8 + lane / 4, output->rows - 1);
         i64 coordinate[Map::RANK];
-        output.map.locate(work.batch * output.rows + here, 0, coordinate);
-        cursor[half] = Functor::cursor(output.arguments, coordinate);
+        output->map.locate(work.batch * output->rows + here, 0, coordinate);
+        cursor[half] = Functor::cursor(output->arguments, coordinate);
       }
 #pragma unroll
       for (int first = 0; first < Tile::COLUMNS; first += CHUNK) {
         const u32 column = work.column + first;
-        if (part_row >= output.rows || column >= output.columns) continue;
-        u8* to = area + stores++ % BUFFERS * OutputChunk::BYTES;
+        if (part_row >= output->rows || column >= output->columns) continue;
         const u8* from = await_operand();
-        if (lane == 0) bulk_wait_read<BUFFERS - 1>();
-        __syncwarp();
+        u8* to = next_buffer();
+        ++stores;
 #pragma unroll
         for (int within = 0; within < CHUNK; within += 8 * BATCH) {
           put(to, from, part_row, within, column, cursor, d[part] + (first + within) / 2);
@@ -159,18 +161,20 @@ struct MapEpilogue {
         fence_async_shared();
         __syncwarp();
         if (lane == 0) {
-          target.store(output.tensor, shared_address(to), column);
+          target.store(output->tensor, shared_address(to), column);
           bulk_commit();
         }
-        column_exit.add(to, first / CHUNK, output.rows - part_row);
+        column_exit.add(to, first / CHUNK, output->rows - part_row);
         load(work, row, chunk++ + AHEAD);
       }
+      if (work.column < output->columns) row_exit.end(work, part_row, output->rows);
     }
-    column_exit.template end<STAGING_BYTES>(work, area);
+    if constexpr (Columns::USES_CHUNK) column_exit.end_store(next_buffer());
   }
 
   // Before the block ends: its shared memory is read until then.
   __device__ __forceinline__ void finish() {
+    column_exit.template finish<STAGING_BYTES>(area);
     whole_exit.finish();
     bulk_wait<0>();
   }
@@ -178,6 +182,13 @@ struct MapEpilogue {
  private:
   static __device__ __forceinline__ u32 warp_row(const TileWork& work, u32 first_row) {
     return work.row + first_row + threadIdx.x / WARP_SIZE % 4 * STAGING_ROWS;
+  }
+
+  // The output's buffer that is written next, when it is no longer read.
+  __device__ __forceinline__ u8* next_buffer() const {
+    if (threadIdx.x % WARP_SIZE == 0) bulk_wait_read<BUFFERS - 1>();
+    __syncwarp();
+    return area + stores % BUFFERS * OutputChunk::BYTES;
   }
 
   // The operand's chunk `chunk` of the tile; the first one begins at `row`.
@@ -188,7 +199,7 @@ struct MapEpilogue {
       if (threadIdx.x % WARP_SIZE == 0) {
         const u32 part = chunk / across, first = chunk % across * CHUNK;
         mbarrier_expect(barrier, OperandChunk::BYTES);
-        tma_load<1>(shared_address(operand_buffer(buffer)), output.operand, barrier, 0, i32(work.column + first),
+        tma_load<1>(shared_address(operand_buffer(buffer)), output->operand, barrier, 0, i32(work.column + first),
                     i32(row + part * 64), i32(work.batch));
       }
     }
@@ -221,8 +232,8 @@ struct MapEpilogue {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         // Columns are even; past the last one anything may be read, since the store cuts it off.
-        const u32 along = min(first + column + block * 8, output.columns - 2);
-        Functor::template load<2>(output.arguments, cursor[half], along, 2, loaded[block][half]);
+        const u32 along = min(first + column + block * 8, output->columns - 2);
+        Functor::template load<2>(output->arguments, cursor[half], along, 2, loaded[block][half]);
       }
     }
 #pragma unroll
@@ -231,8 +242,8 @@ struct MapEpilogue {
       for (int half = 0; half < 2; ++half) {
         const Accumulator* pair = accumulators + block * 4 + half * 2;
         const u32 here = row + half * 8, at = column + block * 8;
-        const bool exists = first_row + here < output.rows;
-        results[block][half] = finish(from, here, at, first + at, exists, cursor[half], loaded[block][half], pair);
+        const bool exists = first_row + here < output->rows;
+        results[block][half] = finish(from, half, at, first + at, exists, cursor[half], loaded[block][half], pair);
       }
     }
 #pragma unroll
@@ -244,8 +255,9 @@ struct MapEpilogue {
     }
   }
 
-  // One pair of accumulators through the functor, at a row and column of the chunk and the output's column `along`.
-  __device__ __forceinline__ typename OutputChunk::Pair finish(const u8* from, u32 row, u32 column, u32 along,
+  // One pair of accumulators through the functor, at a column of the chunk and the output's column `along`; in which
+  // half of the chunk's rows, and whether the output has the row.
+  __device__ __forceinline__ typename OutputChunk::Pair finish(const u8* from, int half, u32 column, u32 along,
                                                                bool exists,
                                                                const typename Functor::Cursor& cursor,
                                                                const typename Functor::template Loaded<2>& loaded,
@@ -253,17 +265,23 @@ struct MapEpilogue {
     const Accumulator values[2] = {pair[0], pair[1]};
     typename Functor::Result results[2];
     const auto compute = [&](auto&... handed) {
-      if constexpr (Whole::EXISTS) {
+      if constexpr (Rows::EXISTS || Whole::EXISTS) {
         typename Functor::Exit exits[2];
-        Functor::template finish<2>(output.arguments, cursor, along, 2, loaded, values, handed..., results, exits);
+        Functor::template finish<2>(output->arguments, cursor, along, 2, loaded, values, handed..., results, exits);
         for (int i = 0; i < 2; ++i) {
-          if (exists && along < output.columns) whole_exit.add(exits[i]);
+          if constexpr (Rows::EXISTS) {
+            if (along < output->columns) row_exit.add(half, exits[i]);
+          }
+          if constexpr (Whole::EXISTS) {
+            if (exists && along < output->columns) whole_exit.add(exits[i]);
+          }
         }
       } else {
-        Functor::template finish<2>(output.arguments, cursor, along, 2, loaded, values, handed..., results);
+        Functor::template finish<2>(output->arguments, cursor, along, 2, loaded, values, handed..., results);
       }
     };
     if constexpr (HAS_OPERAND) {
+      const u32 row = half * 8 + threadIdx.x % WARP_SIZE / 4;
       const auto operand = *reinterpret_cast<const typename OperandChunk::Pair*>(from + OperandChunk::at(row, column));
       const Operand operands[2] = {operand.x, operand.y};
       compute(operands);

@@ -33,6 +33,9 @@ template <class Accumulator> struct WarpStaging {
     }
   }
 
+  // The place of one of them.
+  __device__ __forceinline__ Accumulator& at(u32 row, u32 column) const { return area[place(row, column)]; }
+
  private:
   static __device__ __forceinline__ u32 place(u32 row, u32 column) {
     const u32 chunk = column / 8 ^ row % 8, half = column / 4 % 2 ^ chunk / 4;

@@ -1,10 +1,10 @@
 // What a wgmma kernel does with its accumulators, chosen by the macro STORE:
 //
-//     STORE_FUNCTOR   the functor stores (FunctorEpilogue; macro VECTOR)
+//     STORE_FUNCTOR   the functor stores (FunctorEpilogue; macro VECTOR; COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR:
+//                     of reductions on the way, see exit_staged.cuh, NoOperator for none)
 //     STORE_MAP       the functor hands its result back, which is stored by tensor map (MapEpilogue; macros
 //                     OUTPUT_TYPE; OPERAND_TYPE: of a full-size operand that comes by tensor map too, OPERAND_BUFFERS
-//                     chunks ahead, 0 for none; COLUMN_OPERATOR, WHOLE_OPERATOR: of reductions on the way, see
-//                     exit_reductions.cuh, NoOperator for none)
+//                     chunks ahead, 0 for none; the same operators, see exit_reductions.cuh)
 //     STORE_PIXELS    the same, where the output's rows are the pixels of an im2col map
 //     STORE_SLICE     they go to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue
 //
@@ -28,17 +28,20 @@
 #include "generated.cuh"
 #endif
 
-#if STORE == STORE_FUNCTOR && TRANSPOSED
-typedef TransposedFunctorEpilogue<Tile, Functor, VECTOR, Map> Epilogue;
-#elif STORE == STORE_FUNCTOR
-typedef FunctorEpilogue<Tile, Functor, VECTOR, Map> Epilogue;
+#if STORE == STORE_FUNCTOR
+typedef StagedExits<Tile, COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR, TRANSPOSED> Exits;
+#if TRANSPOSED
+typedef TransposedFunctorEpilogue<Tile, Functor, VECTOR, Map, Exits> Epilogue;
+#else
+typedef FunctorEpilogue<Tile, Functor, VECTOR, Map, PlainColumns, Exits> Epilogue;
+#endif
 #elif STORE == STORE_MAP
 typedef MapEpilogue<Tile, Functor, Map, RowTarget, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE, COLUMN_OPERATOR,
-                    WHOLE_OPERATOR>
+                    ROW_OPERATOR, WHOLE_OPERATOR>
     Epilogue;
 #elif STORE == STORE_PIXELS
 typedef MapEpilogue<Tile, Functor, Map, PixelTarget<OUTPUT_RANK>, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE,
-                    COLUMN_OPERATOR, WHOLE_OPERATOR>
+                    COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR>
     Epilogue;
 #elif TRANSPOSED
 typedef TransposedSliceEpilogue<Tile> Epilogue;

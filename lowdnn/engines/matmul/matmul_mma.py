@@ -2,8 +2,10 @@
 
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
 int32). Any strides, broadcasts, tails and alignments, any pointwise epilogue. Operands are read in place in either
-order; those without a contiguous dimension, and large ones with odd strides, are repacked into the workspace first.
-Kernels: ``matmul_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
+order; those without a contiguous dimension, and large ones with odd strides, are repacked into the workspace first. A
+value of the epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole.
+Kernels: ``matmul_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
+``reduction/reduction_combine.cu``.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Product, Tiling
@@ -24,13 +27,12 @@ from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, MAX_PACKED_AXES, Op
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
+from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag, match_anchored_with_exits
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import (
     Argument,
     KernelRef,
-    Launch,
     Plan,
     Scalar,
     ScalarType,
@@ -74,9 +76,12 @@ class MatmulMma:
     behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses data types without an mma instruction, and layouts and extents that the kernels cannot count."""
+        """Refuses types without an mma instruction, layouts and extents that the kernels cannot count, slow exits."""
         problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
+        if isinstance(problem, Refusal):
+            return problem
+        slow = tiles.exit_problem(problem.product, arch) if problem.exits.exist else ""
+        return Refusal(self.name, slow) if slow else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""
@@ -84,7 +89,7 @@ class MatmulMma:
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        problem = accepted(graph.derive(self._problem))
+        problem = accepted(self.refuse(graph, arch) or graph.derive(self._problem))
         product = problem.product
         chosen = resolve_choices(self.name, tiles.knobs(product, arch), choices)
         tiling = tiles.tiling_of(self.name, product, arch, chosen)
@@ -102,7 +107,7 @@ class MatmulMma:
         )
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        matched = match_anchored(graph, MatmulOperation)
+        matched = match_anchored_with_exits(graph, MatmulOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         anchor = matched.anchor
@@ -111,6 +116,8 @@ class MatmulMma:
         if refused:
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         problem = _Problem.of(matched)
+        if isinstance(problem, str):
+            return Refusal(self.name, problem)
         refused = problem.refuse_layout()
         if refused:
             return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
@@ -127,9 +134,11 @@ class _Problem:
     rows: Operand
     columns: Operand
     product: Product
+    exits: OutputExits
 
     @classmethod
-    def of(cls, matched: Anchored[MatmulOperation]) -> _Problem:
+    def of(cls, matched: AnchoredWithExits[MatmulOperation]) -> _Problem | str:
+        """Or why an exit cannot be computed."""
         anchor, dag = matched.anchor, matched.epilogue
         last = len(dag.dims) - 1
         is_swapped = is_contiguous_along_m(dag)
@@ -140,15 +149,19 @@ class _Problem:
         space = ProductSpace.of(dag, rows, columns, is_swapped=is_swapped)
         rows = rows.over(space.row_strides[: space.batch_axes], space.row_stride)
         columns = columns.over(space.column_strides[: space.batch_axes], columns.stride)
+        exits = OutputExits.of(matched.exits, dag, space.output)
+        if isinstance(exits, str):
+            return exits
         product = Product(
             anchor.a.data_type,
             batches=space.batches,
             m=space.rows,
             n=space.columns,
             k=anchor.a.dims[-1],
+            allows_split=not exits.exist,
             has_small_pieces=min(rows.alignment, columns.alignment) < MAX_ALIGNMENT,
         )
-        return cls(dag, space.output, rows, columns, product)
+        return cls(dag, space.output, rows, columns, product, exits)
 
     def refuse_layout(self) -> str:
         for operand in (self.rows, self.columns):
@@ -177,17 +190,23 @@ def _parts(problem: _Problem, tiling: Tiling) -> PlanParts:
     parts = PlanParts()
     if 0 in problem.dag.dims:
         return parts
-    functor = functor_of(problem.dag, problem.product.data_type, problem.output)
+    functor = functor_of(problem.dag, problem.product.data_type, problem.output, problem.exits.reduced)
     vector = problem.output.vector(functor)
     rows = parts.operand(problem.rows.tensor.uid, problem.rows.packing)
     columns = parts.operand(problem.columns.tensor.uid, problem.columns.packing)
     slices = Slices(tiling.splits, problem.output.rows, problem.output.columns)
     slices_at = parts.reserve(slices.size_bytes if tiling.splits > 1 else 0)
+    left = ExitSlices(problem.product.batches * tiling.rows, tiling.columns, tiling.block_count(problem.product))
+    totals = problem.exits.reserve(parts, left)
+    stored_bytes = moved_bytes(problem.dag)
+    written_bytes = slices.size_bytes if tiling.splits > 1 else stored_bytes + problem.exits.totals_bytes(left)
+    arguments = _arguments(problem, tiling, functor, (rows, columns), slices, slices_at, totals)
+    moved = bytes_of((problem.rows.tensor, problem.columns.tensor)) + written_bytes
     kernel = parts.kernel(_kernel(problem, tiling, functor, vector))
-    parts.launches.append(_launch(kernel, problem, tiling, functor, (rows, columns), slices, slices_at))
+    parts.launches.append(tiling.launch(kernel, problem.product, arguments, moved))
+    problem.exits.combine(parts, left, totals, overlaps=False)
     if tiling.splits > 1:
-        stored = moved_bytes(problem.dag)
-        parts.sum_slices(problem.output, functor, vector, slices, slices_at, stored)
+        parts.sum_slices(problem.output, functor, vector, slices, slices_at, stored_bytes)
     return parts
 
 
@@ -213,31 +232,32 @@ def _kernel(problem: _Problem, tiling: Tiling, functor: Functor, vector: int) ->
         SPLIT_K=int(splits),
     )
     layout = f"{'mk'[params.A_K_MAJOR]}{params.A_ALIGNMENT}{'nk'[params.B_K_MAJOR]}{params.B_ALIGNMENT}"
-    ending = "partial_sm80" if splits else f"v{vector}_sm80_{functor.digest}"
+    ending = "partial_sm80" if splits else f"v{vector}{problem.exits.label}_sm80_{functor.digest}"
     return KernelRef(
         name=f"matmul_mma_{facts.short_name}_{tile.label}_{layout}_r{params.OUTPUT_RANK}_{ending}",
         source="matmul/matmul_mma.cu",
         target="sm_80",
-        parameters=macros(params),
+        parameters=(*macros(params), *problem.exits.macros),
         generated="" if splits else functor.text,
     )
 
 
-def _launch(
-    kernel: int,
+def _arguments(
     problem: _Problem,
     tiling: Tiling,
     functor: Functor,
     operands: tuple[Argument, Argument],
     slices: Slices,
     slices_at: int,
-) -> Launch:
+    totals: tuple[WorkspacePointer, ...],
+) -> Struct:
     product, output = problem.product, problem.output
     splits = tiling.splits > 1
     batch_axes = len(problem.rows.batch_strides)
     unused = (0,) * (output.space.rank - batch_axes)
-    arguments = Struct(
+    return Struct(
         (
+            *problem.exits.arguments(totals),
             *operands,
             WorkspacePointer(slices_at) if splits else Scalar(ScalarType.U64, 0),
             *i64((problem.rows.leading_stride, problem.columns.leading_stride)),
@@ -250,9 +270,6 @@ def _launch(
             *(() if splits else (functor.arguments,)),
         )
     )
-    read = bytes_of((problem.rows.tensor, problem.columns.tensor))
-    stored = moved_bytes(problem.dag)
-    return tiling.launch(kernel, product, arguments, read + (slices.size_bytes if splits else stored))
 
 
 def _plain_kernel(data_type: DataType, transposes_b: bool) -> KernelRef:

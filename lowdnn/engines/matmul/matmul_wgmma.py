@@ -2,8 +2,8 @@
 
 fp16, bf16, fp8 in any pair and fp32 by TF32 (inputs rounded to 10 fraction bits) are summed in fp32, int8 in int32.
 Operands are read in place where a tensor map describes them; others, and those of types that wgmma takes K-major only,
-are repacked into the workspace first. Any batches, broadcasts and tails, any pointwise epilogue. What is stored by
-tensor map may be reduced on its way: for each of its columns, and as a whole.
+are repacked into the workspace first. Any batches, broadcasts and tails, any pointwise epilogue. A value of the
+epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole.
 Kernels: ``matmul_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
 ``reduction/reduction_combine.cu``.
 """
@@ -23,7 +23,7 @@ from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
     OutputStore,
-    exits_of,
+    exits_go_by_map,
     mapped_operand,
     slice_argument,
     slice_macros,
@@ -127,13 +127,12 @@ class MatmulWgmma:
 
     def _defaults(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         is_transposed = problem.prefers_transposed(arch)
-        swaps, stores = ((0,), (1,)) if problem.exits.exist else ((0, 1), (0, 1))
         promotion = Knob("promotion", KnobType.REDUCTION_MODE, (0, 1), 1, "1: sums of 128 are added up in full fp32")
         product = problem.product(is_transposed)
         return (
             *wgmma_model.knobs(product, wgmma_model.best(product, arch)),
-            Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),
-            Knob("store", KnobType.OUTPUT_TMA_ENABLE, stores, 1, "1: store by tensor map where the output has one"),
+            Knob("swap", KnobType.SWAP_AB, (0, 1), int(is_transposed), "1: the tile's rows are the output's columns"),
+            Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
             *((promotion,) if problem.kind.is_fp8 else ()),
         )
 
@@ -166,7 +165,7 @@ class _Problem:
         if space.batch_axes > _MAX_BATCH_AXES:
             got = list(space.batch_extents)
             return f"matmul.c.dims: expected at most {_MAX_BATCH_AXES} batch axes that do not merge, got {got}"
-        exits = exits_of(matched.exits, dag, space.output, space.rows)
+        exits = OutputExits.of(matched.exits, dag, space.output)
         if isinstance(exits, str):
             return exits
         return cls(
@@ -212,11 +211,14 @@ class _Problem:
             has_operand=not is_transposed and mapped_operand(self.dag, self.space.output, self.space.rows) is not None,
             is_a_askew=p.is_askew,
             is_b_askew=q.is_askew,
+            sums_columns=self.exits.column is not None,
         )
 
     def prefers_transposed(self, arch: ArchSpec) -> bool:
         """Whether few rows are better the columns of the tiles: tiles have at least 64 rows, but may have 8 columns."""
-        if self.exits.exist or self.space.rows > min(self.space.columns, _MAX_TRANSPOSED_ROWS):
+        if self.space.rows > min(self.space.columns, _MAX_TRANSPOSED_ROWS):
+            return False
+        if exits_go_by_map(self.exits, self.dag, self.space.output, self.space.rows):
             return False
         plain, transposed = (
             wgmma_model.seconds(product, wgmma_model.best(product, arch), arch)
@@ -281,12 +283,13 @@ class _Cut:
         )
         kernel = parts.kernel(self._kernel())
         if not self.is_split:
-            workers, exits = self.schedule.grid(arch.sm_count) * self.tile.consumers, self.problem.exits
-            totals = exits.reserve(parts, workers)
+            exits, grid = self.problem.exits, self.schedule.grid(arch.sm_count)
+            left = self.output.exit_slices(self.tile, grid, is_transposed=self.is_transposed)
+            totals = exits.reserve(parts, left)
             output = self.output.argument(self.tile, totals)
-            written_bytes = stored_bytes + exits.totals_bytes(workers)
+            written_bytes = stored_bytes + exits.totals_bytes(left)
             parts.launches.append(self._launch(kernel, maps, output, written_bytes, arch))
-            exits.combine(parts, workers, totals)
+            exits.combine(parts, left, totals, overlaps=True)
             return parts
         slices = Slices(self.schedule.splits, space.output.rows, space.columns)
         slices_at = parts.reserve(slices.size_bytes)

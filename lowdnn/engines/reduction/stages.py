@@ -26,6 +26,8 @@ from lowdnn.plan import (
 THREADS = 256
 
 _FEW_SLICES = 16
+#: From here on one thread of 32 to an output would wait for memory a dozen times, one after the other.
+_MANY_SLICES = 1024
 #: Iterations from which on a slice is long.
 _LONG_SLICE = 4
 _OPERATORS = {
@@ -245,8 +247,8 @@ class Combination:
 
     @property
     def _width(self) -> int:
-        """Outputs side by side: one memory sector where there are many slices, otherwise one warp."""
-        width = 32 if self.slices < _FEW_SLICES else 8
+        """Outputs side by side: one warp where there are few slices, a memory sector, or less where there are many."""
+        width = 32 if self.slices < _FEW_SLICES else 8 if self.slices < _MANY_SLICES else 2
         return min(width, ceil_power(self.layout.outputs))
 
 

@@ -5,10 +5,11 @@ import pytest
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
-from lowdnn.engines.registry import engine_named
-from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
+from lowdnn.engines.registry import ENGINES, engine_named
+from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan, Struct, WorkspacePointer
@@ -160,6 +161,16 @@ def test_intermediates_share_memory_where_their_lives_do_not_meet(device: Runtim
     assert plan.workspace_bytes == 2 * 16 * 16 * 4
     assert len(plan.kernels) < len(plan.launches)
     check_exact(device, ENGINE, matmul_chain(3), length=16**3 * 16)
+
+
+def test_a_graph_is_cut_where_whole_it_would_lose_precision() -> None:
+    """Engines that reduce a product's rows on the way out round fp32 to TF32."""
+    builder = GraphBuilder()
+    a, b = builder.tensor((1, 32, 32), DataType.FLOAT), builder.tensor((1, 32, 32), DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.MAX, builder.matmul(a, b), (2,), store=DataType.FLOAT)
+    assert engines_of(ENGINE.plan(builder.graph(), SM_90A, {})) == ["matmul_simt", "reduction"]
+    ranking = rank(builder.graph(), SM_90A, HeurMode.A, ENGINES)
+    assert {"matmul_mma", "composite"} <= {candidate.engine.name for candidate in ranking.candidates}
 
 
 def test_precision_is_kept_where_an_engine_keeps_it() -> None:

@@ -15,6 +15,7 @@ from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.tensor import Tensor
@@ -37,9 +38,15 @@ PING_PONG = {KnobType.TILE_M: 64, KnobType.TILE_N: 96, KnobType.WARP_SPEC_CFG: 1
 CLUSTERED = {**COOPERATIVE, KnobType.TILE_M: 256, KnobType.TILE_CGA_M: 2}
 
 
-@pytest.fixture(params=["fuzz(7),early,races", "fuzz(3),late,races"])
-def raced(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[Runtime]:
-    with open_runtime(open_driver("emulated", policy=request.param), kernel_cache_dir) as runtime:
+@pytest.fixture
+def raced(kernel_cache_dir: Path) -> Iterator[Runtime]:
+    with open_runtime(open_driver("emulated", policy="fuzz(7),early,races"), kernel_cache_dir) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def raced_late(kernel_cache_dir: Path) -> Iterator[Runtime]:
+    with open_runtime(open_driver("emulated", policy="fuzz(3),late,races"), kernel_cache_dir) as runtime:
         yield runtime
 
 
@@ -65,8 +72,9 @@ def test_statistics_of_columns(device: Runtime, choices: dict[KnobType, int]) ->
 
 
 @pytest.mark.parametrize("choices", [SMALL_TILES, PING_PONG])
-def test_no_races(raced: Runtime, choices: dict[KnobType, int]) -> None:
-    check_exact(raced, MATMUL, with_statistics(), length=LENGTH, choices=choices, arch=FEW_SMS)
+def test_no_races(raced: Runtime, raced_late: Runtime, choices: dict[KnobType, int]) -> None:
+    for runtime in (raced, raced_late):
+        check_exact(runtime, MATMUL, with_statistics(), length=LENGTH, choices=choices, arch=FEW_SMS)
 
 
 @pytest.mark.parametrize("store", [DataType.FLOAT, DataType.FP8_E4M3])
@@ -95,6 +103,23 @@ def test_columns_over_batches(device: Runtime, operator: ReduceTensorOp) -> None
     check_close(device, MATMUL, builder.graph(), op_class=OpClass.REDUCTION, length=140, choices=SMALL_TILES)
 
 
+def test_rows_columns_and_everything(device: Runtime) -> None:
+    builder = GraphBuilder()
+    y = product(builder, (2, 70, 208), 24)
+    builder.reduction(ReduceTensorOp.MAX, y, (2,), store=DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.ADD, y, (0, 1), store=BF16)
+    builder.reduction(ReduceTensorOp.AMAX, y, (0, 1, 2), store=DataType.FLOAT)
+    check_exact(device, MATMUL, builder.graph(), length=LENGTH, choices=PING_PONG, arch=FEW_SMS)
+
+
+def test_rows_of_what_is_not_stored(raced: Runtime) -> None:
+    builder = GraphBuilder()
+    value = product(builder, (130, 96), 16, store=None)
+    builder.pointwise(PointwiseMode.RELU_FWD, value, store=DataType.FP8_E4M3)
+    builder.reduction(ReduceTensorOp.ADD, value, (1,), store=DataType.FLOAT)
+    check_exact(raced, MATMUL, builder.graph(), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
+
+
 def test_default_knobs(device: Runtime) -> None:
     plan = check_exact(device, MATMUL, with_statistics(), length=LENGTH)
     assert len(plan.launches) == 2
@@ -112,10 +137,19 @@ def test_the_bias_gradient_behind_a_data_gradient(device: Runtime) -> None:
     check_exact(device, DGRAD, bias_gradient(1), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
 
 
-def test_a_data_gradient_with_strides_has_no_exits() -> None:
-    refused = DGRAD.refuse(bias_gradient(2), SM_90A)
+def test_exits_of_a_data_gradient_with_strides(raced: Runtime) -> None:
+    plan = check_exact(raced, DGRAD, bias_gradient(2), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
+    assert "pixels_columns_add_whole_amax" in plan.kernels[-3].name
+
+
+def test_rows_of_a_data_gradient_with_strides_are_no_exit() -> None:
+    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    dy, w = builder.tensor((2, 16, 4, 5), BF16), builder.tensor((16, 24, 3, 3), BF16)
+    dx = builder.convolution_data_gradient(dy, w, (2, 24, 8, 10), geometry=convolution(2), store=BF16)
+    builder.reduction(ReduceTensorOp.ADD, dx, (1,), store=DataType.FLOAT)
+    refused = DGRAD.refuse(builder.graph(), SM_90A)
     assert refused is not None
-    assert "stored one after the other" in refused.reason
+    assert "expected results for channels or for everything" in refused.reason
 
 
 def convolution(stride: int = 1) -> Convolution:
@@ -131,6 +165,8 @@ def bias_gradient(stride: int) -> OperationGraph:
     dx = builder.convolution_data_gradient(dy, w, dims, geometry=convolution(stride))
     behind = builder.pointwise(PointwiseMode.RELU_BWD, x, dx, store=BF16)
     builder.reduction(ReduceTensorOp.ADD, behind, (0, 2, 3), store=DataType.FLOAT)
+    if stride > 1:
+        builder.reduction(ReduceTensorOp.AMAX, behind, (0, 1, 2, 3), store=DataType.FLOAT)
     return builder.graph()
 
 
@@ -146,10 +182,10 @@ def refusal(*reductions: tuple[ReduceTensorOp, tuple[int, ...]], compute_type: D
 def test_what_is_no_exit() -> None:
     add = ReduceTensorOp.ADD
     assert "expected FLOAT, got DOUBLE" in refusal((add, (0, 1)), compute_type=DataType.DOUBLE)
-    assert "one for each of the output's columns" in refusal((add, (2,)))
-    assert "one for each of the output's columns" in refusal((add, (1,)))
-    assert "one reduction of columns and one of everything" in refusal((add, (0, 1)), (ReduceTensorOp.MAX, (0, 1)))
-    assert not refusal((add, (0, 1)), (ReduceTensorOp.MAX, (0, 1, 2)))
+    assert "one for each of the output's columns or rows" in refusal((add, (0,)))
+    assert "one for each of the output's columns or rows" in refusal((add, (1,)))
+    assert "got two: column" in refusal((add, (0, 1)), (ReduceTensorOp.MAX, (0, 1)))
+    assert not refusal((add, (0, 1)), (add, (2,)), (ReduceTensorOp.MAX, (0, 1, 2)))
 
 
 def test_a_product_that_is_split_is_reduced_by_itself() -> None:
@@ -166,19 +202,21 @@ def test_single_bytes_need_tiles_of_whole_sixteens() -> None:
         MATMUL.plan(builder.graph(), SM_90A, {**SMALL_TILES, KnobType.TILE_N: 24, KnobType.WARP_SPEC_CFG: 1})
 
 
-def test_what_is_stored_otherwise_has_no_column_exit() -> None:
+@pytest.mark.parametrize(("swap", "store"), [(0, BF16), (1, None)])
+def test_exits_where_the_functor_stores(raced: Runtime, swap: int, store: DataType | None) -> None:
+    """What is reduced is not what is stored, if anything is."""
     builder = GraphBuilder()
-    value = product(builder, (32, 64), 16, store=None)
-    builder.pointwise(PointwiseMode.RELU_FWD, value, store=BF16)
-    builder.gen_stats(value)
-    refused = MATMUL.refuse(builder.graph(), SM_90A)
-    assert refused is not None
-    assert "expected the tensor that is stored" in refused.reason
+    value = product(builder, (2, 75, 69), 24, store=None)
+    if store is not None:
+        builder.pointwise(PointwiseMode.RELU_FWD, value, store=store)
+    builder.reduction(ReduceTensorOp.ADD, value, (0, 1), store=DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.MIN, value, (2,), store=DataType.FLOAT)
+    builder.reduction(ReduceTensorOp.AMAX, value, (0, 1, 2), store=DataType.FLOAT)
+    choices = {**SMALL_TILES, KnobType.SWAP_AB: swap}
+    plan = check_exact(raced, MATMUL, builder.graph(), length=LENGTH, choices=choices, arch=FEW_SMS)
+    assert "functor_columns_add_rows_min_whole_amax" in plan.kernels[-4].name
 
 
-def test_an_output_without_a_tensor_map_has_no_exits() -> None:
-    builder = GraphBuilder()
-    builder.gen_stats(product(builder, (32, 63), 16))
-    refused = MATMUL.refuse(builder.graph(), SM_90A)
-    assert refused is not None
-    assert "GenStats.x" in refused.reason
+def test_statistics_of_channels_that_are_rows(raced: Runtime) -> None:
+    case = parse_case("conv n=2 c=8 hw=5x7 k=24 rs=3x3 pad=1 layout=nchw dtype=bf16 exits=genstats+rowmax")
+    check_exact(raced, FPROP, case.graph(), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)

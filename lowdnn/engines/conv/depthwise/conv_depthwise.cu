@@ -18,9 +18,11 @@
 // COLUMN_TAPS (the most of any class) ROW_STEP COLUMN_STEP SOURCES CLASSES (of an axis, at most) IS_UNEVEN (classes
 // differ in their taps, by one) CLIP_FRONT CLIP_BACK (positions of a window that lie outside the source for all
 // threads) COLUMNS_FIRST RUN (columns that the epilogue gets at a time where CHANNELS is 1) PREFETCH UNROLL (steps of
-// the loop's body) THREADS.
+// the loop's body) THREADS COLUMN_OPERATOR WHOLE_OPERATOR (of reductions of each channel and of everything on the way,
+// exit_thread.cuh; NoOperator for none).
 
 #include "include/depthwise.cuh"
+#include "include/exit_thread.cuh"
 #include "generated.cuh"
 
 constexpr int RANK = Functor::RANK;  // n, c, planes where the tensors have them, rows, columns
@@ -29,7 +31,9 @@ constexpr int SUBROWS = ROW_STEP * PLANE_TAPS * SOURCES;  // source rows of a st
 static_assert(UNROLL * SUBROWS % PREFETCH == 0, "a whole number of rounds over the windows");
 static_assert(RUN == 1 || (CHANNELS == 1 && STRIP % RUN == 0), "a run of columns has one channel");
 
-struct Params {
+typedef ThreadExits<CHANNELS, COLUMN_OPERATOR, WHOLE_OPERATOR> Exits;
+
+struct Params : Exits::Output {
   const X_TYPE* source;
   const W_TYPE* w;
   i64 source_strides[5];  // of n, c, planes, rows, columns
@@ -61,6 +65,14 @@ struct Place {
     segment = digits[COLUMNS_FIRST ? 1 : 2];
     plane = digits[COLUMNS_FIRST ? 2 : 3];
     image = digits[4];
+  }
+
+  // Its index among those of the same channels.
+  __device__ __forceinline__ u32 slice(const Params& p) const {
+    const u32 strips = p.threads.radices[COLUMNS_FIRST ? 0 : 1].divisor;
+    const u32 segments = p.threads.radices[COLUMNS_FIRST ? 1 : 2].divisor;
+    const u32 planes = p.threads.radices[COLUMNS_FIRST ? 2 : 3].divisor;
+    return ((image * planes + plane) * segments + segment) * strips + strip;
   }
 };
 
@@ -155,11 +167,12 @@ template <int DEPTH> struct Sums {
   f32 values[DEPTH][STRIP][CHANNELS];
 
   // Hands the oldest row to the epilogue, the first `valid` of its columns.
-  __device__ __forceinline__ void finish(const Params& p, const Targets& targets, Functor::Cursor cursor) const {
+  __device__ __forceinline__ void finish(const Params& p, const Targets& targets, Functor::Cursor cursor,
+                                         Exits& exits) const {
     if (targets.valid >= STRIP) {
-      finish_columns<true>(p, targets, cursor);
+      finish_columns<true>(p, targets, cursor, exits);
     } else {
-      finish_columns<false>(p, targets, cursor);
+      finish_columns<false>(p, targets, cursor, exits);
     }
   }
 
@@ -177,8 +190,8 @@ template <int DEPTH> struct Sums {
 
  private:
   template <bool ALL>
-  __device__ __forceinline__ void finish_columns(const Params& p, const Targets& targets,
-                                                 Functor::Cursor cursor) const {
+  __device__ __forceinline__ void finish_columns(const Params& p, const Targets& targets, Functor::Cursor cursor,
+                                                 Exits& exits) const {
 #pragma unroll
     for (int o = 0; o < STRIP; o += RUN) {
       if constexpr (RUN > 1) {
@@ -186,10 +199,10 @@ template <int DEPTH> struct Sums {
 #pragma unroll
         for (int i = 0; i < RUN; ++i) run[i] = values[DEPTH - 1][o + i][0];
         const i32 valid = ALL ? RUN : min(targets.valid - o, RUN);
-        if (valid > 0) Functor::apply<RUN>(p.epilogue, cursor, targets.along + o, valid, run);
+        if (valid > 0) exits.apply<Functor, RUN, true>(p.epilogue, cursor, targets.along + o, valid, run);
       } else {
         if (ALL || o < targets.valid) {
-          Functor::apply<CHANNELS>(p.epilogue, cursor, targets.along, CHANNELS, values[DEPTH - 1][o]);
+          exits.apply<Functor, CHANNELS, false>(p.epilogue, cursor, targets.along, CHANNELS, values[DEPTH - 1][o]);
         }
         move(cursor, targets.next_column);
       }
@@ -200,7 +213,7 @@ template <int DEPTH> struct Sums {
 // The work of a thread of a block of the given classes; `thread` may be past the last one.
 template <int ROW_TAPS_, int COLUMN_TAPS_>
 __device__ __forceinline__ void correlate(const Params& p, u32 thread, const AxisClass& plane, const AxisClass& row,
-                                          const AxisClass& column, f32* shared_weights) {
+                                          const AxisClass& column, f32* shared_weights, Exits& exits) {
   constexpr int DEPTH = (ROW_TAPS_ + ROW_STEP - 1) / ROW_STEP;  // rows of targets that a source row adds to
   constexpr int WINDOW = (STRIP - 1) * COLUMN_STEP + COLUMN_TAPS_ - CLIP_FRONT - CLIP_BACK;
   typedef RowReader<X_TYPE, WINDOW, CHANNELS, ROW_STEP, PLANE_TAPS, SOURCES> Source;
@@ -271,7 +284,7 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
         }
       }
       if (step >= begin + DEPTH - 1) {
-        sums.finish(p, targets, cursor);
+        sums.finish(p, targets, cursor, exits);
         move(cursor, targets.next_row);
       }
       sums.advance();
@@ -283,7 +296,7 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
 #pragma unroll 1
   for (; step < end; ++step) {
     if (step >= begin + DEPTH - 1) {
-      sums.finish(p, targets, cursor);
+      sums.finish(p, targets, cursor, exits);
       move(cursor, targets.next_row);
     }
     sums.advance();
@@ -303,19 +316,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const AxisClass& plane = p.planes.classes[plane_class];
 
   const u32 thread = block * THREADS + threadIdx.x;
+  Exits exits;
   if constexpr (IS_UNEVEN) {
     constexpr int FEWER_ROWS = ROW_TAPS > 1 ? ROW_TAPS - 1 : 1, FEWER_COLUMNS = COLUMN_TAPS > 1 ? COLUMN_TAPS - 1 : 1;
     const bool has_all_rows = row.taps == ROW_TAPS, has_all_columns = column.taps == COLUMN_TAPS;
     if (has_all_rows && has_all_columns) {
-      correlate<ROW_TAPS, COLUMN_TAPS>(p, thread, plane, row, column, weights);
+      correlate<ROW_TAPS, COLUMN_TAPS>(p, thread, plane, row, column, weights, exits);
     } else if (has_all_rows) {
-      correlate<ROW_TAPS, FEWER_COLUMNS>(p, thread, plane, row, column, weights);
+      correlate<ROW_TAPS, FEWER_COLUMNS>(p, thread, plane, row, column, weights, exits);
     } else if (has_all_columns) {
-      correlate<FEWER_ROWS, COLUMN_TAPS>(p, thread, plane, row, column, weights);
+      correlate<FEWER_ROWS, COLUMN_TAPS>(p, thread, plane, row, column, weights, exits);
     } else {
-      correlate<FEWER_ROWS, FEWER_COLUMNS>(p, thread, plane, row, column, weights);
+      correlate<FEWER_ROWS, FEWER_COLUMNS>(p, thread, plane, row, column, weights, exits);
     }
   } else {
-    correlate<ROW_TAPS, COLUMN_TAPS>(p, thread, plane, row, column, weights);
+    correlate<ROW_TAPS, COLUMN_TAPS>(p, thread, plane, row, column, weights, exits);
   }
+
+  // What it leaves of the exits.
+  if constexpr (Exits::Channels::EXISTS) {
+    const Place place(p, thread);
+    const u32 slice = place.slice(p) * p.classes.divisor + blockIdx.x - block * p.classes.divisor;
+    if (thread < u32(p.thread_count)) exits.channels.store(p, slice, place.group * CHANNELS);
+  }
+  exits.whole.store(p);
 }

@@ -1,9 +1,11 @@
 """``conv_depthwise``: convolutions with one channel in each group, in three directions, summed in fp32.
 
 Forward pass, data gradient and filter gradient; 1 to 3 spatial axes, any strides, dilations, paddings and layouts,
-several filters for each channel, flipped filters; fp16, bf16 and fp32. Any pointwise epilogue.
-Kernels: ``conv_depthwise.cu`` (forward pass and data gradient); ``conv_depthwise_filter.cu`` and
-``conv_depthwise_filter_sum.cu`` (filter gradient, in shares that are added in a fixed order).
+several filters for each channel, flipped filters; fp16, bf16 and fp32. Any pointwise epilogue, of which a value may be
+reduced on its way, for each channel and as a whole; not behind a filter gradient.
+Kernels: ``conv_depthwise.cu`` (forward pass and data gradient) and ``reduction/reduction_combine.cu``;
+``conv_depthwise_filter.cu`` and ``conv_depthwise_filter_sum.cu`` (filter gradient, in shares that are added in a fixed
+order).
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from lowdnn.engines.conv.depthwise import filter_gradient, rows
 from lowdnn.engines.conv.depthwise.filter_gradient import FilterGradient
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
 from lowdnn.engines.conv.depthwise.rows import Correlation
+from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
+from lowdnn.engines.gemm.output_space import output_space
+from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import match_anchored
+from lowdnn.graph.pattern import Anchored, AnchoredWithExits, match_anchored_with_exits
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.plan import KernelRef, Plan
@@ -46,7 +51,7 @@ class ConvDepthwise:
         return _knobs(self._accepted(graph), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch, two for a filter gradient, none where the output is empty."""
+        """One launch and one for each exit, two for a filter gradient, none where the output is empty."""
         problem = self._accepted(graph)
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         if isinstance(problem, FilterGradient):
@@ -56,9 +61,12 @@ class ConvDepthwise:
             raise NotSupportedError(f"{self.name}.{tile}")
         if problem.target.element_count == 0:
             return plan_of(self, graph, arch, chosen, (), ())
-        functor = rows.functor_of(problem, tile)
-        kernel = rows.kernel(problem, tile, functor)
-        return plan_of(self, graph, arch, chosen, (kernel,), (rows.launch(problem, tile, functor),))
+        parts, functor, left = PlanParts(), rows.functor_of(problem, tile), problem.exit_slices(tile)
+        totals = problem.exits.reserve(parts, left)
+        parts.kernel(rows.kernel(problem, tile, functor))
+        parts.launches.append(rows.launch(problem, tile, functor, totals))
+        problem.exits.combine(parts, left, totals, overlaps=False)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
@@ -82,17 +90,34 @@ class ConvDepthwise:
         return problem
 
     def _problem(self, graph: OperationGraph) -> Problem | Refusal:
-        matched = match_anchored(graph, ConvolutionOperation)
+        matched = match_anchored_with_exits(graph, ConvolutionOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
-        geometry = DepthwiseGeometry.of(matched)
+        geometry = DepthwiseGeometry.of(Anchored(matched.anchor, matched.epilogue))
         reason = geometry.refuse()
         if reason:
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        exits = _exits_of(matched)
+        if isinstance(exits, str):
+            return Refusal(self.name, exits)
         is_filter = isinstance(matched.anchor, ConvolutionBackwardFilter)
-        problem: Problem = FilterGradient(geometry) if is_filter else Correlation(geometry)
+        problem: Problem = FilterGradient(geometry) if is_filter else Correlation(geometry, exits)
         reason = problem.refuse()
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
+
+
+def _exits_of(matched: AnchoredWithExits[ConvolutionOperation]) -> OutputExits | str:
+    """The reductions, or why the kernels do not compute them."""
+    if not matched.exits:
+        return NO_EXITS
+    name, dag = type(matched.exits[0]).__name__, matched.epilogue
+    if isinstance(matched.anchor, ConvolutionBackwardFilter):
+        return f"operations: expected a filter gradient without reductions, got {name}"
+    pixels = (0, *range(2, len(dag.dims)))
+    exits = OutputExits.of(matched.exits, dag, output_space(dag, pixels, (1,), kept=(1,), operands={}))
+    if isinstance(exits, OutputExits) and exits.row:
+        return f"{name}: expected results for channels or for everything, got pixels"
+    return exits
 
 
 def _knobs(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:

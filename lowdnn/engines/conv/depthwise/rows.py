@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, lcm, prod
@@ -25,11 +25,12 @@ from lowdnn.engines.conv.depthwise.cost import (
     waves_s,
 )
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
 from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
+from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
 #: Choices of a thread's work; see ``RowsTile``.
 CHANNELS = (1, 2, 4, 8)
@@ -37,6 +38,7 @@ STRIPS = (1, 2, 4, 7, 8, 14, 16)
 PREFETCHES = (1, 2, 3, 4, 6, 8)
 BLOCK_SIZES = (64, 128, 256)
 _THREADS = 128
+_WARP_SIZE = 32
 
 #: What a thread's sums, weights and windows may take, so that ptxas needs no more than 255 registers.
 _MAX_REGISTERS = 175
@@ -99,9 +101,10 @@ class RowsTile:
 
 @dataclass(frozen=True)
 class Correlation:
-    """From sources to targets: x to y, or dy to dx."""
+    """From sources to targets: x to y, or dy to dx; and the reductions of a value of the epilogue on its way."""
 
     geometry: DepthwiseGeometry
+    exits: OutputExits = NO_EXITS
 
     @property
     def is_backward(self) -> bool:
@@ -241,6 +244,13 @@ class Correlation:
     def block_count(self, tile: RowsTile) -> int:
         return ceil_div(prod(self.digits(tile)), tile.threads) * self.class_count
 
+    def exit_slices(self, tile: RowsTile) -> ExitSlices:
+        """A thread leaves totals of its channels, a warp one of everything."""
+        return ExitSlices(
+            columns=prod(self.digits(tile)) // self.groups(tile) * self.class_count,
+            whole=self.block_count(tile) * tile.threads // _WARP_SIZE,
+        )
+
     def refuse(self) -> str:
         """Why the kernel cannot take the shape, or an empty string."""
         label = self.geometry.operation.label
@@ -291,15 +301,16 @@ def kernel(correlation: Correlation, tile: RowsTile, functor: Functor) -> Kernel
     shape = f"c{tile.channels}w{tile.strip}{'t' if params.COLUMNS_FIRST else ''}r{params.RUN}_p{tile.prefetch}"
     shape += f"_x{front}x{back}"
     return KernelRef(
-        name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}_sm80_{functor.digest}",
+        name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}{correlation.exits.label}_sm80_{functor.digest}",
         source="conv/depthwise/conv_depthwise.cu",
         target="sm_80",
-        parameters=macros(params),
+        parameters=(*macros(params), *correlation.exits.macros),
         generated=functor.text,
     )
 
 
-def launch(correlation: Correlation, tile: RowsTile, functor: Functor) -> Launch:
+def launch(correlation: Correlation, tile: RowsTile, functor: Functor, totals: Sequence[WorkspacePointer]) -> Launch:
+    """totals: of the exits."""
     geometry, w = correlation.geometry, correlation.geometry.operation.filter
     _, rows, columns = correlation.axes
     digits, groups = correlation.digits(tile), correlation.weight_groups(tile)
@@ -307,6 +318,7 @@ def launch(correlation: Correlation, tile: RowsTile, functor: Functor) -> Launch
     strides = (*reversed(geometry.spatial_strides(w)), w.strides[0])
     arguments = Struct(
         (
+            *correlation.exits.arguments(totals),
             TensorPointer(correlation.source.uid),
             TensorPointer(w.uid),
             *i64(geometry.strides(correlation.source)),
@@ -325,7 +337,8 @@ def launch(correlation: Correlation, tile: RowsTile, functor: Functor) -> Launch
     )
     work = Work(
         flops=2 * prod(digits) * correlation.class_count * tile.segment * _step_products(correlation, tile),
-        bytes=bytes_of((correlation.source, w, *geometry.dag.loads)) + bytes_of(geometry.dag.stores),
+        bytes=bytes_of((correlation.source, w, *geometry.dag.loads, *geometry.dag.stores))
+        + correlation.exits.totals_bytes(correlation.exit_slices(tile)),
         unit=MathUnit.FMA_F32,
     )
     return Launch(
@@ -341,7 +354,13 @@ def launch(correlation: Correlation, tile: RowsTile, functor: Functor) -> Launch
 def functor_of(correlation: Correlation, tile: RowsTile) -> Functor:
     """The epilogue's functor, along the channels or along a run of columns."""
     axis = 1 if run_of(correlation, tile) == 1 else correlation.space.rank - 1
-    return generate(correlation.geometry.dag, accumulator=DataType.FLOAT, vector_axis=axis, space=correlation.space)
+    return generate(
+        replace(correlation.geometry.dag, result=None),
+        accumulator=DataType.FLOAT,
+        vector_axis=axis,
+        exit=correlation.exits.reduced,
+        space=correlation.space,
+    )
 
 
 def run_of(correlation: Correlation, tile: RowsTile) -> int:

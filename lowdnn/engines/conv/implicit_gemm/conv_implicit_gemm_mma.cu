@@ -10,6 +10,8 @@
 // Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
 // Launch: WARPS_M * WARPS_N * 32 threads; dynamic shared memory max(STAGES * stage, staging) bytes.
 // SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue.
+// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (exit_tile.cuh), NoOperator for
+// none; not with SPLIT_K.
 
 #include "include/epilogue_tile.cuh"
 #include "include/output_map.cuh"
@@ -22,11 +24,12 @@
 
 typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, true, true> Product;
 typedef EpilogueTile<Product> Epilogue;
+typedef Epilogue::Exits<COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR> Exits;
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 template <class Tile> using Pixels = PixelOperand<TYPE, Tile, ALIGNMENT, Product::THREADS, SPATIAL, TAP_MASK>;
 template <class Tile> using Filters = StridedOperand<TYPE, Tile, ALIGNMENT, Product::THREADS>;
 
-struct Params {
+struct Params : Exits::Output {
   const TYPE* x;
   const TYPE* w;
   Product::Accumulator* workspace;  // [splits][rows][workspace_pitch], rows and columns of all groups
@@ -80,6 +83,11 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
 #if SPLIT_K
   Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
 #else
-  Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, p.epilogue);
+#if PIXELS_ARE_COLUMNS
+  const ExitSlices slices = {group * p.tile_rows + tile.row, tile.column};
+#else
+  const ExitSlices slices = {tile.row, group * p.tile_columns + tile.column};
+#endif
+  Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, p.epilogue, Exits(), p, slices);
 #endif
 }

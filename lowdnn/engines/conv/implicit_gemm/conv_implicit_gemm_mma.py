@@ -3,13 +3,17 @@
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
 int32). 1 to 3 spatial axes, any strides, dilations, paddings, groups of at least 8 channels and filters, flipped
 filters, any pointwise epilogue. Channels-last tensors are read in place; others are repacked into the workspace first.
+Except behind a gradient of the filter, a value of the epilogue may be reduced on its way: for each channel, for each
+pixel (behind a gradient of the data without strides only), and as a whole.
 The gradients run as forward convolutions over parts of their tensors, without groups: see ``data_gradient_views`` (one
 for each residue class of dx's pixels modulo the stride) and ``filter_gradient_view``. For sm_80 and newer.
-Kernels: ``conv_implicit_gemm_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
+Kernels: ``conv_implicit_gemm_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
+``reduction/reduction_combine.cu``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,6 +26,7 @@ from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradie
 from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
 from lowdnn.engines.conv.implicit_gemm.geometry import MmaGeometry
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import (
     Slices,
     functor_of,
@@ -31,7 +36,14 @@ from lowdnn.engines.gemm.tiles import Product, Tiling
 from lowdnn.engines.launch import bytes_of, i32, i64, macros, moved_bytes
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import Anchored, match_anchored
+from lowdnn.graph.pattern import (
+    Anchored,
+    AnchoredWithExits,
+    PointwiseDag,
+    match_anchored,
+    match_anchored_with_exits,
+)
+from lowdnn.graph.reduction_pattern import AnyReduction
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
@@ -40,7 +52,6 @@ from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import (
     Argument,
     KernelRef,
-    Launch,
     Plan,
     Scalar,
     ScalarType,
@@ -80,9 +91,12 @@ class ConvImplicitGemmMma:
     behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses data types without an mma instruction, narrow groups and very large filters."""
+        """Refuses data types without an mma instruction, narrow groups, very large filters and slow exits."""
         problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
+        if isinstance(problem, Refusal):
+            return problem
+        slow = tiles.exit_problem(problem.product, arch) if problem.exits.exist else ""
+        return Refusal(self.name, slow) if slow else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""
@@ -90,12 +104,18 @@ class ConvImplicitGemmMma:
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        problem = accepted(graph.derive(self._problem))
+        problem = accepted(self.refuse(graph, arch) or graph.derive(self._problem))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = PlanParts()
-        for part in problem.parts:
-            tiling = tiles.tiling_of(self.name, part.geometry.product, arch, chosen)
-            _add_part(parts, part, tiling)
+        tilings = [tiles.tiling_of(self.name, problem.product_of(part), arch, chosen) for part in problem.parts]
+        left = [_exit_slices(part.geometry, tiling) for part, tiling in zip(problem.parts, tilings, strict=True)]
+        together = ExitSlices.together(left)
+        totals = problem.exits.reserve(parts, together)
+        before = ExitSlices(0, 0, 0)
+        for part, tiling, own in zip(problem.parts, tilings, left, strict=True):
+            _add_part(parts, part, tiling, problem.exits, problem.exits.arguments(totals, before), own)
+            before = ExitSlices.together((before, own))
+        problem.exits.combine(parts, together, totals, overlaps=False)
         notes = tiles.numerical_notes(problem.product.data_type)
         launches = tuple(parts.launches)
         return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
@@ -109,9 +129,10 @@ class ConvImplicitGemmMma:
         )
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        views = _forward_views(graph)
-        if isinstance(views, str):
-            return Refusal(self.name, views)
+        found = _forward_views(graph)
+        if isinstance(found, str):
+            return Refusal(self.name, found)
+        views, reductions, dag = found
         first = views[0].matched.anchor
         operands = {views[0].image: first.x.data_type, views[0].filter: first.w.data_type}
         refused = tiles.refuse_types(operands, ("convolution.compute_type", first.convolution.compute_type))
@@ -122,7 +143,8 @@ class ConvImplicitGemmMma:
             refused = part.geometry.refuse_shape(part.view.image, part.view.filter)
             if refused:
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE)
-        return _Problem(parts)
+        exits = OutputExits.of(reductions, dag, parts[0].geometry.output)
+        return Refusal(self.name, exits) if isinstance(exits, str) else _Problem(parts, exits)
 
 
 @dataclass(frozen=True)
@@ -135,56 +157,91 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Problem:
-    """One part, or one for each class of pixels in backward data."""
+    """One part, or one for each class of pixels in backward data; exits: of all parts together."""
 
     parts: tuple[_Part, ...]
+    exits: OutputExits
 
     @cached_property
     def product(self) -> Product:
         """The largest one, for which tiles are chosen."""
-        products = [part.geometry.product for part in self.parts]
-        return max(products, key=lambda product: product.m * product.n * product.k)
+        return max(map(self.product_of, self.parts), key=lambda product: product.m * product.n * product.k)
+
+    def product_of(self, part: _Part) -> Product:
+        product = part.geometry.product
+        return replace(product, allows_split=product.allows_split and not self.exits.exist)
 
 
-def _forward_views(graph: OperationGraph) -> tuple[ForwardView, ...] | str:
-    data = match_anchored(graph, ConvolutionBackwardData)
-    if isinstance(data, Anchored):
-        return data_gradient_views(data)
+#: Forward convolutions, reductions at the exits of all of them, the epilogue of the whole.
+_Found = tuple[tuple[ForwardView, ...], Sequence[AnyReduction], PointwiseDag]
+
+
+def _forward_views(graph: OperationGraph) -> _Found | str:
+    data = match_anchored_with_exits(graph, ConvolutionBackwardData)
+    if isinstance(data, AnchoredWithExits):
+        views = data_gradient_views(Anchored(data.anchor, data.epilogue))
+        return views if isinstance(views, str) else (views, data.exits, data.epilogue)
     weights = match_anchored(graph, ConvolutionBackwardFilter)
     if isinstance(weights, Anchored):
         view = filter_gradient_view(weights)
-        return view if isinstance(view, str) else (view,)
-    forward = match_anchored(graph, ConvolutionForward)
+        return view if isinstance(view, str) else ((view,), (), weights.epilogue)
+    forward = match_anchored_with_exits(graph, ConvolutionForward)
+    if isinstance(forward, str):
+        return forward
+    whole = Anchored(forward.anchor, forward.epilogue)
     return (
-        forward
-        if isinstance(forward, str)
-        else (ForwardView("convolution_forward.x", "convolution_forward.w", forward),)
+        (ForwardView("convolution_forward.x", "convolution_forward.w", whole),),
+        forward.exits,
+        forward.epilogue,
     )
 
 
-def _add_part(parts: PlanParts, part: _Part, tiling: Tiling) -> None:
-    """Adds the launches of one forward convolution; its pointers move to its parts of the tensors."""
+def _exit_slices(geometry: MmaGeometry, tiling: Tiling) -> ExitSlices:
+    """Groups have columns of their own, or rows where the columns are pixels."""
+    rows, columns, groups = tiling.rows, tiling.columns, geometry.product.batches
+    if geometry.pixels_are_columns:
+        rows *= groups
+    else:
+        columns *= groups
+    return ExitSlices(columns=rows, rows=columns, whole=tiling.block_count(geometry.product))
+
+
+def _add_part(
+    parts: PlanParts,
+    part: _Part,
+    tiling: Tiling,
+    exits: OutputExits,
+    totals: tuple[Argument, ...],
+    left: ExitSlices,
+) -> None:
+    """Adds the launches of one forward convolution; its pointers move to its parts of the tensors.
+
+    totals: the kernel's arguments for the exits, of which it leaves ``left``.
+    """
     geometry, before = part.geometry, len(parts.launches)
     if not geometry.operation.y.element_count:
         return
-    functor = functor_of(geometry.dag, geometry.data_type, geometry.output)
+    functor = functor_of(geometry.dag, geometry.data_type, geometry.output, exits.reduced)
     vector = geometry.vector(geometry.output.vector(functor))
     x = parts.operand(geometry.operation.x.uid, geometry.x_packing)
     w = parts.operand(geometry.operation.w.uid, geometry.w_packing)
     slices = Slices(tiling.splits, geometry.output.rows, geometry.output.columns)
     slices_at = parts.reserve(slices.size_bytes if tiling.splits > 1 else 0)
-    kernel = parts.kernel(_kernel(geometry, tiling, functor, vector))
-    parts.launches.append(_launch(kernel, geometry, tiling, functor, (x, w), slices, slices_at))
+    stored_bytes = moved_bytes(geometry.dag)
+    written_bytes = slices.size_bytes if tiling.splits > 1 else stored_bytes + exits.totals_bytes(left)
+    arguments = _arguments(geometry, tiling, functor, (x, w), slices, slices_at, totals)
+    moved = bytes_of((geometry.operation.x, geometry.operation.w)) + written_bytes
+    kernel = parts.kernel(_kernel(geometry, tiling, functor, vector, exits))
+    parts.launches.append(tiling.launch(kernel, geometry.product, arguments, moved))
     if tiling.splits > 1:
-        stored = moved_bytes(geometry.dag)
-        parts.sum_slices(geometry.output, functor, vector, slices, slices_at, stored)
+        parts.sum_slices(geometry.output, functor, vector, slices, slices_at, stored_bytes)
     parts.launches[before:] = [
         replace(launch, arguments=tuple(part.view.place(item) for item in launch.arguments))
         for launch in parts.launches[before:]
     ]
 
 
-def _kernel(geometry: MmaGeometry, tiling: Tiling, functor: Functor, vector: int) -> KernelRef:
+def _kernel(geometry: MmaGeometry, tiling: Tiling, functor: Functor, vector: int, exits: OutputExits) -> KernelRef:
     tile, shape, splits = tiling.tile, tiling.tile.shape, tiling.splits > 1
     facts = dtypes.info(geometry.data_type)
     params = Params(
@@ -205,37 +262,38 @@ def _kernel(geometry: MmaGeometry, tiling: Tiling, functor: Functor, vector: int
         SPLIT_K=int(splits),
     )
     layout = f"{params.SPATIAL}d_{params.TAP_MASK}_a{params.ALIGNMENT}{'_t' if geometry.pixels_are_columns else ''}"
-    ending = "partial_sm80" if splits else f"v{vector}_sm80_{functor.digest}"
+    ending = "partial_sm80" if splits else f"v{vector}{exits.label}_sm80_{functor.digest}"
     return KernelRef(
         name=f"conv_implicit_gemm_mma_{facts.short_name}_{tile.label}_{layout}_r{params.OUTPUT_RANK}_{ending}",
         source="conv/implicit_gemm/conv_implicit_gemm_mma.cu",
         target="sm_80",
-        parameters=macros(params),
+        parameters=(*macros(params), *exits.macros),
         generated="" if splits else functor.text,
     )
 
 
-def _launch(
-    kernel: int,
+def _arguments(
     geometry: MmaGeometry,
     tiling: Tiling,
     functor: Functor,
     operands: tuple[Argument, Argument],
     slices: Slices,
     slices_at: int,
-) -> Launch:
-    product, splits = geometry.product, tiling.splits > 1
+    totals: tuple[Argument, ...],
+) -> Struct:
+    splits = tiling.splits > 1
     extents = (
         geometry.group_filters,
         geometry.group_channels,
         geometry.depth,
-        product.batches,
+        geometry.product.batches,
         tiling.rows,
         tiling.columns,
         tiling.split_tiles,
     )
-    arguments = Struct(
+    return Struct(
         (
+            *totals,
             *operands,
             WorkspacePointer(slices_at) if splits else Scalar(ScalarType.U64, 0),
             *i64((slices.pitch, slices.slice_elements)),
@@ -245,9 +303,6 @@ def _launch(
             *(() if splits else (functor.arguments,)),
         )
     )
-    stored = moved_bytes(geometry.dag)
-    read = bytes_of((geometry.operation.x, geometry.operation.w))
-    return tiling.launch(kernel, product, arguments, read + (slices.size_bytes if splits else stored))
 
 
 def _plain_kernel(data_type: DataType, channels: int) -> KernelRef:

@@ -68,18 +68,17 @@ typedef Im2colOperand<StageB, false, WINDOW_PIXELS, Tile::K, CLUSTER_M, SPATIAL>
 // Stores each class's pixels to their part of the output.
 struct ClassEpilogue {
   const Epilogue::Output* outputs;
-  u8* staging;
-  u32 barriers;
+  Epilogue epilogue;
 
-  __device__ __forceinline__ void begin(const ClassWork&, u32) const {}
-  template <class Accumulators>
-  __device__ __forceinline__ void end(const Accumulators& d, const ClassWork& work, u32 first_row) const {
-    // What the last tile stored has long left the staging area, which a new epilogue takes for empty.
-    bulk_wait_read<0>();
-    __syncwarp();
-    Epilogue(outputs[work.pixel_class], staging, barriers).end(d, work, first_row);
+  __device__ __forceinline__ void begin(const ClassWork& work, u32 first_row) {
+    epilogue.output = outputs + work.pixel_class;
+    epilogue.begin(work, first_row);
   }
-  __device__ __forceinline__ void finish() const { bulk_wait<0>(); }
+  template <class Accumulators>
+  __device__ __forceinline__ void end(const Accumulators& d, const ClassWork& work, u32 first_row) {
+    epilogue.end(d, work, first_row);
+  }
+  __device__ __forceinline__ void finish() { epilogue.finish(); }
 };
 #endif
 
@@ -117,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM)
     u8* own = staging + warp * Epilogue::STAGING_BYTES;
     const u32 own_barriers = barriers + Tile::BARRIER_BYTES + warp * Epilogue::BARRIER_BYTES;
 #if PIXEL_CLASSES > 1
-    ClassEpilogue epilogue{p.output, own, own_barriers};
+    ClassEpilogue epilogue{p.output, Epilogue(p.output[0], own, own_barriers)};
 #else
     Epilogue epilogue(p.output[0], own, own_barriers);
 #endif

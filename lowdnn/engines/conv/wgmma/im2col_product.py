@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -10,12 +10,18 @@ from math import prod
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.wgmma.im2col import PixelClass, forward_class, gradient_classes, offset_problem
 from lowdnn.engines.conv.wgmma.im2col_operands import FilterOperand, ImageOperand
-from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, pixel_rows
+from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, part_of, pixel_rows
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
 from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
-from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, exits_of, mapped_operand
+from lowdnn.engines.gemm.wgmma_output import (
+    MAP_COLUMNS,
+    exits_go_by_map,
+    mapped_operand,
+    pixels_problem,
+    stored_exit_problem,
+)
 from lowdnn.engines.gemm.wgmma_tiles import (
     STAGE_ROW_BYTES,
     WARPGROUP_ROWS,
@@ -35,6 +41,8 @@ from lowdnn.tensor_map import tensor_map_problem
 _MAX_INDEX = 2**31 - 2**20
 #: Tensor maps, schedules and taps of every class are parameters of the kernel.
 _MAX_CLASSES = 64
+#: So are those of the output, where it goes out by them.
+_MAX_MAPPED_CLASSES = 16
 #: Boxes of the smallest tile, to try a map's rules with.
 _SMALLEST_TILE = 64
 #: Taps of one window, and pixels of a window beyond those of a tile.
@@ -184,9 +192,27 @@ class Im2colProduct:
         """The reductions, or why they cannot be computed on the way out."""
         if not self.reductions:
             return NO_EXITS
-        if self.steps or self.pixels_are_columns:
-            return f"{type(self.reductions[0]).__name__}.x: expected whole rows of channels, stored one after the other"
-        return exits_of(self.reductions, self.dag, self.output, self.rows)
+        exits = OutputExits.of(self.reductions, self.dag, self.output)
+        if isinstance(exits, str) or not self.steps:
+            return exits
+        name = type(self.reductions[0]).__name__
+        if exits.row:
+            return f"{name}: expected results for channels or for everything behind a gradient with strides, got pixels"
+        problem = stored_exit_problem(exits, self.dag) or self.pixels_problem(MAP_COLUMNS)
+        return f"{name}.x: {problem}" if problem else exits
+
+    @cached_property
+    def parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
+        """Each class's part of the output, and by uid the element at which each tensor's part begins."""
+        return tuple(part_of(self.output, pixel_class, self.steps) for pixel_class in self.classes)
+
+    def pixels_problem(self, tile_columns: int) -> str:
+        """Why the parts cannot go out by im2col maps; empty where they can."""
+        if self.groups > 1:
+            return f"expected one group, got {self.groups}"
+        if len(self.classes) > _MAX_MAPPED_CLASSES:
+            return f"expected at most {_MAX_MAPPED_CLASSES} residues of pixels, got {len(self.classes)}"
+        return pixels_problem(self.dag, self.output, self.parts, tile_columns)
 
     @property
     def rows(self) -> int:
@@ -235,6 +261,7 @@ class Im2colProduct:
             is_a_resident=is_a_resident,
             classes=tuple(self._extents(is_transposed)) if self.steps and self.pixels * self.filter.lines else (),
             row_bytes=self.row_bytes,
+            sums_columns=isinstance(self.exits, OutputExits) and self.exits.column is not None,
         )
 
     @cached_property
@@ -249,10 +276,17 @@ class Im2colProduct:
         if self.has_mapped_operand:
             return 0, False  # elsewhere the functor loads it, at half the speed
         choices = [(place, False) for place, way in enumerate(self.ways) if not way.keeps_filter]
-        if not (self.reductions or self.steps) and self.output.columns <= _MAX_TRANSPOSED_COLUMNS:
+        if self._may_be_transposed and self.output.columns <= _MAX_TRANSPOSED_COLUMNS:
             # What loads the least comes first: the model may not tell the ways apart.
             choices += [(place, True) for place in reversed(range(len(self.ways)))]
         return min(choices, key=lambda choice: self.ways[choice[0]]._least_seconds(choice[1], arch))
+
+    @property
+    def _may_be_transposed(self) -> bool:
+        """By default: what goes out by tensor map with its exits is faster there."""
+        exits = self.exits
+        assert isinstance(exits, OutputExits), exits
+        return not (self.steps or exits_go_by_map(exits, self.dag, self.output, self.rows))
 
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)

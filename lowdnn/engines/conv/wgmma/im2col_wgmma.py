@@ -12,7 +12,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
-from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments, part_of
+from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices
@@ -20,9 +20,9 @@ from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     OutputStore,
-    fits_pixels,
     handing_back,
     pixel_layout,
+    reads_full,
     slice_argument,
     slice_macros,
 )
@@ -47,8 +47,6 @@ from lowdnn.plan import (
 from lowdnn.status import BadParamError, Status
 
 _TARGET = "sm_90a"
-#: Tensor maps of the output of every class are parameters of the kernel.
-_MAX_MAPPED_CLASSES = 16
 
 
 class Im2colWgmma(ABC):
@@ -125,13 +123,13 @@ class Im2colWgmma(ABC):
         cut = _Cut(product, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), image, weights)
         slices = Slices(cut.splits, product.output.rows, product.output.columns)
         slices_at = parts.reserve(slices.size_bytes if cut.splits > 1 else 0)
-        workers = cut.grid(arch) * tiling.tile.consumers
-        totals = cut.exits.reserve(parts, workers)
+        left = cut.stored.exit_slices(tiling.tile, cut.grid(arch), is_transposed=is_transposed)
+        totals = cut.exits.reserve(parts, left)
         kernel = parts.kernel(cut.kernel)
         written_bytes = slices.size_bytes if cut.splits > 1 else moved_bytes(product.dag)
-        written_bytes += cut.exits.totals_bytes(workers)
+        written_bytes += cut.exits.totals_bytes(left)
         parts.launches.append(cut.launch(kernel, arch, cut.outputs(slices, slices_at, totals), written_bytes))
-        cut.exits.combine(parts, workers, totals)
+        cut.exits.combine(parts, left, totals, overlaps=True)
         if cut.splits > 1:
             functor, vector, stored_bytes = cut.stored.functor, cut.stored.vector, moved_bytes(product.dag)
             parts.sum_slices(product.output, functor, vector, slices, slices_at, stored_bytes)
@@ -142,7 +140,7 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
     way, is_transposed = product.preferred(arch)
     tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
     whole_k = product.instruction.stage_k
-    swaps, stores = ((0,), (1,)) if product.reductions else ((0, 1), (0, 1))
+    swaps, stores = ((0,), (1,)) if product.reductions and product.steps else ((0, 1), (0, 1))
     return (
         *wgmma_model.knobs(product.product(is_transposed), tiling),
         Knob(
@@ -212,7 +210,7 @@ class _Cut:
         dag, output, accumulator = product.dag, product.output, product.instruction.accumulator
         by_map = self.allows_map and self.splits == 1 and not (self.is_transposed or product.pixels_are_columns)
         if by_map and product.steps and self._go_out_as_pixels:
-            return OutputStore.of_pixels(dag, output, accumulator, product.rows)
+            return OutputStore.of_pixels(dag, output, accumulator, product.rows, self.exits)
         return OutputStore.of(
             dag,
             output,
@@ -227,15 +225,8 @@ class _Cut:
     @property
     def _go_out_as_pixels(self) -> bool:
         product = self.product
-        if product.groups > 1 or len(product.classes) > _MAX_MAPPED_CLASSES:
-            return False
-        return fits_pixels(product.dag, product.output, self._parts, self.tiling.tile.n)
-
-    @cached_property
-    def _parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
-        """Each class's part of the output, and by uid the element at which each tensor's part begins."""
-        product = self.product
-        return tuple(part_of(product.output, pixel_class, product.steps) for pixel_class in product.classes)
+        pays = self.exits.exist or not reads_full(product.dag, product.output)
+        return pays and not product.pixels_problem(self.tiling.tile.n)
 
     @property
     def kernel(self) -> KernelRef:
@@ -320,7 +311,7 @@ class _Cut:
         """``Epilogue::Output``, one for each class; ``totals``: of the exits."""
         product = self.product
         if product.steps:
-            return tuple(self._part(part, firsts) for part, firsts in self._parts)
+            return tuple(self._part(part, firsts, totals) for part, firsts in product.parts)
         if self.splits > 1:
             return (slice_argument(product.rows, slices, slices_at),)
         if self.tiling.tile.window:
@@ -334,19 +325,20 @@ class _Cut:
         tile = self.tiling.tile
         return tile.a_lines if self.product.pixels_are_rows(self.is_transposed) else tile.b_lines
 
-    def _part(self, part: OutputSpace, firsts: Mapping[int, int]) -> Struct:
+    def _part(self, part: OutputSpace, firsts: Mapping[int, int], totals: tuple[WorkspacePointer, ...]) -> Struct:
         product, dag = self.product, self.product.dag
         accumulator, stored = product.instruction.accumulator, self.stored.stored
         maps: tuple[Argument, ...] = ()
         if stored is None:
             functor = generate(dag, accumulator=accumulator, vector_axis=part.space.rank - 1, space=part.space)
         else:
-            functor = handing_back(dag, part, accumulator)
+            functor = handing_back(dag, part, accumulator, self.exits)
             target = TensorPointer(stored.uid, firsts[stored.uid] * stored.element_bytes)
             # The second map is that of an operand, which is not read.
             maps = (TensorMap(target, pixel_layout(stored, part, self.tiling.tile.n)),) * 2
         extents = i32((part.rows // product.groups, part.columns))
-        return Struct((*maps, *extents, part.map, part_arguments(dag, functor, firsts)))
+        exits = self.exits.arguments(totals)
+        return Struct((*exits, *maps, *extents, part.map, part_arguments(dag, functor, firsts)))
 
     @property
     def _geometry(self) -> tuple[Argument, ...]:
