@@ -28,6 +28,8 @@ from lowdnn.enums import (
     HeurMode,
     KnobType,
     LayoutType,
+    NormFwdPhase,
+    NormMode,
     NumericalNote,
     PointwiseMode,
     ReduceTensorOp,
@@ -56,6 +58,8 @@ ELEMENT_TYPES: Mapping[AttributeType, type] = {
     AttributeType.GENSTATS_MODE: GenStatsMode,
     AttributeType.REDUCTION_OPERATOR_TYPE: ReduceTensorOp,
     AttributeType.TENSOR_REORDERING_MODE: TensorReordering,
+    AttributeType.NORM_MODE: NormMode,
+    AttributeType.NORM_FWD_PHASE: NormFwdPhase,
 }
 
 

@@ -40,6 +40,7 @@ from lowdnn.frontend.enums import (
 )
 from lowdnn.frontend.execution import PreparedExecution, pair
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.norms import NormMethods
 from lowdnn.frontend.operations import OperationMethods
 from lowdnn.frontend.plans import PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
@@ -61,7 +62,7 @@ class knob:
     stride: int
 
 
-class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods):
+class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods, NormMethods):
     """See the module's docstring."""
 
     def __init__(

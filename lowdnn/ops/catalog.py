@@ -11,8 +11,11 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
+from lowdnn.ops.norm_backward import NormBackward
+from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
 
@@ -24,6 +27,9 @@ OPERATIONS: tuple[type, ...] = (
     PointwiseOperation,
     ReductionOperation,
     GenStats,
+    NormForward,
+    NormBackward,
+    Softmax,
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, *OPERATIONS)
