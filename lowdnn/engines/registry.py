@@ -19,6 +19,7 @@ from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
+from lowdnn.engines.softmax.softmax import SoftmaxEngine
 from lowdnn.status import BadParamError
 
 #: Engines that ``conv_stem`` folds a first layer for.
@@ -42,6 +43,7 @@ _SINGLE: tuple[Engine, ...] = (
     ConvStem(_CONVOLUTIONS),
     MatmulPrologueWgmma(),
     NormRows(),
+    SoftmaxEngine(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

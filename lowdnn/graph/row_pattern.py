@@ -42,26 +42,37 @@ def match_rows(
     if len(found) != 1:
         return f"operations: expected exactly one {operation_type.__name__}, got {len(found)}"
     operation = found[0]
-    for op in graph.operations:
-        if op is not operation and not isinstance(op, PointwiseOperation):
-            return f"operations: expected {operation_type.__name__} and pointwise operations, got {type(op).__name__}"
     source, output = inputs_of(operation)[source_port], outputs_of(operation)[output_port]
-    others = tuple(op for op in graph.operations if isinstance(op, PointwiseOperation))
-    behind = tuple(op for op in others if id(operation) in ancestors(graph, op))
-    chosen = {id(op) for op in behind}
-    before = tuple(op for op in others if id(op) not in chosen)
+    refused = _refuse_ports(graph, operation, source, output)
+    around = surroundings(graph, (operation,), source, output)
+    return refused or (around if isinstance(around, str) else FusedRows(operation, *around))
+
+
+def surroundings(
+    graph: OperationGraph, core: tuple[Operation, ...], source: Tensor, output: Tensor
+) -> tuple[PointwiseDag, tuple[PointwiseOperation, ...]] | str:
+    """(the pointwise operations before ``source``, which is their result, those that depend on ``output``), or why the
+    graph is more than that around ``core``."""
+    inside = {id(op) for op in core}
+    behind: list[PointwiseOperation] = []
+    before: list[PointwiseOperation] = []
+    for op in graph.operations:
+        if id(op) in inside:
+            continue
+        if not isinstance(op, PointwiseOperation):
+            return f"operations: expected pointwise operations around {type(core[0]).__name__}, got {type(op).__name__}"
+        (behind if inside & ancestors(graph, op) else before).append(op)
     refused = (
-        _refuse_ports(graph, operation, source, output)
-        or refuse_index_space(before, source.dims)
-        or refuse_index_space(behind, output.dims)
-        or _refuse_crossing(before, behind)
+        refuse_index_space(tuple(before), source.dims)
+        or refuse_index_space(tuple(behind), output.dims)
+        or _refuse_crossing(tuple(before), tuple(behind))
     )
     if refused:
         return refused
-    dag = dag_of(source.dims, before, result=source)
-    if all(op.output.uid != source.uid for op in before) and all(t.uid != source.uid for t in dag.loads):
+    dag = dag_of(source.dims, tuple(before), result=source)
+    if graph.producer(source) is None and all(t.uid != source.uid for t in dag.loads):
         dag = replace(dag, loads=(*dag.loads, source))
-    return FusedRows(operation, dag, behind)
+    return dag, tuple(behind)
 
 
 def _refuse_ports(graph: OperationGraph, operation: Operation, source: Tensor, output: Tensor) -> str:

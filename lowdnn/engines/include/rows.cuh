@@ -72,13 +72,18 @@ template <class Tile> struct RowWalk {
 
   __device__ __forceinline__ static int member() { return threadIdx.x / Tile::SIDE_SIZE % Tile::TEAM_SIZE; }
 
+  // Which group of its rows an item of a chunk is.
+  __device__ __forceinline__ static i64 group(i64 chunk, int item) {
+    return ((chunk * Tile::BLOCKS + rank()) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
+  }
+
   // Moves to an item of a chunk: gives its place along the functors' vector axis, in `column`; false where the row has
   // no such group, and the place means nothing.
   __device__ __forceinline__ bool locate(i64 chunk, int item, i64& column) {
-    const i64 group = ((chunk * Tile::BLOCKS + rank()) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
-    digits<Tile::RANK - Tile::KEPT_AXES>(sizes.axes + Tile::KEPT_AXES, Index(group), coordinate + Tile::KEPT_AXES);
+    const i64 number = group(chunk, item);
+    digits<Tile::RANK - Tile::KEPT_AXES>(sizes.axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
     column = Tile::IN_ROW ? coordinate[Tile::RANK - 1] * Tile::VECTOR_SIZE : kept_column;
-    return exists && group < sizes.groups;
+    return exists && number < sizes.groups;
   }
 
   // Elements that a row has in its first chunk.

@@ -16,6 +16,7 @@ from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, moved_bytes
 from lowdnn.engines.norm.split import split_dag, split_operation, split_tensor
 from lowdnn.engines.rows import tile
+from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, scalar_argument
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
 from lowdnn.enums import DIM_MAX, DataType, NormFwdPhase, NormMode, PointwiseMode
@@ -26,7 +27,6 @@ from lowdnn.ops.base import outputs_of
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch
 
 #: uids of values inside the kernel; graphs cannot have negative ones.
 _NORMALISED, _SCALED, _VARIANCE, _STEP, _SHARE = -1, -2, -3, -4, -5
@@ -63,17 +63,17 @@ class ForwardRows:
 
     @cached_property
     def layout(self) -> RowLayout:
-        return RowLayout(self.space, self.space.vector((self._prologue, self._epilogue)))
+        dags = (self.before, self.after)
+        return RowLayout(self.space, self.space.vector([t for dag in dags for t in (*dag.loads, *dag.stores)]))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        element_bytes = 8 if self.compute_type is DataType.DOUBLE else 4
-        return tile.knobs(self.layout, arch, element_bytes, arrays=1)
+        return tile.knobs(self.layout, arch, self.compute_type, arrays=1)
 
-    def plan(self, chosen: Choices) -> tuple[tuple[KernelRef, ...], tuple[Launch, ...]]:
-        """Kernels and launches: one, none where there are no rows."""
+    def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
+        """One launch, none where there are no rows."""
+        chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
-            return (), ()
-        operation = self.operation
+            return chain
         kernel = RowKernel(
             source="norm/norm_forward.cu",
             data_type=operation.x.data_type,
@@ -90,7 +90,8 @@ class ForwardRows:
         )
         statistics = (t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid)
         moved = moved_bytes(self.before) + moved_bytes(self.after) + bytes_of(statistics)
-        return (kernel.kernel,), (kernel.launch(0, operation.flops, moved),)
+        chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved))
+        return chain
 
     @cached_property
     def _prologue(self) -> Functor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+import numpy as np
+
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.launch import fma_unit, macros
@@ -74,5 +76,5 @@ def scalar_argument(tensor: Tensor, compute_type: DataType) -> Argument:
     """The value of a by-value or constant tensor in the arithmetic's type."""
     kind = ScalarType.F64 if compute_type is DataType.DOUBLE else ScalarType.F32
     if tensor.constant_value is not None:
-        return Scalar(kind, float(tensor.constant_value))
+        return Scalar(kind, dtypes.rounded(np.asarray(tensor.constant_value), tensor.data_type).item())
     return TensorValue(tensor.uid, kind)

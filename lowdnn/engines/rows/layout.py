@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from lowdnn.codegen.functor import Functor, generate
+from lowdnn.codegen.functor import Functor, contiguous_elements, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, strides_over, with_axis
 from lowdnn.engines.launch import MAX_EXTENT, bytes_touched, ceil_div, divider, i64
 from lowdnn.enums import DataType, PointwiseMode
@@ -71,11 +71,17 @@ class RowSpace:
         dag = replace(dag_of(tensor.dims, (), result=tensor), loads=(tensor,))
         return self.functor(dag, name, accumulator=None, result=compute_type)
 
-    def vector(self, functors: Iterable[Functor]) -> int:
-        """Elements of a group: as many as all functors move at once and as divide the vector axis."""
-        extent, vector = self.space.extents[self.vector_axis], min((f.vector for f in functors), default=1)
-        vector = min(vector, _MAX_VECTOR)
-        while extent % vector:
+    def vector(self, tensors: Iterable[Tensor]) -> int:
+        """Elements of a group: 16 bytes of the narrowest of ``tensors`` that is contiguous along the vector axis, fewer
+        where an alignment says so; they divide the axis."""
+        axis, strides = self.vector_axis, self.space.strides
+        contiguous = [tensor for tensor in tensors if strides[tensor.uid][axis] == 1]
+        vector = min(_MAX_VECTOR, 16 // min((tensor.element_bytes for tensor in contiguous), default=16))
+        for tensor in contiguous:
+            elements = contiguous_elements(tensor, strides[tensor.uid], axis)
+            if elements * tensor.element_bytes < 16:
+                vector = min(vector, elements)
+        while self.space.extents[axis] % vector:
             vector //= 2
         return vector
 

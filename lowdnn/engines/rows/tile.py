@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, ceil_power, floor_power
 from lowdnn.engines.rows.layout import RowLayout
-from lowdnn.enums import KnobType
+from lowdnn.enums import DataType, KnobType
 
 _TEAMS = tuple(1 << power for power in range(10))
 _ITEMS = (1, 2, 4, 8, 16, 32, 64)
@@ -54,12 +55,12 @@ class RowTile:
         return min(ceil_div(layout.row_groups, self.slots), MAX_GRID_X // self.CLUSTER) * self.CLUSTER
 
 
-def knobs(layout: RowLayout, arch: ArchSpec, element_bytes: int, arrays: int) -> tuple[Knob, ...]:
+def knobs(layout: RowLayout, arch: ArchSpec, compute_type: DataType, arrays: int) -> tuple[Knob, ...]:
     """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M (blocks that share rows).
 
-    element_bytes: of the arithmetic.  arrays: values that a thread holds for each element.
+    arrays: values of ``compute_type`` that a thread holds for each element.
     """
-    team, items, cluster = _defaults(layout, arch, element_bytes, arrays)
+    team, items, cluster = _defaults(layout, arch, dtypes.info(compute_type).size_bytes, arrays)
     clusters = _CLUSTERS if arch.name == "sm_90a" else (1,)
     most = _most_team(layout)
     return (
