@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
@@ -29,8 +29,8 @@ class RowProblem(Protocol):
 class RowEngine(ABC):
     """An engine whose problems are of one kind."""
 
-    name: ClassVar[str]
-    index: ClassVar[int]
+    name: str
+    index: int
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes: tuple[BehaviorNote, ...] = BEHAVIOR_NOTES
 
