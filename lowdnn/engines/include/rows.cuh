@@ -35,7 +35,6 @@ struct RowTile {
   static constexpr int SLOTS = BLOCK_SIZE / (TEAM_SIZE * SIDE_SIZE);
   static constexpr bool IN_ROW = IN_ROW_;
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
-  static constexpr int ALONG = IN_ROW ? VECTOR_SIZE : 1;  // elements of a row in a group
   typedef Index_ Index;
   static_assert(SIDE_SIZE <= WARP_SIZE && (BLOCKS == 1 || SLOTS == 1), "lanes of a warp have rows of their own");
 };
@@ -44,7 +43,6 @@ template <int RANK> struct RowSizes {
   i64 rows;    // groups of rows
   i64 groups;  // of a row
   i64 chunks;
-  i64 count;   // elements of a row
   Divider axes[RANK];  // the axis with groups in groups
 };
 
@@ -84,12 +82,6 @@ template <class Tile> struct RowWalk {
     digits<Tile::RANK - Tile::KEPT_AXES>(sizes.axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
     column = Tile::IN_ROW ? coordinate[Tile::RANK - 1] * Tile::VECTOR_SIZE : kept_column;
     return exists && number < sizes.groups;
-  }
-
-  // Elements that a row has in its first chunk.
-  __device__ __forceinline__ i64 first_chunk_count() const {
-    const i64 groups = i64(Tile::BLOCKS) * Tile::HELD * Tile::TEAM_SIZE;
-    return (groups < sizes.groups ? groups : sizes.groups) * Tile::ALONG;
   }
 
   // The coordinates along the kept axes.

@@ -1,7 +1,7 @@
 """The backward pass of a norm: dx in one launch over rows (``norm_backward.cu``), and the gradients of scale and bias.
 
 Where the scale has one element for each element of a row, as in layer and RMS norms, the launch sums these gradients
-over its rows on the way, and a reduction joins the blocks' sums. Otherwise they are reductions of their own over x and
+over its rows on the way, and a second one joins the blocks' sums. Otherwise they are reductions of their own over x and
 dy (``engines.reduction``).
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.norm.join import Join
 from lowdnn.engines.norm.split import split_dag, split_operation, split_tensor
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
-from lowdnn.engines.rows.kernel import RowKernel
+from lowdnn.engines.rows.kernel import RowKernel, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
 from lowdnn.enums import DIM_MAX, DataType, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
@@ -30,7 +30,7 @@ from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
-from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct, WorkspacePointer
 
 _REDUCTION = ReductionEngine()
@@ -116,11 +116,12 @@ class BackwardRows:
         return bool(self.gradients) and repeats and row_elements and is_enough
 
     def _add_rows(self, chain: Chain, arch: ArchSpec, shape: tile.RowTile, sums: bool) -> None:
-        """The launch for dx; where it sums on the way, the launches that join its blocks' sums too."""
+        """The launch for dx; where it sums on the way, the launch that joins its blocks' sums too."""
         operation, gradients = self.operation, self.gradients if sums else ()
         blocks = self._blocks(arch, shape) if sums else 0
-        partial_dims = (blocks // shape.CLUSTER, *self.space.space.extents[self.space.kept :])
-        offsets = [chain.reserve(prod(partial_dims) * self._element_bytes) for _ in gradients]
+        count = blocks // shape.CLUSTER
+        offsets = tuple(chain.reserve(count * self.space.count * self._element_bytes) for _ in gradients)
+        join = Join(gradients, self.space.row_space, self.compute_type, count, offsets)
         kernel = RowKernel(
             source="norm/norm_backward.cu",
             data_type=operation.x.data_type,
@@ -133,15 +134,17 @@ class BackwardRows:
                 ("GRADIENTS", len(gradients)),
             ),
             functors=self._functors,
-            scalars=(Struct(tuple(WorkspacePointer(offset) for offset in offsets)),) if gradients else (),
+            scalars=(
+                share(self.space.count, self.compute_type),
+                *((Struct(tuple(WorkspacePointer(offset) for offset in offsets)),) if gradients else ()),
+            ),
         )
-        partial_bytes = len(gradients) * prod(partial_dims) * self._element_bytes
         others = bytes_of(tensor for tensor in inputs_of(operation).values() if not tensor.is_virtual)
-        moved = moved_bytes(self.before) + moved_bytes(self.after) + others - self._counted_twice + partial_bytes
+        moved = moved_bytes(self.before) + moved_bytes(self.after) + others - self._counted_twice + join.partial_bytes
         chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved, blocks))
-        for tensor, offset in zip(gradients, offsets, strict=True):
-            graph, partial = self._joined(tensor, partial_dims)
-            chain.add(_REDUCTION.plan(graph, arch, {}), {partial.uid: offset})
+        if gradients:
+            joining, arguments = join.kernel_and_arguments()
+            chain.launches.append(join.launch(chain.kernel(joining), arguments))
 
     @property
     def _counted_twice(self) -> int:
@@ -167,13 +170,6 @@ class BackwardRows:
         if "scale" in tensors:
             functors.append(space.load(tensors["scale"], compute_type, "Scale"))
         return tuple(functors)
-
-    def _joined(self, gradient: Tensor, partial_dims: tuple[int, ...]) -> tuple[OperationGraph, Tensor]:
-        """(the sum of the blocks' sums, these as a tensor), over the axes of the space."""
-        strides = self.space.space.strides[gradient.uid][self.space.kept :]
-        partial = Tensor(self._free_uid, self.compute_type, partial_dims, packed_strides(partial_dims), 16)
-        target = replace(gradient, dims=(1, *partial_dims[1:]), strides=(1, *(stride or 1 for stride in strides)))
-        return OperationGraph([self._sum(partial, target)]), partial
 
     def _gradient(self, port: str) -> list[Operation]:
         """dscale or dbias as the sum over x's axes along which it repeats."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import nan
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
@@ -17,7 +18,7 @@ from lowdnn.engines.launch import bytes_of, moved_bytes
 from lowdnn.engines.norm.split import split_dag, split_operation, split_tensor
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
-from lowdnn.engines.rows.kernel import RowKernel, scalar_argument
+from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
 from lowdnn.enums import DIM_MAX, DataType, NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
@@ -74,19 +75,25 @@ class ForwardRows:
         chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
             return chain
+        shape = tile.tile_of(self.layout, chosen)
         kernel = RowKernel(
             source="norm/norm_forward.cu",
             data_type=operation.x.data_type,
             compute_type=self.compute_type,
             layout=self.layout,
-            tile=tile.tile_of(self.layout, chosen),
+            tile=shape,
             switches=(
                 ("CENTRED", int(operation.mode is not NormMode.RMS_NORM)),
                 ("TRAINING", int(operation.phase is NormFwdPhase.TRAINING)),
                 ("RUNNING", int(bool(operation.running))),
             ),
             functors=(self._prologue, self._epilogue, *self._statistics),
-            scalars=(scalar_argument(operation.epsilon, self.compute_type),),
+            scalars=(
+                scalar_argument(operation.epsilon, self.compute_type),
+                share(shape.first_count(self.layout), self.compute_type),
+                share(self.space.count, self.compute_type),
+                number(self.space.count / (self.space.count - 1 or nan), self.compute_type),
+            ),
         )
         statistics = (t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid)
         moved = moved_bytes(self.before) + moved_bytes(self.after) + bytes_of(statistics)
@@ -149,8 +156,8 @@ def _after(fused: FusedRows[NormForward]) -> PointwiseDag:
         y, uid=_NORMALISED, data_type=compute_type, alignment_bytes=16, is_virtual=True, name="normalised"
     )
     operations = []
-    for number, (mode, operand) in enumerate(wanted, 1):
-        output = y if number == len(wanted) else replace(anchor, uid=_SCALED, name="scaled")
+    for step, (mode, operand) in enumerate(wanted, 1):
+        output = y if step == len(wanted) else replace(anchor, uid=_SCALED, name="scaled")
         operations.append(PointwiseOperation(Pointwise(mode, compute_type), x=value, b=operand, y=output))
         value = output
     behind = tuple(split_operation(op, shape) for op in fused.after)

@@ -23,6 +23,7 @@ typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
 
 struct Params {
   RowSizes<Tile::RANK> sizes;
+  Value share;  // 1 / elements of a row
 #if GRADIENTS
   Value* gradients[GRADIENTS];
 #endif
@@ -161,7 +162,7 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS) KERNEL_NAME(c
     }
     team.all<Plus>(sums);
 #pragma unroll
-    for (int k = 0; k < 2 * WIDTH; ++k) sums[k] /= Value(p.sizes.count);
+    for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= p.share;
 
     store_chunk(p, walk, p.sizes.chunks - 1, xhat, g, inverse, sums);
 #pragma unroll 1

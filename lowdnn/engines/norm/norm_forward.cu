@@ -22,6 +22,9 @@ typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
 struct Params {
   RowSizes<Tile::RANK> sizes;
   Value epsilon;
+  Value first_share;  // 1 / elements of a row in its first chunk
+  Value share;        // 1 / elements of a row
+  Value unbiased;     // elements of a row / (elements - 1)
   Prologue::Args before;
   Epilogue::Args after;
 #if TRAINING
@@ -54,7 +57,7 @@ __device__ __forceinline__ void add_deviations(RowWalk<Tile>& walk, i64 chunk, c
 }
 
 // The mean of each row's first chunk, which `x` holds.
-__device__ __forceinline__ void first_mean(const RowWalk<Tile>& walk, Team& team, const Value (&x)[ITEMS][VECTOR],
+__device__ __forceinline__ void first_mean(const Params& p, Team& team, const Value (&x)[ITEMS][VECTOR],
                                            Value (&mean)[WIDTH]) {
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
@@ -66,7 +69,7 @@ __device__ __forceinline__ void first_mean(const RowWalk<Tile>& walk, Team& team
   }
   team.all<Plus>(mean);
 #pragma unroll
-  for (int w = 0; w < WIDTH; ++w) mean[w] /= Value(walk.first_chunk_count());
+  for (int w = 0; w < WIDTH; ++w) mean[w] *= p.first_share;
 #endif
 }
 
@@ -96,7 +99,7 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS) KERNEL_NAME(c
     Value x[ITEMS][VECTOR];
     load_chunk<Prologue>(p.before, walk, 0, x);
     Value shift[WIDTH], sums[2 * WIDTH];
-    first_mean(walk, team, x, shift);
+    first_mean(p, team, x, shift);
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
     add_deviations(walk, 0, x, shift, sums);
@@ -110,12 +113,12 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS) KERNEL_NAME(c
     Value mean[WIDTH], correction[WIDTH], inverse[WIDTH], unbiased[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
-      correction[w] = CENTRED ? sums[w] / Value(p.sizes.count) : Value(0);
-      const Value variance = sums[WIDTH + w] / Value(p.sizes.count) - correction[w] * correction[w];
+      correction[w] = CENTRED ? sums[w] * p.share : Value(0);
+      const Value variance = sums[WIDTH + w] * p.share - correction[w] * correction[w];
       // The mean of a row with an infinity is that infinity; its deviations are no numbers.
       mean[w] = correction[w] == correction[w] ? shift[w] + correction[w] : shift[w];
       inverse[w] = inverse_sqrt(variance + p.epsilon);
-      unbiased[w] = variance * (Value(p.sizes.count) / Value(p.sizes.count - 1));
+      unbiased[w] = variance * p.unbiased;
     }
 #if TRAINING
 #if CENTRED

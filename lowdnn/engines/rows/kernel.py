@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 
@@ -72,9 +73,18 @@ class RowKernel:
         )
 
 
+def number(value: float, compute_type: DataType) -> Scalar:
+    """A number known when the plan is made, in the arithmetic's type."""
+    return Scalar(ScalarType.F64 if compute_type is DataType.DOUBLE else ScalarType.F32, value)
+
+
+def share(count: int, compute_type: DataType) -> Scalar:
+    """1 / count; NaN of nothing."""
+    return number(1 / count if count else nan, compute_type)
+
+
 def scalar_argument(tensor: Tensor, compute_type: DataType) -> Argument:
     """The value of a by-value or constant tensor in the arithmetic's type."""
-    kind = ScalarType.F64 if compute_type is DataType.DOUBLE else ScalarType.F32
     if tensor.constant_value is not None:
-        return Scalar(kind, dtypes.rounded(np.asarray(tensor.constant_value), tensor.data_type).item())
-    return TensorValue(tensor.uid, kind)
+        return number(dtypes.rounded(np.asarray(tensor.constant_value), tensor.data_type).item(), compute_type)
+    return TensorValue(tensor.uid, ScalarType.F64 if compute_type is DataType.DOUBLE else ScalarType.F32)

@@ -40,6 +40,11 @@ class RowSpace:
         return self.space.permuted(tuple(range(self.kept)))
 
     @cached_property
+    def row_space(self) -> IndexSpace:
+        """The axes of a row alone."""
+        return self.space.permuted(tuple(range(self.kept, self.space.rank)))
+
+    @cached_property
     def count(self) -> int:
         """Elements of a row."""
         return prod(self.space.extents[self.kept :])
@@ -148,7 +153,7 @@ class RowLayout:
         axes: tuple[Argument, ...] = tuple(
             field for radix in self.radices for field in divider(min(max(radix, 1), MAX_EXTENT))
         )
-        return Struct((*i64((self.row_groups, self.groups, chunks, self.space.count)), *axes))
+        return Struct((*i64((self.row_groups, self.groups, chunks)), *axes))
 
     def refuse_size(self) -> str:
         """Why the kernels' indices do not reach all elements, or an empty string."""

@@ -12,7 +12,7 @@ from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.enums import DataType, KnobType
 
 _TEAMS = tuple(1 << power for power in range(10))
-_ITEMS = (1, 2, 4, 8, 16, 32, 64)
+_ITEMS = (1, 2, 4, 8, 16)
 _CLUSTERS = (1, 2, 4, 8)
 
 #: Registers of a thread that hold elements: twice as many where a row needs them.
@@ -23,8 +23,8 @@ _MIN_THREADS = 128
 _MIN_TEAM = 8
 #: Bytes of a row that are worth a block of their own, where there are too few rows for the device.
 _MIN_BLOCK_BYTES = 8192
-#: Threads of a block whose rows lie side by side, and how many of these are neighbours at most.
-_COLUMN_THREADS, _MAX_SIDE = 256, 32
+#: Threads of a block whose rows lie side by side, and how many of these are neighbours: what makes a memory line.
+_COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 256, 8, 32
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ class RowTile:
         """For kernel names."""
         return f"t{self.THREADS}m{self.TEAM}s{self.SIDE}i{self.ITEMS}c{self.CLUSTER}"
 
+    def first_count(self, layout: RowLayout) -> int:
+        """Elements of a row in its first chunk."""
+        groups = min(self.TEAM * self.ITEMS * self.CLUSTER, layout.groups)
+        return groups * (layout.vector if layout.space.is_row else 1)
+
     def chunks(self, layout: RowLayout) -> int:
         return max(1, ceil_div(layout.groups, self.TEAM * self.ITEMS * self.CLUSTER))
 
@@ -65,7 +70,7 @@ def knobs(layout: RowLayout, arch: ArchSpec, compute_type: DataType, arrays: int
     most = _most_team(layout)
     return (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
-        Knob("items", KnobType.MULTIPLY, _ITEMS[: _ITEMS.index(64 // layout.vector) + 1], items, "groups in registers"),
+        Knob("items", KnobType.MULTIPLY, _ITEMS, items, "groups in registers"),
         Knob("cluster", KnobType.TILE_CGA_M, clusters, cluster, "blocks that share rows"),
     )
 
@@ -86,7 +91,7 @@ def _side(layout: RowLayout) -> int:
     """Rows side by side: neighbours in memory."""
     if layout.space.is_row:
         return 1
-    return min(_MAX_SIDE, ceil_power(layout.radices[layout.space.kept - 1]))
+    return min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
 
 
 def _most_team(layout: RowLayout) -> int:
@@ -96,7 +101,7 @@ def _most_team(layout: RowLayout) -> int:
 def _defaults(layout: RowLayout, arch: ArchSpec, element_bytes: int, arrays: int) -> tuple[int, int, int]:
     """(team, items, cluster): each thread a few vectors, more where a row would not fit the block or the cluster."""
     words = arrays * element_bytes // 4 * layout.vector
-    usual, most = (max(1, registers // words) for registers in (_REGISTERS, _MAX_REGISTERS))
+    usual, most = (min(max(1, registers // words), _ITEMS[-1]) for registers in (_REGISTERS, _MAX_REGISTERS))
     groups, most_team = max(layout.groups, 1), _most_team(layout)
     most_cluster = _CLUSTERS[-1] if arch.name == "sm_90a" else 1
     cluster = min(most_cluster, ceil_power(ceil_div(groups, most_team * most)))

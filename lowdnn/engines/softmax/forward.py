@@ -12,7 +12,7 @@ from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, moved_bytes
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
-from lowdnn.engines.rows.kernel import RowKernel
+from lowdnn.engines.rows.kernel import RowKernel, number
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
@@ -20,7 +20,7 @@ from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.graph.row_pattern import match_rows
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Scalar, ScalarType
+from lowdnn.plan import Scalar
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,7 @@ class ForwardSoftmax:
 
     @property
     def _stats_factor(self) -> Scalar:
-        kind = ScalarType.F64 if self.compute_type is DataType.DOUBLE else ScalarType.F32
-        return Scalar(kind, 1 / log(2) if self.operation.stats_log2 else 1.0)
+        return number(1 / log(2) if self.operation.stats_log2 else 1.0, self.compute_type)
 
     @property
     def _functors(self) -> tuple[Functor, ...]:

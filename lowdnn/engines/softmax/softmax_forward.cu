@@ -137,7 +137,7 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS) KERNEL_NAME(c
 
     Value last[WIDTH];
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) last[w] = IS_LOG ? log(sum[w]) : Value(1) / sum[w];
+    for (int w = 0; w < WIDTH; ++w) last[w] = IS_LOG ? log(sum[w]) : reciprocal(sum[w]);
 #if STATS
     Value stats[WIDTH];
 #pragma unroll
