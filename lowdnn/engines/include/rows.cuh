@@ -18,11 +18,12 @@
 #include "include/division.cuh"
 #include "include/pointwise.cuh"
 
-// Of a kernel over rows, by its macro CLUSTER.
+// The bounds of a kernel over rows, by its macros: RESIDENT blocks of a multiprocessor, since ptxas by itself now and
+// then spills a few registers to fit one more.
 #if CLUSTER > 1
-#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
+#define ROW_KERNEL __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, RESIDENT)
 #else
-#define CLUSTER_DIMS
+#define ROW_KERNEL __launch_bounds__(THREADS, RESIDENT)
 #endif
 
 template <int RANK_, int KEPT_AXES_, bool IN_ROW_, int VECTOR_SIZE_, int BLOCK_SIZE_, int TEAM_SIZE_, int SIDE_SIZE_,
@@ -79,7 +80,11 @@ template <class Tile> struct RowWalk {
   // no such group, and the place means nothing.
   __device__ __forceinline__ bool locate(i64 chunk, int item, i64& column) {
     const i64 number = group(chunk, item);
-    digits<Tile::RANK - Tile::KEPT_AXES>(sizes.axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
+    if constexpr (Tile::RANK - Tile::KEPT_AXES == 1) {
+      coordinate[Tile::KEPT_AXES] = number;  // not by way of 32 bits: items then lie at constant offsets
+    } else {
+      digits<Tile::RANK - Tile::KEPT_AXES>(sizes.axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
+    }
     column = Tile::IN_ROW ? coordinate[Tile::RANK - 1] * Tile::VECTOR_SIZE : kept_column;
     return exists && number < sizes.groups;
   }

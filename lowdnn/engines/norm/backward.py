@@ -34,8 +34,6 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct, WorkspacePointer
 
 _REDUCTION = ReductionEngine()
-#: Threads of a multiprocessor that keep memory busy while each sums gradients.
-_THREADS_PER_SM = 1024
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,10 @@ class BackwardRows:
         return RowLayout(self.space, self.space.vector([*data, self.tensors["x"]]))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        arrays = 2 + (len(self.gradients) if self._may_sum_on_the_way else 0)
-        return tile.knobs(self.layout, arch, self.compute_type, arrays)
+        return tile.knobs(self.layout, arch, self.compute_type, self._arrays)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
-        chain, shape = Chain(), tile.tile_of(self.layout, chosen)
+        chain, shape = Chain(), tile.tile_of(self.layout, chosen, self.compute_type, self._arrays)
         sums_on_the_way = self._may_sum_on_the_way and shape.chunks(self.layout) == 1
         if self.layout.row_groups:
             self._add_rows(chain, arch, shape, sums_on_the_way)
@@ -101,6 +98,11 @@ class BackwardRows:
                     graph = OperationGraph(self._gradient(port))
                     chain.add(_REDUCTION.plan(graph, arch, {}), {})
         return chain
+
+    @property
+    def _arrays(self) -> int:
+        """Values that a thread holds for each element."""
+        return 2 + (len(self.gradients) if self._may_sum_on_the_way else 0)
 
     @property
     def _element_bytes(self) -> int:
@@ -152,8 +154,8 @@ class BackwardRows:
         return bytes_of(t for t in self.before.loads if t.uid == self.operation.dy.uid)
 
     def _blocks(self, arch: ArchSpec, shape: tile.RowTile) -> int:
-        """A grid that stays: enough threads on each multiprocessor, and no more partial sums than these write."""
-        resident = arch.sm_count * max(1, _THREADS_PER_SM // shape.THREADS) // shape.CLUSTER * shape.CLUSTER
+        """A grid that stays, and writes no more partial sums than its blocks have."""
+        resident = arch.sm_count * shape.RESIDENT // shape.CLUSTER * shape.CLUSTER
         return min(shape.blocks(self.layout), max(resident, shape.CLUSTER))
 
     @property

@@ -75,7 +75,7 @@ class ForwardRows:
         chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape = tile.tile_of(self.layout, chosen)
+        shape = tile.tile_of(self.layout, chosen, self.compute_type, arrays=1)
         kernel = RowKernel(
             source="norm/norm_forward.cu",
             data_type=operation.x.data_type,

@@ -1,4 +1,4 @@
-"""The launch that joins what the blocks of a backward norm summed of the gradients of scale and bias (``norm_join.cu``)."""
+"""The launch that joins the gradients of scale and bias: ``norm_backward.cu`` has their sums by block."""
 
 from __future__ import annotations
 

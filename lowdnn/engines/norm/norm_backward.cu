@@ -10,7 +10,7 @@
 // slots of a block join theirs in order, and the blocks theirs in the workspace, [blocks / CLUSTER][elements of a row].
 // Shared memory (static): RowTeam's; with GRADIENTS and several slots, VECTOR sums of each thread.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, otherwise i64;
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, i64 beyond;
 // CENTRED; SCALED: whether there is a scale; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias).
 
 #include "include/rows.cuh"
@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& 
 }
 #endif
 
-extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);

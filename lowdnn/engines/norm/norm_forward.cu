@@ -9,7 +9,7 @@
 // again, backwards, as they leave the cache.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, otherwise i64;
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, i64 beyond;
 // CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is used.
 
 #include "include/rows.cuh"
@@ -89,7 +89,7 @@ __device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk
   }
 }
 
-extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);
@@ -110,15 +110,14 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS) KERNEL_NAME(c
     }
     team.all<Plus>(sums);
 
-    Value mean[WIDTH], correction[WIDTH], inverse[WIDTH], unbiased[WIDTH];
+    Value mean[WIDTH], correction[WIDTH], variance[WIDTH], inverse[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
       correction[w] = CENTRED ? sums[w] * p.share : Value(0);
-      const Value variance = sums[WIDTH + w] * p.share - correction[w] * correction[w];
+      variance[w] = sums[WIDTH + w] * p.share - correction[w] * correction[w];
       // The mean of a row with an infinity is that infinity; its deviations are no numbers.
       mean[w] = correction[w] == correction[w] ? shift[w] + correction[w] : shift[w];
-      inverse[w] = inverse_sqrt(variance + p.epsilon);
-      unbiased[w] = variance * p.unbiased;
+      inverse[w] = inverse_sqrt(variance[w] + p.epsilon);
     }
 #if TRAINING
 #if CENTRED
@@ -126,7 +125,9 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS) KERNEL_NAME(c
 #endif
     store_of_row<Inverse>(p.inverse, walk, inverse);
 #if RUNNING
-    store_of_row<Variance>(p.variance, walk, unbiased);
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) variance[w] *= p.unbiased;
+    store_of_row<Variance>(p.variance, walk, variance);
 #endif
 #endif
     store_chunk(p, walk, p.sizes.chunks - 1, x, shift, correction, inverse);

@@ -19,6 +19,10 @@ _CLUSTERS = (1, 2, 4, 8)
 _REGISTERS, _MAX_REGISTERS = 32, 64
 #: Threads of a block: at least, where rows are short.
 _MIN_THREADS = 128
+#: Registers of a thread besides the elements that it holds: in all, for each group of a row with one axis or several,
+#: and for each row side by side.
+_BASE_REGISTERS, _ITEM_REGISTERS, _WALK_REGISTERS, _SIDE_REGISTERS = 30, 2, 6, 8
+_REGISTERS_PER_SM, _MAX_RESIDENT = 65536, 16
 #: Threads of a team that read neighbouring vectors: a memory line of 128 bytes.
 _MIN_TEAM = 8
 #: Bytes of a row that are worth a block of their own, where there are too few rows for the device.
@@ -36,6 +40,7 @@ class RowTile:
     SIDE: int
     ITEMS: int
     CLUSTER: int
+    RESIDENT: int
 
     @property
     def slots(self) -> int:
@@ -75,8 +80,8 @@ def knobs(layout: RowLayout, arch: ArchSpec, compute_type: DataType, arrays: int
     )
 
 
-def tile_of(layout: RowLayout, chosen: Choices) -> RowTile:
-    """The tile of resolved knobs."""
+def tile_of(layout: RowLayout, chosen: Choices, compute_type: DataType, arrays: int) -> RowTile:
+    """The tile of resolved knobs; ``arrays`` as for ``knobs``."""
     team, cluster, side = chosen[KnobType.TILE_ROWS], chosen[KnobType.TILE_CGA_M], _side(layout)
     threads = team * side
     if cluster == 1:
@@ -84,7 +89,18 @@ def tile_of(layout: RowLayout, chosen: Choices) -> RowTile:
         threads = max(threads, min(wanted, max(32, threads * ceil_power(ceil_div(layout.row_groups, side)))))
     if threads < 32:
         team, threads = 32 // side, 32
-    return RowTile(threads, team, side, chosen[KnobType.MULTIPLY], cluster)
+    items = chosen[KnobType.MULTIPLY]
+    held = arrays * items * layout.vector * dtypes.info(compute_type).size_bytes // 4
+    return RowTile(threads, team, side, items, cluster, _resident(layout, threads, items, held))
+
+
+def _resident(layout: RowLayout, threads: int, items: int, held: int) -> int:
+    """Blocks for which a multiprocessor has registers, of threads that hold ``held`` of them in elements."""
+    space = layout.space
+    each = _ITEM_REGISTERS if space.space.rank - space.kept == 1 else _WALK_REGISTERS
+    beside = 0 if space.is_row else _SIDE_REGISTERS * layout.vector
+    registers = ceil_div(_BASE_REGISTERS + held + each * items + beside, 8) * 8
+    return max(1, min(_REGISTERS_PER_SM // (threads * registers), _MAX_RESIDENT))
 
 
 def _side(layout: RowLayout) -> int:

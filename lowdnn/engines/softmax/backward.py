@@ -54,7 +54,7 @@ class BackwardSoftmax:
             data_type=found.y.data_type,
             compute_type=found.compute_type,
             layout=self.layout,
-            tile=tile.tile_of(self.layout, chosen),
+            tile=tile.tile_of(self.layout, chosen, found.compute_type, arrays=2),
             switches=(("IS_LOG", int(found.is_log)),),
             functors=(
                 self.space.load(found.y, found.compute_type, "Data"),

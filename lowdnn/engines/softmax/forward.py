@@ -63,7 +63,8 @@ class ForwardSoftmax:
         chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape, statistics = tile.tile_of(self.layout, chosen), _statistics(operation)
+        shape = tile.tile_of(self.layout, chosen, self.compute_type, arrays=1)
+        statistics = _statistics(operation)
         kernel = RowKernel(
             source="softmax/softmax_forward.cu",
             data_type=operation.x.data_type,

@@ -6,7 +6,7 @@
 // registers is read once; of a longer one all chunks but the last are read again.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, otherwise i64;
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, i64 beyond;
 // IS_LOG.
 
 #include "include/rows.cuh"
@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk
   }
 }
 
-extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);

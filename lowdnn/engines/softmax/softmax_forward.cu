@@ -7,7 +7,7 @@
 // and a sum relative to it as it goes along, and all chunks but the last are read again, backwards.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, otherwise i64;
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, i64 beyond;
 // IS_LOG; CHUNKED; STATS (m + log(s), times stats_factor), MAX (m), SUM (s): whether they are stored.
 
 #include "include/rows.cuh"
@@ -104,7 +104,7 @@ __device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk
   }
 }
 
-extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);
