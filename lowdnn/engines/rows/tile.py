@@ -17,12 +17,14 @@ _CLUSTERS = (1, 2, 4, 8)
 
 #: Registers of a thread that hold elements: twice as many where a row needs them.
 _REGISTERS, _MAX_REGISTERS = 32, 64
+#: Groups of a thread whose rows have several axes: each has a place of its own in registers.
+_MAX_WALKED = 8
 #: Threads of a block: at least, where rows are short.
 _MIN_THREADS = 128
 #: Registers of a thread besides the elements that it holds: in all, for each group of a row with one axis or several,
 #: and for each row side by side.
 _BASE_REGISTERS, _ITEM_REGISTERS, _WALK_REGISTERS, _SIDE_REGISTERS = 30, 2, 6, 8
-_REGISTERS_PER_SM, _MAX_RESIDENT = 65536, 16
+_MIN_REGISTERS, _REGISTERS_PER_SM, _MAX_RESIDENT = 48, 65536, 16
 #: Threads of a team that read neighbouring vectors: a memory line of 128 bytes.
 _MIN_TEAM = 8
 #: Bytes of a row that are worth a block of their own, where there are too few rows for the device.
@@ -99,7 +101,7 @@ def _resident(layout: RowLayout, threads: int, items: int, held: int) -> int:
     space = layout.space
     each = _ITEM_REGISTERS if space.space.rank - space.kept == 1 else _WALK_REGISTERS
     beside = 0 if space.is_row else _SIDE_REGISTERS * layout.vector
-    registers = ceil_div(_BASE_REGISTERS + held + each * items + beside, 8) * 8
+    registers = max(_MIN_REGISTERS, ceil_div(_BASE_REGISTERS + held + each * items + beside, 8) * 8)
     return max(1, min(_REGISTERS_PER_SM // (threads * registers), _MAX_RESIDENT))
 
 
@@ -117,7 +119,8 @@ def _most_team(layout: RowLayout) -> int:
 def _defaults(layout: RowLayout, arch: ArchSpec, element_bytes: int, arrays: int) -> tuple[int, int, int]:
     """(team, items, cluster): each thread a few vectors, more where a row would not fit the block or the cluster."""
     words = arrays * element_bytes // 4 * layout.vector
-    usual, most = (min(max(1, registers // words), _ITEMS[-1]) for registers in (_REGISTERS, _MAX_REGISTERS))
+    limit = _ITEMS[-1] if layout.space.space.rank - layout.space.kept == 1 else _MAX_WALKED
+    usual, most = (min(max(1, registers // words), limit) for registers in (_REGISTERS, _MAX_REGISTERS))
     groups, most_team = max(layout.groups, 1), _most_team(layout)
     most_cluster = _CLUSTERS[-1] if arch.name == "sm_90a" else 1
     cluster = min(most_cluster, ceil_power(ceil_div(groups, most_team * most)))
