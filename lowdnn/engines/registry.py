@@ -16,6 +16,7 @@ from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
+from lowdnn.engines.norm.batch_norm import BatchNorm
 from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
@@ -44,6 +45,7 @@ _SINGLE: tuple[Engine, ...] = (
     MatmulPrologueWgmma(),
     NormRows(),
     SoftmaxEngine(),
+    BatchNorm(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
