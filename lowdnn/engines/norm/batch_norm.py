@@ -8,9 +8,9 @@ blocks (``engines.reduction``):
     backward   dscale = sum of dy * xhat;  dbias = sum of dy;
                dx = (dy - (dbias + xhat * dscale) / count) * inverse * scale
 
-Sums of deviations from a shift of about the mean's size cost a large mean nothing: x is read twice, and the first image
-a third time. Statistics lie in the workspace in the type of the arithmetic where they are stored in a narrower one. What
-the graph has behind y or dx is part of the last pass.
+Since the sums are of deviations from about the mean, a large mean costs them nothing: x is read twice, and the first
+image a third time. Statistics that are stored in a narrow type lie in the workspace too, in the type of the arithmetic.
+What the graph has behind y or dx is part of the last pass.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _MAX_WALKED = 8
 _MIN_THREADS = 128
 #: Registers of a thread besides the elements that it holds: in all, for each group of a row with one axis or several,
 #: and for each row side by side.
-_BASE_REGISTERS, _ITEM_REGISTERS, _WALK_REGISTERS, _SIDE_REGISTERS = 30, 2, 12, 8
+_BASE_REGISTERS, _ITEM_REGISTERS, _WALK_REGISTERS, _SIDE_REGISTERS = 28, 3, 12, 8
 _MIN_REGISTERS, _REGISTERS_PER_SM, _MAX_RESIDENT = 48, 65536, 16
 #: Threads of a team that read neighbouring vectors: a memory line of 128 bytes.
 _MIN_TEAM = 8
