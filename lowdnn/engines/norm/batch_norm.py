@@ -123,7 +123,9 @@ class _Builder:
         shift, correction, total, squares = (self._exact(None, shape.stats_dims) for _ in range(4))
         inverse = self._exact(norm.inv_variance, shape.stats_dims)
         first_image = replace(self._x, dims=(1, *self._x.dims[1:]))
-        self._reduce(ReduceTensorOp.AVG, first_image, shift)
+        average = self._virtual(shape.stats_dims)
+        self._reduce(ReduceTensorOp.AVG, first_image, average)
+        self._finite(average, shift)
         self._close(_REDUCTION)
         self._operations.append(
             GenStats(self._pointwise(modes.SUB, self._x, shift), total, squares, self._compute_type)
@@ -136,7 +138,7 @@ class _Builder:
         variance = self._pointwise(modes.SUB, self._pointwise(modes.IDENTITY, squares, factor=share), square)
         self._pointwise(modes.RSQRT, self._pointwise(modes.ADD, variance, norm.epsilon), output=inverse)
         self._store(inverse, norm.inv_variance)
-        mean = self._mean(shift, correction)
+        mean = self._pointwise(modes.ADD, shift, correction)
         self._store(mean, norm.mean)
         if norm.running:
             unbiased = self._pointwise(modes.IDENTITY, variance, factor=shape.count / max(shape.count - 1, 1))
@@ -168,14 +170,13 @@ class _Builder:
         steps = [(modes.MUL, tensor) for tensor in (inverse, norm.scale) if tensor is not None]
         return self._last_pass(centred, steps, norm.dx, behind)
 
-    def _mean(self, shift: Tensor, correction: Tensor) -> Tensor:
-        """Their sum. Where ``shift`` is infinite the deviations from it are no numbers, and it is the mean itself."""
-        is_number = self._pointwise(PointwiseMode.CMP_EQ, correction, correction)
-        mean = self._virtual(shift.dims)
-        select, total = PointwiseMode.BINARY_SELECT, self._pointwise(PointwiseMode.ADD, shift, correction)
-        arithmetic = Pointwise(select, self._compute_type)
-        self._operations.append(PointwiseOperation(arithmetic, x=total, b=shift, t=is_number, y=mean))
-        return mean
+    def _finite(self, value: Tensor, output: Tensor) -> None:
+        """``value``, or 0 where it is no finite number: deviations from it would be none either."""
+        rest = self._pointwise(PointwiseMode.SUB, value, value)
+        is_finite = self._pointwise(PointwiseMode.CMP_EQ, rest, rest)
+        zero = replace(self._virtual((1,) * value.rank), is_virtual=False, constant_value=0.0)
+        select = Pointwise(PointwiseMode.BINARY_SELECT, self._compute_type)
+        self._operations.append(PointwiseOperation(select, x=value, b=zero, t=is_finite, y=output))
 
     def _last_pass(
         self,

@@ -56,7 +56,8 @@ __device__ __forceinline__ void add_deviations(RowWalk<Tile>& walk, i64 chunk, c
   }
 }
 
-// The mean of each row's first chunk, which `x` holds.
+// The mean of each row's first chunk, which `x` holds; 0 where it is no finite number, since deviations from it would be
+// none either.
 __device__ __forceinline__ void first_mean(const Params& p, Team& team, const Value (&x)[ITEMS][VECTOR],
                                            Value (&mean)[WIDTH]) {
 #pragma unroll
@@ -69,7 +70,10 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, const Va
   }
   team.all<Plus>(mean);
 #pragma unroll
-  for (int w = 0; w < WIDTH; ++w) mean[w] *= p.first_share;
+  for (int w = 0; w < WIDTH; ++w) {
+    mean[w] *= p.first_share;
+    if (mean[w] - mean[w] != Value(0)) mean[w] = Value(0);
+  }
 #endif
 }
 
@@ -115,8 +119,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     for (int w = 0; w < WIDTH; ++w) {
       correction[w] = CENTRED ? sums[w] * p.share : Value(0);
       variance[w] = sums[WIDTH + w] * p.share - correction[w] * correction[w];
-      // The mean of a row with an infinity is that infinity; its deviations are no numbers.
-      mean[w] = correction[w] == correction[w] ? shift[w] + correction[w] : shift[w];
+      mean[w] = shift[w] + correction[w];
       inverse[w] = inverse_sqrt(variance[w] + p.epsilon);
     }
 #if TRAINING

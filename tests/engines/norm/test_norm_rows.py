@@ -136,7 +136,7 @@ def error(actual: NDArray[np.float32], expected: NDArray[np.float64]) -> float:
 def test_nan_and_infinity_stay_in_their_row(device: Runtime, length: int) -> None:
     case = parse_case(f"norm dims=5x{length} mode=layer")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
-    inputs[1][1, 7], inputs[1][2, 9], inputs[1][3, 60] = np.nan, np.inf, -np.inf
+    inputs[1][0, -1], inputs[1][1, 7], inputs[1][2, 9], inputs[1][3, 60] = np.nan, np.nan, np.inf, -np.inf
     inputs[1][4, :8] = np.float32(1e-42)
     actual = run_plan(device, ENGINE.plan(graph, SM_90A, SMALL), graph, inputs)
     for uid, expected in evaluate(graph, inputs).items():
