@@ -30,6 +30,8 @@ from lowdnn.enums import (
     KnobType,
     LayoutType,
     NanPropagation,
+    NormFwdPhase,
+    NormMode,
     NumericalNote,
     PaddingMode,
     PointwiseMode,
@@ -64,6 +66,8 @@ ELEMENT_TYPES: Mapping[AttributeType, type] = {
     AttributeType.PADDING_MODE: PaddingMode,
     AttributeType.NAN_PROPOGATION: NanPropagation,
     AttributeType.FRACTION: Fraction,
+    AttributeType.NORM_MODE: NormMode,
+    AttributeType.NORM_FWD_PHASE: NormFwdPhase,
 }
 
 

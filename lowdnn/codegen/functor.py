@@ -341,7 +341,7 @@ class _Writer:
                 self._field("i64", f"{name}_stride{axis}", Scalar(ScalarType.I64, stride))
         self._offsets[name] = "\n      + ".join(terms) or "0"
         if strides[self._vector_axis] == 1:
-            self._widths.append(_contiguous_elements(tensor, strides, self._vector_axis))
+            self._widths.append(contiguous_elements(tensor, strides, self._vector_axis))
             self._narrowest_bytes = min(self._narrowest_bytes, facts.size_bytes)
         return name
 
@@ -363,7 +363,7 @@ class _Writer:
         return "Stream" if self._width(tensor) * tensor.element_bytes == 16 else "Plain"
 
     def _width(self, tensor: Tensor) -> int:
-        elements = _contiguous_elements(tensor, self._space.strides[tensor.uid], self._vector_axis)
+        elements = contiguous_elements(tensor, self._space.strides[tensor.uid], self._vector_axis)
         return min(elements, 16 // tensor.element_bytes)
 
     def _index(self, op: PointwiseOperation) -> str:
@@ -435,7 +435,7 @@ def _common_type(types: Iterable[str]) -> str:
     return "i64" if distinct <= {"i32", "i64"} else "f64"
 
 
-def _contiguous_elements(tensor: Tensor, strides: tuple[int, ...], vector_axis: int) -> int:
+def contiguous_elements(tensor: Tensor, strides: tuple[int, ...], vector_axis: int) -> int:
     """The greatest power of two, at most MAX_VECTOR, of which the address of every row is a multiple."""
     elements = min(MAX_VECTOR, tensor.alignment_bytes // tensor.element_bytes)
     for axis, stride in enumerate(strides):

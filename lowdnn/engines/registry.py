@@ -16,10 +16,13 @@ from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
+from lowdnn.engines.norm.batch_norm import BatchNorm
+from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.resample.resample import ResampleEngine
 from lowdnn.engines.resample.resample_reduction import ResampleReduction
+from lowdnn.engines.softmax.softmax import SoftmaxEngine
 from lowdnn.status import BadParamError
 
 #: Engines that ``conv_stem`` folds a first layer for.
@@ -47,6 +50,9 @@ _SINGLE: tuple[Engine, ...] = (
     MatmulPrologueWgmma(),
     ResampleEngine(),
     ResampleReduction(_REDUCTION),
+    NormRows(),
+    SoftmaxEngine(),
+    BatchNorm(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

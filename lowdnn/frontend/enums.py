@@ -13,6 +13,9 @@ from lowdnn.enums import (
     PaddingMode,
     ReduceTensorOp,
     ResampleMode,
+    NormFwdPhase,
+    NumericalNote,
+    ReduceTensorOp,
 )
 from lowdnn.frontend.arguments import member
 from lowdnn.status import BadParamError, NotSupportedError
@@ -57,6 +60,14 @@ class numerical_note(IntEnum):
     WINOGRAD_TILE_6x6 = 8
     WINOGRAD_TILE_13x13 = 9
     STRICT_NAN_PROP = 10
+
+
+class norm_forward_phase(IntEnum):
+    """cudnn.norm_forward_phase."""
+
+    NOT_SET = 0
+    INFERENCE = 1
+    TRAINING = 2
 
 
 class reduction_mode(IntEnum):
@@ -165,6 +176,13 @@ def backend_reduction(mode: reduction_mode) -> ReduceTensorOp:
     if member(reduction_mode, mode, "reduction.mode") is reduction_mode.NOT_SET:
         raise BadParamError.at("reduction.mode", expected="a reduction mode", got="NOT_SET")
     return ReduceTensorOp[mode.name]
+
+
+def backend_norm_phase(phase: norm_forward_phase, method: str) -> NormFwdPhase:
+    where = f"{method}.norm_forward_phase"
+    if member(norm_forward_phase, phase, where) is norm_forward_phase.NOT_SET:
+        raise BadParamError.at(where, expected="INFERENCE or TRAINING", got="NOT_SET")
+    return NormFwdPhase[phase.name]
 
 
 def backend_convolution(mode: convolution_mode, method: str) -> ConvolutionMode:

@@ -9,6 +9,9 @@ Inference follows cudnn-frontend, and fills only what was left out:
     matmul       dims batch..., M, N; strides row-major
     reduction    dims of the input (set the output's dims to say what is reduced); strides channels-last
     genstats     dims of the input with 1 for all but the channels; strides channels-last
+    norm         y as x; statistics by the mode, with 1 along the normalised axes; gradients of scale and bias as the
+                 scale; packed in x's order of dimensions
+    softmax      y as x; statistics with 1 along the axes
 """
 
 from __future__ import annotations

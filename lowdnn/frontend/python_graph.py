@@ -40,6 +40,7 @@ from lowdnn.frontend.enums import (
 )
 from lowdnn.frontend.execution import PreparedExecution, pair
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.norms import NormMethods
 from lowdnn.frontend.operations import OperationMethods
 from lowdnn.frontend.plans import PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
@@ -63,6 +64,7 @@ class knob:
 
 
 class pygraph(PointwiseMethods, ConvolutionMethods, ResampleMethods, OperationMethods):
+class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods, NormMethods):
     """See the module's docstring."""
 
     def __init__(

@@ -7,6 +7,8 @@
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
     resample n=2 c=8 hw=16x16 mode=max window=3 stride=2 pad=1 dtype=bf16 epilogue=relu
     resample n=2 c=8 hw=16x16 mode=linear size=32x32 dir=bwd
+    norm dims=64x768 mode=layer dtype=bf16 epilogue=relu
+    softmax dims=64x768 dtype=bf16 dir=bwd
 
 Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
 and the benchmarks. ``#`` starts a comment in a file of cases.
@@ -14,7 +16,6 @@ and the benchmarks. ``#`` starts a comment in a file of cases.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,64 +29,17 @@ from lowdnn import dtypes
 from lowdnn.enums import ConvolutionMode, DataType, NanPropagation, PaddingMode, ReduceTensorOp, ResampleMode
 from lowdnn.graph import case_exits, case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.case import Case
 from lowdnn.graph.case_steps import Chain
 from lowdnn.graph.case_text import key
-from lowdnn.graph.data import exact_values, real_values, unit_values
+from lowdnn.graph.data import unit_values
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.row_cases import NormCase, SoftmaxCase
 from lowdnn.ops.base import outputs_of
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.resample import Resample, maxima, whole
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
-
-Inputs = dict[int, NDArray[Any]]
-
-
-class Case(ABC):
-    """One graph with data. ``str(case)`` is its text; ``parse_case`` reads it back to an equal case."""
-
-    family: ClassVar[str]
-
-    @abstractmethod
-    def graph(self) -> OperationGraph:
-        """The graph; raises the operations' errors where the values do not fit together."""
-
-    @property
-    @abstractmethod
-    def is_exact(self) -> bool:
-        """True where exact inputs must give the reference's result bit for bit."""
-
-    @property
-    def length(self) -> int:
-        """Terms that are summed for one output element, for tolerances."""
-        return 1
-
-    @property
-    def exact_length(self) -> int:
-        """The same for the size of exact inputs, where more is summed than in one output element."""
-        return self.length
-
-    def inputs(self, seed: int, exact: bool) -> Inputs:
-        """Storage arrays in logical dims for every tensor that execute must be given values of.
-
-        exact: small integers for which every order of summation gives the same bits; otherwise normal numbers.
-        """
-        rng = np.random.default_rng(seed)
-        graph = self.graph()
-        needed = [t for t in graph.inputs if t.constant_value is None] + self._accumulated(graph)
-        return {tensor.uid: self._values(rng, tensor, exact) for tensor in needed}
-
-    def __str__(self) -> str:
-        return case_text.format_fields(self, self.family)
-
-    def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
-        """Outputs whose old values are read."""
-        return []
-
-    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
-        if exact:
-            return exact_values(rng, tensor.dims, tensor.data_type, self.exact_length)
-        return real_values(rng, tensor.dims, tensor.data_type)
 
 
 def parse_case(line: str) -> Case:
@@ -472,6 +426,7 @@ _NAN_RULES = {"wins": NanPropagation.PROPAGATE_NAN, "loses": NanPropagation.NOT_
 
 _FAMILIES: Mapping[str, type[Any]] = {
     cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, ResampleCase)
+    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, NormCase, SoftmaxCase)
 }
 
 

@@ -22,10 +22,13 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.norm_backward import NormBackward
+from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample import ResampleOperation
 from lowdnn.ops.resample_forward import ResampleForward
+from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 
 _MAX_SHOWN = 5
@@ -40,12 +43,15 @@ _BASE = {
     DataType.FP8_E5M2: (0.25, 2.0**-16),
 }
 _TF32_EPSILON = 2.0**-10
+#: Roundings of unit size between a row's elements and its result.
+_ROW_ROUNDINGS = 64
 
 
 class OpClass(Enum):
     """What bounds an operation's error besides the rounding of its result."""
 
     POINTWISE = "pointwise"  #: nothing
+    ROWS = "rows"  #: averages over a row, joined as a tree: a few roundings of a few units, whatever its length
     REDUCTION = "reduction"  #: a sum or a product in the compute type
     CONTRACTION = "contraction"  #: a sum of products in the compute type
     CONTRACTION_TF32 = "contraction_tf32"  #: the same, with operands rounded to TF32
@@ -66,7 +72,7 @@ def tolerance(
 ) -> Tolerance:
     """The tolerance of an output of ``data_type`` that sums ``length`` terms of unit size in ``compute_type``."""
     relative, absolute = _BASE.get(data_type, (0.0, 0.0))
-    accumulated = dtypes.info(compute_type).epsilon * length
+    accumulated = dtypes.info(compute_type).epsilon * (_ROW_ROUNDINGS if op_class is OpClass.ROWS else length)
     if dtypes.info(data_type).kind in (dtypes.Kind.SIGNED, dtypes.Kind.UNSIGNED):
         absolute = 1.0 if dtypes.info(compute_type).kind is dtypes.Kind.FLOAT else 0.0
     if op_class is not OpClass.POINTWISE:
@@ -87,12 +93,15 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
     if isinstance(producer, ResampleForward) and producer.index is tensor:
         return EXACT
     classes = {_class_of(op, notes): _compute_type(op) for op in graph.operations}
-    order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.POINTWISE)
+    order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.ROWS, OpClass.POINTWISE)
     worst = next(op_class for op_class in order if op_class in classes)
     allowed = tolerance(worst, tensor.data_type, length, classes[worst])
     if isinstance(producer, ReductionOperation | GenStats) and worst in order[:2]:
         terms = tolerance(worst, producer.x.data_type, length, classes[worst])
         return _summed(terms, allowed, producer.x.element_count // max(tensor.element_count, 1), length)
+    if isinstance(producer, NormBackward) and tensor.uid != producer.dx.uid:
+        terms_of_sum = producer.x.element_count // max(tensor.element_count, 1)
+        return tolerance(OpClass.REDUCTION, tensor.data_type, terms_of_sum, producer.compute_type)
     return allowed
 
 
@@ -137,6 +146,9 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
         return OpClass.POINTWISE
     is_sum = isinstance(operation, ReductionOperation | GenStats | ResampleOperation)
     return OpClass.REDUCTION if is_sum else OpClass.POINTWISE
+    if isinstance(operation, NormForward | NormBackward | Softmax):
+        return OpClass.ROWS
+    return OpClass.REDUCTION if isinstance(operation, ReductionOperation | GenStats) else OpClass.POINTWISE
 
 
 def _compute_type(operation: object) -> DataType:
@@ -148,7 +160,7 @@ def _compute_type(operation: object) -> DataType:
         return operation.reduction.compute_type
     if isinstance(operation, PointwiseOperation):
         return operation.pointwise.compute_type
-    if isinstance(operation, GenStats):
+    if isinstance(operation, GenStats | NormForward | NormBackward | Softmax):
         return operation.compute_type
     if isinstance(operation, ResampleOperation):
         return operation.resample.compute_type

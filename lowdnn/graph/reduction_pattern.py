@@ -61,8 +61,8 @@ def _split(
     graph: OperationGraph, reduction: AnyReduction, others: tuple[PointwiseOperation, ...]
 ) -> tuple[tuple[PointwiseOperation, ...], tuple[PointwiseOperation, ...]]:
     """Before: what x needs, and what else has x's dims and does not need y. After: the rest."""
-    needed = _ancestors(graph, reduction)
-    behind = {id(op) for op in others if id(reduction) in _ancestors(graph, op)}
+    needed = ancestors(graph, reduction)
+    behind = {id(op) for op in others if id(reduction) in ancestors(graph, op)}
     before = tuple(
         op for op in others if id(op) in needed or (id(op) not in behind and op.output.dims == reduction.x.dims)
     )
@@ -70,7 +70,7 @@ def _split(
     return before, tuple(op for op in others if id(op) not in chosen)
 
 
-def _ancestors(graph: OperationGraph, operation: Operation) -> set[int]:
+def ancestors(graph: OperationGraph, operation: Operation) -> set[int]:
     """The ids of the operations whose results ``operation`` depends on."""
     found: set[int] = set()
     pending = [operation]

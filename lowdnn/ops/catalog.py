@@ -11,11 +11,14 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
+from lowdnn.ops.norm_backward import NormBackward
+from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
+from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
 
@@ -29,6 +32,9 @@ OPERATIONS: tuple[type, ...] = (
     GenStats,
     ResampleForward,
     ResampleBackward,
+    NormForward,
+    NormBackward,
+    Softmax,
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, *OPERATIONS)

@@ -58,6 +58,21 @@ ORDERS = {
     "conv_dgrad": ["loss", "filter"],
     "conv_wgrad": ["image", "loss"],
     "genstats": ["input", *COMMON],
+    "batchnorm": [
+        *("input", "scale", "bias", "in_running_mean", "in_running_var", "epsilon", "momentum", "peer_stats"),
+        *COMMON,
+    ],
+    "batchnorm_inference": ["input", "mean", "inv_variance", "scale", "bias", *COMMON],
+    "batchnorm_backward": ["grad", "input", "scale", "mean", "inv_variance", "peer_stats", *COMMON],
+    **{
+        name: ["norm_forward_phase", "input", "scale", "bias", "epsilon", *COMMON]
+        for name in ("layernorm", "adalayernorm", "instancenorm", "rmsnorm")
+    },
+    **{
+        f"{name}_backward": ["grad", "input", "scale", "mean", "inv_variance", *COMMON]
+        for name in ("layernorm", "adalayernorm", "instancenorm")
+    },
+    "rmsnorm_backward": ["grad", "input", "scale", "inv_variance", "has_dbias", *COMMON],
     "tensor": [
         "dim",
         "stride",
@@ -99,6 +114,7 @@ NUMBERS = {
     "behavior_note": """RUNTIME_COMPILATION 1 REQUIRES_FILTER_INT8x32_REORDER 2 REQUIRES_BIAS_INT8x32_REORDER 3
         SUPPORTS_CUDA_GRAPH_NATIVE_API 4 CUBLASLT_DEPENDENCY 5""",
     "reduction_mode": "NOT_SET 0 ADD 1 MUL 2 MIN 3 MAX 4 AMAX 5 AVG 6 NORM1 7 NORM2 8 MUL_NO_ZEROS 9",
+    "norm_forward_phase": "NOT_SET 0 INFERENCE 1 TRAINING 2",
     "convolution_mode": "CONVOLUTION 1 CROSS_CORRELATION 2",
     "tensor_reordering": "NONE 0 INT8x32 1 F16x16 2 F8_128x4 3",
     "scalar_type": "RUNTIME_PARAM 0 COMPILE_TIME_CONST 1",

@@ -1,9 +1,9 @@
 // Blocks of a thread block cluster: who they are, and meeting points.
-// Source: PTX ISA, barrier.cluster and the special registers, target sm_90.
+// Source: PTX ISA, barrier.cluster, mapa, ld.shared::cluster and the special registers, target sm_90.
 
 #pragma once
 
-#include "include/numeric.cuh"
+#include "include/shared_memory.cuh"
 
 __device__ __forceinline__ u32 cluster_rank() {
   u32 rank;
@@ -28,4 +28,22 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
       "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// What lies at the place of `own` in the shared memory of another block.
+__device__ __forceinline__ f32 load_of_block(const f32* own, u32 block) {
+  f32 value;
+  asm volatile(
+      "{ .reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [remote];\n}" : "=f"(value) : "r"(shared_address(own)), "r"(block) : "memory");
+  return value;
+}
+__device__ __forceinline__ f64 load_of_block(const f64* own, u32 block) {
+  f64 value;
+  asm volatile(
+      "{ .reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.f64 %0, [remote];\n}" : "=d"(value) : "r"(shared_address(own)), "r"(block) : "memory");
+  return value;
 }

@@ -1,0 +1,197 @@
+"""The backward pass of a norm: dx in one launch over rows (``norm_backward.cu``), and the gradients of scale and bias.
+
+Where the scale has one element for each element of a row, as in layer and RMS norms, the launch sums these gradients
+over its rows on the way, and a second one joins the blocks' sums. Otherwise they are reductions of their own over x and
+dy (``engines.reduction``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.norm.join import Join
+from lowdnn.engines.norm.split import split_dag, split_operation, split_tensor
+from lowdnn.engines.reduction.reduction import ReductionEngine
+from lowdnn.engines.rows import tile
+from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.rows.kernel import RowKernel, share
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
+from lowdnn.enums import DIM_MAX, DataType, NormMode, PointwiseMode, ReduceTensorOp
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, dag_of
+from lowdnn.graph.row_pattern import match_rows
+from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.norm_backward import NormBackward
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Struct, WorkspacePointer
+
+_REDUCTION = ReductionEngine()
+
+
+@dataclass(frozen=True)
+class BackwardRows:
+    """One backward norm with what is fused with it, and how the kernel walks over it.
+
+    tensors: the operation's own by port, with group norm's channels split.
+    """
+
+    operation: NormBackward
+    tensors: dict[str, Tensor]
+    before: PointwiseDag
+    after: PointwiseDag
+    space: RowSpace
+
+    @staticmethod
+    def of(graph: OperationGraph) -> BackwardRows | str:
+        """The graph as one backward norm with pointwise operations around it, or why it is not one."""
+        fused = match_rows(graph, NormBackward, "dy", "dx")
+        if isinstance(fused, str):
+            return fused
+        operation, shape = fused.operation, fused.operation.shape
+        if len(shape.split(operation.x.dims)) > DIM_MAX:
+            return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
+        ports = inputs_of(operation) | outputs_of(operation)
+        own = {port: split_tensor(tensor, shape) for port, tensor in ports.items() if port != "epsilon"}
+        before = split_dag(fused.before, shape)
+        after = dag_of(own["dx"].dims, tuple(split_operation(op, shape) for op in fused.after), anchor=own["dx"])
+        tensors = [*before.loads, *before.stores, *after.loads, *after.stores, *own.values()]
+        in_memory = {tensor.uid: tensor for tensor in tensors if not tensor.is_virtual}
+        space = row_space(before.dims, shape.axes, in_memory.values(), indexed_axes((before, after)))
+        found = BackwardRows(operation, own, before, after, space)
+        if before.operations and found.gradients and not found._may_sum_on_the_way:
+            return "operations: expected none before dy where scale and bias need sums of their own, got one"
+        return found
+
+    @property
+    def compute_type(self) -> DataType:
+        return self.operation.compute_type
+
+    @property
+    def gradients(self) -> tuple[Tensor, ...]:
+        """dscale and dbias, those that there are."""
+        return tuple(self.tensors[port] for port in ("dscale", "dbias") if port in self.tensors)
+
+    @cached_property
+    def layout(self) -> RowLayout:
+        data = [t for dag in (self.before, self.after) for t in (*dag.loads, *dag.stores)]
+        return RowLayout(self.space, self.space.vector([*data, self.tensors["x"]]))
+
+    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        return tile.knobs(self.layout, arch, self.compute_type, self._arrays)
+
+    def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
+        chain, shape = Chain(), tile.tile_of(self.layout, chosen, self.compute_type, self._arrays)
+        sums_on_the_way = self._may_sum_on_the_way and shape.chunks(self.layout) == 1
+        if self.layout.row_groups:
+            self._add_rows(chain, arch, shape, sums_on_the_way)
+        if not sums_on_the_way:
+            for port in ("dscale", "dbias"):
+                if port in self.tensors:
+                    graph = OperationGraph(self._gradient(port))
+                    chain.add(_REDUCTION.plan(graph, arch, {}), {})
+        return chain
+
+    @property
+    def _arrays(self) -> int:
+        """Values that a thread holds for each element."""
+        return 2 + (len(self.gradients) if self._may_sum_on_the_way else 0)
+
+    @property
+    def _element_bytes(self) -> int:
+        return dtypes.info(self.compute_type).size_bytes
+
+    @cached_property
+    def _may_sum_on_the_way(self) -> bool:
+        """Whether scale and bias have one element for each element of a row, and a thread the same ones of each row."""
+        strides = [self.space.space.strides[tensor.uid][: self.space.kept] for tensor in self.gradients]
+        repeats = all(not any(row) for row in strides)
+        row_elements = all(tensor.element_count == self.space.count for tensor in self.gradients)
+        is_enough = self.space.is_row and self.layout.row_groups > 0 and self.space.count > 0
+        return bool(self.gradients) and repeats and row_elements and is_enough
+
+    def _add_rows(self, chain: Chain, arch: ArchSpec, shape: tile.RowTile, sums: bool) -> None:
+        """The launch for dx; where it sums on the way, the launch that joins its blocks' sums too."""
+        operation, gradients = self.operation, self.gradients if sums else ()
+        blocks = self._blocks(arch, shape) if sums else 0
+        count = blocks // shape.CLUSTER
+        offsets = tuple(chain.reserve(count * self.space.count * self._element_bytes) for _ in gradients)
+        join = Join(gradients, self.space.row_space, self.compute_type, count, offsets)
+        kernel = RowKernel(
+            source="norm/norm_backward.cu",
+            data_type=operation.x.data_type,
+            compute_type=self.compute_type,
+            layout=self.layout,
+            tile=shape,
+            switches=(
+                ("CENTRED", int(operation.mode is not NormMode.RMS_NORM)),
+                ("SCALED", int(operation.scale is not None)),
+                ("GRADIENTS", len(gradients)),
+            ),
+            functors=self._functors,
+            scalars=(
+                share(self.space.count, self.compute_type),
+                *((Struct(tuple(WorkspacePointer(offset) for offset in offsets)),) if gradients else ()),
+            ),
+        )
+        others = bytes_of(tensor for tensor in inputs_of(operation).values() if not tensor.is_virtual)
+        moved = moved_bytes(self.before) + moved_bytes(self.after) + others - self._counted_twice + join.partial_bytes
+        chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved, blocks))
+        if gradients:
+            joining, arguments = join.kernel_and_arguments()
+            chain.launches.append(join.launch(chain.kernel(joining), arguments))
+
+    @property
+    def _counted_twice(self) -> int:
+        """Bytes of dy where the DAG before it reads it too."""
+        return bytes_of(t for t in self.before.loads if t.uid == self.operation.dy.uid)
+
+    def _blocks(self, arch: ArchSpec, shape: tile.RowTile) -> int:
+        """A grid that stays, and writes no more partial sums than its blocks have."""
+        resident = arch.sm_count * shape.RESIDENT // shape.CLUSTER * shape.CLUSTER
+        return min(shape.blocks(self.layout), max(resident, shape.CLUSTER))
+
+    @property
+    def _functors(self) -> tuple[Functor, ...]:
+        space, compute_type, tensors = self.space, self.compute_type, self.tensors
+        functors = [
+            space.load(tensors["x"], compute_type, "Data"),
+            space.functor(self.before, "Prologue", None, compute_type),
+            space.functor(self.after, "Epilogue", compute_type, None),
+            space.load_of_row(tensors["inv_variance"], compute_type, "Inverse"),
+        ]
+        if "mean" in tensors:
+            functors.append(space.load_of_row(tensors["mean"], compute_type, "Mean"))
+        if "scale" in tensors:
+            functors.append(space.load(tensors["scale"], compute_type, "Scale"))
+        return tuple(functors)
+
+    def _gradient(self, port: str) -> list[Operation]:
+        """dscale or dbias as the sum over x's axes along which it repeats."""
+        tensors, uid = self.tensors, self._free_uid
+        if port == "dbias":
+            return [self._sum(tensors["dy"], tensors["dbias"])]
+        steps = [(PointwiseMode.SUB, "mean")] if "mean" in tensors else []
+        operations: list[Operation] = []
+        value = tensors["x"]
+        for mode, operand in (*steps, (PointwiseMode.MUL, "inv_variance"), (PointwiseMode.MUL, "dy")):
+            output = replace(tensors["x"], uid=uid, data_type=self.compute_type, alignment_bytes=16, is_virtual=True)
+            arithmetic = Pointwise(mode, self.compute_type)
+            operations.append(PointwiseOperation(arithmetic, x=value, b=tensors[operand], y=output))
+            value, uid = output, uid + 1
+        return [*operations, self._sum(value, tensors["dscale"])]
+
+    def _sum(self, x: Tensor, y: Tensor) -> ReductionOperation:
+        return ReductionOperation(Reduction(ReduceTensorOp.ADD, self.compute_type), x=x, y=y)
+
+    @property
+    def _free_uid(self) -> int:
+        """From here on no tensor of the operation has uids."""
+        return 1 + max(tensor.uid for tensor in self.tensors.values())

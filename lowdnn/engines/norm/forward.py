@@ -1,0 +1,164 @@
+"""The forward pass of a norm as one launch over rows (``norm_forward.cu``).
+
+Scale and bias are the first pointwise operations behind the normalised value, and the running statistics of batch
+normalisation pointwise operations behind mean and variance: so every type, stride and repetition comes from the code
+generator, and what the graph has behind y joins them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import nan
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.norm.split import split_dag, split_operation, split_tensor
+from lowdnn.engines.rows import tile
+from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
+from lowdnn.enums import DIM_MAX, DataType, NormFwdPhase, NormMode, PointwiseMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, dag_of
+from lowdnn.graph.row_pattern import FusedRows, match_rows
+from lowdnn.ops.base import outputs_of
+from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.tensor import Tensor
+
+#: uids of values inside the kernel; graphs cannot have negative ones.
+_NORMALISED, _SCALED, _VARIANCE, _STEP, _SHARE = -1, -2, -3, -4, -5
+
+
+@dataclass(frozen=True)
+class ForwardRows:
+    """One norm with what is fused with it, and how the kernel walks over it."""
+
+    operation: NormForward
+    before: PointwiseDag
+    after: PointwiseDag
+    space: RowSpace
+
+    @staticmethod
+    def of(graph: OperationGraph) -> ForwardRows | str:
+        """The graph as one forward norm with pointwise operations around it, or why it is not one."""
+        fused = match_rows(graph, NormForward, "x", "y")
+        if isinstance(fused, str):
+            return fused
+        operation, shape = fused.operation, fused.operation.shape
+        if len(shape.split(operation.x.dims)) > DIM_MAX:
+            return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
+        before, after = split_dag(fused.before, shape), _after(fused)
+        statistics = [split_tensor(t, shape) for t in (*outputs_of(operation).values(), *operation.running)]
+        tensors = [*before.loads, *before.stores, *after.loads, *after.stores, *statistics]
+        in_memory = {t.uid: t for t in tensors if not t.is_virtual and not t.is_scalar_value}
+        space = row_space(before.dims, shape.axes, in_memory.values(), indexed_axes((before, after)))
+        return ForwardRows(operation, before, after, space)
+
+    @property
+    def compute_type(self) -> DataType:
+        return self.operation.compute_type
+
+    @cached_property
+    def layout(self) -> RowLayout:
+        dags = (self.before, self.after)
+        return RowLayout(self.space, self.space.vector([t for dag in dags for t in (*dag.loads, *dag.stores)]))
+
+    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        return tile.knobs(self.layout, arch, self.compute_type, arrays=1)
+
+    def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
+        """One launch, none where there are no rows."""
+        chain, operation = Chain(), self.operation
+        if not self.layout.row_groups:
+            return chain
+        shape = tile.tile_of(self.layout, chosen, self.compute_type, arrays=1)
+        kernel = RowKernel(
+            source="norm/norm_forward.cu",
+            data_type=operation.x.data_type,
+            compute_type=self.compute_type,
+            layout=self.layout,
+            tile=shape,
+            switches=(
+                ("CENTRED", int(operation.mode is not NormMode.RMS_NORM)),
+                ("TRAINING", int(operation.phase is NormFwdPhase.TRAINING)),
+                ("RUNNING", int(bool(operation.running))),
+            ),
+            functors=(self._prologue, self._epilogue, *self._statistics),
+            scalars=(
+                scalar_argument(operation.epsilon, self.compute_type),
+                share(shape.first_count(self.layout), self.compute_type),
+                share(self.space.count, self.compute_type),
+                number(self.space.count / (self.space.count - 1 or nan), self.compute_type),
+            ),
+        )
+        statistics = (t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid)
+        moved = moved_bytes(self.before) + moved_bytes(self.after) + bytes_of(statistics)
+        chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved))
+        return chain
+
+    @cached_property
+    def _prologue(self) -> Functor:
+        return self.space.functor(self.before, "Prologue", None, self.compute_type)
+
+    @cached_property
+    def _epilogue(self) -> Functor:
+        return self.space.functor(self.after, "Epilogue", self.compute_type, None)
+
+    @property
+    def _statistics(self) -> tuple[Functor, ...]:
+        """What is stored of each row."""
+        operation = self.operation
+        mean, inverse = (t and split_tensor(t, operation.shape) for t in (operation.mean, operation.inv_variance))
+        functors = []
+        if mean is not None:
+            functors.append(self._of_row("Mean", mean, operation.input_running_mean, operation.output_running_mean))
+        if inverse is not None:
+            functors.append(self._of_row("Inverse", inverse))
+        if operation.running and mean is not None:
+            variance = replace(mean, uid=_VARIANCE, data_type=self.compute_type, alignment_bytes=16, is_virtual=True)
+            running = (operation.input_running_var, operation.output_running_var)
+            functors.append(self._of_row("Variance", variance, *running))
+        return tuple(functors)
+
+    def _of_row(self, name: str, value: Tensor, before: Tensor | None = None, after: Tensor | None = None) -> Functor:
+        """Stores a number of each row, and the running statistics that it carries on."""
+        operations: tuple[PointwiseOperation, ...] = ()
+        factor = self.operation.exp_avg_factor
+        if before is not None and after is not None and factor is not None:
+            step, share = (
+                replace(value, uid=uid, data_type=self.compute_type, alignment_bytes=16, is_virtual=True)
+                for uid in (_STEP, _SHARE)
+            )
+            operations = (
+                self._pointwise(PointwiseMode.SUB, value, before, step),
+                self._pointwise(PointwiseMode.MUL, step, factor, share),
+                self._pointwise(PointwiseMode.ADD, before, share, after),
+            )
+        dag = dag_of(value.dims, operations, anchor=value)
+        axis, space = self.space.kept - 1, self.space.kept_space
+        return generate(dag, accumulator=self.compute_type, vector_axis=axis, space=space, name=name)
+
+    def _pointwise(self, mode: PointwiseMode, x: Tensor, b: Tensor, y: Tensor) -> PointwiseOperation:
+        return PointwiseOperation(Pointwise(mode, self.compute_type), x=x, b=b, y=y)
+
+
+def _after(fused: FusedRows[NormForward]) -> PointwiseDag:
+    """From the normalised value on: times scale, plus bias, then what the graph has behind y."""
+    operation, shape = fused.operation, fused.operation.shape
+    y, compute_type = split_tensor(operation.y, shape), operation.compute_type
+    steps = [(PointwiseMode.MUL, operation.scale), (PointwiseMode.ADD, operation.bias)]
+    wanted = [(mode, split_tensor(tensor, shape)) for mode, tensor in steps if tensor is not None]
+    value = anchor = replace(
+        y, uid=_NORMALISED, data_type=compute_type, alignment_bytes=16, is_virtual=True, name="normalised"
+    )
+    operations = []
+    for step, (mode, operand) in enumerate(wanted, 1):
+        output = y if step == len(wanted) else replace(anchor, uid=_SCALED, name="scaled")
+        operations.append(PointwiseOperation(Pointwise(mode, compute_type), x=value, b=operand, y=output))
+        value = output
+    behind = tuple(split_operation(op, shape) for op in fused.after)
+    return dag_of(y.dims, (*operations, *behind), anchor=anchor if wanted else y)

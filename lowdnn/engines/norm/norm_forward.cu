@@ -1,0 +1,144 @@
+// norm_forward: y = epilogue((x - mean) * inverse) with x = prologue(...), for each row the mean and
+// inverse = 1 / sqrt(average of (x - mean)^2 + epsilon); without CENTRED the mean is 0.
+//
+// Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
+// Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
+// registers is read once: mean first, then the deviations from it. In two steps: `shift`, the mean of the first chunk as
+// far as it is exact, then sums of x - shift and of its squares over the whole row, which correct it. So neither the
+// rounding of a large mean nor the cancellation of squares shows in y. Of a longer row all chunks but the last are read
+// again, backwards, as they leave the cache.
+// Shared memory (static): RowTeam's.
+// Launch: THREADS threads, any multiple of CLUSTER blocks.
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, i64 beyond;
+// CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is used.
+
+#include "include/rows.cuh"
+#include "generated.cuh"
+
+typedef RowTile<Prologue::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, CLUSTER, INDEX> Tile;
+typedef Prologue::Result Value;
+typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
+
+struct Params {
+  RowSizes<Tile::RANK> sizes;
+  Value epsilon;
+  Value first_share;  // 1 / elements of a row in its first chunk
+  Value share;        // 1 / elements of a row
+  Value unbiased;     // elements of a row / (elements - 1)
+  Prologue::Args before;
+  Epilogue::Args after;
+#if TRAINING
+#if CENTRED
+  Mean::Args mean;
+#endif
+  Inverse::Args inverse;
+#if RUNNING
+  Variance::Args variance;
+#endif
+#endif
+};
+
+constexpr int WIDTH = Tile::WIDTH;
+
+// Adds what a chunk has of each row: the deviations from `shift`, then their squares.
+__device__ __forceinline__ void add_deviations(RowWalk<Tile>& walk, i64 chunk, const Value (&x)[ITEMS][VECTOR],
+                                               const Value (&shift)[WIDTH], Value (&sums)[2 * WIDTH]) {
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    i64 column;
+    if (!walk.locate(chunk, i, column)) continue;
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) {
+      const Value deviation = x[i][v] - shift[v % WIDTH];
+      sums[v % WIDTH] += deviation;
+      sums[WIDTH + v % WIDTH] += deviation * deviation;
+    }
+  }
+}
+
+// The mean of each row's first chunk, which `x` holds; 0 where it is no finite number, since deviations from it would be
+// none either.
+__device__ __forceinline__ void first_mean(const Params& p, Team& team, const Value (&x)[ITEMS][VECTOR],
+                                           Value (&mean)[WIDTH]) {
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
+#if CENTRED
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) mean[v % WIDTH] += x[i][v];
+  }
+  team.all<Plus>(mean);
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) {
+    mean[w] *= p.first_share;
+    if (mean[w] - mean[w] != Value(0)) mean[w] = Value(0);
+  }
+#endif
+}
+
+__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
+                                            const Value (&x)[ITEMS][VECTOR], const Value (&shift)[WIDTH],
+                                            const Value (&correction)[WIDTH], const Value (&inverse)[WIDTH]) {
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    i64 column;
+    if (!walk.locate(chunk, i, column)) continue;
+    Value y[VECTOR];
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) {
+      y[v] = (x[i][v] - shift[v % WIDTH] - correction[v % WIDTH]) * inverse[v % WIDTH];
+    }
+    Epilogue::apply<VECTOR>(p.after, Epilogue::cursor(p.after, walk.coordinate), column, VECTOR, y);
+  }
+}
+
+extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
+  __shared__ Team::Shared shared;
+  Team team(shared);
+  RowWalk<Tile> walk(p.sizes);
+
+#pragma unroll 1
+  for (walk.begin(); walk.is_within(); walk.next()) {
+    Value x[ITEMS][VECTOR];
+    load_chunk<Prologue>(p.before, walk, 0, x);
+    Value shift[WIDTH], sums[2 * WIDTH];
+    first_mean(p, team, x, shift);
+#pragma unroll
+    for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
+    add_deviations(walk, 0, x, shift, sums);
+#pragma unroll 1
+    for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
+      load_chunk<Prologue>(p.before, walk, chunk, x);
+      add_deviations(walk, chunk, x, shift, sums);
+    }
+    team.all<Plus>(sums);
+
+    Value mean[WIDTH], correction[WIDTH], variance[WIDTH], inverse[WIDTH];
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) {
+      correction[w] = CENTRED ? sums[w] * p.share : Value(0);
+      variance[w] = sums[WIDTH + w] * p.share - correction[w] * correction[w];
+      mean[w] = shift[w] + correction[w];
+      inverse[w] = inverse_sqrt(variance[w] + p.epsilon);
+    }
+#if TRAINING
+#if CENTRED
+    store_of_row<Mean>(p.mean, walk, mean);
+#endif
+    store_of_row<Inverse>(p.inverse, walk, inverse);
+#if RUNNING
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) variance[w] *= p.unbiased;
+    store_of_row<Variance>(p.variance, walk, variance);
+#endif
+#endif
+    store_chunk(p, walk, p.sizes.chunks - 1, x, shift, correction, inverse);
+#pragma unroll 1
+    for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
+      load_chunk<Prologue>(p.before, walk, chunk, x);
+      store_chunk(p, walk, chunk, x, shift, correction, inverse);
+    }
+  }
+  team.leave();
+}

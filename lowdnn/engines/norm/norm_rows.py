@@ -1,0 +1,23 @@
+"""``norm_rows``: norms over any axes, forward and backward: each row is owned by a team of threads, which reads it once
+and holds it in registers (a longer one is read twice).
+"""
+
+from __future__ import annotations
+
+from lowdnn.engines.norm.backward import BackwardRows
+from lowdnn.engines.norm.forward import ForwardRows
+from lowdnn.engines.rows.engine import RowEngine, RowProblem
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.norm_backward import NormBackward
+
+
+class NormRows(RowEngine):
+    """See the module's docstring."""
+
+    name = "norm_rows"
+    index = 20
+
+    def problem(self, graph: OperationGraph) -> RowProblem | str:
+        """One norm, forward or backward, with pointwise operations around it."""
+        is_backward = any(isinstance(op, NormBackward) for op in graph.operations)
+        return BackwardRows.of(graph) if is_backward else ForwardRows.of(graph)

@@ -1,0 +1,36 @@
+"""Group normalisation's axes: the pointwise operations around it over x with the channels as two axes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.base import inputs_of, outputs_of
+from lowdnn.ops.norm import NormShape
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.tensor import Tensor
+
+
+def split_tensor(tensor: Tensor, shape: NormShape) -> Tensor:
+    """``tensor`` with the dims that ``shape`` splits it into."""
+    dims = shape.split(tensor.dims)
+    if dims == tensor.dims:
+        return tensor
+    return replace(tensor, dims=dims, strides=shape.split_strides(tensor.dims, tensor.strides))
+
+
+def split_operation(operation: PointwiseOperation, shape: NormShape) -> PointwiseOperation:
+    ports = inputs_of(operation) | outputs_of(operation)
+    split = {port: split_tensor(tensor, shape) for port, tensor in ports.items()}
+    return replace(operation, **split)  # type: ignore[arg-type]
+
+
+def split_dag(dag: PointwiseDag, shape: NormShape) -> PointwiseDag:
+    return replace(
+        dag,
+        dims=shape.split(dag.dims),
+        operations=tuple(split_operation(op, shape) for op in dag.operations),
+        result=None if dag.result is None else split_tensor(dag.result, shape),
+        loads=tuple(split_tensor(tensor, shape) for tensor in dag.loads),
+        stores=tuple(split_tensor(tensor, shape) for tensor in dag.stores),
+    )

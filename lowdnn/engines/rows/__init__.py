@@ -1,0 +1,1 @@
+"""What engines over rows share: layouts, tiles, kernels' arguments."""

@@ -1,0 +1,90 @@
+"""Kernels over rows: names, macros, functors and launches from what an engine decided."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+
+from lowdnn import dtypes
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.launch import fma_unit, macros
+from lowdnn.engines.rows.layout import RowLayout
+from lowdnn.engines.rows.tile import RowTile
+from lowdnn.enums import DataType
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, KernelRef, Launch, Scalar, ScalarType, Struct, TensorValue, Work
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """One kernel of ``source`` over a layout.
+
+    switches: further macros.  functors: in the order of the kernel's parameters.
+    scalars: the parameters between the sizes and the functors'.
+    """
+
+    source: str
+    data_type: DataType
+    compute_type: DataType
+    layout: RowLayout
+    tile: RowTile
+    switches: tuple[tuple[str, int], ...]
+    functors: tuple[Functor, ...]
+    scalars: tuple[Argument, ...] = ()
+
+    @property
+    def kernel(self) -> KernelRef:
+        layout, target = self.layout, "sm_90a" if self.tile.CLUSTER > 1 else "sm_80"
+        text = "\n".join(functor.text for functor in self.functors)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+        shape: tuple[tuple[str, int | str], ...] = (
+            ("VECTOR", layout.vector),
+            ("KEPT", layout.space.kept),
+            ("IS_ROW", int(layout.space.is_row)),
+            *self.switches,
+            ("INDEX", layout.index),
+        )
+        family = self.source.rpartition("/")[2].removesuffix(".cu")
+        short = dtypes.info(self.data_type).short_name
+        chosen = "".join(str(value) for _, value in self.switches)
+        form = f"{self.tile.text}v{layout.vector}k{layout.space.kept}{'r' if layout.space.is_row else 'c'}{chosen}"
+        return KernelRef(
+            name=f"{family}_{short}_{form}_{layout.index}_{target.replace('_', '')}_{digest}",
+            source=self.source,
+            target=target,
+            parameters=macros(self.tile) + shape,
+            generated=text,
+        )
+
+    def launch(self, number: int, flops: int, moved_bytes: int, blocks: int = 0) -> Launch:
+        """blocks: where they are fewer than one for each group of rows."""
+        sizes = self.layout.sizes(self.tile.chunks(self.layout))
+        arguments = Struct((sizes, *self.scalars, *(functor.arguments for functor in self.functors)))
+        return Launch(
+            kernel=number,
+            grid=(blocks or self.tile.blocks(self.layout), 1, 1),
+            block=(self.tile.THREADS, 1, 1),
+            arguments=(arguments,),
+            cluster=(self.tile.CLUSTER, 1, 1),
+            work=Work(flops=flops, bytes=moved_bytes, unit=fma_unit(self.compute_type)),
+        )
+
+
+def number(value: float, compute_type: DataType) -> Scalar:
+    """A number known when the plan is made, in the arithmetic's type."""
+    return Scalar(ScalarType.F64 if compute_type is DataType.DOUBLE else ScalarType.F32, value)
+
+
+def share(count: int, compute_type: DataType) -> Scalar:
+    """1 / count; NaN of nothing."""
+    return number(1 / count if count else nan, compute_type)
+
+
+def scalar_argument(tensor: Tensor, compute_type: DataType) -> Argument:
+    """The value of a by-value or constant tensor in the arithmetic's type."""
+    if tensor.constant_value is not None:
+        return number(dtypes.rounded(np.asarray(tensor.constant_value), tensor.data_type).item(), compute_type)
+    return TensorValue(tensor.uid, ScalarType.F64 if compute_type is DataType.DOUBLE else ScalarType.F32)

@@ -1,0 +1,164 @@
+"""How kernels over rows walk over a tensor: kept axes, axes of a row, and the axis that is cut into vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from lowdnn.codegen.functor import Functor, contiguous_elements, generate
+from lowdnn.codegen.space import IndexSpace, collapsed, strides_over, with_axis
+from lowdnn.engines.launch import MAX_EXTENT, bytes_touched, ceil_div, divider, i64
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.pattern import PointwiseDag, dag_of
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, Struct
+
+#: Elements of a group: more would cost registers.
+_MAX_VECTOR = 8
+
+
+@dataclass(frozen=True)
+class RowSpace:
+    """Axes of the kernels: ``kept`` kept ones, then those of a row; at least one of each.
+
+    is_row: the vector axis is the last of a row, otherwise the last kept one.
+    """
+
+    space: IndexSpace
+    kept: int
+    is_row: bool
+
+    @property
+    def vector_axis(self) -> int:
+        return self.space.rank - 1 if self.is_row else self.kept - 1
+
+    @cached_property
+    def kept_space(self) -> IndexSpace:
+        """The kept axes alone."""
+        return self.space.permuted(tuple(range(self.kept)))
+
+    @cached_property
+    def row_space(self) -> IndexSpace:
+        """The axes of a row alone."""
+        return self.space.permuted(tuple(range(self.kept, self.space.rank)))
+
+    @cached_property
+    def count(self) -> int:
+        """Elements of a row."""
+        return prod(self.space.extents[self.kept :])
+
+    @cached_property
+    def rows(self) -> int:
+        return prod(self.space.extents[: self.kept])
+
+    def functor(self, dag: PointwiseDag, name: str, accumulator: DataType | None, result: DataType | None) -> Functor:
+        """Of a DAG over whole rows."""
+        return generate(
+            dag, accumulator=accumulator, result=result, vector_axis=self.vector_axis, space=self.space, name=name
+        )
+
+    def load_of_row(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
+        """The functor that reads one number of each row."""
+        dag = replace(dag_of(tensor.dims, (), result=tensor), loads=(tensor,))
+        return generate(
+            dag, accumulator=None, result=compute_type, vector_axis=self.kept - 1, space=self.kept_space, name=name
+        )
+
+    def store_of_row(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
+        """The functor that stores one number of each row."""
+        dag = dag_of(tensor.dims, (), anchor=tensor)
+        return generate(dag, accumulator=compute_type, vector_axis=self.kept - 1, space=self.kept_space, name=name)
+
+    def load(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
+        """The functor that reads one number of each element."""
+        dag = replace(dag_of(tensor.dims, (), result=tensor), loads=(tensor,))
+        return self.functor(dag, name, accumulator=None, result=compute_type)
+
+    def vector(self, tensors: Iterable[Tensor]) -> int:
+        """Elements of a group: 16 bytes of the narrowest of ``tensors`` that is contiguous along the vector axis, fewer
+        where an alignment says so; they divide the axis."""
+        axis, strides = self.vector_axis, self.space.strides
+        contiguous = [tensor for tensor in tensors if strides[tensor.uid][axis] == 1]
+        vector = min(_MAX_VECTOR, 16 // min((tensor.element_bytes for tensor in contiguous), default=16))
+        for tensor in contiguous:
+            elements = contiguous_elements(tensor, strides[tensor.uid], axis)
+            if elements * tensor.element_bytes < 16:
+                vector = min(vector, elements)
+        while self.space.extents[axis] % vector:
+            vector //= 2
+        return vector
+
+
+def row_space(
+    dims: tuple[int, ...], axes: Collection[int], tensors: Iterable[Tensor], indexed: Collection[int] = ()
+) -> RowSpace:
+    """The space over ``dims`` whose rows run over ``axes``, for all tensors that a kernel reads or writes over it.
+
+    The axes are ordered by the largest tensor's strides, and merged where all tensors allow.
+    indexed: axes whose coordinates are needed.
+    """
+    ordered = sorted(tensors, key=lambda tensor: -bytes_touched(tensor))
+    strides = {tensor.uid: strides_over(tensor, dims) for tensor in ordered}
+    space = IndexSpace(dims, strides, tuple((axis,) for axis in range(len(dims))))
+    order = sorted(range(space.rank), key=lambda axis: tuple(-row[axis] for row in strides.values()))
+    space = collapsed(space.permuted(tuple(order)), alone=indexed, apart=axes)
+    is_kept = [not set(origin) & set(axes) for origin in space.origin]
+    is_row = bool(is_kept) and not is_kept[-1]
+    space = space.permuted(tuple(sorted(range(space.rank), key=lambda axis: not is_kept[axis])))
+    kept = sum(is_kept)
+    if kept == 0:
+        space, kept = with_axis(space, 0), 1
+    if kept == space.rank:
+        space = with_axis(space, space.rank)
+    return RowSpace(space, kept, is_row)
+
+
+def indexed_axes(dags: Iterable[PointwiseDag]) -> set[int]:
+    """The axes along which a GEN_INDEX needs the coordinate."""
+    return {op.pointwise.axis for dag in dags for op in dag.operations if op.mode is PointwiseMode.GEN_INDEX}
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """A space whose vector axis is cut into groups of ``vector`` elements."""
+
+    space: RowSpace
+    vector: int
+
+    @cached_property
+    def radices(self) -> tuple[int, ...]:
+        """Extents, with the vector axis in groups."""
+        axis, extents = self.space.vector_axis, self.space.space.extents
+        return (*extents[:axis], ceil_div(extents[axis], self.vector), *extents[axis + 1 :])
+
+    @cached_property
+    def row_groups(self) -> int:
+        """Groups of rows that a thread owns one of: single rows, or ``vector`` neighbours."""
+        return prod(self.radices[: self.space.kept])
+
+    @cached_property
+    def groups(self) -> int:
+        """Groups of one row."""
+        return prod(self.radices[self.space.kept :])
+
+    @property
+    def index(self) -> str:
+        """The type of indices."""
+        return "u32" if max(self.row_groups, self.groups) < 2**31 else "i64"
+
+    def sizes(self, chunks: int) -> Struct:
+        """``RowSizes`` of ``include/rows.cuh``."""
+        axes: tuple[Argument, ...] = tuple(
+            field for radix in self.radices for field in divider(min(max(radix, 1), MAX_EXTENT))
+        )
+        return Struct((*i64((self.row_groups, self.groups, chunks)), *axes))
+
+    def refuse_size(self) -> str:
+        """Why the kernels' indices do not reach all elements, or an empty string."""
+        inner = (*self.radices[1 : self.space.kept], *self.radices[self.space.kept + 1 :])
+        extent = max(inner, default=1)
+        if extent > MAX_EXTENT:
+            return f"x.dims: expected at most {MAX_EXTENT} groups along an axis, got {extent}"
+        return ""

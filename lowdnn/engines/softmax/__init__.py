@@ -1,0 +1,1 @@
+"""The engine of softmax and of its gradient."""

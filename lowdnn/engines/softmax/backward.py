@@ -1,0 +1,70 @@
+"""The gradient of softmax as one launch over rows (``softmax_backward.cu``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.rows import tile
+from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.rows.kernel import RowKernel
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.softmax_pattern import SoftmaxGradient, match_softmax_gradient
+
+#: Operations for each element.
+_FLOPS = 5
+
+
+@dataclass(frozen=True)
+class BackwardSoftmax:
+    """One gradient with what is fused with it, and how the kernel walks over it."""
+
+    gradient: SoftmaxGradient
+    space: RowSpace
+
+    @staticmethod
+    def of(graph: OperationGraph) -> BackwardSoftmax | str:
+        """The graph as one gradient with pointwise operations around it, or why it is not one."""
+        found = match_softmax_gradient(graph)
+        if isinstance(found, str):
+            return found
+        dags = (found.before, found.after)
+        unique = {t.uid: t for t in (found.y, *(t for dag in dags for t in (*dag.loads, *dag.stores)))}
+        return BackwardSoftmax(found, row_space(found.y.dims, found.axes, unique.values(), indexed_axes(dags)))
+
+    @cached_property
+    def layout(self) -> RowLayout:
+        data = [t for dag in (self.gradient.before, self.gradient.after) for t in (*dag.loads, *dag.stores)]
+        return RowLayout(self.space, self.space.vector([self.gradient.y, *data]))
+
+    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        return tile.knobs(self.layout, arch, self.gradient.compute_type, arrays=2)
+
+    def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
+        """One launch, none where there are no rows."""
+        chain, found = Chain(), self.gradient
+        if not self.layout.row_groups:
+            return chain
+        kernel = RowKernel(
+            source="softmax/softmax_backward.cu",
+            data_type=found.y.data_type,
+            compute_type=found.compute_type,
+            layout=self.layout,
+            tile=tile.tile_of(self.layout, chosen, found.compute_type, arrays=2),
+            switches=(("IS_LOG", int(found.is_log)),),
+            functors=(
+                self.space.load(found.y, found.compute_type, "Data"),
+                self.space.functor(found.before, "Prologue", None, found.compute_type),
+                self.space.functor(found.after, "Epilogue", found.compute_type, None),
+            ),
+        )
+        moved = moved_bytes(found.before) + moved_bytes(found.after)
+        if all(tensor.uid != found.y.uid for tensor in found.before.loads):
+            moved += bytes_of([found.y])
+        launch = kernel.launch(chain.kernel(kernel.kernel), _FLOPS * found.y.element_count, moved)
+        chain.launches.append(launch)
+        return chain

@@ -1,0 +1,105 @@
+"""The forward pass of softmax as one launch over rows (``softmax_forward.cu``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import log
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.rows import tile
+from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.rows.kernel import RowKernel, number
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
+from lowdnn.enums import DataType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, dag_of
+from lowdnn.graph.row_pattern import match_rows
+from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Scalar
+
+
+@dataclass(frozen=True)
+class ForwardSoftmax:
+    """One softmax with what is fused with it, and how the kernel walks over it."""
+
+    operation: Softmax
+    before: PointwiseDag
+    after: PointwiseDag
+    space: RowSpace
+
+    @staticmethod
+    def of(graph: OperationGraph) -> ForwardSoftmax | str:
+        """The graph as one softmax with pointwise operations around it, or why it is not one."""
+        fused = match_rows(graph, Softmax, "x", "y")
+        if isinstance(fused, str):
+            return fused
+        operation, before = fused.operation, fused.before
+        after = dag_of(operation.y.dims, fused.after, anchor=operation.y)
+        statistics = [tensor for tensor in _statistics(operation).values() if tensor is not None]
+        tensors = [*before.loads, *before.stores, *after.loads, *after.stores, *statistics]
+        unique = {tensor.uid: tensor for tensor in tensors}
+        space = row_space(before.dims, operation.normalised_axes, unique.values(), indexed_axes((before, after)))
+        return ForwardSoftmax(operation, before, after, space)
+
+    @property
+    def compute_type(self) -> DataType:
+        return self.operation.compute_type
+
+    @cached_property
+    def layout(self) -> RowLayout:
+        dags = (self.before, self.after)
+        return RowLayout(self.space, self.space.vector([t for dag in dags for t in (*dag.loads, *dag.stores)]))
+
+    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        return tile.knobs(self.layout, arch, self.compute_type, arrays=1)
+
+    def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
+        """One launch, none where there are no rows."""
+        chain, operation = Chain(), self.operation
+        if not self.layout.row_groups:
+            return chain
+        shape = tile.tile_of(self.layout, chosen, self.compute_type, arrays=1)
+        statistics = _statistics(operation)
+        kernel = RowKernel(
+            source="softmax/softmax_forward.cu",
+            data_type=operation.x.data_type,
+            compute_type=self.compute_type,
+            layout=self.layout,
+            tile=shape,
+            switches=(
+                ("IS_LOG", int(operation.is_log)),
+                ("CHUNKED", int(shape.chunks(self.layout) > 1)),
+                *((name.upper(), int(tensor is not None)) for name, tensor in statistics.items()),
+            ),
+            functors=self._functors,
+            scalars=(self._stats_factor,),
+        )
+        stored = bytes_of(tensor for tensor in statistics.values() if tensor is not None)
+        moved = moved_bytes(self.before) + moved_bytes(self.after) + stored
+        chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved))
+        return chain
+
+    @property
+    def _stats_factor(self) -> Scalar:
+        return number(1 / log(2) if self.operation.stats_log2 else 1.0, self.compute_type)
+
+    @property
+    def _functors(self) -> tuple[Functor, ...]:
+        prologue = self.space.functor(self.before, "Prologue", None, self.compute_type)
+        epilogue = self.space.functor(self.after, "Epilogue", self.compute_type, None)
+        statistics = (
+            self.space.store_of_row(tensor, self.compute_type, name.capitalize())
+            for name, tensor in _statistics(self.operation).items()
+            if tensor is not None
+        )
+        return (prologue, epilogue, *statistics)
+
+
+def _statistics(operation: Softmax) -> dict[str, Tensor | None]:
+    """By the name of their macro and functor."""
+    return {"stats": operation.stats, "max": operation.max, "sum": operation.sum_exp}

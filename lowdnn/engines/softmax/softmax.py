@@ -1,0 +1,23 @@
+"""``softmax``: softmax, its logarithm and their gradients over any axes: each row is owned by a team of threads, which
+reads it once and holds it in registers (a longer one is read twice).
+"""
+
+from __future__ import annotations
+
+from lowdnn.engines.rows.engine import RowEngine, RowProblem
+from lowdnn.engines.softmax.backward import BackwardSoftmax
+from lowdnn.engines.softmax.forward import ForwardSoftmax
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.softmax import Softmax
+
+
+class SoftmaxEngine(RowEngine):
+    """See the module's docstring."""
+
+    name = "softmax"
+    index = 21
+
+    def problem(self, graph: OperationGraph) -> RowProblem | str:
+        """One softmax, or its gradient, with pointwise operations around it."""
+        is_forward = any(isinstance(op, Softmax) for op in graph.operations)
+        return ForwardSoftmax.of(graph) if is_forward else BackwardSoftmax.of(graph)

@@ -1,0 +1,153 @@
+"""Norms and softmax of a pygraph before lowering. What was left out follows x: dims by ``ops.norm`` and
+``ops.softmax``, strides in x's order of dimensions, packed; y and dx lie as x does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lowdnn.enums import DataType, NormFwdPhase, NormMode
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.nodes import Lowered, ReductionNode, stride_order
+from lowdnn.ops.base import Operation
+from lowdnn.ops.norm import NormShape
+from lowdnn.ops.norm_backward import NormBackward
+from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.tensor import packed_strides
+from lowdnn.status import BadParamError
+
+#: What default names of tensors end in, by the port of the operation.
+_SUFFIXES = {
+    "x": "X",
+    "y": "Y",
+    "dy": "DY",
+    "dx": "DX",
+    "scale": "Scale",
+    "bias": "Bias",
+    "epsilon": "Epsilon",
+    "mean": "MEAN",
+    "inv_variance": "INV_VARIANCE",
+    "exp_avg_factor": "Momentum",
+    "input_running_mean": "PREV_RUNNING_MEAN",
+    "input_running_var": "PREV_RUNNING_VAR",
+    "output_running_mean": "NEXT_RUNNING_MEAN",
+    "output_running_var": "NEXT_RUNNING_VAR",
+    "dscale": "DSCALE",
+    "dbias": "DBIAS",
+    "stats": "STATS",
+}
+
+
+@dataclass(frozen=True)
+class _PortsNode:
+    """A node whose inputs and outputs are ports of the operation, by name."""
+
+    given: Mapping[str, Tensor]
+    made: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(self.given.values())
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(_SUFFIXES[port] for port in self.given)
+
+    @property
+    def output_suffixes(self) -> tuple[str, ...]:
+        return tuple(_SUFFIXES[port] for port in self.made)
+
+    def _dims(self, port: str) -> tuple[int, ...] | None:
+        tensor = self.given.get(port)
+        return None if tensor is None else tuple(tensor.get_dim())
+
+    def _fill(self, outputs: tuple[Tensor, ...], dims: Mapping[str, tuple[int, ...] | None]) -> None:
+        """Gives each output its dims and strides, where it has none."""
+        x = self.given["x"]
+        for port, output in zip(self.made, outputs, strict=True):
+            if not output.get_dim():
+                wanted = dims[port]
+                if wanted is None:
+                    raise BadParamError.at(
+                        f"{output.label}.dim", expected="dims, which say what is normalised", got="none"
+                    )
+                output.set_dim(wanted)
+            if not output.get_stride():
+                is_like_x = output.get_dim() == x.get_dim()
+                order = stride_order(x.get_stride(), len(output.get_dim()))
+                output.set_stride(x.get_stride() if is_like_x else packed_strides(tuple(output.get_dim()), order))
+
+    def _lowered(self, outputs: tuple[Tensor, ...], lowered: Lowered) -> dict[str, object]:
+        tensors = {**self.given, **dict(zip(self.made, outputs, strict=True))}
+        return {port: lowered(tensor) for port, tensor in tensors.items()}
+
+
+@dataclass(frozen=True)
+class NormForwardNode(_PortsNode):
+    mode: NormMode
+    phase: NormFwdPhase
+    groups: int = 0
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        x_dims = tuple(self.given["x"].get_dim())
+        shape = NormShape(self.mode, x_dims, self._dims("scale") or self._dims("bias"), self.groups)
+        shape.check("norm_forward")
+        self._fill(outputs, {port: x_dims if port == "y" else shape.stats_dims for port in self.made})
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        tensors = self._lowered(outputs, lowered)
+        return NormForward(self.mode, self.phase, groups=self.groups, **tensors)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class NormBackwardNode(_PortsNode):
+    mode: NormMode
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        x_dims, scale_dims = self._dims("x"), self._dims("scale")
+        self._fill(outputs, {port: x_dims if port == "dx" else scale_dims for port in self.made})
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return NormBackward(self.mode, **self._lowered(outputs, lowered))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class SoftmaxNode(_PortsNode):
+    """``axes`` may count from the last one backwards, as -1."""
+
+    axes: tuple[int, ...]
+    is_log: bool
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        dims, axes = self.given["x"].get_dim(), self._axes()
+        kept = tuple(1 if axis in axes else extent for axis, extent in enumerate(dims))
+        self._fill(outputs, {"y": tuple(dims), "stats": kept})
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        tensors = self._lowered(outputs, lowered)
+        return Softmax(axes=self._axes(), is_log=self.is_log, **tensors)  # type: ignore[arg-type]
+
+    def _axes(self) -> tuple[int, ...]:
+        return counted_axes(self.axes, len(self.given["x"].get_dim()), "softmax.axis")
+
+
+def counted_axes(axes: tuple[int, ...], rank: int, where: str) -> tuple[int, ...]:
+    """``axes`` of a tensor of ``rank``, negative ones counted from the end; raises BadParamError."""
+    if not axes or any(not -rank <= axis < rank for axis in axes):
+        raise BadParamError.at(where, expected=f"axes from {-rank} to {rank - 1}", got=list(axes))
+    return tuple(axis % rank for axis in axes)
+
+
+@dataclass(frozen=True)
+class RowSumNode(ReductionNode):
+    """A reduction over ``axes``, negative ones counted from the end, whatever the dims of its input."""
+
+    axes: tuple[int, ...] = ()
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,), dims = outputs, self.inputs[0].get_dim()
+        axes = counted_axes(self.axes, len(dims), "softmax_backward.axis")
+        if not output.get_dim():
+            output.set_dim([1 if axis in axes else extent for axis, extent in enumerate(dims)])
+        super().infer(outputs, compute_type)

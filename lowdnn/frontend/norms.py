@@ -1,0 +1,342 @@
+"""The norms and softmax of pygraph. cudnn-frontend has no ``groupnorm``, ``softmax`` and their gradients in Python.
+
+Epsilon and momentum are by-value tensors (``tensor_scalar``, or ``tensor`` with is_pass_by_value). Without scale and
+bias nothing is scaled. Outputs that a phase does not have are None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lowdnn.enums import NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
+from lowdnn.frontend.arguments import boolean, integer, integers
+from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.data_types import DataTypeLike, data_type
+from lowdnn.frontend.enums import backend_norm_phase, norm_forward_phase
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.nodes import PointwiseNode, PointwiseParameters
+from lowdnn.frontend.norm_nodes import NormBackwardNode, NormForwardNode, RowSumNode, SoftmaxNode
+from lowdnn.status import BadParamError, NotSupportedError
+
+NOT_SET = data_type.NOT_SET
+
+
+class NormMethods(GraphBuilder):
+    """See the module's docstring."""
+
+    def layernorm(
+        self,
+        norm_forward_phase: norm_forward_phase,
+        input: Tensor,
+        scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        epsilon: Tensor | None = None,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(Y, mean, inv_variance) over the axes along which scale and bias extend; without them all but the first."""
+        mode = NormMode.LAYER_NORM
+        return self._norm("layernorm", mode, norm_forward_phase, input, scale, bias, epsilon, compute_data_type, name)
+
+    def adalayernorm(
+        self,
+        norm_forward_phase: norm_forward_phase,
+        input: Tensor,
+        scale: Tensor,
+        bias: Tensor | None = None,
+        epsilon: Tensor | None = None,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(Y, mean, inv_variance) with a scale and a bias for each sample, such as (N, 1, D) for (N, S, D)."""
+        mode = NormMode.ADA_LAYER_NORM
+        return self._norm(
+            "adalayernorm", mode, norm_forward_phase, input, scale, bias, epsilon, compute_data_type, name
+        )
+
+    def instancenorm(
+        self,
+        norm_forward_phase: norm_forward_phase,
+        input: Tensor,
+        scale: Tensor,
+        bias: Tensor,
+        epsilon: Tensor,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(Y, mean, inv_variance) over the spatial axes."""
+        mode = NormMode.INSTANCE_NORM
+        return self._norm(
+            "instancenorm", mode, norm_forward_phase, input, scale, bias, epsilon, compute_data_type, name
+        )
+
+    def groupnorm(
+        self,
+        norm_forward_phase: norm_forward_phase,
+        input: Tensor,
+        group_count: int,
+        scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        epsilon: Tensor | None = None,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(Y, mean, inv_variance) over the spatial axes and groups of neighbouring channels; statistics (N, groups,
+        1...)."""
+        mode, groups = NormMode.GROUP_NORM, integer(group_count, "groupnorm.group_count", 1)
+        return self._norm(
+            "groupnorm", mode, norm_forward_phase, input, scale, bias, epsilon, compute_data_type, name, groups
+        )
+
+    def rmsnorm(
+        self,
+        norm_forward_phase: norm_forward_phase,
+        input: Tensor,
+        scale: Tensor | None = None,
+        bias: Tensor | None = None,
+        epsilon: Tensor | None = None,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None]:
+        """(Y, inv_variance): input over the root of its mean square."""
+        mode = NormMode.RMS_NORM
+        y, _, inv_variance = self._norm(
+            "rmsnorm", mode, norm_forward_phase, input, scale, bias, epsilon, compute_data_type, name
+        )
+        return y, inv_variance
+
+    def batchnorm(
+        self,
+        input: Tensor,
+        scale: Tensor,
+        bias: Tensor,
+        in_running_mean: Tensor | None,
+        in_running_var: Tensor | None,
+        epsilon: Tensor,
+        momentum: Tensor | None,
+        peer_stats: Sequence[Tensor] = (),
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """(Y, mean, inv_variance, next running mean, next running variance) over all axes but the channels, in
+        training."""
+        _refuse_peers("batchnorm", peer_stats)
+        given = {
+            "x": input,
+            "epsilon": epsilon,
+            "scale": scale,
+            "bias": bias,
+            "exp_avg_factor": momentum,
+            "input_running_mean": in_running_mean,
+            "input_running_var": in_running_var,
+        }
+        made: tuple[str, ...] = ("y", "mean", "inv_variance")
+        if in_running_mean is not None or in_running_var is not None:
+            made += ("output_running_mean", "output_running_var")
+        else:
+            del given["exp_avg_factor"]
+        node = NormForwardNode(_present(given), made, NormMode.BATCH_NORM, NormFwdPhase.TRAINING)
+        y, mean, inv_variance, *running = self._add_all(node, compute_data_type, name)
+        return (y, mean, inv_variance, *(running or (None, None)))
+
+    def batchnorm_inference(
+        self,
+        input: Tensor,
+        mean: Tensor,
+        inv_variance: Tensor,
+        scale: Tensor,
+        bias: Tensor,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> Tensor:
+        """(input - mean) * inv_variance * scale + bias: four pointwise operations."""
+        value = input
+        steps = ((PointwiseMode.SUB, mean), (PointwiseMode.MUL, inv_variance), (PointwiseMode.MUL, scale))
+        for number, (mode, operand) in enumerate((*steps, (PointwiseMode.ADD, bias))):
+            node = PointwiseNode(mode, (value, operand), PointwiseParameters())
+            value = self._add(node, compute_data_type, f"{name}::{number}" if name else "")
+        return value
+
+    def layernorm_backward(
+        self,
+        grad: Tensor,
+        input: Tensor,
+        scale: Tensor | None = None,
+        mean: Tensor | None = None,
+        inv_variance: Tensor | None = None,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(DX, DScale, DBias) of ``layernorm``."""
+        return self._gradients(NormMode.LAYER_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
+
+    def adalayernorm_backward(
+        self,
+        grad: Tensor,
+        input: Tensor,
+        scale: Tensor,
+        mean: Tensor,
+        inv_variance: Tensor,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(DX, DScale, DBias) of ``adalayernorm``."""
+        return self._gradients(NormMode.ADA_LAYER_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
+
+    def instancenorm_backward(
+        self,
+        grad: Tensor,
+        input: Tensor,
+        scale: Tensor,
+        mean: Tensor | None = None,
+        inv_variance: Tensor | None = None,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(DX, DScale, DBias) of ``instancenorm``; mean and inv_variance are needed."""
+        return self._gradients(NormMode.INSTANCE_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
+
+    def groupnorm_backward(
+        self,
+        grad: Tensor,
+        input: Tensor,
+        scale: Tensor | None,
+        mean: Tensor,
+        inv_variance: Tensor,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(DX, DScale, DBias) of ``groupnorm``."""
+        return self._gradients(NormMode.GROUP_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
+
+    def batchnorm_backward(
+        self,
+        grad: Tensor,
+        input: Tensor,
+        scale: Tensor,
+        mean: Tensor,
+        inv_variance: Tensor,
+        peer_stats: Sequence[Tensor] = (),
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(DX, DScale, DBias) of ``batchnorm``."""
+        _refuse_peers("batchnorm_backward", peer_stats)
+        return self._gradients(NormMode.BATCH_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
+
+    def rmsnorm_backward(
+        self,
+        grad: Tensor,
+        input: Tensor,
+        scale: Tensor | None = None,
+        inv_variance: Tensor | None = None,
+        has_dbias: bool = False,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(DX, DScale, DBias) of ``rmsnorm``; DBias where has_dbias."""
+        has_dbias = boolean(has_dbias, "rmsnorm_backward.has_dbias")
+        return self._gradients(
+            NormMode.RMS_NORM, grad, input, scale, None, inv_variance, compute_data_type, name, has_dbias
+        )
+
+    def softmax(
+        self,
+        input: Tensor,
+        axis: int | Sequence[int] = -1,
+        is_log: bool = False,
+        generate_stats: bool = False,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None]:
+        """(exp(input) / sum of exp(input), stats) over ``axis``, one or several, without overflow.
+
+        is_log: its logarithm.  generate_stats: stats is the logarithm of the sum, otherwise None.
+        """
+        made = ("y", "stats") if boolean(generate_stats, "softmax.generate_stats") else ("y",)
+        node = SoftmaxNode({"x": input}, made, _axes(axis, "softmax.axis"), boolean(is_log, "softmax.is_log"))
+        y, *stats = self._add_all(node, compute_data_type, name)
+        return y, stats[0] if stats else None
+
+    def softmax_backward(
+        self,
+        grad: Tensor,
+        output: Tensor,
+        axis: int | Sequence[int] = -1,
+        is_log: bool = False,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> Tensor:
+        """The gradient of ``softmax`` from its output: output * (grad - sum of grad * output); with is_log
+        grad - exp(output) * sum of grad. Four operations: pointwise ones and a sum."""
+        axes = _axes(axis, "softmax_backward.axis")
+        numbers = iter(range(4))
+
+        def pointwise(mode: PointwiseMode, *operands: Tensor) -> Tensor:
+            node = PointwiseNode(mode, operands, PointwiseParameters())
+            return self._add(node, compute_data_type, f"{name}::{next(numbers)}" if name else "")
+
+        def row_sum(value: Tensor) -> Tensor:
+            node = RowSumNode((value,), ReduceTensorOp.ADD, axes=axes)
+            return self._add(node, compute_data_type, f"{name}::{next(numbers)}" if name else "")
+
+        if boolean(is_log, "softmax_backward.is_log"):
+            shares = pointwise(PointwiseMode.EXP, output)
+            return pointwise(PointwiseMode.SUB, grad, pointwise(PointwiseMode.MUL, shares, row_sum(grad)))
+        total = row_sum(pointwise(PointwiseMode.MUL, grad, output))
+        return pointwise(PointwiseMode.MUL, pointwise(PointwiseMode.SUB, grad, total), output)
+
+    def _norm(
+        self,
+        method: str,
+        mode: NormMode,
+        phase: norm_forward_phase,
+        x: Tensor,
+        scale: Tensor | None,
+        bias: Tensor | None,
+        epsilon: Tensor | None,
+        compute_data_type: DataTypeLike,
+        name: str,
+        groups: int = 0,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if epsilon is None:
+            raise BadParamError.at(f"pygraph.{method}.epsilon", expected="a by-value tensor", got="None")
+        chosen = backend_norm_phase(phase, method)
+        statistics = ("inv_variance",) if mode is NormMode.RMS_NORM else ("mean", "inv_variance")
+        made = ("y", *statistics) if chosen is NormFwdPhase.TRAINING else ("y",)
+        given = _present({"x": x, "epsilon": epsilon, "scale": scale, "bias": bias})
+        outputs = self._add_all(NormForwardNode(given, made, mode, chosen, groups), compute_data_type, name)
+        found = dict(zip(made, outputs, strict=True))
+        return found["y"], found.get("mean"), found.get("inv_variance")
+
+    def _gradients(
+        self,
+        mode: NormMode,
+        dy: Tensor,
+        x: Tensor,
+        scale: Tensor | None,
+        mean: Tensor | None,
+        inv_variance: Tensor | None,
+        compute_data_type: DataTypeLike,
+        name: str,
+        has_dbias: bool = True,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(DX, DScale, DBias); DScale and DBias only where there is a scale."""
+        given = _present({"x": x, "dy": dy, "mean": mean, "inv_variance": inv_variance, "scale": scale})
+        made = ("dx",) if scale is None else ("dx", "dscale", "dbias") if has_dbias else ("dx", "dscale")
+        outputs = self._add_all(NormBackwardNode(given, made, mode), compute_data_type, name)
+        found = dict(zip(made, outputs, strict=True))
+        return found["dx"], found.get("dscale"), found.get("dbias")
+
+
+def _present(given: dict[str, Tensor | None]) -> dict[str, Tensor]:
+    return {port: tensor for port, tensor in given.items() if tensor is not None}
+
+
+def _axes(axis: int | Sequence[int], where: str) -> tuple[int, ...]:
+    return integers(axis, where) if isinstance(axis, Sequence) else (integer(axis, where),)
+
+
+def _refuse_peers(method: str, peer_stats: Sequence[Tensor]) -> None:
+    if len(peer_stats):
+        raise NotSupportedError.at(f"pygraph.{method}.peer_stats", expected="none", got=f"{len(peer_stats)} tensors")

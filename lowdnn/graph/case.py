@@ -1,0 +1,63 @@
+"""What a case is: one graph with its input data, made from one line of text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.graph import case_text
+from lowdnn.graph.data import exact_values, real_values
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.tensor import Tensor
+
+Inputs = dict[int, NDArray[Any]]
+
+
+class Case(ABC):
+    """One graph with data. ``str(case)`` is its text; ``parse_case`` reads it back to an equal case."""
+
+    family: ClassVar[str]
+
+    @abstractmethod
+    def graph(self) -> OperationGraph:
+        """The graph; raises the operations' errors where the values do not fit together."""
+
+    @property
+    @abstractmethod
+    def is_exact(self) -> bool:
+        """True where exact inputs must give the reference's result bit for bit."""
+
+    @property
+    def length(self) -> int:
+        """Terms that are summed for one output element, for tolerances."""
+        return 1
+
+    @property
+    def exact_length(self) -> int:
+        """The same for the size of exact inputs, where more is summed than in one output element."""
+        return self.length
+
+    def inputs(self, seed: int, exact: bool) -> Inputs:
+        """Storage arrays in logical dims for every tensor that execute must be given values of.
+
+        exact: small integers for which every order of summation gives the same bits; otherwise normal numbers.
+        """
+        rng = np.random.default_rng(seed)
+        graph = self.graph()
+        needed = [t for t in graph.inputs if t.constant_value is None] + self._accumulated(graph)
+        return {tensor.uid: self._values(rng, tensor, exact) for tensor in needed}
+
+    def __str__(self) -> str:
+        return case_text.format_fields(self, self.family)
+
+    def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
+        """Outputs whose old values are read."""
+        return []
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        if exact:
+            return exact_values(rng, tensor.dims, tensor.data_type, self.exact_length)
+        return real_values(rng, tensor.dims, tensor.data_type)

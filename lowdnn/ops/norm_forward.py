@@ -1,0 +1,159 @@
+"""Normalisation: y = (x - mean) * inv_variance * scale + bias, with
+
+    mean = the average of x        inv_variance = 1 / sqrt(the average of (x - mean)^2 + epsilon)
+
+over the axes that the mode names (``ops.norm``). RMS_NORM takes the mean as 0 and has none. In the training phase mean
+and inv_variance are outputs; BATCH_NORM may carry running statistics on,
+
+    output_running = (1 - exp_avg_factor) * input_running + exp_avg_factor * this batch's
+
+with the variance of the batch divided by count - 1. The inference phase has no statistics; that of BATCH_NORM, whose
+statistics are inputs, is pointwise arithmetic and not this operation.
+Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR. GROUP_NORM is defined as by Wu and He, "Group
+normalization", 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, NormFwdPhase, NormMode
+from lowdnn.ops.base import Values, inputs_of, outputs_of
+from lowdnn.ops.norm import NormShape, average, check_dims, check_float, check_scalar, compute_type_of
+from lowdnn.ops.tensor import Tensor
+from lowdnn.schema import attribute, tensor_input, tensor_output
+from lowdnn.status import BadParamError, NotSupportedError
+
+
+@dataclass(frozen=True)
+class NormForward:
+    """See the module's docstring. ``groups``: of GROUP_NORM; 0 where the statistics' dims say it."""
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_NORM_FORWARD
+
+    mode: NormMode = attribute(AttributeName.OPERATION_NORM_FWD_MODE, AttributeType.NORM_MODE)
+    phase: NormFwdPhase = attribute(AttributeName.OPERATION_NORM_FWD_PHASE, AttributeType.NORM_FWD_PHASE)
+    x: Tensor = tensor_input(AttributeName.OPERATION_NORM_FWD_XDESC)
+    epsilon: Tensor = tensor_input(AttributeName.OPERATION_NORM_FWD_EPSILON_DESC)
+    y: Tensor = tensor_output(AttributeName.OPERATION_NORM_FWD_YDESC)
+    scale: Tensor | None = tensor_input(AttributeName.OPERATION_NORM_FWD_SCALE_DESC, default=None)
+    bias: Tensor | None = tensor_input(AttributeName.OPERATION_NORM_FWD_BIAS_DESC, default=None)
+    mean: Tensor | None = tensor_output(AttributeName.OPERATION_NORM_FWD_MEAN_DESC, default=None)
+    inv_variance: Tensor | None = tensor_output(AttributeName.OPERATION_NORM_FWD_INV_VARIANCE_DESC, default=None)
+    exp_avg_factor: Tensor | None = tensor_input(AttributeName.OPERATION_NORM_FWD_EXP_AVG_FACTOR_DESC, default=None)
+    input_running_mean: Tensor | None = tensor_input(
+        AttributeName.OPERATION_NORM_FWD_INPUT_RUNNING_MEAN_DESC, default=None
+    )
+    input_running_var: Tensor | None = tensor_input(
+        AttributeName.OPERATION_NORM_FWD_INPUT_RUNNING_VAR_DESC, default=None
+    )
+    output_running_mean: Tensor | None = tensor_output(
+        AttributeName.OPERATION_NORM_FWD_OUTPUT_RUNNING_MEAN_DESC, default=None
+    )
+    output_running_var: Tensor | None = tensor_output(
+        AttributeName.OPERATION_NORM_FWD_OUTPUT_RUNNING_VAR_DESC, default=None
+    )
+    groups: int = 0
+
+    def __post_init__(self) -> None:
+        where = "norm_forward"
+        self.shape.check(where)
+        check_dims(where, self.x.dims, {"y": self.y})
+        check_dims(where, self.shape.scale_dims or (), {"scale": self.scale, "bias": self.bias})
+        check_dims(where, self.shape.stats_dims, {"mean": self.mean, "inv_variance": self.inv_variance})
+        check_float(where, inputs_of(self) | outputs_of(self))
+        check_scalar(f"{where}.epsilon", self.epsilon)
+        self._check_statistics(where)
+        self._check_running(where)
+
+    @property
+    def shape(self) -> NormShape:
+        parameter = self.scale or self.bias
+        groups = self.groups
+        if self.mode is NormMode.GROUP_NORM and not groups:
+            stats = self.mean or self.inv_variance
+            groups = stats.dims[1] if stats is not None and stats.rank > 1 else 0
+        return NormShape(self.mode, self.x.dims, None if parameter is None else parameter.dims, groups)
+
+    @property
+    def compute_type(self) -> DataType:
+        return compute_type_of(self.x)
+
+    @property
+    def running(self) -> tuple[Tensor, ...]:
+        """The running statistics and their factor, those that there are."""
+        return tuple(tensor for tensor in self._running.values() if tensor is not None)
+
+    @property
+    def flops(self) -> int:
+        return 8 * self.x.element_count
+
+    def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        shape = self.shape
+        x = inputs["x"].reshape(shape.split(self.x.dims))
+        with np.errstate(all="ignore"):
+            mean = np.zeros(()) if self.mode is NormMode.RMS_NORM else average(x, shape.axes)
+            centred = x - mean
+            variance = average(np.square(centred), shape.axes)
+            inv_variance = 1 / np.sqrt(variance + inputs["epsilon"].item())
+            y = (centred * inv_variance).reshape(self.x.dims)
+            y = y * inputs.get("scale", 1.0) + inputs.get("bias", 0.0)
+            results = {"y": y, "inv_variance": inv_variance.reshape(shape.stats_dims)}
+            if self.mode is not NormMode.RMS_NORM:
+                results["mean"] = mean.reshape(shape.stats_dims)
+            if self.running:
+                factor = inputs["exp_avg_factor"].item()
+                unbiased = variance.reshape(shape.stats_dims) * (shape.count / (shape.count - 1 or np.nan))
+                for name, now in (("mean", results["mean"]), ("var", unbiased)):
+                    results[f"output_running_{name}"] = (1 - factor) * inputs[f"input_running_{name}"] + factor * now
+        return {port: results[port] for port in outputs_of(self)}
+
+    @property
+    def _running(self) -> dict[str, Tensor | None]:
+        return {
+            "exp_avg_factor": self.exp_avg_factor,
+            "input_running_mean": self.input_running_mean,
+            "input_running_var": self.input_running_var,
+            "output_running_mean": self.output_running_mean,
+            "output_running_var": self.output_running_var,
+        }
+
+    def _check_statistics(self, where: str) -> None:
+        if self.phase is NormFwdPhase.INFERENCE:
+            if self.mode is NormMode.BATCH_NORM:
+                raise NotSupportedError.at(
+                    f"{where}.phase", expected="TRAINING for BATCH_NORM", got="INFERENCE", hint="write it as pointwise"
+                )
+            if self.mean is not None or self.inv_variance is not None:
+                raise BadParamError.at(f"{where}.mean, inv_variance", expected="none for INFERENCE", got="a tensor")
+            return
+        wanted = (
+            {"inv_variance": self.inv_variance}
+            if self.mode is NormMode.RMS_NORM
+            else {
+                "mean": self.mean,
+                "inv_variance": self.inv_variance,
+            }
+        )
+        for port, tensor in wanted.items():
+            if tensor is None:
+                raise BadParamError.at(f"{where}.{port}", expected="a tensor for TRAINING", got="none")
+        if self.mode is NormMode.RMS_NORM and self.mean is not None:
+            raise BadParamError.at(f"{where}.mean", expected="none for RMS_NORM", got=self.mean.label)
+
+    def _check_running(self, where: str) -> None:
+        if not self.running:
+            return
+        if self.mode is not NormMode.BATCH_NORM:
+            raise BadParamError.at(f"{where}.running statistics", expected="BATCH_NORM", got=self.mode.name)
+        for port, tensor in self._running.items():
+            if tensor is None:
+                raise BadParamError.at(f"{where}.{port}", expected="all running statistics or none", got="none")
+            if port == "exp_avg_factor":
+                check_scalar(f"{where}.{port}", tensor)
+            else:
+                check_dims(where, self.shape.stats_dims, {port: tensor})

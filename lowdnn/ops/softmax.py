@@ -1,0 +1,90 @@
+"""Softmax over some axes: with m the largest x and s = sum of exp(x - m) over them,
+
+    y = exp(x - m) / s        is_log: y = x - m - log(s)
+    max = m        sum_exp = s        stats = m + log(s), the log-sum-exp (stats_log2: its logarithm to base 2)
+
+max, sum_exp and stats are there where they are asked for, with extent 1 along the axes. The axes are ``axes``, those
+along which these tensors have extent 1, or the last one.
+Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SOFTMAX_DESCRIPTOR. The logarithm is cudnnSoftmaxForward's
+CUDNN_SOFTMAX_LOG; the graph operation has no attribute for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
+from lowdnn.ops.base import Values, outputs_of
+from lowdnn.ops.norm import check_dims, check_float, compute_type_of
+from lowdnn.ops.tensor import Tensor
+from lowdnn.schema import attribute, tensor_input, tensor_output
+from lowdnn.status import BadParamError
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """See the module's docstring."""
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_SOFTMAX
+
+    x: Tensor = tensor_input(AttributeName.OPERATION_SOFTMAX_XDESC)
+    y: Tensor = tensor_output(AttributeName.OPERATION_SOFTMAX_YDESC)
+    stats: Tensor | None = tensor_output(AttributeName.OPERATION_SOFTMAX_STATS_DESC, default=None)
+    max: Tensor | None = tensor_output(AttributeName.OPERATION_SOFTMAX_MAX_DESC, default=None)
+    sum_exp: Tensor | None = tensor_output(AttributeName.OPERATION_SOFTMAX_SUM_EXP_DESC, default=None)
+    stats_log2: bool = attribute(AttributeName.OPERATION_SOFTMAX_STATS_LOG2, AttributeType.BOOLEAN, default=False)
+    axes: tuple[int, ...] = ()
+    is_log: bool = False
+
+    def __post_init__(self) -> None:
+        where = "softmax"
+        if any(not 0 <= axis < self.x.rank for axis in self.axes) or len(set(self.axes)) != len(self.axes):
+            raise BadParamError.at(
+                f"{where}.axes", expected=f"distinct axes under the rank {self.x.rank}", got=list(self.axes)
+            )
+        check_dims(where, self.x.dims, {"y": self.y})
+        check_dims(where, self.stats_dims, {"stats": self.stats, "max": self.max, "sum_exp": self.sum_exp})
+        check_float(where, {"x": self.x} | outputs_of(self))
+
+    @property
+    def normalised_axes(self) -> tuple[int, ...]:
+        """The axes that the sums run over."""
+        if self.axes:
+            return tuple(sorted(self.axes))
+        given = self.stats or self.max or self.sum_exp
+        if given is None or given.rank != self.x.rank:
+            return (self.x.rank - 1,)
+        return tuple(axis for axis, extent in enumerate(given.dims) if extent == 1)
+
+    @property
+    def stats_dims(self) -> tuple[int, ...]:
+        """Of stats, max and sum_exp."""
+        return tuple(1 if axis in self.normalised_axes else extent for axis, extent in enumerate(self.x.dims))
+
+    @property
+    def compute_type(self) -> DataType:
+        return compute_type_of(self.x)
+
+    @property
+    def flops(self) -> int:
+        return 6 * self.x.element_count
+
+    def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        x, axes = inputs["x"], self.normalised_axes
+        with np.errstate(all="ignore"):
+            largest = np.max(x, axes, keepdims=True, initial=-np.inf)
+            centred = x - largest
+            total = np.exp(centred).sum(axes, keepdims=True)
+            stats = largest + np.log(total)
+            results = {
+                "y": centred - np.log(total) if self.is_log else np.exp(centred) / total,
+                "stats": stats / log(2) if self.stats_log2 else stats,
+                "max": largest,
+                "sum_exp": total,
+            }
+        return {port: results[port] for port in outputs_of(self)}

@@ -1,0 +1,83 @@
+"""``batch_norm``: the same results as the reference, in few passes, whatever the mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.engines.norm.batch_norm import BatchNorm
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import HeurMode
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.compare import tolerance_of
+from lowdnn.graph.oracle import evaluate
+from lowdnn.heuristics.ranking import rank
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.support.data import fresh_seed
+from tests.support.running import run_plan
+from tests.support.tolerance import assert_close
+
+ENGINE = BatchNorm()
+
+
+def check(device: Runtime, line: str) -> Plan:
+    """The case on the device must come within the tolerance table."""
+    case, seed = parse_case(f"norm {line}"), fresh_seed()
+    graph = case.graph()
+    plan = ENGINE.plan(graph, SM_90A, {})
+    inputs = case.inputs(seed, exact=False)
+    actual = run_plan(device, plan, graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        tensor = graph.tensors[uid]
+        allowed = tolerance_of(graph, tensor, plan.numerical_notes, case.length)
+        assert_close(actual[uid], expected, tensor.data_type, allowed, f"{tensor.label}, seed {seed}, {case}")
+    return plan
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dims=4x16x5x4 mode=batch layout=nhwc running=yes epilogue=residual+relu",
+        "dims=4x6x5x4 mode=batch dtype=bf16 stats=bf16",
+        "dims=4x16x5x4 mode=batch layout=nhwc dir=bwd",
+        "dims=4x6x5x4 mode=batch dir=bwd dtype=bf16 stats=bf16 epilogue=relu",
+    ],
+)
+def test_against_the_reference(device: Runtime, line: str) -> None:
+    check(device, line)
+
+
+def test_large_means_cost_nothing(device: Runtime) -> None:
+    check(device, "dims=4x16x5x4 mode=batch layout=nhwc running=yes epilogue=residual+relu mean=1000")
+
+
+def test_nan_and_infinity_stay_in_their_channel(device: Runtime) -> None:
+    case = parse_case("norm dims=4x16x5x4 mode=batch layout=nhwc running=yes epilogue=residual+relu")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    x = inputs[1]
+    x[1, 3, 2, 2], x[0, 5, 1, 1], x[2, 7, 0, 3] = np.nan, np.inf, -np.inf
+    actual = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        tensor = graph.tensors[uid]
+        assert_close(actual[uid], expected, tensor.data_type, tolerance_of(graph, tensor, (), 80), tensor.label)
+
+
+@pytest.mark.parametrize(("direction", "elements_moved"), [("fwd", 3.2), ("bwd", 6.1)])
+def test_large_activations_are_read_few_times(direction: str, elements_moved: float) -> None:
+    """Forward twice and written once, backward three times dy and x twice; first choice on both architectures."""
+    graph = parse_case(f"norm dims=256x256x56x56 mode=batch layout=nhwc dtype=bf16 dir={direction}").graph()
+    for arch in (SM_80, SM_90A):
+        best = rank(graph, arch, HeurMode.A, ENGINES).candidates[0]
+        assert best.engine.name == "batch_norm"
+        assert best.plan.work.bytes < elements_moved * graph.tensors[1].span_bytes
+
+
+def test_refusals_name_what_they_found() -> None:
+    refusal = ENGINE.refuse(parse_case("norm dims=4x6x5x4 mode=instance").graph(), SM_90A)
+    assert refusal is not None
+    assert "expected BATCH_NORM, got INSTANCE_NORM" in refusal.reason
+    refusal = ENGINE.refuse(parse_case("norm dims=4x6x5x4 mode=batch before=relu").graph(), SM_90A)
+    assert refusal is not None
+    assert "expected none before x" in refusal.reason

@@ -1,0 +1,215 @@
+"""``norm_rows``. Few kernels, many shapes: knobs are given where the defaults would make more of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.norm.norm_rows import NormRows
+from lowdnn.enums import KnobType
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.compare import tolerance_of
+from lowdnn.graph.oracle import evaluate
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.support.builders import matmul_graph
+from tests.support.data import fresh_seed
+from tests.support.running import run_plan
+from tests.support.tolerance import assert_close
+
+ENGINE = NormRows()
+
+#: A team of one warp that holds two groups: 256 elements of fp32 in a chunk.
+SMALL = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
+CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
+#: Teams of a quarter of a warp.
+NARROW = SMALL | {KnobType.TILE_ROWS: 8}
+#: Two warps of threads with rows side by side.
+COLUMNS = {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
+
+
+def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None, seed: int | None = None) -> Plan:
+    """The case on the device must come within the tolerance table."""
+    case, seed = parse_case(f"norm {line}"), fresh_seed() if seed is None else seed
+    graph = case.graph()
+    refusal = ENGINE.refuse(graph, SM_90A)
+    assert refusal is None, str(refusal)
+    plan = ENGINE.plan(graph, SM_90A, choices or {})
+    inputs = case.inputs(seed, exact=False)
+    actual = run_plan(device, plan, graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        tensor = graph.tensors[uid]
+        allowed = tolerance_of(graph, tensor, plan.numerical_notes, case.length)
+        assert_close(actual[uid], expected, tensor.data_type, allowed, f"{tensor.label}, seed {seed}, {case}")
+    return plan
+
+
+@pytest.mark.parametrize("choices", [SMALL, CLUSTER], ids=["block", "cluster"])
+def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -> None:
+    for length in (4, 252, 256, 260, 1000, 5000):
+        check(device, f"dims=5x{length} mode=layer", choices)
+
+
+def test_odd_rows(device: Runtime) -> None:
+    for length in (1, 3, 97, 1009):
+        check(device, f"dims=6x{length} mode=layer", NARROW)
+
+
+def test_a_row_of_a_mebi_elements(device: Runtime) -> None:
+    plan = check(device, f"dims=1x{1 << 20} mode=rms scale=none dtype=bf16 phase=inference")
+    assert plan.launches[0].cluster == (8, 1, 1)
+
+
+def test_rows_side_by_side(device: Runtime) -> None:
+    """32 elements in a chunk; the channels are contiguous."""
+    for extent in (1, 15, 32, 40, 150):
+        check(device, f"dims=2x24x{extent}x1 mode=instance layout=nhwc dtype=bf16", COLUMNS)
+
+
+def test_gradients_are_summed_on_the_way_where_rows_allow(device: Runtime) -> None:
+    for rows in (1, 5, 300):
+        plan = check(device, f"dims={rows}x64 mode=layer dir=bwd", NARROW)
+        assert [kernel.source for kernel in plan.kernels] == ["norm/norm_backward.cu", "norm/norm_join.cu"]
+    plan = check(device, "dims=3x256 mode=layer dir=bwd", CLUSTER)
+    assert "norm/norm_join.cu" in {kernel.source for kernel in plan.kernels}
+
+
+def test_gradients_of_long_rows_are_reductions(device: Runtime) -> None:
+    plan = check(device, "dims=3x1000 mode=layer dir=bwd scale=scale", CLUSTER)
+    sources = [kernel.source for kernel in plan.kernels]
+    assert sources == ["norm/norm_backward.cu", "reduction/reduction_columns.cu"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dims=4x64 mode=layer dtype=fp64",
+        "dims=2x12x5x4 mode=group groups=3 layout=nhwc dtype=bf16 epilogue=swish",
+        "dims=2x12x5x4 mode=group groups=3 dir=bwd scale=scale",
+        "dims=4x6x5x4 mode=batch running=yes",
+        "dims=2x5x24 mode=ada axes=2 dtype=fp16",
+        "dims=8x64 mode=rms dtype=bf16 scale=scale before=residual+store out=e4m3 epilogue=scalar",
+        "dims=8x64 mode=rms dir=bwd dtype=bf16 before=relu_bwd scale=scale",
+    ],
+)
+def test_modes_types_and_fusions(device: Runtime, line: str) -> None:
+    check(device, line)
+
+
+def test_no_rows_and_empty_rows(device: Runtime) -> None:
+    assert check(device, "dims=0x8 mode=layer", SMALL).launches == ()
+    check(device, "dims=2x0 mode=layer", SMALL)
+    check(device, "dims=0x64 mode=rms dir=bwd scale=scale", NARROW)
+
+
+@pytest.mark.parametrize("length", [256, 3000])
+@pytest.mark.parametrize(("mean", "deviation"), [(1e4, 1.0), (-3e6, 1.0), (0.0, 1e-4), (0.0, 1e15)])
+def test_no_more_than_twice_the_error_of_plain_fp32(
+    device: Runtime, mean: float, deviation: float, length: int
+) -> None:
+    case = parse_case(f"norm dims=4x{length} mode=layer scale=none mean={mean} deviation={deviation}")
+    seed, graph = fresh_seed(), case.graph()
+    inputs = case.inputs(seed, exact=False)
+    x = inputs[1]
+    actual = run_plan(device, ENGINE.plan(graph, SM_90A, SMALL), graph, inputs)
+    y = next(tensor for tensor in graph.outputs if tensor.name == "y")
+    expected = (x - x.mean(1, keepdims=True, dtype=np.float64)) / np.sqrt(
+        x.var(1, keepdims=True, dtype=np.float64) + 1e-3
+    )
+    assert error(actual[y.uid], expected) <= 2 * error(plain(x), expected) + 2.0**-23, f"seed {seed}"
+
+
+def plain(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    centred = x - x.mean(1, keepdims=True, dtype=np.float32)
+    variance = (centred * centred).mean(1, keepdims=True, dtype=np.float32)
+    result: NDArray[np.float32] = centred * (np.float32(1) / np.sqrt(variance + np.float32(1e-3)))
+    return result
+
+
+def error(actual: NDArray[np.float32], expected: NDArray[np.float64]) -> float:
+    return float(np.abs(actual - expected).max())
+
+
+@pytest.mark.parametrize("length", [64, 1000])
+def test_nan_and_infinity_stay_in_their_row(device: Runtime, length: int) -> None:
+    case = parse_case(f"norm dims=5x{length} mode=layer")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    inputs[1][0, -1], inputs[1][1, 7], inputs[1][2, 9], inputs[1][3, 60] = np.nan, np.nan, np.inf, -np.inf
+    inputs[1][4, :8] = np.float32(1e-42)
+    actual = run_plan(device, ENGINE.plan(graph, SM_90A, SMALL), graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        tensor = graph.tensors[uid]
+        assert_close(actual[uid], expected, tensor.data_type, tolerance_of(graph, tensor, (), length), tensor.label)
+
+
+def test_equal_rows_have_no_deviation(device: Runtime) -> None:
+    graph = parse_case("norm dims=3x1000 mode=layer scale=none").graph()
+    inputs = {1: np.full((3, 1000), 12345.678, np.float32)}
+    results = run_plan(device, ENGINE.plan(graph, SM_90A, SMALL), graph, inputs)
+    assert not next(results[tensor.uid] for tensor in graph.outputs if tensor.name == "y").any()
+
+
+def test_every_scheduling_policy(scheduled: Runtime) -> None:
+    check(scheduled, "dims=5x1000 mode=layer", CLUSTER)
+    check(scheduled, "dims=5x1000 mode=layer", SMALL | {KnobType.TILE_ROWS: 128})
+    check(scheduled, "dims=40x64 mode=layer dir=bwd", NARROW)
+
+
+def test_no_races_and_the_same_bits(racing: Runtime) -> None:
+    """Random order of the warps, twice: no race, and nothing depends on the order."""
+    for line, choices in (
+        ("dims=5x1000 mode=layer", CLUSTER),
+        ("dims=40x64 mode=layer dir=bwd", NARROW),
+        ("dims=2x24x150x1 mode=instance layout=nhwc dtype=bf16", COLUMNS),
+    ):
+        case = parse_case(f"norm {line}")
+        graph, inputs = case.graph(), case.inputs(3, exact=False)
+        plan = ENGINE.plan(graph, SM_90A, choices)
+        first, second = (run_plan(racing, plan, graph, inputs) for _ in range(2))
+        assert all(first[uid].tobytes() == second[uid].tobytes() for uid in first)
+
+
+@pytest.mark.parametrize(
+    ("line", "bytes_each"),
+    [
+        ("dims=16384x4096 mode=layer dtype=bf16", 2 * 2),
+        ("dims=8192x8192 mode=rms scale=scale dtype=fp32", 2 * 4),
+        ("dims=16384x4096 mode=layer dtype=bf16 dir=bwd", 3 * 2),
+        ("dims=4096x65536 mode=layer dtype=bf16 dir=bwd", 3 * 2),
+    ],
+)
+def test_large_norms_are_one_pass_that_fills_the_device(line: str, bytes_each: int) -> None:
+    case = parse_case(f"norm {line}")
+    graph = case.graph()
+    plan = ENGINE.plan(graph, SM_90A, {})
+    x = graph.tensors[1]
+    assert plan.launches[0].work.bytes < 1.07 * bytes_each * x.element_count
+    assert plan.launches[0].grid[0] > 0.9 * SM_90A.sm_count
+    assert "chunks=1" in chunks(plan)
+    assert plan.workspace_bytes < 0.1 * x.span_bytes
+
+
+def chunks(plan: Plan) -> str:
+    sizes = plan.launches[0].arguments[0].fields[0].fields  # type: ignore[union-attr]
+    return f"chunks={sizes[2].value}"  # type: ignore[union-attr]
+
+
+def test_another_shape_is_no_other_kernel() -> None:
+    plans = [ENGINE.plan(parse_case(f"norm {line}").graph(), SM_90A, {}) for line in LIKE]
+    assert plans[0].kernels == plans[1].kernels
+    assert Plan.from_json(plans[0].to_json()) == plans[0]
+
+
+LIKE = ("dims=512x4096 mode=layer dtype=bf16", "dims=1024x3968 mode=layer dtype=bf16")
+
+
+def test_refusals_name_what_they_found() -> None:
+    refusal = ENGINE.refuse(matmul_graph(), SM_90A)
+    assert refusal is not None
+    assert "exactly one NormForward, got 0" in refusal.reason
+    line = "norm dims=2x12x5x4 mode=group groups=3 dir=bwd before=relu"
+    refusal = ENGINE.refuse(parse_case(line).graph(), SM_90A)
+    assert refusal is not None
+    assert "expected none before dy" in refusal.reason

@@ -1,0 +1,137 @@
+"""``softmax``. Few kernels, many shapes: knobs are given where the defaults would make more of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.registry import ENGINES
+from lowdnn.engines.softmax.softmax import SoftmaxEngine
+from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.compare import tolerance_of
+from lowdnn.graph.oracle import evaluate
+from lowdnn.heuristics.ranking import rank
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.support.builders import matmul_graph
+from tests.support.data import fresh_seed
+from tests.support.running import run_plan
+from tests.support.tolerance import assert_close
+
+ENGINE = SoftmaxEngine()
+
+#: A team of one warp that holds two groups: 256 elements of fp32 in a chunk.
+SMALL = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
+CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
+NARROW = SMALL | {KnobType.TILE_ROWS: 8}
+
+
+def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None) -> Plan:
+    """The case on the device must come within the tolerance table."""
+    case, seed = parse_case(f"softmax {line}"), fresh_seed()
+    graph = case.graph()
+    refusal = ENGINE.refuse(graph, SM_90A)
+    assert refusal is None, str(refusal)
+    plan = ENGINE.plan(graph, SM_90A, choices or {})
+    inputs = case.inputs(seed, exact=False)
+    actual = run_plan(device, plan, graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        tensor = graph.tensors[uid]
+        allowed = tolerance_of(graph, tensor, plan.numerical_notes, case.length)
+        assert_close(actual[uid], expected, tensor.data_type, allowed, f"{tensor.label}, seed {seed}, {case}")
+    return plan
+
+
+@pytest.mark.parametrize("choices", [SMALL, CLUSTER], ids=["block", "cluster"])
+def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -> None:
+    for length in (4, 252, 256):
+        check(device, f"dims=5x{length} stats=fp32", choices)
+    for length in (1000, 5000):
+        check(device, f"dims=5x{length} stats=fp32", choices)
+
+
+def test_odd_rows(device: Runtime) -> None:
+    for length in (1, 3, 13):
+        check(device, f"dims=6x{length}", NARROW)
+
+
+def test_a_row_of_a_mebi_elements(device: Runtime) -> None:
+    plan = check(device, f"dims=1x{1 << 20} dtype=bf16 out=fp32")
+    assert plan.launches[0].cluster == (8, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dims=5x8x24 axes=1 dtype=bf16 stats=fp32",
+        "dims=3x33 dtype=fp64 stats=fp64",
+        "dims=7x97 log=yes dtype=bf16",
+        "dims=8x64 dir=bwd dtype=bf16 before=mul epilogue=scalar",
+        "dims=5x96 dir=bwd log=yes",
+        "dims=8x64 dtype=fp16 before=residual+store out=e4m3 epilogue=scalar",
+        "dims=0x8",
+    ],
+)
+def test_axes_types_and_fusions(device: Runtime, line: str) -> None:
+    check(device, line)
+
+
+@pytest.mark.parametrize("length", [200, 1000])
+def test_extreme_elements(device: Runtime, length: int) -> None:
+    """Large numbers, rows that begin with minus infinity, rows of nothing else, infinities and NaN."""
+    case = parse_case(f"softmax dims=6x{length} stats=fp32")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    x = inputs[1]
+    x[0] += 1e4
+    x[1, : length // 2] = -np.inf
+    x[2] = -np.inf
+    x[3, 9], x[4, 60] = np.inf, np.nan
+    actual = run_plan(device, ENGINE.plan(graph, SM_90A, SMALL), graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        tensor = graph.tensors[uid]
+        assert_close(actual[uid], expected, tensor.data_type, tolerance_of(graph, tensor, (), length), tensor.label)
+
+
+def test_every_scheduling_policy(scheduled: Runtime) -> None:
+    check(scheduled, "dims=5x1000 stats=fp32", CLUSTER)
+    check(scheduled, "dims=5x256 stats=fp32", SMALL)
+
+
+def test_no_races_and_the_same_bits(racing: Runtime) -> None:
+    """Random order of the warps, twice: no race, and nothing depends on the order."""
+    for line, choices in (("dims=5x1000 stats=fp32", CLUSTER), ("dims=5x8x24 axes=1 dtype=bf16 stats=fp32", {})):
+        case = parse_case(f"softmax {line}")
+        graph, inputs = case.graph(), case.inputs(3, exact=False)
+        plan = ENGINE.plan(graph, SM_90A, choices)
+        first, second = (run_plan(racing, plan, graph, inputs) for _ in range(2))
+        assert all(first[uid].tobytes() == second[uid].tobytes() for uid in first)
+
+
+@pytest.mark.parametrize(
+    ("line", "bytes_each"),
+    [("dims=4096x128256 dtype=bf16", 2 * 2), ("dims=16384x4096 dtype=bf16 dir=bwd", 3 * 2)],
+)
+def test_large_rows_are_one_launch_that_reads_each_element_once(line: str, bytes_each: int) -> None:
+    graph = parse_case(f"softmax {line}").graph()
+    best = rank(graph, SM_90A, HeurMode.A, ENGINES).candidates[0]
+    assert best.engine.name == "softmax"
+    (launch,) = best.plan.launches
+    assert launch.work.bytes <= bytes_each * graph.tensors[1].element_count
+    assert dict(best.plan.kernels[0].parameters).get("CHUNKED", 0) == 0
+
+
+def test_what_only_looks_like_the_gradient_is_refused() -> None:
+    builder = GraphBuilder()
+    dy, y = (builder.tensor((4, 8), DataType.FLOAT) for _ in range(2))
+    builder.softmax_backward(dy, y, (1,), store=DataType.FLOAT)
+    assert ENGINE.refuse(builder.graph(), SM_90A) is None
+    builder.pointwise(PointwiseMode.ABS, builder.graph().operations[0].output, store=DataType.FLOAT)  # type: ignore[attr-defined]
+    refusal = ENGINE.refuse(builder.graph(), SM_90A)
+    assert refusal is not None
+    assert "expected dx = (dy - sum of dy * y) * y" in refusal.reason
+    refusal = ENGINE.refuse(matmul_graph(), SM_90A)
+    assert refusal is not None
+    assert "got 0 reductions" in refusal.reason

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lowdnn.enums import DataType
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.oracle import evaluate
+from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.status import BadParamError, ShapeMismatchError
+from tests.support.data import fresh_seed
+from tests.support.errors import raises
+
+X = (3, 4, 5)
+
+
+def tensor(uid: int, dims: tuple[int, ...] = X) -> Tensor:
+    return Tensor(uid, DataType.DOUBLE, dims, packed_strides(dims), 16)
+
+
+def softmax(x: NDArray[Any], axes: tuple[int, ...], **changes: Any) -> dict[str, NDArray[Any]]:
+    dims = tuple(1 if axis in axes else extent for axis, extent in enumerate(x.shape))
+    ports = {"stats": tensor(3, dims), "max": tensor(4, dims), "sum_exp": tensor(5, dims)}
+    return Softmax(tensor(1, x.shape), tensor(2, x.shape), **(ports | changes)).reference({"x": x})
+
+
+@pytest.mark.parametrize("axes", [(2,), (1,), (0, 2)])
+def test_reference_is_the_formula(axes: tuple[int, ...]) -> None:
+    x = np.random.default_rng(fresh_seed()).normal(0, 3, X)
+    results = softmax(x, axes)
+    total = np.exp(x).sum(axes, keepdims=True)
+    np.testing.assert_allclose(results["y"], np.exp(x) / total, rtol=1e-12)
+    np.testing.assert_allclose(results["stats"], np.log(total), rtol=1e-12)
+    np.testing.assert_array_equal(results["max"], x.max(axes, keepdims=True))
+    np.testing.assert_allclose(results["sum_exp"] * np.exp(results["max"]), total, rtol=1e-12)
+    np.testing.assert_allclose(softmax(x, axes, is_log=True)["y"], np.log(results["y"]), rtol=1e-9)
+    np.testing.assert_allclose(softmax(x, axes, stats_log2=True)["stats"], np.log2(total), rtol=1e-12)
+
+
+def test_large_numbers_do_not_overflow() -> None:
+    results = softmax(np.array([[1e4, 1e4 - 1, -np.inf]]), (1,))
+    np.testing.assert_allclose(results["y"], [[1 / (1 + np.exp(-1)), np.exp(-1) / (1 + np.exp(-1)), 0]], rtol=1e-12)
+    assert np.isnan(softmax(np.array([[-np.inf, -np.inf]]), (1,))["y"]).all()
+
+
+@pytest.mark.parametrize("is_log", [False, True])
+def test_gradient_agrees_with_differences(is_log: bool) -> None:
+    rng = np.random.default_rng(fresh_seed())
+    x, dy, direction = (rng.normal(0, 1, X) for _ in range(3))
+    y, *ends = (softmax(x + step * direction, (1,), is_log=is_log)["y"] for step in (0, 1e-5, -1e-5))
+    builder = GraphBuilder()
+    ports = [builder.tensor(X, DataType.DOUBLE) for _ in range(2)]
+    builder.softmax_backward(*ports, (1,), is_log=is_log, store=DataType.DOUBLE)
+    (dx,) = evaluate(builder.graph(), {1: dy, 2: y}).values()
+    slope = float(((ends[0] - ends[1]) * dy).sum()) / 2e-5
+    assert slope == pytest.approx(float((dx * direction).sum()), rel=1e-6, abs=1e-8)
+
+
+def test_axes_come_from_the_statistics_or_are_the_last() -> None:
+    assert Softmax(tensor(1), tensor(2)).normalised_axes == (2,)
+    assert Softmax(tensor(1), tensor(2), max=tensor(4, (3, 1, 1))).normalised_axes == (1, 2)
+    assert Softmax(tensor(1), tensor(2), axes=(0,)).stats_dims == (1, 4, 5)
+
+
+def test_checks() -> None:
+    with raises(ShapeMismatchError, "softmax.max.dims", expected="[3, 1, 5]", got="[3, 4, 1]"):
+        Softmax(tensor(1), tensor(2), stats=tensor(3, (3, 1, 5)), max=tensor(4, (3, 4, 1)))
+    with raises(BadParamError, "softmax.axes", expected="under the rank 3", got="[3]"):
+        Softmax(tensor(1), tensor(2), axes=(3,))
