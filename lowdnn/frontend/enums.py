@@ -9,13 +9,11 @@ from lowdnn.enums import (
     ConvolutionMode,
     HeurMode,
     KnobType,
+    NormFwdPhase,
     NumericalNote,
     PaddingMode,
     ReduceTensorOp,
     ResampleMode,
-    NormFwdPhase,
-    NumericalNote,
-    ReduceTensorOp,
 )
 from lowdnn.frontend.arguments import member
 from lowdnn.status import BadParamError, NotSupportedError

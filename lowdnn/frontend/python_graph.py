@@ -63,8 +63,7 @@ class knob:
     stride: int
 
 
-class pygraph(PointwiseMethods, ConvolutionMethods, ResampleMethods, OperationMethods):
-class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods, NormMethods):
+class pygraph(PointwiseMethods, ConvolutionMethods, ResampleMethods, NormMethods, OperationMethods):
     """See the module's docstring."""
 
     def __init__(

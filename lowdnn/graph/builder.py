@@ -249,6 +249,7 @@ class GraphBuilder:
         dx = self._output(dims, geometry.compute_type, store, layout, "dx")
         self._operations.append(ResampleBackward(geometry, dy=dy, dx=dx, index=index, x=x))
         return dx
+
     def norm(
         self,
         mode: NormMode,

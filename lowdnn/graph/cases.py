@@ -425,8 +425,8 @@ _PADDINGS = {"zero": PaddingMode.ZERO_PAD, "neg_inf": PaddingMode.NEG_INF_PAD, "
 _NAN_RULES = {"wins": NanPropagation.PROPAGATE_NAN, "loses": NanPropagation.NOT_PROPAGATE_NAN}
 
 _FAMILIES: Mapping[str, type[Any]] = {
-    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, ResampleCase)
-    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, NormCase, SoftmaxCase)
+    cls.family: cls
+    for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, ResampleCase, NormCase, SoftmaxCase)
 }
 
 

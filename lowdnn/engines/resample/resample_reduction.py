@@ -22,7 +22,7 @@ class ResampleReduction:
     """See the module's docstring. ``reduction``: the engine that takes the reduction."""
 
     name = "resample_reduction"
-    index = 31
+    index = 29
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
 
