@@ -28,6 +28,7 @@ from lowdnn.enums import (
     HeurMode,
     KnobType,
     LayoutType,
+    MoeGroupedMatmulMode,
     NumericalNote,
     PointwiseMode,
     ReduceTensorOp,
@@ -56,6 +57,7 @@ ELEMENT_TYPES: Mapping[AttributeType, type] = {
     AttributeType.GENSTATS_MODE: GenStatsMode,
     AttributeType.REDUCTION_OPERATOR_TYPE: ReduceTensorOp,
     AttributeType.TENSOR_REORDERING_MODE: TensorReordering,
+    AttributeType.MOE_GROUPED_MATMUL_MODE: MoeGroupedMatmulMode,
 }
 
 

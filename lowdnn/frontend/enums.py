@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from lowdnn.enums import BehaviorNote, ConvolutionMode, HeurMode, KnobType, NumericalNote, ReduceTensorOp
+from lowdnn.enums import (
+    BehaviorNote,
+    ConvolutionMode,
+    HeurMode,
+    KnobType,
+    MoeGroupedMatmulMode,
+    NumericalNote,
+    ReduceTensorOp,
+)
 from lowdnn.frontend.arguments import member
 from lowdnn.status import BadParamError, NotSupportedError
 
@@ -70,6 +78,15 @@ class convolution_mode(IntEnum):
 
     CONVOLUTION = 1
     CROSS_CORRELATION = 2
+
+
+class moe_grouped_matmul_mode(IntEnum):
+    """cudnn.moe_grouped_matmul_mode. COMBINE has no backend value; asking for it raises NotSupportedError."""
+
+    NONE = 1
+    GATHER = 2
+    SCATTER = 3
+    COMBINE = 4
 
 
 class tensor_reordering(IntEnum):
@@ -140,6 +157,13 @@ def backend_reduction(mode: reduction_mode) -> ReduceTensorOp:
 
 def backend_convolution(mode: convolution_mode, method: str) -> ConvolutionMode:
     return ConvolutionMode[member(convolution_mode, mode, f"{method}.convolution_mode").name]
+
+
+def backend_routing(mode: moe_grouped_matmul_mode) -> MoeGroupedMatmulMode:
+    where = "moe_grouped_matmul.mode"
+    if member(moe_grouped_matmul_mode, mode, where) is moe_grouped_matmul_mode.COMBINE:
+        raise NotSupportedError.at(where, expected="NONE, GATHER or SCATTER", got="COMBINE")
+    return MoeGroupedMatmulMode[mode.name]
 
 
 def backend_knob(knob: knob_type) -> KnobType:
