@@ -16,6 +16,8 @@ from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
+from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
+from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.status import BadParamError
@@ -40,6 +42,8 @@ _SINGLE: tuple[Engine, ...] = (
     ConvDepthwise(),
     ConvStem(_CONVOLUTIONS),
     MatmulPrologueWgmma(),
+    MoeMatmulSimt(),
+    MoeWgradSimt(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

@@ -450,8 +450,9 @@ class MoeCase(Case):
     def _check_sizes(self) -> None:
         if self.sizes and len(self.sizes) != self._groups:
             raise BadParamError.at("moe.sizes", expected=f"{self._groups} groups", got=len(self.sizes))
-        if self._left_over < 0 or (self._left_over and (not self.ends or self.epilogue)):
-            expected = f"{self.rows} rows, or fewer with ends=1 and no epilogue"
+        has_rest = self.ends and (self.dir == "wgrad" or not self.epilogue)
+        if self._left_over < 0 or (self._left_over and not has_rest):
+            expected = f"{self.rows} rows, or fewer with ends=1 and without an epilogue of rows"
             raise BadParamError.at("moe.sizes", expected=expected, got=sum(self.sizes))
 
 

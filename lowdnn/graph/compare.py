@@ -22,6 +22,8 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.tensor import Tensor
@@ -126,7 +128,7 @@ def _report(got: NDArray[np.float64], wanted: NDArray[np.float64], bad: NDArray[
 
 
 def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
-    if isinstance(operation, ConvolutionOperation | MatmulOperation):
+    if isinstance(operation, ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGroupedMatmulBackward):
         is_tf32 = NumericalNote.DOWN_CONVERT_INPUTS in notes
         return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
     return OpClass.REDUCTION if isinstance(operation, ReductionOperation | GenStats) else OpClass.POINTWISE
@@ -141,6 +143,6 @@ def _compute_type(operation: object) -> DataType:
         return operation.reduction.compute_type
     if isinstance(operation, PointwiseOperation):
         return operation.pointwise.compute_type
-    if isinstance(operation, GenStats):
+    if isinstance(operation, GenStats | MoeGroupedMatmul | MoeGroupedMatmulBackward):
         return operation.compute_type
     raise TypeError(type(operation).__name__)
