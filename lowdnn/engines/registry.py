@@ -17,6 +17,7 @@ from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
+from lowdnn.engines.moe.moe_matmul_wgmma import MoeMatmulWgmma
 from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
@@ -44,6 +45,7 @@ _SINGLE: tuple[Engine, ...] = (
     MatmulPrologueWgmma(),
     MoeMatmulSimt(),
     MoeWgradSimt(),
+    MoeMatmulWgmma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
