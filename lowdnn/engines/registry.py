@@ -19,6 +19,7 @@ from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
 from lowdnn.engines.moe.moe_matmul_wgmma import MoeMatmulWgmma
 from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
+from lowdnn.engines.moe.moe_wgrad_wgmma import MoeWgradWgmma
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.status import BadParamError
@@ -46,6 +47,7 @@ _SINGLE: tuple[Engine, ...] = (
     MoeMatmulSimt(),
     MoeWgradSimt(),
     MoeMatmulWgmma(),
+    MoeWgradWgmma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
