@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import Case, ConvolutionCase
+from lowdnn.graph.cases import Case, ConvolutionCase, MoeCase
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.tensor import Tensor
@@ -33,7 +33,8 @@ class CaseData:
     """Every tensor of a graph that execute is given, in ``slots`` copies each.
 
     Inputs are normal numbers (a convolution's filter scaled by 1 / sqrt(terms of a sum); integer types: -8 to 7), each
-    copy different; outputs are NaN (integers: 127), so that an element that nobody writes shows.
+    copy different, and the case's own routing; outputs are NaN (integers: 127), so that an element that nobody writes
+    shows.
     """
 
     def __init__(self, case: Case, graph: OperationGraph, slots: int) -> None:
@@ -44,6 +45,9 @@ class CaseData:
         weights = self._ports["w"].uid if isinstance(case, ConvolutionCase) and "w" in self._ports else 0
         self._copies = {t.uid: _inputs(t, slots, case.length if t.uid == weights else 1) for t in graph.inputs}
         self._copies |= {t.uid: _outputs(t, slots) for t in graph.outputs}
+        for uid, values in (case.routing(0) if isinstance(case, MoeCase) else {}).items():
+            for copy in self._copies[uid]:
+                copy.copy_(torch.from_numpy(values))
         anchored = {tensor.uid for tensor in self._ports.values()}
         self._operands = [tensor for tensor in graph.inputs if tensor.uid not in anchored]
 

@@ -13,8 +13,9 @@ import torch
 from bench_data import TORCH_TYPES, CaseData
 from bench_peers_conv import convolution_peers
 from bench_peers_matmul import matmul_peers
+from bench_peers_moe import moe_peers
 
-from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase
+from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, MoeCase, PointwiseCase, ReductionCase
 
 Peer = Callable[[int], torch.Tensor | None]
 
@@ -34,6 +35,8 @@ def peers_of(case: Case, data: CaseData) -> dict[str, Peer]:
         return convolution_peers(case, data)
     if isinstance(case, MatmulCase):
         return matmul_peers(case, data)
+    if isinstance(case, MoeCase):
+        return moe_peers(case, data)
     if isinstance(case, PointwiseCase):
         return {"copy": _copy(data.bytes_moved)}
     if isinstance(case, ReductionCase):

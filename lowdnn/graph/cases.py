@@ -400,15 +400,16 @@ class MoeCase(Case):
         return builder.graph()
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
-        given = super().inputs(seed, exact)
+        return super().inputs(seed, exact) | self.routing(seed)
+
+    def routing(self, seed: int) -> Inputs:
+        """Those of the inputs that say which rows are whose, come from where and go where."""
         rng = np.random.default_rng([seed, 1])
         sizes = self.sizes or case_routing.group_sizes(rng, self.rows, self._groups)
         values = {"first_token_offset": case_routing.offsets(sizes, self.ends > 0)}
         values |= case_routing.routing(rng, self._mode, self.tokens, self.rows, self.top_k)
-        for tensor in self.graph().inputs:
-            if tensor.name in values:
-                given[tensor.uid] = dtypes.from_float64(values[tensor.name], tensor.data_type)
-        return given
+        tensors = (tensor for tensor in self.graph().inputs if tensor.name in values)
+        return {tensor.uid: dtypes.from_float64(values[tensor.name], tensor.data_type) for tensor in tensors}
 
     @property
     def length(self) -> int:
