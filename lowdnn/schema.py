@@ -32,6 +32,7 @@ from lowdnn.enums import (
     NanPropagation,
     NormFwdPhase,
     NormMode,
+    MoeGroupedMatmulMode,
     NumericalNote,
     PaddingMode,
     PointwiseMode,
@@ -68,6 +69,7 @@ ELEMENT_TYPES: Mapping[AttributeType, type] = {
     AttributeType.FRACTION: Fraction,
     AttributeType.NORM_MODE: NormMode,
     AttributeType.NORM_FWD_PHASE: NormFwdPhase,
+    AttributeType.MOE_GROUPED_MATMUL_MODE: MoeGroupedMatmulMode,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import Case, ConvolutionCase
+from lowdnn.graph.cases import Case, ConvolutionCase, MoeCase
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.resample_backward import ResampleBackward
@@ -36,6 +36,9 @@ class CaseData:
     Inputs are normal numbers (a convolution's filter scaled by 1 / sqrt(terms of a sum); integer types: -8 to 7; places
     of maxima: any in the image), each copy different; outputs are NaN (integers: 127), so that an element that nobody
     writes shows.
+    Inputs are normal numbers (a convolution's filter scaled by 1 / sqrt(terms of a sum); integer types: -8 to 7), each
+    copy different, and the case's own routing; outputs are NaN (integers: 127), so that an element that nobody writes
+    shows.
     """
 
     def __init__(self, case: Case, graph: OperationGraph, slots: int) -> None:
@@ -50,6 +53,9 @@ class CaseData:
         if isinstance(operation, ResampleBackward) and operation.index is not None:
             for copy in self["index"]:
                 copy.copy_(_places(operation))
+        for uid, values in (case.routing(0) if isinstance(case, MoeCase) else {}).items():
+            for copy in self._copies[uid]:
+                copy.copy_(torch.from_numpy(values))
         anchored = {tensor.uid for tensor in self._ports.values()}
         self._operands = [tensor for tensor in graph.inputs if tensor.uid not in anchored]
 

@@ -16,6 +16,9 @@ from bench_peers_matmul import matmul_peers
 from bench_peers_resample import resample_peers
 
 from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, ResampleCase
+from bench_peers_moe import moe_peers
+
+from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, MoeCase, PointwiseCase, ReductionCase
 
 Peer = Callable[[int], torch.Tensor | None]
 
@@ -35,6 +38,8 @@ def peers_of(case: Case, data: CaseData) -> dict[str, Peer]:
         return convolution_peers(case, data)
     if isinstance(case, MatmulCase):
         return matmul_peers(case, data)
+    if isinstance(case, MoeCase):
+        return moe_peers(case, data)
     if isinstance(case, PointwiseCase):
         return {"copy": _copy(data.bytes_moved)}
     if isinstance(case, ReductionCase):

@@ -47,6 +47,7 @@ TARGETS: Mapping[str, Target] = {
     "GEMM bf16/fp16, square and LLM": Target(1.0, 0.93),
     "GEMM awkward (odd sizes, few waves), skinny, batched small": Target(1.15, 0.95),
     "GEMM fp8, TF32, int8": Target(1.0, 0.9),
+    "GEMM grouped by offsets (mixture of experts)": Target(1.2, 1.0),
     "conv fprop, dgrad stride 1, dense": Target(1.0, 0.92),
     "conv dgrad stride 2, wgrad": Target(1.1, 0.92),
     "stem and narrow 1x1": Target(1.3, 1.0),

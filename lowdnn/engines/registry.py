@@ -18,6 +18,10 @@ from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.norm.batch_norm import BatchNorm
 from lowdnn.engines.norm.norm_rows import NormRows
+from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
+from lowdnn.engines.moe.moe_matmul_wgmma import MoeMatmulWgmma
+from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
+from lowdnn.engines.moe.moe_wgrad_wgmma import MoeWgradWgmma
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.resample.resample import ResampleEngine
@@ -53,6 +57,10 @@ _SINGLE: tuple[Engine, ...] = (
     NormRows(),
     SoftmaxEngine(),
     BatchNorm(),
+    MoeMatmulSimt(),
+    MoeWgradSimt(),
+    MoeMatmulWgmma(),
+    MoeWgradWgmma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

@@ -14,6 +14,9 @@ from lowdnn.enums import (
     PaddingMode,
     ReduceTensorOp,
     ResampleMode,
+    MoeGroupedMatmulMode,
+    NumericalNote,
+    ReduceTensorOp,
 )
 from lowdnn.frontend.arguments import member
 from lowdnn.status import BadParamError, NotSupportedError
@@ -108,6 +111,13 @@ class padding_mode(IntEnum):
     EDGE_VAL_PAD = 1
     NEG_INF_PAD = 2
     ZERO_PAD = 3
+class moe_grouped_matmul_mode(IntEnum):
+    """cudnn.moe_grouped_matmul_mode. COMBINE has no backend value; asking for it raises NotSupportedError."""
+
+    NONE = 1
+    GATHER = 2
+    SCATTER = 3
+    COMBINE = 4
 
 
 class tensor_reordering(IntEnum):
@@ -197,6 +207,11 @@ def backend_padding(mode: padding_mode, method: str) -> PaddingMode:
     if member(padding_mode, mode, f"{method}.padding_mode") is padding_mode.NOT_SET:
         raise BadParamError.at(f"{method}.padding_mode", expected="a padding mode", got="NOT_SET")
     return PaddingMode[mode.name]
+def backend_routing(mode: moe_grouped_matmul_mode) -> MoeGroupedMatmulMode:
+    where = "moe_grouped_matmul.mode"
+    if member(moe_grouped_matmul_mode, mode, where) is moe_grouped_matmul_mode.COMBINE:
+        raise NotSupportedError.at(where, expected="NONE, GATHER or SCATTER", got="COMBINE")
+    return MoeGroupedMatmulMode[mode.name]
 
 
 def backend_knob(knob: knob_type) -> KnobType:

@@ -7,6 +7,8 @@ Inference follows cudnn-frontend, and fills only what was left out:
     convolution  dims by the formula of ``ops.convolution``, those of a gradient must be set; strides channels-last,
                  whatever the input's are
     matmul       dims batch..., M, N; strides row-major
+    moe          dims 1, routed rows, N; of the weights' gradient offsets, K, N (one offset for each expert); strides
+                 row-major
     reduction    dims of the input (set the output's dims to say what is reduced); strides channels-last
     genstats     dims of the input with 1 for all but the channels; strides channels-last
     norm         y as x; statistics by the mode, with 1 along the normalised axes; gradients of scale and bias as the
@@ -21,10 +23,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import ConvolutionMode, DataType, MoeGroupedMatmulMode, PointwiseMode, ReduceTensorOp
 from lowdnn.frontend.arguments import integer, optional_number
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.ops import gen_stats, matmul, pointwise
+from lowdnn.ops import gen_stats, matmul, moe_grouped_matmul, moe_grouped_matmul_backward, pointwise
 from lowdnn.ops import tensor as ops
 from lowdnn.ops.base import Operation
 from lowdnn.ops.convolution import Convolution
@@ -33,6 +35,8 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
@@ -231,6 +235,55 @@ class MatmulNode:
         (output,) = outputs
         a, b = self.inputs
         return MatmulOperation(Matmul(compute_type, self.padding), lowered(a), lowered(b), lowered(output))
+
+
+@dataclass(frozen=True)
+class MoeNode:
+    """inputs: token, weight, first_token_offset, and what of token_index and token_ks there is."""
+
+    inputs: tuple[Tensor, ...]
+    mode: MoeGroupedMatmulMode
+    top_k: int
+    has_index: bool
+    output_suffixes: tuple[str, ...] = ("OUTPUT",)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return ("TOKEN", "WEIGHT", "FIRST_TOKEN_OFFSET", *(("TOKEN_INDEX",) if self.has_index else ()), "TOKEN_KS")
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,) = outputs
+        token, weight, _, *routing = (tuple(tensor.get_dim()) for tensor in self.inputs)
+        if not output.get_dim():
+            index = routing[0] if self.has_index else None
+            output.set_dim(moe_grouped_matmul.output_dims(self.mode, token, weight, index))
+        if not output.get_stride():
+            output.set_stride(packed_strides(tuple(output.get_dim())))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        token, weight, offsets, *routing = map(lowered, self.inputs)
+        index = routing.pop(0) if self.has_index else None
+        ks = routing.pop() if routing else None
+        output = lowered(outputs[0])
+        return MoeGroupedMatmul(self.mode, compute_type, token, weight, offsets, output, index, ks, self.top_k)
+
+
+@dataclass(frozen=True)
+class MoeBackwardNode:
+    inputs: tuple[Tensor, ...]
+    output_suffixes: tuple[str, ...] = ("DWEIGHT",)
+    input_names: tuple[str, ...] = ("DOUTPUT", "TOKEN", "FIRST_TOKEN_OFFSET")
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,) = outputs
+        doutput, token, offsets = (tuple(tensor.get_dim()) for tensor in self.inputs)
+        if not output.get_dim():
+            output.set_dim((offsets[0], *moe_grouped_matmul_backward.matrix_dims(token, doutput)))
+        if not output.get_stride():
+            output.set_stride(packed_strides(tuple(output.get_dim())))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return MoeGroupedMatmulBackward(compute_type, *map(lowered, (*self.inputs, *outputs)))
 
 
 @dataclass(frozen=True)

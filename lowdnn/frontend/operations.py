@@ -1,13 +1,13 @@
-"""The structured operations of pygraph besides convolutions: matmul, reduction, statistics."""
+"""The structured operations of pygraph besides convolutions: matmuls, reduction, statistics."""
 
 from __future__ import annotations
 
-from lowdnn.frontend.arguments import number
+from lowdnn.frontend.arguments import integer, number
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
-from lowdnn.frontend.enums import backend_reduction, reduction_mode
+from lowdnn.frontend.enums import backend_reduction, backend_routing, moe_grouped_matmul_mode, reduction_mode
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.frontend.nodes import GenStatsNode, MatmulNode, ReductionNode
+from lowdnn.frontend.nodes import GenStatsNode, MatmulNode, MoeBackwardNode, MoeNode, ReductionNode
 from lowdnn.status import NotSupportedError
 
 NOT_SET = data_type.NOT_SET
@@ -21,6 +21,49 @@ class OperationMethods(GraphBuilder):
     ) -> Tensor:
         """A (batch..., M, K) times B (batch..., K, N); a batch extent of 1 repeats."""
         return self._add(MatmulNode((A, B), number(padding, "matmul.padding")), compute_data_type, name)
+
+    def moe_grouped_matmul(
+        self,
+        token: Tensor,
+        weight: Tensor,
+        first_token_offset: Tensor,
+        token_index: Tensor | None = None,
+        token_ks: Tensor | None = None,
+        mode: moe_grouped_matmul_mode = moe_grouped_matmul_mode.NONE,
+        compute_data_type: DataTypeLike = data_type.FLOAT,
+        top_k: int = 0,
+        name: str = "",
+        top_k_scores: Tensor | None = None,
+    ) -> Tensor:
+        """Rows of ``token`` (1, rows, K), sorted by expert or gathered so, times their experts' ``weight`` (E, K, N).
+
+        first_token_offset: where each expert's rows begin, E for each batch, and the last one's end if there is one
+        more. token_index, token_ks: (1, rows, 1), as the mode needs them; see ``ops.moe_grouped_matmul``.
+        """
+        if top_k_scores is not None:
+            raise NotSupportedError.at("moe_grouped_matmul.top_k_scores", expected="None", got=repr(top_k_scores))
+        routing = tuple(tensor for tensor in (token_index, token_ks) if tensor is not None)
+        node = MoeNode(
+            (token, weight, first_token_offset, *routing),
+            backend_routing(mode),
+            integer(top_k, "moe_grouped_matmul.top_k"),
+            has_index=token_index is not None,
+        )
+        return self._add(node, compute_data_type, name)
+
+    def moe_grouped_matmul_bwd(
+        self,
+        doutput: Tensor,
+        token: Tensor,
+        first_token_offset: Tensor,
+        compute_data_type: DataTypeLike = data_type.FLOAT,
+        name: str = "",
+    ) -> Tensor:
+        """The gradient of the experts' weights (E, K, N) from those of the output (1, rows, N) and token (1, rows, K).
+
+        Set its dims where E is not the number of offsets.
+        """
+        return self._add(MoeBackwardNode((doutput, token, first_token_offset)), compute_data_type, name)
 
     def reduction(
         self,

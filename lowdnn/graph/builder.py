@@ -14,8 +14,9 @@ from enum import Enum
 
 from lowdnn import dtypes
 from lowdnn.enums import DataType, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import DataType, MoeGroupedMatmulMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops import gen_stats, matmul, pointwise
+from lowdnn.ops import gen_stats, matmul, moe_grouped_matmul, pointwise
 from lowdnn.ops.base import Operation
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -26,6 +27,8 @@ from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.norm import NormShape, compute_type_of
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
@@ -169,6 +172,47 @@ class GraphBuilder:
         c = self._output(matmul.output_dims(a.dims, b.dims), compute_type, store, layout, "c")
         self._operations.append(MatmulOperation(Matmul(compute_type), a=a, b=b, c=c))
         return c
+
+    def moe_grouped_matmul(
+        self,
+        token: Tensor,
+        weight: Tensor,
+        first_token_offset: Tensor,
+        token_index: Tensor | None = None,
+        token_ks: Tensor | None = None,
+        *,
+        mode: MoeGroupedMatmulMode = MoeGroupedMatmulMode.NONE,
+        top_k: int = 0,
+        compute_type: DataType = DataType.FLOAT,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        rows = None if token_index is None else token_index.dims
+        dims = moe_grouped_matmul.output_dims(mode, token.dims, weight.dims, rows)
+        output = self._output(dims, compute_type, store, layout, "output")
+        self._operations.append(
+            MoeGroupedMatmul(
+                mode, compute_type, token, weight, first_token_offset, output, token_index, token_ks, top_k
+            )
+        )
+        return output
+
+    def moe_weight_gradient(
+        self,
+        doutput: Tensor,
+        token: Tensor,
+        first_token_offset: Tensor,
+        experts: int,
+        *,
+        compute_type: DataType = DataType.FLOAT,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """dweight of ``experts``."""
+        dims = (experts, token.dims[-1], doutput.dims[-1])
+        dweight = self._output(dims, compute_type, store, layout, "dweight")
+        self._operations.append(MoeGroupedMatmulBackward(compute_type, doutput, token, first_token_offset, dweight))
+        return dweight
 
     def pointwise(
         self,

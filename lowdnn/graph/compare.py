@@ -24,6 +24,8 @@ from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample import ResampleOperation
@@ -139,7 +141,7 @@ def _report(got: NDArray[np.float64], wanted: NDArray[np.float64], bad: NDArray[
 
 
 def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
-    if isinstance(operation, ConvolutionOperation | MatmulOperation):
+    if isinstance(operation, ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGroupedMatmulBackward):
         is_tf32 = NumericalNote.DOWN_CONVERT_INPUTS in notes
         return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
     if isinstance(operation, ResampleForward) and operation.resample.mode is ResampleMode.MAXPOOL:
@@ -161,6 +163,7 @@ def _compute_type(operation: object) -> DataType:
     if isinstance(operation, PointwiseOperation):
         return operation.pointwise.compute_type
     if isinstance(operation, GenStats | NormForward | NormBackward | Softmax):
+    if isinstance(operation, GenStats | MoeGroupedMatmul | MoeGroupedMatmulBackward):
         return operation.compute_type
     if isinstance(operation, ResampleOperation):
         return operation.resample.compute_type

@@ -27,8 +27,11 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.plan import Launch, MathUnit, Plan
 
+_CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward)
 #: The share of the shorter of arithmetic and copying that the longer one does not hide: an estimate, which puts the
 #: kernel with faster arithmetic first where memory limits both.
 _EXPOSED = 0.1
@@ -71,7 +74,7 @@ def bound_us(graph: OperationGraph, numerical_notes: tuple[NumericalNote, ...], 
     the FMA units.
     """
     on_tensor_cores = NumericalNote.TENSOR_CORE in numerical_notes
-    contractions = [op for op in graph.operations if isinstance(op, (ConvolutionOperation, MatmulOperation))]
+    contractions = [op for op in graph.operations if isinstance(op, _CONTRACTIONS)]
     arithmetic_s = sum(_contraction_s(op, on_tensor_cores, arch) for op in contractions)
     copy_s = graph.derive(_moved_bytes) / arch.copy_bytes_per_s
     return 1e6 * (arch.launch_overhead_s + max(arithmetic_s, copy_s))

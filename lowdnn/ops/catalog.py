@@ -13,6 +13,8 @@ from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
@@ -35,6 +37,8 @@ OPERATIONS: tuple[type, ...] = (
     NormForward,
     NormBackward,
     Softmax,
+    MoeGroupedMatmul,
+    MoeGroupedMatmulBackward,
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, *OPERATIONS)

@@ -83,7 +83,7 @@ class WgmmaProduct:
     allows_split: whether k may be cut into parts.
     is_a_resident: whether all of A stays in shared memory, in tiles that have all rows.
     column_unit: a tile's columns are a multiple of it.
-    is_promoted, window, row_bytes: see ``WgmmaTile``.
+    is_promoted, window, row_bytes, table_bytes: see ``WgmmaTile``.
     has_operand: the epilogue loads an operand of the output's size by tensor map.
     is_a_askew, is_b_askew: operands whose rows do not begin at multiples of STAGE_ROW_BYTES, so that a row of a stage
     lies in two lines of the cache.
@@ -121,6 +121,7 @@ class WgmmaProduct:
     classes: tuple[tuple[int, int, int], ...] = ()
     is_a_converted: bool = False
     sums_columns: bool = False
+    table_bytes: int = 0
 
     @property
     def resident_blocks(self) -> int:
@@ -318,6 +319,7 @@ def _tile(
         window=traits.window,
         resident_blocks=traits.resident_blocks,
         row_bytes=traits.row_bytes,
+        table_bytes=traits.table_bytes,
     )
 
 

@@ -171,6 +171,7 @@ class WgmmaTile:
     window: a stage has several taps of a filter, which see one window of pixels.
     resident_blocks: k blocks of A that stay in shared memory, outside of the ring, and are all there are; or 0.
     row_bytes: along k of one tap, STAGE_ROW_BYTES or half of that.
+    table_bytes: shared memory of the kernel's own, behind all else.
     """
 
     m: int
@@ -187,6 +188,7 @@ class WgmmaTile:
     window: TapWindow | None = None
     resident_blocks: int = 0
     row_bytes: int = STAGE_ROW_BYTES
+    table_bytes: int = 0
 
     @property
     def taps(self) -> int:
@@ -257,9 +259,9 @@ class WgmmaTile:
         return self.stages * self.stage_bytes
 
     def shared_bytes(self, store: TileStore) -> int:
-        """A where it stays, the ring, the staging areas of a store that needs them, the barriers."""
+        """A where it stays, the ring, the staging areas of a store that needs them, the barriers, the table."""
         barrier_bytes = 2 * self.stages * _BARRIER_BYTES
-        return self.resident_bytes + self.ring_bytes + self.staging_bytes(store) + barrier_bytes
+        return self.resident_bytes + self.ring_bytes + self.staging_bytes(store) + barrier_bytes + self.table_bytes
 
     def staging_bytes(self, store: TileStore) -> int:
         """Of all multiplying warps."""

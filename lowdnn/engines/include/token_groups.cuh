@@ -1,0 +1,84 @@
+// Groups of routed rows, as offsets in device memory say: host side engines/moe/token_groups.py.
+//
+// Group g has the rows from offset g to offset g + 1 (the last one, without `has_end`, to the end of the rows) and
+// belongs to expert g mod experts. What lies outside the rows does not count; a group that ends before it begins is
+// empty. So no offsets make a kernel leave its tensors.
+
+#pragma once
+
+#include "include/division.cuh"
+
+struct RowRange {
+  u32 first, end;
+
+  __device__ __forceinline__ u32 size() const { return end - first; }
+};
+
+template <class Offset> struct TokenGroups {
+  const Offset* offsets;
+  i64 offset_stride;
+  Divider experts;
+  u32 count, rows, has_end;
+
+  __device__ __forceinline__ RowRange range(u32 group) const {
+    const u32 first = bound(group), end = group + 1 < count + has_end ? bound(group + 1) : rows;
+    return {first, max(first, end)};
+  }
+
+  __device__ __forceinline__ u32 expert(u32 group) const {
+    return group - experts.divide(group) * experts.divisor;
+  }
+
+ private:
+  __device__ __forceinline__ u32 bound(u32 index) const {
+    const Offset offset = offsets[index * offset_stride];
+    return offset <= 0 ? 0 : offset < Offset(rows) ? u32(offset) : rows;
+  }
+};
+
+// Tiles of `TILE` rows of every group, in order: before[g] of them belong to the groups before g, before[count] to all.
+struct GroupTiles {
+  u32* before;  // count + 1 words of shared memory
+  u32 count;
+
+  // All threads of the block, of which the first warp adds up.
+  template <int TILE, class Groups> static __device__ __forceinline__ GroupTiles of(u32* before, const Groups& groups) {
+    const GroupTiles tiles = {before, groups.count};
+    for (u32 group = threadIdx.x; group < groups.count; group += blockDim.x) {
+      before[group + 1] = (groups.range(group).size() + TILE - 1) / TILE;
+    }
+    __syncthreads();
+    if (threadIdx.x < WARP_SIZE) tiles.add_up();
+    __syncthreads();
+    return tiles;
+  }
+
+  __device__ __forceinline__ u32 all() const { return before[count]; }
+
+  // The group of a tile, which is one of all().
+  __device__ __forceinline__ u32 group_of(u32 tile) const {
+    u32 least = 0, past = count;
+    while (past - least > 1) {
+      const u32 middle = (least + past) / 2;
+      if (before[middle] <= tile) least = middle;
+      else past = middle;
+    }
+    return least;
+  }
+
+ private:
+  __device__ __forceinline__ void add_up() const {
+    u32 sum = 0;
+    for (u32 first = 0; first < count; first += WARP_SIZE) {
+      const u32 group = first + threadIdx.x;
+      u32 tiles = group < count ? before[group + 1] : 0;
+      for (u32 step = 1; step < WARP_SIZE; step *= 2) {
+        const u32 other = __shfl_up_sync(~0u, tiles, step);
+        if (threadIdx.x >= step) tiles += other;
+      }
+      if (group < count) before[group + 1] = sum + tiles;
+      sum += __shfl_sync(~0u, tiles, WARP_SIZE - 1);
+    }
+    if (threadIdx.x == 0) before[0] = 0;
+  }
+};

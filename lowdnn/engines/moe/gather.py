@@ -1,0 +1,75 @@
+"""Gathered copies of routed rows in the workspace: the host side of ``moe_gather.cu``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowdnn import dtypes
+from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, divider, i32, i64
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work, WorkspacePointer
+
+_THREADS = 256
+_CHUNK_BYTES = 16
+#: Of a copy, counted in 31 bits.
+MAX_CHUNKS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Rows ``index`` (1, rows, 1) of ``token`` (1, T, K)."""
+
+    token: Tensor
+    index: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.index.dims[1]
+
+    @property
+    def row_chunks(self) -> int:
+        return ceil_div(self.token.dims[2] * self.token.element_bytes, _CHUNK_BYTES)
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one gathered row to the next."""
+        return self.row_chunks * _CHUNK_BYTES // self.token.element_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return aligned_bytes(self.rows * self.row_chunks * _CHUNK_BYTES)
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether a chunk of a row is one aligned piece of memory."""
+        token, size = self.token, self.token.element_bytes
+        pieces = (token.alignment_bytes, token.strides[1] * size, token.dims[2] * size)
+        return token.strides[2] == 1 and not any(piece % _CHUNK_BYTES for piece in pieces)
+
+    def kernel(self) -> KernelRef:
+        facts = dtypes.info(self.token.data_type)
+        ending = "chunks" if self.has_chunks else "elements"
+        return KernelRef(
+            name=f"moe_gather_{facts.short_name}_{ending}_sm80",
+            source="moe/moe_gather.cu",
+            target="sm_80",
+            parameters=(("TYPE", facts.c_type), ("BY_CHUNK", int(self.has_chunks))),
+        )
+
+    def launch(self, kernel: int, offset_bytes: int) -> Launch:
+        """To ``offset_bytes`` of the workspace."""
+        token, chunks = self.token, self.rows * self.row_chunks
+        strides = (self.index.strides[1], token.strides[1], token.strides[2])
+        arguments = Struct(
+            (
+                TensorPointer(token.uid),
+                WorkspacePointer(offset_bytes),
+                TensorPointer(self.index.uid),
+                *i64(strides),
+                Struct(divider(self.row_chunks)),
+                *i32((chunks, token.dims[2])),
+            )
+        )
+        moved = self.rows * self.row_chunks * _CHUNK_BYTES
+        work = Work(bytes=moved + min(moved, bytes_touched(token)))
+        return Launch(kernel, (ceil_div(chunks, _THREADS), 1, 1), (_THREADS, 1, 1), (arguments,), work=work)

@@ -1,0 +1,329 @@
+"""``moe_matmul_wgmma``: grouped products of routed rows on the tensor cores of sm_90a with TMA and wgmma.
+
+One persistent launch over all experts; which tiles there are is worked out on the device from the offsets. fp16, bf16,
+fp8 in any pair and fp32 by TF32 (inputs rounded to 10 fraction bits) are summed in fp32, int8 in int32. Operands are
+read in place where a tensor map describes them, others are repacked into the workspace first, and rows to gather are
+gathered there. Any pointwise epilogue.
+Kernels: ``moe_matmul_wgmma.cu``, ``moe_gather.cu``, ``gemm/channels_last_pack.cu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.codegen.space import space_of
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.gemm import tiles, wgmma_model
+from lowdnn.engines.gemm.output_space import OutputSpace
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_output import OutputStore
+from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore, WgmmaTile, WgmmaType, wgmma_type
+from lowdnn.engines.launch import ceil_div, divider, i32, macros, moved_bytes
+from lowdnn.engines.matmul.product_space import MAX_COORDINATE
+from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.engines.moe.arguments import groups_problem, offset_type, routing_argument, table_bytes
+from lowdnn.engines.moe.gather import MAX_CHUNKS, Gather
+from lowdnn.engines.moe.grouped_tiles import GroupSchedule, schedule_of
+from lowdnn.enums import DataType, KnobType, MoeGroupedMatmulMode, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.plan import KernelRef, Launch, Plan, Pointer, Struct, TensorMap, Work, WorkspacePointer
+from lowdnn.status import Status
+from lowdnn.tensor_map import TiledMap
+
+#: Bytes of a chunk's row that may leave by itself: rows of that size begin aligned in shared memory.
+_CHUNK_ROW_BYTES = 128
+_MAX_VECTOR = 8
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``moe_matmul_wgmma.cu``, beside those of the tile, its data types and the output's type."""
+
+    P_MN_MAJOR: int
+    Q_MN_MAJOR: int
+    OFFSET_TYPE: str
+    ROUTING: int
+    BY_MAP: int
+    VECTOR: int
+
+
+class MoeMatmulWgmma:
+    """See the module's docstring."""
+
+    name = "moe_matmul_wgmma"
+    index = 22
+    numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses other architectures, types without a wgmma instruction, empty extents, more than it can count."""
+        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+            return refusal
+        problem = graph.derive(self._problem)
+        return problem if isinstance(problem, Refusal) else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """The tiles' knobs (``wgmma_model``), OUTPUT_TMA_ENABLE and for fp8 REDUCTION_MODE."""
+        return self._defaults(self._accepted(graph, arch), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """Launches that gather or repack where they are needed, and the product."""
+        problem = self._accepted(graph, arch)
+        chosen = resolve_choices(self.name, self._defaults(problem, arch), choices)
+        product = problem.product(is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
+        tiling = wgmma_model.tiling_of(self.name, product, arch, chosen)
+        cut = _Cut(problem, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE]))
+        parts = cut.parts(arch)
+        notes = tiles.numerical_notes(problem.kind.a)
+        if problem.kind.is_fp8 and not product.is_promoted:
+            notes = (*notes, NumericalNote.REDUCED_PRECISION_REDUCTION)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> _Problem:
+        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
+
+    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+        matched = match_anchored(graph, MoeGroupedMatmul)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        operation = matched.anchor
+        kind = wgmma_type(operation.token.data_type, operation.weight.data_type)
+        if kind is None or operation.compute_type is DataType.DOUBLE:
+            known = ", ".join(f"{a.name} x {b.name}" for a, b in WGMMA_TYPES)
+            got = f"{operation.token.data_type.name} x {operation.weight.data_type.name}"
+            reason = f"moe_grouped_matmul.token, weight: expected one of {known}, not summed in fp64, got {got}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+        if refused := _extent_problem(operation):
+            return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE)
+        problem = _Problem.of(matched, kind)
+        return Refusal(self.name, problem, Status.NOT_SUPPORTED_LAYOUT) if isinstance(problem, str) else problem
+
+    def _defaults(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+        preferred = replace(problem.product(), column_unit=problem.column_unit)
+        promotion = Knob("promotion", KnobType.REDUCTION_MODE, (0, 1), 1, "1: sums of 128 are added up in full fp32")
+        return (
+            *wgmma_model.knobs(preferred, wgmma_model.best(preferred, arch)),
+            Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
+            *((promotion,) if problem.kind.is_fp8 else ()),
+        )
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The operands as tensor maps describe them. gather: the copy that token's map is of."""
+
+    operation: MoeGroupedMatmul
+    dag: PointwiseDag
+    kind: WgmmaType
+    token: WgmmaOperand
+    weight: WgmmaOperand
+    gather: Gather | None
+
+    @classmethod
+    def of(cls, matched: Anchored[MoeGroupedMatmul], kind: WgmmaType) -> _Problem | str:
+        """Or why an operand can be neither read in place nor repacked."""
+        operation, gather = matched.anchor, None
+        weight = WgmmaOperand.of(operation.weight, 2, 1, kind)
+        if operation.mode is MoeGroupedMatmulMode.GATHER and operation.token_index is not None:
+            gather = Gather(operation.token, operation.token_index)
+            depth = operation.token.dims[2]
+            token = WgmmaOperand(operation.token, (0,), gather.pitch, 1, gather.rows, depth, is_mn_major=False)
+        else:
+            found = WgmmaOperand.of(operation.token, 1, 2, kind)
+            if isinstance(found, str):
+                return found
+            token = found
+        return weight if isinstance(weight, str) else cls(operation, matched.epilogue, kind, token, weight, gather)
+
+    @property
+    def rows(self) -> int:
+        return self.operation.output.dims[1]
+
+    @property
+    def columns(self) -> int:
+        return self.operation.output.dims[2]
+
+    @property
+    def k_blocks(self) -> int:
+        return ceil_div(self.token.depth, self.kind.stage_k)
+
+    @property
+    def token_bytes(self) -> int:
+        return self.token.moved_bytes if self.gather is None else self.gather.size_bytes
+
+    @property
+    def output(self) -> OutputSpace:
+        return OutputSpace(space_of(self.dag), row_axes=2)
+
+    @cached_property
+    def column_unit(self) -> int:
+        """Of the tile, with which the output leaves by tensor map; 8 where it cannot."""
+        unit = _CHUNK_ROW_BYTES // self.dag.stores[0].element_bytes
+        return unit if self.store(unit, by_map=True).store is TileStore.MAP else 8
+
+    def store(self, tile_columns: int, *, by_map: bool) -> OutputStore:
+        """By tensor map where ``by_map`` allows it, rows stay in place, and chunks of tiles have rows of 128 bytes."""
+        row_bytes = tile_columns * self.dag.stores[0].element_bytes
+        by_map = (
+            by_map and self.operation.mode is not MoeGroupedMatmulMode.SCATTER and row_bytes % _CHUNK_ROW_BYTES == 0
+        )
+        return OutputStore.of(
+            self.dag, self.output, self.kind.accumulator, self.rows, tile_columns=tile_columns, by_map=by_map
+        )
+
+    def product(self, *, is_promoted: bool | None = None) -> WgmmaProduct:
+        """As the tiles see it where all groups have as many rows; sums of fp8 are promoted unless told otherwise."""
+        groups = self.operation.groups
+        filled = min(groups.count, self.rows)
+        return WgmmaProduct(
+            self.kind,
+            filled,
+            ceil_div(self.rows, filled),
+            self.columns,
+            self.k_blocks,
+            a_bytes=self.token_bytes,
+            b_bytes=self.weight.moved_bytes,
+            output_bytes=moved_bytes(self.dag),
+            is_a_mn_major=self.token.is_mn_major,
+            is_b_mn_major=self.weight.is_mn_major,
+            allows_split=False,
+            is_promoted=self.kind.is_fp8 if is_promoted is None else is_promoted,
+            is_a_askew=self.token.is_askew,
+            is_b_askew=self.weight.is_askew,
+            is_located=self.operation.mode is MoeGroupedMatmulMode.SCATTER,
+            table_bytes=table_bytes(groups),
+        )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A problem and how it is cut: the plan's kernels and launches."""
+
+    problem: _Problem
+    tiling: WgmmaTiling
+    by_map: bool
+
+    @property
+    def tile(self) -> WgmmaTile:
+        return self.tiling.tile
+
+    @cached_property
+    def store(self) -> OutputStore:
+        return self.problem.store(self.tile.n, by_map=self.by_map)
+
+    @property
+    def is_mapped(self) -> bool:
+        return self.store.store is TileStore.MAP
+
+    @property
+    def schedule(self) -> GroupSchedule:
+        problem = self.problem
+        return schedule_of(self.tile, problem.operation.groups, problem.columns, problem.k_blocks, self.tiling.group)
+
+    def parts(self, arch: ArchSpec) -> PlanParts:
+        problem, parts = self.problem, PlanParts()
+        token, weight = problem.token, problem.weight
+        token_at: Pointer
+        if problem.gather is None:
+            token_at = parts.operand(token.tensor.uid, token.packing)
+        else:
+            token_at = _gathered(parts, problem.gather)
+        weight_at = parts.operand(weight.tensor.uid, weight.packing)
+        kind, tile = problem.kind, self.tile
+        experts = problem.operation.groups.experts
+        p = TensorMap(token_at, token.layout(kind.map_type, (1,), tile.m // tile.cluster_n, kind.stage_k))
+        q = TensorMap(weight_at, weight.layout(kind.map_type, (experts,), tile.n // tile.cluster_m, kind.stage_k))
+        schedule = self.schedule
+        batches = tuple(Struct((Struct(divider(extent)),)) for extent in (1, experts))
+        offsets = problem.operation.first_token_offset
+        grid = schedule.grid(arch.sm_count)
+        product = problem.product()
+        parts.launches.append(
+            Launch(
+                parts.kernel(self._kernel()),
+                grid=(grid, 1, 1),
+                block=(tile.threads, 1, 1),
+                arguments=(Struct((p, q, self._output(), schedule.argument(offsets), *batches)),),
+                shared_bytes=tile.shared_bytes(self.store.store),
+                cluster=(tile.cluster, 1, 1),
+                work=Work(self.tiling.schedule(product).occupied_flops(grid), product.moved_bytes, kind.unit),
+                overlaps_previous=True,
+            )
+        )
+        return parts
+
+    def _output(self) -> Struct:
+        """``Epilogue::Output``."""
+        extents = i32((self.problem.rows, self.problem.columns))
+        if not self.is_mapped:
+            routing = routing_argument(self.problem.operation)
+            return Struct((*extents, Struct((routing, *i32((self.problem.rows - 1,)))), self.store.functor.arguments))
+        maps = self.store.maps(self.tile)
+        return Struct((*maps, *extents, Struct((_of_single_rows(maps[0]),)), self.store.functor.arguments))
+
+    def _kernel(self) -> KernelRef:
+        problem, store = self.problem, self.store
+        operation, kind = problem.operation, problem.kind
+        params = Params(
+            P_MN_MAJOR=int(problem.token.is_mn_major),
+            Q_MN_MAJOR=int(problem.weight.is_mn_major),
+            OFFSET_TYPE=offset_type(operation.first_token_offset),
+            ROUTING=int(operation.mode is MoeGroupedMatmulMode.SCATTER) * int(operation.mode),
+            BY_MAP=int(self.is_mapped),
+            VECTOR=min(store.vector, _MAX_VECTOR),
+        )
+        stored = dtypes.info(self.store.stored.data_type).c_type if self.store.stored is not None else "void"
+        layout = f"{'km'[params.P_MN_MAJOR]}{'kn'[params.Q_MN_MAJOR]}_{params.OFFSET_TYPE}"
+        ending = f"{'map' if self.is_mapped else 'functor'}{params.ROUTING}_v{params.VECTOR}_sm90a"
+        return KernelRef(
+            name=f"moe_matmul_wgmma_{kind.label}_{self.tile.label}_{layout}_{ending}_{store.functor.digest}",
+            source="moe/moe_matmul_wgmma.cu",
+            target="sm_90a",
+            parameters=(*kind.macros, *self.tile.macros, *macros(params), ("OUTPUT_TYPE", stored)),
+            generated=store.functor.text,
+        )
+
+
+def _gathered(parts: PlanParts, gather: Gather) -> WorkspacePointer:
+    """Where the gathered rows lie, after a launch that gathers them."""
+    offset_bytes = parts.reserve(gather.size_bytes)
+    parts.launches.append(gather.launch(parts.kernel(gather.kernel()), offset_bytes))
+    return WorkspacePointer(offset_bytes)
+
+
+def _of_single_rows(output: TensorMap) -> TensorMap:
+    """The output's map in boxes of one row."""
+    layout = output.layout
+    if not isinstance(layout, TiledMap):
+        raise TypeError(type(layout).__name__)
+    return TensorMap(output.target, replace(layout, box=(layout.box[0], 1, *layout.box[2:])))
+
+
+def _extent_problem(operation: MoeGroupedMatmul) -> str:
+    """Why the kernel cannot count it; empty where it can."""
+    dims = (*operation.output.dims, *operation.token.dims)
+    if 0 in dims:
+        return f"moe_grouped_matmul.dims: expected no extent of 0, got {list(operation.token.dims)}"
+    largest = max(*dims, operation.weight.dims[0])
+    if largest > MAX_COORDINATE:
+        return f"moe_grouped_matmul.dims: expected extents of at most {MAX_COORDINATE}, got {largest}"
+    rows, columns = operation.output.dims[1:]
+    tiles_least = (ceil_div(rows, 64) + operation.groups.count) * ceil_div(columns, 8)
+    if tiles_least > MAX_COORDINATE:
+        return f"moe_grouped_matmul.output.dims: expected at most {MAX_COORDINATE} tiles of 64 x 8, got {tiles_least}"
+    if operation.token_index is not None:
+        chunks = Gather(operation.token, operation.token_index).rows * operation.token.dims[2]
+        if chunks > MAX_CHUNKS * 4:
+            return (
+                f"moe_grouped_matmul.token_index.dims: expected at most {MAX_CHUNKS} pieces of 16 bytes, got {chunks}"
+            )
+    return groups_problem("moe_grouped_matmul", operation.groups)

@@ -1,0 +1,250 @@
+"""``moe_wgrad_wgmma``: gradients of experts' weights on the tensor cores of sm_90a with TMA and wgmma.
+
+One persistent launch over all experts, each tile over as many rows as the offsets say on the device. fp16 and bf16,
+summed in fp32. Operands whose elements are contiguous are read in place where a tensor map describes them, others are
+repacked into the workspace first. Any pointwise epilogue.
+Kernels: ``moe_wgrad_wgmma.cu``, ``gemm/channels_last_pack.cu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.codegen.space import space_of
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.gemm import tiles, wgmma_model
+from lowdnn.engines.gemm.output_space import OutputSpace
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.simt_tile import vector_axis
+from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
+from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile, WgmmaType, wgmma_type
+from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
+from lowdnn.engines.matmul.product_space import MAX_COORDINATE
+from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.engines.moe.arguments import groups_argument, offset_type
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
+from lowdnn.status import Status
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``moe_wgrad_wgmma.cu``, beside those of the tile, its data types and the output."""
+
+    OFFSET_TYPE: str
+    TRANSPOSED: int = 0
+
+
+class MoeWgradWgmma:
+    """See the module's docstring."""
+
+    name = "moe_wgrad_wgmma"
+    index = 23
+    numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses other architectures, types that wgmma takes K-major only, empty extents, rows not contiguous."""
+        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+            return refusal
+        problem = graph.derive(self._problem)
+        return problem if isinstance(problem, Refusal) else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """The tiles' knobs (``wgmma_model``) and OUTPUT_TMA_ENABLE."""
+        return self._defaults(self._accepted(graph, arch), arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """Repacking launches where they are needed, and the product."""
+        problem = self._accepted(graph, arch)
+        chosen = resolve_choices(self.name, self._defaults(problem, arch), choices)
+        tiling = wgmma_model.tiling_of(self.name, problem.product, arch, chosen)
+        parts = _Cut(problem, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).parts(arch)
+        notes = tiles.numerical_notes(problem.kind.a)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> _Problem:
+        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
+
+    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+        matched = match_anchored(graph, MoeGroupedMatmulBackward)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        operation = matched.anchor
+        types = operation.token.data_type, operation.doutput.data_type
+        kind = wgmma_type(*types)
+        if kind is None or not kind.has_mn_major or operation.compute_type is DataType.DOUBLE:
+            got = f"{types[0].name} x {types[1].name}, summed in {operation.compute_type.name}"
+            reason = f"moe_grouped_matmul_bwd.token, doutput: expected HALF or BFLOAT16 summed in FLOAT, got {got}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+        if refused := _extent_problem(operation):
+            return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE)
+        problem = _Problem.of(matched, kind)
+        return Refusal(self.name, problem, Status.NOT_SUPPORTED_LAYOUT) if isinstance(problem, str) else problem
+
+    def _defaults(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+        product = problem.product
+        return (
+            *wgmma_model.knobs(product, wgmma_model.best(product, arch)),
+            Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
+        )
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The product as rows and columns of dweight, whose columns are contiguous, and the operands that give them."""
+
+    operation: MoeGroupedMatmulBackward
+    dag: PointwiseDag
+    kind: WgmmaType
+    rows: WgmmaOperand
+    columns: WgmmaOperand
+    column_axis: int
+
+    @classmethod
+    def of(cls, matched: Anchored[MoeGroupedMatmulBackward], kind: WgmmaType) -> _Problem | str:
+        """Or why an operand can be neither read in place nor repacked."""
+        operation = matched.anchor
+        token, doutput = _operand(operation.token, kind), _operand(operation.doutput, kind)
+        if isinstance(token, str):
+            return token
+        if isinstance(doutput, str):
+            return doutput
+        column_axis = vector_axis(matched.epilogue, (2, 1))
+        rows, columns = (token, doutput) if column_axis == 2 else (doutput, token)
+        return cls(operation, matched.epilogue, kind, rows, columns, column_axis)
+
+    @property
+    def output(self) -> OutputSpace:
+        """(experts, rows, columns)."""
+        return OutputSpace(space_of(self.dag).permuted((0, 3 - self.column_axis, self.column_axis)), row_axes=2)
+
+    @property
+    def k_blocks(self) -> int:
+        """Of an expert, where all have as many rows."""
+        groups = self.operation.groups
+        return max(ceil_div(groups.rows, groups.experts * self.kind.stage_k), 1)
+
+    @cached_property
+    def product(self) -> WgmmaProduct:
+        """As the tiles see it where all experts have as many rows."""
+        rows, columns = self.rows, self.columns
+        has_operand = mapped_operand(self.dag, self.output, rows.extent) is not None
+        return WgmmaProduct(
+            self.kind,
+            self.operation.groups.experts,
+            rows.extent,
+            columns.extent,
+            self.k_blocks,
+            a_bytes=rows.moved_bytes,
+            b_bytes=columns.moved_bytes,
+            output_bytes=moved_bytes(self.dag),
+            is_a_mn_major=True,
+            is_b_mn_major=True,
+            allows_split=False,
+            has_operand=has_operand,
+            is_a_askew=rows.is_askew,
+            is_b_askew=columns.is_askew,
+        )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A problem and how it is cut: the plan's kernels and launches."""
+
+    problem: _Problem
+    tiling: WgmmaTiling
+    by_map: bool
+
+    @property
+    def tile(self) -> WgmmaTile:
+        return self.tiling.tile
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return self.tiling.schedule(self.problem.product)
+
+    @cached_property
+    def output(self) -> OutputStore:
+        problem = self.problem
+        return OutputStore.of(
+            problem.dag,
+            problem.output,
+            problem.kind.accumulator,
+            problem.rows.extent,
+            tile_columns=self.tile.n,
+            by_map=self.by_map,
+            operand_buffers=self.tile.operand_buffers,
+        )
+
+    def parts(self, arch: ArchSpec) -> PlanParts:
+        problem, parts, tile = self.problem, PlanParts(), self.tile
+        maps = (
+            self._map(parts, problem.rows, tile.m // tile.cluster_n),
+            self._map(parts, problem.columns, tile.n // tile.cluster_m),
+        )
+        operation, grid = problem.operation, self.schedule.grid(arch.sm_count)
+        groups = groups_argument(operation.first_token_offset, operation.groups)
+        one = Struct((Struct(divider(1)),))
+        arguments = Struct((*maps, self.output.argument(tile), self.schedule.argument, groups, one))
+        parts.launches.append(
+            Launch(
+                parts.kernel(self._kernel()),
+                grid=(grid, 1, 1),
+                block=(tile.threads, 1, 1),
+                arguments=(arguments,),
+                shared_bytes=tile.shared_bytes(self.output.store),
+                cluster=(tile.cluster, 1, 1),
+                work=Work(self.schedule.occupied_flops(grid), problem.product.moved_bytes, problem.kind.unit),
+                overlaps_previous=True,
+            )
+        )
+        return parts
+
+    def _map(self, parts: PlanParts, operand: WgmmaOperand, own: int) -> TensorMap:
+        """Of boxes of ``own`` elements, after a launch that repacks the operand where it has to be."""
+        kind = self.problem.kind
+        layout = operand.layout(kind.map_type, (1,), own, kind.stage_k)
+        return TensorMap(parts.operand(operand.tensor.uid, operand.packing), layout)
+
+    def _kernel(self) -> KernelRef:
+        kind, output = self.problem.kind, self.output
+        params = Params(offset_type(self.problem.operation.first_token_offset))
+        ending = f"{output.label}_v{output.vector}_sm90a_{output.functor.digest}"
+        return KernelRef(
+            name=f"moe_wgrad_wgmma_{kind.label}_{self.tile.label}_{params.OFFSET_TYPE}_{ending}",
+            source="moe/moe_wgrad_wgmma.cu",
+            target="sm_90a",
+            parameters=(*kind.macros, *self.tile.macros, *macros(params), *output.macros),
+            generated=output.functor.text,
+        )
+
+
+def _operand(tensor: Tensor, kind: WgmmaType) -> WgmmaOperand | str:
+    """The operand whose elements are the rows or columns and whose rows are k, or why it cannot be read so."""
+    operand = WgmmaOperand.of(tensor, 2, 1, kind)
+    if isinstance(operand, str) or operand.is_mn_major:
+        return operand
+    return f"{tensor.label}.strides: expected contiguous elements of a row, got {list(tensor.strides)}"
+
+
+def _extent_problem(operation: MoeGroupedMatmulBackward) -> str:
+    """Why the kernel cannot count it; empty where it can."""
+    experts, depth, columns = operation.dweight.dims
+    dims = (experts, operation.groups.rows, depth, columns)
+    if 0 in dims:
+        return f"moe_grouped_matmul_bwd.dims: expected no extent of 0, got {list(dims)} (E, rows, K, N)"
+    largest = max(operation.groups.rows, experts * max(depth, columns), experts * depth * columns // (64 * 8))
+    if largest > MAX_COORDINATE:
+        return f"moe_grouped_matmul_bwd.dweight.dims: expected at most {MAX_COORDINATE} rows and tiles, got {largest}"
+    return ""

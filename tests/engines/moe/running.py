@@ -1,0 +1,43 @@
+"""Runs text cases of the moe family on one engine, bit for bit against the oracle."""
+
+from __future__ import annotations
+
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.engines.base import Choices, Engine
+from lowdnn.enums import KnobType
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.oracle import evaluate
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.support.data import fresh_seed
+from tests.support.running import run_plan
+from tests.support.tolerance import assert_exact
+
+
+def check(runtime: Runtime, engine: Engine, text: str, choices: Choices | None = None, arch: ArchSpec = SM_90A) -> Plan:
+    """Integer data, rows of no group left as they were; returns the plan."""
+    case = parse_case(text)
+    graph = case.graph()
+    refusal = engine.refuse(graph, arch)
+    assert refusal is None, str(refusal)
+    plan = engine.plan(graph, arch, choices or {})
+    seed = fresh_seed()
+    inputs = case.inputs(seed, exact=True)
+    actual = run_plan(runtime, plan, graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        assert_exact(actual[uid], expected, graph.tensors[uid].data_type, f"{text}, seed {seed}, {plan.name}")
+    return plan
+
+
+def tile(m: int, n: int, *, warps: int, stages: int = 2, cluster_m: int = 1, by_map: bool = True) -> Choices:
+    """Of the wgmma engines."""
+    return {
+        KnobType.TILE_M: m,
+        KnobType.TILE_N: n,
+        KnobType.WARP_SPEC_CFG: warps,
+        KnobType.STAGES: stages,
+        KnobType.TILE_CGA_M: cluster_m,
+        KnobType.TILE_CGA_N: 1,
+        KnobType.OUTPUT_TMA_ENABLE: int(by_map),
+        KnobType.SWIZZLE: 2,
+    }

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
+from lowdnn.engines.moe.moe_wgrad_wgmma import MoeWgradWgmma
+from lowdnn.enums import DataType
+from lowdnn.graph.cases import parse_case
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import Status
+from tests.engines.moe.running import check, tile
+from tests.support.running import run_plan
+
+SIMT, WGMMA = MoeWgradSimt(), MoeWgradWgmma()
+COOPERATIVE, PING_PONG = range(2)
+ALONE = SM_90A.with_sm_count(1)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("sizes", ["sizes=64x128x0x17", "sizes=1x0x0x208", "sizes=70x0x60x33 ends=1"])
+def test_rows_of_an_expert(device: Runtime, layout: str, sizes: str) -> None:
+    text = f"moe dir=wgrad experts=4 rows=209 k=72 n=136 dtype=bf16 layout={layout} {sizes}"
+    check(device, WGMMA, text, tile(64, 64, warps=PING_PONG, stages=3), ALONE)
+
+
+def test_every_kind_of_block_under_races(racing: Runtime) -> None:
+    """Clusters, two warpgroups on a tile, experts that several batches share, 64-bit offsets."""
+    text = "moe dir=wgrad experts=2 batches=3 rows=300 k=200 n=80 dtype=bf16 sizes=64x0x0x130x3x103 offset=int64"
+    plan = check(racing, WGMMA, text, tile(128, 128, warps=COOPERATIVE, stages=3, cluster_m=2))
+    assert plan.launches[0].cluster == (2, 1, 1)
+
+
+def test_what_other_experts_have_does_not_count(racing: Runtime) -> None:
+    """Rows of NaN and infinity of one expert, or of none, in the last k block of another."""
+    case = parse_case("moe dir=wgrad experts=3 rows=128 k=64 n=64 dtype=bf16 sizes=40x30x20 ends=1")
+    graph = case.graph()
+    inputs = case.inputs(1, exact=True)
+    tensors = {tensor.name: tensor.uid for tensor in graph.inputs}
+    for name, value in (("token", np.nan), ("doutput", np.inf)):
+        inputs[tensors[name]][:, 40:70] = inputs[tensors[name]][:, 90:] = dtypes.from_float64(
+            np.full((1, 1, 1), value), DataType.BFLOAT16
+        )
+    plan = WGMMA.plan(graph, SM_90A, tile(64, 64, warps=PING_PONG, stages=3))
+    (dweight,) = run_plan(racing, plan, graph, inputs).values()
+    finite = np.isfinite(dtypes.to_values(dweight, DataType.BFLOAT16))
+    assert finite[[0, 2]].all()
+    assert not finite[1].any()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "k=33 n=37 layout=nt dtype=fp32 batches=2",
+        "k=20 n=40 dtype=fp64 compute=fp64 sizes=33x0x40 ends=1 epilogue=relu",
+    ],
+)
+def test_without_tensor_cores(device: Runtime, text: str) -> None:
+    check(device, SIMT, f"moe dir=wgrad experts=3 rows=100 {text}", arch=SM_80)
+
+
+def test_what_wgmma_refuses() -> None:
+    def status(text: str) -> Status:
+        refusal = WGMMA.refuse(parse_case(f"moe experts=2 dir=wgrad {text}").graph(), SM_90A)
+        assert refusal is not None
+        return refusal.status
+
+    assert status("rows=8 k=8 n=8 dtype=fp32") is Status.NOT_SUPPORTED_DATA_TYPE
+    assert status("rows=0 k=8 n=8 dtype=bf16") is Status.NOT_SUPPORTED_SHAPE
+    assert WGMMA.refuse(parse_case("moe experts=2 dir=wgrad rows=8 k=8 n=8 dtype=bf16").graph(), SM_80) is not None
