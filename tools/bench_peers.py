@@ -13,12 +13,10 @@ import torch
 from bench_data import TORCH_TYPES, CaseData
 from bench_peers_conv import convolution_peers
 from bench_peers_matmul import matmul_peers
+from bench_peers_moe import moe_peers
 from bench_peers_resample import resample_peers
 
-from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, ResampleCase
-from bench_peers_moe import moe_peers
-
-from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, MoeCase, PointwiseCase, ReductionCase
+from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, MoeCase, PointwiseCase, ReductionCase, ResampleCase
 
 Peer = Callable[[int], torch.Tensor | None]
 

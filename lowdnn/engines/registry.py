@@ -16,12 +16,12 @@ from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
-from lowdnn.engines.norm.batch_norm import BatchNorm
-from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
 from lowdnn.engines.moe.moe_matmul_wgmma import MoeMatmulWgmma
 from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
 from lowdnn.engines.moe.moe_wgrad_wgmma import MoeWgradWgmma
+from lowdnn.engines.norm.batch_norm import BatchNorm
+from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.resample.resample import ResampleEngine

@@ -9,14 +9,12 @@ from lowdnn.enums import (
     ConvolutionMode,
     HeurMode,
     KnobType,
+    MoeGroupedMatmulMode,
     NormFwdPhase,
     NumericalNote,
     PaddingMode,
     ReduceTensorOp,
     ResampleMode,
-    MoeGroupedMatmulMode,
-    NumericalNote,
-    ReduceTensorOp,
 )
 from lowdnn.frontend.arguments import member
 from lowdnn.status import BadParamError, NotSupportedError
@@ -111,6 +109,8 @@ class padding_mode(IntEnum):
     EDGE_VAL_PAD = 1
     NEG_INF_PAD = 2
     ZERO_PAD = 3
+
+
 class moe_grouped_matmul_mode(IntEnum):
     """cudnn.moe_grouped_matmul_mode. COMBINE has no backend value; asking for it raises NotSupportedError."""
 
@@ -207,6 +207,8 @@ def backend_padding(mode: padding_mode, method: str) -> PaddingMode:
     if member(padding_mode, mode, f"{method}.padding_mode") is padding_mode.NOT_SET:
         raise BadParamError.at(f"{method}.padding_mode", expected="a padding mode", got="NOT_SET")
     return PaddingMode[mode.name]
+
+
 def backend_routing(mode: moe_grouped_matmul_mode) -> MoeGroupedMatmulMode:
     where = "moe_grouped_matmul.mode"
     if member(moe_grouped_matmul_mode, mode, where) is moe_grouped_matmul_mode.COMBINE:

@@ -13,8 +13,7 @@ from __future__ import annotations
 from enum import Enum
 
 from lowdnn import dtypes
-from lowdnn.enums import DataType, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
-from lowdnn.enums import DataType, MoeGroupedMatmulMode, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import DataType, MoeGroupedMatmulMode, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops import gen_stats, matmul, moe_grouped_matmul, pointwise
 from lowdnn.ops.base import Operation
@@ -24,11 +23,11 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.norm import NormShape, compute_type_of
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
-from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
-from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample

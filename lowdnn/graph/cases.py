@@ -7,9 +7,9 @@
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
     resample n=2 c=8 hw=16x16 mode=max window=3 stride=2 pad=1 dtype=bf16 epilogue=relu
     resample n=2 c=8 hw=16x16 mode=linear size=32x32 dir=bwd
+    moe experts=4 rows=300 n=96 k=64 mode=gather tokens=150 layout=nt dtype=bf16 epilogue=swish
     norm dims=64x768 mode=layer dtype=bf16 epilogue=relu
     softmax dims=64x768 dtype=bf16 dir=bwd
-    moe experts=4 rows=300 n=96 k=64 mode=gather tokens=150 layout=nt dtype=bf16 epilogue=swish
 
 Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
 and the benchmarks. ``#`` starts a comment in a file of cases.
@@ -27,10 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.enums import ConvolutionMode, DataType, NanPropagation, PaddingMode, ReduceTensorOp, ResampleMode
+from lowdnn.enums import (
+    ConvolutionMode,
+    DataType,
+    NanPropagation,
+    PaddingMode,
+    ReduceTensorOp,
+    ResampleMode,
+)
 from lowdnn.graph import case_exits, case_steps, case_text
-from lowdnn.enums import ConvolutionMode, DataType, MoeGroupedMatmulMode, ReduceTensorOp
-from lowdnn.graph import case_exits, case_routing, case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.case import Case
 from lowdnn.graph.case_steps import Chain
@@ -340,31 +345,6 @@ class ResampleCase(Case):
     dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
     out: DataType | None = key(case_text.data_type(), None)
     compute: DataType = key(case_text.data_type(), DataType.FLOAT)
-class MoeCase(Case):
-    """Routed rows times the weights of their experts, or the weights' gradient (dir=wgrad), in ``batches`` of groups.
-
-    sizes: rows of each group, batch after batch; drawn where there are none.  ends: the last group's end is given, and
-    may leave rows over.  tokens: to gather from.  layout: of the weights; nt: K is contiguous.  offset: of the offsets.
-    """
-
-    family: ClassVar[str] = "moe"
-
-    experts: int = key(case_text.integer(1))
-    rows: int = key(case_text.integer(0))
-    n: int = key(case_text.integer(0))
-    k: int = key(case_text.integer(0))
-    batches: int = key(case_text.integer(1), 1)
-    sizes: tuple[int, ...] = key(case_text.extents(0, 1024), ())
-    ends: int = key(case_text.integer(0), 0)
-    mode: str = key(case_text.choice("none", "gather", "scatter"), "none")
-    tokens: int = key(case_text.integer(1), 1)
-    top_k: int = key(case_text.integer(1), 1)
-    dir: str = key(case_text.choice("fprop", "wgrad"), "fprop")
-    layout: str = key(case_text.choice("nn", "nt"), "nn")
-    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
-    offset: DataType = key(case_text.data_type(), DataType.INT32)
-    out: DataType | None = key(case_text.data_type(), None)
-    compute: DataType | None = key(case_text.data_type(), None)
     align: int = key(case_text.integer(1), 16)
     epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
 
@@ -452,9 +432,37 @@ _RESAMPLE_MODES = {
 _PADDINGS = {"zero": PaddingMode.ZERO_PAD, "neg_inf": PaddingMode.NEG_INF_PAD, "edge": PaddingMode.EDGE_VAL_PAD}
 _NAN_RULES = {"wins": NanPropagation.PROPAGATE_NAN, "loses": NanPropagation.NOT_PROPAGATE_NAN}
 
-_FAMILIES: Mapping[str, type[Any]] = {
-    cls.family: cls
-    for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, ResampleCase, NormCase, SoftmaxCase)
+
+@dataclass(frozen=True)
+class MoeCase(Case):
+    """Routed rows times the weights of their experts, or the weights' gradient (dir=wgrad), in ``batches`` of groups.
+
+    sizes: rows of each group, batch after batch; drawn where there are none.  ends: the last group's end is given, and
+    may leave rows over.  tokens: to gather from.  layout: of the weights; nt: K is contiguous.  offset: of the offsets.
+    """
+
+    family: ClassVar[str] = "moe"
+
+    experts: int = key(case_text.integer(1))
+    rows: int = key(case_text.integer(0))
+    n: int = key(case_text.integer(0))
+    k: int = key(case_text.integer(0))
+    batches: int = key(case_text.integer(1), 1)
+    sizes: tuple[int, ...] = key(case_text.extents(0, 1024), ())
+    ends: int = key(case_text.integer(0), 0)
+    mode: str = key(case_text.choice("none", "gather", "scatter"), "none")
+    tokens: int = key(case_text.integer(1), 1)
+    top_k: int = key(case_text.integer(1), 1)
+    dir: str = key(case_text.choice("fprop", "wgrad"), "fprop")
+    layout: str = key(case_text.choice("nn", "nt"), "nn")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    offset: DataType = key(case_text.data_type(), DataType.INT32)
+    out: DataType | None = key(case_text.data_type(), None)
+    compute: DataType | None = key(case_text.data_type(), None)
+    align: int = key(case_text.integer(1), 16)
+    epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+
+    def graph(self) -> OperationGraph:
         self._check_sizes()
         builder = GraphBuilder(alignment_bytes=self.align)
         offsets = builder.tensor((self._groups + (self.ends > 0), 1, 1), self.offset, name="first_token_offset")
@@ -533,7 +541,8 @@ _FAMILIES: Mapping[str, type[Any]] = {
 
 
 _FAMILIES: Mapping[str, type[Any]] = {
-    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, MoeCase)
+    cls.family: cls
+    for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, MoeCase, ResampleCase, NormCase, SoftmaxCase)
 }
 
 

@@ -22,10 +22,10 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
-from lowdnn.ops.norm_backward import NormBackward
-from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
+from lowdnn.ops.norm_backward import NormBackward
+from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample import ResampleOperation
@@ -146,11 +146,10 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
         return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
     if isinstance(operation, ResampleForward) and operation.resample.mode is ResampleMode.MAXPOOL:
         return OpClass.POINTWISE
-    is_sum = isinstance(operation, ReductionOperation | GenStats | ResampleOperation)
-    return OpClass.REDUCTION if is_sum else OpClass.POINTWISE
     if isinstance(operation, NormForward | NormBackward | Softmax):
         return OpClass.ROWS
-    return OpClass.REDUCTION if isinstance(operation, ReductionOperation | GenStats) else OpClass.POINTWISE
+    is_sum = isinstance(operation, ReductionOperation | GenStats | ResampleOperation)
+    return OpClass.REDUCTION if is_sum else OpClass.POINTWISE
 
 
 def _compute_type(operation: object) -> DataType:
@@ -162,8 +161,9 @@ def _compute_type(operation: object) -> DataType:
         return operation.reduction.compute_type
     if isinstance(operation, PointwiseOperation):
         return operation.pointwise.compute_type
-    if isinstance(operation, GenStats | NormForward | NormBackward | Softmax):
-    if isinstance(operation, GenStats | MoeGroupedMatmul | MoeGroupedMatmulBackward):
+    if isinstance(
+        operation, GenStats | NormForward | NormBackward | Softmax | MoeGroupedMatmul | MoeGroupedMatmulBackward
+    ):
         return operation.compute_type
     if isinstance(operation, ResampleOperation):
         return operation.resample.compute_type

@@ -28,9 +28,8 @@ def cases_of(path: Path) -> list[Case]:
 
 
 def test_there_are_cases_for_every_family() -> None:
-    names = ["conv", "matmul", "norm", "pointwise", "reduction", "resample", "softmax"]
+    names = ["conv", "matmul", "moe", "norm", "pointwise", "reduction", "resample", "softmax"]
     assert [path.stem for path in FILES] == names
-    assert [path.stem for path in FILES] == ["conv", "matmul", "moe", "pointwise", "reduction"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

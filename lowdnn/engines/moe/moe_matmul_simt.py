@@ -52,7 +52,7 @@ class MoeMatmulSimt:
     """See the module's docstring."""
 
     name = "moe_matmul_simt"
-    index = 20
+    index = 16
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
 

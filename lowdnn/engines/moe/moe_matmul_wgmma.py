@@ -57,7 +57,7 @@ class MoeMatmulWgmma:
     """See the module's docstring."""
 
     name = "moe_matmul_wgmma"
-    index = 22
+    index = 18
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     behavior_notes = BEHAVIOR_NOTES
 

@@ -45,7 +45,7 @@ class MoeWgradSimt:
     """See the module's docstring."""
 
     name = "moe_wgrad_simt"
-    index = 21
+    index = 17
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
 

@@ -46,7 +46,7 @@ class MoeWgradWgmma:
     """See the module's docstring."""
 
     name = "moe_wgrad_wgmma"
-    index = 23
+    index = 19
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
 
