@@ -35,9 +35,9 @@ from lowdnn.enums import (
     ReduceTensorOp,
     ResampleMode,
 )
-from lowdnn.graph import case_exits, case_steps, case_text
+from lowdnn.graph import case_exits, case_routing, case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.case import Case
+from lowdnn.graph.case import Case, Inputs
 from lowdnn.graph.case_steps import Chain
 from lowdnn.graph.case_text import key
 from lowdnn.graph.data import unit_values
