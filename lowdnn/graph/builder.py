@@ -25,6 +25,7 @@ from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
 
 #: Elements left unused behind each innermost row of Layout.PADDED.
@@ -210,6 +211,21 @@ class GraphBuilder:
         squares = self.tensor(dims, store, name="sum_of_squares")
         self._operations.append(GenStats(x, total, squares, compute_type))
         return total, squares
+
+    def rng(
+        self,
+        distribution: Rng,
+        dims: tuple[int, ...],
+        *,
+        seed: Tensor | int = 0,
+        offset: Tensor | None = None,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """Random numbers; virtual ones in FLOAT where the builder has no other type for them."""
+        y = self._output(dims, DataType.FLOAT, store, layout, "y")
+        self._operations.append(RngOperation(distribution, y, seed, offset))
+        return y
 
     def _output(
         self, dims: tuple[int, ...], compute_type: DataType, store: DataType | None, layout: Layout | None, name: str

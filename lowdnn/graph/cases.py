@@ -5,6 +5,7 @@
     matmul b=2 m=64 n=96 k=40 layout=nt dtype=fp16 epilogue=scale+gelu
     pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
+    rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
 
 Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
 and the benchmarks. ``#`` starts a comment in a file of cases.
@@ -14,14 +15,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.enums import ConvolutionMode, DataType, ReduceTensorOp
+from lowdnn.enums import ConvolutionMode, DataType, ReduceTensorOp, RngDistribution
 from lowdnn.graph import case_exits, case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.case_steps import Chain
@@ -30,6 +31,7 @@ from lowdnn.graph.data import exact_values, real_values, unit_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import outputs_of
 from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.rng import Rng
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
@@ -348,8 +350,62 @@ class ReductionCase(Case):
         return super()._values(rng, tensor, exact)
 
 
+@dataclass(frozen=True)
+class RngCase(Case):
+    """Random numbers, and the chain ``ops`` over them: ``ops=mul+scalar`` is dropout of a tensor.
+
+    source: what seed and offset are: number (and no offset), host (by-value tensors) or device.
+    """
+
+    family: ClassVar[str] = "rng"
+
+    dims: tuple[int, ...] = key(case_text.extents(0))
+    dist: str = key(case_text.choice(*(distribution.name.lower() for distribution in RngDistribution)), "bernoulli")
+    p: float = key(case_text.number(), 0.5)
+    low: float = key(case_text.number(), 0.0)
+    high: float = key(case_text.number(), 1.0)
+    mean: float = key(case_text.number(), 0.0)
+    deviation: float = key(case_text.number(), 1.0)
+    seed: int = key(case_text.integer(0), 0)
+    offset: int = key(case_text.integer(0), 0)
+    source: str = key(case_text.choice("number", "host", "device"), "number")
+    ops: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+    layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    virtual: DataType | None = key(case_text.data_type(), None)
+    align: int = key(case_text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        layout = Layout(self.layout)
+        builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
+        store, final, steps = _stores(self.ops, self.out or self.dtype)
+        seed, offset = (self._scalar(builder, name) for name in ("seed", "offset"))
+        distribution = Rng(RngDistribution[self.dist.upper()], self.mean, self.deviation, self.high, self.low, self.p)
+        y = builder.rng(distribution, self.dims, seed=self.seed if seed is None else seed, offset=offset, store=store)
+        chain = replace(_same_dims_chain(steps, y, self.dtype, pointwise_type(self.dtype)), operand_layout=layout)
+        chain.build(builder, y, final, layout)
+        return builder.graph()
+
+    @property
+    def is_exact(self) -> bool:
+        return self.dist == "bernoulli" and case_steps.is_exact(self.ops)
+
+    def _scalar(self, builder: GraphBuilder, name: str) -> Tensor | None:
+        if self.source == "number":
+            return None
+        if self.source == "host":
+            return builder.by_value(1, DataType.INT64, name=name)
+        return builder.tensor((1,), DataType.INT64, name=name)
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        if tensor.name in ("seed", "offset"):
+            return np.full(tensor.dims, getattr(self, tensor.name), np.int64)
+        return super()._values(rng, tensor, exact)
+
+
 _FAMILIES: Mapping[str, type[Any]] = {
-    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase)
+    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, RngCase)
 }
 
 

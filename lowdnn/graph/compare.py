@@ -24,6 +24,7 @@ from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
+from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.tensor import Tensor
 
 _MAX_SHOWN = 5
@@ -141,6 +142,6 @@ def _compute_type(operation: object) -> DataType:
         return operation.reduction.compute_type
     if isinstance(operation, PointwiseOperation):
         return operation.pointwise.compute_type
-    if isinstance(operation, GenStats):
+    if isinstance(operation, GenStats | RngOperation):
         return operation.compute_type
     raise TypeError(type(operation).__name__)

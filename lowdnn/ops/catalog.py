@@ -13,6 +13,7 @@ from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
 
@@ -24,9 +25,10 @@ OPERATIONS: tuple[type, ...] = (
     PointwiseOperation,
     ReductionOperation,
     GenStats,
+    RngOperation,
 )
 
-DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, *OPERATIONS)
+DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Rng, *OPERATIONS)
 
 
 def enums() -> Iterator[type[Enum]]:
