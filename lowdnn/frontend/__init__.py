@@ -11,6 +11,7 @@ from lowdnn.frontend.enums import (
     knob_type,
     numerical_note,
     reduction_mode,
+    rng_distribution,
     scalar_type,
     tensor_reordering,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "numerical_note",
     "pygraph",
     "reduction_mode",
+    "rng_distribution",
     "scalar_type",
     "set_stream",
     "tensor",

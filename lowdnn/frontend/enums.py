@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from lowdnn.enums import BehaviorNote, ConvolutionMode, HeurMode, KnobType, NumericalNote, ReduceTensorOp
+from lowdnn.enums import (
+    BehaviorNote,
+    ConvolutionMode,
+    HeurMode,
+    KnobType,
+    NumericalNote,
+    ReduceTensorOp,
+    RngDistribution,
+)
 from lowdnn.frontend.arguments import member
 from lowdnn.status import BadParamError, NotSupportedError
 
@@ -72,6 +80,15 @@ class convolution_mode(IntEnum):
     CROSS_CORRELATION = 2
 
 
+class rng_distribution(IntEnum):
+    """The numbers are those of cudnn-frontend's C++ RngDistribution_t."""
+
+    NOT_SET = 0
+    BERNOULLI = 1
+    UNIFORM = 2
+    NORMAL = 3
+
+
 class tensor_reordering(IntEnum):
     """cudnn.tensor_reordering."""
 
@@ -136,6 +153,12 @@ def backend_reduction(mode: reduction_mode) -> ReduceTensorOp:
     if member(reduction_mode, mode, "reduction.mode") is reduction_mode.NOT_SET:
         raise BadParamError.at("reduction.mode", expected="a reduction mode", got="NOT_SET")
     return ReduceTensorOp[mode.name]
+
+
+def backend_distribution(distribution: rng_distribution) -> RngDistribution:
+    if member(rng_distribution, distribution, "rng.distribution") is rng_distribution.NOT_SET:
+        raise BadParamError.at("rng.distribution", expected="a distribution", got="NOT_SET")
+    return RngDistribution[distribution.name]
 
 
 def backend_convolution(mode: convolution_mode, method: str) -> ConvolutionMode:

@@ -43,6 +43,7 @@ from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.operations import OperationMethods
 from lowdnn.frontend.plans import PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
+from lowdnn.frontend.random_numbers import RandomMethods
 from lowdnn.frontend.serialization import dump, load
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Plan
@@ -61,7 +62,7 @@ class knob:
     stride: int
 
 
-class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods):
+class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods, RandomMethods):
     """See the module's docstring."""
 
     def __init__(
