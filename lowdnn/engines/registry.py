@@ -18,6 +18,7 @@ from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
+from lowdnn.engines.transform.transform import Transform
 from lowdnn.status import BadParamError
 
 #: Engines that ``conv_stem`` folds a first layer for.
@@ -40,6 +41,7 @@ _SINGLE: tuple[Engine, ...] = (
     ConvDepthwise(),
     ConvStem(_CONVOLUTIONS),
     MatmulPrologueWgmma(),
+    Transform(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

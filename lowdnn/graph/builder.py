@@ -10,13 +10,15 @@ graph = builder.graph()
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from lowdnn import dtypes
-from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, ReshapeMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops import gen_stats, matmul, pointwise
+from lowdnn.ops import concat, gen_stats, matmul, pointwise, slice, transpose
 from lowdnn.ops.base import Operation
+from lowdnn.ops.concat import Concat
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
@@ -25,8 +27,11 @@ from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.slice import Slice
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
+from lowdnn.ops.transpose import Transpose
 
 #: Elements left unused behind each innermost row of Layout.PADDED.
 _PADDING_ELEMENTS = 3
@@ -225,6 +230,58 @@ class GraphBuilder:
         """Random numbers; virtual ones in FLOAT where the builder has no other type for them."""
         y = self._output(dims, DataType.FLOAT, store, layout, "y")
         self._operations.append(RngOperation(distribution, y, seed, offset))
+        return y
+
+    def transpose(
+        self, x: Tensor, permutation: tuple[int, ...], *, store: DataType | None = None, layout: Layout | None = None
+    ) -> Tensor:
+        y = self._output(transpose.output_dims(x.dims, permutation), x.data_type, store, layout, "y")
+        self._operations.append(Transpose(x, y, permutation))
+        return y
+
+    def slice(
+        self,
+        x: Tensor,
+        start: tuple[int, ...],
+        limit: tuple[int, ...],
+        strides: tuple[int, ...] = (),
+        *,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        dims = slice.output_dims(x.dims, start, limit, strides or (1,) * x.rank)
+        y = self._output(dims, x.data_type, store, layout, "y")
+        self._operations.append(Slice(x, y, start, limit, strides))
+        return y
+
+    def reshape(
+        self,
+        x: Tensor,
+        dims: tuple[int, ...],
+        *,
+        mode: ReshapeMode = ReshapeMode.LOGICAL,
+        strides: tuple[int, ...] | None = None,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """``strides`` win over ``layout``."""
+        data_type = store or self._virtual_type or x.data_type
+        y = self.tensor(dims, data_type, layout=layout, strides=strides, is_virtual=store is None, name="y")
+        self._operations.append(Reshape(x, y, mode))
+        return y
+
+    def concat(
+        self,
+        inputs: Sequence[Tensor],
+        axis: int,
+        *,
+        in_place_index: int | None = None,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        dims = concat.output_dims([tensor.dims for tensor in inputs], axis)
+        y = self._output(dims, inputs[0].data_type, store, layout, "y")
+        self._operations.append(Concat(axis, tuple(inputs), y, in_place_index))
         return y
 
     def _output(

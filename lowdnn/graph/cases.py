@@ -5,6 +5,7 @@
     matmul b=2 m=64 n=96 k=40 layout=nt dtype=fp16 epilogue=scale+gelu
     pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
+    transform op=transpose dims=2x3x8x8 perm=0,2,3,1 dtype=bf16
     rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
 
 Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
@@ -22,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.enums import ConvolutionMode, DataType, ReduceTensorOp, RngDistribution
+from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp, RngDistribution
 from lowdnn.graph import case_exits, case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.case_steps import Chain
@@ -404,8 +405,56 @@ class RngCase(Case):
         return super()._values(rng, tensor, exact)
 
 
+@dataclass(frozen=True)
+class TransformCase(Case):
+    """A move of elements: transpose (perm), slice (start, limit, step), reshape (to), concat (axis; parts are the
+    inputs' extents along it), or copy between layouts and types."""
+
+    family: ClassVar[str] = "transform"
+
+    op: str = key(case_text.choice("transpose", "slice", "reshape", "concat", "copy"))
+    dims: tuple[int, ...] = key(case_text.extents(0))
+    perm: tuple[int, ...] = key(case_text.indices(), ())
+    start: tuple[int, ...] = key(case_text.indices(), ())
+    limit: tuple[int, ...] = key(case_text.indices(), ())
+    step: tuple[int, ...] = key(case_text.indices(), ())
+    to: tuple[int, ...] = key(case_text.extents(0), ())
+    axis: int = key(case_text.integer(0), 0)
+    parts: tuple[int, ...] = key(case_text.indices(), ())
+    layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    out_layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    align: int = key(case_text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
+        store, layout = self.out or self.dtype, Layout(self.out_layout)
+        if self.op == "concat":
+            shapes = [(*self.dims[: self.axis], part, *self.dims[self.axis + 1 :]) for part in self.parts]
+            inputs = [builder.tensor(dims, self.dtype, name=f"x{number}") for number, dims in enumerate(shapes)]
+            builder.concat(inputs, self.axis, store=store, layout=layout)
+            return builder.graph()
+        x = builder.tensor(self.dims, self.dtype, name="x")
+        match self.op:
+            case "transpose":
+                builder.transpose(x, self.perm, store=store, layout=layout)
+            case "slice":
+                builder.slice(x, self.start, self.limit, self.step, store=store, layout=layout)
+            case "reshape":
+                builder.reshape(x, self.to, store=store, layout=layout)
+            case "copy":
+                compute = pointwise_type(self.dtype)
+                builder.pointwise(PointwiseMode.IDENTITY, x, compute_type=compute, store=store, layout=layout)
+        return builder.graph()
+
+    @property
+    def is_exact(self) -> bool:
+        return True
+
+
 _FAMILIES: Mapping[str, type[Any]] = {
-    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, RngCase)
+    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, RngCase, TransformCase)
 }
 
 

@@ -19,13 +19,17 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.concat import Concat
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
+from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import RngOperation
+from lowdnn.ops.slice import Slice
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.transpose import Transpose
 
 _MAX_SHOWN = 5
 
@@ -38,6 +42,8 @@ _BASE = {
     DataType.FP8_E4M3: (0.125, 2.0**-9),
     DataType.FP8_E5M2: (0.25, 2.0**-16),
 }
+#: Operations that compute nothing: a change of the data type is one rounding.
+_MOVES = (Transpose, Reshape, Slice, Concat)
 _TF32_EPSILON = 2.0**-10
 
 
@@ -82,7 +88,9 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
 
     length: terms that are summed for one element of the contractions and reductions.
     """
-    classes = {_class_of(op, notes): _compute_type(op) for op in graph.operations}
+    classes = {_class_of(op, notes): _compute_type(op) for op in graph.operations if not isinstance(op, _MOVES)}
+    if not classes:
+        return EXACT
     order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.POINTWISE)
     worst = next(op_class for op_class in order if op_class in classes)
     allowed = tolerance(worst, tensor.data_type, length, classes[worst])

@@ -33,6 +33,22 @@ def from_memory(memory: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
     return np.lib.stride_tricks.as_strided(memory, tensor.dims, _byte_strides(tensor, memory), writeable=False).copy()
 
 
+def viewed(
+    values: NDArray[Any], strides: tuple[int, ...], dims: tuple[int, ...], view_strides: tuple[int, ...]
+) -> NDArray[Any]:
+    """What ``dims`` and ``view_strides`` name of the memory in which ``values`` lie in ``strides``, in elements.
+
+    Elements of the view that are none of ``values`` are zeros.
+    """
+    count = max(span_elements(values.shape, strides), span_elements(dims, view_strides))
+    memory = np.zeros(count, values.dtype)
+    if not values.size:
+        return memory.reshape(dims)
+    whole = np.lib.stride_tricks.as_strided
+    whole(memory, values.shape, tuple(stride * memory.itemsize for stride in strides))[...] = values
+    return whole(memory, dims, tuple(stride * memory.itemsize for stride in view_strides)).copy()
+
+
 def check_storage(values: NDArray[Any], tensor: Tensor) -> None:
     """Checks that ``values`` has the tensor's storage type and dims."""
     storage = dtypes.info(tensor.data_type).storage

@@ -84,7 +84,12 @@ def test_descriptors(handle: Handle) -> None:
         )
         assert operation.get_attribute_count(N.OPERATION_RNG_SEED, seed_type) == 1
         other = ({T.INT64, T.BACKEND_DESCRIPTOR} - {seed_type}).pop()
-        with raises(AttributeTypeError, "OPERATION_RNG_SEED", expected="the type that was set", got=other.name):
+        with raises(
+            AttributeTypeError,
+            "OPERATION_RNG descriptor.OPERATION_RNG_SEED",
+            expected="the type that was set",
+            got=other.name,
+        ):
             operation.get_attribute(N.OPERATION_RNG_SEED, other)
         graph = made(
             DescriptorType.OPERATIONGRAPH,

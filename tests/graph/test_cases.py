@@ -28,7 +28,7 @@ def cases_of(path: Path) -> list[Case]:
 
 
 def test_there_are_cases_for_every_family() -> None:
-    assert [path.stem for path in FILES] == ["conv", "matmul", "pointwise", "reduction", "rng"]
+    assert [path.stem for path in FILES] == ["conv", "matmul", "pointwise", "reduction", "rng", "transform"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
