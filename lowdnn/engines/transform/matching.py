@@ -169,4 +169,5 @@ def _holds(compute_type: DataType, x: Tensor) -> bool:
         return True
     if arithmetic.kind is dtypes.Kind.FLOAT and facts.kind is dtypes.Kind.FLOAT:
         return facts.mantissa_bits <= arithmetic.mantissa_bits and facts.exponent_bits <= arithmetic.exponent_bits
-    return False
+    is_integer = facts.kind in (dtypes.Kind.SIGNED, dtypes.Kind.UNSIGNED)
+    return is_integer and arithmetic.kind is dtypes.Kind.SIGNED and facts.size_bytes < arithmetic.size_bytes
