@@ -11,6 +11,7 @@ from lowdnn.enums import (
     KnobType,
     NumericalNote,
     ReduceTensorOp,
+    ReshapeMode,
     RngDistribution,
 )
 from lowdnn.frontend.arguments import member
@@ -78,6 +79,13 @@ class convolution_mode(IntEnum):
 
     CONVOLUTION = 1
     CROSS_CORRELATION = 2
+
+
+class reshape_mode(IntEnum):
+    """cudnn.reshape_mode."""
+
+    VIEW_ONLY = 1
+    LOGICAL = 2
 
 
 class rng_distribution(IntEnum):
@@ -153,6 +161,10 @@ def backend_reduction(mode: reduction_mode) -> ReduceTensorOp:
     if member(reduction_mode, mode, "reduction.mode") is reduction_mode.NOT_SET:
         raise BadParamError.at("reduction.mode", expected="a reduction mode", got="NOT_SET")
     return ReduceTensorOp[mode.name]
+
+
+def backend_reshape(mode: reshape_mode) -> ReshapeMode:
+    return ReshapeMode[member(reshape_mode, mode, "reshape.reshape_mode").name]
 
 
 def backend_distribution(distribution: rng_distribution) -> RngDistribution:

@@ -40,6 +40,7 @@ from lowdnn.frontend.enums import (
 )
 from lowdnn.frontend.execution import PreparedExecution, pair
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.moves import MoveMethods
 from lowdnn.frontend.operations import OperationMethods
 from lowdnn.frontend.plans import PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
@@ -62,7 +63,7 @@ class knob:
     stride: int
 
 
-class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods, RandomMethods):
+class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods, MoveMethods, RandomMethods):
     """See the module's docstring."""
 
     def __init__(

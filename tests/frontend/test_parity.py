@@ -58,6 +58,10 @@ ORDERS = {
     "conv_dgrad": ["loss", "filter"],
     "conv_wgrad": ["image", "loss"],
     "genstats": ["input", *COMMON],
+    "reshape": ["input", "name", "reshape_mode"],
+    "transpose": ["input", "permutation", *COMMON],
+    "slice": ["input", "slices", *COMMON],
+    "concatenate": ["inputs", "axis", "in_place_index", "name"],
     "tensor": [
         "dim",
         "stride",
@@ -101,6 +105,7 @@ NUMBERS = {
     "reduction_mode": "NOT_SET 0 ADD 1 MUL 2 MIN 3 MAX 4 AMAX 5 AVG 6 NORM1 7 NORM2 8 MUL_NO_ZEROS 9",
     "convolution_mode": "CONVOLUTION 1 CROSS_CORRELATION 2",
     "tensor_reordering": "NONE 0 INT8x32 1 F16x16 2 F8_128x4 3",
+    "reshape_mode": "VIEW_ONLY 1 LOGICAL 2",
     "scalar_type": "RUNTIME_PARAM 0 COMPILE_TIME_CONST 1",
 }
 
