@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowdnn.engines.base import Engine
+from lowdnn.engines.block_scale.block_scale import BlockScale
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
@@ -42,6 +43,7 @@ _SINGLE: tuple[Engine, ...] = (
     ConvStem(_CONVOLUTIONS),
     MatmulPrologueWgmma(),
     Transform(),
+    BlockScale(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

@@ -16,8 +16,10 @@ from enum import Enum
 from lowdnn import dtypes
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, ReshapeMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops import concat, gen_stats, matmul, pointwise, slice, transpose
+from lowdnn.ops import block_scale, concat, gen_stats, matmul, pointwise, slice, transpose
 from lowdnn.ops.base import Operation
+from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
+from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.concat import Concat
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -282,6 +284,35 @@ class GraphBuilder:
         dims = concat.output_dims([tensor.dims for tensor in inputs], axis)
         y = self._output(dims, inputs[0].data_type, store, layout, "y")
         self._operations.append(Concat(axis, tuple(inputs), y, in_place_index))
+        return y
+
+    def block_scale_quantize(
+        self,
+        x: Tensor,
+        block_size: int,
+        axis: int,
+        *,
+        store: DataType = DataType.FP8_E4M3,
+        scale_type: DataType = DataType.FP8_E8M0,
+        layout: Layout | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """(y, scale), both stored."""
+        y = self.tensor(x.dims, store, layout=layout, name="y")
+        scale = self.tensor(block_scale.scale_dims(x.dims, axis, block_size), scale_type, name="scale")
+        self._operations.append(BlockScaleQuantize(x, y, scale, DataType.FLOAT, block_size))
+        return y, scale
+
+    def block_scale_dequantize(
+        self,
+        x: Tensor,
+        scale: Tensor,
+        block_size: int,
+        *,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        y = self._output(x.dims, DataType.FLOAT, store, layout, "y")
+        self._operations.append(BlockScaleDequantize(x, scale, y, DataType.FLOAT, block_size))
         return y
 
     def _output(

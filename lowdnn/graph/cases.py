@@ -6,6 +6,7 @@
     pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
     transform op=transpose dims=2x3x8x8 perm=0,2,3,1 dtype=bf16
+    block_scale dims=64x256 axis=1 block=32 dtype=bf16 out=e4m3
     rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
 
 Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
@@ -30,6 +31,7 @@ from lowdnn.graph.case_steps import Chain
 from lowdnn.graph.case_text import key
 from lowdnn.graph.data import exact_values, real_values, unit_values
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops import block_scale
 from lowdnn.ops.base import outputs_of
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.rng import Rng
@@ -453,8 +455,51 @@ class TransformCase(Case):
         return True
 
 
+@dataclass(frozen=True)
+class BlockScaleCase(Case):
+    """Quantisation of x of ``dtype`` to ``out``, or dequantisation, with a scale for each block of neighbours."""
+
+    family: ClassVar[str] = "block_scale"
+
+    dims: tuple[int, ...] = key(case_text.extents(0))
+    axis: int = key(case_text.integer(0))
+    dir: str = key(case_text.choice("quantize", "dequantize"), "quantize")
+    block: int = key(case_text.integer(1), 32)
+    layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    out_layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType = key(case_text.data_type(), DataType.FP8_E4M3)
+    scale: DataType = key(case_text.data_type(), DataType.FP8_E8M0)
+    align: int = key(case_text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
+        layout = Layout(self.out_layout)
+        x = builder.tensor(self.dims, self.dtype, name="x")
+        if self.dir == "quantize":
+            builder.block_scale_quantize(x, self.block, self.axis, store=self.out, scale_type=self.scale, layout=layout)
+        else:
+            dims = block_scale.scale_dims(self.dims, self.axis, self.block)
+            scale = builder.tensor(dims, self.scale, name="scale")
+            builder.block_scale_dequantize(x, scale, self.block, store=self.out, layout=layout)
+        return builder.graph()
+
+    @property
+    def is_exact(self) -> bool:
+        return True
+
+
 _FAMILIES: Mapping[str, type[Any]] = {
-    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, RngCase, TransformCase)
+    cls.family: cls
+    for cls in (
+        ConvolutionCase,
+        MatmulCase,
+        PointwiseCase,
+        ReductionCase,
+        RngCase,
+        TransformCase,
+        BlockScaleCase,
+    )
 }
 
 

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
+from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.concat import Concat
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
@@ -41,9 +43,10 @@ _BASE = {
     DataType.BFLOAT16: (1.6e-2, 1e-5),
     DataType.FP8_E4M3: (0.125, 2.0**-9),
     DataType.FP8_E5M2: (0.25, 2.0**-16),
+    DataType.FP8_E8M0: (1.0, 0.0),
 }
-#: Operations that compute nothing: a change of the data type is one rounding.
-_MOVES = (Transpose, Reshape, Slice, Concat)
+#: Operations whose every step rounds in one way: moves, conversions, quotients and products of two numbers.
+_EXACT_OPERATIONS = (Transpose, Reshape, Slice, Concat, BlockScaleQuantize, BlockScaleDequantize)
 _TF32_EPSILON = 2.0**-10
 
 
@@ -88,7 +91,8 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
 
     length: terms that are summed for one element of the contractions and reductions.
     """
-    classes = {_class_of(op, notes): _compute_type(op) for op in graph.operations if not isinstance(op, _MOVES)}
+    rounding = [op for op in graph.operations if not isinstance(op, _EXACT_OPERATIONS)]
+    classes = {_class_of(op, notes): _compute_type(op) for op in rounding}
     if not classes:
         return EXACT
     order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.POINTWISE)
