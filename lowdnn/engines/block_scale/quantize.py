@@ -14,7 +14,6 @@ from lowdnn.engines.launch import (
     ceil_div,
     ceil_power,
     divider,
-    floor_power,
     i64,
     macros,
 )
@@ -24,9 +23,11 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
 _THREADS = 128
 _WARP = 32
-#: Rows of a block, and bytes of them, that a thread keeps in registers.
-_MAX_CHUNK = 32
-_HELD_BYTES = 256
+#: Rows of a block that a thread keeps in registers, and bytes of each: a warp reads whole lines of 128 bytes.
+_MOST_HELD = 32
+_COLUMN_BYTES = 4
+#: Rows at a time of a block that has more.
+_READ_TWICE = 8
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Quantization:
             VECTOR=vector,
             LANES=lanes,
             COLUMNS=int(self.by_columns),
-            CHUNK=min(operation.block_size, _MAX_CHUNK) if self.by_columns else 1,
+            CHUNK=self._chunk,
             X_WIDTH=self._width(operation.x) if x_stride == 1 else 0,
             Y_WIDTH=self._width(operation.y) if y_stride == 1 else 0,
             INDEX="u32" if prod(self._radices) < 2**31 else "i64",
@@ -130,9 +131,14 @@ class Quantization:
         """Elements of a thread along x's fastest axis."""
         if not self.by_columns:
             return _rows_vector(self.operation)
-        held = _HELD_BYTES // (min(self.operation.block_size, _MAX_CHUNK) * self.operation.x.element_bytes)
-        most = min(16 // self.operation.x.element_bytes, max(floor_power(held), 1))
+        most = max(_COLUMN_BYTES // self.operation.x.element_bytes, 1)
         return min(most, ceil_power(self.space.extents[-1]))
+
+    @property
+    def _chunk(self) -> int:
+        if not self.by_columns:
+            return 1
+        return self.operation.block_size if self.operation.block_size <= _MOST_HELD else _READ_TWICE
 
     @property
     def _radices(self) -> tuple[int, ...]:
