@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.engines.base import Engine
 from lowdnn.engines.block_scale.block_scale import BlockScale
 from lowdnn.engines.composite.composite import Composite
@@ -44,6 +45,7 @@ _SINGLE: tuple[Engine, ...] = (
     MatmulPrologueWgmma(),
     Transform(),
     BlockScale(),
+    BandMatrix(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

@@ -24,6 +24,7 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.frontend.arguments import boolean, integer, member, members, text
+from lowdnn.frontend.block_scaling import BlockScaleMethods
 from lowdnn.frontend.builder import Defaults
 from lowdnn.frontend.convolutions import ConvolutionMethods
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type
@@ -63,7 +64,7 @@ class knob:
     stride: int
 
 
-class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods, MoveMethods, RandomMethods):
+class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods, MoveMethods, RandomMethods, BlockScaleMethods):
     """See the module's docstring."""
 
     def __init__(

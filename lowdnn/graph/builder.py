@@ -21,10 +21,12 @@ from lowdnn.ops.base import Operation
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.concat import Concat
+from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
@@ -313,6 +315,36 @@ class GraphBuilder:
     ) -> Tensor:
         y = self._output(x.dims, DataType.FLOAT, store, layout, "y")
         self._operations.append(BlockScaleDequantize(x, scale, y, DataType.FLOAT, block_size))
+        return y
+
+    def expand_band_matrix(
+        self,
+        x: Tensor,
+        columns: int,
+        bandwidths: tuple[int, int],
+        *,
+        axis: int,
+        pad: float,
+        store: DataType,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """A matrix of ``columns`` along ``axis``; bandwidths: below and above the main diagonal."""
+        y = self.tensor((*x.dims[:axis], columns, *x.dims[axis + 1 :]), store, layout=layout, name="y")
+        self._operations.append(ExpandBandMatrix(x, y, *bandwidths, axis, pad))
+        return y
+
+    def contract_band_matrix(
+        self,
+        x: Tensor,
+        bandwidths: tuple[int, int],
+        *,
+        axis: int,
+        pad: float,
+        store: DataType,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        y = self.tensor((*x.dims[:axis], sum(bandwidths) + 1, *x.dims[axis + 1 :]), store, layout=layout, name="y")
+        self._operations.append(ContractBandMatrix(x, y, *bandwidths, axis, pad))
         return y
 
     def _output(

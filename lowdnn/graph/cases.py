@@ -410,11 +410,12 @@ class RngCase(Case):
 @dataclass(frozen=True)
 class TransformCase(Case):
     """A move of elements: transpose (perm), slice (start, limit, step), reshape (to), concat (axis; parts are the
-    inputs' extents along it), or copy between layouts and types."""
+    inputs' extents along it), copy between layouts and types, expand a band to a matrix of ``dims`` or contract one
+    (axis, lower, upper, pad)."""
 
     family: ClassVar[str] = "transform"
 
-    op: str = key(case_text.choice("transpose", "slice", "reshape", "concat", "copy"))
+    op: str = key(case_text.choice("transpose", "slice", "reshape", "concat", "copy", "expand", "contract"))
     dims: tuple[int, ...] = key(case_text.extents(0))
     perm: tuple[int, ...] = key(case_text.indices(), ())
     start: tuple[int, ...] = key(case_text.indices(), ())
@@ -423,6 +424,9 @@ class TransformCase(Case):
     to: tuple[int, ...] = key(case_text.extents(0), ())
     axis: int = key(case_text.integer(0), 0)
     parts: tuple[int, ...] = key(case_text.indices(), ())
+    lower: int = key(case_text.integer(0), 0)
+    upper: int = key(case_text.integer(0), 0)
+    pad: float = key(case_text.number(), 0.0)
     layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
     out_layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
     dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
@@ -437,8 +441,17 @@ class TransformCase(Case):
             inputs = [builder.tensor(dims, self.dtype, name=f"x{number}") for number, dims in enumerate(shapes)]
             builder.concat(inputs, self.axis, store=store, layout=layout)
             return builder.graph()
+        if self.op == "expand":
+            band = (*self.dims[: self.axis], self.lower + 1 + self.upper, *self.dims[self.axis + 1 :])
+            x, bandwidths = builder.tensor(band, self.dtype, name="x"), (self.lower, self.upper)
+            columns = self.dims[self.axis]
+            builder.expand_band_matrix(x, columns, bandwidths, axis=self.axis, pad=self.pad, store=store, layout=layout)
+            return builder.graph()
         x = builder.tensor(self.dims, self.dtype, name="x")
         match self.op:
+            case "contract":
+                bandwidths = (self.lower, self.upper)
+                builder.contract_band_matrix(x, bandwidths, axis=self.axis, pad=self.pad, store=store, layout=layout)
             case "transpose":
                 builder.transpose(x, self.perm, store=store, layout=layout)
             case "slice":

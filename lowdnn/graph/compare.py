@@ -22,7 +22,9 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.concat import Concat
+from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
@@ -46,7 +48,16 @@ _BASE = {
     DataType.FP8_E8M0: (1.0, 0.0),
 }
 #: Operations whose every step rounds in one way: moves, conversions, quotients and products of two numbers.
-_EXACT_OPERATIONS = (Transpose, Reshape, Slice, Concat, BlockScaleQuantize, BlockScaleDequantize)
+_EXACT_OPERATIONS = (
+    Transpose,
+    Reshape,
+    Slice,
+    Concat,
+    BlockScaleQuantize,
+    BlockScaleDequantize,
+    ExpandBandMatrix,
+    ContractBandMatrix,
+)
 _TF32_EPSILON = 2.0**-10
 
 

@@ -8,10 +8,12 @@ from enum import Enum
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.concat import Concat
+from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
@@ -38,6 +40,8 @@ OPERATIONS: tuple[type, ...] = (
     Concat,
     BlockScaleQuantize,
     BlockScaleDequantize,
+    ExpandBandMatrix,
+    ContractBandMatrix,
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Rng, *OPERATIONS)

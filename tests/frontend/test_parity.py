@@ -61,6 +61,8 @@ ORDERS = {
     "reshape": ["input", "name", "reshape_mode"],
     "transpose": ["input", "permutation", *COMMON],
     "slice": ["input", "slices", *COMMON],
+    "block_scale_quantize": ["input", "block_size", "axis", "transpose", *COMMON],
+    "block_scale_dequantize": ["input", "descale", "block_size", "is_negative_scale", *COMMON],
     "concatenate": ["inputs", "axis", "in_place_index", "name"],
     "tensor": [
         "dim",

@@ -1,15 +1,15 @@
 // block_scale_quantize: scales[b] = greatest |x| of block b / Y_LARGEST, rounded to S; y[i] = x[i] / scales[b(i)].
 //
-// Layouts: any strides over RANK axes: the outer ones, the blocks and, with COLUMNS, groups of columns. A block is BLOCK
-// elements along the block axis, x_step and y_step apart; the last one of an axis may be shorter.
+// Layouts: any strides over RANK axes: the outer ones, the blocks and, with COLUMNS, groups of columns. A block is
+// BLOCK elements along the block axis, x_step and y_step apart; the last one of an axis may be shorter.
 // COLUMNS 0: x is contiguous along the blocks. LANES neighbouring threads have a block, VECTOR elements each.
 // COLUMNS 1: a thread has VECTOR blocks side by side, one for each of VECTOR columns, and reads them row by row: CHUNK
 // rows at a time, twice where a block has more of them than stay in registers.
 // Block: THREADS threads on neighbouring blocks. Shared memory: none.
 // Launch: THREADS threads, ceil(items / THREADS) blocks; item g is lane g % LANES of the block, or of the group of
 // columns, whose coordinates are the digits of g / LANES over the radices `axes`.
-// Macros: X Y S Y_LARGEST RANK THREADS BLOCK VECTOR LANES COLUMNS CHUNK X_WIDTH Y_WIDTH (0: at a stride); INDEX: u32 up to
-// 2^31 items, otherwise i64.
+// Macros: X Y S Y_LARGEST RANK THREADS BLOCK VECTOR LANES COLUMNS CHUNK X_WIDTH Y_WIDTH (0: at a stride); INDEX: u32 up
+// to 2^31 items, otherwise i64.
 
 #include "include/division.cuh"
 #include "include/pointwise.cuh"

@@ -1,4 +1,5 @@
-// transform_rows: y[i] = x[i] for every coordinate i, converted where the types differ; several such copies in a launch.
+// transform_rows: y[i] = x[i] for every coordinate i, converted where the types differ; several such copies in a
+// launch.
 //
 // Layouts: any strides over RANK axes, the last one fastest in y. Along COLUMN_AXIS the elements are cut into groups of
 // VECTOR neighbours, which one thread moves: in accesses of X_WIDTH and Y_WIDTH elements, or where that is 0 element by
@@ -7,7 +8,8 @@
 // Block: the groups of one part from THREADS * UNROLL times the block's number on; thread t has t, t + THREADS, ...
 // Shared memory: none.
 // Launch: THREADS threads, for each part ceil(groups / (THREADS * UNROLL)) blocks.
-// Macros: X Y RANK COLUMN_AXIS PARTS THREADS UNROLL VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise i64.
+// Macros: X Y RANK COLUMN_AXIS PARTS THREADS UNROLL VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise
+// i64.
 
 #include "include/transform.cuh"
 

@@ -1,12 +1,12 @@
-// transform_tiled: y[u, v] = x[u, v] where x is contiguous along u and y along v, for every coordinate of the other axes;
-// converted where the types differ; several such copies in a launch.
+// transform_tiled: y[u, v] = x[u, v] where x is contiguous along u and y along v, for every coordinate of the other
+// axes; converted where the types differ; several such copies in a launch.
 //
 // Layouts: x has u at stride 1, y has v at stride 1; all other strides are free.
 // Block: one tile of (LANES_U * MICRO) u by (LANES_V * MICRO) v. Thread (lane_u, lane_v) reads MICRO rows of MICRO
 // neighbours along u, turns this square over in its registers and writes it as MICRO vectors along v to shared memory,
 // from where the block writes rows of y: accesses are as wide as the layouts allow on both sides.
-// Shared memory: vectors of MICRO elements of y, LANES_V of them for each u, in order but for the low bits of a vector's
-// number, which are turned over by the number of the square, so that no two threads of a phase meet in a bank.
+// Shared memory: vectors of MICRO elements of y, LANES_V of them for each u, in order but for the low bits of a
+// vector's number, which are turned over by the number of the square, so that no two threads of a phase meet in a bank.
 // Launch: LANES_U * LANES_V threads, a block for each tile; the coordinates of tile t of a part are its digits over the
 // radices `axes`: the OUTER other axes, tiles along u, tiles along v.
 // Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH.
