@@ -34,7 +34,7 @@ def check(where: str, matrix: Tensor, band: Tensor, axis: int, lower: int, upper
 
 
 def skewed(values: NDArray[Any], axis: int, extent: int, slope: int, shift: int, pad: float) -> NDArray[Any]:
-    """result[i, j] = values[i, j + slope * i + shift] for ``extent`` columns j, ``pad`` where there is no such column."""
+    """result[i, j] = values[i, j + slope * i + shift] for ``extent`` columns j, ``pad`` where there is none."""
     rows = np.moveaxis(values, (axis - 1, axis), (-2, -1))
     row = np.arange(rows.shape[-2])[:, np.newaxis]
     column = np.arange(extent) + slope * row + shift

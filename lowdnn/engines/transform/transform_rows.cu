@@ -1,7 +1,7 @@
 // transform_rows: y[i] = x[i] for every coordinate i, converted where the types differ; several such copies in a
 // launch.
 //
-// Layouts: any strides over RANK axes, the last one fastest in y. Along COLUMN_AXIS the elements are cut into groups of
+// Layouts: any strides over RANK axes. Along COLUMN_AXIS, in which y is fastest, the elements are cut into groups of
 // VECTOR neighbours, which one thread moves: in accesses of X_WIDTH and Y_WIDTH elements, or where that is 0 element by
 // element at a stride. The groups are numbered with the last axis fastest: the coordinates of group g are its digits
 // over the radices `axes`.
