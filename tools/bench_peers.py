@@ -13,8 +13,18 @@ import torch
 from bench_data import TORCH_TYPES, CaseData
 from bench_peers_conv import convolution_peers
 from bench_peers_matmul import matmul_peers
+from bench_peers_membound import dropout_peers, move_peers, pointwise_peers
 
-from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase
+from lowdnn.graph.cases import (
+    BlockScaleCase,
+    Case,
+    ConvolutionCase,
+    MatmulCase,
+    PointwiseCase,
+    ReductionCase,
+    RngCase,
+    TransformCase,
+)
 
 Peer = Callable[[int], torch.Tensor | None]
 
@@ -35,6 +45,12 @@ def peers_of(case: Case, data: CaseData) -> dict[str, Peer]:
     if isinstance(case, MatmulCase):
         return matmul_peers(case, data)
     if isinstance(case, PointwiseCase):
+        return {"copy": _copy(data.bytes_moved), **pointwise_peers(case, data)}
+    if isinstance(case, RngCase):
+        return {"copy": _copy(data.bytes_moved), **dropout_peers(case, data)}
+    if isinstance(case, TransformCase):
+        return {"copy": _copy(data.bytes_moved), **move_peers(case, data)}
+    if isinstance(case, BlockScaleCase):
         return {"copy": _copy(data.bytes_moved)}
     if isinstance(case, ReductionCase):
         return {"copy": _copy(data.bytes_moved), "torch": _reduction(case, data)}

@@ -17,7 +17,7 @@ from bench_networks import network_cases
 
 from lowdnn.graph.cases import parse_case
 
-DEVICE_SUITES = ("gemm", "conv", "memory")
+DEVICE_SUITES = ("gemm", "conv", "membound", "memory")
 NETWORK_LAYERS = "all layers of at least 12 real networks (2D, 3D, 1D), three directions, batch 32 to 128"
 
 _CASES = Path(__file__).resolve().parent / "bench_cases"
@@ -52,6 +52,8 @@ TARGETS: Mapping[str, Target] = {
     "stem and narrow 1x1": Target(1.3, 1.0),
     "grouped, depthwise (three directions)": Target(2.0, 1.2),
     "conv/matmul + bias + activation (+ residual)": Target(1.05, 0.95),
+    "pointwise chains": Target(1.05, 0.97),
+    "transposes and layout changes": Target(1.2, 1.0),
 }
 
 

@@ -20,7 +20,7 @@ def test_every_case_parses_to_itself_and_occurs_once_in_its_class(suite: str) ->
 
 
 def test_every_class_of_the_table_has_cases_and_no_other_has() -> None:
-    classes = {case.class_ for suite in ("gemm", "conv") for case in suite_cases(suite)}
+    classes = {case.class_ for suite in ("gemm", "conv", "membound") for case in suite_cases(suite)}
     assert classes == set(TARGETS)
 
 
