@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import numpy as np
+
+ValueT = TypeVar("ValueT")
 
 _TYPES = ("fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2", "int8", "int32", "int64", "uint8", "bool")
 _LAYOUTS = ("row", "row", "nhwc", "padded", "transposed")
@@ -59,8 +64,9 @@ def _band(rng: np.random.Generator, most: int) -> str:
 def _numbers(rng: np.random.Generator, most: int) -> str:
     dist = _pick(rng, ("bernoulli", "uniform", "normal"))
     types = _TYPES if dist == "bernoulli" else _TYPES[:4]
-    words = f"seed={rng.integers(2**62)} offset={rng.integers(2**62)} source={_pick(rng, ('number', 'host', 'device'))}"
-    return f"rng dims={_joined(_dims(rng, most))} dist={dist} {words} dtype={_pick(rng, types)} layout={_pick(rng, _LAYOUTS)}"
+    source = _pick(rng, ("number", "host", "device"))
+    words = f"dist={dist} seed={rng.integers(2**62)} offset={rng.integers(2**62)} source={source}"
+    return f"rng dims={_joined(_dims(rng, most))} {words} dtype={_pick(rng, types)} layout={_pick(rng, _LAYOUTS)}"
 
 
 def _scales(rng: np.random.Generator, most: int) -> str:
@@ -100,7 +106,7 @@ def _layouts(rng: np.random.Generator) -> str:
     return f"layout={_pick(rng, _LAYOUTS)} out_layout={_pick(rng, _LAYOUTS)}"
 
 
-def _pick(rng: np.random.Generator, values: tuple):  # type: ignore[type-arg, no-untyped-def]
+def _pick(rng: np.random.Generator, values: Sequence[ValueT]) -> ValueT:
     return values[int(rng.integers(len(values)))]
 
 
