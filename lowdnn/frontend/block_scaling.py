@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lowdnn.enums import DataType
+from lowdnn.enums import DataType, TensorReordering
 from lowdnn.frontend.arguments import boolean, integer, integers
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
@@ -34,7 +34,7 @@ class BlockScaleQuantizeNode:
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         """y: the input's dims, packed in its order of dimensions, the last two exchanged where it is transposed; the
-        scales: row-major."""
+        scales: row-major, in whole tiles where they are set to be in the order F8_128x4."""
         y, scale = outputs
         dims = tuple(self.inputs[0].get_dim())
         axis = len(dims) - 1 if self.axis is None else self.axis
@@ -46,7 +46,8 @@ class BlockScaleQuantizeNode:
             order = stride_order(self.inputs[0].get_stride(), len(dims))
             y.set_stride(packed_strides(dims, _exchanged(order) if self.is_transposed else order))
         if not scale.get_dim():
-            scale.set_dim(block_scale.scale_dims(dims, axis, self.block_size))
+            reordering = TensorReordering[scale.get_reordering_type().name]
+            scale.set_dim(block_scale.scale_dims(dims, axis, self.block_size, reordering))
         if not scale.get_stride():
             scale.set_stride(packed_strides(tuple(scale.get_dim())))
 

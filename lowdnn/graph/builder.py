@@ -11,10 +11,11 @@ graph = builder.graph()
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 
 from lowdnn import dtypes
-from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, ReshapeMode
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, ReshapeMode, TensorReordering
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops import block_scale, concat, gen_stats, matmul, pointwise, slice, transpose
 from lowdnn.ops.base import Operation
@@ -297,12 +298,26 @@ class GraphBuilder:
         store: DataType = DataType.FP8_E4M3,
         scale_type: DataType = DataType.FP8_E8M0,
         layout: Layout | None = None,
+        reordering: TensorReordering = TensorReordering.NONE,
     ) -> tuple[Tensor, Tensor]:
-        """(y, scale), both stored."""
+        """(y, scale), both stored; ``reordering``: of the scales."""
         y = self.tensor(x.dims, store, layout=layout, name="y")
-        scale = self.tensor(block_scale.scale_dims(x.dims, axis, block_size), scale_type, name="scale")
+        scale = self.block_scales(x.dims, axis, block_size, scale_type, reordering)
         self._operations.append(BlockScaleQuantize(x, y, scale, DataType.FLOAT, block_size))
         return y, scale
+
+    def block_scales(
+        self,
+        dims: tuple[int, ...],
+        axis: int,
+        block_size: int,
+        data_type: DataType,
+        reordering: TensorReordering = TensorReordering.NONE,
+    ) -> Tensor:
+        """A new tensor of scales for a tensor of ``dims``."""
+        found = block_scale.scale_dims(dims, axis, block_size, reordering)
+        layout = self._layout if reordering is TensorReordering.NONE else Layout.ROW_MAJOR
+        return replace(self.tensor(found, data_type, layout=layout, name="scale"), reordering=reordering)
 
     def block_scale_dequantize(
         self,

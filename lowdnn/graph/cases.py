@@ -24,14 +24,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp, RngDistribution
+from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp, RngDistribution, TensorReordering
 from lowdnn.graph import case_exits, case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.case_steps import Chain
 from lowdnn.graph.case_text import key
 from lowdnn.graph.data import exact_values, real_values, unit_values
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops import block_scale
 from lowdnn.ops.base import outputs_of
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.rng import Rng
@@ -470,7 +469,10 @@ class TransformCase(Case):
 
 @dataclass(frozen=True)
 class BlockScaleCase(Case):
-    """Quantisation of x of ``dtype`` to ``out``, or dequantisation, with a scale for each block of neighbours."""
+    """Quantisation of x of ``dtype`` to ``out``, or dequantisation, with a scale for each block of neighbours.
+
+    order: in which the scales lie, row by row or in tiles (F8_128x4).
+    """
 
     family: ClassVar[str] = "block_scale"
 
@@ -483,17 +485,26 @@ class BlockScaleCase(Case):
     dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
     out: DataType = key(case_text.data_type(), DataType.FP8_E4M3)
     scale: DataType = key(case_text.data_type(), DataType.FP8_E8M0)
+    order: str = key(case_text.choice("rows", "tiles"), "rows")
     align: int = key(case_text.integer(1), 16)
 
     def graph(self) -> OperationGraph:
         builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
         layout = Layout(self.out_layout)
         x = builder.tensor(self.dims, self.dtype, name="x")
+        reordering = TensorReordering.F8_128x4 if self.order == "tiles" else TensorReordering.NONE
         if self.dir == "quantize":
-            builder.block_scale_quantize(x, self.block, self.axis, store=self.out, scale_type=self.scale, layout=layout)
+            builder.block_scale_quantize(
+                x,
+                self.block,
+                self.axis,
+                store=self.out,
+                scale_type=self.scale,
+                layout=layout,
+                reordering=reordering,
+            )
         else:
-            dims = block_scale.scale_dims(self.dims, self.axis, self.block)
-            scale = builder.tensor(dims, self.scale, name="scale")
+            scale = builder.block_scales(self.dims, self.axis, self.block, self.scale, reordering)
             builder.block_scale_dequantize(x, scale, self.block, store=self.out, layout=layout)
         return builder.graph()
 

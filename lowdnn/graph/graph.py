@@ -12,11 +12,11 @@ from typing import Any, TypeVar, TypeVarTuple, cast
 
 from lowdnn import schema
 from lowdnn.codec import Codec, read_document, write_document
-from lowdnn.enums import AttributeType
+from lowdnn.enums import AttributeType, TensorReordering
 from lowdnn.ops import catalog
 from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides
-from lowdnn.status import BadParamError, DuplicatedEntriesError
+from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
 
 FoundT = TypeVar("FoundT")
 ArgumentsT = TypeVarTuple("ArgumentsT")
@@ -45,6 +45,7 @@ class OperationGraph:
         self.tensors: dict[int, Tensor] = _tensors_by_uid(given)
         self._producers: dict[int, Operation] = _producers(given)
         self._check_tensors()
+        self._check_reordering(given)
         self.operations: tuple[Operation, ...] = self._sorted(given)
         if not self.outputs:
             raise BadParamError.at(
@@ -156,6 +157,17 @@ class OperationGraph:
                     expected="elements of an output that do not overlap",
                     got=f"{list(tensor.strides)} for dims {list(tensor.dims)}",
                 )
+
+    def _check_reordering(self, operations: tuple[Operation, ...]) -> None:
+        for op in operations:
+            taken = getattr(op, "reordered_ports", ())
+            for port, tensor in (inputs_of(op) | outputs_of(op)).items():
+                if tensor.reordering is not TensorReordering.NONE and (port not in taken or tensor.is_virtual):
+                    raise NotSupportedError.at(
+                        f"operation_graph: {tensor.label}.reordering",
+                        expected=f"NONE for a virtual tensor, and for {port} of {type(op).__name__}",
+                        got=tensor.reordering.name,
+                    )
 
     def _sorted(self, given: tuple[Operation, ...]) -> tuple[Operation, ...]:
         """Kahn's algorithm, stable in the given order."""

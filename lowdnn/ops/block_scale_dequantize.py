@@ -26,6 +26,7 @@ class BlockScaleDequantize:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_BLOCK_SCALE_DEQUANTIZE
+    reordered_ports: ClassVar[tuple[str, ...]] = ("scale",)
 
     x: Tensor = tensor_input(AttributeName.OPERATION_BLOCK_SCALE_DEQUANTIZE_XDESC)
     scale: Tensor = tensor_input(AttributeName.OPERATION_BLOCK_SCALE_DEQUANTIZE_SCALE_DESC)
@@ -45,7 +46,7 @@ class BlockScaleDequantize:
 
     @property
     def axis(self) -> int:
-        return block_scale.block_axis(self.x.dims, self.scale.dims, self.block_size)
+        return block_scale.block_axis(self.x.dims, self.scale, self.block_size)
 
     @property
     def flops(self) -> int:
@@ -53,6 +54,7 @@ class BlockScaleDequantize:
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         x = dtypes.rounded(inputs["x"], DataType.FLOAT)
-        scales = block_scale.of_elements(inputs["scale"], self.axis, self.block_size, x.shape[self.axis])
+        blocks = block_scale.of_blocks(inputs["scale"], x.shape, self.axis, self.block_size)
+        scales = block_scale.of_elements(blocks, self.axis, self.block_size, x.shape[self.axis])
         with np.errstate(all="ignore"):
             return {"y": dtypes.rounded(x * scales, DataType.FLOAT)}

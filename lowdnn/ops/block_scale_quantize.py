@@ -33,6 +33,7 @@ class BlockScaleQuantize:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_BLOCK_SCALE_QUANTIZE
+    reordered_ports: ClassVar[tuple[str, ...]] = ("scale",)
 
     x: Tensor = tensor_input(AttributeName.OPERATION_BLOCK_SCALE_QUANTIZE_XDESC)
     y: Tensor = tensor_output(AttributeName.OPERATION_BLOCK_SCALE_QUANTIZE_YDESC)
@@ -51,7 +52,7 @@ class BlockScaleQuantize:
 
     @property
     def axis(self) -> int:
-        return block_scale.block_axis(self.x.dims, self.scale.dims, self.block_size)
+        return block_scale.block_axis(self.x.dims, self.scale, self.block_size)
 
     @property
     def flops(self) -> int:
@@ -65,11 +66,11 @@ class BlockScaleQuantize:
             scale = dtypes.rounded(scale, self.scale.data_type)
             divisor = block_scale.of_elements(scale, self.axis, self.block_size, x.shape[self.axis])
             quotient = dtypes.rounded(np.where(divisor == 0, 0.0, x / divisor), DataType.FLOAT)
-        return {"y": quotient, "scale": scale}
+        return {"y": quotient, "scale": block_scale.in_tiles(scale, self.scale)}
 
     def _largest(self, magnitudes: NDArray[np.float64]) -> NDArray[np.float64]:
         """The greatest of each block; NaN wins."""
         if 0 in magnitudes.shape:
-            return np.zeros(self.scale.dims)
+            return np.zeros(block_scale.scale_dims(self.x.dims, self.axis, self.block_size))
         starts = np.arange(0, magnitudes.shape[self.axis], self.block_size)
         return np.asarray(np.maximum.reduceat(magnitudes, starts, self.axis))

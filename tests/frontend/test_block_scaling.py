@@ -55,6 +55,24 @@ def test_axis_and_transposition() -> None:
     assert (y.get_stride(), scale.get_dim()) == ([64 * 48, 1, 64], [2, 2, 48])
 
 
+def test_scales_in_tiles(handle: Handle) -> None:
+    graph = pygraph("tiles", *[cudnn.data_type.FLOAT] * 3, handle)
+    x = graph.tensor(X.shape)
+    y, scale = graph.block_scale_quantize(x, 32)
+    y.set_output(True).set_data_type(cudnn.data_type.FP8_E4M3)
+    scale.set_output(True).set_data_type(cudnn.data_type.FP8_E8M0)
+    scale.set_reordering_type(cudnn.tensor_reordering.F8_128x4)
+    graph.build([cudnn.heur_mode.A])
+    assert (scale.get_dim(), scale.get_stride()) == ([128, 4], [4, 1])
+    arrays = {x: X.ravel(), y: np.zeros(X.size, np.uint8), scale: np.zeros(512, np.uint8)}
+    buffers = {t: upload(handle.runtime, values) for t, values in arrays.items()}
+    graph.execute({t: buffer.address for t, buffer in buffers.items()}, 0)
+    expected = np.zeros((32, 4, 4))  # (row % 32, row / 32, column)
+    expected[:4, 0, :2] = np.exp2(np.ceil(np.log2(X.reshape(4, 2, 32).max(2) / 448)))
+    found = dtypes.to_float64(download(buffers[scale], np.uint8), DataType.FP8_E8M0).reshape(32, 4, 4)
+    np.testing.assert_array_equal(np.where(expected == 0, 2.0**-127, expected), found)
+
+
 def test_checks() -> None:
     graph = pygraph(io_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT)
     x = graph.tensor((2, 64))

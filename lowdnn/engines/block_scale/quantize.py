@@ -17,8 +17,10 @@ from lowdnn.engines.launch import (
     i64,
     macros,
 )
+from lowdnn.enums import TensorReordering
+from lowdnn.ops import block_scale
 from lowdnn.ops.block_scale_quantize import LARGEST, BlockScaleQuantize
-from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tensor import TILE_COLUMNS, Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
 _THREADS = 128
@@ -47,6 +49,9 @@ class Params:
     CHUNK: int
     X_WIDTH: int
     Y_WIDTH: int
+    TILED: int
+    SCALE_ROW: int
+    SCALE_COLUMN: int
     INDEX: str
 
 
@@ -67,7 +72,8 @@ class Quantization:
         by_columns = x.strides[axis] != 1 or _rows_vector(operation) == 0
         others = sorted((a for a in range(x.rank) if a != axis), key=lambda a: x.strides[a], reverse=True)
         kept = [axis, *(others.pop() for _ in others[-1:] if by_columns)]
-        space = collapsed(_space(operation).permuted((*others, *kept)), alone=kept)
+        alone = {*kept, *(range(x.rank)[-2:] if _is_tiled(operation) else ())}
+        space = collapsed(_space(operation).permuted((*others, *kept)), alone=alone)
         if by_columns and len(kept) == 1:
             space = with_axis(space, space.rank)
         return Quantization(operation, space, by_columns)
@@ -104,13 +110,18 @@ class Quantization:
             CHUNK=self._chunk,
             X_WIDTH=self._width(operation.x) if x_stride == 1 else 0,
             Y_WIDTH=self._width(operation.y) if y_stride == 1 else 0,
+            TILED=int(_is_tiled(operation)),
+            SCALE_ROW=self._axis_of(operation.x.rank - 2),
+            SCALE_COLUMN=self._axis_of(operation.x.rank - 1),
             INDEX="u32" if prod(self._radices) < 2**31 else "i64",
         )
 
     def launch(self, params: Params) -> Launch:
         operation, uids = self.operation, [self.operation.x.uid, self.operation.y.uid, self.operation.scale.uid]
-        columns = self.space.extents[-1] if self.by_columns else 1
-        sizes = (prod(self._radices) * params.LANES, operation.x.dims[operation.axis], columns)
+        limits = self._limits
+        columns = (limits[-1], self.space.extents[-1]) if self.by_columns else (1, 1)
+        sizes = (prod(self._radices) * params.LANES, operation.x.dims[operation.axis], *columns)
+        tiles = operation.scale.dims[-1] // TILE_COLUMNS
         steps = (operation.x.strides[operation.axis], operation.y.strides[operation.axis])
         strides = (stride for uid in uids for stride in self.space.strides[uid])
         axes = (field for radix in (1, *self._radices[1:]) for field in divider(radix))
@@ -118,13 +129,27 @@ class Quantization:
             kernel=0,
             grid=(self._blocks(params), 1, 1),
             block=(_THREADS, 1, 1),
-            arguments=(Struct((*map(TensorPointer, uids), *i64((*sizes, *steps, *strides)), *axes)),),
+            arguments=(Struct((*map(TensorPointer, uids), *i64((*sizes, tiles, *steps, *strides, *limits)), *axes)),),
             work=Work(
                 flops=operation.flops,
                 bytes=bytes_of((operation.x, operation.y, operation.scale)),
                 unit=MathUnit.FMA_F32,
             ),
         )
+
+    @property
+    def _limits(self) -> tuple[int, ...]:
+        """Along each axis, the blocks or elements that are there; more than that only fill up tiles of scales."""
+        found = list(self.space.extents)
+        there = block_scale.scale_dims(self.operation.x.dims, self.operation.axis, self.operation.block_size)
+        for number, origin in enumerate(self.space.origin):
+            if len(origin) == 1:
+                found[number] = there[origin[0]]
+        return tuple(found)
+
+    def _axis_of(self, axis: int) -> int:
+        """Which of the kernel's axes is this one of a tensor with tiled scales; 0 for other tensors."""
+        return self.space.origin.index((axis,)) if _is_tiled(self.operation) else 0
 
     @property
     def _vector(self) -> int:
@@ -164,7 +189,8 @@ def kernel_of(params: Params, operation: BlockScaleQuantize) -> KernelRef:
     x, y, scale = (dtypes.info(t.data_type).short_name for t in (operation.x, operation.y, operation.scale))
     form = "c" if params.COLUMNS else "r"
     widths = f"v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
-    shape = f"b{params.BLOCK}{form}{params.RANK}_{widths}_{params.INDEX}"
+    tiled = f"t{params.SCALE_ROW}{params.SCALE_COLUMN}" if params.TILED else ""
+    shape = f"b{params.BLOCK}{form}{params.RANK}{tiled}_{widths}_{params.INDEX}"
     return KernelRef(
         name=f"block_scale_quantize_{x}_{y}_{scale}_{shape}_sm80",
         source="block_scale/block_scale_quantize.cu",
@@ -180,15 +206,16 @@ def _rows_vector(operation: BlockScaleQuantize) -> int:
     return vector if size == ceil_power(size) and size // vector <= _WARP else 0
 
 
+def _is_tiled(operation: BlockScaleQuantize) -> bool:
+    return operation.scale.reordering is TensorReordering.F8_128x4
+
+
 def _space(operation: BlockScaleQuantize) -> IndexSpace:
-    """One coordinate for each block along the axis, and for each element of the others."""
-    axis, size = operation.axis, operation.block_size
-    steps = {operation.x: size, operation.y: size, operation.scale: 1}
-    return IndexSpace(
-        extents=operation.scale.dims,
-        strides={
-            tensor.uid: tuple(s * step if a == axis else s for a, s in enumerate(tensor.strides))
-            for tensor, step in steps.items()
-        },
-        origin=tuple((a,) for a in range(operation.x.rank)),
-    )
+    """One coordinate for each block along the axis, and for each element of the others; scales in whole tiles."""
+    axis, size, scale = operation.axis, operation.block_size, operation.scale
+    strides = {
+        tensor.uid: tuple(stride * size if a == axis else stride for a, stride in enumerate(tensor.strides))
+        for tensor in (operation.x, operation.y)
+    }
+    strides[scale.uid] = (*scale.strides[:-2], 0, 0) if _is_tiled(operation) else scale.strides
+    return IndexSpace(scale.dims, strides, tuple((a,) for a in range(operation.x.rank)))

@@ -30,6 +30,8 @@ ENGINE = BlockScale()
         "block_scale dims=2x20x3x5 axis=1 block=8 dtype=fp16 scale=fp32",
         "block_scale dims=50x9 axis=0 block=42 dtype=bf16",
         "block_scale dims=50 axis=0 block=12 dtype=fp32",
+        "block_scale dims=2x20x70 axis=2 dtype=bf16 order=tiles",
+        "block_scale dims=20x70 axis=0 block=8 dtype=bf16 order=tiles",
     ],
 )
 def test_numbers_of_every_size_bit_for_bit(device: Runtime, line: str) -> None:
@@ -45,6 +47,15 @@ def test_numbers_of_every_size_bit_for_bit(device: Runtime, line: str) -> None:
     actual = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
     for uid, expected in evaluate(graph, inputs).items():
         assert_exact(actual[uid], expected, graph.tensors[uid].data_type, f"seed {seed}")
+
+
+@pytest.mark.parametrize("line", ["dims=2x20x70 axis=2 scale=e4m3", "dims=70x20 axis=0 scale=e8m0"])
+def test_dequantisation_with_scales_in_tiles(device: Runtime, line: str) -> None:
+    """From tiles to rows, then the whole blocks, then the shorter ones."""
+    graph = parse_case(f"block_scale dir=dequantize {line} dtype=e4m3 out=bf16 order=tiles").graph()
+    plan = check_exact(device, ENGINE, graph)
+    assert len(plan.launches) == 3
+    assert plan.workspace_bytes >= 512
 
 
 @pytest.mark.parametrize(("axis", "launches"), [(0, 2), (1, 1)])
