@@ -63,6 +63,7 @@ _TABLE: Mapping[DataType, DTypeInfo] = {
         DTypeInfo(DataType.BFLOAT16, 2, Kind.FLOAT, np.dtype(np.uint16), "bf16", "bf16", 8, 7),
         DTypeInfo(DataType.FP8_E4M3, 1, Kind.FLOAT, np.dtype(np.uint8), "e4m3", "e4m3", 4, 3),
         DTypeInfo(DataType.FP8_E5M2, 1, Kind.FLOAT, np.dtype(np.uint8), "e5m2", "e5m2", 5, 2),
+        DTypeInfo(DataType.FP8_E8M0, 1, Kind.FLOAT, np.dtype(np.uint8), "e8m0", "e8m0", 8, 0),
         DTypeInfo(DataType.INT8, 1, Kind.SIGNED, np.dtype(np.int8), "i8", "int8"),
         DTypeInfo(DataType.INT32, 4, Kind.SIGNED, np.dtype(np.int32), "i32", "int32"),
         DTypeInfo(DataType.INT64, 8, Kind.SIGNED, np.dtype(np.int64), "i64", "int64"),
@@ -70,6 +71,10 @@ _TABLE: Mapping[DataType, DTypeInfo] = {
         DTypeInfo(DataType.BOOLEAN, 1, Kind.BOOLEAN, np.dtype(np.bool_), "b8", "bool"),
     )
 }
+
+
+_SCALE_BIAS = 127
+_SCALE_NAN = 255
 
 
 def info(data_type: DataType) -> DTypeInfo:
@@ -125,10 +130,11 @@ def wrapped(values: NDArray[Any], data_type: DataType) -> NDArray[np.int64]:
 
 
 def from_float64(values: NDArray[Any], data_type: DataType) -> NDArray[Any]:
-    """Rounds to nearest even into the type's storage.
+    """Rounds to nearest even into the type's storage; e8m0, the type of scales, rounds up.
 
     Integers saturate (NaN gives 0), fp16 and bf16 overflow to infinity, fp8 saturates to the largest finite value and
-    keeps NaN, booleans are ``value != 0``: the rules of the kernels' conversions.
+    keeps NaN, booleans are ``value != 0``: the rules of the kernels' conversions. e8m0 has 2^-127 to 2^127 and NaN:
+    what is greater becomes its largest value, zero and negative numbers its smallest.
     Raises UnsupportedDataTypeError for values that are no real numbers.
     """
     facts = info(data_type)
@@ -142,6 +148,8 @@ def from_float64(values: NDArray[Any], data_type: DataType) -> NDArray[Any]:
     if not facts.is_bit_pattern:
         with np.errstate(over="ignore", invalid="ignore"):
             return values.astype(facts.storage)
+    if data_type is DataType.FP8_E8M0:
+        return _to_scale(values.astype(np.float64))
     return _to_bits(values.astype(np.float64), facts)
 
 
@@ -178,10 +186,20 @@ def _to_bits(values: NDArray[np.float64], facts: DTypeInfo) -> NDArray[Any]:
     return np.asarray(bits | sign, facts.storage)
 
 
+def _to_scale(values: NDArray[np.float64]) -> NDArray[Any]:
+    """Bits of the least power of two that is not below each value."""
+    positive = np.where(values > 0, values, 2.0**-127)  # NaN compares false
+    fraction, exponent = np.frexp(np.minimum(positive, 2.0**127))
+    bits = np.maximum(np.where(fraction > 0.5, exponent, exponent - 1) + _SCALE_BIAS, 0)
+    return np.where(np.isnan(values), _SCALE_NAN, np.minimum(bits, _SCALE_NAN - 1)).astype(np.uint8)
+
+
 def _small_float_values(facts: DTypeInfo) -> NDArray[np.float64]:
     """The value of each of the 256 bit patterns of an fp8 type."""
     bias = 2 ** (facts.exponent_bits - 1) - 1
     pattern = np.arange(256)
+    if facts.data_type is DataType.FP8_E8M0:
+        return np.where(pattern == _SCALE_NAN, np.nan, np.ldexp(1.0, pattern - _SCALE_BIAS))
     exponent = (pattern & 0x7F) >> facts.mantissa_bits
     fraction = pattern & (2**facts.mantissa_bits - 1)
     normal = np.ldexp(1.0 + fraction / 2**facts.mantissa_bits, exponent - bias)

@@ -38,10 +38,15 @@ from lowdnn.enums import (
     PointwiseMode,
     ReduceTensorOp,
     ResampleMode,
+    ReshapeMode,
+    RngDistribution,
     TensorReordering,
 )
 
 _KEY: Final = "lowdnn.attribute"
+
+#: The most tensors that one attribute of an operation holds.
+MAX_TENSORS: Final = 2**31 - 1
 
 #: The Python type of one element of each attribute type that lowdnn reads or writes.
 ELEMENT_TYPES: Mapping[AttributeType, type] = {
@@ -70,6 +75,8 @@ ELEMENT_TYPES: Mapping[AttributeType, type] = {
     AttributeType.NORM_MODE: NormMode,
     AttributeType.NORM_FWD_PHASE: NormFwdPhase,
     AttributeType.MOE_GROUPED_MATMUL_MODE: MoeGroupedMatmulMode,
+    AttributeType.RNG_DISTRIBUTION: RngDistribution,
+    AttributeType.RESHAPE_MODE: ReshapeMode,
 }
 
 
@@ -105,9 +112,14 @@ def attribute(
     return field(default=default, metadata={_KEY: declared})
 
 
-def tensor_input(name: AttributeName, *, default: Any = MISSING) -> Any:
-    """A field that holds an input tensor of an operation."""
-    return _tensor(name, "input", default)
+def tensor_input(name: AttributeName, *, or_number: bool = False, default: Any = MISSING) -> Any:
+    """A field that holds an input tensor of an operation; ``or_number``: an integer may stand in its place."""
+    return _tensor(name, "input", default, (AttributeType.INT64,) if or_number else ())
+
+
+def tensor_inputs(name: AttributeName) -> Any:
+    """A field that holds one or more input tensors of an operation, as a tuple."""
+    return _tensor(name, "input", MISSING, max_count=MAX_TENSORS)
 
 
 def tensor_output(name: AttributeName, *, default: Any = MISSING) -> Any:
@@ -115,8 +127,11 @@ def tensor_output(name: AttributeName, *, default: Any = MISSING) -> Any:
     return _tensor(name, "output", default)
 
 
-def _tensor(name: AttributeName, role: str, default: Any) -> Any:
-    declared = Attribute(name, (AttributeType.BACKEND_DESCRIPTOR,), descriptors=(DescriptorType.TENSOR,), role=role)
+def _tensor(
+    name: AttributeName, role: str, default: Any, others: tuple[AttributeType, ...] = (), max_count: int = 1
+) -> Any:
+    types = (AttributeType.BACKEND_DESCRIPTOR, *others)
+    declared = Attribute(name, types, max_count, (DescriptorType.TENSOR,), role)
     return field(default=default, metadata={_KEY: declared})
 
 

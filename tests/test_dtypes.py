@@ -18,6 +18,7 @@ BIT_PATTERNS = {
     DataType.FP8_E4M3: ml_dtypes.float8_e4m3fn,
     DataType.FP8_E5M2: ml_dtypes.float8_e5m2,
 }
+READABLE = BIT_PATTERNS | {DataType.FP8_E8M0: ml_dtypes.float8_e8m0fnu}
 
 
 def all_bits(data_type: DataType) -> NDArray[Any]:
@@ -25,22 +26,30 @@ def all_bits(data_type: DataType) -> NDArray[Any]:
     return np.arange(2 ** (8 * size)).astype(f"u{size}").view(dtypes.info(data_type).storage)
 
 
-@pytest.mark.parametrize("data_type", BIT_PATTERNS)
+@pytest.mark.parametrize("data_type", READABLE)
 def test_every_bit_pattern_is_read_as_ml_dtypes_reads_it(data_type: DataType) -> None:
     bits = all_bits(data_type)
     with np.errstate(invalid="ignore"):
-        expected = bits.view(BIT_PATTERNS[data_type]).astype(np.float64)
+        expected = bits.view(READABLE[data_type]).astype(np.float64)
     np.testing.assert_array_equal(dtypes.to_float64(bits, data_type), expected)
     np.testing.assert_array_equal(np.signbit(dtypes.to_float64(bits, data_type)), np.signbit(expected))
 
 
-@pytest.mark.parametrize("data_type", [*BIT_PATTERNS, DataType.HALF])
+@pytest.mark.parametrize("data_type", [*READABLE, DataType.HALF])
 def test_every_number_survives_a_round_trip(data_type: DataType) -> None:
     stored = all_bits(data_type)
     values = dtypes.to_float64(stored, data_type)
     finite = np.isfinite(values)
     back = dtypes.from_float64(values[finite], data_type)
     np.testing.assert_array_equal(back.view(f"u{back.itemsize}"), stored[finite].view(f"u{back.itemsize}"))
+
+
+def test_scales_are_rounded_up() -> None:
+    values = [1.0, 1.0000001, 0.75, 3.0, 4.0, 2.0**-127, 2.0**-126.5, 2.0**127, 1e39, np.inf, 0.0, -1.0, -np.inf, 1e-45]
+    expected = [1.0, 2.0, 1.0, 4.0, 4.0, 2.0**-127, 2.0**-126, *[2.0**127] * 3, *[2.0**-127] * 4]
+    assert dtypes.rounded(np.array(values), DataType.FP8_E8M0).tolist() == expected
+    assert np.isnan(dtypes.rounded(np.array([np.nan]), DataType.FP8_E8M0)).all()
+    assert dtypes.from_float64(np.array([1.0, np.nan]), DataType.FP8_E8M0).tolist() == [127, 255]
 
 
 @pytest.mark.parametrize("data_type", BIT_PATTERNS)

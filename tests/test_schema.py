@@ -19,7 +19,7 @@ def test_every_attribute_is_declared_once_and_readable(cls: type) -> None:
         assert attribute.name is name
         for kind in attribute.types:
             assert kind in ELEMENT_TYPES or kind is AttributeType.BACKEND_DESCRIPTOR
-        assert bool(attribute.descriptors) == (attribute.types == (AttributeType.BACKEND_DESCRIPTOR,))
+        assert bool(attribute.descriptors) == (AttributeType.BACKEND_DESCRIPTOR in attribute.types)
 
 
 def test_attribute_facts() -> None:

@@ -18,6 +18,7 @@ TORCH_TYPES = {
     DataType.BFLOAT16: torch.bfloat16,
     DataType.FP8_E4M3: torch.float8_e4m3fn,
     DataType.FP8_E5M2: torch.float8_e5m2,
+    DataType.FP8_E8M0: torch.uint8,  # scales, which no peer computes: their bits
     DataType.INT8: torch.int8,
     DataType.INT32: torch.int32,
 }
@@ -56,12 +57,19 @@ class CaseData:
         for uid, values in (case.routing(0) if isinstance(case, MoeCase) else {}).items():
             for copy in self._copies[uid]:
                 copy.copy_(torch.from_numpy(values))
+        given = [tensor for tensor in graph.inputs if tensor.constant_value is None]
+        self._given = {t.uid: _inputs(t, slots, case.length if t.uid == weights else 1) for t in given}
+        self._copies = self._given | {t.uid: _outputs(t, slots) for t in graph.outputs}
         anchored = {tensor.uid for tensor in self._ports.values()}
         self._operands = [tensor for tensor in graph.inputs if tensor.uid not in anchored]
 
     def __getitem__(self, port: str) -> list[torch.Tensor]:
         """The copies of an input of the first operation, in logical dims."""
         return self._copies[self._ports[port].uid]
+
+    def inputs(self) -> list[list[torch.Tensor]]:
+        """The copies of every input in device memory, in order of first use."""
+        return list(self._given.values())
 
     def bias(self) -> list[torch.Tensor]:
         """The copies, flat, of the epilogue's operand with one value a channel or column."""

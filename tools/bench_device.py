@@ -18,7 +18,7 @@ from lowdnn.enums import DataType, HeurMode
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
-from lowdnn.ops.base import inputs_of
+from lowdnn.ops.base import inputs_of, outputs_of
 from lowdnn.plan import Plan
 from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import LowdnnError, NotSupportedError
@@ -130,4 +130,6 @@ def _agreeing(peers: dict[str, Peer], data: CaseData, case: str) -> dict[str, Pe
 
 
 def _data_type(graph: OperationGraph) -> DataType:
-    return next(iter(inputs_of(graph.operations[0]).values())).data_type
+    """Of the first operation's first input; of its output where it reads nothing."""
+    operation = graph.operations[0]
+    return next(iter((inputs_of(operation) | outputs_of(operation)).values())).data_type

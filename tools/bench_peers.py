@@ -17,6 +17,18 @@ from bench_peers_moe import moe_peers
 from bench_peers_resample import resample_peers
 
 from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, MoeCase, PointwiseCase, ReductionCase, ResampleCase
+from bench_peers_membound import dropout_peers, move_peers, pointwise_peers
+
+from lowdnn.graph.cases import (
+    BlockScaleCase,
+    Case,
+    ConvolutionCase,
+    MatmulCase,
+    PointwiseCase,
+    ReductionCase,
+    RngCase,
+    TransformCase,
+)
 
 Peer = Callable[[int], torch.Tensor | None]
 
@@ -39,6 +51,12 @@ def peers_of(case: Case, data: CaseData) -> dict[str, Peer]:
     if isinstance(case, MoeCase):
         return moe_peers(case, data)
     if isinstance(case, PointwiseCase):
+        return {"copy": _copy(data.bytes_moved), **pointwise_peers(case, data)}
+    if isinstance(case, RngCase):
+        return {"copy": _copy(data.bytes_moved), **dropout_peers(case, data)}
+    if isinstance(case, TransformCase):
+        return {"copy": _copy(data.bytes_moved), **move_peers(case, data)}
+    if isinstance(case, BlockScaleCase):
         return {"copy": _copy(data.bytes_moved)}
     if isinstance(case, ReductionCase):
         return {"copy": _copy(data.bytes_moved), "torch": _reduction(case, data)}

@@ -100,6 +100,11 @@ class Descriptor:
         found = getattr(value, computed.method)() if computed else getattr(value, self._declared(name).field)
         elements = returned(where, attribute_type, _elements(found))
         if attribute_type is AttributeType.BACKEND_DESCRIPTOR:
+        elements = _elements(found)
+        is_nested = attribute_type is AttributeType.BACKEND_DESCRIPTOR
+        if AttributeType.BACKEND_DESCRIPTOR in types and any(isinstance(e, int) == is_nested for e in elements):
+            raise AttributeTypeError.at(where, expected="the type that was set", got=attribute_type.name)
+        if is_nested:
             elements = [Descriptor.of(element) for element in elements]
         return elements if requested_count is None else elements[:requested_count]
 

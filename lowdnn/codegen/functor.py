@@ -42,9 +42,11 @@ import numpy as np
 from lowdnn import dtypes
 from lowdnn.codegen.expressions import expression
 from lowdnn.codegen.space import IndexSpace, space_of
-from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.philox import BLOCK_WORDS
 from lowdnn.ops.pointwise import PointwiseOperation, is_predicate
+from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, Scalar, ScalarType, Struct, TensorPointer, TensorValue
 
@@ -104,6 +106,8 @@ def generate(
             writer.load(tensor)
     for tensor in dag.scalars:
         writer.take_scalar(tensor)
+    for random in dag.randoms:
+        writer.draw(random)
     for op in dag.operations:
         writer.compute(op)
     for tensor in dag.stores:
@@ -151,6 +155,7 @@ class _Writer:
         self._vector_axis = vector_axis
         self._fields: list[str] = []
         self._types: list[str] = []
+        self._headers = {"numeric", "pointwise", "vector"}
         self._handed: list[tuple[str, str]] = []
         self._loaded: list[str] = []
         self._loads: list[str] = []
@@ -213,6 +218,34 @@ class _Writer:
         self._before.append(f"const {held} value{number} = args.scalar{number};")
         self._values[tensor.uid] = _Value(f"value{number}", held, f"value{number}")
 
+    def draw(self, op: RngOperation) -> None:
+        """Random numbers: all V before the loop, since neighbours share the work."""
+        number = next(self._numbers)
+        name, is_bernoulli = f"random{number}", op.rng.distribution is RngDistribution.BERNOULLI
+        arithmetic = register_type(op.y.data_type if is_bernoulli else op.compute_type)
+        fields: tuple[tuple[str, str, float], ...] = {
+            RngDistribution.BERNOULLI: (("i64", "threshold", op.rng.threshold if is_bernoulli else 0),),
+            RngDistribution.UNIFORM: (
+                (arithmetic, "lowest", op.rng.minimum),
+                (arithmetic, "span", op.rng.maximum - op.rng.minimum),
+            ),
+            RngDistribution.NORMAL: (
+                (arithmetic, "mean", op.rng.mean),
+                (arithmetic, "deviation", op.rng.standard_deviation),
+            ),
+        }[op.rng.distribution]
+        for c_type, parameter, value in fields:
+            self._field(c_type, f"{name}_{parameter}", _scalar(c_type, value))
+        parameters = ", ".join(f"args.{name}_{parameter}" for _, parameter, _ in fields)
+        distribution = f"{op.rng.distribution.name.title()}<{arithmetic}>{{{parameters}}}"
+        stream = f"Philox{{u64({self._integer(op.seed, f'{name}_seed')}), u64({self._integer(op.offset, '')})}}"
+        how, first, step = self._indices(op, name)
+        self._headers.add("philox")
+        self._before.append(f"// {op.rng.distribution.name} numbers")
+        self._before.append(f"{arithmetic} {name}[{'1' if step == '0' else 'V'}];")
+        self._before.append(f"{how}({name}, {distribution}, {stream}, {first}, {step});")
+        self._define(op.y, f"{name}[{'0' if step == '0' else 'i'}]", arithmetic, number)
+
     def compute(self, op: PointwiseOperation) -> None:
         number, compute_type = next(self._numbers), op.pointwise.compute_type
         arithmetic = register_type(compute_type)
@@ -266,7 +299,7 @@ class _Writer:
         lines = [
             "#pragma once",
             "",
-            *(f'#include "include/{header}.cuh"' for header in ("numeric", "pointwise", "vector")),
+            *(f'#include "include/{header}.cuh"' for header in sorted(self._headers)),
             "",
             f"struct {name} {{",
             f"  enum : int {{ RANK = {self._space.rank} }};",
@@ -376,6 +409,32 @@ class _Writer:
             return "(column + i)"
         self._offsets[f"index{here}"] = f"coordinate[{here}]"
         return f"at.index{here}"
+
+    def _integer(self, given: Tensor | int | None, field: str) -> str:
+        """A seed or an offset: the value of a tensor, a field for a number, 0 for none."""
+        if isinstance(given, Tensor):
+            return self._values[given.uid].stored
+        if given is None:
+            return "0"
+        self._field("i64", field, Scalar(ScalarType.I64, given))
+        return f"args.{field}"
+
+    def _indices(self, op: RngOperation, name: str) -> tuple[str, str, str]:
+        """The function that draws V numbers, the index of the first of them, and the step to the next."""
+        strides = self._space.indices[op.y.uid]
+        step = strides[self._vector_axis]
+        others = {axis: stride for axis, stride in enumerate(strides) if stride and axis != self._vector_axis}
+        for axis, stride in others.items():
+            self._field("i64", f"{name}_stride{axis}", Scalar(ScalarType.I64, stride))
+        terms = [f"coordinate[{axis}] * args.{name}_stride{axis}" for axis in others]
+        self._offsets[name] = "\n      + ".join(terms) or "0"
+        if step == 0:
+            return "draw_strided", f"at.{name}", "0"
+        if step == 1:
+            is_whole = all(stride % BLOCK_WORDS == 0 for stride in others.values())
+            return "draw_whole" if is_whole else "draw_row", f"at.{name} + column", "1"
+        self._field("i64", f"{name}_step", Scalar(ScalarType.I64, step))
+        return "draw_strided", f"at.{name} + column * args.{name}_step", f"args.{name}_step"
 
     def _operands(self, op: PointwiseOperation, number: int) -> dict[str, str]:
         """The names under which the operands enter the expression of ``op``."""

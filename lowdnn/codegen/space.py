@@ -6,10 +6,10 @@ The offset of tensor t at a coordinate is ``sum(coordinate[a] * strides[t][a])``
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from lowdnn.graph.pattern import PointwiseDag
-from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tensor import Tensor, packed_strides
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,13 @@ class IndexSpace:
 
     strides: by uid, in elements; 0 where the tensor repeats or the extent is 1.
     origin: for every axis, the axes of the DAG that were merged into it.
+    indices: by uid, for tensors of random numbers: the strides of their elements' row-major indices.
     """
 
     extents: tuple[int, ...]
     strides: Mapping[int, tuple[int, ...]]
     origin: tuple[tuple[int, ...], ...]
+    indices: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
@@ -34,6 +36,7 @@ class IndexSpace:
             extents=tuple(self.extents[axis] for axis in order),
             strides={uid: tuple(strides[axis] for axis in order) for uid, strides in self.strides.items()},
             origin=tuple(self.origin[axis] for axis in order),
+            indices={uid: tuple(row[axis] for axis in order) for uid, row in self.indices.items()},
         )
 
 
@@ -44,6 +47,9 @@ def space_of(dag: PointwiseDag) -> IndexSpace:
         extents=dag.dims,
         strides={uid: strides_over(tensor, dag.dims) for uid, tensor in tensors.items()},
         origin=tuple((axis,) for axis in range(len(dag.dims))),
+        indices={
+            op.y.uid: strides_over(replace(op.y, strides=packed_strides(op.y.dims)), dag.dims) for op in dag.randoms
+        },
     )
 
 
@@ -67,9 +73,10 @@ def collapsed(space: IndexSpace, alone: Collection[int] = (), apart: Collection[
     extents: list[int] = []
     origin: list[tuple[int, ...]] = []
     columns: list[tuple[int, ...]] = []
+    rows = (*space.strides.values(), *space.indices.values())
     for axis in range(space.rank):
         extent, own = space.extents[axis], space.origin[axis]
-        column = tuple([row[axis] for row in space.strides.values()])
+        column = tuple([row[axis] for row in rows])
         if extent == 1 and alone.isdisjoint(own):
             continue
         if origin and _may_merge(origin[-1], own, alone, apart) and _merges(columns[-1], column, extent):
@@ -80,8 +87,13 @@ def collapsed(space: IndexSpace, alone: Collection[int] = (), apart: Collection[
             extents.append(extent)
             origin.append(own)
             columns.append(column)
-    strides = {uid: tuple([column[i] for column in columns]) for i, uid in enumerate(space.strides)}
-    return IndexSpace(tuple(extents), strides, tuple(origin))
+    merged = [tuple([column[i] for column in columns]) for i in range(len(rows))]
+    return IndexSpace(
+        tuple(extents),
+        strides=dict(zip(space.strides, merged, strict=False)),
+        origin=tuple(origin),
+        indices=dict(zip(space.indices, merged[len(space.strides) :], strict=True)),
+    )
 
 
 def with_axis(space: IndexSpace, position: int) -> IndexSpace:
@@ -90,6 +102,7 @@ def with_axis(space: IndexSpace, position: int) -> IndexSpace:
         extents=(*space.extents[:position], 1, *space.extents[position:]),
         strides={uid: (*row[:position], 0, *row[position:]) for uid, row in space.strides.items()},
         origin=(*space.origin[:position], (), *space.origin[position:]),
+        indices={uid: (*row[:position], 0, *row[position:]) for uid, row in space.indices.items()},
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.engines.base import Engine
+from lowdnn.engines.block_scale.block_scale import BlockScale
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
@@ -27,6 +29,7 @@ from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.resample.resample import ResampleEngine
 from lowdnn.engines.resample.resample_reduction import ResampleReduction
 from lowdnn.engines.softmax.softmax import SoftmaxEngine
+from lowdnn.engines.transform.transform import Transform
 from lowdnn.status import BadParamError
 
 #: Engines that ``conv_stem`` folds a first layer for.
@@ -61,6 +64,9 @@ _SINGLE: tuple[Engine, ...] = (
     MoeWgradSimt(),
     MoeMatmulWgmma(),
     MoeWgradWgmma(),
+    Transform(),
+    BlockScale(),
+    BandMatrix(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

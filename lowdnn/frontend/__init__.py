@@ -15,6 +15,8 @@ from lowdnn.frontend.enums import (
     padding_mode,
     reduction_mode,
     resample_mode,
+    reshape_mode,
+    rng_distribution,
     scalar_type,
     tensor_reordering,
 )
@@ -64,6 +66,8 @@ __all__ = [
     "pygraph",
     "reduction_mode",
     "resample_mode",
+    "reshape_mode",
+    "rng_distribution",
     "scalar_type",
     "set_stream",
     "tensor",

@@ -48,6 +48,7 @@ _BY_NAME = {
     "bfloat16": data_type.BFLOAT16,
     "float8_e4m3fn": data_type.FP8_E4M3,
     "float8_e5m2": data_type.FP8_E5M2,
+    "float8_e8m0fnu": data_type.FP8_E8M0,
     "int8": data_type.INT8,
     "int32": data_type.INT32,
     "int64": data_type.INT64,

@@ -22,6 +22,7 @@ _ML_DTYPES = {
     DataType.BFLOAT16: "bfloat16",
     DataType.FP8_E4M3: "float8_e4m3fn",
     DataType.FP8_E5M2: "float8_e5m2",
+    DataType.FP8_E8M0: "float8_e8m0fnu",
 }
 
 

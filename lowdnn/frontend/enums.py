@@ -15,6 +15,10 @@ from lowdnn.enums import (
     PaddingMode,
     ReduceTensorOp,
     ResampleMode,
+    NumericalNote,
+    ReduceTensorOp,
+    ReshapeMode,
+    RngDistribution,
 )
 from lowdnn.frontend.arguments import member
 from lowdnn.status import BadParamError, NotSupportedError
@@ -118,6 +122,20 @@ class moe_grouped_matmul_mode(IntEnum):
     GATHER = 2
     SCATTER = 3
     COMBINE = 4
+class reshape_mode(IntEnum):
+    """cudnn.reshape_mode."""
+
+    VIEW_ONLY = 1
+    LOGICAL = 2
+
+
+class rng_distribution(IntEnum):
+    """The numbers are those of cudnn-frontend's C++ RngDistribution_t."""
+
+    NOT_SET = 0
+    BERNOULLI = 1
+    UNIFORM = 2
+    NORMAL = 3
 
 
 class tensor_reordering(IntEnum):
@@ -191,6 +209,14 @@ def backend_norm_phase(phase: norm_forward_phase, method: str) -> NormFwdPhase:
     if member(norm_forward_phase, phase, where) is norm_forward_phase.NOT_SET:
         raise BadParamError.at(where, expected="INFERENCE or TRAINING", got="NOT_SET")
     return NormFwdPhase[phase.name]
+def backend_reshape(mode: reshape_mode) -> ReshapeMode:
+    return ReshapeMode[member(reshape_mode, mode, "reshape.reshape_mode").name]
+
+
+def backend_distribution(distribution: rng_distribution) -> RngDistribution:
+    if member(rng_distribution, distribution, "rng.distribution") is rng_distribution.NOT_SET:
+        raise BadParamError.at("rng.distribution", expected="a distribution", got="NOT_SET")
+    return RngDistribution[distribution.name]
 
 
 def backend_convolution(mode: convolution_mode, method: str) -> ConvolutionMode:

@@ -24,6 +24,7 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.frontend.arguments import boolean, integer, member, members, text
+from lowdnn.frontend.block_scaling import BlockScaleMethods
 from lowdnn.frontend.builder import Defaults
 from lowdnn.frontend.convolutions import ConvolutionMethods
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type
@@ -45,6 +46,11 @@ from lowdnn.frontend.operations import OperationMethods
 from lowdnn.frontend.plans import PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
 from lowdnn.frontend.resampling import ResampleMethods
+from lowdnn.frontend.moves import MoveMethods
+from lowdnn.frontend.operations import OperationMethods
+from lowdnn.frontend.plans import PlanList
+from lowdnn.frontend.pointwise import PointwiseMethods
+from lowdnn.frontend.random_numbers import RandomMethods
 from lowdnn.frontend.serialization import dump, load
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Plan
@@ -64,6 +70,7 @@ class knob:
 
 
 class pygraph(PointwiseMethods, ConvolutionMethods, ResampleMethods, NormMethods, OperationMethods):
+class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods, MoveMethods, RandomMethods, BlockScaleMethods):
     """See the module's docstring."""
 
     def __init__(

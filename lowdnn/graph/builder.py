@@ -10,17 +10,27 @@ graph = builder.graph()
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 
 from lowdnn import dtypes
 from lowdnn.enums import DataType, MoeGroupedMatmulMode, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops import gen_stats, matmul, moe_grouped_matmul, pointwise
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, ReshapeMode, TensorReordering
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops import block_scale, concat, gen_stats, matmul, pointwise, slice, transpose
 from lowdnn.ops.base import Operation
+from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
+from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
+from lowdnn.ops.concat import Concat
+from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
@@ -34,7 +44,11 @@ from lowdnn.ops.resample import Resample
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.reshape import Reshape
+from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.slice import Slice
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
+from lowdnn.ops.transpose import Transpose
 
 #: Elements left unused behind each innermost row of Layout.PADDED.
 _PADDING_ELEMENTS = 3
@@ -413,6 +427,145 @@ class GraphBuilder:
         total = self.reduction(add, self.pointwise(mul, dy, y, compute_type=compute), axes, compute_type=compute)
         rest = self.pointwise(PointwiseMode.SUB, dy, total, compute_type=compute)
         return self.pointwise(mul, rest, y, compute_type=compute, store=store, layout=layout)
+    def rng(
+        self,
+        distribution: Rng,
+        dims: tuple[int, ...],
+        *,
+        seed: Tensor | int = 0,
+        offset: Tensor | None = None,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """Random numbers; virtual ones in FLOAT where the builder has no other type for them."""
+        y = self._output(dims, DataType.FLOAT, store, layout, "y")
+        self._operations.append(RngOperation(distribution, y, seed, offset))
+        return y
+
+    def transpose(
+        self, x: Tensor, permutation: tuple[int, ...], *, store: DataType | None = None, layout: Layout | None = None
+    ) -> Tensor:
+        y = self._output(transpose.output_dims(x.dims, permutation), x.data_type, store, layout, "y")
+        self._operations.append(Transpose(x, y, permutation))
+        return y
+
+    def slice(
+        self,
+        x: Tensor,
+        start: tuple[int, ...],
+        limit: tuple[int, ...],
+        strides: tuple[int, ...] = (),
+        *,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        dims = slice.output_dims(x.dims, start, limit, strides or (1,) * x.rank)
+        y = self._output(dims, x.data_type, store, layout, "y")
+        self._operations.append(Slice(x, y, start, limit, strides))
+        return y
+
+    def reshape(
+        self,
+        x: Tensor,
+        dims: tuple[int, ...],
+        *,
+        mode: ReshapeMode = ReshapeMode.LOGICAL,
+        strides: tuple[int, ...] | None = None,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """``strides`` win over ``layout``."""
+        data_type = store or self._virtual_type or x.data_type
+        y = self.tensor(dims, data_type, layout=layout, strides=strides, is_virtual=store is None, name="y")
+        self._operations.append(Reshape(x, y, mode))
+        return y
+
+    def concat(
+        self,
+        inputs: Sequence[Tensor],
+        axis: int,
+        *,
+        in_place_index: int | None = None,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        dims = concat.output_dims([tensor.dims for tensor in inputs], axis)
+        y = self._output(dims, inputs[0].data_type, store, layout, "y")
+        self._operations.append(Concat(axis, tuple(inputs), y, in_place_index))
+        return y
+
+    def block_scale_quantize(
+        self,
+        x: Tensor,
+        block_size: int,
+        axis: int,
+        *,
+        store: DataType = DataType.FP8_E4M3,
+        scale_type: DataType = DataType.FP8_E8M0,
+        layout: Layout | None = None,
+        reordering: TensorReordering = TensorReordering.NONE,
+    ) -> tuple[Tensor, Tensor]:
+        """(y, scale), both stored; ``reordering``: of the scales."""
+        y = self.tensor(x.dims, store, layout=layout, name="y")
+        scale = self.block_scales(x.dims, axis, block_size, scale_type, reordering)
+        self._operations.append(BlockScaleQuantize(x, y, scale, DataType.FLOAT, block_size))
+        return y, scale
+
+    def block_scales(
+        self,
+        dims: tuple[int, ...],
+        axis: int,
+        block_size: int,
+        data_type: DataType,
+        reordering: TensorReordering = TensorReordering.NONE,
+    ) -> Tensor:
+        """A new tensor of scales for a tensor of ``dims``."""
+        found = block_scale.scale_dims(dims, axis, block_size, reordering)
+        layout = self._layout if reordering is TensorReordering.NONE else Layout.ROW_MAJOR
+        return replace(self.tensor(found, data_type, layout=layout, name="scale"), reordering=reordering)
+
+    def block_scale_dequantize(
+        self,
+        x: Tensor,
+        scale: Tensor,
+        block_size: int,
+        *,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        y = self._output(x.dims, DataType.FLOAT, store, layout, "y")
+        self._operations.append(BlockScaleDequantize(x, scale, y, DataType.FLOAT, block_size))
+        return y
+
+    def expand_band_matrix(
+        self,
+        x: Tensor,
+        columns: int,
+        bandwidths: tuple[int, int],
+        *,
+        axis: int,
+        pad: float,
+        store: DataType,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """A matrix of ``columns`` along ``axis``; bandwidths: below and above the main diagonal."""
+        y = self.tensor((*x.dims[:axis], columns, *x.dims[axis + 1 :]), store, layout=layout, name="y")
+        self._operations.append(ExpandBandMatrix(x, y, *bandwidths, axis, pad))
+        return y
+
+    def contract_band_matrix(
+        self,
+        x: Tensor,
+        bandwidths: tuple[int, int],
+        *,
+        axis: int,
+        pad: float,
+        store: DataType,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        y = self.tensor((*x.dims[:axis], sum(bandwidths) + 1, *x.dims[axis + 1 :]), store, layout=layout, name="y")
+        self._operations.append(ContractBandMatrix(x, y, *bandwidths, axis, pad))
+        return y
 
     def _output(
         self, dims: tuple[int, ...], compute_type: DataType, store: DataType | None, layout: Layout | None, name: str

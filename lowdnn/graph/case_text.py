@@ -140,6 +140,18 @@ def axes() -> Codec:
     return Codec("ascending axes joined by ','", parse, lambda value: ",".join(map(str, value)))
 
 
+def indices() -> Codec:
+    """``0,2,1``: integers in any order."""
+
+    def parse(text: str) -> tuple[int, ...]:
+        values = tuple(int(part) for part in text.split(","))
+        if min(values) < 0:
+            raise ValueError
+        return values
+
+    return Codec("integers >= 0 joined by ','", parse, lambda value: ",".join(map(str, value)))
+
+
 def number() -> Codec:
     return Codec("a number", float, lambda value: f"{value:g}" if float(f"{value:g}") == value else repr(value))
 

@@ -10,6 +10,9 @@
     moe experts=4 rows=300 n=96 k=64 mode=gather tokens=150 layout=nt dtype=bf16 epilogue=swish
     norm dims=64x768 mode=layer dtype=bf16 epilogue=relu
     softmax dims=64x768 dtype=bf16 dir=bwd
+    transform op=transpose dims=2x3x8x8 perm=0,2,3,1 dtype=bf16
+    block_scale dims=64x256 axis=1 block=32 dtype=bf16 out=e4m3
+    rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
 
 Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
 and the benchmarks. ``#`` starts a comment in a file of cases.
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -36,6 +40,8 @@ from lowdnn.enums import (
     ResampleMode,
 )
 from lowdnn.graph import case_exits, case_routing, case_steps, case_text
+from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp, RngDistribution, TensorReordering
+from lowdnn.graph import case_exits, case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.case import Case, Inputs
 from lowdnn.graph.case_steps import Chain
@@ -46,6 +52,7 @@ from lowdnn.graph.row_cases import NormCase, SoftmaxCase
 from lowdnn.ops.base import outputs_of
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.resample import Resample, maxima, whole
+from lowdnn.ops.rng import Rng
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
@@ -538,11 +545,178 @@ class MoeCase(Case):
         if self._left_over < 0 or (self._left_over and not has_rest):
             expected = f"{self.rows} rows, or fewer with ends=1 and without an epilogue of rows"
             raise BadParamError.at("moe.sizes", expected=expected, got=sum(self.sizes))
+class RngCase(Case):
+    """Random numbers, and the chain ``ops`` over them: ``ops=mul+scalar`` is dropout of a tensor.
+
+    source: what seed and offset are: number (and no offset), host (by-value tensors) or device.
+    """
+
+    family: ClassVar[str] = "rng"
+
+    dims: tuple[int, ...] = key(case_text.extents(0))
+    dist: str = key(case_text.choice(*(distribution.name.lower() for distribution in RngDistribution)), "bernoulli")
+    p: float = key(case_text.number(), 0.5)
+    low: float = key(case_text.number(), 0.0)
+    high: float = key(case_text.number(), 1.0)
+    mean: float = key(case_text.number(), 0.0)
+    deviation: float = key(case_text.number(), 1.0)
+    seed: int = key(case_text.integer(0), 0)
+    offset: int = key(case_text.integer(0), 0)
+    source: str = key(case_text.choice("number", "host", "device"), "number")
+    ops: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+    layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    virtual: DataType | None = key(case_text.data_type(), None)
+    align: int = key(case_text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        layout = Layout(self.layout)
+        builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
+        store, final, steps = _stores(self.ops, self.out or self.dtype)
+        seed, offset = (self._scalar(builder, name) for name in ("seed", "offset"))
+        distribution = Rng(RngDistribution[self.dist.upper()], self.mean, self.deviation, self.high, self.low, self.p)
+        y = builder.rng(distribution, self.dims, seed=self.seed if seed is None else seed, offset=offset, store=store)
+        chain = replace(_same_dims_chain(steps, y, self.dtype, pointwise_type(self.dtype)), operand_layout=layout)
+        chain.build(builder, y, final, layout)
+        return builder.graph()
+
+    @property
+    def is_exact(self) -> bool:
+        return self.dist == "bernoulli" and case_steps.is_exact(self.ops)
+
+    def _scalar(self, builder: GraphBuilder, name: str) -> Tensor | None:
+        if self.source == "number":
+            return None
+        if self.source == "host":
+            return builder.by_value(1, DataType.INT64, name=name)
+        return builder.tensor((1,), DataType.INT64, name=name)
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        if tensor.name in ("seed", "offset"):
+            return np.full(tensor.dims, getattr(self, tensor.name), np.int64)
+        return super()._values(rng, tensor, exact)
+
+
+@dataclass(frozen=True)
+class TransformCase(Case):
+    """A move of elements: transpose (perm), slice (start, limit, step), reshape (to), concat (axis; parts are the
+    inputs' extents along it), copy between layouts and types, expand a band to a matrix of ``dims`` or contract one
+    (axis, lower, upper, pad)."""
+
+    family: ClassVar[str] = "transform"
+
+    op: str = key(case_text.choice("transpose", "slice", "reshape", "concat", "copy", "expand", "contract"))
+    dims: tuple[int, ...] = key(case_text.extents(0))
+    perm: tuple[int, ...] = key(case_text.indices(), ())
+    start: tuple[int, ...] = key(case_text.indices(), ())
+    limit: tuple[int, ...] = key(case_text.indices(), ())
+    step: tuple[int, ...] = key(case_text.indices(), ())
+    to: tuple[int, ...] = key(case_text.extents(0), ())
+    axis: int = key(case_text.integer(0), 0)
+    parts: tuple[int, ...] = key(case_text.indices(), ())
+    lower: int = key(case_text.integer(0), 0)
+    upper: int = key(case_text.integer(0), 0)
+    pad: float = key(case_text.number(), 0.0)
+    layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    out_layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    align: int = key(case_text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
+        store, layout = self.out or self.dtype, Layout(self.out_layout)
+        if self.op == "concat":
+            shapes = [(*self.dims[: self.axis], part, *self.dims[self.axis + 1 :]) for part in self.parts]
+            inputs = [builder.tensor(dims, self.dtype, name=f"x{number}") for number, dims in enumerate(shapes)]
+            builder.concat(inputs, self.axis, store=store, layout=layout)
+            return builder.graph()
+        if self.op == "expand":
+            band = (*self.dims[: self.axis], self.lower + 1 + self.upper, *self.dims[self.axis + 1 :])
+            x, bandwidths = builder.tensor(band, self.dtype, name="x"), (self.lower, self.upper)
+            columns = self.dims[self.axis]
+            builder.expand_band_matrix(x, columns, bandwidths, axis=self.axis, pad=self.pad, store=store, layout=layout)
+            return builder.graph()
+        x = builder.tensor(self.dims, self.dtype, name="x")
+        match self.op:
+            case "contract":
+                bandwidths = (self.lower, self.upper)
+                builder.contract_band_matrix(x, bandwidths, axis=self.axis, pad=self.pad, store=store, layout=layout)
+            case "transpose":
+                builder.transpose(x, self.perm, store=store, layout=layout)
+            case "slice":
+                builder.slice(x, self.start, self.limit, self.step, store=store, layout=layout)
+            case "reshape":
+                builder.reshape(x, self.to, store=store, layout=layout)
+            case "copy":
+                compute = pointwise_type(self.dtype)
+                builder.pointwise(PointwiseMode.IDENTITY, x, compute_type=compute, store=store, layout=layout)
+        return builder.graph()
+
+    @property
+    def is_exact(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class BlockScaleCase(Case):
+    """Quantisation of x of ``dtype`` to ``out``, or dequantisation, with a scale for each block of neighbours.
+
+    order: in which the scales lie, row by row or in tiles (F8_128x4).
+    """
+
+    family: ClassVar[str] = "block_scale"
+
+    dims: tuple[int, ...] = key(case_text.extents(0))
+    axis: int = key(case_text.integer(0))
+    dir: str = key(case_text.choice("quantize", "dequantize"), "quantize")
+    block: int = key(case_text.integer(1), 32)
+    layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    out_layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType = key(case_text.data_type(), DataType.FP8_E4M3)
+    scale: DataType = key(case_text.data_type(), DataType.FP8_E8M0)
+    order: str = key(case_text.choice("rows", "tiles"), "rows")
+    align: int = key(case_text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
+        layout = Layout(self.out_layout)
+        x = builder.tensor(self.dims, self.dtype, name="x")
+        reordering = TensorReordering.F8_128x4 if self.order == "tiles" else TensorReordering.NONE
+        if self.dir == "quantize":
+            builder.block_scale_quantize(
+                x,
+                self.block,
+                self.axis,
+                store=self.out,
+                scale_type=self.scale,
+                layout=layout,
+                reordering=reordering,
+            )
+        else:
+            scale = builder.block_scales(self.dims, self.axis, self.block, self.scale, reordering)
+            builder.block_scale_dequantize(x, scale, self.block, store=self.out, layout=layout)
+        return builder.graph()
+
+    @property
+    def is_exact(self) -> bool:
+        return True
 
 
 _FAMILIES: Mapping[str, type[Any]] = {
     cls.family: cls
     for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, MoeCase, ResampleCase, NormCase, SoftmaxCase)
+    for cls in (
+        ConvolutionCase,
+        MatmulCase,
+        PointwiseCase,
+        ReductionCase,
+        RngCase,
+        TransformCase,
+        BlockScaleCase,
+    )
 }
 
 

@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType, NumericalNote, ResampleMode
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
+from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
+from lowdnn.ops.concat import Concat
+from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
@@ -31,7 +36,11 @@ from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample import ResampleOperation
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.reshape import Reshape
+from lowdnn.ops.rng import RngOperation
+from lowdnn.ops.slice import Slice
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.transpose import Transpose
 
 _MAX_SHOWN = 5
 
@@ -43,7 +52,19 @@ _BASE = {
     DataType.BFLOAT16: (1.6e-2, 1e-5),
     DataType.FP8_E4M3: (0.125, 2.0**-9),
     DataType.FP8_E5M2: (0.25, 2.0**-16),
+    DataType.FP8_E8M0: (1.0, 0.0),
 }
+#: Operations whose every step rounds in one way: moves, conversions, quotients and products of two numbers.
+_EXACT_OPERATIONS = (
+    Transpose,
+    Reshape,
+    Slice,
+    Concat,
+    BlockScaleQuantize,
+    BlockScaleDequantize,
+    ExpandBandMatrix,
+    ContractBandMatrix,
+)
 _TF32_EPSILON = 2.0**-10
 #: Roundings of unit size between a row's elements and its result.
 _ROW_ROUNDINGS = 64
@@ -96,6 +117,11 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
         return EXACT
     classes = {_class_of(op, notes): _compute_type(op) for op in graph.operations}
     order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.ROWS, OpClass.POINTWISE)
+    rounding = [op for op in graph.operations if not isinstance(op, _EXACT_OPERATIONS)]
+    classes = {_class_of(op, notes): _compute_type(op) for op in rounding}
+    if not classes:
+        return EXACT
+    order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.POINTWISE)
     worst = next(op_class for op_class in order if op_class in classes)
     allowed = tolerance(worst, tensor.data_type, length, classes[worst])
     if isinstance(producer, ReductionOperation | GenStats) and worst in order[:2]:
@@ -164,6 +190,7 @@ def _compute_type(operation: object) -> DataType:
     if isinstance(
         operation, GenStats | NormForward | NormBackward | Softmax | MoeGroupedMatmul | MoeGroupedMatmulBackward
     ):
+    if isinstance(operation, GenStats | RngOperation):
         return operation.compute_type
     if isinstance(operation, ResampleOperation):
         return operation.resample.compute_type

@@ -12,11 +12,11 @@ from typing import Any, TypeVar, TypeVarTuple, cast
 
 from lowdnn import schema
 from lowdnn.codec import Codec, read_document, write_document
-from lowdnn.enums import AttributeType
+from lowdnn.enums import AttributeType, TensorReordering
 from lowdnn.ops import catalog
-from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides
-from lowdnn.status import BadParamError, DuplicatedEntriesError
+from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
 
 FoundT = TypeVar("FoundT")
 ArgumentsT = TypeVarTuple("ArgumentsT")
@@ -46,6 +46,7 @@ class OperationGraph:
         self.tensors: dict[int, Tensor] = _tensors_by_uid(given)
         self._producers: dict[int, Operation] = _producers(given)
         self._check_tensors()
+        self._check_reordering(given)
         self.operations: tuple[Operation, ...] = self._sorted(given)
         if not self.outputs:
             raise BadParamError.at(
@@ -103,7 +104,7 @@ class OperationGraph:
             for uid, tensor in self._materialised.items()
             if any(id(op) not in inside for op in (self._producers[uid], *self._consumers.get(uid, ())))
         }
-        return OperationGraph(_with_tensors(op, border) for op in chosen)
+        return OperationGraph(with_tensors(op, border) if border else op for op in chosen)
 
     def to_json(self) -> str:
         """The operations in topological order, with all that ``from_json`` needs to make an equal graph."""
@@ -158,6 +159,17 @@ class OperationGraph:
                     got=f"{list(tensor.strides)} for dims {list(tensor.dims)}",
                 )
 
+    def _check_reordering(self, operations: tuple[Operation, ...]) -> None:
+        for op in operations:
+            taken = getattr(op, "reordered_ports", ())
+            for port, tensor in (inputs_of(op) | outputs_of(op)).items():
+                if tensor.reordering is not TensorReordering.NONE and (port not in taken or tensor.is_virtual):
+                    raise NotSupportedError.at(
+                        f"operation_graph: {tensor.label}.reordering",
+                        expected=f"NONE for a virtual tensor, and for {port} of {type(op).__name__}",
+                        got=tensor.reordering.name,
+                    )
+
     def _sorted(self, given: tuple[Operation, ...]) -> tuple[Operation, ...]:
         """Kahn's algorithm, stable in the given order."""
         done: set[int] = set()
@@ -205,13 +217,6 @@ def _producers(operations: tuple[Operation, ...]) -> dict[int, Operation]:
     return producers
 
 
-def _with_tensors(operation: Operation, tensors: dict[int, Tensor]) -> Operation:
-    """``operation`` with the tensors of these uids put in."""
-    ports = inputs_of(operation) | outputs_of(operation)
-    changes = {port: tensors[tensor.uid] for port, tensor in ports.items() if tensor.uid in tensors}
-    return replace(operation, **changes) if changes else operation  # type: ignore[type-var]
-
-
 def _materialised(tensor: Tensor) -> Tensor:
     """``tensor`` in memory. A virtual tensor's strides mean nothing, so where they would overlap it is packed."""
     overlaps = has_overlap(tensor.dims, tensor.strides)
@@ -240,18 +245,23 @@ def _facts(described: Any, numbers: dict[int, int]) -> list[Any]:
     """Class, plain fields, then the descriptors and tensors in the others."""
     cls: type = type(described)
     plain, others = _getters(cls)
-    facts: list[Any] = [cls.__name__, plain(described)]
-    for value in others(described):
-        if value is None:
-            facts.append(None)
-        elif not isinstance(value, Tensor):
-            facts.append(_facts(value, numbers))
-        elif value.uid in numbers:
-            facts.append(numbers[value.uid])
-        else:
-            numbers[value.uid] = len(numbers)
-            facts.append(_tensor_facts(value))
-    return facts
+    return [cls.__name__, plain(described), *(_nested_facts(value, numbers) for value in others(described))]
+
+
+def _nested_facts(value: Any, numbers: dict[int, int]) -> Any:
+    """A descriptor, a tensor, several of them, none, or the number in a tensor's place."""
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return [_nested_facts(item, numbers) for item in value]
+    if isinstance(value, int):
+        return ["number", value]
+    if not isinstance(value, Tensor):
+        return _facts(value, numbers)
+    if value.uid in numbers:
+        return numbers[value.uid]
+    numbers[value.uid] = len(numbers)
+    return _tensor_facts(value)
 
 
 _tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("uid", "name")))

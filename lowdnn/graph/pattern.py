@@ -7,6 +7,7 @@ keeps a virtual tensor in registers gives the same numbers as one that writes it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -17,6 +18,7 @@ from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
+from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.tensor import Tensor
 
 #: uid of the accumulator in a DAG whose anchor scales or accumulates; graphs cannot have negative uids.
@@ -34,6 +36,7 @@ class PointwiseDag:
     anchor: the tensor whose value the kernel hands in (the accumulator), or None.
     result: the tensor whose value the DAG hands back to the kernel (to be reduced), or None.
     loads: tensors read from device memory.  scalars: by-value and constant tensors.  stores: tensors written.
+    randoms: random numbers that the operations read or that are stored, one for each element.
     """
 
     dims: tuple[int, ...]
@@ -43,6 +46,7 @@ class PointwiseDag:
     loads: tuple[Tensor, ...]
     scalars: tuple[Tensor, ...]
     stores: tuple[Tensor, ...]
+    randoms: tuple[RngOperation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def _refuse_exits(
     return ""
 
 
-def refuse_index_space(operations: tuple[PointwiseOperation, ...], dims: tuple[int, ...]) -> str:
+def refuse_index_space(operations: Iterable[PointwiseOperation | RngOperation], dims: tuple[int, ...]) -> str:
     """Why the operations cannot be evaluated element by element over ``dims``, or an empty string."""
     for op in operations:
         tensor = op.output
@@ -159,15 +163,18 @@ def dag_of(
     operations: tuple[PointwiseOperation, ...],
     anchor: Tensor | None = None,
     result: Tensor | None = None,
+    randoms: tuple[RngOperation, ...] = (),
 ) -> PointwiseDag:
     """Sorts the operations' tensors into loads, scalars and stores."""
-    written = {op.output.uid for op in operations}
-    read = {t.uid: t for op in operations for t in op.operands.values()}
+    outputs = [op.output for op in randoms] + [op.output for op in operations]
+    written = {tensor.uid for tensor in outputs}
+    read = {t.uid: t for op in randoms for t in inputs_of(op).values()}
+    read |= {t.uid: t for op in operations for t in op.operands.values()}
     if anchor is not None:
         read.pop(anchor.uid, None)
     accumulated = {op.output.uid for op in operations if any(t.uid == op.output.uid for t in op.operands.values())}
     given = [t for uid, t in read.items() if uid not in written or uid in accumulated]
-    stores = {op.output.uid: op.output for op in operations if not op.output.is_virtual}
+    stores = {tensor.uid: tensor for tensor in outputs if not tensor.is_virtual}
     if anchor is not None and not anchor.is_virtual:
         stores = {anchor.uid: anchor} | stores
     return PointwiseDag(
@@ -178,6 +185,7 @@ def dag_of(
         loads=tuple(t for t in given if not t.is_scalar_value),
         scalars=tuple(t for t in given if t.is_scalar_value),
         stores=tuple(stores.values()),
+        randoms=randoms,
     )
 
 

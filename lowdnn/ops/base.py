@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -38,7 +39,10 @@ class Operation(Protocol):
 
 
 def inputs_of(operation: Operation) -> dict[str, Tensor]:
-    """The input tensors by port, in declaration order; optional ports that are unset are left out."""
+    """The input tensors by port, in declaration order; optional ports that are unset are left out.
+
+    Of a field that holds several tensors, ``inputs`` say, the ports are ``inputs[0]``, ``inputs[1]`` and so on.
+    """
     return _ports(operation, "input")
 
 
@@ -47,9 +51,27 @@ def outputs_of(operation: Operation) -> dict[str, Tensor]:
     return _ports(operation, "output")
 
 
+def with_tensors(operation: Operation, tensors: Mapping[int, Tensor]) -> Operation:
+    """``operation`` with ``tensors``, by uid, in the place of its own."""
+    changes: dict[str, Any] = {}
+    for name in (*_port_names(type(operation), "input"), *_port_names(type(operation), "output")):
+        value = getattr(operation, name)
+        if isinstance(value, tuple):
+            changes[name] = tuple(tensors.get(tensor.uid, tensor) for tensor in value)
+        elif isinstance(value, Tensor):
+            changes[name] = tensors.get(value.uid, value)
+    return replace(operation, **changes)  # type: ignore[type-var]
+
+
 def _ports(operation: Operation, role: str) -> dict[str, Tensor]:
-    found = [(port, getattr(operation, port)) for port in _port_names(type(operation), role)]
-    return {port: tensor for port, tensor in found if tensor is not None}
+    found: dict[str, Tensor] = {}
+    for name in _port_names(type(operation), role):
+        value = getattr(operation, name)
+        if isinstance(value, Tensor):
+            found[name] = value
+        elif isinstance(value, tuple):
+            found |= {f"{name}[{number}]": tensor for number, tensor in enumerate(value)}
+    return found
 
 
 @cache

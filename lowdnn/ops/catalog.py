@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
+from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
+from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
+from lowdnn.ops.concat import Concat
+from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
@@ -21,7 +26,11 @@ from lowdnn.ops.resample import Resample
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.reshape import Reshape
+from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.slice import Slice
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.transpose import Transpose
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
 
 OPERATIONS: tuple[type, ...] = (
@@ -42,6 +51,18 @@ OPERATIONS: tuple[type, ...] = (
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, *OPERATIONS)
+    RngOperation,
+    Transpose,
+    Reshape,
+    Slice,
+    Concat,
+    BlockScaleQuantize,
+    BlockScaleDequantize,
+    ExpandBandMatrix,
+    ContractBandMatrix,
+)
+
+DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Rng, *OPERATIONS)
 
 
 def enums() -> Iterator[type[Enum]]:

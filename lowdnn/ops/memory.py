@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.ops.tensor import Tensor, span_elements
+from lowdnn.ops.tensor import Tensor, memory_layout, span_elements
 from lowdnn.status import BadParamError, ShapeMismatchError
 
 
@@ -22,7 +22,8 @@ def to_memory(values: NDArray[Any], tensor: Tensor, background: NDArray[Any] | N
     count = span_elements(tensor.dims, tensor.strides)
     memory = np.zeros(count, values.dtype) if background is None else background.copy()
     if memory.size:
-        np.lib.stride_tricks.as_strided(memory, tensor.dims, _byte_strides(tensor, memory))[...] = values
+        dims, strides = _layout(tensor, memory)
+        np.lib.stride_tricks.as_strided(memory, dims, strides)[...] = values.reshape(dims)
     return memory
 
 
@@ -30,7 +31,24 @@ def from_memory(memory: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
     """The logical array (storage type) that lies in ``memory``, the flat storage of ``tensor``."""
     if tensor.element_count == 0:
         return np.zeros(tensor.dims, memory.dtype)
-    return np.lib.stride_tricks.as_strided(memory, tensor.dims, _byte_strides(tensor, memory), writeable=False).copy()
+    dims, strides = _layout(tensor, memory)
+    return np.lib.stride_tricks.as_strided(memory, dims, strides, writeable=False).reshape(tensor.dims).copy()
+
+
+def viewed(
+    values: NDArray[Any], strides: tuple[int, ...], dims: tuple[int, ...], view_strides: tuple[int, ...]
+) -> NDArray[Any]:
+    """What ``dims`` and ``view_strides`` name of the memory in which ``values`` lie in ``strides``, in elements.
+
+    Elements of the view that are none of ``values`` are zeros.
+    """
+    count = max(span_elements(values.shape, strides), span_elements(dims, view_strides))
+    memory = np.zeros(count, values.dtype)
+    if not values.size:
+        return memory.reshape(dims)
+    whole = np.lib.stride_tricks.as_strided
+    whole(memory, values.shape, tuple(stride * memory.itemsize for stride in strides))[...] = values
+    return whole(memory, dims, tuple(stride * memory.itemsize for stride in view_strides)).copy()
 
 
 def check_storage(values: NDArray[Any], tensor: Tensor) -> None:
@@ -42,5 +60,7 @@ def check_storage(values: NDArray[Any], tensor: Tensor) -> None:
         raise ShapeMismatchError.at(f"{tensor.label}.values.shape", expected=list(tensor.dims), got=list(values.shape))
 
 
-def _byte_strides(tensor: Tensor, memory: NDArray[Any]) -> tuple[int, ...]:
-    return tuple(stride * memory.itemsize for stride in tensor.strides)
+def _layout(tensor: Tensor, memory: NDArray[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Dims, and strides in bytes, of the tensor's elements in memory."""
+    dims, strides = memory_layout(tensor)
+    return dims, tuple(stride * memory.itemsize for stride in strides)

@@ -11,6 +11,9 @@ from lowdnn.enums import DIM_MAX, AttributeName, AttributeType, DataType, Descri
 from lowdnn.schema import attribute
 from lowdnn.status import BadParamError, NotSupportedError, UnsupportedDataTypeError
 
+#: The tiles of F8_128x4.
+TILE_ROWS, TILE_COLUMNS = 128, 4
+
 #: Bytes and elements are computed in Python integers and must fit a signed 64-bit offset.
 MAX_SPAN_BYTES = 2**63 - 1
 
@@ -111,8 +114,39 @@ class Tensor:
             raise UnsupportedDataTypeError.at(
                 f"{self.label}.vector_count", expected="1", got=self.vector_count, hint="use NHWC strides instead"
             )
-        if self.reordering is not TensorReordering.NONE:
-            raise NotSupportedError.at(f"{self.label}.reordering", expected="NONE", got=self.reordering.name)
+        if self.reordering is TensorReordering.F8_128x4:
+            self._check_f8_128x4()
+        elif self.reordering is not TensorReordering.NONE:
+            raise NotSupportedError.at(
+                f"{self.label}.reordering", expected="NONE or F8_128x4", got=self.reordering.name
+            )
+
+    def _check_f8_128x4(self) -> None:
+        where, (rows, columns) = f"{self.label}: F8_128x4", (1, 1, *self.dims)[-2:]
+        if self.rank < 2 or rows % TILE_ROWS or columns % TILE_COLUMNS:
+            raise BadParamError.at(
+                f"{where}.dims",
+                expected=f"multiples of {TILE_ROWS} and {TILE_COLUMNS} as the last two extents",
+                got=list(self.dims),
+            )
+        if self.strides != packed_strides(self.dims) or self.element_bytes != 1:
+            raise BadParamError.at(
+                f"{where}.strides", expected="row-major ones, of elements of one byte", got=list(self.strides)
+            )
+
+
+def memory_layout(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Dims and strides of what lies in memory, in which the row-major order of the elements is that of the tensor.
+
+    They are the tensor's own but for F8_128x4, where element (r, c) of a matrix lies in tile (r / 128, c / 4), tiles in
+    row-major order, at r % 32 * 16 + r % 128 / 32 * 4 + c % 4 (the order in which tensor cores read scales).
+    """
+    if tensor.reordering is not TensorReordering.F8_128x4:
+        return tensor.dims, tensor.strides
+    *outer, rows, columns = tensor.dims
+    tile = TILE_ROWS * TILE_COLUMNS
+    dims = (*outer, rows // TILE_ROWS, 4, 32, columns // TILE_COLUMNS, TILE_COLUMNS)
+    return dims, (*tensor.strides[:-2], columns * TILE_ROWS, 4, 16, tile, 1)
 
 
 def span_elements(dims: tuple[int, ...], strides: tuple[int, ...]) -> int:

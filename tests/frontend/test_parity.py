@@ -86,6 +86,12 @@ ORDERS = {
         for name in ("layernorm", "adalayernorm", "instancenorm")
     },
     "rmsnorm_backward": ["grad", "input", "scale", "inv_variance", "has_dbias", *COMMON],
+    "reshape": ["input", "name", "reshape_mode"],
+    "transpose": ["input", "permutation", *COMMON],
+    "slice": ["input", "slices", *COMMON],
+    "block_scale_quantize": ["input", "block_size", "axis", "transpose", *COMMON],
+    "block_scale_dequantize": ["input", "descale", "block_size", "is_negative_scale", *COMMON],
+    "concatenate": ["inputs", "axis", "in_place_index", "name"],
     "tensor": [
         "dim",
         "stride",
@@ -131,6 +137,7 @@ NUMBERS = {
     "convolution_mode": "CONVOLUTION 1 CROSS_CORRELATION 2",
     "moe_grouped_matmul_mode": "NONE 1 GATHER 2 SCATTER 3 COMBINE 4",
     "tensor_reordering": "NONE 0 INT8x32 1 F16x16 2 F8_128x4 3",
+    "reshape_mode": "VIEW_ONLY 1 LOGICAL 2",
     "scalar_type": "RUNTIME_PARAM 0 COMPILE_TIME_CONST 1",
     "resample_mode": """NOT_SET 0 AVGPOOL_EXCLUDE_PADDING 1 AVGPOOL_INCLUDE_PADDING 2 BILINEAR 3 NEAREST 4
         MAXPOOL 5""",

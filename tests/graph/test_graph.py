@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, TensorReordering
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
@@ -20,6 +20,7 @@ from lowdnn.status import (
     BadParamError,
     DuplicatedEntriesError,
     LowdnnError,
+    NotSupportedError,
     SerializationVersionMismatchError,
     ShapeMismatchError,
 )
@@ -47,6 +48,13 @@ def test_operations_are_sorted() -> None:
     assert graph.operations == CHAIN
     assert [t.uid for t in graph.inputs] == [1]
     assert [t.uid for t in graph.outputs] == [3]
+
+
+def test_tiles_are_for_the_ports_that_take_them() -> None:
+    facts = {"dims": (128, 4), "strides": (4, 1)}
+    tiled = replace(tensor(1, **facts), data_type=DataType.FP8_E8M0, reordering=TensorReordering.F8_128x4)
+    with raises(NotSupportedError, "operation_graph: tensor uid 1.reordering", expected="NONE", got="F8_128x4"):
+        OperationGraph([relu(tiled, tensor(2, **facts))])
 
 
 def test_neighbours() -> None:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lowdnn.enums import DataType, TensorReordering
+from lowdnn.ops.memory import from_memory, to_memory
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides, span_elements
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError, UnsupportedDataTypeError
 from tests.support.errors import raises
@@ -71,3 +73,28 @@ def test_strides() -> None:
     assert packed_strides((2, 3, 4), (2, 0, 1)) == (3, 1, 6)
     assert channels_last_strides((2, 3, 4, 5)) == (60, 1, 15, 3)
     assert packed_strides((2, 0, 4)) == (4, 4, 1)
+
+
+def scales(dims: tuple[int, ...], **changes: Any) -> Tensor:
+    facts = {"uid": 1, "data_type": DataType.FP8_E8M0, "alignment_bytes": 16, "reordering": TensorReordering.F8_128x4}
+    return Tensor(**{"dims": dims, "strides": packed_strides(dims)} | facts | changes)
+
+
+def test_tiles_of_128_by_4() -> None:
+    """Element by element, in the order in which cuBLAS takes scales."""
+    tiled = scales((2, 256, 8))
+    values = np.random.default_rng(1).integers(0, 256, tiled.dims, np.uint8)
+    memory = to_memory(values, tiled)
+    for n, r, c in np.ndindex(*tiled.dims):
+        offset = n * 2048 + (r // 128 * 2 + c // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + c % 4
+        assert memory[offset] == values[n, r, c]
+    np.testing.assert_array_equal(from_memory(memory, tiled), values)
+
+
+def test_tiles_are_whole_and_packed() -> None:
+    with raises(BadParamError, "tensor uid 1: F8_128x4.dims", expected="multiples of 128 and 4", got="[128, 6]"):
+        scales((128, 6))
+    with raises(BadParamError, "tensor uid 1: F8_128x4.strides", expected="row-major ones", got="[1, 128]"):
+        scales((128, 4), strides=(1, 128))
+    with raises(NotSupportedError, "tensor uid 1.reordering", expected="NONE or F8_128x4", got="F16x16"):
+        scales((128, 4), reordering=TensorReordering.F16x16)

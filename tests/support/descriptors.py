@@ -25,14 +25,15 @@ def tensor(
     dims: tuple[int, ...] = (4, 8),
     strides: tuple[int, ...] = (8, 1),
     *,
+    data_type: DataType = DataType.FLOAT,
     is_virtual: bool = False,
     is_by_value: bool = False,
 ) -> Descriptor:
-    """An fp32 tensor, 16-byte aligned."""
+    """A tensor, 16-byte aligned."""
     return made(
         DescriptorType.TENSOR,
         (N.TENSOR_UNIQUE_ID, T.INT64, uid),
-        (N.TENSOR_DATA_TYPE, T.DATA_TYPE, DataType.FLOAT),
+        (N.TENSOR_DATA_TYPE, T.DATA_TYPE, data_type),
         (N.TENSOR_DIMENSIONS, T.INT64, dims),
         (N.TENSOR_STRIDES, T.INT64, strides),
         (N.TENSOR_BYTE_ALIGNMENT, T.INT64, 16),

@@ -2,9 +2,10 @@
 //
 // convert<To>(x) follows the rules of lowdnn/dtypes.py: round to nearest even; float to integer saturates and turns NaN
 // into 0; integer to integer saturates; fp16 and bf16 overflow to infinity; fp8 saturates to its largest finite value
-// and keeps NaN; b8 is `x != 0` and reads as 0 or 1. Every conversion rounds once.
+// and keeps NaN; b8 is `x != 0` and reads as 0 or 1; e8m0, a power of two from 2^-127 to 2^127 or NaN, rounds up and
+// saturates on both sides. Every conversion rounds once.
 //
-// f16, bf16, e4m3, e5m2 and b8 are storage types: arithmetic happens in f32, f64, i32 or i64.
+// f16, bf16, e4m3, e5m2, e8m0 and b8 are storage types: arithmetic happens in f32, f64, i32 or i64.
 
 #pragma once
 
@@ -25,6 +26,7 @@ struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 struct e4m3 { u8 bits; };
 struct e5m2 { u8 bits; };
+struct e8m0 { u8 bits; };
 struct b8 { u8 bits; };
 
 template <class To, class From> __device__ __forceinline__ To convert(From x);
@@ -35,6 +37,7 @@ template <> struct Compute<f16> { typedef f32 Type; };
 template <> struct Compute<bf16> { typedef f32 Type; };
 template <> struct Compute<e4m3> { typedef f32 Type; };
 template <> struct Compute<e5m2> { typedef f32 Type; };
+template <> struct Compute<e8m0> { typedef f32 Type; };
 template <> struct Compute<f32> { typedef f32 Type; };
 template <> struct Compute<f64> { typedef f64 Type; };
 template <> struct Compute<u32> { typedef i64 Type; };
@@ -67,6 +70,11 @@ __device__ __forceinline__ f32 widen(f16 x) {
 }
 
 __device__ __forceinline__ f32 widen(e5m2 x) { return widen(f16{u16(x.bits << 8)}); }
+
+// 2^-127 is subnormal in f32.
+__device__ __forceinline__ f32 widen(e8m0 x) {
+  return __uint_as_float(x.bits == 0 ? 0x00400000 : x.bits == 255 ? 0x7fffffff : u32(x.bits) << 23);
+}
 
 __device__ __forceinline__ f32 widen(e4m3 x) {
   const u32 sign = u32(x.bits & 0x80) << 24;
@@ -165,6 +173,13 @@ template <class From> __device__ __forceinline__ e4m3 narrow(Tag<e4m3>, From x) 
 }
 template <class From> __device__ __forceinline__ e5m2 narrow(Tag<e5m2>, From x) {
   return e5m2{to_fp8<5, 2, 0x7b, 0x7e>(sticky(x))};
+}
+
+template <class From> __device__ __forceinline__ e8m0 narrow(Tag<e8m0>, From x) {
+  const f32 value = sticky(x);
+  const i32 bits = __float_as_int(value);
+  const i32 exponent = (bits >> 23) + ((bits & 0x7fffff) != 0);
+  return e8m0{u8(value != value ? 255 : bits <= 0x00400000 ? 0 : exponent < 254 ? exponent : 254)};
 }
 
 template <class To, class From> __device__ __forceinline__ To convert(From x) { return narrow(Tag<To>(), widen(x)); }

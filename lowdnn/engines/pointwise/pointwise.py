@@ -1,4 +1,4 @@
-"""Any DAG of pointwise operations over one index space in one launch (``pointwise.cu``).
+"""Any DAG of pointwise operations and random numbers over one index space in one launch (``pointwise.cu``).
 
 Axes are ordered by the first output's strides and merged where all tensors allow, so that a packed graph of any rank is
 one long row. Elements are handled in groups along the axis in which the output is contiguous; where a large input is
@@ -32,7 +32,9 @@ from lowdnn.engines.pointwise.samples import samples
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
+from lowdnn.ops.base import inputs_of
 from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Struct, Work
 from lowdnn.status import Status
@@ -153,7 +155,10 @@ class _Layout:
 
         Two vectors a thread hide the arithmetic; more cost registers, and full multiprocessors have enough under way
         (measured on an H200: copies of 64 Mi elements reach 0.97 of the driver's own with one or two, 0.91 with four).
+        Random numbers cost more arithmetic than any load takes to hide.
         """
+        if dag.randoms:
+            return 1
         group_bytes = self.vector * max(sum(map(self._streamed_bytes, dag.loads)), 1)
         fitting = [u for u in _UNROLLS if u * group_bytes <= _BYTES_IN_FLIGHT] or [1]
         threads = arch.sm_count * arch.threads_per_sm
@@ -171,13 +176,17 @@ class _Layout:
 def _match(graph: OperationGraph) -> PointwiseDag | str:
     """The graph as one DAG over the dims of its stored tensors, or why it is not one."""
     operations = tuple(op for op in graph.operations if isinstance(op, PointwiseOperation))
-    if len(operations) != len(graph.operations):
-        other = next(type(op).__name__ for op in graph.operations if not isinstance(op, PointwiseOperation))
-        return f"operations: expected pointwise operations only, got {other}"
+    randoms = tuple(op for op in graph.operations if isinstance(op, RngOperation))
+    if len(operations) + len(randoms) != len(graph.operations):
+        other = next(op for op in graph.operations if not isinstance(op, PointwiseOperation | RngOperation))
+        return f"operations: expected pointwise operations and random numbers only, got {type(other).__name__}"
+    for tensor in (tensor for op in randoms for tensor in inputs_of(op).values()):
+        if graph.producer(tensor) is not None:
+            return f"RngOperation: expected a graph input as seed and offset, got {tensor.label}"
     if not graph.outputs:
         return "operations: expected at least one tensor that is not virtual among the outputs, got none"
     dims = graph.outputs[0].dims
-    return refuse_index_space(operations, dims) or dag_of(dims, operations)
+    return refuse_index_space((*randoms, *operations), dims) or dag_of(dims, operations, randoms=randoms)
 
 
 def _refuse_size(dag: PointwiseDag) -> str:
@@ -236,15 +245,15 @@ def _launch(params: Params, layout: _Layout, dag: PointwiseDag) -> Launch:
     axes = tuple(field for radix in (1, *layout.radices[1:]) for field in divider(radix))
     sizes = (layout.groups, layout.whole_groups, layout.space.extents[layout.vector_axis])
     arguments = Struct((*i64(sizes), *axes, layout.functor.arguments))
-    in_double = any(op.pointwise.compute_type is DataType.DOUBLE for op in dag.operations)
+    compute_types = {op.pointwise.compute_type for op in dag.operations} | {op.compute_type for op in dag.randoms}
     return Launch(
         kernel=0,
         grid=(ceil_div(layout.groups, params.THREADS * params.UNROLL), 1, 1),
         block=(params.THREADS, 1, 1),
         arguments=(arguments,),
         work=Work(
-            flops=prod(dag.dims) * len(dag.operations),
+            flops=prod(dag.dims) * len(dag.operations) + sum(op.flops for op in dag.randoms),
             bytes=moved_bytes(dag),
-            unit=MathUnit.FMA_F64 if in_double else MathUnit.FMA_F32,
+            unit=MathUnit.FMA_F64 if DataType.DOUBLE in compute_types else MathUnit.FMA_F32,
         ),
     )

@@ -1,0 +1,1 @@
+"""The engine of block-scale quantisation and dequantisation."""

@@ -1,0 +1,111 @@
+"""Copies that share a launch, and what is common to both kernels: element types, pointers, bytes moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, groupby
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, i64
+from lowdnn.engines.transform.layout import Axis, access_width, common_axes
+from lowdnn.engines.transform.matching import Copy, Moves
+from lowdnn.engines.transform.views import View
+from lowdnn.enums import DataType
+from lowdnn.plan import Pointer, Scalar, ScalarType, Struct, Work
+
+#: Parts of one launch: what a kernel's parameters hold.
+_MAX_PARTS = 8
+#: Elements of equal types move as these.
+_BITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Copies of the same types that write parts of one tensor, none of them empty; ``axes``: their common ones."""
+
+    copies: tuple[Copy, ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def types(self) -> tuple[DataType, DataType]:
+        return self.copies[0].x.data_type, self.copies[0].y.data_type
+
+    @property
+    def c_types(self) -> tuple[str, str]:
+        """The kernel's X and Y."""
+        x, y = map(dtypes.info, self.types)
+        return (_BITS[x.size_bytes],) * 2 if x is y else (x.c_type, y.c_type)
+
+    @property
+    def element_bytes(self) -> tuple[int, int]:
+        x, y = (dtypes.info(data_type).size_bytes for data_type in self.types)
+        return x, y
+
+    @cached_property
+    def elements(self) -> int:
+        return sum(prod(copy.y.dims) for copy in self.copies)
+
+    @property
+    def work(self) -> Work:
+        return Work(bytes=self.elements * sum(self.element_bytes))
+
+    def with_axes(self, axes: Iterable[Axis]) -> Batch:
+        return replace(self, axes=tuple(axes))
+
+    def x_width(self, axis: int, most: int) -> int:
+        """Elements of one access along ``axis``, along which x is contiguous."""
+        strides = [[row.x_strides[n] for row in self._others(axis)] for n in range(len(self.copies))]
+        return access_width([copy.x for copy in self.copies], strides, most)
+
+    def y_width(self, axis: int, most: int) -> int:
+        """The same for y."""
+        strides = [[row.y_strides[n] for row in self._others(axis)] for n in range(len(self.copies))]
+        return access_width([copy.y for copy in self.copies], strides, most)
+
+    def strides(self, part: int) -> tuple[Scalar, ...]:
+        """The fields ``x_strides`` and ``y_strides`` of one part."""
+        return i64([*(axis.x_strides[part] for axis in self.axes), *(axis.y_strides[part] for axis in self.axes)])
+
+    def pointers(self, part: int) -> tuple[Pointer, Pointer]:
+        """The fields ``x`` and ``y`` of one part."""
+        return _pointer(self.copies[part].x), _pointer(self.copies[part].y)
+
+    def _others(self, axis: int) -> tuple[Axis, ...]:
+        return self.axes[:axis] + self.axes[axis + 1 :]
+
+
+def batches_of(moves: Moves) -> Iterator[Batch]:
+    """The launches of ``moves``, in order."""
+    for stage in moves.stages:
+        filled = [copy for copy in stage.copies if 0 not in copy.y.dims]
+        for _, alike in groupby(filled, key=lambda copy: copy.x.data_type):
+            copies = tuple(alike)
+            for first in range(0, len(copies), _MAX_PARTS):
+                some = copies[first : first + _MAX_PARTS]
+                yield Batch(some, common_axes(some))
+
+
+def ends_of(blocks: Sequence[int]) -> tuple[Scalar, ...]:
+    """The field ``ends`` of a launch with these numbers of blocks."""
+    return tuple(Scalar(ScalarType.U32, end) for end in accumulate(blocks))
+
+
+def launch_struct(parts: Iterable[Struct], blocks: Sequence[int]) -> Struct:
+    """The kernel's ``Params``."""
+    return Struct((*parts, *ends_of(blocks)))
+
+
+def refuse_size(radices: Sequence[Sequence[int]], blocks: int) -> str:
+    """Why a kernel does not reach all of its parts' elements, or an empty string."""
+    extent = max((radix for part in radices for radix in part[1:]), default=1)
+    if extent > MAX_EXTENT:
+        return f"tensor.dims: expected at most {MAX_EXTENT} groups along an axis, got {extent}"
+    return f"tensor.dims: expected at most {MAX_GRID_X} blocks, got {blocks}" if blocks > MAX_GRID_X else ""
+
+
+def _pointer(view: View) -> Pointer:
+    size = dtypes.info(view.data_type).size_bytes
+    return replace(view.target, offset_bytes=view.target.offset_bytes + view.offset * size)

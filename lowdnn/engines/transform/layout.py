@@ -1,0 +1,69 @@
+"""The axes of copies: which of them are one, in which order they lie, and how wide accesses along them may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lowdnn import dtypes
+from lowdnn.engines.transform.matching import Copy
+from lowdnn.engines.transform.views import View
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of several copies at once: its extent, its stride in x and that in y for each of them."""
+
+    extents: tuple[int, ...]
+    x_strides: tuple[int, ...]
+    y_strides: tuple[int, ...]
+
+
+def common_axes(copies: Sequence[Copy]) -> tuple[Axis, ...]:
+    """The axes of copies of equal rank, none empty, those slowest in y first, neighbours merged where all copies allow.
+
+    Without axes of extent 1, but for one that stays where no other is left.
+    """
+    rank = len(copies[0].y.dims)
+    axes = [_axis(copies, axis) for axis in range(rank)]
+    axes = [axis for axis in axes if max(axis.extents) > 1]
+    axes.sort(key=lambda axis: axis.y_strides[0], reverse=True)
+    merged: list[Axis] = []
+    for axis in axes:
+        if merged and _joins(merged[-1], axis):
+            extents = tuple(a * b for a, b in zip(merged[-1].extents, axis.extents, strict=True))
+            merged[-1] = Axis(extents, axis.x_strides, axis.y_strides)
+        else:
+            merged.append(axis)
+    ones = (1,) * len(copies)
+    return tuple(merged) or (Axis(ones, ones, ones),)
+
+
+def _axis(copies: Sequence[Copy], axis: int) -> Axis:
+    return Axis(
+        tuple(copy.y.dims[axis] for copy in copies),
+        tuple(copy.x.strides[axis] for copy in copies),
+        tuple(copy.y.strides[axis] for copy in copies),
+    )
+
+
+def _joins(outer: Axis, inner: Axis) -> bool:
+    return all(
+        outside == inside * extent
+        for strides, insides in ((outer.x_strides, inner.x_strides), (outer.y_strides, inner.y_strides))
+        for outside, inside, extent in zip(strides, insides, inner.extents, strict=True)
+    )
+
+
+def access_width(views: Sequence[View], strides: Sequence[Sequence[int]], most: int) -> int:
+    """Elements of one access, a power of two up to ``most``, that divide where every row of ``views`` begins.
+
+    strides: for each view, those of all axes but the one of the row.
+    """
+    width = most
+    for view, others in zip(views, strides, strict=True):
+        size = dtypes.info(view.data_type).size_bytes
+        width = min(width, max(16 // size, 1))
+        while width > 1 and (view.alignment_bytes % (width * size) or any(s % width for s in (view.offset, *others))):
+            width //= 2
+    return width

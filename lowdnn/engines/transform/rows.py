@@ -1,0 +1,113 @@
+"""The launch of ``transform_rows.cu``: groups of neighbours along y's fastest axis, each moved by one thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.launch import ceil_div, ceil_power, divider, i64, macros
+from lowdnn.engines.transform.batches import Batch, launch_struct, refuse_size
+from lowdnn.plan import KernelRef, Launch, Struct
+
+THREADS = 128
+UNROLLS = (1, 2, 4)
+_BYTES_IN_FLIGHT = 32
+
+
+@dataclass(frozen=True)
+class Params:
+    """Compile-time parameters of the kernel; field names are its macros."""
+
+    X: str
+    Y: str
+    RANK: int
+    COLUMN_AXIS: int
+    PARTS: int
+    THREADS: int
+    UNROLL: int
+    VECTOR: int
+    X_WIDTH: int
+    Y_WIDTH: int
+    INDEX: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """batch: its axes in the kernel's order.  column: the one that is cut into groups of ``vector`` elements."""
+
+    batch: Batch
+    column: int
+    vector: int
+
+    @staticmethod
+    def of(batch: Batch) -> Rows:
+        """Neighbouring threads go along an axis in which x is contiguous, where y's fastest is another one."""
+        axes = list(batch.axes)
+        column = axes[-1]
+        lanes = next((axis for axis in axes if set(axis.x_strides) == {1}), column)
+        if lanes is not column:
+            axes = [*(axis for axis in axes if axis is not lanes), lanes]
+        most = 16 // min(batch.element_bytes)
+        return Rows(batch.with_axes(axes), axes.index(column), min(most, ceil_power(max(column.extents))))
+
+    @property
+    def refusal(self) -> str:
+        radices = [self._radices(part) for part in range(len(self.batch.copies))]
+        return refuse_size(radices, sum(ceil_div(prod(part), THREADS) for part in radices))
+
+    def default_unroll(self, arch: ArchSpec) -> int:
+        """Two vectors a thread, as for pointwise graphs, where that leaves no multiprocessor without work."""
+        groups = self.batch.elements // self.vector
+        fitting = [u for u in UNROLLS if u * self.vector * self.batch.element_bytes[0] <= _BYTES_IN_FLIGHT]
+        return max([u for u in fitting if u * arch.sm_count * arch.threads_per_sm <= groups] or [1])
+
+    def params(self, unroll: int) -> Params:
+        parts = range(len(self.batch.copies))
+        x_type, y_type = self.batch.c_types
+        column = self.batch.axes[self.column]
+        return Params(
+            X=x_type,
+            Y=y_type,
+            RANK=len(self.batch.axes),
+            COLUMN_AXIS=self.column,
+            PARTS=len(parts),
+            THREADS=THREADS,
+            UNROLL=unroll,
+            VECTOR=self.vector,
+            X_WIDTH=self.batch.x_width(self.column, self.vector) if set(column.x_strides) == {1} else 0,
+            Y_WIDTH=self.batch.y_width(self.column, self.vector) if set(column.y_strides) == {1} else 0,
+            INDEX="u32" if all(prod(self._radices(part)) < 2**31 for part in parts) else "i64",
+        )
+
+    def launch(self, params: Params, kernel: int) -> Launch:
+        parts = range(len(self.batch.copies))
+        blocks = [ceil_div(prod(self._radices(part)), THREADS * params.UNROLL) for part in parts]
+        return Launch(
+            kernel=kernel,
+            grid=(sum(blocks), 1, 1),
+            block=(THREADS, 1, 1),
+            arguments=(launch_struct(map(self._part, parts), blocks),),
+            work=self.batch.work,
+        )
+
+    def _radices(self, part: int) -> list[int]:
+        """Groups along each axis."""
+        return [
+            ceil_div(axis.extents[part], self.vector) if number == self.column else axis.extents[part]
+            for number, axis in enumerate(self.batch.axes)
+        ]
+
+    def _part(self, part: int) -> Struct:
+        radices = self._radices(part)
+        axes = (field for radix in (1, *radices[1:]) for field in divider(radix))
+        sizes = i64([prod(radices), self.batch.axes[self.column].extents[part]])
+        return Struct((*self.batch.pointers(part), *sizes, *self.batch.strides(part), *axes))
+
+
+def kernel_of(params: Params, types: str) -> KernelRef:
+    shape = (
+        f"r{params.RANK}a{params.COLUMN_AXIS}p{params.PARTS}_v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
+        f"u{params.UNROLL}_{params.INDEX}"
+    )
+    return KernelRef(f"transform_rows_{types}_{shape}_sm80", "transform/transform_rows.cu", "sm_80", macros(params))

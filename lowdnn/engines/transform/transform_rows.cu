@@ -1,0 +1,89 @@
+// transform_rows: y[i] = x[i] for every coordinate i, converted where the types differ; several such copies in a
+// launch.
+//
+// Layouts: any strides over RANK axes. Along COLUMN_AXIS, in which y is fastest, the elements are cut into groups of
+// VECTOR neighbours, which one thread moves: in accesses of X_WIDTH and Y_WIDTH elements, or where that is 0 element by
+// element at a stride. The groups are numbered with the last axis fastest: the coordinates of group g are its digits
+// over the radices `axes`.
+// Block: the groups of one part from THREADS * UNROLL times the block's number on; thread t has t, t + THREADS, ...
+// Shared memory: none.
+// Launch: THREADS threads, for each part ceil(groups / (THREADS * UNROLL)) blocks.
+// Macros: X Y RANK COLUMN_AXIS PARTS THREADS UNROLL VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise
+// i64.
+
+#include "include/transform.cuh"
+
+struct Part {
+  const X* x;
+  Y* y;
+  i64 groups;
+  i64 extent;  // elements along COLUMN_AXIS
+  i64 x_strides[RANK];
+  i64 y_strides[RANK];
+  Divider axes[RANK];  // groups along each axis; the first is not used
+};
+
+struct Params {
+  Part parts[PARTS];
+  u32 ends[PARTS];
+};
+
+struct Group {
+  const X* x;
+  Y* y;
+  int valid;
+};
+
+__device__ __forceinline__ Group locate(const Part& part, INDEX group) {
+  i64 coordinate[RANK];
+  digits<RANK>(part.axes, group, coordinate);
+  coordinate[COLUMN_AXIS] *= VECTOR;
+  const i64 remaining = part.extent - coordinate[COLUMN_AXIS];
+  Group found{part.x, part.y, remaining >= VECTOR ? VECTOR : int(remaining)};
+#pragma unroll
+  for (int axis = 0; axis < RANK; ++axis) {
+    found.x += coordinate[axis] * part.x_strides[axis];
+    found.y += coordinate[axis] * part.y_strides[axis];
+  }
+  return found;
+}
+
+__device__ __forceinline__ void read(const Part& part, const Group& group, X (&to)[VECTOR]) {
+  if constexpr (X_WIDTH == 0) {
+    load_strided(to, group.x, part.x_strides[COLUMN_AXIS], group.valid);
+  } else {
+    load_row<PathOf<X_WIDTH * sizeof(X)>::Type, X_WIDTH>(to, group.x, group.valid);
+  }
+}
+
+__device__ __forceinline__ void write(const Part& part, const Group& group, const X (&from)[VECTOR]) {
+  Y out[VECTOR];
+#pragma unroll
+  for (int i = 0; i < VECTOR; ++i) out[i] = Moved<Y, X>::of(from[i]);
+  if constexpr (Y_WIDTH == 0) {
+    store_strided(group.y, out, part.y_strides[COLUMN_AXIS], group.valid);
+  } else {
+    store_row<Y_WIDTH>(group.y, out, group.valid);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  u32 block = blockIdx.x;
+  const Part& part = p.parts[part_of(p.ends, block)];
+  const i64 first = i64(block) * (THREADS * UNROLL) + threadIdx.x;
+
+  // All loads before the first store.
+  Group groups[UNROLL];
+  X in[UNROLL][VECTOR];
+#pragma unroll
+  for (int u = 0; u < UNROLL; ++u) {
+    if (first + u * THREADS < part.groups) {
+      groups[u] = locate(part, INDEX(first + u * THREADS));
+      read(part, groups[u], in[u]);
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < UNROLL; ++u) {
+    if (first + u * THREADS < part.groups) write(part, groups[u], in[u]);
+  }
+}

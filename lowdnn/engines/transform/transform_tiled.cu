@@ -1,0 +1,110 @@
+// transform_tiled: y[u, v] = x[u, v] where x is contiguous along u and y along v, for every coordinate of the other
+// axes; converted where the types differ; several such copies in a launch.
+//
+// Layouts: x has u at stride 1, y has v at stride 1; all other strides are free.
+// Block: one tile of (LANES_U * MICRO) u by (LANES_V * MICRO) v. Thread (lane_u, lane_v) reads MICRO rows of MICRO
+// neighbours along u, turns this square over in its registers and writes it as MICRO vectors along v to shared memory,
+// from where the block writes rows of y: accesses are as wide as the layouts allow on both sides.
+// Shared memory: vectors of MICRO elements of y, LANES_V of them for each u, in order but for the low bits of a
+// vector's number, which are turned over by the number of the square, so that no two threads of a phase meet in a bank.
+// Launch: LANES_U * LANES_V threads, a block for each tile; the coordinates of tile t of a part are its digits over the
+// radices `axes`: the OUTER other axes, tiles along u, tiles along v.
+// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH.
+
+#include "include/transform.cuh"
+
+constexpr int RANK = OUTER + 2;
+constexpr int THREADS = LANES_U * LANES_V;
+constexpr int SIDE_U = LANES_U * MICRO, SIDE_V = LANES_V * MICRO;
+
+struct Part {
+  const X* x;
+  Y* y;
+  i64 extent_u, extent_v;
+  i64 x_strides[RANK];  // the outer axes, u (1), v
+  i64 y_strides[RANK];  // the outer axes, u, v (1)
+  Divider axes[RANK];   // the first is not used
+};
+
+struct Params {
+  Part parts[PARTS];
+  u32 ends[PARTS];
+};
+
+// Where vector `column` of row u lies among the tile's vectors. A phase, the threads that shared memory serves at once,
+// moves 128 bytes: PHASE vectors.
+__device__ __forceinline__ int slot(int u, int column) {
+  constexpr int BYTES = MICRO * sizeof(Y);
+  constexpr int PHASE = BYTES > 4 ? 128 / BYTES : 32;
+  constexpr int STEP = PHASE > LANES_U ? PHASE / LANES_U : 1;
+  return (u * LANES_V + column) ^ (u / MICRO * STEP & (PHASE - 1));
+}
+
+template <bool WHOLE>
+__device__ __forceinline__ void read_square(X (&to)[MICRO][MICRO], const X* from, i64 pitch, int valid_u, int valid_v) {
+#pragma unroll
+  for (int j = 0; j < MICRO; ++j) {
+    if constexpr (WHOLE) {
+      load<PathOf<X_WIDTH * sizeof(X)>::Type, X_WIDTH>(to[j], from + j * pitch);
+    } else {
+      load_strided(to[j], from + j * pitch, 1, j < valid_v ? valid_u : 0);
+    }
+  }
+}
+
+__device__ __forceinline__ int clamped_count(i64 remaining) {
+  return remaining >= MICRO ? MICRO : remaining > 0 ? int(remaining) : 0;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  __shared__ alignas(16) Y tile[SIDE_U * SIDE_V];
+
+  u32 block = blockIdx.x;
+  const Part& part = p.parts[part_of(p.ends, block)];
+  i64 coordinate[RANK];
+  digits<RANK>(part.axes, block, coordinate);
+  const X* x = part.x;
+  Y* y = part.y;
+#pragma unroll
+  for (int axis = 0; axis < OUTER; ++axis) {
+    x += coordinate[axis] * part.x_strides[axis];
+    y += coordinate[axis] * part.y_strides[axis];
+  }
+  const i64 first_u = coordinate[OUTER] * SIDE_U, first_v = coordinate[OUTER + 1] * SIDE_V;
+
+  {  // x -> registers: a square of MICRO by MICRO, row j at v + j
+    const int lane_u = threadIdx.x % LANES_U, lane_v = threadIdx.x / LANES_U;
+    const i64 u = first_u + lane_u * MICRO, v = first_v + lane_v * MICRO;
+    const int valid_u = clamped_count(part.extent_u - u), valid_v = clamped_count(part.extent_v - v);
+    const i64 pitch = part.x_strides[OUTER + 1];
+    X in[MICRO][MICRO];
+    if (valid_u == MICRO && valid_v == MICRO) {
+      read_square<true>(in, x + u + v * pitch, pitch, valid_u, valid_v);
+    } else {
+      read_square<false>(in, x + u + v * pitch, pitch, valid_u, valid_v);
+    }
+    // registers -> shared memory: the square's columns
+#pragma unroll
+    for (int i = 0; i < MICRO; ++i) {
+      Y column[MICRO];
+#pragma unroll
+      for (int j = 0; j < MICRO; ++j) column[j] = Moved<Y, X>::of(in[j][i]);
+      store<MICRO>(tile + slot(lane_u * MICRO + i, lane_v) * MICRO, column);
+    }
+  }
+  __syncthreads();
+
+  // shared memory -> y: LANES_U rows at a time
+  const int lane_v = threadIdx.x % LANES_V, row = threadIdx.x / LANES_V;
+  const i64 v = first_v + lane_v * MICRO, pitch = part.y_strides[OUTER];
+  const int valid_v = clamped_count(part.extent_v - v);
+#pragma unroll
+  for (int i = 0; i < MICRO; ++i) {
+    const int u = row + i * LANES_U;
+    if (first_u + u < part.extent_u) {
+      Y out[MICRO];
+      load<Plain, MICRO>(out, tile + slot(u, lane_v) * MICRO);
+      store_row<Y_WIDTH>(y + v + (first_u + u) * pitch, out, valid_v);
+    }
+  }
+}

@@ -1,0 +1,172 @@
+"""What moves elements in pygraph: reshape, transpose, slice, concatenate."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lowdnn.enums import DataType, ReshapeMode
+from lowdnn.frontend.arguments import integer, integers
+from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.data_types import DataTypeLike, data_type
+from lowdnn.frontend.enums import backend_reshape, reshape_mode
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.nodes import Lowered, stride_order
+from lowdnn.ops import concat, slice, transpose
+from lowdnn.ops.base import Operation
+from lowdnn.ops.concat import Concat
+from lowdnn.ops.reshape import Reshape
+from lowdnn.ops.slice import Slice
+from lowdnn.ops.tensor import packed_strides
+from lowdnn.ops.transpose import Transpose
+from lowdnn.status import AttributeTypeError, BadParamError
+
+NOT_SET = data_type.NOT_SET
+
+
+@dataclass(frozen=True)
+class ReshapeNode:
+    inputs: tuple[Tensor, ...]
+    mode: ReshapeMode
+    output_suffixes: tuple[str, ...] = ("Y",)
+    input_names: tuple[str, ...] = ("X",)
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        """Strides only, row-major: nothing else says what the dims are."""
+        (output,) = outputs
+        if not output.get_dim():
+            raise BadParamError.at(
+                f"{output.label}.dim", expected="dims, which no input determines", got="none", hint="set_dim sets them"
+            )
+        if not output.get_stride():
+            output.set_stride(packed_strides(tuple(output.get_dim())))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return Reshape(lowered(self.inputs[0]), lowered(outputs[0]), self.mode)
+
+
+@dataclass(frozen=True)
+class TransposeNode:
+    inputs: tuple[Tensor, ...]
+    permutation: tuple[int, ...]
+    output_suffixes: tuple[str, ...] = ("Y",)
+    input_names: tuple[str, ...] = ("X",)
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        """Strides row-major: in those of the input nothing would move."""
+        (output,) = outputs
+        if not output.get_dim():
+            output.set_dim(transpose.output_dims(tuple(self.inputs[0].get_dim()), self.permutation))
+        if not output.get_stride():
+            output.set_stride(packed_strides(tuple(output.get_dim())))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return Transpose(lowered(self.inputs[0]), lowered(outputs[0]), self.permutation)
+
+
+@dataclass(frozen=True)
+class SliceNode:
+    inputs: tuple[Tensor, ...]
+    slices: tuple[builtins.slice, ...]
+    output_suffixes: tuple[str, ...] = ("Y",)
+    input_names: tuple[str, ...] = ("X",)
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        """Strides packed, in the input's order of dimensions."""
+        (output,) = outputs
+        if not output.get_dim():
+            output.set_dim(slice.output_dims(tuple(self.inputs[0].get_dim()), *self._bounds()))
+        if not output.get_stride():
+            output.set_stride(_packed_like(self.inputs[0], output))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return Slice(lowered(self.inputs[0]), lowered(outputs[0]), *self._bounds())
+
+    def _bounds(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """start, limit, strides; the axes that no slice was given for are whole."""
+        dims = self.inputs[0].get_dim()
+        if len(self.slices) > len(dims):
+            raise BadParamError.at("slice.slices", expected=f"at most {len(dims)} slices", got=len(self.slices))
+        whole = [builtins.slice(None)] * (len(dims) - len(self.slices))
+        bounds = [one.indices(extent) for one, extent in zip((*self.slices, *whole), dims, strict=True)]
+        start, limit, strides = (tuple(bound[n] for bound in bounds) for n in range(3))
+        return start, tuple(max(first, end) for first, end in zip(start, limit, strict=True)), strides
+
+
+@dataclass(frozen=True)
+class ConcatenateNode:
+    inputs: tuple[Tensor, ...]
+    axis: int
+    in_place_index: int | None
+    output_suffixes: tuple[str, ...] = ("Y",)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(f"X_{number}" for number in range(len(self.inputs)))
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        """Strides packed, in the first input's order of dimensions; those of the part in place where there is one."""
+        (output,) = outputs
+        if not output.get_dim():
+            output.set_dim(concat.output_dims([tuple(tensor.get_dim()) for tensor in self.inputs], self.axis))
+        if not output.get_stride() and self.in_place_index is not None:
+            output.set_stride(self.inputs[self.in_place_index].get_stride())
+        if not output.get_stride():
+            output.set_stride(_packed_like(self.inputs[0], output))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return Concat(self.axis, tuple(map(lowered, self.inputs)), lowered(outputs[0]), self.in_place_index)
+
+
+class MoveMethods(GraphBuilder):
+    """See the module's docstring. ``compute_data_type`` is there for cudnn-frontend's order: nothing is computed."""
+
+    def reshape(self, input: Tensor, name: str = "", reshape_mode: reshape_mode = reshape_mode.VIEW_ONLY) -> Tensor:
+        """``input``'s elements under the dims that are set on the output with ``set_dim``.
+
+        VIEW_ONLY: dims and strides of the output name the memory that those of the input name. LOGICAL: the elements
+        in row-major order of their coordinates.
+        """
+        return self._add(ReshapeNode((input,), backend_reshape(reshape_mode)), data_type.FLOAT, name)
+
+    def transpose(
+        self, input: Tensor, permutation: Sequence[int], compute_data_type: DataTypeLike = NOT_SET, name: str = ""
+    ) -> Tensor:
+        """``input`` with its axes in another order: axis a of the output is its axis permutation[a]."""
+        node = TransposeNode((input,), integers(permutation, "transpose.permutation"))
+        return self._add(node, data_type.FLOAT, name)
+
+    def slice(
+        self,
+        input: Tensor,
+        slices: Sequence[builtins.slice] = (),
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> Tensor:
+        """A part of ``input``: one Python slice for each axis, in their own meaning; steps are positive."""
+        for one in slices:
+            if not isinstance(one, builtins.slice):
+                raise AttributeTypeError.at("slice.slices", expected="slices", got=repr(one))
+        return self._add(SliceNode((input,), tuple(slices)), data_type.FLOAT, name)
+
+    def concatenate(
+        self, inputs: Sequence[Tensor], axis: int, in_place_index: int | None = None, name: str = ""
+    ) -> Tensor:
+        """``inputs`` one behind the other along ``axis``.
+
+        in_place_index: the input that the caller has in its place in the output already; it is not copied.
+        """
+        if not inputs:
+            raise BadParamError.at("concatenate.inputs", expected="at least one tensor", got="none")
+        index = None if in_place_index is None else integer(in_place_index, "concatenate.in_place_index", 0)
+        if index is not None and index >= len(inputs):
+            raise BadParamError.at("concatenate.in_place_index", expected=f"0 to {len(inputs) - 1}", got=index)
+        node = ConcatenateNode(tuple(inputs), integer(axis, "concatenate.axis"), index)
+        return self._add(node, data_type.FLOAT, name)
+
+
+def _packed_like(input: Tensor, output: Tensor) -> tuple[int, ...]:
+    """Packed strides for ``output`` in ``input``'s order of dimensions."""
+    dims = tuple(output.get_dim())
+    return packed_strides(dims, stride_order(input.get_stride(), len(dims)))

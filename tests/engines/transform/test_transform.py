@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_90A
+from lowdnn.backend.handle import Handle
+from lowdnn.engines.composite.composite import Composite
+from lowdnn.engines.pointwise.pointwise import PointwiseEngine
+from lowdnn.engines.transform.tiles import LANES_U
+from lowdnn.engines.transform.transform import Transform
+from lowdnn.enums import DataType, KnobType, PointwiseMode, ReshapeMode
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.concat import Concat
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.support.data import poison
+from tests.support.running import POLICIES, check_exact, run_plan
+from tests.sweeps.checking import failures
+
+ENGINE = Transform()
+
+
+def sources(plan: Plan) -> list[str]:
+    return [plan.kernels[launch.kernel].source.split("_")[-1] for launch in plan.launches]
+
+
+@pytest.mark.parametrize("data_type", dtypes.supported(), ids=lambda t: dtypes.info(t).short_name)
+def test_every_bit_of_every_type_stays(device: Runtime, data_type: DataType) -> None:
+    """Payloads of NaN and bytes that are no boolean included, through tiles and in rows."""
+    builder = GraphBuilder()
+    x = builder.tensor((35, 18), data_type)
+    tiled = builder.transpose(x, (1, 0), store=data_type)
+    in_rows = builder.slice(x, (1, 3), (34, 16), store=data_type)
+    graph = builder.graph()
+    facts = dtypes.info(data_type)
+    bits = np.random.default_rng(5).integers(0, 256, (35, 18 * facts.size_bytes), np.uint8)
+    values = bits.view(facts.storage)
+    plan = ENGINE.plan(graph, SM_90A, {})
+    results = run_plan(device, plan, graph, {x.uid: values})
+    assert sources(plan) == ["tiled.cu", "rows.cu"]
+    for result, expected in ((results[tiled.uid], values.T), (results[in_rows.uid], values[1:34, 3:16])):
+        assert result.tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+@pytest.mark.parametrize("lanes", LANES_U)
+def test_tiles_of_every_form(device: Runtime, lanes: int) -> None:
+    builder = GraphBuilder()
+    x = builder.tensor((3, 70, 90), DataType.FLOAT)
+    builder.transpose(x, (2, 0, 1), store=DataType.FLOAT)
+    check_exact(device, ENGINE, builder.graph(), choices={KnobType.TILE_ROWS: lanes})
+
+
+def test_the_tile_fits_narrow_tensors() -> None:
+    def lanes(dims: tuple[int, int]) -> object:
+        builder = GraphBuilder()
+        builder.transpose(builder.tensor(dims, DataType.FLOAT), (1, 0), store=DataType.FLOAT)
+        [kernel] = ENGINE.plan(builder.graph(), SM_90A, {}).kernels
+        return dict(kernel.parameters)["LANES_U"]
+
+    assert [lanes(dims) for dims in ((4096, 4096), (16, 4096), (4096, 16))] == [16, 64, 4]
+
+
+@pytest.mark.parametrize("unroll", [1, 2, 4])
+def test_rows_in_flight(device: Runtime, unroll: int) -> None:
+    builder = GraphBuilder()
+    x = builder.tensor((7, 403), DataType.BFLOAT16)
+    builder.slice(x, (0, 1), (7, 402), store=DataType.BFLOAT16)
+    check_exact(device, ENGINE, builder.graph(), choices={KnobType.MULTIPLY: unroll})
+
+
+def chain(builder: GraphBuilder) -> None:
+    """Four moves through virtual tensors."""
+    x = builder.tensor((4, 6, 10), DataType.FLOAT)
+    turned = builder.transpose(x, (2, 0, 1))
+    part = builder.slice(turned, (1, 0, 1), (9, 4, 6), (2, 1, 1))
+    flat = builder.reshape(part, (2, 2, 2, 2, 5))
+    builder.transpose(flat, (4, 0, 1, 2, 3), store=DataType.FLOAT)
+
+
+def split(builder: GraphBuilder) -> None:
+    """Three parts of one tensor, one of them through a stored tensor that is read again."""
+    x = builder.tensor((6, 40), DataType.HALF)
+    for first in (0, 16):
+        builder.slice(x, (0, first), (6, first + 16), store=DataType.HALF)
+    rest = builder.slice(x, (0, 32), (6, 40), store=DataType.HALF)
+    builder.transpose(rest, (1, 0), store=DataType.FLOAT)
+
+
+def joined_views(builder: GraphBuilder) -> None:
+    """A concatenation of a transpose, a slice and a tensor, in two data types."""
+    x, other = builder.tensor((5, 8), DataType.FLOAT), builder.tensor((8, 2), DataType.INT32)
+    turned = builder.transpose(x, (1, 0))
+    part = builder.slice(x, (0, 1), (5, 8), (1, 2))
+    padded = builder.transpose(builder.reshape(part, (4, 5)), (1, 0))
+    assert padded.dims == (5, 4)
+    builder.concat([turned, other], 1, store=DataType.FLOAT)
+    builder.concat([x, padded], 1, store=DataType.BFLOAT16)
+
+
+def views(builder: GraphBuilder) -> None:
+    """The same memory under other dims and strides, stored and on the way to a slice."""
+    x = builder.tensor((4, 6), DataType.FLOAT)
+    view = builder.reshape(x, (6, 4), strides=(1, 6), mode=ReshapeMode.VIEW_ONLY)
+    builder.slice(view, (1, 0), (6, 3), store=DataType.FLOAT)
+    builder.reshape(x, (2, 12), strides=(12, 1), mode=ReshapeMode.VIEW_ONLY, store=DataType.FLOAT)
+
+
+@pytest.mark.parametrize(
+    ("build", "launches"),
+    [(chain, 1), (split, 4), (joined_views, 3), (views, 2)],
+    ids=["chain", "split", "join", "view"],
+)
+def test_moves_through_virtual_tensors_are_one_copy(
+    device: Runtime, build: Callable[[GraphBuilder], None], launches: int
+) -> None:
+    builder = GraphBuilder()
+    build(builder)
+    assert len(check_exact(device, ENGINE, builder.graph()).launches) == launches
+
+
+@pytest.mark.parametrize(
+    ("dims", "strides", "to", "to_strides", "launches"),
+    [
+        ((4, 6), (6, 1), (8, 3), (3, 1), 1),
+        ((4, 6), (7, 1), (8, 3), (5, 1), 1),
+        ((4, 6), (1, 4), (6, 4), (1, 6), 2),
+        ((4, 6), (7, 1), (6, 4), (4, 1), 1),
+        ((4, 6), (7, 1), (6, 4), (5, 1), 2),
+        ((2, 1, 12), (12, 50, 1), (3, 8, 1, 1), (8, 1, 9, 9), 1),
+    ],
+)
+def test_reshapes_copy_twice_only_where_no_strides_join_the_axes(
+    device: Runtime,
+    dims: tuple[int, ...],
+    strides: tuple[int, ...],
+    to: tuple[int, ...],
+    to_strides: tuple[int, ...],
+    launches: int,
+) -> None:
+    builder = GraphBuilder()
+    x = builder.tensor(dims, DataType.FLOAT, strides=strides)
+    builder.reshape(x, to, strides=to_strides, store=DataType.FLOAT)
+    plan = check_exact(device, ENGINE, builder.graph())
+    assert len(plan.launches) == launches
+    assert (plan.workspace_bytes > 0) == (launches == 2)
+
+
+def test_a_part_in_place_is_neither_read_nor_written(device: Runtime) -> None:
+    strides = (6, 1)
+    y = Tensor(3, DataType.FLOAT, (4, 6), strides, 4)
+    inputs = (Tensor(1, DataType.FLOAT, (4, 2), strides, 4), Tensor(2, DataType.FLOAT, (4, 4), (4, 1), 16))
+    graph = OperationGraph([Concat(1, inputs, y, in_place_index=0)])
+    values = {1: np.ones((4, 2), np.float32), 2: np.full((4, 4), 2, np.float32)}
+    result = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, values)[3]
+    assert (result[:, 2:] == 2).all()
+    assert (result[:, :2] == poison(1, DataType.FLOAT)).all()
+
+
+def test_a_type_in_between_that_would_round_is_left_to_two_launches(device: Runtime) -> None:
+    builder = GraphBuilder(virtual_type=DataType.BFLOAT16)
+    x = builder.tensor((20, 20), DataType.FLOAT)
+    builder.slice(builder.transpose(x, (1, 0)), (0, 0), (20, 7), store=DataType.FLOAT)
+    graph = builder.graph()
+    refusal = ENGINE.refuse(graph, SM_90A)
+    assert refusal is not None
+    assert "expected FLOAT or FLOAT, what it comes from or goes to, got BFLOAT16" in refusal.reason
+    assert len(check_exact(device, Composite((ENGINE,)), graph).launches) == 2
+
+
+def test_moves_between_operations_that_compute(device: Runtime) -> None:
+    builder = GraphBuilder()
+    x = builder.tensor((2, 8, 30), DataType.HALF)
+    doubled = builder.pointwise(PointwiseMode.ADD, x, x)
+    turned = builder.transpose(doubled, (0, 2, 1))
+    builder.pointwise(PointwiseMode.RELU_FWD, turned, store=DataType.HALF)
+    check_exact(device, Composite((ENGINE, PointwiseEngine())), builder.graph())
+
+
+def test_plain_conversions_are_left_to_the_pointwise_engine() -> None:
+    builder = GraphBuilder()
+    builder.pointwise(PointwiseMode.IDENTITY, builder.tensor((64, 64), DataType.FLOAT), store=DataType.HALF)
+    refusal = ENGINE.refuse(builder.graph(), SM_90A)
+    assert refusal is not None
+    assert refusal.reason == "operations: expected a move of elements, got conversions within rows"
+
+
+def test_arithmetic_that_would_round_is_no_conversion() -> None:
+    builder = GraphBuilder()
+    x = builder.tensor((64, 64), DataType.DOUBLE, layout=Layout.TRANSPOSED)
+    builder.pointwise(PointwiseMode.IDENTITY, x, store=DataType.DOUBLE)
+    refusal = ENGINE.refuse(builder.graph(), SM_90A)
+    assert refusal is not None
+    assert "expected moves and conversions only" in refusal.reason
+
+
+def test_more_elements_than_32_bits_count() -> None:
+    def plan(dims: tuple[int, ...], data_type: DataType = DataType.INT8) -> Plan:
+        builder = GraphBuilder()
+        x = builder.tensor(dims, data_type)
+        builder.slice(x, (0,) * len(dims), (*dims[:-1], dims[-1] - 1), store=data_type)
+        return ENGINE.plan(builder.graph(), SM_90A, {})
+
+    assert dict(plan((2**16, 2**15)).kernels[0].parameters)["INDEX"] == "u32"
+    assert dict(plan((2**20, 2**16)).kernels[0].parameters)["INDEX"] == "i64"
+    builder = GraphBuilder()
+    x = builder.tensor((2**44, 2), DataType.INT8)
+    builder.slice(x, (0, 0), (2**44, 1), store=DataType.INT8)
+    refusal = ENGINE.refuse(builder.graph(), SM_90A)
+    assert refusal is not None
+    assert f"expected at most {2**31 - 1} blocks" in refusal.reason
+
+
+def test_equal_forms_share_a_kernel() -> None:
+    def kernels(dims: tuple[int, int]) -> object:
+        builder = GraphBuilder()
+        builder.transpose(builder.tensor(dims, DataType.FLOAT), (1, 0), store=DataType.FLOAT)
+        return ENGINE.plan(builder.graph(), SM_90A, {}).kernels
+
+    assert kernels((64, 64)) == kernels((640, 1280))
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "fuzz(7),early,races"])
+def test_under_every_policy(policy: str) -> None:
+    with Handle.open("emulated", policy=policy) as handle:
+        for line in (
+            "transform op=transpose dims=2x20x70 perm=0,2,1 dtype=bf16",
+            "transform op=concat dims=3x0x5x5 axis=1 parts=24,16 out_layout=nhwc dtype=fp32",
+        ):
+            assert not failures(handle, line, seed=1, engine="transform")
