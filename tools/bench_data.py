@@ -48,8 +48,9 @@ class CaseData:
         self.bytes_moved = moved_bytes(graph)
         self._ports = inputs_of(graph.operations[0])
         weights = self._ports["w"].uid if isinstance(case, ConvolutionCase) and "w" in self._ports else 0
-        self._copies = {t.uid: _inputs(t, slots, case.length if t.uid == weights else 1) for t in graph.inputs}
-        self._copies |= {t.uid: _outputs(t, slots) for t in graph.outputs}
+        given = [tensor for tensor in graph.inputs if tensor.constant_value is None]
+        self._given = {t.uid: _inputs(t, slots, case.length if t.uid == weights else 1) for t in given}
+        self._copies = self._given | {t.uid: _outputs(t, slots) for t in graph.outputs}
         operation = graph.operations[0]
         if isinstance(operation, ResampleBackward) and operation.index is not None:
             for copy in self["index"]:
@@ -57,9 +58,6 @@ class CaseData:
         for uid, values in (case.routing(0) if isinstance(case, MoeCase) else {}).items():
             for copy in self._copies[uid]:
                 copy.copy_(torch.from_numpy(values))
-        given = [tensor for tensor in graph.inputs if tensor.constant_value is None]
-        self._given = {t.uid: _inputs(t, slots, case.length if t.uid == weights else 1) for t in given}
-        self._copies = self._given | {t.uid: _outputs(t, slots) for t in graph.outputs}
         anchored = {tensor.uid for tensor in self._ports.values()}
         self._operands = [tensor for tensor in graph.inputs if tensor.uid not in anchored]
 

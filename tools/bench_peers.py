@@ -13,19 +13,19 @@ import torch
 from bench_data import TORCH_TYPES, CaseData
 from bench_peers_conv import convolution_peers
 from bench_peers_matmul import matmul_peers
+from bench_peers_membound import dropout_peers, move_peers, pointwise_peers
 from bench_peers_moe import moe_peers
 from bench_peers_resample import resample_peers
-
-from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, MoeCase, PointwiseCase, ReductionCase, ResampleCase
-from bench_peers_membound import dropout_peers, move_peers, pointwise_peers
 
 from lowdnn.graph.cases import (
     BlockScaleCase,
     Case,
     ConvolutionCase,
     MatmulCase,
+    MoeCase,
     PointwiseCase,
     ReductionCase,
+    ResampleCase,
     RngCase,
     TransformCase,
 )

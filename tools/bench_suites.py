@@ -17,7 +17,6 @@ from bench_networks import network_cases
 
 from lowdnn.graph.cases import parse_case
 
-DEVICE_SUITES = ("gemm", "conv", "memory", "membound")
 DEVICE_SUITES = ("gemm", "conv", "membound", "memory")
 NETWORK_LAYERS = "all layers of at least 12 real networks (2D, 3D, 1D), three directions, batch 32 to 128"
 

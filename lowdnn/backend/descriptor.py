@@ -99,8 +99,6 @@ class Descriptor:
             raise AttributeTypeError.at(where, expected=_names(types), got=_text(attribute_type))
         found = getattr(value, computed.method)() if computed else getattr(value, self._declared(name).field)
         elements = returned(where, attribute_type, _elements(found))
-        if attribute_type is AttributeType.BACKEND_DESCRIPTOR:
-        elements = _elements(found)
         is_nested = attribute_type is AttributeType.BACKEND_DESCRIPTOR
         if AttributeType.BACKEND_DESCRIPTOR in types and any(isinstance(e, int) == is_nested for e in elements):
             raise AttributeTypeError.at(where, expected="the type that was set", got=attribute_type.name)

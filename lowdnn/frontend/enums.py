@@ -15,8 +15,6 @@ from lowdnn.enums import (
     PaddingMode,
     ReduceTensorOp,
     ResampleMode,
-    NumericalNote,
-    ReduceTensorOp,
     ReshapeMode,
     RngDistribution,
 )
@@ -122,6 +120,8 @@ class moe_grouped_matmul_mode(IntEnum):
     GATHER = 2
     SCATTER = 3
     COMBINE = 4
+
+
 class reshape_mode(IntEnum):
     """cudnn.reshape_mode."""
 
@@ -209,6 +209,8 @@ def backend_norm_phase(phase: norm_forward_phase, method: str) -> NormFwdPhase:
     if member(norm_forward_phase, phase, where) is norm_forward_phase.NOT_SET:
         raise BadParamError.at(where, expected="INFERENCE or TRAINING", got="NOT_SET")
     return NormFwdPhase[phase.name]
+
+
 def backend_reshape(mode: reshape_mode) -> ReshapeMode:
     return ReshapeMode[member(reshape_mode, mode, "reshape.reshape_mode").name]
 

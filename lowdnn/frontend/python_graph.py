@@ -41,16 +41,13 @@ from lowdnn.frontend.enums import (
 )
 from lowdnn.frontend.execution import PreparedExecution, pair
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.moves import MoveMethods
 from lowdnn.frontend.norms import NormMethods
 from lowdnn.frontend.operations import OperationMethods
 from lowdnn.frontend.plans import PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
-from lowdnn.frontend.resampling import ResampleMethods
-from lowdnn.frontend.moves import MoveMethods
-from lowdnn.frontend.operations import OperationMethods
-from lowdnn.frontend.plans import PlanList
-from lowdnn.frontend.pointwise import PointwiseMethods
 from lowdnn.frontend.random_numbers import RandomMethods
+from lowdnn.frontend.resampling import ResampleMethods
 from lowdnn.frontend.serialization import dump, load
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Plan
@@ -69,8 +66,16 @@ class knob:
     stride: int
 
 
-class pygraph(PointwiseMethods, ConvolutionMethods, ResampleMethods, NormMethods, OperationMethods):
-class pygraph(PointwiseMethods, ConvolutionMethods, OperationMethods, MoveMethods, RandomMethods, BlockScaleMethods):
+class pygraph(
+    PointwiseMethods,
+    ConvolutionMethods,
+    OperationMethods,
+    NormMethods,
+    ResampleMethods,
+    MoveMethods,
+    RandomMethods,
+    BlockScaleMethods,
+):
     """See the module's docstring."""
 
     def __init__(

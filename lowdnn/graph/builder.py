@@ -15,12 +15,18 @@ from dataclasses import replace
 from enum import Enum
 
 from lowdnn import dtypes
-from lowdnn.enums import DataType, MoeGroupedMatmulMode, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import (
+    DataType,
+    MoeGroupedMatmulMode,
+    NormFwdPhase,
+    NormMode,
+    PointwiseMode,
+    ReduceTensorOp,
+    ReshapeMode,
+    TensorReordering,
+)
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops import gen_stats, matmul, moe_grouped_matmul, pointwise
-from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, ReshapeMode, TensorReordering
-from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops import block_scale, concat, gen_stats, matmul, pointwise, slice, transpose
+from lowdnn.ops import block_scale, concat, gen_stats, matmul, moe_grouped_matmul, pointwise, slice, transpose
 from lowdnn.ops.base import Operation
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
@@ -43,10 +49,10 @@ from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
-from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.slice import Slice
+from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
 from lowdnn.ops.transpose import Transpose
 
@@ -427,6 +433,7 @@ class GraphBuilder:
         total = self.reduction(add, self.pointwise(mul, dy, y, compute_type=compute), axes, compute_type=compute)
         rest = self.pointwise(PointwiseMode.SUB, dy, total, compute_type=compute)
         return self.pointwise(mul, rest, y, compute_type=compute, store=store, layout=layout)
+
     def rng(
         self,
         distribution: Rng,

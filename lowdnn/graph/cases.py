@@ -21,9 +21,8 @@ and the benchmarks. ``#`` starts a comment in a file of cases.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import prod
 from typing import Any, ClassVar
 
@@ -34,14 +33,16 @@ from lowdnn import dtypes
 from lowdnn.enums import (
     ConvolutionMode,
     DataType,
+    MoeGroupedMatmulMode,
     NanPropagation,
     PaddingMode,
+    PointwiseMode,
     ReduceTensorOp,
     ResampleMode,
+    RngDistribution,
+    TensorReordering,
 )
 from lowdnn.graph import case_exits, case_routing, case_steps, case_text
-from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp, RngDistribution, TensorReordering
-from lowdnn.graph import case_exits, case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.case import Case, Inputs
 from lowdnn.graph.case_steps import Chain
@@ -545,6 +546,8 @@ class MoeCase(Case):
         if self._left_over < 0 or (self._left_over and not has_rest):
             expected = f"{self.rows} rows, or fewer with ends=1 and without an epilogue of rows"
             raise BadParamError.at("moe.sizes", expected=expected, got=sum(self.sizes))
+
+
 class RngCase(Case):
     """Random numbers, and the chain ``ops`` over them: ``ops=mul+scalar`` is dropout of a tensor.
 
@@ -707,15 +710,18 @@ class BlockScaleCase(Case):
 
 _FAMILIES: Mapping[str, type[Any]] = {
     cls.family: cls
-    for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, MoeCase, ResampleCase, NormCase, SoftmaxCase)
     for cls in (
         ConvolutionCase,
         MatmulCase,
         PointwiseCase,
         ReductionCase,
-        RngCase,
+        MoeCase,
+        NormCase,
+        SoftmaxCase,
+        ResampleCase,
         TransformCase,
         BlockScaleCase,
+        RngCase,
     )
 }
 

@@ -35,10 +35,10 @@ from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample import ResampleOperation
 from lowdnn.ops.resample_forward import ResampleForward
-from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.slice import Slice
+from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.transpose import Transpose
 
@@ -115,13 +115,11 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
     producer = graph.producer(tensor)
     if isinstance(producer, ResampleForward) and producer.index is tensor:
         return EXACT
-    classes = {_class_of(op, notes): _compute_type(op) for op in graph.operations}
-    order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.ROWS, OpClass.POINTWISE)
     rounding = [op for op in graph.operations if not isinstance(op, _EXACT_OPERATIONS)]
     classes = {_class_of(op, notes): _compute_type(op) for op in rounding}
     if not classes:
         return EXACT
-    order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.POINTWISE)
+    order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.ROWS, OpClass.POINTWISE)
     worst = next(op_class for op_class in order if op_class in classes)
     allowed = tolerance(worst, tensor.data_type, length, classes[worst])
     if isinstance(producer, ReductionOperation | GenStats) and worst in order[:2]:
@@ -187,10 +185,9 @@ def _compute_type(operation: object) -> DataType:
         return operation.reduction.compute_type
     if isinstance(operation, PointwiseOperation):
         return operation.pointwise.compute_type
-    if isinstance(
-        operation, GenStats | NormForward | NormBackward | Softmax | MoeGroupedMatmul | MoeGroupedMatmulBackward
-    ):
-    if isinstance(operation, GenStats | RngOperation):
+    if isinstance(operation, GenStats | RngOperation | NormForward | NormBackward | Softmax):
+        return operation.compute_type
+    if isinstance(operation, MoeGroupedMatmul | MoeGroupedMatmulBackward):
         return operation.compute_type
     if isinstance(operation, ResampleOperation):
         return operation.resample.compute_type

@@ -25,10 +25,10 @@ from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
-from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.slice import Slice
+from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.transpose import Transpose
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
@@ -48,9 +48,6 @@ OPERATIONS: tuple[type, ...] = (
     Softmax,
     MoeGroupedMatmul,
     MoeGroupedMatmulBackward,
-)
-
-DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, *OPERATIONS)
     RngOperation,
     Transpose,
     Reshape,
@@ -62,7 +59,7 @@ DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reducti
     ContractBandMatrix,
 )
 
-DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Rng, *OPERATIONS)
+DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, Rng, *OPERATIONS)
 
 
 def enums() -> Iterator[type[Enum]]:
