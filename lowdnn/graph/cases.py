@@ -548,6 +548,7 @@ class MoeCase(Case):
             raise BadParamError.at("moe.sizes", expected=expected, got=sum(self.sizes))
 
 
+@dataclass(frozen=True)
 class RngCase(Case):
     """Random numbers, and the chain ``ops`` over them: ``ops=mul+scalar`` is dropout of a tensor.
 
