@@ -21,6 +21,7 @@ from lowdnn.enums import (
     AttributeName,
     AttributeType,
     BehaviorNote,
+    BnFinalizeStatsMode,
     ConvolutionMode,
     DataType,
     DescriptorType,
@@ -58,6 +59,7 @@ ELEMENT_TYPES: Mapping[AttributeType, type] = {
     AttributeType.GENSTATS_MODE: GenStatsMode,
     AttributeType.REDUCTION_OPERATOR_TYPE: ReduceTensorOp,
     AttributeType.TENSOR_REORDERING_MODE: TensorReordering,
+    AttributeType.BN_FINALIZE_STATS_MODE: BnFinalizeStatsMode,
     AttributeType.NORM_MODE: NormMode,
     AttributeType.NORM_FWD_PHASE: NormFwdPhase,
 }

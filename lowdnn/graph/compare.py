@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.bn_backward_weights import BnBackwardWeights
+from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
@@ -138,9 +140,10 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
     if isinstance(operation, ConvolutionOperation | MatmulOperation):
         is_tf32 = NumericalNote.DOWN_CONVERT_INPUTS in notes
         return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
-    if isinstance(operation, NormForward | NormBackward | Softmax):
+    if isinstance(operation, NormForward | NormBackward | Softmax | BnFinalize):
         return OpClass.ROWS
-    return OpClass.REDUCTION if isinstance(operation, ReductionOperation | GenStats) else OpClass.POINTWISE
+    is_reduction = isinstance(operation, ReductionOperation | GenStats | BnBackwardWeights)
+    return OpClass.REDUCTION if is_reduction else OpClass.POINTWISE
 
 
 def _compute_type(operation: object) -> DataType:
@@ -152,6 +155,6 @@ def _compute_type(operation: object) -> DataType:
         return operation.reduction.compute_type
     if isinstance(operation, PointwiseOperation):
         return operation.pointwise.compute_type
-    if isinstance(operation, GenStats | NormForward | NormBackward | Softmax):
+    if isinstance(operation, GenStats | NormForward | NormBackward | Softmax | BnFinalize | BnBackwardWeights):
         return operation.compute_type
     raise TypeError(type(operation).__name__)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
+from lowdnn.ops.bn_backward_weights import BnBackwardWeights
+from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
@@ -30,6 +32,8 @@ OPERATIONS: tuple[type, ...] = (
     NormForward,
     NormBackward,
     Softmax,
+    BnFinalize,
+    BnBackwardWeights,
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, *OPERATIONS)
