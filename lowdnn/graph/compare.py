@@ -23,6 +23,8 @@ from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.concat import Concat
 from lowdnn.ops.contract_band_matrix import ContractBandMatrix
+from lowdnn.ops.bn_backward_weights import BnBackwardWeights
+from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
@@ -174,6 +176,10 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
         return OpClass.ROWS
     is_sum = isinstance(operation, ReductionOperation | GenStats | ResampleOperation)
     return OpClass.REDUCTION if is_sum else OpClass.POINTWISE
+    if isinstance(operation, NormForward | NormBackward | Softmax | BnFinalize):
+        return OpClass.ROWS
+    is_reduction = isinstance(operation, ReductionOperation | GenStats | BnBackwardWeights)
+    return OpClass.REDUCTION if is_reduction else OpClass.POINTWISE
 
 
 def _compute_type(operation: object) -> DataType:
@@ -186,6 +192,7 @@ def _compute_type(operation: object) -> DataType:
     if isinstance(operation, PointwiseOperation):
         return operation.pointwise.compute_type
     if isinstance(operation, GenStats | RngOperation | NormForward | NormBackward | Softmax):
+    if isinstance(operation, GenStats | NormForward | NormBackward | Softmax | BnFinalize | BnBackwardWeights):
         return operation.compute_type
     if isinstance(operation, MoeGroupedMatmul | MoeGroupedMatmulBackward):
         return operation.compute_type

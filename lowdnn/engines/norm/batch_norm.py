@@ -11,30 +11,33 @@ blocks (``engines.reduction``):
 Since the sums are of deviations from about the mean, a large mean costs them nothing: x is read twice, and the first
 image a third time. Statistics that are stored in a narrow type lie in the workspace too, in the type of the arithmetic.
 What the graph has behind y or dx is part of the last pass.
+
+``BnFinalize`` and ``BnBackwardWeights``, parts of the same, are taken too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.pointwise.pointwise import PointwiseEngine
-from lowdnn.engines.reduction.reduction import ReductionEngine
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.norm.passes import PassBuilder, Passes
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.enums import DataType, NormMode, NumericalNote, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.row_pattern import FusedRows, match_rows
+from lowdnn.graph.row_pattern import match_rows
 from lowdnn.ops.base import Operation
-from lowdnn.ops.gen_stats import GenStats
+from lowdnn.ops.bn_backward_weights import BnBackwardWeights
+from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
-from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
-from lowdnn.ops.reduction import Reduction, ReductionOperation
-from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Plan
 
-_REDUCTION, _POINTWISE = ReductionEngine(), PointwiseEngine()
+_Behind = tuple[PointwiseOperation, ...]
 
 
 class BatchNorm:
@@ -71,167 +74,138 @@ class BatchNorm:
         """None of its own."""
         return ()
 
-    def _passes(self, graph: OperationGraph) -> _Passes | Refusal:
-        is_backward = any(isinstance(op, NormBackward) for op in graph.operations)
-        ports = ("dy", "dx") if is_backward else ("x", "y")
-        fused: FusedRows[NormForward] | FusedRows[NormBackward] | str
-        fused = match_rows(graph, NormBackward, *ports) if is_backward else match_rows(graph, NormForward, *ports)
+    def _passes(self, graph: OperationGraph) -> Passes | Refusal:
+        kind = next((type(op) for op in graph.operations if type(op) in _RECIPES), NormForward)
+        source, output, recipe = _RECIPES[kind]
+        fused = match_rows(graph, kind, source, output)
         if isinstance(fused, str):
             return Refusal(self.name, fused)
-        if fused.operation.mode is not NormMode.BATCH_NORM:
-            return Refusal(self.name, f"mode: expected BATCH_NORM, got {fused.operation.mode.name}")
-        if not fused.operation.x.element_count:
-            return Refusal(self.name, f"x.dims: expected elements, got {list(fused.operation.x.dims)}")
-        if fused.before.operations:
-            return Refusal(self.name, f"operations: expected none before {ports[0]}, which is read twice, got one")
-        builder = _Builder(fused.operation.x, fused.operation.compute_type, max(graph.tensors))
         operation = fused.operation
-        return (
-            builder.backward(operation, fused.after)
-            if isinstance(operation, NormBackward)
-            else builder.forward(operation, fused.after)
-        )
+        if isinstance(operation, NormForward | NormBackward) and operation.mode is not NormMode.BATCH_NORM:
+            return Refusal(self.name, f"mode: expected BATCH_NORM, got {operation.mode.name}")
+        if not fused.before.result or not fused.before.result.element_count:
+            return Refusal(self.name, f"{source}.dims: expected elements, got {list(fused.before.dims)}")
+        if fused.before.operations:
+            return Refusal(self.name, f"operations: expected none before {source}, which is read twice, got one")
+        if fused.after and kind not in (NormForward, NormBackward):
+            return Refusal(self.name, f"operations: expected none behind {kind.__name__}, got one")
+        return recipe(operation, fused.after, max(graph.tensors))
 
 
-@dataclass(frozen=True)
-class _Part:
-    engine: Engine
-    graph: OperationGraph
+def _forward(norm: NormForward, behind: _Behind, last_uid: int) -> Passes:
+    shape, modes, build = norm.shape, PointwiseMode, PassBuilder(norm.compute_type, last_uid)
+    shift, correction, total, squares = (build.exact(None, shape.stats_dims) for _ in range(4))
+    inverse = build.exact(norm.inv_variance, shape.stats_dims)
+    average = build.of_dims(shape.stats_dims)
+    build.reduce(ReduceTensorOp.AVG, replace(norm.x, dims=(1, *norm.x.dims[1:])), average)
+    build.finite(average, shift)  # deviations from what is not finite would be no numbers
+    build.close_reduction()
+    build.gen_stats(build.pointwise(modes.SUB, norm.x, shift), total, squares)
+    build.close_reduction()
+
+    build.pointwise(modes.IDENTITY, total, output=correction, factor=1 / shape.count)
+    square = build.pointwise(modes.MUL, correction, correction)
+    variance = build.pointwise(modes.SUB, build.pointwise(modes.IDENTITY, squares, factor=1 / shape.count), square)
+    build.pointwise(modes.RSQRT, build.pointwise(modes.ADD, variance, norm.epsilon), output=inverse)
+    build.store(inverse, norm.inv_variance)
+    mean = build.pointwise(modes.ADD, shift, correction)
+    build.store(mean, norm.mean)
+    unbiased = build.pointwise(modes.IDENTITY, variance, factor=shape.count / max(shape.count - 1, 1))
+    build.carry_on(mean, norm.exp_avg_factor, norm.input_running_mean, norm.output_running_mean)
+    build.carry_on(unbiased, norm.exp_avg_factor, norm.input_running_var, norm.output_running_var)
+    build.close_pointwise()
+
+    steps = [(modes.SUB, shift), (modes.SUB, correction), (modes.MUL, inverse)]
+    steps += [(mode, t) for mode, t in ((modes.MUL, norm.scale), (modes.ADD, norm.bias)) if t is not None]
+    return _last_pass(build, norm.x, steps, norm.y, behind)
 
 
-@dataclass(frozen=True)
-class _Passes:
-    """The passes in order, and the tensors between them that the graph has not."""
+def _backward(norm: NormBackward, behind: _Behind, last_uid: int) -> Passes:
+    shape, build = norm.shape, PassBuilder(norm.compute_type, last_uid)
+    mean, inverse = (t for t in (norm.mean, norm.inv_variance) if t is not None)
+    dscale, dbias = _sums(build, norm.x, norm.dy, (mean, inverse), (norm.dscale, norm.dbias))
+    xhat = _normalised(build, norm.x, mean, inverse)
+    common = build.pointwise(PointwiseMode.ADD, build.pointwise(PointwiseMode.MUL, xhat, dscale), dbias)
+    centred = build.pointwise(PointwiseMode.SUB, norm.dy, common, factor=1 / shape.count)
+    steps = [(PointwiseMode.MUL, tensor) for tensor in (inverse, norm.scale) if tensor is not None]
+    return _last_pass(build, centred, steps, norm.dx, behind)
 
-    parts: tuple[_Part, ...]
-    in_workspace: tuple[Tensor, ...]
+
+def _weights(weights: BnBackwardWeights, behind: _Behind, last_uid: int) -> Passes:
+    modes, build = PointwiseMode, PassBuilder(weights.compute_type, last_uid)
+    statistics, gradients = (weights.mean, weights.inv_std), (weights.dscale, weights.dbias)
+    dscale, dbias = _sums(build, weights.x, weights.dy, statistics, gradients)
+    of_dy = build.pointwise(modes.MUL, weights.scale, weights.inv_std)
+    build.store(of_dy, weights.eq_dy_scale)
+    slope = build.pointwise(modes.MUL, build.pointwise(modes.MUL, of_dy, weights.inv_std), dscale)
+    of_x = build.pointwise(modes.IDENTITY, slope, factor=-1 / weights.count)
+    build.store(of_x, weights.eq_x_scale)
+    constant = build.pointwise(modes.IDENTITY, build.pointwise(modes.MUL, of_dy, dbias), factor=-1 / weights.count)
+    build.pointwise(modes.SUB, constant, build.pointwise(modes.MUL, of_x, weights.mean), output=weights.eq_bias)
+    build.close_pointwise()
+    return build.passes()
 
 
-class _Builder:
-    """Writes the passes; new tensors have uids after ``last_uid``."""
+def _finalize(final: BnFinalize, behind: _Behind, last_uid: int) -> Passes:
+    """In DOUBLE: the variance is a difference of large numbers, and there are few of them."""
+    modes, build = PointwiseMode, PassBuilder(DataType.DOUBLE, last_uid)
+    one = replace(build.of_dims((1,) * final.sum.rank), is_virtual=False, constant_value=1.0)
+    share = build.pointwise(modes.RECIPROCAL, final.accum_count)
+    share_of_others = build.pointwise(modes.RECIPROCAL, build.pointwise(modes.SUB, final.accum_count, one))
+    mean = build.pointwise(modes.MUL, final.sum, share)
+    square = build.pointwise(modes.MUL, mean, mean)
+    variance = build.pointwise(modes.SUB, build.pointwise(modes.MUL, final.sum_of_squares, share), square)
+    inverse = build.pointwise(modes.RSQRT, build.pointwise(modes.ADD, variance, final.epsilon))
+    scale = build.pointwise(modes.MUL, final.scale, inverse)
+    build.store(mean, final.mean)
+    build.store(inverse, final.inv_std)
+    build.store(scale, final.eq_scale)
+    build.pointwise(modes.SUB, final.bias, build.pointwise(modes.MUL, mean, scale), output=final.eq_bias)
+    build.carry_on(mean, final.exp_avg_factor, final.input_running_mean, final.output_running_mean)
+    if final.exp_avg_factor is not None:
+        total = build.pointwise(modes.MUL, variance, final.accum_count)
+        unbiased = build.pointwise(modes.MUL, total, share_of_others)
+        build.carry_on(unbiased, final.exp_avg_factor, final.input_running_var, final.output_running_var)
+    build.close_pointwise()
+    return build.passes()
 
-    def __init__(self, x: Tensor, compute_type: DataType, last_uid: int) -> None:
-        self._x = x
-        self._compute_type = compute_type
-        self._last_uid = last_uid
-        self._operations: list[Operation] = []
-        self._parts: list[_Part] = []
-        self._in_workspace: list[Tensor] = []
 
-    def forward(self, norm: NormForward, behind: tuple[PointwiseOperation, ...]) -> _Passes:
-        shape, modes = norm.shape, PointwiseMode
-        shift, correction, total, squares = (self._exact(None, shape.stats_dims) for _ in range(4))
-        inverse = self._exact(norm.inv_variance, shape.stats_dims)
-        first_image = replace(self._x, dims=(1, *self._x.dims[1:]))
-        average = self._virtual(shape.stats_dims)
-        self._reduce(ReduceTensorOp.AVG, first_image, average)
-        self._finite(average, shift)
-        self._close(_REDUCTION)
-        self._operations.append(
-            GenStats(self._pointwise(modes.SUB, self._x, shift), total, squares, self._compute_type)
-        )
-        self._close(_REDUCTION)
+def _normalised(build: PassBuilder, x: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
+    return build.pointwise(PointwiseMode.MUL, build.pointwise(PointwiseMode.SUB, x, mean), inverse)
 
-        share = 1 / shape.count
-        self._pointwise(modes.IDENTITY, total, output=correction, factor=share)
-        square = self._pointwise(modes.MUL, correction, correction)
-        variance = self._pointwise(modes.SUB, self._pointwise(modes.IDENTITY, squares, factor=share), square)
-        self._pointwise(modes.RSQRT, self._pointwise(modes.ADD, variance, norm.epsilon), output=inverse)
-        self._store(inverse, norm.inv_variance)
-        mean = self._pointwise(modes.ADD, shift, correction)
-        self._store(mean, norm.mean)
-        if norm.running:
-            unbiased = self._pointwise(modes.IDENTITY, variance, factor=shape.count / max(shape.count - 1, 1))
-            self._carry_on(mean, norm, norm.input_running_mean, norm.output_running_mean)
-            self._carry_on(unbiased, norm, norm.input_running_var, norm.output_running_var)
-        self._close(_POINTWISE)
 
-        steps = [(modes.SUB, shift), (modes.SUB, correction), (modes.MUL, inverse)]
-        steps += [(mode, t) for mode, t in ((modes.MUL, norm.scale), (modes.ADD, norm.bias)) if t is not None]
-        return self._last_pass(self._x, steps, norm.y, behind)
+def _sums(
+    build: PassBuilder,
+    x: Tensor,
+    dy: Tensor,
+    statistics: tuple[Tensor, Tensor],
+    wanted: tuple[Tensor | None, Tensor | None],
+) -> tuple[Tensor, Tensor]:
+    """(sum of dy * xhat, sum of dy): two passes."""
+    dscale, dbias = (build.exact(tensor, statistics[0].dims) for tensor in wanted)
+    terms = build.pointwise(PointwiseMode.MUL, _normalised(build, x, *statistics), dy)
+    for value, total, stored in ((terms, dscale, wanted[0]), (dy, dbias, wanted[1])):
+        build.reduce(ReduceTensorOp.ADD, value, total)
+        build.store(total, stored)
+        build.close_reduction()
+    return dscale, dbias
 
-    def backward(self, norm: NormBackward, behind: tuple[PointwiseOperation, ...]) -> _Passes:
-        shape, modes = norm.shape, PointwiseMode
-        mean, inverse = (t for t in (norm.mean, norm.inv_variance) if t is not None)
 
-        def normalised() -> Tensor:
-            return self._pointwise(modes.MUL, self._pointwise(modes.SUB, self._x, mean), inverse)
+def _last_pass(
+    build: PassBuilder, value: Tensor, steps: list[tuple[PointwiseMode, Tensor]], output: Tensor, behind: _Behind
+) -> Passes:
+    for mode, operand in steps[:-1]:
+        value = build.pointwise(mode, value, operand)
+    build.pointwise(steps[-1][0], value, steps[-1][1], output=output)
+    build.add(behind)
+    build.close_pointwise()
+    return build.passes()
 
-        dscale, dbias = (self._exact(tensor, shape.stats_dims) for tensor in (norm.dscale, norm.dbias))
-        self._reduce(ReduceTensorOp.ADD, self._pointwise(modes.MUL, normalised(), norm.dy), dscale)
-        self._store(dscale, norm.dscale)
-        self._close(_REDUCTION)
-        self._reduce(ReduceTensorOp.ADD, norm.dy, dbias)
-        self._store(dbias, norm.dbias)
-        self._close(_REDUCTION)
 
-        common = self._pointwise(modes.ADD, self._pointwise(modes.MUL, normalised(), dscale), dbias)
-        centred = self._pointwise(modes.SUB, norm.dy, common, factor=1 / shape.count)
-        steps = [(modes.MUL, tensor) for tensor in (inverse, norm.scale) if tensor is not None]
-        return self._last_pass(centred, steps, norm.dx, behind)
-
-    def _finite(self, value: Tensor, output: Tensor) -> None:
-        """``value``, or 0 where it is no finite number: deviations from it would be none either."""
-        rest = self._pointwise(PointwiseMode.SUB, value, value)
-        is_finite = self._pointwise(PointwiseMode.CMP_EQ, rest, rest)
-        zero = replace(self._virtual((1,) * value.rank), is_virtual=False, constant_value=0.0)
-        select = Pointwise(PointwiseMode.BINARY_SELECT, self._compute_type)
-        self._operations.append(PointwiseOperation(select, x=value, b=zero, t=is_finite, y=output))
-
-    def _last_pass(
-        self,
-        value: Tensor,
-        steps: list[tuple[PointwiseMode, Tensor]],
-        output: Tensor,
-        behind: tuple[PointwiseOperation, ...],
-    ) -> _Passes:
-        for mode, operand in steps[:-1]:
-            value = self._pointwise(mode, value, operand)
-        self._pointwise(steps[-1][0], value, steps[-1][1], output=output)
-        self._operations += behind
-        self._close(_POINTWISE)
-        return _Passes(tuple(self._parts), tuple(self._in_workspace))
-
-    def _carry_on(self, value: Tensor, norm: NormForward, before: Tensor | None, after: Tensor | None) -> None:
-        """Running statistics: before + factor * (value - before)."""
-        if before is not None and after is not None and norm.exp_avg_factor is not None:
-            step = self._pointwise(PointwiseMode.SUB, value, before)
-            share = self._pointwise(PointwiseMode.MUL, step, norm.exp_avg_factor)
-            self._pointwise(PointwiseMode.ADD, before, share, output=after)
-
-    def _close(self, engine: Engine) -> None:
-        """The operations so far are one pass."""
-        self._parts.append(_Part(engine, OperationGraph(self._operations)))
-        self._operations = []
-
-    def _reduce(self, operator: ReduceTensorOp, x: Tensor, y: Tensor) -> None:
-        self._operations.append(ReductionOperation(Reduction(operator, self._compute_type), x=x, y=y))
-
-    def _store(self, value: Tensor, wanted: Tensor | None) -> None:
-        """A copy of ``value`` in a tensor of the graph, where it is not that tensor itself."""
-        if wanted is not None and wanted.uid != value.uid:
-            self._pointwise(PointwiseMode.IDENTITY, value, output=wanted)
-
-    def _pointwise(
-        self, mode: PointwiseMode, x: Tensor, b: Tensor | None = None, output: Tensor | None = None, factor: float = 1.0
-    ) -> Tensor:
-        """factor: of the last operand."""
-        dims = x.dims if b is None or x.element_count >= b.element_count else b.dims
-        y = self._virtual(dims) if output is None else output
-        alpha1, alpha2 = (factor, 1.0) if b is None else (1.0, factor)
-        arithmetic = Pointwise(mode, self._compute_type)
-        self._operations.append(PointwiseOperation(arithmetic, x=x, b=b, y=y, alpha1=alpha1, alpha2=alpha2))
-        return y
-
-    def _exact(self, wanted: Tensor | None, dims: tuple[int, ...]) -> Tensor:
-        """A statistic in memory in the type of the arithmetic: ``wanted`` itself, or one in the workspace."""
-        if wanted is not None and wanted.data_type is self._compute_type:
-            return wanted
-        tensor = replace(self._virtual(dims), is_virtual=False)
-        self._in_workspace.append(tensor)
-        return tensor
-
-    def _virtual(self, dims: tuple[int, ...]) -> Tensor:
-        self._last_uid += 1
-        strides = self._x.strides if dims == self._x.dims else packed_strides(dims)
-        return Tensor(self._last_uid, self._compute_type, dims, strides, 16, is_virtual=True)
+#: By operation: what must be whole before the first pass, what may have operations behind it, and how it is written.
+_RECIPES: Mapping[type[Operation], tuple[str, str, Callable[[Any, _Behind, int], Passes]]] = {
+    NormForward: ("x", "y", _forward),
+    NormBackward: ("dy", "dx", _backward),
+    BnFinalize: ("sum", "eq_bias", _finalize),
+    BnBackwardWeights: ("dy", "eq_bias", _weights),
+}

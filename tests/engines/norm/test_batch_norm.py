@@ -11,10 +11,14 @@ from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.compare import tolerance_of
+from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
+from lowdnn.ops.bn_backward_weights import BnBackwardWeights
+from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
+from tests.ops.test_bn_parts import finalize, weights
 from tests.support.data import fresh_seed
 from tests.support.running import run_plan
 from tests.support.tolerance import assert_close
@@ -62,6 +66,20 @@ def test_nan_and_infinity_stay_in_their_channel(device: Runtime) -> None:
     for uid, expected in evaluate(graph, inputs).items():
         tensor = graph.tensors[uid]
         assert_close(actual[uid], expected, tensor.data_type, tolerance_of(graph, tensor, (), 80), tensor.label)
+
+
+@pytest.mark.parametrize("operation", [finalize(), weights()], ids=["finalize", "weights"])
+def test_parts_of_batch_norm(device: Runtime, operation: BnFinalize | BnBackwardWeights) -> None:
+    graph = OperationGraph([operation])
+    rng = np.random.default_rng(fresh_seed())
+    given = [tensor for tensor in graph.inputs if tensor.constant_value is None]
+    inputs = {tensor.uid: rng.uniform(0.5, 1.5, tensor.dims).astype(np.float32) for tensor in given}
+    if isinstance(operation, BnFinalize):
+        inputs[operation.sum_of_squares.uid] *= 100
+    actual = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        tensor = graph.tensors[uid]
+        assert_close(actual[uid], expected, tensor.data_type, tolerance_of(graph, tensor, (), 30), tensor.label)
 
 
 @pytest.mark.parametrize(("direction", "elements_moved"), [("fwd", 3.2), ("bwd", 6.1)])
