@@ -1,7 +1,8 @@
 """``resample_reduction``: pooling with one window that holds the whole image (global pooling) is a reduction.
 
 Its average or maximum is taken by the ``reduction`` engine, with the pointwise operations before and behind it, where a
-team of threads joins the elements of one output.
+team of threads joins the elements of one output. Estimates of its time and of ``resample``'s are often the same; it has
+the lower index, and so comes first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class ResampleReduction:
 
     name = "resample_reduction"
     index = 29
+    index = 30
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
 

@@ -45,5 +45,6 @@ def test_refusals(text: str, reason: str) -> None:
 
 
 def test_it_comes_first_where_rows_are_contiguous() -> None:
-    graph = parse_case("resample n=256 c=2048 hw=7x7 mode=avg window=7 dtype=bf16 layout=nchw").graph()
-    assert rank(graph, SM_90A, HeurMode.A, ENGINES).candidates[0].engine is ENGINE
+    for n in (1, 32, 256):
+        graph = parse_case(f"resample n={n} c=2048 hw=7x7 mode=avg window=7 dtype=bf16 layout=nchw").graph()
+        assert rank(graph, SM_90A, HeurMode.A, ENGINES).candidates[0].engine is ENGINE
