@@ -5,7 +5,6 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
-from lowdnn.backend.handle import Handle
 from lowdnn.engines.block_scale.block_scale import BlockScale
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
@@ -17,7 +16,6 @@ from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed, special_values
 from tests.support.running import check_exact, run_plan
 from tests.support.tolerance import assert_exact
-from tests.sweeps.checking import failures
 
 ENGINE = BlockScale()
 
@@ -99,10 +97,3 @@ def test_more_blocks_than_32_bits_count() -> None:
     [kernel] = ENGINE.plan(graph, SM_90A, {}).kernels
     assert dict(kernel.parameters)["INDEX"] == "i64"
     assert ENGINE.refuse(graph, SM_90A) is None
-
-
-@pytest.mark.parametrize("policy", ["warp-serial(7)", "fuzz(7),early,races"])
-def test_under_every_policy(policy: str) -> None:
-    with Handle.open("emulated", policy=policy) as handle:
-        for line in ("block_scale dims=5x100 axis=1 dtype=bf16", "block_scale dims=20x9 axis=0 block=8 dtype=bf16"):
-            assert not failures(handle, line, seed=1)
