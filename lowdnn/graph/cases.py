@@ -552,7 +552,7 @@ class MoeCase(Case):
 class RngCase(Case):
     """Random numbers, and the chain ``ops`` over them: ``ops=mul+scalar`` is dropout of a tensor.
 
-    source: what seed and offset are: number (and no offset), host (by-value tensors) or device.
+    source: what seed and offset are: number (the offset a constant), host (by-value tensors) or device.
     """
 
     family: ClassVar[str] = "rng"
@@ -578,9 +578,10 @@ class RngCase(Case):
         layout = Layout(self.layout)
         builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
         store, final, steps = _stores(self.ops, self.out or self.dtype)
-        seed, offset = (self._scalar(builder, name) for name in ("seed", "offset"))
+        seed = self.seed if self.source == "number" else self._scalar(builder, "seed")
+        offset = self._scalar(builder, "offset")
         distribution = Rng(RngDistribution[self.dist.upper()], self.mean, self.deviation, self.high, self.low, self.p)
-        y = builder.rng(distribution, self.dims, seed=self.seed if seed is None else seed, offset=offset, store=store)
+        y = builder.rng(distribution, self.dims, seed=seed, offset=offset, store=store)
         chain = replace(_same_dims_chain(steps, y, self.dtype, pointwise_type(self.dtype)), operand_layout=layout)
         chain.build(builder, y, final, layout)
         return builder.graph()
@@ -589,9 +590,9 @@ class RngCase(Case):
     def is_exact(self) -> bool:
         return self.dist == "bernoulli" and case_steps.is_exact(self.ops)
 
-    def _scalar(self, builder: GraphBuilder, name: str) -> Tensor | None:
+    def _scalar(self, builder: GraphBuilder, name: str) -> Tensor:
         if self.source == "number":
-            return None
+            return builder.constant(1, DataType.INT64, getattr(self, name), name=name)
         if self.source == "host":
             return builder.by_value(1, DataType.INT64, name=name)
         return builder.tensor((1,), DataType.INT64, name=name)

@@ -95,6 +95,9 @@ CASES = {
     "matmul_simt": CASE,
     "pointwise": "pointwise dims=5x33 ops=relu dtype=fp16",
     "reduction": "reduction dims=5x300 axes=1 op=add dtype=fp32",
+    "transform": "transform op=transpose dims=2x20x70 perm=0,2,1 dtype=bf16",
+    "block_scale": "block_scale dims=5x100 axis=1 dtype=bf16",
+    "band_matrix": "transform op=expand dims=9x20 axis=1 lower=2 upper=1 dtype=bf16",
 }
 
 

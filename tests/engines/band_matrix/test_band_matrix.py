@@ -11,15 +11,14 @@ from lowdnn.graph.cases import parse_case
 from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph
 from tests.support.descriptors import best_config, made, plan_of, tensor, variant_pack
-from tests.support.running import POLICIES, check_exact
+from tests.support.running import check_exact
 from tests.support.runtime import download, upload
-from tests.sweeps.checking import failures
 
 ENGINE = BandMatrix()
 N, T = AttributeName, AttributeType
 
 
-@pytest.mark.parametrize("dims", ["5x300", "300x5", "2x40x40"])
+@pytest.mark.parametrize("dims", ["5x300", "2x40x40"])
 @pytest.mark.parametrize("op", ["expand", "contract"])
 def test_bands_within_and_beyond_the_matrix(device: Runtime, op: str, dims: str) -> None:
     axis = dims.count("x")
@@ -32,12 +31,6 @@ def test_other_operations_are_refused() -> None:
     refusal = ENGINE.refuse(matmul_graph(), SM_90A)
     assert refusal is not None
     assert refusal.reason == "operations: expected one band-matrix operation, got MatmulOperation"
-
-
-@pytest.mark.parametrize("policy", [*POLICIES, "fuzz(7),early,races"])
-def test_under_every_policy(policy: str) -> None:
-    with Handle.open("emulated", policy=policy) as handle:
-        assert not failures(handle, "transform op=expand dims=9x20 axis=1 lower=2 upper=1 dtype=bf16", seed=1)
 
 
 def test_descriptors(handle: Handle) -> None:
