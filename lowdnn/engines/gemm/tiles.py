@@ -7,7 +7,7 @@ TILE_K deep (see ``include/tile_mma.cuh``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from lowdnn import dtypes
@@ -235,8 +235,8 @@ def knobs(product: Product, arch: ArchSpec) -> tuple[Knob, ...]:
 
 
 def exit_problem(product: Product, arch: ArchSpec) -> str:
-    """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
-    splits = best_tiling(replace(product, allows_split=True), arch).splits
+    """Why the output of ``product`` is better reduced by itself than on its way out, for which k stays whole."""
+    splits = best_tiling(product, arch).splits
     return f"operations: expected a product that is not faster in parts of k, got {splits} parts" if splits > 1 else ""
 
 

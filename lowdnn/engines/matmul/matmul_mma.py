@@ -10,7 +10,7 @@ Kernels: ``matmul_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn import dtypes
@@ -80,7 +80,8 @@ class MatmulMma:
         problem = graph.derive(self._problem)
         if isinstance(problem, Refusal):
             return problem
-        slow = tiles.exit_problem(problem.product, arch) if problem.exits.exist else ""
+        split = replace(problem.product, allows_split=True)
+        slow = tiles.exit_problem(split, arch) if problem.exits.exist else ""
         return Refusal(self.name, slow) if slow else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:

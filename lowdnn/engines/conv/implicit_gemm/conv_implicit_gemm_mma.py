@@ -95,7 +95,7 @@ class ConvImplicitGemmMma:
         problem = graph.derive(self._problem)
         if isinstance(problem, Refusal):
             return problem
-        slow = tiles.exit_problem(problem.product, arch) if problem.exits.exist else ""
+        slow = tiles.exit_problem(problem.largest.geometry.product, arch) if problem.exits.exist else ""
         return Refusal(self.name, slow) if slow else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -163,11 +163,16 @@ class _Problem:
     exits: OutputExits
 
     @cached_property
+    def largest(self) -> _Part:
+        """For which tiles are chosen."""
+        return max(self.parts, key=lambda part: part.geometry.product.m * part.geometry.product.n * part.geometry.depth)
+
+    @property
     def product(self) -> Product:
-        """The largest one, for which tiles are chosen."""
-        return max(map(self.product_of, self.parts), key=lambda product: product.m * product.n * product.k)
+        return self.product_of(self.largest)
 
     def product_of(self, part: _Part) -> Product:
+        """Whole along k where it has exits."""
         product = part.geometry.product
         return replace(product, allows_split=product.allows_split and not self.exits.exist)
 
