@@ -21,10 +21,10 @@ from lowdnn.enums import DataType, NumericalNote, ResampleMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
-from lowdnn.ops.concat import Concat
-from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
 from lowdnn.ops.bn_finalize import BnFinalize
+from lowdnn.ops.concat import Concat
+from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
@@ -172,14 +172,10 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
         return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
     if isinstance(operation, ResampleForward) and operation.resample.mode is ResampleMode.MAXPOOL:
         return OpClass.POINTWISE
-    if isinstance(operation, NormForward | NormBackward | Softmax):
-        return OpClass.ROWS
-    is_sum = isinstance(operation, ReductionOperation | GenStats | ResampleOperation)
-    return OpClass.REDUCTION if is_sum else OpClass.POINTWISE
     if isinstance(operation, NormForward | NormBackward | Softmax | BnFinalize):
         return OpClass.ROWS
-    is_reduction = isinstance(operation, ReductionOperation | GenStats | BnBackwardWeights)
-    return OpClass.REDUCTION if is_reduction else OpClass.POINTWISE
+    is_sum = isinstance(operation, ReductionOperation | GenStats | ResampleOperation | BnBackwardWeights)
+    return OpClass.REDUCTION if is_sum else OpClass.POINTWISE
 
 
 def _compute_type(operation: object) -> DataType:
@@ -191,8 +187,9 @@ def _compute_type(operation: object) -> DataType:
         return operation.reduction.compute_type
     if isinstance(operation, PointwiseOperation):
         return operation.pointwise.compute_type
-    if isinstance(operation, GenStats | RngOperation | NormForward | NormBackward | Softmax):
     if isinstance(operation, GenStats | NormForward | NormBackward | Softmax | BnFinalize | BnBackwardWeights):
+        return operation.compute_type
+    if isinstance(operation, RngOperation):
         return operation.compute_type
     if isinstance(operation, MoeGroupedMatmul | MoeGroupedMatmulBackward):
         return operation.compute_type

@@ -7,10 +7,10 @@ from enum import Enum
 
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
-from lowdnn.ops.concat import Concat
-from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
 from lowdnn.ops.bn_finalize import BnFinalize
+from lowdnn.ops.concat import Concat
+from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter

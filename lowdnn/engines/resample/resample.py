@@ -29,7 +29,6 @@ class ResampleEngine:
 
     name = "resample"
     index = 28
-    index = 31
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
 

@@ -24,7 +24,6 @@ class ResampleReduction:
 
     name = "resample_reduction"
     index = 29
-    index = 30
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
 
