@@ -30,6 +30,8 @@ _COOPERATIVE, _PING_PONG, _TWO_BLOCKS, _COOPERATIVE_3 = range(4)
 
 _MAX_STAGES = 12
 _MAX_SPLITS = 32
+#: Blocks of a cluster on every device.
+_MAX_CLUSTER = 8
 _DEFAULT_GROUP = 8
 _ACCUMULATOR_BYTES = 4
 #: Shared memory that the device keeps for itself, for each block.
@@ -166,7 +168,7 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
     rows = sorted({shape.m for shape in _MENU})
     columns = sorted({shape.n for shape in _MENU})
     clusters = (1, 2) if product.allows_clusters else (1,)
-    splits = range(1, _MAX_SPLITS + 1) if product.allows_split else (1,)
+    splits, sharers = (range(1, most + 1 if product.allows_split else 2) for most in (_MAX_SPLITS, _MAX_CLUSTER))
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
     return (
         Knob("tile_m", KnobType.TILE_M, tuple(rows), tile.m, "rows of the product that a block computes"),
@@ -188,6 +190,13 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
             chosen.splits,
             "parts of k, summed in a second launch",
         ),
+        Knob(
+            "cluster_k",
+            KnobType.SPLIT_K_BUF,
+            tuple(sharers),
+            tile.cluster_k,
+            "blocks of a cluster that share a part of k and sum what they have through their shared memory",
+        ),
         Knob("raster", KnobType.SWIZZLE, (1, 2, 4, 8, 16, 32), chosen.group, "rows of tiles walked together"),
     )
 
@@ -205,12 +214,14 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
         WARP_CONFIGS[chosen[KnobType.WARP_SPEC_CFG]],
         (chosen[KnobType.TILE_CGA_M], chosen[KnobType.TILE_CGA_N]),
     )
+    tile = replace(tile, cluster_k=chosen[KnobType.SPLIT_K_BUF])
     machine = _Machine.of(product.type, arch)
     if product.has_operand:
         tile = _with_operand_buffers(tile, machine)
-    if problem := _problem(product, tile, machine):
+    tiling = WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE])
+    if problem := _problem(product, tile, machine) or _sharing_problem(product, tiling):
         raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
-    return WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE])
+    return tiling
 
 
 @dataclass(frozen=True)
@@ -360,6 +371,23 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
     budget = machine.shared_budget(tile)
     if tile.shared_bytes(TileStore.MAP) > budget:
         return f"at most {budget} bytes of shared memory (take fewer stages or a smaller tile)"
+    return ""
+
+
+def _sharing_problem(product: WgmmaProduct, tiling: WgmmaTiling) -> str:
+    tile = tiling.tile
+    if tile.cluster_k == 1:
+        return ""
+    if tile.cluster > tile.cluster_k:
+        return "a cluster along k only, or along m and n"
+    if tile.n % (8 * tile.cluster_k):
+        return (
+            f"TILE_N a multiple of {8 * tile.cluster_k}, whole groups of 8 columns for each block of a cluster along k"
+        )
+    schedule = tiling.schedule(product)
+    last = schedule.k_blocks - (schedule.splits - 1) * schedule.split_blocks
+    if last < tile.cluster_k:
+        return f"a k block for each block of a cluster along k, of the {last} in the last part"
     return ""
 
 

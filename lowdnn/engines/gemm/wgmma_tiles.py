@@ -33,6 +33,7 @@ _STAGING_BYTES = 4096
 #: Of a chunk of the epilogue's operand and its barrier.
 _OPERAND_BUFFER_BYTES = 2048 + 8
 _BARRIER_BYTES = 8
+_ACCUMULATOR_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,7 @@ class WgmmaTile:
     window: a stage has several taps of a filter, which see one window of pixels.
     resident_blocks: k blocks of A that stay in shared memory, outside of the ring, and are all there are; or 0.
     row_bytes: along k of one tap, STAGE_ROW_BYTES or half of that.
+    cluster_k: blocks of a cluster that share the k of a tile and store a part of its columns each; then no others do.
     """
 
     m: int
@@ -187,6 +189,7 @@ class WgmmaTile:
     window: TapWindow | None = None
     resident_blocks: int = 0
     row_bytes: int = STAGE_ROW_BYTES
+    cluster_k: int = 1
 
     @property
     def taps(self) -> int:
@@ -219,7 +222,13 @@ class WgmmaTile:
 
     @property
     def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
+        """Blocks of a cluster."""
+        return self.cluster_m * self.cluster_n * self.cluster_k
+
+    @property
+    def stored_columns(self) -> int:
+        """Of the tile, by one block."""
+        return self.n // self.cluster_k
 
     @property
     def consumers(self) -> int:
@@ -238,7 +247,8 @@ class WgmmaTile:
     @property
     def label(self) -> str:
         """As it stands in kernel names."""
-        cluster = f"_c{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
+        cluster = f"_c{self.cluster_m}x{self.cluster_n}" if self.cluster_m * self.cluster_n > 1 else ""
+        cluster += f"_k{self.cluster_k}" if self.cluster_k > 1 else ""
         warps = f"t{self.teams}w{self.warpgroups}b{self.blocks_per_sm}"
         resident = f"_a{self.resident_blocks}" if self.resident_blocks else ""
         return f"{self.m}x{self.n}x{self.k}_{self.stages}_{warps}{cluster}{'_p' * self.is_promoted}{resident}"
@@ -257,9 +267,17 @@ class WgmmaTile:
         return self.stages * self.stage_bytes
 
     def shared_bytes(self, store: TileStore) -> int:
-        """A where it stays, the ring, the staging areas of a store that needs them, the barriers."""
+        """A where it stays, the ring, a cluster's sum, the staging areas of a store that needs them, the barriers."""
         barrier_bytes = 2 * self.stages * _BARRIER_BYTES
-        return self.resident_bytes + self.ring_bytes + self.staging_bytes(store) + barrier_bytes
+        return self.resident_bytes + self.ring_bytes + self.sum_bytes + self.staging_bytes(store) + barrier_bytes
+
+    @property
+    def sum_bytes(self) -> int:
+        """Of what a block gets from the others that share its k, and two barriers of each multiplying warp."""
+        if self.cluster_k == 1:
+            return 0
+        received = self.m * (self.n - self.stored_columns) * _ACCUMULATOR_BYTES
+        return self.teams * received + self.consumers * 4 * 2 * _BARRIER_BYTES
 
     def staging_bytes(self, store: TileStore) -> int:
         """Of all multiplying warps."""
@@ -288,6 +306,7 @@ class WgmmaTile:
             ("CONSUMER_WARPGROUPS", self.warpgroups),
             ("CLUSTER_M", self.cluster_m),
             ("CLUSTER_N", self.cluster_n),
+            ("CLUSTER_K", self.cluster_k),
             ("BLOCKS_PER_SM", self.blocks_per_sm),
             ("PRODUCER_REGISTERS", self.registers.producer),
             ("CONSUMER_REGISTERS", self.registers.consumer),
@@ -354,9 +373,9 @@ class Schedule:
     def flops(self) -> int:
         """Operations with the tails of tiles counted in full."""
         block = 2 * self.tile.m * self.tile.n * self.tile.k * self.k_blocks
-        return self.tiles * self.tile.cluster * self.batches * block
+        return self.tiles * self.tile.cluster // self.tile.cluster_k * self.batches * block
 
     def occupied_flops(self, grid: int) -> int:
         """What ``grid`` blocks could compute while the busiest of them works."""
-        block = 2 * self.tile.m * self.tile.n * self.tile.k * self.split_blocks
+        block = 2 * self.tile.m * self.tile.n * self.tile.k * ceil_div(self.split_blocks, self.tile.cluster_k)
         return ceil_div(self.items * self.tile.cluster, grid) * grid * block

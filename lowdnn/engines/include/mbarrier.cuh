@@ -33,6 +33,15 @@ __device__ __forceinline__ void mbarrier_arrive_at(u32 barrier, u32 rank) {
       :: "r"(barrier), "r"(rank) : "memory");
 }
 
+// The same after which block `rank`, when it has waited with mbarrier_wait_cluster, may overwrite what this thread read.
+__device__ __forceinline__ void mbarrier_release_at(u32 barrier, u32 rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}"
+      :: "r"(barrier), "r"(rank) : "memory");
+}
+
 // Arrives and lets the phase wait for `bytes` more bytes.
 __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -43,6 +52,16 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
       "{\n.reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}"
+      :: "r"(barrier), "r"(parity) : "memory");
+}
+
+// Sees what threads of other blocks of the cluster did before they arrived, too.
+__device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n}"
       :: "r"(barrier), "r"(parity) : "memory");
 }

@@ -13,6 +13,13 @@ __device__ __forceinline__ void store_shared_16(u32 destination, u32 x, u32 y, u
                : "memory");
 }
 
+__device__ __forceinline__ void load_shared_x4(u32 (&words)[4], u32 source) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(source)
+               : "memory");
+}
+
 __device__ __forceinline__ u32 load_shared_32(u32 source) {
   u32 word;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(source) : "memory");

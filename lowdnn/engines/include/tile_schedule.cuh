@@ -18,8 +18,10 @@ struct TileWork {
 // k.
 //
 // The tiles of a cluster of CLUSTER_ROWS x CLUSTER_COLUMNS blocks are neighbours; tile_rows and tile_columns count
-// clusters. group: rows of clusters that are walked together, column by column.
-template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS> struct TileSchedule {
+// clusters. With CLUSTER_DEPTH > 1 that many blocks share the k blocks of a tile, none of them without any. group: rows of
+// clusters that are walked together, column by column.
+template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, int CLUSTER_DEPTH = 1> struct TileSchedule {
+  static_assert(CLUSTER_DEPTH == 1 || CLUSTER_ROWS * CLUSTER_COLUMNS == 1, "a cluster shares operands or k");
   Divider tiles, group_tiles;  // of one product; of one group of rows
   u32 items, batches;
   u32 tile_rows, group;
@@ -31,9 +33,13 @@ template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS> struct T
     const u32 rows = min(group, tile_rows - band * group);
     const u32 column = within / rows, row = band * group + within % rows;
     const u32 split = slab / batches;
-    const i32 first = split * split_blocks;
+    const i32 first = split * split_blocks, blocks = min(split_blocks, k_blocks - first);
+    if constexpr (CLUSTER_DEPTH > 1) {
+      const i32 before = blocks * rank / CLUSTER_DEPTH, end = blocks * (rank + 1) / CLUSTER_DEPTH;
+      return {row * ROWS, column * COLUMNS, slab % batches, split, first + before, end - before};
+    }
     return {(row * CLUSTER_ROWS + rank % CLUSTER_ROWS) * ROWS,
             (column * CLUSTER_COLUMNS + rank / CLUSTER_ROWS) * COLUMNS,
-            slab % batches, split, first, min(split_blocks, k_blocks - first)};
+            slab % batches, split, first, blocks};
   }
 };

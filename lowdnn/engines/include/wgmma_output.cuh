@@ -29,19 +29,19 @@
 #endif
 
 #if STORE == STORE_FUNCTOR && TRANSPOSED
-typedef TransposedFunctorEpilogue<Tile, Functor, VECTOR, Map> Epilogue;
+typedef TransposedFunctorEpilogue<Tile::Stored, Functor, VECTOR, Map> Epilogue;
 #elif STORE == STORE_FUNCTOR
-typedef FunctorEpilogue<Tile, Functor, VECTOR, Map> Epilogue;
+typedef FunctorEpilogue<Tile::Stored, Functor, VECTOR, Map> Epilogue;
 #elif STORE == STORE_MAP
-typedef MapEpilogue<Tile, Functor, Map, RowTarget, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE, COLUMN_OPERATOR,
+typedef MapEpilogue<Tile::Stored, Functor, Map, RowTarget, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE, COLUMN_OPERATOR,
                     WHOLE_OPERATOR>
     Epilogue;
 #elif STORE == STORE_PIXELS
-typedef MapEpilogue<Tile, Functor, Map, PixelTarget<OUTPUT_RANK>, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE,
+typedef MapEpilogue<Tile::Stored, Functor, Map, PixelTarget<OUTPUT_RANK>, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE,
                     COLUMN_OPERATOR, WHOLE_OPERATOR>
     Epilogue;
 #elif TRANSPOSED
-typedef TransposedSliceEpilogue<Tile> Epilogue;
+typedef TransposedSliceEpilogue<Tile::Stored> Epilogue;
 #else
-typedef SliceEpilogue<Tile> Epilogue;
+typedef SliceEpilogue<Tile::Stored> Epilogue;
 #endif

@@ -30,7 +30,7 @@ typedef TiledOperand<Tile::StageB, false, TILE_N, Tile::K, CLUSTER_M, BATCH_AXES
 
 WGMMA_KERNEL(const __grid_constant__ Params params) {
   const auto produce = [&](const Tile& tile) {
-    const u32 rank = cluster_rank();
+    const u32 rank = Tile::sharer();
     LoaderP load_p(params.p, params.batches, share_of_a<CLUSTER_M, CLUSTER_N>(rank));
     LoaderQ load_q(params.q, params.batches, share_of_b<CLUSTER_M>(rank));
     tile.produce(params.schedule, load_p, load_q);

@@ -261,7 +261,7 @@ class _Cut:
             space.output,
             accumulator,
             space.rows,
-            tile_columns=self.tile.n,
+            tile_columns=self.tile.stored_columns,
             by_map=by_map,
             exits=self.problem.exits,
             operand_buffers=self.tile.operand_buffers,

@@ -43,7 +43,7 @@ typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 #endif
 #include "include/wgmma_output.cuh"
 
-typedef ClassSchedule<TILE_M, TILE_N, CLUSTER_M, CLUSTER_N, PIXEL_CLASSES> Schedule;
+typedef ClassSchedule<Tile::Schedule, PIXEL_CLASSES> Schedule;
 typedef PixelClass<SPATIAL> Pixels;
 
 struct Params {
@@ -91,7 +91,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     prefetch(p.filter);
   }
   const auto produce = [&](const Tile& tile) {
-    const u32 rank = cluster_rank();
+    const u32 rank = Tile::sharer();
     const Share share_a = share_of_a<CLUSTER_M, CLUSTER_N>(rank), share_b = share_of_b<CLUSTER_M>(rank);
     PixelLoader pixels(p.image, p.classes, p.group_channels, PIXELS_ARE_ROWS ? share_a : share_b);
     FilterLoader filter(p.filter, p.classes, p.group_lines, p.group_depth, PIXELS_ARE_ROWS ? share_b : share_a);

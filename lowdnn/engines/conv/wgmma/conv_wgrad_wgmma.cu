@@ -72,7 +72,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
 #else
     const PixelWalk<0> x_walk;
 #endif
-    const u32 rank = cluster_rank();
+    const u32 rank = Tile::sharer();
     PixelOperand<DY_AXES, DY_BOXES, 64, CLUSTER_N, decltype(dy_boxes)> load_a(p.dy, dy_walk, dy_boxes,
                                                                               share_of_a<CLUSTER_M, CLUSTER_N>(rank));
     PixelOperand<X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(p.x, x_walk, x_boxes,
