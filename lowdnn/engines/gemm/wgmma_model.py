@@ -132,14 +132,22 @@ class WgmmaProduct:
 
 @dataclass(frozen=True)
 class WgmmaTiling:
-    """A tile and the parts into which k is cut; ``group``: rows of clusters that are walked together."""
+    """A tile and the parts into which k is cut; ``group``: rows of clusters that are walked together.
+
+    resident: see ``Schedule.of``.
+    """
 
     tile: WgmmaTile
     splits: int
     group: int
+    resident: int = 0
 
     def schedule(self, product: WgmmaProduct) -> Schedule:
-        return Schedule.of(self.tile, product.m, product.n, product.k_blocks, product.batches, self.splits, self.group)
+        return self.schedule_of(product.m, product.n, product.k_blocks, product.batches)
+
+    def schedule_of(self, m: int, n: int, k_blocks: int, batches: int) -> Schedule:
+        """Of a product, or of one class of its pixels."""
+        return Schedule.of(self.tile, m, n, k_blocks, batches, self.splits, self.group, self.resident)
 
 
 def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
@@ -197,6 +205,13 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
             tile.cluster_k,
             "blocks of a cluster that share a part of k and sum what they have through their shared memory",
         ),
+        Knob(
+            "stream_k",
+            KnobType.STREAM_K,
+            (0, 1) if product.allows_split else (0,),
+            int(chosen.resident > 0),
+            "1: they share only the last tiles, of which there is not one for every block",
+        ),
         Knob("raster", KnobType.SWIZZLE, (1, 2, 4, 8, 16, 32), chosen.group, "rows of tiles walked together"),
     )
 
@@ -218,7 +233,8 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
     machine = _Machine.of(product.type, arch)
     if product.has_operand:
         tile = _with_operand_buffers(tile, machine)
-    tiling = WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE])
+    resident = machine.clusters(tile) if chosen[KnobType.STREAM_K] else 0
+    tiling = WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE], resident)
     if problem := _problem(product, tile, machine) or _sharing_problem(product, tiling):
         raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
     return tiling
@@ -356,6 +372,23 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     return fits and shares and own_m % unit_m == 0 and own_n % unit_n == 0
 
 
+def _sharing_problem(product: WgmmaProduct, tiling: WgmmaTiling) -> str:
+    tile = tiling.tile
+    if tile.cluster_k == 1:
+        return "SPLIT_K_BUF above 1 beside STREAM_K" if tiling.resident else ""
+    if tile.cluster > tile.cluster_k:
+        return "a cluster along k only, or along m and n"
+    if tile.n % (8 * tile.cluster_k):
+        return (
+            f"TILE_N a multiple of {8 * tile.cluster_k}, whole groups of 8 columns for each block of a cluster along k"
+        )
+    schedule = tiling.schedule(product)
+    last = schedule.k_blocks - (schedule.splits - 1) * schedule.split_blocks
+    if last < tile.cluster_k:
+        return f"a k block for each block of a cluster along k, of the {last} in the last part"
+    return ""
+
+
 def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
     if tile.n % product.column_unit:
         return f"TILE_N a multiple of {product.column_unit}"
@@ -371,23 +404,6 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
     budget = machine.shared_budget(tile)
     if tile.shared_bytes(TileStore.MAP) > budget:
         return f"at most {budget} bytes of shared memory (take fewer stages or a smaller tile)"
-    return ""
-
-
-def _sharing_problem(product: WgmmaProduct, tiling: WgmmaTiling) -> str:
-    tile = tiling.tile
-    if tile.cluster_k == 1:
-        return ""
-    if tile.cluster > tile.cluster_k:
-        return "a cluster along k only, or along m and n"
-    if tile.n % (8 * tile.cluster_k):
-        return (
-            f"TILE_N a multiple of {8 * tile.cluster_k}, whole groups of 8 columns for each block of a cluster along k"
-        )
-    schedule = tiling.schedule(product)
-    last = schedule.k_blocks - (schedule.splits - 1) * schedule.split_blocks
-    if last < tile.cluster_k:
-        return f"a k block for each block of a cluster along k, of the {last} in the last part"
     return ""
 
 

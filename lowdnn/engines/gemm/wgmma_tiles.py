@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -319,6 +319,7 @@ class Schedule:
     """Which tiles of ``batches`` products of m x n x (k_blocks stages) the clusters of a grid compute.
 
     rows, columns: of one product, in clusters.  splits: parts of k, none of them empty.  group: see ``argument``.
+    whole: items in which each block of a cluster along k has a tile of its own; they share those of the others.
     """
 
     tile: WgmmaTile
@@ -328,16 +329,31 @@ class Schedule:
     k_blocks: int
     split_blocks: int
     group: int
+    whole: int = 0
 
     @classmethod
     def of(
-        cls, tile: WgmmaTile, m: int, n: int, k_blocks: int, batches: int = 1, splits: int = 1, group: int = 8
+        cls,
+        tile: WgmmaTile,
+        m: int,
+        n: int,
+        k_blocks: int,
+        batches: int = 1,
+        splits: int = 1,
+        group: int = 8,
+        resident: int = 0,
     ) -> Schedule:
-        """``splits`` is cut down so that no part is empty, ``group`` to the rows that there are; all extents >= 1."""
+        """``splits`` is cut down so that no part is empty, ``group`` to the rows that there are; all extents >= 1.
+
+        resident: clusters along k that take whole tiles while all their blocks have one; 0 if they share all tiles.
+        """
         rows = ceil_div(m, tile.m * tile.cluster_m)
         columns = ceil_div(n, tile.n * tile.cluster_n)
         group = max(1, min(group, rows, MAX_EXTENT // columns))
-        return cls(tile, rows, columns, batches, k_blocks, ceil_div(k_blocks, min(splits, k_blocks)), group)
+        split_blocks = ceil_div(k_blocks, min(splits, k_blocks))
+        shared = cls(tile, rows, columns, batches, k_blocks, split_blocks, group)
+        turns = shared.items // (resident * tile.cluster_k) if resident else 0
+        return replace(shared, whole=turns * resident)
 
     @property
     def splits(self) -> int:
@@ -351,7 +367,7 @@ class Schedule:
     @property
     def items(self) -> int:
         """Work items: tiles of all products and parts, in clusters."""
-        return self.tiles * self.batches * self.splits
+        return self.tiles * self.batches * self.splits - self.whole * (self.tile.cluster_k - 1)
 
     def grid(self, sm_count: int) -> int:
         """Blocks that are resident at once, whole clusters of them, no more than there is work for."""
@@ -365,7 +381,7 @@ class Schedule:
             (
                 Struct(divider(self.tiles)),
                 Struct(divider(self.group * self.columns)),
-                *i32((self.items, self.batches, self.rows, self.group, self.k_blocks, self.split_blocks)),
+                *i32((self.items, self.batches, self.rows, self.group, self.k_blocks, self.split_blocks, self.whole)),
             )
         )
 
@@ -377,5 +393,6 @@ class Schedule:
 
     def occupied_flops(self, grid: int) -> int:
         """What ``grid`` blocks could compute while the busiest of them works."""
-        block = 2 * self.tile.m * self.tile.n * self.tile.k * ceil_div(self.split_blocks, self.tile.cluster_k)
-        return ceil_div(self.items * self.tile.cluster, grid) * grid * block
+        whole, turns = (ceil_div(items * self.tile.cluster, grid) for items in (self.whole, self.items))
+        stages = whole * self.split_blocks + (turns - whole) * ceil_div(self.split_blocks, self.tile.cluster_k)
+        return 2 * self.tile.m * self.tile.n * self.tile.k * stages * grid

@@ -13,7 +13,6 @@
 #include "include/cluster.cuh"
 #include "include/mbarrier.cuh"
 #include "include/shared_memory.cuh"
-#include "include/wgmma.cuh"
 
 // WARPS: of a block, its first ones, with PARTS x COLUMNS / 2 accumulators of each thread. BLOCKS: of the cluster.
 template <class Accumulator, int PARTS, int COLUMNS, int WARPS, int BLOCKS> struct ClusterSum {
@@ -41,11 +40,21 @@ template <class Accumulator, int PARTS, int COLUMNS, int WARPS, int BLOCKS> stru
       : rank(rank), area(areas + threadIdx.x / WARP_SIZE * WARP_BYTES),
         full(barriers + threadIdx.x / WARP_SIZE * WARP_BARRIER_BYTES), empty(full + MBARRIER_BYTES) {}
 
-  // All threads of the warp: this block's share of the sum of all blocks' d, which wgmma has just left.
-  __device__ __forceinline__ void add(Accumulator (&d)[PARTS][COLUMNS / 2], Accumulator (&sum)[PARTS][SHARE / 2]) {
-    const u32 lane = threadIdx.x % WARP_SIZE;
+  // Block `block`'s share of d.
+  static __device__ __forceinline__ void take(const Accumulator (&d)[PARTS][COLUMNS / 2], u32 block,
+                                              Accumulator (&share)[PARTS][SHARE / 2]) {
 #pragma unroll
-    for (int i = 0; i < PARTS * COLUMNS / 2; ++i) hold(d[0][i]);
+    for (int i = 0; i < QUADS; ++i) {
+      const Quad q = quad(d, block, i);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) share[0][i * 4 + j] = q.v[j];
+    }
+  }
+
+  // All threads of the warp: this block's share of the sum of all blocks' d.
+  __device__ __forceinline__ void add(const Accumulator (&d)[PARTS][COLUMNS / 2],
+                                      Accumulator (&sum)[PARTS][SHARE / 2]) {
+    const u32 lane = threadIdx.x % WARP_SIZE;
     if (lane == 0) mbarrier_expect(full, WARP_BYTES);
     mbarrier_wait_cluster(empty, parity ^ 1);
     Quad own[QUADS];

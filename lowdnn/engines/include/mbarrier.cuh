@@ -33,7 +33,8 @@ __device__ __forceinline__ void mbarrier_arrive_at(u32 barrier, u32 rank) {
       :: "r"(barrier), "r"(rank) : "memory");
 }
 
-// The same after which block `rank`, when it has waited with mbarrier_wait_cluster, may overwrite what this thread read.
+// The same, after which block `rank`, when it has waited with mbarrier_wait_cluster, may overwrite what this thread has
+// read.
 __device__ __forceinline__ void mbarrier_release_at(u32 barrier, u32 rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"

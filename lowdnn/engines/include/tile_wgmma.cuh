@@ -14,8 +14,8 @@
 // they share A. Each loads its part of a shared operand and sends it to all. A stage is empty when the consumers of all
 // blocks have released it.
 //
-// With CLUSTER_DEPTH > 1 that many blocks of a cluster compute parts of k of the same tile, and each stores the sum for its
-// share of the columns (cluster_sum.cuh). They share no operands.
+// With CLUSTER_DEPTH > 1 that many blocks of a cluster may compute parts of k of the same tile, and each stores the sum
+// for its share of the columns (cluster_sum.cuh). They share no operands.
 //
 // Where all tiles have the same rows and the same k blocks, A may stay in shared memory: KEPT_BLOCKS k blocks of it,
 // which are loaded once and lie before the ring. Not with clusters.
@@ -218,7 +218,7 @@ struct TileWgmma {
         continue;
       }
       auto stored = work;
-      if (CLUSTER_DEPTH > 1) stored.column += rank * Stored::COLUMNS;
+      if (work.is_shared) stored.column += rank * Stored::COLUMNS;
       epilogue.begin(stored, first_row);
       // A stage's parity tells only two rounds of the ring apart: a team waits until the other has seen all its stages.
       if (TEAMS > 1 && turn > 0) named_barrier(TURN_BARRIER + team, TURN_THREADS);
@@ -228,13 +228,8 @@ struct TileWgmma {
         if (TEAMS > 1 && !is_last) named_barrier_arrive(TURN_BARRIER + (team + 1) % TEAMS, TURN_THREADS);
       };
       sum(d, work, first_row, at, issued);
-      if constexpr (CLUSTER_DEPTH > 1) {
-        Accumulator share[PARTS][Stored::COLUMNS / 2];
-        part_sum.add(d, share);
-        epilogue.end(share, stored, first_row);
-      } else {
-        epilogue.end(d, stored, first_row);
-      }
+      if constexpr (CLUSTER_DEPTH > 1) store_shares(d, stored, first_row, part_sum, epilogue);
+      else epilogue.end(d, stored, first_row);
     }
     if constexpr (CLUSTER_DEPTH > 1) part_sum.finish();
   }
@@ -261,6 +256,26 @@ struct TileWgmma {
 
   static __device__ __forceinline__ u32 first_item() { return IS_ALONE ? blockIdx.x : cluster_index(); }
   static __device__ __forceinline__ u32 item_step() { return IS_ALONE ? gridDim.x : cluster_count(); }
+
+  // This block's share of a tile that the cluster shares, or all shares of its own tile.
+  template <class Work, class Epilogue>
+  static __device__ __forceinline__ void store_shares(Accumulator (&d)[PARTS][COLUMNS / 2], Work stored, u32 first_row,
+                                                      PartSum& part_sum, Epilogue& epilogue) {
+#pragma unroll
+    for (int i = 0; i < PARTS * COLUMNS / 2; ++i) hold(d[0][i]);
+    Accumulator share[PARTS][Stored::COLUMNS / 2];
+    if (stored.is_shared) {
+      part_sum.add(d, share);
+      epilogue.end(share, stored, first_row);
+      return;
+    }
+#pragma unroll
+    for (int block = 0; block < CLUSTER_DEPTH; ++block, stored.column += Stored::COLUMNS) {
+      if (block > 0) epilogue.begin(stored, first_row);
+      PartSum::take(d, block, share);
+      epilogue.end(share, stored, first_row);
+    }
+  }
 
   // There is at least one k block. One stays in flight: its stage is released when the next one has been issued.
   // `issued` is called when the last one has been.

@@ -45,6 +45,7 @@ def knobs(
     cluster: tuple[int, int] = (1, 1),
     splits: int = 1,
     sharers: int = 1,
+    streams: bool = False,
     swap: bool = False,
     by_map: bool = True,
     group: int = 8,
@@ -58,6 +59,7 @@ def knobs(
         KnobType.TILE_CGA_N: cluster[1],
         KnobType.SPLIT_K_SLC: splits,
         KnobType.SPLIT_K_BUF: sharers,
+        KnobType.STREAM_K: int(streams),
         KnobType.SWAP_AB: int(swap),
         KnobType.OUTPUT_TMA_ENABLE: int(by_map),
         KnobType.SWIZZLE: group,
@@ -186,11 +188,30 @@ def test_a_cluster_shares_the_k_of_a_tile(
     assert bool(plan.workspace_bytes) == (splits > 1)
 
 
-def test_a_cluster_shares_the_k_of_a_tile_with_a_residual(checked: Runtime) -> None:
+@pytest.mark.parametrize(
+    ("m", "n", "k", "choices"),
+    [
+        (330, 64, 200, knobs(64, 64, sharers=2, streams=True)),  # six tiles on four blocks
+        (300, 40, 136, knobs(64, 48, warps=PING_PONG, sharers=2, streams=True, by_map=False)),  # five on two
+        (40, 40, 264, knobs(64, 48, sharers=3, streams=True)),  # fewer tiles than blocks
+        (20, 170, 136, knobs(64, 32, warps=PING_PONG, stages=3, sharers=2, streams=True, swap=True)),
+    ],
+)
+def test_clusters_share_the_last_tiles_only(
+    checked: Runtime, m: int, n: int, k: int, choices: dict[KnobType, int]
+) -> None:
+    arch = SM_90A.with_sm_count(2)
+    check_exact(checked, ENGINE, bf16_graph(m, n, k), length=k, choices=choices, arch=arch)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_cluster_shares_the_k_of_a_tile_with_a_residual(checked: Runtime, streams: bool) -> None:
     builder = GraphBuilder()
-    product = builder.matmul(builder.tensor((2, 72, 264), BF16), builder.tensor((2, 264, 88), BF16))
-    builder.pointwise(PointwiseMode.ADD, product, builder.tensor((2, 72, 88), BF16), store=BF16)
-    plan = check_exact(checked, ENGINE, builder.graph(), length=264, choices=knobs(64, 64, stages=3, sharers=2))
+    product = builder.matmul(builder.tensor((2, 72, 136), BF16), builder.tensor((2, 136, 72), BF16))
+    builder.pointwise(PointwiseMode.ADD, product, builder.tensor((2, 72, 72), BF16), store=BF16)
+    choices = knobs(64, 64, stages=3, sharers=2, streams=streams)
+    arch = SM_90A.with_sm_count(1)  # one cluster, which also meets tiles of which a block has no column
+    plan = check_exact(checked, ENGINE, builder.graph(), length=136, choices=choices, arch=arch)
     assert (macro(plan, "STORE"), macro(plan, "OPERAND_BUFFERS")) == (1, 4)
 
 

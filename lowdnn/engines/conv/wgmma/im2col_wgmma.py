@@ -49,6 +49,8 @@ from lowdnn.status import Status
 _TARGET = "sm_90a"
 #: Tensor maps of the output of every class are parameters of the kernel.
 _MAX_MAPPED_CLASSES = 16
+#: Taps that read one window of pixels have k in one part.
+_WHOLE_K = {KnobType.SPLIT_K_SLC: 1, KnobType.SPLIT_K_BUF: 1, KnobType.STREAM_K: 0}
 
 
 class Im2colWgmma(ABC):
@@ -115,7 +117,7 @@ class Im2colWgmma(ABC):
         is_transposed = bool(chosen[KnobType.SWAP_AB])
         product = product.with_k(chosen[KnobType.TILEK])
         if way := chosen[KnobType.SPECFILT]:
-            product, chosen = product.ways[way], {**chosen, KnobType.SPLIT_K_SLC: 1, KnobType.SPLIT_K_BUF: 1}
+            product, chosen = product.ways[way], {**chosen, **_WHOLE_K}
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
         image = parts.operand(product.image.tensor.uid, product.image.packing)
         weights = parts.operand(product.filter.tensor.uid, product.filter.packing)
