@@ -235,7 +235,10 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
         tile = _with_operand_buffers(tile, machine)
     resident = machine.clusters(tile) if chosen[KnobType.STREAM_K] else 0
     tiling = WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE], resident)
-    if problem := _problem(product, tile, machine) or _sharing_problem(product, tiling):
+    problem = _problem(product, tile, machine) or tiling.schedule(product).sharing_problem()
+    if resident and tile.cluster_k == 1:
+        problem = "SPLIT_K_BUF above 1 beside STREAM_K"
+    if problem:
         raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
     return tiling
 
@@ -370,23 +373,6 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most
     shares = own_m * tile.cluster_n == tile.m and own_n * tile.cluster_m == tile.n
     return fits and shares and own_m % unit_m == 0 and own_n % unit_n == 0
-
-
-def _sharing_problem(product: WgmmaProduct, tiling: WgmmaTiling) -> str:
-    tile = tiling.tile
-    if tile.cluster_k == 1:
-        return "SPLIT_K_BUF above 1 beside STREAM_K" if tiling.resident else ""
-    if tile.cluster > tile.cluster_k:
-        return "a cluster along k only, or along m and n"
-    if tile.n % (8 * tile.cluster_k):
-        return (
-            f"TILE_N a multiple of {8 * tile.cluster_k}, whole groups of 8 columns for each block of a cluster along k"
-        )
-    schedule = tiling.schedule(product)
-    last = schedule.k_blocks - (schedule.splits - 1) * schedule.split_blocks
-    if last < tile.cluster_k:
-        return f"a k block for each block of a cluster along k, of the {last} in the last part"
-    return ""
 
 
 def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:

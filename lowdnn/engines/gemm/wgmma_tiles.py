@@ -369,6 +369,23 @@ class Schedule:
         """Work items: tiles of all products and parts, in clusters."""
         return self.tiles * self.batches * self.splits - self.whole * (self.tile.cluster_k - 1)
 
+    def sharing_problem(self, unit: int = 8) -> str:
+        """Why the blocks of a cluster along k cannot share a tile, as the rule that it breaks; empty where they can.
+
+        unit: columns that are stored together.
+        """
+        tile = self.tile
+        if tile.cluster_k == 1:
+            return ""
+        if tile.cluster > tile.cluster_k:
+            return "a cluster along k only, or along m and n"
+        if tile.n % (unit * tile.cluster_k):
+            return f"TILE_N a multiple of {unit * tile.cluster_k}, groups of {unit} columns for each block along k"
+        last = self.k_blocks - (self.splits - 1) * self.split_blocks
+        if last < tile.cluster_k:
+            return f"a k block for each block of a cluster along k, of the {last} in the last part"
+        return ""
+
     def grid(self, sm_count: int) -> int:
         """Blocks that are resident at once, whole clusters of them, no more than there is work for."""
         resident = sm_count * self.tile.blocks_per_sm // self.tile.cluster

@@ -4,6 +4,8 @@ fp16, bf16, fp8 in any pair and fp32 by TF32 (inputs rounded to 10 fraction bits
 Operands are read in place where a tensor map describes them; others, and those of types that wgmma takes K-major only,
 are repacked into the workspace first. Any batches, broadcasts and tails, any pointwise epilogue. What is stored by
 tensor map may be reduced on its way: for each of its columns, and as a whole.
+k may be cut into parts: by SPLIT_K_SLC for a second launch that sums them, by SPLIT_K_BUF for the blocks of a cluster,
+which sum them through their shared memory; with STREAM_K, of the last tiles only. The order of the sums is fixed.
 Kernels: ``matmul_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
 ``reduction/reduction_combine.cu``.
 """

@@ -33,9 +33,9 @@ typedef KernelTile<true, true, StageX> Tile;
 typedef FilterColumns<SPATIAL, TAP_RUN> Columns;
 #if STORE == STORE_FUNCTOR
 #include "generated.cuh"
-typedef FunctorEpilogue<Tile, Functor, VECTOR, OutputMap<OUTPUT_RANK, ROW_AXES>, Columns> Epilogue;
+typedef FunctorEpilogue<Tile::Stored, Functor, VECTOR, OutputMap<OUTPUT_RANK, ROW_AXES>, Columns> Epilogue;
 #else
-typedef SliceEpilogue<Tile, Columns> Epilogue;
+typedef SliceEpilogue<Tile::Stored, Columns> Epilogue;
 #endif
 
 struct Params {
