@@ -274,6 +274,15 @@ def test_residual_comes_by_tensor_map(checked: Runtime, m: int, n: int, warps: i
     assert (macro(plan, "STORE"), macro(plan, "OPERAND_BUFFERS")) == (1, 2 if warps == COOPERATIVE_3 else 4)
 
 
+def test_no_residual_is_loaded_for_a_tile_past_the_last_column(device: Runtime) -> None:
+    builder = GraphBuilder()
+    product = builder.matmul(builder.tensor((120, 64), BF16), builder.tensor((64, 136), BF16))
+    builder.pointwise(PointwiseMode.ADD, product, builder.tensor((120, 136), BF16), store=BF16)
+    choices = knobs(64, 64, stages=3, cluster=(1, 2), group=1)
+    arch = SM_90A.with_sm_count(1)  # one cluster: a block of it goes on to the next row of tiles
+    check_exact(device, ENGINE, builder.graph(), length=64, choices=choices, arch=arch)
+
+
 def test_large_tiles_load_fewer_chunks_of_a_residual_ahead() -> None:
     builder = GraphBuilder()
     product = builder.matmul(builder.tensor((4096, 4096), BF16), builder.tensor((4096, 4096), BF16))
