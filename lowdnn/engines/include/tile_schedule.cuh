@@ -22,9 +22,9 @@ struct TileWork {
 // The tiles of a cluster of CLUSTER_ROWS x CLUSTER_COLUMNS blocks are neighbours; tile_rows and tile_columns count
 // clusters. group: rows of clusters that are walked together, column by column.
 //
-// With CLUSTER_DEPTH > 1 a cluster has that many blocks, which do not share operands. Of the first `whole` items each is
-// a tile for every one of them; each later item is one tile, whose k blocks they share, none of them without any. So
-// whole tiles can fill the turns in which there is one for every block of the device; the rest is spread over all.
+// With CLUSTER_DEPTH > 1 a cluster has that many blocks, which do not share operands. Each of the first `whole` items
+// is a tile for every one of them; each later item is one tile, whose k blocks they share, none of them without any.
+// So whole tiles can fill the turns in which there is one for every block of the device; the rest is spread over all.
 template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, int CLUSTER_DEPTH = 1> struct TileSchedule {
   static_assert(CLUSTER_DEPTH == 1 || CLUSTER_ROWS * CLUSTER_COLUMNS == 1, "a cluster shares operands or k");
   Divider tiles, group_tiles;  // of one product; of one group of rows

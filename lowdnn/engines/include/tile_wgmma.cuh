@@ -26,7 +26,7 @@
 //     void load(u32 stage_address, u32 full_barrier)         the copies of the next k block
 // multiply(d, a, b, accumulate) is the wgmma of the engine's types on two matrix descriptors. epilogue.begin(work,
 // first_row) is called before a tile's multiplications, epilogue.end(d, work, first_row) takes a warpgroup's
-// accumulators d[PARTS][COLUMNS / 2], the tile's rows from first_row on; both for what the block stores, Stored.
+// accumulators d[PARTS][COLUMNS / 2], the tile's rows from first_row on; both for StoredTile's columns.
 
 #pragma once
 
@@ -108,8 +108,7 @@ struct TileWgmma {
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, RING = RING_;
   static constexpr int TEAMS = TEAMS_, TEAM_WARPGROUPS = TEAM_WARPGROUPS_;
   static constexpr int CLUSTER_ROWS = CLUSTER_ROWS_, CLUSTER_COLUMNS = CLUSTER_COLUMNS_;
-  static constexpr int CLUSTER = CLUSTER_ROWS * CLUSTER_COLUMNS;  // blocks that share operands
-  static constexpr bool IS_ALONE = CLUSTER * CLUSTER_DEPTH == 1;
+  static constexpr int SHARERS = CLUSTER_ROWS * CLUSTER_COLUMNS, CLUSTER = SHARERS * CLUSTER_DEPTH;
   static constexpr int CONSUMER_WARPS = TEAMS * TEAM_WARPGROUPS * 4;
   static constexpr int THREADS = (1 + TEAMS * TEAM_WARPGROUPS) * WARPGROUP_SIZE;
   static constexpr int PARTS = ROWS / (64 * TEAM_WARPGROUPS);  // of 64 rows, of one warpgroup
@@ -125,16 +124,10 @@ struct TileWgmma {
   static constexpr int SHARED_BYTES = RING_BYTES + PartSum::AREA_BYTES;
   static constexpr int RING_BARRIER_BYTES = (2 * RING + A_IS_RESIDENT) * MBARRIER_BYTES;
   static constexpr int BARRIER_BYTES = RING_BARRIER_BYTES + PartSum::BARRIER_BYTES;
-  static_assert(!A_IS_RESIDENT || IS_ALONE, "a resident operand is not shared");
+  static_assert(!A_IS_RESIDENT || CLUSTER == 1, "a resident operand is not shared");
   typedef TileSchedule<ROWS, COLUMNS, CLUSTER_ROWS, CLUSTER_COLUMNS, CLUSTER_DEPTH> Schedule;
   typedef RingPosition<RING> Position;
   static_assert(ROWS % (64 * TEAM_WARPGROUPS) == 0, "whole parts of 64 rows for each warpgroup");
-
-  // What a block stores of a tile.
-  struct Stored {
-    typedef Accumulator_ Accumulator;
-    static constexpr int PARTS = TileWgmma::PARTS, COLUMNS = PartSum::SHARE, CONSUMER_WARPS = TileWgmma::CONSUMER_WARPS;
-  };
 
   u32 resident, stages, full, empty, resident_full;  // shared-memory addresses
 
@@ -145,24 +138,24 @@ struct TileWgmma {
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < RING; ++stage) {
         mbarrier_init(full + stage * MBARRIER_BYTES, 1);
-        mbarrier_init(empty + stage * MBARRIER_BYTES, TEAM_WARPGROUPS * 4 * CLUSTER);
+        mbarrier_init(empty + stage * MBARRIER_BYTES, TEAM_WARPGROUPS * 4 * SHARERS);
       }
       if (A_IS_RESIDENT) mbarrier_init(resident_full, 1);
       if (CLUSTER_DEPTH > 1) PartSum::init_barriers(full + RING_BARRIER_BYTES);
       mbarrier_fence_init();
     }
-    if constexpr (IS_ALONE) __syncthreads();
-    else cluster_sync();
+    if constexpr (CLUSTER > 1) cluster_sync();
+    else __syncthreads();
   }
 
   // This block's rank among those that share operands.
-  static __device__ __forceinline__ u32 sharer() { return CLUSTER > 1 ? cluster_rank() : 0; }
+  static __device__ __forceinline__ u32 sharer() { return SHARERS > 1 ? cluster_rank() : 0; }
 
   // One thread: loads the k blocks of all this block's tiles.
   template <class AnySchedule, class LoaderA, class LoaderB>
   __device__ __forceinline__ void produce(const AnySchedule& schedule, LoaderA& load_a, LoaderB& load_b) const {
     Position at;
-    const u32 rank = IS_ALONE ? 0 : cluster_rank();
+    const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
     if constexpr (A_IS_RESIDENT) {
       mbarrier_expect(resident_full, RESIDENT_BYTES);
       load_a.begin(schedule.work(first_item(), rank));
@@ -180,7 +173,7 @@ struct TileWgmma {
         load_b.load(stage + STAGE_A_BYTES, barrier);
       }
     }
-    if constexpr (CLUSTER > 1) {
+    if constexpr (SHARERS > 1) {
       // No block may end while others can still arrive at its barriers.
       for (int stage = 0; stage < RING; ++stage, at.advance()) wait_empty(at);
     }
@@ -206,7 +199,7 @@ struct TileWgmma {
   __device__ __forceinline__ void consume_by(const AnySchedule& schedule, u32 index, const Sum& sum,
                                              Epilogue& epilogue) const {
     const u32 team = index / TEAM_WARPGROUPS, first_row = index % TEAM_WARPGROUPS * WARPGROUP_ROWS;
-    const u32 rank = IS_ALONE ? 0 : cluster_rank();
+    const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
     PartSum part_sum(rank, stages + RING * STAGE_BYTES, full + RING_BARRIER_BYTES);
     Position at;
     u32 turn = 0;
@@ -218,7 +211,7 @@ struct TileWgmma {
         continue;
       }
       auto stored = work;
-      if (work.is_shared) stored.column += rank * Stored::COLUMNS;
+      if (work.is_shared) stored.column += rank * PartSum::SHARE;
       epilogue.begin(stored, first_row);
       // A stage's parity tells only two rounds of the ring apart: a team waits until the other has seen all its stages.
       if (TEAMS > 1 && turn > 0) named_barrier(TURN_BARRIER + team, TURN_THREADS);
@@ -243,8 +236,8 @@ struct TileWgmma {
   // Each warp releases a stage for itself, in every block that loads into it.
   __device__ __forceinline__ void release(u32 stage) const {
     const u32 lane = threadIdx.x % WARP_SIZE, barrier = empty + stage * MBARRIER_BYTES;
-    if constexpr (CLUSTER > 1) {
-      if (lane < CLUSTER) mbarrier_arrive_at(barrier, lane);
+    if constexpr (SHARERS > 1) {
+      if (lane < SHARERS) mbarrier_arrive_at(barrier, lane);
     } else {
       if (lane == 0) mbarrier_arrive(barrier);
     }
@@ -254,28 +247,8 @@ struct TileWgmma {
   static constexpr u32 TURN_BARRIER = 1, TURN_THREADS = 2 * TEAM_WARPGROUPS * WARPGROUP_SIZE;
   static_assert(TEAMS <= 2, "turns go from one team to the other");
 
-  static __device__ __forceinline__ u32 first_item() { return IS_ALONE ? blockIdx.x : cluster_index(); }
-  static __device__ __forceinline__ u32 item_step() { return IS_ALONE ? gridDim.x : cluster_count(); }
-
-  // This block's share of a tile that the cluster shares, or all shares of its own tile.
-  template <class Work, class Epilogue>
-  static __device__ __forceinline__ void store_shares(Accumulator (&d)[PARTS][COLUMNS / 2], Work stored, u32 first_row,
-                                                      PartSum& part_sum, Epilogue& epilogue) {
-#pragma unroll
-    for (int i = 0; i < PARTS * COLUMNS / 2; ++i) hold(d[0][i]);
-    Accumulator share[PARTS][Stored::COLUMNS / 2];
-    if (stored.is_shared) {
-      part_sum.add(d, share);
-      epilogue.end(share, stored, first_row);
-      return;
-    }
-#pragma unroll
-    for (int block = 0; block < CLUSTER_DEPTH; ++block, stored.column += Stored::COLUMNS) {
-      if (block > 0) epilogue.begin(stored, first_row);
-      PartSum::take(d, block, share);
-      epilogue.end(share, stored, first_row);
-    }
-  }
+  static __device__ __forceinline__ u32 first_item() { return CLUSTER > 1 ? cluster_index() : blockIdx.x; }
+  static __device__ __forceinline__ u32 item_step() { return CLUSTER > 1 ? cluster_count() : gridDim.x; }
 
   // There is at least one k block. One stays in flight: its stage is released when the next one has been issued.
   // `issued` is called when the last one has been.
@@ -336,4 +309,27 @@ struct TileWgmma {
   __device__ __forceinline__ void wait_empty(const Position& at) const {
     mbarrier_wait(empty + at.stage * MBARRIER_BYTES, at.parity ^ 1);
   }
+
+  // This block's share of a tile that the cluster shares, or all shares of its own tile.
+  template <class Work, class Epilogue>
+  static __device__ __forceinline__ void store_shares(Accumulator (&d)[PARTS][COLUMNS / 2], Work stored, u32 first_row,
+                                                      PartSum& part_sum, Epilogue& epilogue) {
+#pragma unroll
+    for (int i = 0; i < PARTS * COLUMNS / 2; ++i) hold(d[0][i]);
+    Accumulator share[PARTS][PartSum::SHARE / 2];
+    if (stored.is_shared) {
+      part_sum.add(d, share);
+      epilogue.end(share, stored, first_row);
+      return;
+    }
+#pragma unroll
+    for (int block = 0; block < CLUSTER_DEPTH; ++block, stored.column += PartSum::SHARE) {
+      if (block > 0) epilogue.begin(stored, first_row);
+      PartSum::take(d, block, share);
+      epilogue.end(share, stored, first_row);
+    }
+  }
 };
+
+// A tile as its epilogue sees it: the columns that a block stores at a time.
+template <class Tile> struct StoredTile : Tile { static constexpr int COLUMNS = Tile::PartSum::SHARE; };

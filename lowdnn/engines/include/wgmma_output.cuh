@@ -28,20 +28,21 @@
 #include "generated.cuh"
 #endif
 
+typedef StoredTile<Tile> Stored;
 #if STORE == STORE_FUNCTOR && TRANSPOSED
-typedef TransposedFunctorEpilogue<Tile::Stored, Functor, VECTOR, Map> Epilogue;
+typedef TransposedFunctorEpilogue<Stored, Functor, VECTOR, Map> Epilogue;
 #elif STORE == STORE_FUNCTOR
-typedef FunctorEpilogue<Tile::Stored, Functor, VECTOR, Map> Epilogue;
+typedef FunctorEpilogue<Stored, Functor, VECTOR, Map> Epilogue;
 #elif STORE == STORE_MAP
-typedef MapEpilogue<Tile::Stored, Functor, Map, RowTarget, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE, COLUMN_OPERATOR,
+typedef MapEpilogue<Stored, Functor, Map, RowTarget, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE, COLUMN_OPERATOR,
                     WHOLE_OPERATOR>
     Epilogue;
 #elif STORE == STORE_PIXELS
-typedef MapEpilogue<Tile::Stored, Functor, Map, PixelTarget<OUTPUT_RANK>, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE,
+typedef MapEpilogue<Stored, Functor, Map, PixelTarget<OUTPUT_RANK>, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE,
                     COLUMN_OPERATOR, WHOLE_OPERATOR>
     Epilogue;
 #elif TRANSPOSED
-typedef TransposedSliceEpilogue<Tile::Stored> Epilogue;
+typedef TransposedSliceEpilogue<Stored> Epilogue;
 #else
-typedef SliceEpilogue<Tile::Stored> Epilogue;
+typedef SliceEpilogue<Stored> Epilogue;
 #endif

@@ -30,12 +30,13 @@ typedef TapStage<WINDOW_PIXELS, TAP_DISTANCE> StageX;
 typedef OperandStage<TYPE, TILE_N, true> StageX;
 #endif
 typedef KernelTile<true, true, StageX> Tile;
+typedef StoredTile<Tile> Stored;
 typedef FilterColumns<SPATIAL, TAP_RUN> Columns;
 #if STORE == STORE_FUNCTOR
 #include "generated.cuh"
-typedef FunctorEpilogue<Tile::Stored, Functor, VECTOR, OutputMap<OUTPUT_RANK, ROW_AXES>, Columns> Epilogue;
+typedef FunctorEpilogue<Stored, Functor, VECTOR, OutputMap<OUTPUT_RANK, ROW_AXES>, Columns> Epilogue;
 #else
-typedef SliceEpilogue<Tile::Stored, Columns> Epilogue;
+typedef SliceEpilogue<Stored, Columns> Epilogue;
 #endif
 
 struct Params {
