@@ -32,6 +32,8 @@ _MAX_STAGES = 12
 _MAX_SPLITS = 32
 #: Blocks of a cluster on every device.
 _MAX_CLUSTER = 8
+#: Choices that leave k in one part.
+WHOLE_K: Mapping[KnobType, int] = {KnobType.SPLIT_K_SLC: 1, KnobType.SPLIT_K_BUF: 1, KnobType.STREAM_K: 0}
 _DEFAULT_GROUP = 8
 _ACCUMULATOR_BYTES = 4
 #: Shared memory that the device keeps for itself, for each block.

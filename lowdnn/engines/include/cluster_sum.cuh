@@ -110,8 +110,7 @@ template <class Accumulator, int PARTS, int COLUMNS, int WARPS, int BLOCKS> stru
   static __device__ __forceinline__ u32 bits(const Accumulator& x) { return *reinterpret_cast<const u32*>(&x); }
 
   static __device__ __forceinline__ Quad received(u32 from) {
-    Quad q;
-    load_shared_x4(reinterpret_cast<u32(&)[4]>(q), from);
-    return q;
+    const uint4 words = load_shared_128(from);
+    return *reinterpret_cast<const Quad*>(&words);
   }
 };

@@ -49,8 +49,6 @@ from lowdnn.status import Status
 _TARGET = "sm_90a"
 #: Tensor maps of the output of every class are parameters of the kernel.
 _MAX_MAPPED_CLASSES = 16
-#: Taps that read one window of pixels have k in one part.
-_WHOLE_K = {KnobType.SPLIT_K_SLC: 1, KnobType.SPLIT_K_BUF: 1, KnobType.STREAM_K: 0}
 
 
 class Im2colWgmma(ABC):
@@ -117,7 +115,7 @@ class Im2colWgmma(ABC):
         is_transposed = bool(chosen[KnobType.SWAP_AB])
         product = product.with_k(chosen[KnobType.TILEK])
         if way := chosen[KnobType.SPECFILT]:
-            product, chosen = product.ways[way], {**chosen, **_WHOLE_K}
+            product, chosen = product.ways[way], {**chosen, **wgmma_model.WHOLE_K}
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
         image = parts.operand(product.image.tensor.uid, product.image.packing)
         weights = parts.operand(product.filter.tensor.uid, product.filter.packing)
@@ -228,9 +226,7 @@ class _Cut:
         product = self.product
         if product.groups > 1 or len(product.classes) > _MAX_MAPPED_CLASSES:
             return False
-        return fits_pixels(
-            product.dag, product.output, (part for part, _ in self._parts), self.tiling.tile.stored_columns
-        )
+        return fits_pixels(product.dag, product.output, (part for part, _ in self._parts), self.tiling.tile.n)
 
     @cached_property
     def _parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
@@ -345,7 +341,7 @@ class _Cut:
             functor = handing_back(dag, part, accumulator)
             target = TensorPointer(stored.uid, firsts[stored.uid] * stored.element_bytes)
             # The second map is that of an operand, which is not read.
-            maps = (TensorMap(target, pixel_layout(stored, part, self.tiling.tile.stored_columns)),) * 2
+            maps = (TensorMap(target, pixel_layout(stored, part, self.tiling.tile.n)),) * 2
         extents = i32((part.rows // product.groups, part.columns))
         return Struct((*maps, *extents, part.map, part_arguments(dag, functor, firsts)))
 
