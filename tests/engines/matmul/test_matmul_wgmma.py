@@ -234,6 +234,10 @@ def test_sums_of_a_cluster_have_the_same_bits_in_any_order(kernel_cache_dir: Pat
     assert len(set(results)) == 1
 
 
+def test_the_sum_of_one_row_reads_nothing_behind_its_end(device: Runtime) -> None:
+    check_exact(device, ENGINE, bf16_graph(1, 10, 320), length=320, choices=knobs(splits=2))
+
+
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("c_layout", [Layout.ROW_MAJOR, Layout.TRANSPOSED, Layout.PADDED])
 def test_output_layouts(checked: Runtime, c_layout: Layout, swap: bool) -> None:

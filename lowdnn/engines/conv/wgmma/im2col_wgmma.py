@@ -27,7 +27,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_macros,
 )
 from lowdnn.engines.gemm.wgmma_tiles import Schedule, TileStore, WgmmaType, wgmma_type
-from lowdnn.engines.launch import bytes_of, i32, macros, moved_bytes
+from lowdnn.engines.launch import bytes_of, ceil_div, i32, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
@@ -44,7 +44,7 @@ from lowdnn.plan import (
     Work,
     WorkspacePointer,
 )
-from lowdnn.status import Status
+from lowdnn.status import BadParamError, Status
 
 _TARGET = "sm_90a"
 #: Tensor maps of the output of every class are parameters of the kernel.
@@ -115,6 +115,9 @@ class Im2colWgmma(ABC):
         is_transposed = bool(chosen[KnobType.SWAP_AB])
         product = product.with_k(chosen[KnobType.TILEK])
         if way := chosen[KnobType.SPECFILT]:
+            if way >= len(product.ways):
+                expected = f"at most {len(product.ways) - 1} with TILEK {product.stage_k}"
+                raise BadParamError.at(f"{self.name}.SPECFILT", expected=expected, got=str(way))
             product, chosen = product.ways[way], {**chosen, **wgmma_model.WHOLE_K}
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
         image = parts.operand(product.image.tensor.uid, product.image.packing)
@@ -226,7 +229,7 @@ class _Cut:
         product = self.product
         if product.groups > 1 or len(product.classes) > _MAX_MAPPED_CLASSES:
             return False
-        return fits_pixels(product.dag, product.output, (part for part, _ in self._parts), self.tiling.tile.n)
+        return fits_pixels(product.dag, product.output, self._parts, self.tiling.tile.n)
 
     @cached_property
     def _parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
@@ -351,7 +354,8 @@ class _Cut:
         product = self.product
         firsts = (0, *accumulate(schedule.items for schedule in self.schedules))
         extents = [corner.extents for corner in product.image.corners(product.classes)]
-        channels_end = product.groups * product.filter.depth
+        # A whole k block, since a copy's rows begin at a multiple of 16 bytes.
+        channels_end = ceil_div(product.groups * product.filter.depth, product.stage_k) * product.stage_k
         return (
             Struct((*(schedule.argument for schedule in self.schedules), *i32(firsts))),
             *(
