@@ -178,7 +178,8 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
     rows = sorted({shape.m for shape in _MENU})
     columns = sorted({shape.n for shape in _MENU})
     clusters = (1, 2) if product.allows_clusters else (1,)
-    splits, sharers = (range(1, most + 1 if product.allows_split else 2) for most in (_MAX_SPLITS, _MAX_CLUSTER))
+    splits = range(1, _MAX_SPLITS + 1) if product.allows_split else (1,)
+    sharers, streams = (range(1, _MAX_CLUSTER + 1), (0, 1)) if product.allows_split else ((1,), (0,))
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
     return (
         Knob("tile_m", KnobType.TILE_M, tuple(rows), tile.m, "rows of the product that a block computes"),
@@ -210,7 +211,7 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
         Knob(
             "stream_k",
             KnobType.STREAM_K,
-            (0, 1) if product.allows_split else (0,),
+            streams,
             int(chosen.resident > 0),
             "1: they share only the last tiles, of which there is not one for every block",
         ),

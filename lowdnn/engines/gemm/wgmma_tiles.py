@@ -351,9 +351,11 @@ class Schedule:
         columns = ceil_div(n, tile.n * tile.cluster_n)
         group = max(1, min(group, rows, MAX_EXTENT // columns))
         split_blocks = ceil_div(k_blocks, min(splits, k_blocks))
-        shared = cls(tile, rows, columns, batches, k_blocks, split_blocks, group)
-        turns = shared.items // (resident * tile.cluster_k) if resident else 0
-        return replace(shared, whole=turns * resident)
+        schedule = cls(tile, rows, columns, batches, k_blocks, split_blocks, group)
+        if not resident:
+            return schedule
+        turns = schedule.items // (resident * tile.cluster_k)
+        return replace(schedule, whole=turns * resident)
 
     @property
     def splits(self) -> int:
