@@ -88,7 +88,7 @@ template <class Accumulator, int PARTS, int COLUMNS, int WARPS, int BLOCKS> stru
       }
     }
     __syncwarp();
-    if (lane < BLOCKS && lane != rank) mbarrier_release_at(empty, lane);
+    if (lane < BLOCKS && lane != rank) mbarrier_release_cluster(cluster_address(empty, lane));
   }
 
   // No block may end while others can still arrive at its barriers.

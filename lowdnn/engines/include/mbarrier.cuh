@@ -33,14 +33,10 @@ __device__ __forceinline__ void mbarrier_arrive_at(u32 barrier, u32 rank) {
       :: "r"(barrier), "r"(rank) : "memory");
 }
 
-// The same, after which block `rank`, when it has waited with mbarrier_wait_cluster, may overwrite what this thread has
-// read.
-__device__ __forceinline__ void mbarrier_release_at(u32 barrier, u32 rank) {
-  asm volatile(
-      "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}"
-      :: "r"(barrier), "r"(rank) : "memory");
+// Arrives at a barrier by its cluster address (cluster.cuh): the block that waits there with mbarrier_wait_cluster may
+// then overwrite what this thread has read.
+__device__ __forceinline__ void mbarrier_release_cluster(u32 barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
 // Arrives and lets the phase wait for `bytes` more bytes.
