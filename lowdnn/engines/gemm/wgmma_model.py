@@ -30,6 +30,10 @@ _COOPERATIVE, _PING_PONG, _TWO_BLOCKS, _COOPERATIVE_3 = range(4)
 
 _MAX_STAGES = 12
 _MAX_SPLITS = 32
+#: Blocks of a cluster on every device.
+_MAX_CLUSTER = 8
+#: Choices that leave k in one part.
+WHOLE_K: Mapping[KnobType, int] = {KnobType.SPLIT_K_SLC: 1, KnobType.SPLIT_K_BUF: 1, KnobType.STREAM_K: 0}
 _DEFAULT_GROUP = 8
 #: Columns of tiles up to which a row of them is no more than what the blocks in flight share.
 _MAX_OWN_COLUMNS = 12
@@ -135,14 +139,22 @@ class WgmmaProduct:
 
 @dataclass(frozen=True)
 class WgmmaTiling:
-    """A tile and the parts into which k is cut; ``group``: rows of clusters that are walked together."""
+    """A tile and the parts into which k is cut; ``group``: rows of clusters that are walked together.
+
+    resident: see ``Schedule.of``.
+    """
 
     tile: WgmmaTile
     splits: int
     group: int
+    resident: int = 0
 
     def schedule(self, product: WgmmaProduct) -> Schedule:
-        return Schedule.of(self.tile, product.m, product.n, product.k_blocks, product.batches, self.splits, self.group)
+        return self.schedule_of(product.m, product.n, product.k_blocks, product.batches)
+
+    def schedule_of(self, m: int, n: int, k_blocks: int, batches: int) -> Schedule:
+        """Of a product, or of one class of its pixels."""
+        return Schedule.of(self.tile, m, n, k_blocks, batches, self.splits, self.group, self.resident)
 
 
 def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
@@ -172,6 +184,7 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
     columns = sorted({shape.n for shape in _MENU})
     clusters = (1, 2) if product.allows_clusters else (1,)
     splits = range(1, _MAX_SPLITS + 1) if product.allows_split else (1,)
+    sharers, streams = (range(1, _MAX_CLUSTER + 1), (0, 1)) if product.allows_split else ((1,), (0,))
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
     return (
         Knob("tile_m", KnobType.TILE_M, tuple(rows), tile.m, "rows of the product that a block computes"),
@@ -193,6 +206,20 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
             chosen.splits,
             "parts of k, summed in a second launch",
         ),
+        Knob(
+            "cluster_k",
+            KnobType.SPLIT_K_BUF,
+            tuple(sharers),
+            tile.cluster_k,
+            "blocks of a cluster that share a part of k and sum what they have through their shared memory",
+        ),
+        Knob(
+            "stream_k",
+            KnobType.STREAM_K,
+            streams,
+            int(chosen.resident > 0),
+            "1: they share only the last tiles, of which there is not one for every block",
+        ),
         Knob("raster", KnobType.SWIZZLE, (1, 2, 4, 8, 16, 32), chosen.group, "rows of tiles walked together"),
     )
 
@@ -210,12 +237,18 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
         WARP_CONFIGS[chosen[KnobType.WARP_SPEC_CFG]],
         (chosen[KnobType.TILE_CGA_M], chosen[KnobType.TILE_CGA_N]),
     )
+    tile = replace(tile, cluster_k=chosen[KnobType.SPLIT_K_BUF])
     machine = _Machine.of(product.type, arch)
     if product.has_operand:
         tile = _with_operand_buffers(tile, machine)
-    if problem := _problem(product, tile, machine):
+    resident = machine.clusters(tile) if chosen[KnobType.STREAM_K] else 0
+    tiling = WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE], resident)
+    problem = _problem(product, tile, machine) or tiling.schedule(product).sharing_problem()
+    if resident and tile.cluster_k == 1:
+        problem = "SPLIT_K_BUF above 1 beside STREAM_K"
+    if problem:
         raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
-    return WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE])
+    return tiling
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ class OutputStore:
             return ()
         # Without an operand its map is not read.
         tensors = (self.stored, self.operand or self.stored)
-        columns = _chunk_columns(tile.n, max(tensor.element_bytes for tensor in tensors))
+        columns = _chunk_columns(tile.stored_columns, max(tensor.element_bytes for tensor in tensors))
         return tuple(
             TensorMap(TensorPointer(tensor.uid), _layout(tensor, self.output, self.rows, columns)) for tensor in tensors
         )

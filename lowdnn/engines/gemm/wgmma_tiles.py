@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -33,6 +33,7 @@ _STAGING_BYTES = 4096
 #: Of a chunk of the epilogue's operand and its barrier.
 _OPERAND_BUFFER_BYTES = 2048 + 8
 _BARRIER_BYTES = 8
+_ACCUMULATOR_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ class WgmmaTile:
     resident_blocks: k blocks of A that stay in shared memory, outside of the ring, and are all there are; or 0.
     row_bytes: along k of one tap, STAGE_ROW_BYTES or half of that.
     table_bytes: shared memory of the kernel's own, behind all else.
+    cluster_k: blocks of a cluster that share the k of a tile and store a part of its columns each; then no others do.
     """
 
     m: int
@@ -189,6 +191,7 @@ class WgmmaTile:
     resident_blocks: int = 0
     row_bytes: int = STAGE_ROW_BYTES
     table_bytes: int = 0
+    cluster_k: int = 1
 
     @property
     def taps(self) -> int:
@@ -221,7 +224,13 @@ class WgmmaTile:
 
     @property
     def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
+        """Blocks of a cluster."""
+        return self.cluster_m * self.cluster_n * self.cluster_k
+
+    @property
+    def stored_columns(self) -> int:
+        """Of the tile, by one block."""
+        return self.n // self.cluster_k
 
     @property
     def consumers(self) -> int:
@@ -240,7 +249,8 @@ class WgmmaTile:
     @property
     def label(self) -> str:
         """As it stands in kernel names."""
-        cluster = f"_c{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
+        cluster = f"_c{self.cluster_m}x{self.cluster_n}" if self.cluster_m * self.cluster_n > 1 else ""
+        cluster += f"_k{self.cluster_k}" if self.cluster_k > 1 else ""
         warps = f"t{self.teams}w{self.warpgroups}b{self.blocks_per_sm}"
         resident = f"_a{self.resident_blocks}" if self.resident_blocks else ""
         return f"{self.m}x{self.n}x{self.k}_{self.stages}_{warps}{cluster}{'_p' * self.is_promoted}{resident}"
@@ -259,9 +269,17 @@ class WgmmaTile:
         return self.stages * self.stage_bytes
 
     def shared_bytes(self, store: TileStore) -> int:
-        """A where it stays, the ring, the staging areas of a store that needs them, the barriers, the table."""
-        barrier_bytes = 2 * self.stages * _BARRIER_BYTES
-        return self.resident_bytes + self.ring_bytes + self.staging_bytes(store) + barrier_bytes + self.table_bytes
+        """A where it stays, the ring, a cluster's sum, a store's staging areas, the barriers, the table."""
+        own_bytes = 2 * self.stages * _BARRIER_BYTES + self.table_bytes
+        return self.resident_bytes + self.ring_bytes + self.sum_bytes + self.staging_bytes(store) + own_bytes
+
+    @property
+    def sum_bytes(self) -> int:
+        """Of what a block gets from the others that share its k, and two barriers of each multiplying warp."""
+        if self.cluster_k == 1:
+            return 0
+        received = self.m * (self.n - self.stored_columns) * _ACCUMULATOR_BYTES
+        return self.teams * received + self.consumers * 4 * 2 * _BARRIER_BYTES
 
     def staging_bytes(self, store: TileStore) -> int:
         """Of all multiplying warps."""
@@ -290,6 +308,7 @@ class WgmmaTile:
             ("CONSUMER_WARPGROUPS", self.warpgroups),
             ("CLUSTER_M", self.cluster_m),
             ("CLUSTER_N", self.cluster_n),
+            ("CLUSTER_K", self.cluster_k),
             ("BLOCKS_PER_SM", self.blocks_per_sm),
             ("PRODUCER_REGISTERS", self.registers.producer),
             ("CONSUMER_REGISTERS", self.registers.consumer),
@@ -302,6 +321,7 @@ class Schedule:
     """Which tiles of ``batches`` products of m x n x (k_blocks stages) the clusters of a grid compute.
 
     rows, columns: of one product, in clusters.  splits: parts of k, none of them empty.  group: see ``argument``.
+    whole: items in which each block of a cluster along k has a tile of its own; they share those of the others.
     """
 
     tile: WgmmaTile
@@ -311,16 +331,33 @@ class Schedule:
     k_blocks: int
     split_blocks: int
     group: int
+    whole: int = 0
 
     @classmethod
     def of(
-        cls, tile: WgmmaTile, m: int, n: int, k_blocks: int, batches: int = 1, splits: int = 1, group: int = 8
+        cls,
+        tile: WgmmaTile,
+        m: int,
+        n: int,
+        k_blocks: int,
+        batches: int = 1,
+        splits: int = 1,
+        group: int = 8,
+        resident: int = 0,
     ) -> Schedule:
-        """``splits`` is cut down so that no part is empty, ``group`` to the rows that there are; all extents >= 1."""
+        """``splits`` is cut down so that no part is empty, ``group`` to the rows that there are; all extents >= 1.
+
+        resident: clusters along k that take whole tiles while all their blocks have one; 0 if they share all tiles.
+        """
         rows = ceil_div(m, tile.m * tile.cluster_m)
         columns = ceil_div(n, tile.n * tile.cluster_n)
         group = max(1, min(group, rows, MAX_EXTENT // columns))
-        return cls(tile, rows, columns, batches, k_blocks, ceil_div(k_blocks, min(splits, k_blocks)), group)
+        split_blocks = ceil_div(k_blocks, min(splits, k_blocks))
+        schedule = cls(tile, rows, columns, batches, k_blocks, split_blocks, group)
+        if not resident:
+            return schedule
+        turns = schedule.items // (resident * tile.cluster_k)
+        return replace(schedule, whole=turns * resident)
 
     @property
     def splits(self) -> int:
@@ -334,7 +371,24 @@ class Schedule:
     @property
     def items(self) -> int:
         """Work items: tiles of all products and parts, in clusters."""
-        return self.tiles * self.batches * self.splits
+        return self.tiles * self.batches * self.splits - self.whole * (self.tile.cluster_k - 1)
+
+    def sharing_problem(self, unit: int = 8) -> str:
+        """Why the blocks of a cluster along k cannot share a tile, as the rule that it breaks; empty where they can.
+
+        unit: columns that are stored together.
+        """
+        tile = self.tile
+        if tile.cluster_k == 1:
+            return ""
+        if tile.cluster > tile.cluster_k:
+            return "a cluster along k only, or along m and n"
+        if tile.n % (unit * tile.cluster_k):
+            return f"TILE_N a multiple of {unit * tile.cluster_k}, groups of {unit} columns for each block along k"
+        last = self.k_blocks - (self.splits - 1) * self.split_blocks
+        if last < tile.cluster_k:
+            return f"a k block for each block of a cluster along k, of the {last} in the last part"
+        return ""
 
     def grid(self, sm_count: int) -> int:
         """Blocks that are resident at once, whole clusters of them, no more than there is work for."""
@@ -348,7 +402,7 @@ class Schedule:
             (
                 Struct(divider(self.tiles)),
                 Struct(divider(self.group * self.columns)),
-                *i32((self.items, self.batches, self.rows, self.group, self.k_blocks, self.split_blocks)),
+                *i32((self.items, self.batches, self.rows, self.group, self.k_blocks, self.split_blocks, self.whole)),
             )
         )
 
@@ -356,9 +410,10 @@ class Schedule:
     def flops(self) -> int:
         """Operations with the tails of tiles counted in full."""
         block = 2 * self.tile.m * self.tile.n * self.tile.k * self.k_blocks
-        return self.tiles * self.tile.cluster * self.batches * block
+        return self.tiles * self.tile.cluster // self.tile.cluster_k * self.batches * block
 
     def occupied_flops(self, grid: int) -> int:
         """What ``grid`` blocks could compute while the busiest of them works."""
-        block = 2 * self.tile.m * self.tile.n * self.tile.k * self.split_blocks
-        return ceil_div(self.items * self.tile.cluster, grid) * grid * block
+        whole, turns = (ceil_div(items * self.tile.cluster, grid) for items in (self.whole, self.items))
+        stages = whole * self.split_blocks + (turns - whole) * ceil_div(self.split_blocks, self.tile.cluster_k)
+        return 2 * self.tile.m * self.tile.n * self.tile.k * stages * grid

@@ -1,5 +1,5 @@
-// Blocks of a thread block cluster: who they are, and meeting points.
-// Source: PTX ISA, barrier.cluster, mapa, ld.shared::cluster and the special registers, target sm_90.
+// Blocks of a thread block cluster: who they are, meeting points, each other's shared memory.
+// Source: PTX ISA, barrier.cluster, mapa, ld.shared::cluster, st.async and the special registers, target sm_90.
 
 #pragma once
 
@@ -21,6 +21,20 @@ __device__ __forceinline__ u32 cluster_count() {
   u32 count;
   asm volatile("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
   return count;
+}
+
+// The place in block `rank` of what lies at a shared-memory address of this block.
+__device__ __forceinline__ u32 cluster_address(u32 address, u32 rank) {
+  u32 there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+// 16 bytes to a block of the cluster, counted at a barrier of that block when they are there: both by cluster address.
+__device__ __forceinline__ void store_async_16(u32 destination, u32 barrier, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+               :: "r"(destination), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
+               : "memory");
 }
 
 // All threads of all blocks of the cluster; what each wrote before, the others see after.

@@ -37,8 +37,7 @@ struct ClassWork : TileWork {
 };
 
 // The schedules of CLASSES classes, one after the other.
-template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, int CLASSES> struct ClassSchedule {
-  typedef TileSchedule<ROWS, COLUMNS, CLUSTER_ROWS, CLUSTER_COLUMNS> One;
+template <class One, int CLASSES> struct ClassSchedule {
 
   One classes[CLASSES];
   u32 first[CLASSES];  // item of each class

@@ -122,7 +122,8 @@ struct MapEpilogue {
     column_exit.template begin<STAGING_BYTES>(work, area);
     if constexpr (HAS_OPERAND) {
       const u32 row = warp_row(work, first_row);
-      across = (min(u32(Tile::COLUMNS), output->columns - work.column) + CHUNK - 1) / CHUNK;
+      const i32 columns = max(i32(output->columns) - i32(work.column), 0);  // none of a tile past the end
+      across = (min(Tile::COLUMNS, columns) + CHUNK - 1) / CHUNK;
       chunks = 0;
       for (int part = 0; part < Tile::PARTS; ++part) chunks += row + part * 64 < output->rows ? across : 0;
       for (u32 chunk = 0; chunk < AHEAD; ++chunk) load(work, row, chunk);

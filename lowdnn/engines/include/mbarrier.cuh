@@ -33,6 +33,12 @@ __device__ __forceinline__ void mbarrier_arrive_at(u32 barrier, u32 rank) {
       :: "r"(barrier), "r"(rank) : "memory");
 }
 
+// Arrives at a barrier by its cluster address (cluster.cuh): the block that waits there with mbarrier_wait_cluster may
+// then overwrite what this thread has read.
+__device__ __forceinline__ void mbarrier_release_cluster(u32 barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+
 // Arrives and lets the phase wait for `bytes` more bytes.
 __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -43,6 +49,16 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
       "{\n.reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}"
+      :: "r"(barrier), "r"(parity) : "memory");
+}
+
+// Sees what threads of other blocks of the cluster did before they arrived, too.
+__device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n}"
       :: "r"(barrier), "r"(parity) : "memory");
 }

@@ -14,6 +14,9 @@
 // they share A. Each loads its part of a shared operand and sends it to all. A stage is empty when the consumers of all
 // blocks have released it.
 //
+// With CLUSTER_DEPTH > 1 that many blocks of a cluster may compute parts of k of the same tile, and each stores the sum
+// for its share of the columns (cluster_sum.cuh). They share no operands.
+//
 // Where all tiles have the same rows and the same k blocks, A may stay in shared memory: KEPT_BLOCKS k blocks of it,
 // which are loaded once and lie before the ring. Not with clusters.
 //
@@ -23,12 +26,11 @@
 //     void load(u32 stage_address, u32 full_barrier)         the copies of the next k block
 // multiply(d, a, b, accumulate) is the wgmma of the engine's types on two matrix descriptors. epilogue.begin(work,
 // first_row) is called before a tile's multiplications, epilogue.end(d, work, first_row) takes a warpgroup's
-// accumulators d[PARTS][COLUMNS / 2], the tile's rows from first_row on.
+// accumulators d[PARTS][COLUMNS / 2], the tile's rows from first_row on; both for StoredTile's columns.
 
 #pragma once
 
-#include "include/cluster.cuh"
-#include "include/mbarrier.cuh"
+#include "include/cluster_sum.cuh"
 #include "include/tile_schedule.cuh"
 #include "include/tma.cuh"
 #include "include/warpgroup.cuh"
@@ -99,14 +101,14 @@ template <class T_, class Accumulator_, int ROWS_, int COLUMNS_, int RING_, int 
           int CLUSTER_ROWS_, int CLUSTER_COLUMNS_, bool A_IS_M_MAJOR, bool B_IS_N_MAJOR,
           class StageB_ = OperandStage<T_, COLUMNS_, B_IS_N_MAJOR>, class StageA_ = OperandStage<T_, ROWS_,
               A_IS_M_MAJOR>,
-          int KEPT_BLOCKS = 0>
+          int KEPT_BLOCKS = 0, int CLUSTER_DEPTH = 1>
 struct TileWgmma {
   typedef T_ T;
   typedef Accumulator_ Accumulator;
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, RING = RING_;
   static constexpr int TEAMS = TEAMS_, TEAM_WARPGROUPS = TEAM_WARPGROUPS_;
   static constexpr int CLUSTER_ROWS = CLUSTER_ROWS_, CLUSTER_COLUMNS = CLUSTER_COLUMNS_;
-  static constexpr int CLUSTER = CLUSTER_ROWS * CLUSTER_COLUMNS;
+  static constexpr int SHARERS = CLUSTER_ROWS * CLUSTER_COLUMNS, CLUSTER = SHARERS * CLUSTER_DEPTH;
   static constexpr int CONSUMER_WARPS = TEAMS * TEAM_WARPGROUPS * 4;
   static constexpr int THREADS = (1 + TEAMS * TEAM_WARPGROUPS) * WARPGROUP_SIZE;
   static constexpr int PARTS = ROWS / (64 * TEAM_WARPGROUPS);  // of 64 rows, of one warpgroup
@@ -118,29 +120,36 @@ struct TileWgmma {
   static constexpr int RESIDENT_BYTES = KEPT_BLOCKS * StageA::BYTES, STAGE_A_BYTES = A_IS_RESIDENT ? 0 : StageA::BYTES;
   static constexpr int STAGE_BYTES = STAGE_A_BYTES + StageB::BYTES;
   static constexpr int RING_BYTES = RESIDENT_BYTES + RING * STAGE_BYTES;
-  static constexpr int BARRIER_BYTES = (2 * RING + A_IS_RESIDENT) * MBARRIER_BYTES;
+  typedef ClusterSum<Accumulator, PARTS, COLUMNS, CONSUMER_WARPS, CLUSTER_DEPTH> PartSum;
+  static constexpr int SHARED_BYTES = RING_BYTES + PartSum::AREA_BYTES;
+  static constexpr int RING_BARRIER_BYTES = (2 * RING + A_IS_RESIDENT) * MBARRIER_BYTES;
+  static constexpr int BARRIER_BYTES = RING_BARRIER_BYTES + PartSum::BARRIER_BYTES;
   static_assert(!A_IS_RESIDENT || CLUSTER == 1, "a resident operand is not shared");
-  typedef TileSchedule<ROWS, COLUMNS, CLUSTER_ROWS, CLUSTER_COLUMNS> Schedule;
+  typedef TileSchedule<ROWS, COLUMNS, CLUSTER_ROWS, CLUSTER_COLUMNS, CLUSTER_DEPTH> Schedule;
   typedef RingPosition<RING> Position;
   static_assert(ROWS % (64 * TEAM_WARPGROUPS) == 0, "whole parts of 64 rows for each warpgroup");
 
   u32 resident, stages, full, empty, resident_full;  // shared-memory addresses
 
-  // All threads: the ring at `shared` (1024-byte aligned), its barriers at `barriers`.
+  // All threads: SHARED_BYTES at `shared` (1024-byte aligned), the barriers at `barriers`.
   __device__ __forceinline__ TileWgmma(u32 shared, u32 barriers)
       : resident(shared), stages(shared + RESIDENT_BYTES), full(barriers), empty(barriers + RING * MBARRIER_BYTES),
         resident_full(barriers + 2 * RING * MBARRIER_BYTES) {
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < RING; ++stage) {
         mbarrier_init(full + stage * MBARRIER_BYTES, 1);
-        mbarrier_init(empty + stage * MBARRIER_BYTES, TEAM_WARPGROUPS * 4 * CLUSTER);
+        mbarrier_init(empty + stage * MBARRIER_BYTES, TEAM_WARPGROUPS * 4 * SHARERS);
       }
       if (A_IS_RESIDENT) mbarrier_init(resident_full, 1);
+      if (CLUSTER_DEPTH > 1) PartSum::init_barriers(full + RING_BARRIER_BYTES);
       mbarrier_fence_init();
     }
     if constexpr (CLUSTER > 1) cluster_sync();
     else __syncthreads();
   }
+
+  // This block's rank among those that share operands.
+  static __device__ __forceinline__ u32 sharer() { return SHARERS > 1 ? cluster_rank() : 0; }
 
   // One thread: loads the k blocks of all this block's tiles.
   template <class AnySchedule, class LoaderA, class LoaderB>
@@ -164,7 +173,7 @@ struct TileWgmma {
         load_b.load(stage + STAGE_A_BYTES, barrier);
       }
     }
-    if constexpr (CLUSTER > 1) {
+    if constexpr (SHARERS > 1) {
       // No block may end while others can still arrive at its barriers.
       for (int stage = 0; stage < RING; ++stage, at.advance()) wait_empty(at);
     }
@@ -191,6 +200,7 @@ struct TileWgmma {
                                              Epilogue& epilogue) const {
     const u32 team = index / TEAM_WARPGROUPS, first_row = index % TEAM_WARPGROUPS * WARPGROUP_ROWS;
     const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
+    PartSum part_sum(rank, stages + RING * STAGE_BYTES, full + RING_BARRIER_BYTES);
     Position at;
     u32 turn = 0;
     if (A_IS_RESIDENT) mbarrier_wait(resident_full, 0);
@@ -200,7 +210,9 @@ struct TileWgmma {
         at.advance(work.blocks);
         continue;
       }
-      epilogue.begin(work, first_row);
+      auto stored = work;
+      if (work.is_shared) stored.column += rank * PartSum::SHARE;
+      epilogue.begin(stored, first_row);
       // A stage's parity tells only two rounds of the ring apart: a team waits until the other has seen all its stages.
       if (TEAMS > 1 && turn > 0) named_barrier(TURN_BARRIER + team, TURN_THREADS);
       Accumulator d[PARTS][COLUMNS / 2];
@@ -209,8 +221,10 @@ struct TileWgmma {
         if (TEAMS > 1 && !is_last) named_barrier_arrive(TURN_BARRIER + (team + 1) % TEAMS, TURN_THREADS);
       };
       sum(d, work, first_row, at, issued);
-      epilogue.end(d, work, first_row);
+      if constexpr (CLUSTER_DEPTH > 1) store_shares(d, stored, first_row, part_sum, epilogue);
+      else epilogue.end(d, stored, first_row);
     }
+    if constexpr (CLUSTER_DEPTH > 1) part_sum.finish();
   }
 
   // A stage's address, when its operands have arrived.
@@ -222,8 +236,8 @@ struct TileWgmma {
   // Each warp releases a stage for itself, in every block that loads into it.
   __device__ __forceinline__ void release(u32 stage) const {
     const u32 lane = threadIdx.x % WARP_SIZE, barrier = empty + stage * MBARRIER_BYTES;
-    if constexpr (CLUSTER > 1) {
-      if (lane < CLUSTER) mbarrier_arrive_at(barrier, lane);
+    if constexpr (SHARERS > 1) {
+      if (lane < SHARERS) mbarrier_arrive_at(barrier, lane);
     } else {
       if (lane == 0) mbarrier_arrive(barrier);
     }
@@ -295,4 +309,27 @@ struct TileWgmma {
   __device__ __forceinline__ void wait_empty(const Position& at) const {
     mbarrier_wait(empty + at.stage * MBARRIER_BYTES, at.parity ^ 1);
   }
+
+  // This block's share of a tile that the cluster shares, or all shares of its own tile.
+  template <class Work, class Epilogue>
+  static __device__ __forceinline__ void store_shares(Accumulator (&d)[PARTS][COLUMNS / 2], Work stored, u32 first_row,
+                                                      PartSum& part_sum, Epilogue& epilogue) {
+#pragma unroll
+    for (int i = 0; i < PARTS * COLUMNS / 2; ++i) hold(d[0][i]);
+    Accumulator share[PARTS][PartSum::SHARE / 2];
+    if (stored.is_shared) {
+      part_sum.add(d, share);
+      epilogue.end(share, stored, first_row);
+      return;
+    }
+#pragma unroll
+    for (int block = 0; block < CLUSTER_DEPTH; ++block, stored.column += PartSum::SHARE) {
+      if (block > 0) epilogue.begin(stored, first_row);
+      PartSum::take(d, block, share);
+      epilogue.end(share, stored, first_row);
+    }
+  }
 };
+
+// A tile as its epilogue sees it: the columns that a block stores at a time.
+template <class Tile> struct StoredTile : Tile { static constexpr int COLUMNS = Tile::PartSum::SHARE; };

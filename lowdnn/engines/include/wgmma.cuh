@@ -29,6 +29,10 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
 
+// Behind a wgmma_wait: keeps the compiler from moving what it does with an accumulator's bits before it.
+__device__ __forceinline__ void hold(f32& accumulator) { asm volatile("" : "+f"(accumulator)); }
+__device__ __forceinline__ void hold(i32& accumulator) { asm volatile("" : "+r"(accumulator)); }
+
 // The matrix descriptor of an operand in swizzled rows of ROW_BYTES (128 or 64) at a 1024-byte aligned address.
 //
 // K-major: rows along k, 8 rows make a group; K further on is +32 bytes. MN-major: rows of 64 elements (128 bytes)

@@ -28,23 +28,24 @@
 #include "generated.cuh"
 #endif
 
+typedef StoredTile<Tile> Stored;
 #if STORE == STORE_FUNCTOR
-typedef StagedExits<Tile, COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR, TRANSPOSED> Exits;
+typedef StagedExits<Stored, COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR, TRANSPOSED> Exits;
 #if TRANSPOSED
-typedef TransposedFunctorEpilogue<Tile, Functor, VECTOR, Map, Exits> Epilogue;
+typedef TransposedFunctorEpilogue<Stored, Functor, VECTOR, Map, Exits> Epilogue;
 #else
-typedef FunctorEpilogue<Tile, Functor, VECTOR, Map, PlainColumns, Exits> Epilogue;
+typedef FunctorEpilogue<Stored, Functor, VECTOR, Map, PlainColumns, Exits> Epilogue;
 #endif
 #elif STORE == STORE_MAP
-typedef MapEpilogue<Tile, Functor, Map, RowTarget, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE, COLUMN_OPERATOR,
+typedef MapEpilogue<Stored, Functor, Map, RowTarget, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE, COLUMN_OPERATOR,
                     ROW_OPERATOR, WHOLE_OPERATOR>
     Epilogue;
 #elif STORE == STORE_PIXELS
-typedef MapEpilogue<Tile, Functor, Map, PixelTarget<OUTPUT_RANK>, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE,
+typedef MapEpilogue<Stored, Functor, Map, PixelTarget<OUTPUT_RANK>, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE,
                     COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR>
     Epilogue;
 #elif TRANSPOSED
-typedef TransposedSliceEpilogue<Tile> Epilogue;
+typedef TransposedSliceEpilogue<Stored> Epilogue;
 #else
-typedef SliceEpilogue<Tile> Epilogue;
+typedef SliceEpilogue<Stored> Epilogue;
 #endif

@@ -4,6 +4,8 @@ fp16, bf16, fp8 in any pair and fp32 by TF32 (inputs rounded to 10 fraction bits
 Operands are read in place where a tensor map describes them; others, and those of types that wgmma takes K-major only,
 are repacked into the workspace first. Any batches, broadcasts and tails, any pointwise epilogue. A value of the
 epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole.
+k may be cut into parts: by SPLIT_K_SLC for a second launch that sums them, by SPLIT_K_BUF for the blocks of a cluster,
+which sum them through their shared memory; with STREAM_K, of the last tiles only. The order of the sums is fixed.
 Kernels: ``matmul_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
 ``reduction/reduction_combine.cu``.
 """
@@ -263,7 +265,7 @@ class _Cut:
             space.output,
             accumulator,
             space.rows,
-            tile_columns=self.tile.n,
+            tile_columns=self.tile.stored_columns,
             by_map=by_map,
             exits=self.problem.exits,
             operand_buffers=self.tile.operand_buffers,

@@ -60,9 +60,28 @@ def test_items_and_grid_count_clusters() -> None:
     assert schedule.occupied_flops(32) == 2 * 32 * 128 * 128 * 2 * 4 * 64
 
 
+@pytest.mark.parametrize(
+    ("m", "resident", "whole", "items", "stages"),
+    [
+        (3, 0, 0, 3, 6),  # two clusters of two blocks: three shared tiles, of 3 stages at most, take two turns
+        (3, 2, 0, 3, 6),
+        (4, 2, 2, 2, 5),
+        (5, 2, 2, 3, 8),
+        (11, 2, 4, 7, 16),
+    ],
+)
+def test_whole_tiles_come_first(m: int, resident: int, whole: int, items: int, stages: int) -> None:
+    tile = WgmmaTile(128, 64, 4, 1, 1, 1, 1, 2, 2, cluster_k=2)
+    schedule = Schedule.of(tile, m * 128, 64, 5, resident=resident)
+    assert (schedule.whole, schedule.items) == (whole, items)
+    grid = schedule.grid(2)
+    assert schedule.occupied_flops(grid) == 2 * 128 * 64 * 64 * stages * grid
+    assert schedule.flops == 2 * m * 128 * 64 * 64 * 5
+
+
 def test_argument_lies_as_the_kernel_reads_it() -> None:
     fields = Schedule.of(COOPERATIVE, 1000, 512, 5, batches=2, group=4).argument.fields
     divisors = [part.fields[0] for part in fields if isinstance(part, Struct)]
     numbers = [part.value for part in fields if isinstance(part, Scalar)]
     assert [part.value for part in divisors if isinstance(part, Scalar)] == [16, 8]
-    assert numbers == [32, 2, 8, 4, 5, 5]
+    assert numbers == [32, 2, 8, 4, 5, 5, 0]

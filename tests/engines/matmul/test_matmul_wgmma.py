@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
@@ -16,7 +17,8 @@ from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
-from tests.support.running import check_close, check_exact
+from tests.support.data import fresh_seed, real_values
+from tests.support.running import check_close, check_exact, read_tensors, run_plan
 from tests.support.runtime import open_runtime
 from tests.support.tolerance import OpClass
 from tools.assemble import assemble
@@ -42,6 +44,8 @@ def knobs(
     stages: int = 2,
     cluster: tuple[int, int] = (1, 1),
     splits: int = 1,
+    sharers: int = 1,
+    streams: bool = False,
     swap: bool = False,
     by_map: bool = True,
     group: int = 8,
@@ -54,6 +58,8 @@ def knobs(
         KnobType.TILE_CGA_M: cluster[0],
         KnobType.TILE_CGA_N: cluster[1],
         KnobType.SPLIT_K_SLC: splits,
+        KnobType.SPLIT_K_BUF: sharers,
+        KnobType.STREAM_K: int(streams),
         KnobType.SWAP_AB: int(swap),
         KnobType.OUTPUT_TMA_ENABLE: int(by_map),
         KnobType.SWIZZLE: group,
@@ -161,6 +167,73 @@ def test_split_sums(checked: Runtime, data_type: DataType, swap: bool) -> None:
     assert [kernel.name.split("_k_")[0] for kernel in plan.kernels][1] == "gemm_split"
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "choices"),
+    [
+        (70, 72, 264, knobs(64, 64, sharers=4)),  # a k block for each, and one that is left
+        (140, 72, 200, knobs(128, 64, warps=PING_PONG, sharers=2, stages=3)),
+        (200, 40, 136, knobs(256, 32, warps=COOPERATIVE, sharers=2, by_map=False)),
+        (24, 40, 512, knobs(64, 64, sharers=8, swap=True)),
+        (40, 100, 392, knobs(64, 96, sharers=3, splits=2)),  # and a second launch
+    ],
+)
+def test_a_cluster_shares_the_k_of_a_tile(
+    checked: Runtime, m: int, n: int, k: int, choices: dict[KnobType, int]
+) -> None:
+    sharers, splits = choices[KnobType.SPLIT_K_BUF], choices[KnobType.SPLIT_K_SLC]
+    arch = SM_90A.with_sm_count(sharers)
+    plan = check_exact(checked, ENGINE, bf16_graph(m, n, k), length=k, choices=choices, arch=arch)
+    assert len(plan.launches) == splits
+    assert plan.launches[0].cluster == (sharers, 1, 1)
+    assert bool(plan.workspace_bytes) == (splits > 1)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "choices"),
+    [
+        (330, 64, 200, knobs(64, 64, sharers=2, streams=True)),  # six tiles on four blocks
+        (300, 40, 136, knobs(64, 48, warps=PING_PONG, sharers=2, streams=True, by_map=False)),  # five on two
+        (40, 40, 264, knobs(64, 48, sharers=3, streams=True)),  # fewer tiles than blocks
+        (20, 170, 136, knobs(64, 32, warps=PING_PONG, stages=3, sharers=2, streams=True, swap=True)),
+    ],
+)
+def test_clusters_share_the_last_tiles_only(
+    checked: Runtime, m: int, n: int, k: int, choices: dict[KnobType, int]
+) -> None:
+    arch = SM_90A.with_sm_count(2)
+    check_exact(checked, ENGINE, bf16_graph(m, n, k), length=k, choices=choices, arch=arch)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_cluster_shares_the_k_of_a_tile_with_a_residual(checked: Runtime, streams: bool) -> None:
+    builder = GraphBuilder()
+    product = builder.matmul(builder.tensor((2, 72, 136), BF16), builder.tensor((2, 136, 72), BF16))
+    builder.pointwise(PointwiseMode.ADD, product, builder.tensor((2, 72, 72), BF16), store=BF16)
+    choices = knobs(64, 64, stages=3, sharers=2, streams=streams)
+    arch = SM_90A.with_sm_count(1)  # one cluster, which also meets tiles of which a block has no column
+    plan = check_exact(checked, ENGINE, builder.graph(), length=136, choices=choices, arch=arch)
+    assert (macro(plan, "STORE"), macro(plan, "OPERAND_BUFFERS")) == (1, 4)
+
+
+def test_a_cluster_shares_sums_of_integers(device: Runtime) -> None:
+    data_type, compute = DataType.INT8, DataType.INT32
+    graph = matmul_graph((), 70, 64, 256, data_type=data_type, compute_type=compute, b_layout=Layout.TRANSPOSED)
+    check_exact(device, ENGINE, graph, length=256, choices=knobs(64, 64, sharers=2))
+
+
+def test_sums_of_a_cluster_have_the_same_bits_in_any_order(kernel_cache_dir: Path) -> None:
+    graph = bf16_graph(64, 64, 256)
+    plan = ENGINE.plan(graph, SM_90A, knobs(64, 64, sharers=4))
+    rng = np.random.default_rng(fresh_seed())
+    inputs = {tensor.uid: real_values(rng, tensor.dims, tensor.data_type) for tensor in read_tensors(graph)}
+    results = []
+    for policy in ("lockstep", "cta-reverse", "fuzz(3),early", "fuzz(8),late"):
+        with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
+            (values,) = run_plan(runtime, plan, graph, inputs).values()
+            results.append(values.tobytes())
+    assert len(set(results)) == 1
+
+
 def test_the_sum_of_one_row_reads_nothing_behind_its_end(device: Runtime) -> None:
     check_exact(device, ENGINE, bf16_graph(1, 10, 320), length=320, choices=knobs(splits=2))
 
@@ -203,6 +276,15 @@ def test_residual_comes_by_tensor_map(checked: Runtime, m: int, n: int, warps: i
     choices = knobs(m, n, warps=warps)
     plan = check_exact(checked, ENGINE, builder.graph(), length=72, choices=choices, arch=SM_90A.with_sm_count(2))
     assert (macro(plan, "STORE"), macro(plan, "OPERAND_BUFFERS")) == (1, 2 if warps == COOPERATIVE_3 else 4)
+
+
+def test_no_residual_is_loaded_for_a_tile_past_the_last_column(device: Runtime) -> None:
+    builder = GraphBuilder()
+    product = builder.matmul(builder.tensor((120, 64), BF16), builder.tensor((64, 136), BF16))
+    builder.pointwise(PointwiseMode.ADD, product, builder.tensor((120, 136), BF16), store=BF16)
+    choices = knobs(64, 64, stages=3, cluster=(1, 2), group=1)
+    arch = SM_90A.with_sm_count(1)  # one cluster: a block of it goes on to the next row of tiles
+    check_exact(device, ENGINE, builder.graph(), length=64, choices=choices, arch=arch)
 
 
 def test_large_tiles_load_fewer_chunks_of_a_residual_ahead() -> None:
@@ -343,6 +425,17 @@ def test_layouts_that_can_be_neither_read_nor_repacked_are_refused() -> None:
     assert "at most 3 batch axes that do not merge, got [2, 2, 2, 2]" in str(ENGINE.refuse(mixed.graph(), SM_90A))
 
 
+def test_clusters_that_cannot_share_k_are_refused() -> None:
+    graph = bf16_graph(256, 256, 192)
+    for choices, reason in (
+        (knobs(64, 64, sharers=4), "a k block for each block of a cluster along k, of the 3 in the last part"),
+        (knobs(64, 64, sharers=3), "TILE_N a multiple of 24"),
+        (knobs(128, 128, warps=COOPERATIVE, cluster=(2, 1), sharers=2), "a cluster along k only"),
+    ):
+        with pytest.raises(BadParamError, match=reason):
+            ENGINE.plan(graph, SM_90A, choices)
+
+
 def test_knobs_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BadParamError, match="accumulators"):
         ENGINE.plan(bf16_graph(256, 256, 256), SM_90A, knobs(256, 256, warps=COOPERATIVE))
@@ -360,3 +453,8 @@ def test_no_spills_and_no_serialised_wgmma(data_type: DataType, swap: bool) -> N
         knobs(128, 128 // half, warps=PING_PONG, swap=swap),
     ):
         assert assemble(ENGINE.plan(graph, SM_90A, choices).kernels[0], "sm_90a").unfit == ""
+
+
+def test_no_spills_where_a_cluster_shares_the_k_of_the_largest_tiles() -> None:
+    choices = knobs(128, 256, warps=COOPERATIVE, sharers=2)
+    assert assemble(ENGINE.plan(bf16_graph(512, 512, 512), SM_90A, choices).kernels[0], "sm_90a").unfit == ""

@@ -304,10 +304,7 @@ class Im2colProduct:
 
     def schedules(self, tiling: WgmmaTiling, is_transposed: bool) -> tuple[Schedule, ...]:
         """One for each class."""
-        return tuple(
-            Schedule.of(tiling.tile, m, n, k_blocks, self.groups, tiling.splits, tiling.group)
-            for m, n, k_blocks in self._extents(is_transposed)
-        )
+        return tuple(tiling.schedule_of(m, n, k_blocks, self.groups) for m, n, k_blocks in self._extents(is_transposed))
 
     def _extents(self, is_transposed: bool) -> Iterator[tuple[int, int, int]]:
         """Rows, columns and stages of each class's product."""

@@ -116,7 +116,7 @@ class Im2colWgmma(ABC):
             if way >= len(product.ways):
                 expected = f"at most {len(product.ways) - 1} with TILEK {product.stage_k}"
                 raise BadParamError.at(f"{self.name}.SPECFILT", expected=expected, got=str(way))
-            product, chosen = product.ways[way], {**chosen, KnobType.SPLIT_K_SLC: 1}
+            product, chosen = product.ways[way], {**chosen, **wgmma_model.WHOLE_K}
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
         image = parts.operand(product.image.tensor.uid, product.image.packing)
         weights = parts.operand(product.filter.tensor.uid, product.filter.packing)
@@ -216,7 +216,7 @@ class _Cut:
             output,
             accumulator,
             product.rows,
-            tile_columns=self.tiling.tile.n,
+            tile_columns=self.tiling.tile.stored_columns,
             by_map=by_map and not (product.steps or self.tiling.tile.window),
             exits=self.exits,
             operand_buffers=self.tiling.tile.operand_buffers,

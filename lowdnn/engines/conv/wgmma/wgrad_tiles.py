@@ -19,6 +19,8 @@ from lowdnn.status import BadParamError
 _ROWS = (64, 128, 256)
 _COLUMNS = (64, 128, 192, 256)
 _SPLITS = (1, 2, 3, 4, 6, 8, 11, 16, 22, 33, 44, 66, 88, 132)
+#: Blocks of a cluster that share the k of a tile: each stores whole boxes of its columns.
+_SHARERS = tuple(range(1, _COLUMNS[-1] // MN_MAJOR_BOX + 1))
 _GROUP = 8
 _MIN_STAGES, _MAX_STAGES = 2, 12
 _STAGE_BARRIER_BYTES = 16
@@ -68,9 +70,9 @@ class WgradTiling:
         return _stage_bytes(self.tile, self.product.tap_run, self.product.window(self.tile.cluster_m))
 
     def shared_bytes(self, store: TileStore) -> int:
-        """The ring, the staging areas of a store that needs them, the barriers."""
+        """The ring, a cluster's sum, the staging areas of a store that needs them, the barriers."""
         ring = self.tile.stages * (self.stage_bytes + _STAGE_BARRIER_BYTES)
-        return ring + self.tile.staging_bytes(store)
+        return ring + self.tile.sum_bytes + self.tile.staging_bytes(store)
 
     def problem(self, arch: ArchSpec) -> str:
         """Why the tile does not exist, as the rule that it breaks, or an empty string."""
@@ -82,7 +84,7 @@ class WgradTiling:
         budget = _shared_budget(tile, arch)
         if self.shared_bytes(TileStore.FUNCTOR) > budget:
             return f"at most {budget} bytes of shared memory (take fewer stages or a smaller tile)"
-        return ""
+        return self.schedule.sharing_problem(MN_MAJOR_BOX)
 
 
 def best(product: WgradProduct, arch: ArchSpec) -> WgradTiling:
@@ -128,6 +130,13 @@ def knobs(product: WgradProduct, arch: ArchSpec) -> tuple[Knob, ...]:
             "1: the taps of the last axis are read from one window of pixels",
         ),
         Knob("split_k", KnobType.SPLIT_K_SLC, splits, chosen.splits, "parts of the pixels, summed in a second launch"),
+        Knob(
+            "cluster_k",
+            KnobType.SPLIT_K_BUF,
+            _SHARERS,
+            tile.cluster_k,
+            "blocks of a cluster that share a part of the pixels and sum what they have through their shared memory",
+        ),
     )
 
 
@@ -144,6 +153,7 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
         chosen[KnobType.TILE_CGA_N],
         blocks_per_sm,
         product.instruction.element_bytes,
+        cluster_k=chosen[KnobType.SPLIT_K_BUF],
     )
     with_windows = product.with_windows if chosen[KnobType.SPECFILT] else None
     tiling = WgradTiling(with_windows or product, tile, chosen[KnobType.SPLIT_K_SLC])

@@ -34,6 +34,7 @@ def knobs(
         KnobType.SPLIT_K_SLC: splits,
         KnobType.TILE_CGA_M: clusters.get("cluster_m", 1),
         KnobType.TILE_CGA_N: clusters.get("cluster_n", 1),
+        KnobType.SPLIT_K_BUF: clusters.get("cluster_k", 1),
     }
 
 
@@ -133,6 +134,19 @@ def test_races(racing: Runtime, choices: dict[KnobType, int]) -> None:
     check_exact(racing, ENGINE, graph, length=132, choices=choices, arch=SMALL)
 
 
+@pytest.mark.parametrize(
+    ("case", "choices"),
+    [
+        ("n=2 c=64 hw=8x8 k=64 rs=1x3 pad=0x1", knobs(64, 192, windows=1, cluster_k=3)),
+        ("n=4 c=72 hw=8x9 k=40 rs=1x1", knobs(64, 128, splits=2, cluster_k=2)),  # and a second launch
+    ],
+)
+def test_a_cluster_shares_the_pixels_of_a_tile(racing: Runtime, case: str, choices: dict[KnobType, int]) -> None:
+    plan = check_exact(racing, ENGINE, graph_of(f"{case} dtype=bf16"), length=288, choices=choices, arch=SMALL)
+    assert plan.launches[0].cluster == (choices[KnobType.SPLIT_K_BUF], 1, 1)
+    assert len(plan.launches) == choices[KnobType.SPLIT_K_SLC]
+
+
 def test_every_scheduling_policy(scheduled: Runtime) -> None:
     graph = graph_of("n=1 c=64 hw=9x9 k=64 rs=3x3 pad=1 dtype=fp16")
     check_exact(scheduled, ENGINE, graph, length=81, arch=SMALL)
@@ -206,6 +220,8 @@ def test_other_architectures_are_refused() -> None:
         (knobs(256, 256, warps=0), "accumulators"),
         (knobs(64, 128, windows=1), "TILE_N of 192"),
         (knobs(128, 256, warps=0, stages=8), "shared memory"),
+        (knobs(64, 192, cluster_k=2), "TILE_N a multiple of 128"),
+        (knobs(64, 192, cluster_k=3), "of the 2 in the last part"),
     ],
 )
 def test_tiles_that_do_not_exist_are_refused(choices: dict[KnobType, int], reason: str) -> None:
