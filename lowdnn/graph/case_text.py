@@ -15,6 +15,7 @@ from lowdnn.enums import DataType
 from lowdnn.status import BadParamError, LowdnnError
 
 _KEY: Final = "lowdnn.case_text"
+_FAST: Final = "fast"
 
 CaseT = TypeVar("CaseT")
 
@@ -150,6 +151,19 @@ def data_type() -> Codec:
             raise ValueError from None
 
     return Codec(f"one of {allowed}", parse, lambda value: dtypes.info(value).short_name)
+
+
+def sum_type() -> Codec:
+    """The same, or ``fast``: FAST_FLOAT_FOR_FP8, which no tensor has."""
+    types = data_type()
+
+    def parse(text: str) -> DataType:
+        return DataType.FAST_FLOAT_FOR_FP8 if text == _FAST else types.parse(text)
+
+    def show(value: DataType) -> str:
+        return _FAST if value is DataType.FAST_FLOAT_FOR_FP8 else types.format(value)
+
+    return Codec(f"{types.rule}, {_FAST}", parse, show)
 
 
 def _parse(where: str, item: Field[Any], text: str) -> Any:

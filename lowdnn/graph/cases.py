@@ -60,6 +60,11 @@ class Case(ABC):
         """The same for the size of exact inputs, where more is summed than in one output element."""
         return self.length
 
+    @property
+    def sum_type(self) -> DataType:
+        """The arithmetic in which sums of exact inputs must be exact."""
+        return DataType.FLOAT
+
     def inputs(self, seed: int, exact: bool) -> Inputs:
         """Storage arrays in logical dims for every tensor that execute must be given values of.
 
@@ -79,7 +84,7 @@ class Case(ABC):
 
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         if exact:
-            return exact_values(rng, tensor.dims, tensor.data_type, self.exact_length)
+            return exact_values(rng, tensor.dims, tensor.data_type, self.exact_length, self.sum_type)
         return real_values(rng, tensor.dims, tensor.data_type)
 
 
@@ -121,7 +126,7 @@ class ConvolutionCase(Case):
     layout: str = key(case_text.choice("nchw", "nhwc"), "nhwc")
     dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
     out: DataType | None = key(case_text.data_type(), None)
-    compute: DataType | None = key(case_text.data_type(), None)
+    compute: DataType | None = key(case_text.sum_type(), None)
     virtual: DataType | None = key(case_text.data_type(), None)
     alpha: float = key(case_text.number(), 1.0)
     beta: float = key(case_text.number(), 0.0)
@@ -158,6 +163,10 @@ class ConvolutionCase(Case):
     @property
     def exact_length(self) -> int:
         return case_exits.exact_length(self.exits, self.length)
+
+    @property
+    def sum_type(self) -> DataType:
+        return self.compute or DataType.FLOAT
 
     def _convolve(self, builder: GraphBuilder, geometry: Convolution, store: DataType | None) -> Tensor:
         """Adds the convolution with its two inputs; gives its output."""
@@ -222,7 +231,7 @@ class MatmulCase(Case):
     layout: str = key(case_text.choice("nn", "nt", "tn", "tt"), "nn")
     dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
     out: DataType | None = key(case_text.data_type(), None)
-    compute: DataType | None = key(case_text.data_type(), None)
+    compute: DataType | None = key(case_text.sum_type(), None)
     virtual: DataType | None = key(case_text.data_type(), None)
     align: int = key(case_text.integer(1), 16)
     epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
@@ -256,6 +265,10 @@ class MatmulCase(Case):
     @property
     def exact_length(self) -> int:
         return case_exits.exact_length(self.exits, self.length)
+
+    @property
+    def sum_type(self) -> DataType:
+        return self.compute or DataType.FLOAT
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.compute import accumulator_type
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
@@ -38,6 +39,8 @@ _BASE = {
     DataType.FP8_E5M2: (0.25, 2.0**-16),
 }
 _TF32_EPSILON = 2.0**-10
+#: Of sums of fp8 in the tensor cores, which cut terms off that far below the greatest one.
+_FAST_FP8_EPSILON = 2.0**-13
 
 
 class OpClass(Enum):
@@ -64,9 +67,10 @@ def tolerance(
 ) -> Tolerance:
     """The tolerance of an output of ``data_type`` that sums ``length`` terms of unit size in ``compute_type``."""
     relative, absolute = _BASE.get(data_type, (0.0, 0.0))
-    accumulated = dtypes.info(compute_type).epsilon * length
+    sums = dtypes.info(accumulator_type(compute_type))
+    accumulated = length * (_FAST_FP8_EPSILON if compute_type is DataType.FAST_FLOAT_FOR_FP8 else sums.epsilon)
     if dtypes.info(data_type).kind in (dtypes.Kind.SIGNED, dtypes.Kind.UNSIGNED):
-        absolute = 1.0 if dtypes.info(compute_type).kind is dtypes.Kind.FLOAT else 0.0
+        absolute = 1.0 if sums.kind is dtypes.Kind.FLOAT else 0.0
     if op_class is not OpClass.POINTWISE:
         absolute += accumulated
     if op_class is OpClass.REDUCTION:

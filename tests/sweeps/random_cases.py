@@ -18,12 +18,13 @@ Extents = tuple[int, ...]
 _CONVOLUTIONS = (
     *(("fprop", words) for words in ("dtype=bf16", "dtype=fp16", "dtype=fp32", "dtype=fp64", "dtype=int8")),
     *(("fprop", words) for words in ("dtype=e4m3 out=bf16", "dtype=e5m2 out=fp16", "dtype=bf16 out=fp32")),
+    ("fprop", "dtype=e4m3 out=bf16 compute=fast"),
     *(("dgrad", words) for words in ("dtype=bf16", "dtype=fp16", "dtype=fp32", "dtype=fp64")),
     *(("wgrad", words) for words in ("dtype=bf16", "dtype=fp16", "dtype=fp32", "dtype=fp64", "dtype=bf16 out=fp32")),
 )
 _PRODUCTS = (
     *("dtype=bf16", "dtype=fp16", "dtype=fp32", "dtype=fp64", "dtype=int8", "dtype=bf16 out=fp32"),
-    *("dtype=e4m3 out=bf16", "dtype=e5m2 out=fp16"),
+    *("dtype=e4m3 out=bf16", "dtype=e5m2 out=fp16", "dtype=e5m2 out=fp16 compute=fast"),
 )
 _EPILOGUES = {
     "fprop": (

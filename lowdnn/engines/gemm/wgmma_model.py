@@ -20,7 +20,8 @@ from lowdnn.engines.gemm.wgmma_tiles import (
     WgmmaType,
 )
 from lowdnn.engines.launch import ceil_div
-from lowdnn.enums import KnobType
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.plan import MathUnit
 from lowdnn.status import BadParamError
 
 #: WARP_SPEC_CFG -> (teams, warpgroups of a team, blocks on a multiprocessor): two warpgroups on one tile, two that
@@ -189,6 +190,29 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
             "parts of k, summed in a second launch",
         ),
         Knob("raster", KnobType.SWIZZLE, (1, 2, 4, 8, 16, 32), chosen.group, "rows of tiles walked together"),
+    )
+
+
+def promotion_knobs(kind: WgmmaType, compute_type: DataType) -> tuple[Knob, ...]:
+    """REDUCTION_MODE where ``kind`` keeps fewer bits of a sum than fp32 has; FAST_FLOAT_FOR_FP8 asks for no more."""
+    if not kind.is_fp8:
+        return ()
+    help_text = "1: the sums of stages are added up in full fp32"
+    return (Knob("promotion", KnobType.REDUCTION_MODE, (0, 1), int(is_promoted(kind, compute_type)), help_text),)
+
+
+def is_promoted(kind: WgmmaType, compute_type: DataType) -> bool:
+    """Whether sums are to be more precise than the tensor cores'."""
+    return kind.is_fp8 and compute_type is not DataType.FAST_FLOAT_FOR_FP8
+
+
+def sum_notes(kind: WgmmaType, chosen: Mapping[KnobType, int]) -> tuple[NumericalNote, ...]:
+    """Of a plan with resolved knobs."""
+    is_reduced = chosen.get(KnobType.REDUCTION_MODE) == 0
+    return (
+        NumericalNote.TENSOR_CORE,
+        *((NumericalNote.DOWN_CONVERT_INPUTS,) if kind.unit is MathUnit.WGMMA_TF32 else ()),
+        *((NumericalNote.REDUCED_PRECISION_REDUCTION,) if is_reduced else ()),
     )
 
 

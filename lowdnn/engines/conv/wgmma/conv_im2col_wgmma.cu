@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM)
 #else
     Epilogue epilogue(p.output[0], own, own_barriers);
 #endif
-    tile.consume(p.schedule, warp / 4, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), epilogue);
+    tile.consume<PROMOTED>(p.schedule, warp / 4, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), epilogue);
     epilogue.finish();
   }
 }

@@ -25,6 +25,7 @@ from lowdnn.engines.gemm.wgmma_tiles import (
     WgmmaType,
 )
 from lowdnn.engines.launch import bytes_of, ceil_div, moved_bytes
+from lowdnn.enums import DataType
 from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
 from lowdnn.graph.reduction_pattern import AnyReduction
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -57,11 +58,12 @@ class Im2colProduct:
     steps: from one pixel of a class to the next, where they are not neighbours, or empty.
     pixels_are_columns: of the output, which is contiguous along its last axis.  label: how messages name the operation.
     reductions: of the output on its way out.
-    row_bytes: of channels in a k block.
+    row_bytes: of channels in a k block.  is_promoted: see ``WgmmaTile``.
     keeps_filter: a block keeps it in shared memory where it makes up the rows of the tiles.
     """
 
     label: str
+    compute_type: DataType
     instruction: WgmmaType
     image: ImageOperand
     filter: FilterOperand
@@ -74,6 +76,7 @@ class Im2colProduct:
     reductions: tuple[AnyReduction, ...]
     row_bytes: int = STAGE_ROW_BYTES
     keeps_filter: bool = False
+    is_promoted: bool = False
 
     @classmethod
     def forward(cls, matched: AnchoredWithExits[ConvolutionForward], instruction: WgmmaType) -> Im2colProduct:
@@ -117,11 +120,18 @@ class Im2colProduct:
         if pixels_are_columns:
             output = output_space(dag, (1,), (0, *range(2, len(dag.dims))), kept=(1,), operands={})
         label, taps = matched.anchor.label, matched.anchor.filter.dims[2:]
-        given = (label, instruction, image, weights, taps, classes, steps, dag, output, pixels_are_columns)
+        compute_type = matched.anchor.convolution.compute_type
+        given = (label, compute_type, instruction, image, weights, taps, classes, steps, dag, output)
         # Channels past the end take a copy longer than those that are there: no row shall have half of them.
         half = STAGE_ROW_BYTES // 2
         has_half = ceil_div(weights.depth * instruction.element_bytes, half) % 2
-        return cls(*given, matched.exits, half if has_half else STAGE_ROW_BYTES)
+        return cls(
+            *given,
+            pixels_are_columns,
+            matched.exits,
+            half if has_half else STAGE_ROW_BYTES,
+            is_promoted=wgmma_model.is_promoted(instruction, compute_type),
+        )
 
     @property
     def images(self) -> int:
@@ -235,6 +245,7 @@ class Im2colProduct:
             is_a_resident=is_a_resident,
             classes=tuple(self._extents(is_transposed)) if self.steps and self.pixels * self.filter.lines else (),
             row_bytes=self.row_bytes,
+            is_promoted=self.is_promoted,
         )
 
     @cached_property
@@ -248,11 +259,13 @@ class Im2colProduct:
         """Which of the ``ways``; and whether few columns of the output are better the rows of the tiles."""
         if self.has_mapped_operand:
             return 0, False  # elsewhere the functor loads it, at half the speed
-        choices = [(place, False) for place, way in enumerate(self.ways) if not way.keeps_filter]
+        # A window's stage sums several taps, of which promoted sums would be less precise.
+        ways = self.ways[:1] if self.is_promoted else self.ways
+        choices = [(place, False) for place, way in enumerate(ways) if not way.keeps_filter]
         if not (self.reductions or self.steps) and self.output.columns <= _MAX_TRANSPOSED_COLUMNS:
             # What loads the least comes first: the model may not tell the ways apart.
-            choices += [(place, True) for place in reversed(range(len(self.ways)))]
-        return min(choices, key=lambda choice: self.ways[choice[0]]._least_seconds(choice[1], arch))
+            choices += [(place, True) for place in reversed(range(len(ways)))]
+        return min(choices, key=lambda choice: ways[choice[0]]._least_seconds(choice[1], arch))
 
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)

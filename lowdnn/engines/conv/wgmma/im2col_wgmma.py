@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -56,7 +56,11 @@ class Im2colWgmma(ABC):
 
     name: str
     index: int
-    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    numerical_notes: tuple[NumericalNote, ...] = (
+        NumericalNote.TENSOR_CORE,
+        NumericalNote.DOWN_CONVERT_INPUTS,
+        NumericalNote.REDUCED_PRECISION_REDUCTION,
+    )
     behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
@@ -79,9 +83,7 @@ class Im2colWgmma(ABC):
         product = accepted(graph.derive(self._checked))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = self._parts(product, arch, chosen)
-        notes = self.numerical_notes
-        if product.image.tensor.data_type is not DataType.FLOAT:
-            notes = (NumericalNote.TENSOR_CORE,)
+        notes = wgmma_model.sum_notes(product.instruction, chosen)
         return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -99,7 +101,7 @@ class Im2colWgmma(ABC):
             reason = f"{label}: expected an image and a filter of one type of wgmma (fp8 may be mixed), got {got}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         if convolution.compute_type is DataType.DOUBLE:
-            reason = "convolution.compute_type: expected FLOAT, HALF or INT32, got DOUBLE"
+            reason = "convolution.compute_type: expected FLOAT, FAST_FLOAT_FOR_FP8, HALF or INT32, got DOUBLE"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         return found
 
@@ -113,7 +115,7 @@ class Im2colWgmma(ABC):
         if not product.pixels * product.filter.lines:
             return parts
         is_transposed = bool(chosen[KnobType.SWAP_AB])
-        product = product.with_k(chosen[KnobType.TILEK])
+        product = replace(product.with_k(chosen[KnobType.TILEK]), is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE)))
         if way := chosen[KnobType.SPECFILT]:
             product, chosen = product.ways[way], {**chosen, KnobType.SPLIT_K_SLC: 1}
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
@@ -152,6 +154,7 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
         Knob("tile_k", KnobType.TILEK, (whole_k // 2, whole_k), product.stage_k, "channels of a k block"),
         Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),
         Knob("store", KnobType.OUTPUT_TMA_ENABLE, stores, 1, "1: store by tensor map where the output has one"),
+        *wgmma_model.promotion_knobs(product.instruction, product.compute_type),
     )
 
 
