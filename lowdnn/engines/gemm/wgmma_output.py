@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
@@ -225,14 +225,23 @@ def _columns_problem(tensor: Tensor, output: OutputSpace, columns: int) -> str:
     return ""
 
 
-def fits_pixels(dag: PointwiseDag, output: OutputSpace, parts: Iterable[OutputSpace], tile_columns: int) -> bool:
-    """Whether ``parts`` of the output can go out by im2col maps, and the epilogue reads nothing of its size then."""
+def fits_pixels(
+    dag: PointwiseDag, output: OutputSpace, parts: Iterable[tuple[OutputSpace, Mapping[int, int]]], tile_columns: int
+) -> bool:
+    """Whether ``parts`` of the output can go out by im2col maps, and the epilogue reads nothing of its size then.
+
+    Each part comes with the element, by uid, at which it begins in a tensor.
+    """
     if len(dag.stores) != 1 or any(_is_full(tensor, output) for tensor in dag.loads):
         return False
     stored = dag.stores[0]
     if _columns_problem(stored, output, _chunk_columns(tile_columns, stored.element_bytes)):
         return False
-    return not any(tensor_map_problem(pixel_layout(stored, part, tile_columns)) for part in parts)
+    return not any(
+        firsts[stored.uid] * stored.element_bytes % _ALIGNMENT
+        or tensor_map_problem(pixel_layout(stored, part, tile_columns))
+        for part, firsts in parts
+    )
 
 
 def _is_full(tensor: Tensor, output: OutputSpace) -> bool:

@@ -112,8 +112,8 @@ class FilterGradient:
 
     @cached_property
     def steps(self) -> int:
-        """The most steps down the rows that a class has."""
-        return max(self._steps(one.first_step, one.end_step, one.count) for one in self.axes[1].classes)
+        """The most steps down the rows that a class has; one where no tap meets a row of x, for the zeros of dw."""
+        return max(1, *(self._steps(one.first_step, one.end_step, one.count) for one in self.axes[1].classes))
 
     @cached_property
     def segments(self) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ from lowdnn.plan import (
     Work,
     WorkspacePointer,
 )
-from lowdnn.status import Status
+from lowdnn.status import BadParamError, Status
 
 _TARGET = "sm_90a"
 #: Tensor maps of the output of every class are parameters of the kernel.
@@ -117,6 +117,9 @@ class Im2colWgmma(ABC):
         is_transposed = bool(chosen[KnobType.SWAP_AB])
         product = replace(product.with_k(chosen[KnobType.TILEK]), is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE)))
         if way := chosen[KnobType.SPECFILT]:
+            if way >= len(product.ways):
+                expected = f"at most {len(product.ways) - 1} with TILEK {product.stage_k}"
+                raise BadParamError.at(f"{self.name}.SPECFILT", expected=expected, got=str(way))
             product, chosen = product.ways[way], {**chosen, KnobType.SPLIT_K_SLC: 1}
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
         image = parts.operand(product.image.tensor.uid, product.image.packing)
@@ -229,7 +232,7 @@ class _Cut:
         product = self.product
         if product.groups > 1 or len(product.classes) > _MAX_MAPPED_CLASSES:
             return False
-        return fits_pixels(product.dag, product.output, (part for part, _ in self._parts), self.tiling.tile.n)
+        return fits_pixels(product.dag, product.output, self._parts, self.tiling.tile.n)
 
     @cached_property
     def _parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:

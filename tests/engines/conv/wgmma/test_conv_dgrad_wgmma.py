@@ -43,6 +43,7 @@ def test_types_and_layouts(device: Runtime, dtype: str, layout: str, stride: int
         "conv n=2 c=16 hw=9x8 k=24 rs=2x2 stride=3",
         "conv n=2 c=16 hw=9x10 k=24 rs=3x3 pad=1 stride=2x3 dil=3x2",
         "conv n=2 c=16 hw=2x3 k=24 rs=2x3 stride=4",
+        "conv n=1 c=100 hw=5x6 k=24 rs=3x2 pad=1 stride=2",  # classes that begin between multiples of 16 bytes
         "conv n=1 c=24 hw=4x5x6 k=24 rs=3x2x3 pad=1 stride=2x1x2",
         "conv n=1 c=24 hw=4x5x6 k=24 rs=3x3x3 pad=1",
     ],
