@@ -29,110 +29,66 @@ template <int PENDING> __device__ __forceinline__ void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" :: "n"(PENDING) : "memory");
 }
 
-// ---- tiled loads ----------------------------------------------------------------------------------------------------
+// ---- loads ----------------------------------------------------------------------------------------------------------
+
+// KIND: dimensions, state spaces and mode of the instruction. COORDINATES, OFFSETS: the operands %4... that the further
+// arguments bind; %3 is `blocks`, or holds its place.
+#define TMA_LOAD(KIND, COORDINATES, OFFSETS, ...)                                                                \
+  if constexpr (BLOCKS > 1) {                                                                                    \
+    asm volatile("cp.async.bulk.tensor." KIND ".mbarrier::complete_tx::bytes.multicast::cluster "                \
+                 "[%0], [%1, " COORDINATES "], [%2]" OFFSETS ", %3;"                                             \
+                 :: "r"(to), "l"(&map), "r"(barrier), "h"(blocks), __VA_ARGS__ : "memory");                      \
+  } else {                                                                                                       \
+    asm volatile("cp.async.bulk.tensor." KIND ".mbarrier::complete_tx::bytes "                                   \
+                 "[%0], [%1, " COORDINATES "], [%2]" OFFSETS ";"                                                 \
+                 :: "r"(to), "l"(&map), "r"(barrier), "n"(0), __VA_ARGS__ : "memory");                           \
+  }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c0, i32 c1) {
-  if constexpr (BLOCKS > 1) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {%4, %5}], [%2], %3;"
-                 :: "r"(to), "l"(&map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1) : "memory");
-  } else {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4}], [%2];"
-                 :: "r"(to), "l"(&map), "r"(barrier), "r"(c0), "r"(c1) : "memory");
-  }
+  TMA_LOAD("2d.shared::cluster.global.tile", "{%4, %5}", "", "r"(c0), "r"(c1));
 }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c0, i32 c1,
                                          i32 c2) {
-  if constexpr (BLOCKS > 1) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {%4, %5, %6}], [%2], %3;"
-                 :: "r"(to), "l"(&map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1), "r"(c2) : "memory");
-  } else {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5}], [%2];"
-                 :: "r"(to), "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2) : "memory");
-  }
+  TMA_LOAD("3d.shared::cluster.global.tile", "{%4, %5, %6}", "", "r"(c0), "r"(c1), "r"(c2));
 }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c0, i32 c1, i32 c2,
                                          i32 c3) {
-  if constexpr (BLOCKS > 1) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;"
-                 :: "r"(to), "l"(&map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
-  } else {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6}], [%2];"
-                 :: "r"(to), "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
-  }
+  TMA_LOAD("4d.shared::cluster.global.tile", "{%4, %5, %6, %7}", "", "r"(c0), "r"(c1), "r"(c2), "r"(c3));
 }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c0, i32 c1, i32 c2,
                                          i32 c3, i32 c4) {
-  if constexpr (BLOCKS > 1) {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;"
-                 :: "r"(to), "l"(&map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1), "r"(c2), "r"(c3),
-                    "r"(c4) : "memory");
-  } else {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
-                 :: "r"(to), "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
-  }
+  TMA_LOAD("5d.shared::cluster.global.tile", "{%4, %5, %6, %7, %8}", "", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4));
 }
 
-// ---- im2col loads: coordinates (c, w, h, d, n), offsets (w, h, d) ---------------------------------------------------
-
+// By im2col map: coordinates (c, w, h, d, n), offsets (w, h, d).
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load_im2col(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c, i32 w,
                                                 i32 n, u16 s) {
-  if constexpr (BLOCKS > 1) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%4, %5, %6}], [%2], {%7}, %3;"
-                 :: "r"(to), "l"(&map), "r"(barrier), "h"(blocks), "r"(c), "r"(w), "r"(n), "h"(s) : "memory");
-  } else {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5}], [%2], {%6};"
-                 :: "r"(to), "l"(&map), "r"(barrier), "r"(c), "r"(w), "r"(n), "h"(s) : "memory");
-  }
+  TMA_LOAD("3d.shared::cluster.global.im2col", "{%4, %5, %6}", ", {%7}", "r"(c), "r"(w), "r"(n), "h"(s));
 }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load_im2col(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c, i32 w,
                                                 i32 h, i32 n, u16 s, u16 r) {
-  if constexpr (BLOCKS > 1) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%4, %5, %6, %7}], [%2], {%8, %9}, %3;"
-                 :: "r"(to), "l"(&map), "r"(barrier), "h"(blocks), "r"(c), "r"(w), "r"(h), "r"(n), "h"(s),
-                    "h"(r) : "memory");
-  } else {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
-                 :: "r"(to), "l"(&map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"(s), "h"(r) : "memory");
-  }
+  TMA_LOAD("4d.shared::cluster.global.im2col", "{%4, %5, %6, %7}", ", {%8, %9}", "r"(c), "r"(w), "r"(h), "r"(n), "h"(s),
+           "h"(r));
 }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load_im2col(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c, i32 w,
                                                 i32 h, i32 d, i32 n, u16 s, u16 r, u16 t) {
-  if constexpr (BLOCKS > 1) {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%4, %5, %6, %7, %8}], [%2], {%9, %10, %11}, %3;"
-                 :: "r"(to), "l"(&map), "r"(barrier), "h"(blocks), "r"(c), "r"(w), "r"(h), "r"(d), "r"(n), "h"(s),
-                    "h"(r), "h"(t) : "memory");
-  } else {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], {%8, %9, %10};"
-                 :: "r"(to), "l"(&map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(d), "r"(n), "h"(s), "h"(r),
-                    "h"(t) : "memory");
-  }
+  TMA_LOAD("5d.shared::cluster.global.im2col", "{%4, %5, %6, %7, %8}", ", {%9, %10, %11}", "r"(c), "r"(w), "r"(h),
+           "r"(d), "r"(n), "h"(s), "h"(r), "h"(t));
 }
+
+#undef TMA_LOAD
 
 // ---- tiled stores ---------------------------------------------------------------------------------------------------
 

@@ -8,14 +8,13 @@
 // SHARES_LOADS: whether all rows of p read the same beside p. HAS_TAIL: whether k ends within a stage. generated.cuh
 // defines two functors: Functor, the epilogue, and Prologue, over (batch axes, rows of p, k).
 
-#include "include/dependent_launch.cuh"
 #include "include/output_map.cuh"
 #include "include/register_operand.cuh"
 #include "include/tile_operands.cuh"
+#include "include/wgmma_kernel.cuh"
 
-typedef TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, 1, 1, false,
-                  Q_MN_MAJOR, OperandStage<TYPE, TILE_N, Q_MN_MAJOR>, RawStage<RAW_TYPE, TILE_M>>
-    Tile;
+typedef OperandStage<TYPE, TILE_N, Q_MN_MAJOR> StageQ;
+typedef KernelTile<false, Q_MN_MAJOR, StageQ, RawStage<RAW_TYPE, TILE_M>> Tile;
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 #include "include/wgmma_output.cuh"
 
@@ -39,35 +38,20 @@ struct Params {
 typedef TiledOperand<Tile::StageA, true, TILE_M, Tile::K, 1, BATCH_AXES> LoaderP;
 typedef TiledOperand<Tile::StageB, false, TILE_N, Tile::K, 1, BATCH_AXES> LoaderQ;
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM)
-    KERNEL_NAME(const __grid_constant__ Params params) {
-  extern __shared__ __align__(1024) u8 shared[];
-  u8* staging = shared + Tile::RING_BYTES;
-  const u32 barriers = shared_address(staging) + Tile::CONSUMER_WARPS * Epilogue::STAGING_BYTES;
-  const Tile tile(shared_address(shared), barriers);
-  const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
-  wait_for_previous_kernel();
-  allow_next_kernel();
-
-  // The last warpgroup loads, the others convert, multiply and store.
-  if (warp >= Tile::CONSUMER_WARPS) {
-    release_registers<PRODUCER_REGISTERS>();
-    if (warp == Tile::CONSUMER_WARPS && elect_one()) {
-      LoaderP load_p(params.p, params.batches, {0, 1});
-      LoaderQ load_q(params.q, params.batches, {0, 1});
-      tile.produce(params.schedule, load_p, load_q);
-    }
-  } else {
-    take_registers<CONSUMER_REGISTERS>();
-    Epilogue epilogue(params.output, staging + warp * Epilogue::STAGING_BYTES,
-                      barriers + Tile::BARRIER_BYTES + warp * Epilogue::BARRIER_BYTES);
+WGMMA_KERNEL(const __grid_constant__ Params params) {
+  const auto produce = [&](const Tile& tile) {
+    LoaderP load_p(params.p, params.batches, {0, 1});
+    LoaderQ load_q(params.q, params.batches, {0, 1});
+    tile.produce(params.schedule, load_p, load_q);
+  };
+  const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
     const OperandP operand{tile, params.input, Multiply()};
     const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
       i64 batch[BATCH_AXES];
       digits<BATCH_AXES>(params.batches.extent, work.batch, batch);
       operand.sum(d, work, batch, first_row, at, issued);
     };
-    tile.consume_by(params.schedule, warp / 4, sum, epilogue);
-    epilogue.finish();
-  }
+    tile.consume_by(params.schedule, warpgroup, sum, epilogue);
+  };
+  run_roles<Tile, Epilogue>(params.output, produce, consume);
 }

@@ -13,19 +13,19 @@
 // that the lines have beyond the output's are dropped. Not with a store by tensor map or as a slice.
 // RESIDENT_BLOCKS > 0: the filter, which is A and has one tile of rows and so many k blocks, stays in shared memory.
 // CHANNEL_BYTES: of channels in a k block, 128 or, where those would be half empty, 64.
-// Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N (tile_wgmma.cuh).
-// Shared memory: the resident filter, STAGES stages of (A, B), a staging area for each consumer warp, barriers.
-// Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads.
+// Shared memory: the resident filter, STAGES stages of (A, B), and what wgmma_kernel.cuh says, as it does of blocks and
+// launch.
 // STORE: what becomes of the accumulators (wgmma_output.cuh).
 
-#include "include/dependent_launch.cuh"
 #include "include/im2col_operand.cuh"
 #include "include/output_map.cuh"
-#include "include/tile_wgmma.cuh"
+#include "include/wgmma_kernel.cuh"
 #include "include/wgmma_multiply.cuh"
 
 constexpr bool A_IS_M_MAJOR = FILTER_MN_MAJOR && !PIXELS_ARE_ROWS, B_IS_N_MAJOR = FILTER_MN_MAJOR && PIXELS_ARE_ROWS;
 constexpr int LINES = PIXELS_ARE_ROWS ? TILE_N : TILE_M;
+constexpr int PIXEL_SHARERS = PIXELS_ARE_ROWS ? CLUSTER_N : CLUSTER_M;
+constexpr int LINE_SHARERS = PIXELS_ARE_ROWS ? CLUSTER_M : CLUSTER_N;
 typedef OperandStage<TYPE, WINDOW_PIXELS, false, TAP_RUN, TAP_DISTANCE, CHANNEL_BYTES> PixelStage;
 typedef OperandStage<TYPE, TAP_RUN * LINES, FILTER_MN_MAJOR, TAP_RUN, LINES, CHANNEL_BYTES> FilterStage;
 #if PIXELS_ARE_ROWS
@@ -35,9 +35,7 @@ typedef FilterStage StageB;
 typedef FilterStage StageA;
 typedef PixelStage StageB;
 #endif
-typedef TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, CLUSTER_M, CLUSTER_N,
-                  A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, RESIDENT_BLOCKS>
-    Tile;
+typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, RESIDENT_BLOCKS> Tile;
 #if TAP_RUN > 1
 typedef LineMap<OUTPUT_RANK, ROW_AXES> Map;
 #else
@@ -56,20 +54,20 @@ struct Params {
   i32 group_channels, group_lines, group_depth;  // of image and filter (im2col_operand.cuh)
 };
 
-#if PIXELS_ARE_ROWS
-typedef Im2colOperand<StageA, true, WINDOW_PIXELS, Tile::K, CLUSTER_N, SPATIAL> LoaderA;
-typedef FilterOperand<StageB, false, TILE_N, Tile::K, CLUSTER_M, SPATIAL, TAP_RUN> LoaderB;
-#else
-typedef FilterOperand<StageA, true, TILE_M, Tile::K, CLUSTER_N, SPATIAL, TAP_RUN> LoaderA;
-typedef Im2colOperand<StageB, false, WINDOW_PIXELS, Tile::K, CLUSTER_M, SPATIAL> LoaderB;
-#endif
+typedef Im2colOperand<PixelStage, PIXELS_ARE_ROWS, WINDOW_PIXELS, Tile::K, PIXEL_SHARERS, SPATIAL> PixelLoader;
+typedef FilterOperand<FilterStage, !PIXELS_ARE_ROWS, LINES, Tile::K, LINE_SHARERS, SPATIAL, TAP_RUN> FilterLoader;
 
-#if PIXEL_CLASSES > 1
 // Stores each class's pixels to their part of the output.
-struct ClassEpilogue {
-  const Epilogue::Output* outputs;
+template <class Epilogue, int CLASSES> struct ClassEpilogue {
+  typedef const typename Epilogue::Output (&Outputs)[CLASSES];
+  static constexpr int STAGING_BYTES = Epilogue::STAGING_BYTES, BARRIER_BYTES = Epilogue::BARRIER_BYTES;
+
+  Outputs outputs;
   u8* staging;
   u32 barriers;
+
+  __device__ __forceinline__ ClassEpilogue(Outputs outputs, u8* staging, u32 barriers)
+      : outputs(outputs), staging(staging), barriers(barriers) {}
 
   __device__ __forceinline__ void begin(const ClassWork&, u32) const {}
   template <class Accumulators>
@@ -81,47 +79,27 @@ struct ClassEpilogue {
   }
   __device__ __forceinline__ void finish() const { bulk_wait<0>(); }
 };
-#endif
+template <class Epilogue> struct ClassEpilogue<Epilogue, 1> : Epilogue {
+  __device__ __forceinline__ ClassEpilogue(const typename Epilogue::Output (&outputs)[1], u8* staging, u32 barriers)
+      : Epilogue(outputs[0], staging, barriers) {}
+};
+typedef ClassEpilogue<Epilogue, PIXEL_CLASSES> PixelEpilogue;
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM)
-    KERNEL_NAME(const __grid_constant__ Params p) {
-  extern __shared__ __align__(1024) u8 shared[];
-  u8* staging = shared + Tile::RING_BYTES;
-  const u32 barriers = shared_address(staging) + Tile::CONSUMER_WARPS * Epilogue::STAGING_BYTES;
+WGMMA_KERNEL(const __grid_constant__ Params p) {
   if (threadIdx.x == WARP_SIZE) {  // while another warp makes the barriers
     prefetch(p.image[0]);
     prefetch(p.filter);
   }
-  const Tile tile(shared_address(shared), barriers);
-  const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
-  wait_for_previous_kernel();
-  allow_next_kernel();
-
-  // The last warpgroup loads, the others multiply.
-  if (warp >= Tile::CONSUMER_WARPS) {
-    release_registers<PRODUCER_REGISTERS>();
-    if (warp == Tile::CONSUMER_WARPS && elect_one()) {
-      const u32 rank = cluster_rank();
-      const Share share_a = share_of_a<CLUSTER_M, CLUSTER_N>(rank), share_b = share_of_b<CLUSTER_M>(rank);
-#if PIXELS_ARE_ROWS
-      LoaderA load_a(p.image, p.classes, p.group_channels, share_a);
-      LoaderB load_b(p.filter, p.classes, p.group_lines, p.group_depth, share_b);
-#else
-      LoaderA load_a(p.filter, p.classes, p.group_lines, p.group_depth, share_a);
-      LoaderB load_b(p.image, p.classes, p.group_channels, share_b);
-#endif
-      tile.produce(p.schedule, load_a, load_b);
-    }
-  } else {
-    take_registers<CONSUMER_REGISTERS>();
-    u8* own = staging + warp * Epilogue::STAGING_BYTES;
-    const u32 own_barriers = barriers + Tile::BARRIER_BYTES + warp * Epilogue::BARRIER_BYTES;
-#if PIXEL_CLASSES > 1
-    ClassEpilogue epilogue{p.output, own, own_barriers};
-#else
-    Epilogue epilogue(p.output[0], own, own_barriers);
-#endif
-    tile.consume<PROMOTED>(p.schedule, warp / 4, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), epilogue);
-    epilogue.finish();
-  }
+  const auto produce = [&](const Tile& tile) {
+    const u32 rank = cluster_rank();
+    const Share share_a = share_of_a<CLUSTER_M, CLUSTER_N>(rank), share_b = share_of_b<CLUSTER_M>(rank);
+    PixelLoader pixels(p.image, p.classes, p.group_channels, PIXELS_ARE_ROWS ? share_a : share_b);
+    FilterLoader filter(p.filter, p.classes, p.group_lines, p.group_depth, PIXELS_ARE_ROWS ? share_b : share_a);
+    if constexpr (PIXELS_ARE_ROWS) tile.produce(p.schedule, pixels, filter);
+    else tile.produce(p.schedule, filter, pixels);
+  };
+  const auto consume = [&](const Tile& tile, u32 warpgroup, PixelEpilogue& epilogue) {
+    tile.consume<PROMOTED>(p.schedule, warpgroup, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), epilogue);
+  };
+  run_roles<Tile, PixelEpilogue>(p.output, produce, consume);
 }

@@ -10,19 +10,16 @@
 // from one window of WINDOW_PIXELS positions of x: each tap sees the pixels TAP_DISTANCE further on than the tap before
 // it does. For that, the walk has more positions in a line than there are outputs; dy reads as zeros there, and where a
 // tap's window runs on into the next line, it meets that line's padding.
-// Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N (tile_wgmma.cuh); it computes tiles
-// of TILE_M x TILE_N over parts of the pixels (tile_schedule.cuh).
-// Shared memory: STAGES stages of (dy, x), a staging area for each consumer warp (STORE_FUNCTOR), barriers.
-// Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads.
+// Block: computes tiles of TILE_M x TILE_N over parts of the pixels (tile_schedule.cuh).
+// Shared memory: STAGES stages of (dy, x), and what wgmma_kernel.cuh says, as it does of blocks and launch.
 // STORE_FUNCTOR: the functor stores. STORE_SLICE: accumulators go to slice `split` of the workspace, and
 // gemm/split_k_reduce.cu applies the epilogue.
 
-#include "include/dependent_launch.cuh"
 #include "include/epilogue_wgmma.cuh"
 #include "include/filter_columns.cuh"
 #include "include/pixel_walk.cuh"
-#include "include/shared_memory.cuh"
-#include "include/tile_wgmma.cuh"
+#include "include/wgmma_kernel.cuh"
+#include "include/wgmma_multiply.cuh"
 
 #define STORE_FUNCTOR 0
 #define STORE_SLICE 2
@@ -32,9 +29,7 @@ typedef TapStage<WINDOW_PIXELS, TAP_DISTANCE> StageX;
 #else
 typedef OperandStage<TYPE, TILE_N, true> StageX;
 #endif
-typedef TileWgmma<TYPE, f32, TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, CLUSTER_M, CLUSTER_N, true,
-                  true, StageX>
-    Tile;
+typedef KernelTile<true, true, StageX> Tile;
 typedef FilterColumns<SPATIAL, TAP_RUN> Columns;
 #if STORE == STORE_FUNCTOR
 #include "generated.cuh"
@@ -42,8 +37,6 @@ typedef FunctorEpilogue<Tile, Functor, VECTOR, OutputMap<OUTPUT_RANK, ROW_AXES>,
 #else
 typedef SliceEpilogue<Tile, Columns> Epilogue;
 #endif
-
-DEFINE_WGMMA(wgmma, TILE_N, 16, WGMMA_TYPES)
 
 struct Params {
   TensorMap dy, x;
@@ -58,50 +51,36 @@ struct Params {
   u32 group_filters;  // in dy, from one group to the next
 };
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM)
-    KERNEL_NAME(const __grid_constant__ Params p) {
-  extern __shared__ __align__(1024) u8 shared[];
-  u8* staging = shared + Tile::RING_BYTES;
-  const u32 barriers = shared_address(staging) + Tile::CONSUMER_WARPS * Epilogue::STAGING_BYTES;
-  const Tile tile(shared_address(shared), barriers);
-  const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
-  wait_for_previous_kernel();
-  allow_next_kernel();
-
-  // The last warpgroup loads, the others multiply.
-  if (warp >= Tile::CONSUMER_WARPS) {
-    release_registers<PRODUCER_REGISTERS>();
-    if (warp == Tile::CONSUMER_WARPS && elect_one()) {
-      constexpr int DY_BOXES = TILE_M / 64, X_BOXES = TILE_N / 64 / TAP_RUN;
-      const auto dy_boxes = [&](const TileWork& work, PixelBox(&box)[DY_BOXES]) {
+WGMMA_KERNEL(const __grid_constant__ Params p) {
+  const auto produce = [&](const Tile& tile) {
+    constexpr int DY_BOXES = TILE_M / 64, X_BOXES = TILE_N / 64 / TAP_RUN;
+    const auto dy_boxes = [&](const TileWork& work, PixelBox(&box)[DY_BOXES]) {
 #pragma unroll
-        for (int i = 0; i < DY_BOXES; ++i) box[i] = {i32(work.batch * p.group_filters + work.row + i * 64), {}};
-      };
-      const auto x_boxes = [&](const TileWork& work, PixelBox(&box)[X_BOXES]) {
+      for (int i = 0; i < DY_BOXES; ++i) box[i] = {i32(work.batch * p.group_filters + work.row + i * 64), {}};
+    };
+    const auto x_boxes = [&](const TileWork& work, PixelBox(&box)[X_BOXES]) {
 #pragma unroll
-        for (int i = 0; i < X_BOXES; ++i) box[i] = p.output.columns.box(work.batch, work.column / 64 / TAP_RUN + i);
-      };
+      for (int i = 0; i < X_BOXES; ++i) box[i] = p.output.columns.box(work.batch, work.column / 64 / TAP_RUN + i);
+    };
 #if DY_AXES
-      const PixelWalk<DY_AXES>& dy_walk = p.dy_walk;
+    const PixelWalk<DY_AXES>& dy_walk = p.dy_walk;
 #else
-      const PixelWalk<0> dy_walk;
+    const PixelWalk<0> dy_walk;
 #endif
 #if X_AXES
-      const PixelWalk<X_AXES>& x_walk = p.x_walk;
+    const PixelWalk<X_AXES>& x_walk = p.x_walk;
 #else
-      const PixelWalk<0> x_walk;
+    const PixelWalk<0> x_walk;
 #endif
-      const u32 rank = cluster_rank();
-      PixelOperand<DY_AXES, DY_BOXES, 64, CLUSTER_N, decltype(dy_boxes)> load_a(p.dy, dy_walk, dy_boxes,
-                                                                                share_of_a<CLUSTER_M, CLUSTER_N>(rank));
-      PixelOperand<X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(p.x, x_walk, x_boxes,
-                                                                                        share_of_b<CLUSTER_M>(rank));
-      tile.produce(p.schedule, load_a, load_b);
-    }
-  } else {
-    take_registers<CONSUMER_REGISTERS>();
-    const auto multiply = [](auto& d, u64 a, u64 b, bool accumulate) { wgmma<true, true>(d, a, b, accumulate); };
-    Epilogue epilogue(p.output, staging + warp * Epilogue::STAGING_BYTES, barriers + Tile::BARRIER_BYTES);
-    tile.consume(p.schedule, warp / 4, multiply, epilogue);
-  }
+    const u32 rank = cluster_rank();
+    PixelOperand<DY_AXES, DY_BOXES, 64, CLUSTER_N, decltype(dy_boxes)> load_a(p.dy, dy_walk, dy_boxes,
+                                                                              share_of_a<CLUSTER_M, CLUSTER_N>(rank));
+    PixelOperand<X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(p.x, x_walk, x_boxes,
+                                                                                      share_of_b<CLUSTER_M>(rank));
+    tile.produce(p.schedule, load_a, load_b);
+  };
+  const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
+    tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
+  };
+  run_roles<Tile, Epilogue>(p.output, produce, consume);
 }

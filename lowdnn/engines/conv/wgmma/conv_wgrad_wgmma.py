@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
@@ -36,10 +35,8 @@ _TARGET = "sm_90a"
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``conv_wgrad_wgmma.cu`` beside those of its tile."""
+    """Macros of ``conv_wgrad_wgmma.cu`` beside those of its tile and data types."""
 
-    TYPE: str
-    WGMMA_TYPES: str
     SPATIAL: int
     DY_AXES: int
     X_AXES: int
@@ -136,8 +133,6 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
     product, tile, is_slice = tiling.product, tiling.tile, _store(tiling) is TileStore.SLICE
     window = product.window(tile.cluster_m)
     params = Params(
-        TYPE=dtypes.info(product.operation.x.data_type).c_type,
-        WGMMA_TYPES=product.instruction.instruction,
         SPATIAL=len(product.taps),
         DY_AXES=product.dy.axes,
         X_AXES=product.x.axes,
@@ -157,7 +152,7 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
         name=f"conv_wgrad_wgmma_{product.instruction.label}_{tile.label}_{walks}{taps}_{ending}",
         source="conv/wgmma/conv_wgrad_wgmma.cu",
         target=_TARGET,
-        parameters=(*tile.macros, *macros(params)),
+        parameters=(*product.instruction.macros, *tile.macros, *macros(params)),
         generated="" if is_slice else functor.text,
     )
 
