@@ -13,10 +13,15 @@
 // that the lines have beyond the output's are dropped. Not with a store by tensor map or as a slice.
 // RESIDENT_BLOCKS > 0: the filter, which is A and has one tile of rows and so many k blocks, stays in shared memory.
 // CHANNEL_BYTES: of channels in a k block, 128 or, where those would be half empty, 64.
+// CONVERTED: the operand of the tile's rows is a function of what lies in memory and goes through registers
+// (register_operand.cuh, im2col_lines.cuh): its stages hold elements of RAW_TYPE, 64 channels of one tap, K-major.
+// SHARES_LOADS, HAS_TAIL, HAS_PADDING: see there. generated.cuh defines Prologue as well, over (image or filter,
+// channel). Without clusters, windows and a resident operand.
 // Shared memory: the resident filter, STAGES stages of (A, B), and what wgmma_kernel.cuh says, as it does of blocks and
 // launch.
 // STORE: what becomes of the accumulators (wgmma_output.cuh).
 
+#include "include/im2col_lines.cuh"
 #include "include/im2col_operand.cuh"
 #include "include/output_map.cuh"
 #include "include/wgmma_kernel.cuh"
@@ -35,7 +40,11 @@ typedef FilterStage StageB;
 typedef FilterStage StageA;
 typedef PixelStage StageB;
 #endif
+#if CONVERTED
+typedef KernelTile<false, B_IS_N_MAJOR, StageB, RawStage<RAW_TYPE, TILE_M>> Tile;
+#else
 typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, RESIDENT_BLOCKS> Tile;
+#endif
 #if TAP_RUN > 1
 typedef LineMap<OUTPUT_RANK, ROW_AXES> Map;
 #else
@@ -45,6 +54,10 @@ typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 
 typedef ClassSchedule<TILE_M, TILE_N, CLUSTER_M, CLUSTER_N, PIXEL_CLASSES> Schedule;
 typedef PixelClass<SPATIAL> Pixels;
+#if CONVERTED
+#include "generated.cuh"
+typedef RegisterOperand<Tile, Prologue, MultiplyRegisters<B_IS_N_MAJOR>, SHARES_LOADS, HAS_TAIL> Converted;
+#endif
 
 struct Params {
   TensorMap image[MAPS], filter;
@@ -52,6 +65,10 @@ struct Params {
   Schedule schedule;
   Pixels classes[PIXEL_CLASSES];
   i32 group_channels, group_lines, group_depth;  // of image and filter (im2col_operand.cuh)
+#if CONVERTED
+  Converted::Input input;
+  i32 image_extent[SPATIAL];
+#endif
 };
 
 typedef Im2colOperand<PixelStage, PIXELS_ARE_ROWS, WINDOW_PIXELS, Tile::K, PIXEL_SHARERS, SPATIAL> PixelLoader;
@@ -99,7 +116,21 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     else tile.produce(p.schedule, filter, pixels);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, PixelEpilogue& epilogue) {
+#if CONVERTED
+    const Converted converted{tile, p.input};
+    const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      const Pixels& pixels = p.classes[work.pixel_class];
+#if PIXELS_ARE_ROWS
+      const PixelLines<SPATIAL, HAS_PADDING> lines(pixels, p.image_extent, work, p.input.lines, p.group_channels);
+#else
+      const FilterLines<SPATIAL> lines(pixels, work, p.input.lines, p.group_lines);
+#endif
+      converted.sum(d, work, lines, first_row, at, issued);
+    };
+    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+#else
     tile.consume<PROMOTED>(p.schedule, warpgroup, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), epilogue);
+#endif
   };
   run_roles<Tile, PixelEpilogue>(p.output, produce, consume);
 }

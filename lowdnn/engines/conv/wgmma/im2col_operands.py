@@ -12,14 +12,12 @@ from math import prod
 
 from lowdnn.engines.conv.wgmma.im2col import PixelClass
 from lowdnn.engines.gemm.channels_last_pack import Packing
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WgmmaType
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES, WgmmaType
 from lowdnn.ops.tensor import Tensor
 from lowdnn.tensor_map import Im2colMap, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
 
 #: Of addresses and strides in a tensor map, bytes.
 _UNIT_BYTES = 16
-#: By the bytes of a stage's row.
-_SWIZZLES = {128: TensorMapSwizzle.BYTES_128, 64: TensorMapSwizzle.BYTES_64}
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class ImageOperand:
             channels_per_pixel=row_bytes // size,
             pixels_per_column=pixels,
             element_strides=(1, *(axis.stride for axis in axes), 1),
-            swizzle=_SWIZZLES[row_bytes],
+            swizzle=ROW_SWIZZLES[row_bytes],
             l2_promotion=TensorMapL2Promotion.BYTES_128,
         )
 
@@ -125,7 +123,7 @@ class FilterOperand:
             strides_bytes=(_stride_bytes(taps, tap_stride * size), _stride_bytes(others, other_stride * size)),
             box=(MN_MAJOR_BOX, 1, k) if self.is_mn_major else (k, 1, lines),
             element_strides=(1, 1, 1),
-            swizzle=TensorMapSwizzle.BYTES_128 if self.is_mn_major else _SWIZZLES[row_bytes],
+            swizzle=TensorMapSwizzle.BYTES_128 if self.is_mn_major else ROW_SWIZZLES[row_bytes],
             l2_promotion=TensorMapL2Promotion.BYTES_256,
         )
 
