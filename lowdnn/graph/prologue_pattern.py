@@ -36,9 +36,8 @@ def match_prologued(graph: OperationGraph, anchor_type: type[OperationT]) -> Pro
     """The graph as ``anchor_type`` with a pointwise prologue on one input and an epilogue, or why it is not one."""
     found = match_prologued_with_exits(graph, anchor_type)
     if isinstance(found, Prologued) and found.matched.exits:
-        return (
-            f"operations: expected pointwise operations behind the anchor, got {type(found.matched.exits[0]).__name__}"
-        )
+        got = type(found.matched.exits[0]).__name__
+        return f"operations: expected {anchor_type.__name__} and pointwise operations, got {got}"
     return found
 
 

@@ -8,9 +8,9 @@
 #include "include/im2col_operand.cuh"
 #include "include/register_operand.cuh"
 
-// The pixels of a class. HAS_PADDING: whether taps see places outside of the image. Those are zeros behind the functor,
+// The pixels of a class. IS_PADDED: whether taps see places outside of the image. Those are zeros behind the functor,
 // whatever it makes of the zeros that the copies bring.
-template <int AXES, bool HAS_PADDING> struct PixelLines {
+template <int AXES, bool IS_PADDED> struct PixelLines {
   const PixelClass<AXES>& pixels;
   const i32 (&extent)[AXES];  // of the image
   const u32 images;
@@ -30,7 +30,7 @@ template <int AXES, bool HAS_PADDING> struct PixelLines {
   __device__ __forceinline__ i32 column() const { return first_channel + walk.channel; }
   __device__ __forceinline__ bool reads(int i) const {
     bool is_inside = true;
-    if constexpr (HAS_PADDING) {
+    if constexpr (IS_PADDED) {
 #pragma unroll
       for (int axis = 0; axis < AXES; ++axis) {
         is_inside &= u32(position[i][axis] + walk.offset(pixels, axis)) < u32(extent[axis]);

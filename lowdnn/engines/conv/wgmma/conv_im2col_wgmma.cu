@@ -41,7 +41,7 @@ typedef FilterStage StageA;
 typedef PixelStage StageB;
 #endif
 #if CONVERTED
-typedef KernelTile<false, B_IS_N_MAJOR, StageB, RawStage<RAW_TYPE, TILE_M>> Tile;
+typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, RawStage<RAW_TYPE, TILE_M>> Tile;
 #else
 typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, RESIDENT_BLOCKS> Tile;
 #endif

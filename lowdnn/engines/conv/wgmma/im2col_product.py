@@ -14,6 +14,7 @@ from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, pix
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
+from lowdnn.engines.gemm.register_operand import RegisterOperand, fusion_problem
 from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, exits_of, mapped_operand
 from lowdnn.engines.gemm.wgmma_tiles import (
@@ -30,7 +31,7 @@ from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
 from lowdnn.graph.reduction_pattern import AnyReduction
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
-from lowdnn.tensor_map import tensor_map_problem
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TiledMap, tensor_map_problem
 
 #: Indices of pixels and columns are 32-bit in the kernel, with room for a tile past the end.
 _MAX_INDEX = 2**31 - 2**20
@@ -60,6 +61,8 @@ class Im2colProduct:
     reductions: of the output on its way out.
     row_bytes: of channels in a k block.  is_promoted: see ``WgmmaTile``.
     keeps_filter: a block keeps it in shared memory where it makes up the rows of the tiles.
+    converted: the operand that is a function of what lies in memory, or None; it makes up the rows of the tiles.
+    converts_image: it is the image, otherwise the filter.
     """
 
     label: str
@@ -77,32 +80,57 @@ class Im2colProduct:
     row_bytes: int = STAGE_ROW_BYTES
     keeps_filter: bool = False
     is_promoted: bool = False
+    converted: RegisterOperand | None = None
+    converts_image: bool = False
 
     @classmethod
-    def forward(cls, matched: AnchoredWithExits[ConvolutionForward], instruction: WgmmaType) -> Im2colProduct:
+    def forward(
+        cls,
+        matched: AnchoredWithExits[ConvolutionForward],
+        instruction: WgmmaType,
+        converted: RegisterOperand | None = None,
+        *,
+        converts_image: bool = False,
+    ) -> Im2colProduct:
+        """``converted``: the operand that the operation does not find in memory, where there is one."""
         operation = matched.anchor
-        taps = operation.w.dims[2:]
-        return cls._of(
+        x, w, taps = operation.x, operation.w, operation.w.dims[2:]
+        if converted is not None:
+            x, w = (converted.raw, w) if converts_image else (x, converted.raw)
+        product = cls._of(
             matched,
             instruction,
-            ImageOperand.of(operation.x, operation.groups),
-            FilterOperand.forward(operation.w, operation.groups),
+            ImageOperand.of(x, operation.groups),
+            FilterOperand.forward(w, operation.groups),
             (forward_class(operation.convolution, taps, operation.y.dims[2:]),),
             (),
         )
+        return product._with_converted(converted, converts_image)
 
     @classmethod
-    def gradient(cls, matched: AnchoredWithExits[ConvolutionBackwardData], instruction: WgmmaType) -> Im2colProduct:
+    def gradient(
+        cls,
+        matched: AnchoredWithExits[ConvolutionBackwardData],
+        instruction: WgmmaType,
+        converted: RegisterOperand | None = None,
+    ) -> Im2colProduct:
+        """``converted``: dy, where the operation does not find it in memory."""
         operation = matched.anchor
         strides, taps = operation.convolution.strides, operation.w.dims[2:]
-        return cls._of(
+        product = cls._of(
             matched,
             instruction,
-            ImageOperand.of(operation.dy, operation.groups),
+            ImageOperand.of(operation.dy if converted is None else converted.raw, operation.groups),
             FilterOperand.gradient(operation.w, operation.groups, instruction.has_mn_major),
             gradient_classes(operation.convolution, taps, operation.dx.dims[2:]),
             strides if max(strides) > 1 else (),
         )
+        return product._with_converted(converted, converts_image=True)
+
+    def _with_converted(self, converted: RegisterOperand | None, converts_image: bool) -> Im2colProduct:
+        if converted is None:
+            return self
+        return replace(self, converted=converted, converts_image=converts_image, row_bytes=STAGE_ROW_BYTES)
 
     @classmethod
     def _of(
@@ -164,7 +192,7 @@ class Im2colProduct:
     @cached_property
     def ways(self) -> tuple[Im2colProduct, ...]:
         """To read the operands: as it is, the taps of the last axis from one window, and a filter that stays."""
-        windows = self._with_windows
+        windows = self._with_windows if self.converted is None else None
         if windows is None:
             return (self,)
         kept_bytes = windows.classes[0].taps * self._chunks * WARPGROUP_ROWS * self.row_bytes
@@ -216,7 +244,7 @@ class Im2colProduct:
     def product(self, is_transposed: bool) -> WgmmaProduct:
         """As the tiles see it; classes count with their mean depth, and an empty output as one of one element."""
         m, n = max(self.walked_pixels, 1), max(self.filter.lines, 1)
-        a, b = bytes_of((self.image.tensor,)), bytes_of((self.filter.tensor,))
+        a, b = self._image_bytes, self._filter_bytes
         blocks = sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
         is_mn_major, pixels_are_rows = self.filter.is_mn_major, self.pixels_are_rows(is_transposed)
         window, is_a_resident = self.window(is_transposed), self.keeps_filter and not pixels_are_rows
@@ -233,7 +261,7 @@ class Im2colProduct:
             moved_bytes(self.dag),
             is_a_mn_major=is_mn_major and not pixels_are_rows,
             is_b_mn_major=is_mn_major and pixels_are_rows,
-            allows_clusters=not is_a_resident,
+            allows_clusters=not (is_a_resident or self.converted),
             tries_clusters=False,  # measured: copies of pixels gain nothing from them
             allows_split=not (self.steps or self.reductions or window),
             column_unit=MAP_COLUMNS if self.reductions else 8,
@@ -246,7 +274,22 @@ class Im2colProduct:
             classes=tuple(self._extents(is_transposed)) if self.steps and self.pixels * self.filter.lines else (),
             row_bytes=self.row_bytes,
             is_promoted=self.is_promoted,
+            is_a_converted=self.converted is not None,
         )
+
+    @property
+    def read_bytes(self) -> int:
+        return self._image_bytes + self._filter_bytes
+
+    @property
+    def _image_bytes(self) -> int:
+        return self.converted.moved_bytes if self.converted and self.converts_image else bytes_of((self.image.tensor,))
+
+    @property
+    def _filter_bytes(self) -> int:
+        if self.converted and not self.converts_image:
+            return self.converted.moved_bytes
+        return bytes_of((self.filter.tensor,))
 
     @cached_property
     def has_mapped_operand(self) -> bool:
@@ -257,6 +300,8 @@ class Im2colProduct:
 
     def preferred(self, arch: ArchSpec) -> tuple[int, bool]:
         """Which of the ``ways``; and whether few columns of the output are better the rows of the tiles."""
+        if self.converted is not None:
+            return 0, self.converts_image == self.pixels_are_columns
         if self.has_mapped_operand:
             return 0, False  # elsewhere the functor loads it, at half the speed
         # A window's stage sums several taps, of which promoted sums would be less precise.
@@ -266,6 +311,18 @@ class Im2colProduct:
             # What loads the least comes first: the model may not tell the ways apart.
             choices += [(place, True) for place in reversed(range(len(ways)))]
         return min(choices, key=lambda choice: ways[choice[0]]._least_seconds(choice[1], arch))
+
+    def slowness(self, arch: ArchSpec) -> str:
+        """Why its reductions or its converted operand are better in a launch of their own, or an empty string."""
+        _, is_transposed = self.preferred(arch)
+        if self.reductions and (slow := wgmma_model.exit_problem(self.product(is_transposed), arch)):
+            return slow
+        if self.converted is None:
+            return ""
+        apart = replace(self, converted=None)
+        way, is_apart_transposed = apart.preferred(arch)
+        apart_s = apart.ways[way]._least_seconds(is_apart_transposed, arch)
+        return fusion_problem(self.converted, self._least_seconds(is_transposed, arch), apart_s, arch)
 
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)
@@ -294,6 +351,37 @@ class Im2colProduct:
             m, n = pixel_class.pixels(self.images), self.filter.lines
             yield (*((m, n) if self.pixels_are_rows(is_transposed) else (n, m)), self.k_blocks(pixel_class))
 
+    def image_map(self, pixel_class: PixelClass, pixels: int) -> Im2colMap:
+        """Of the class's pixels, ``pixels`` of them in a copy."""
+        map_type, row_bytes = self._box_of(self.converted if self.converts_image else None)
+        return self.image.map(pixel_class, map_type, pixels, row_bytes)
+
+    def filter_map(self, lines: int) -> TiledMap:
+        """``lines`` of them in a copy."""
+        map_type, row_bytes = self._box_of(None if self.converts_image else self.converted)
+        return self.filter.map(map_type, lines, row_bytes)
+
+    def _box_of(self, converted: RegisterOperand | None) -> tuple[TensorMapDataType, int]:
+        if converted is None:
+            return self.instruction.map_type, self.row_bytes
+        return converted.map_type, converted.row_bytes
+
+    @property
+    def has_padding(self) -> bool:
+        """Whether taps see places outside of the image."""
+        extents = self.image.tensor.dims[2:]
+        return any(
+            axis.lower + axis.first_offset < 0 or axis.upper + axis.reach >= extent
+            for pixel_class in self.classes
+            for axis, extent in zip(pixel_class.axes, extents, strict=True)
+            if axis.taps
+        )
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether some k block has channels past the last one."""
+        return self.filter.depth % self.stage_k != 0 or any(not pixel_class.taps for pixel_class in self.classes)
+
     def refuse_shape(self) -> str:
         """Why the kernel cannot take the extents, or an empty string."""
         depth_bytes = self.filter.depth * self.instruction.element_bytes
@@ -310,6 +398,8 @@ class Im2colProduct:
             return refused
         if isinstance(self.exits, str):
             return self.exits
+        if self.reductions and self.converted and self.converts_image == self.pixels_are_columns:
+            return f"{type(self.reductions[0]).__name__}.x: expected no prologue before {self.filter.tensor.label}"
         limits = (("output pixels", self.pixels, _MAX_INDEX), ("output channels", self.dag.dims[1], _MAX_INDEX))
         for what, got, limit in limits:
             if got > limit:
@@ -320,8 +410,8 @@ class Im2colProduct:
         if not self.dag.dims[0] * self.pixels * self.dag.dims[1]:
             return ""
         for pixel_class in self.image.corners(self.classes):
-            problem = tensor_map_problem(self.image.map(pixel_class, self.instruction, _SMALLEST_TILE, self.row_bytes))
+            problem = tensor_map_problem(self.image_map(pixel_class, _SMALLEST_TILE))
             if problem:
                 return f"{self.image.tensor.label}.{problem}"
-        problem = tensor_map_problem(self.filter.map(self.instruction, _SMALLEST_TILE, self.row_bytes))
+        problem = tensor_map_problem(self.filter_map(_SMALLEST_TILE))
         return f"{self.filter.tensor.label}.{problem}" if problem else ""

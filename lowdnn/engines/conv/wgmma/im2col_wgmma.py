@@ -27,7 +27,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_macros,
 )
 from lowdnn.engines.gemm.wgmma_tiles import Schedule, TileStore, WgmmaType, wgmma_type
-from lowdnn.engines.launch import bytes_of, i32, macros, moved_bytes
+from lowdnn.engines.launch import i32, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
@@ -70,7 +70,7 @@ class Im2colWgmma(ABC):
         product = graph.derive(self._checked)
         if isinstance(product, Refusal):
             return product
-        slow = wgmma_model.exit_problem(product.product(False), arch) if product.reductions else ""
+        slow = product.slowness(arch)
         return Refusal(self.name, slow) if slow else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -144,7 +144,9 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
     way, is_transposed = product.preferred(arch)
     tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
     whole_k = product.instruction.stage_k
-    swaps, stores = ((0,), (1,)) if product.reductions else ((0, 1), (0, 1))
+    stores = (1,) if product.reductions else (0, 1)
+    swaps = (int(is_transposed),) if product.reductions or product.converted else (0, 1)
+    depths = (whole_k,) if product.converted else (whole_k // 2, whole_k)
     return (
         *wgmma_model.knobs(product.product(is_transposed), tiling),
         Knob(
@@ -154,7 +156,7 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
             way,
             "1: taps of the last axis read one window of pixels, k in one part; 2: with swap, the filter stays as well",
         ),
-        Knob("tile_k", KnobType.TILEK, (whole_k // 2, whole_k), product.stage_k, "channels of a k block"),
+        Knob("tile_k", KnobType.TILEK, depths, product.stage_k, "channels of a k block"),
         Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),
         Knob("store", KnobType.OUTPUT_TMA_ENABLE, stores, 1, "1: store by tensor map where the output has one"),
         *wgmma_model.promotion_knobs(product.instruction, product.compute_type),
@@ -176,6 +178,7 @@ class Params:
     WINDOW_PIXELS: int
     RESIDENT_BLOCKS: int
     CHANNEL_BYTES: int
+    CONVERTED: int
 
 
 @dataclass(frozen=True)
@@ -257,6 +260,7 @@ class _Cut:
             WINDOW_PIXELS=self._stage_pixels,
             RESIDENT_BLOCKS=tile.resident_blocks,
             CHANNEL_BYTES=tile.row_bytes,
+            CONVERTED=int(product.converted is not None),
         )
         layout = (
             f"{params.SPATIAL}d{'fp'[params.PIXELS_ARE_ROWS]}{'km'[params.FILTER_MN_MAJOR]}{'t' * params.TRANSPOSED}"
@@ -268,6 +272,16 @@ class _Cut:
         ending = f"{stored.label}_v{stored.vector}_sm90a_{stored.functor.digest}"
         if self.splits > 1:
             ending = "slice_sm90a"
+        texts = [] if self.splits > 1 else [stored.functor.text]
+        operand: tuple[tuple[str, int | str], ...] = ()
+        if product.converted is not None:
+            texts.insert(0, product.converted.functor.text)
+            operand = (
+                *product.converted.macros(has_tail=product.has_tail),
+                ("HAS_PADDING", int(product.has_padding)),
+            )
+            label = product.converted.label(has_tail=product.has_tail)
+            classes += f"_{label}{'z' * product.has_padding}_{product.converted.functor.digest}"
         return KernelRef(
             name=f"conv_im2col_wgmma_{instruction.label}_{tile.label}_{layout}{classes}_{space}_{ending}",
             source="conv/wgmma/conv_im2col_wgmma.cu",
@@ -276,9 +290,10 @@ class _Cut:
                 *instruction.macros,
                 *tile.macros,
                 *macros(params),
+                *operand,
                 *(slice_macros(product.output) if self.splits > 1 else stored.macros),
             ),
-            generated="" if self.splits > 1 else stored.functor.text,
+            generated="\n".join(texts),
         )
 
     def grid(self, arch: ArchSpec) -> int:
@@ -291,10 +306,10 @@ class _Cut:
         product, tile = self.product, self.tiling.tile
         work = Work(
             flops=sum(schedule.flops for schedule in self.schedules),
-            bytes=bytes_of((product.image.tensor, product.filter.tensor)) + written_bytes,
+            bytes=product.read_bytes + written_bytes,
             unit=product.instruction.unit,
         )
-        arguments = Struct((*self._operands, *outputs, *self._geometry))
+        arguments = Struct((*self._operands, *outputs, *self._geometry, *self._converted))
         return Launch(
             kernel,
             grid=(self.grid(arch), 1, 1),
@@ -314,10 +329,10 @@ class _Cut:
         else:
             pixels, lines = self._stage_pixels // tile.cluster_m, tile.m // tile.cluster_n
         image = (
-            TensorMap(self.image, product.image.map(pixel_class, product.instruction, pixels, product.row_bytes))
+            TensorMap(self.image, product.image_map(pixel_class, pixels))
             for pixel_class in product.image.corners(product.classes)
         )
-        return (*image, TensorMap(self.weights, product.filter.map(product.instruction, lines, product.row_bytes)))
+        return (*image, TensorMap(self.weights, product.filter_map(lines)))
 
     def outputs(self, slices: Slices, slices_at: int, totals: tuple[WorkspacePointer, ...]) -> tuple[Argument, ...]:
         """``Epilogue::Output``, one for each class; ``totals``: of the exits."""
@@ -368,3 +383,12 @@ class _Cut:
             ),
             *i32((product.image.group_channels, product.filter.group_lines, product.filter.group_depth)),
         )
+
+    @property
+    def _converted(self) -> tuple[Argument, ...]:
+        """The operand that goes through registers, and the image's extents."""
+        product = self.product
+        if product.converted is None:
+            return ()
+        channels = product.image.tensor.dims[1] if product.converts_image else product.filter.depth
+        return (product.converted.argument(channels), *i32(product.image.tensor.dims[2:]))
