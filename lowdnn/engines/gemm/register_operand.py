@@ -12,7 +12,7 @@ from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace
 from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES
 from lowdnn.engines.launch import bytes_of, i32, macros
-from lowdnn.enums import DataType
+from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct
@@ -29,6 +29,34 @@ RAW_TYPES: Mapping[DataType, TensorMapDataType] = {
     DataType.FP8_E4M3: TensorMapDataType.UINT8,
     DataType.FP8_E5M2: TensorMapDataType.UINT8,
 }
+#: Of an instruction or two for an element.
+_PLAIN_MODES = frozenset(
+    {
+        PointwiseMode.ADD,
+        PointwiseMode.SUB,
+        PointwiseMode.MUL,
+        PointwiseMode.ADD_SQUARE,
+        PointwiseMode.MIN,
+        PointwiseMode.MAX,
+        PointwiseMode.ABS,
+        PointwiseMode.NEG,
+        PointwiseMode.CEIL,
+        PointwiseMode.FLOOR,
+        PointwiseMode.IDENTITY,
+        PointwiseMode.RELU_FWD,
+        PointwiseMode.RELU_BWD,
+        PointwiseMode.BINARY_SELECT,
+        PointwiseMode.CMP_EQ,
+        PointwiseMode.CMP_NEQ,
+        PointwiseMode.CMP_GT,
+        PointwiseMode.CMP_GE,
+        PointwiseMode.CMP_LT,
+        PointwiseMode.CMP_LE,
+        PointwiseMode.LOGICAL_AND,
+        PointwiseMode.LOGICAL_OR,
+        PointwiseMode.LOGICAL_NOT,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +100,11 @@ class RegisterOperand:
         result = self.prologue.result
         assert result is not None
         return result.element_count * result.element_bytes
+
+    @property
+    def functions(self) -> int:
+        """Operations of more than an instruction or two for an element."""
+        return sum(op.mode not in _PLAIN_MODES for op in self.prologue.operations)
 
     @cached_property
     def functor(self) -> Functor:

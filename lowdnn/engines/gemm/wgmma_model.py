@@ -52,6 +52,8 @@ _L2_BYTES_PER_CLOCK = 64
 _PIXEL_CLOCKS = 4
 #: Elements of A that go through a functor in registers.
 _CONVERTED_PER_CLOCK = 12
+#: What each function in it adds, counted: 15 instructions of 128 lanes a clock.
+_FUNCTION_CLOCKS = 15 / 128
 #: From a copy's start to its bytes in shared memory.
 _COPY_LATENCY_S = 0.7e-6
 #: From a kernel's start to its first multiplication; from its last one to the end.
@@ -90,6 +92,7 @@ class WgmmaProduct:
     is_located: the functor stores, each group of elements at coordinates of its own.
     classes: (m, n, k_blocks) of parts that are computed one after the other, the deepest first; empty if one.
     is_a_converted: A goes through registers (``register_operand.cuh``), 64 rows of each warpgroup.
+    a_functions: operations of its functor that take more than an instruction or two.
     """
 
     type: WgmmaType
@@ -118,6 +121,7 @@ class WgmmaProduct:
     row_bytes: int = STAGE_ROW_BYTES
     classes: tuple[tuple[int, int, int], ...] = ()
     is_a_converted: bool = False
+    a_functions: int = 0
 
     @property
     def resident_blocks(self) -> int:
@@ -469,5 +473,6 @@ def _stage_seconds(product: WgmmaProduct, tile: WgmmaTile, blocks: int, machine:
     # One stage is multiplied while the copies of the others are on their way.
     arrival = _COPY_LATENCY_S + tile.stage_bytes / (_L2_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     in_turn = arrival / ((tile.stages - 1) * blocks)
-    convert = tile.m * tile.k * product.is_a_converted / (_CONVERTED_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    element_clocks = product.is_a_converted / _CONVERTED_PER_CLOCK + product.a_functions * _FUNCTION_CLOCKS
+    convert = tile.m * tile.k * element_clocks / _LIGHT_CLOCK_HZ
     return max(arithmetic, shared, convert), max(l2, in_turn)

@@ -216,6 +216,7 @@ class _Problem:
             is_a_askew=self.p.is_askew,
             is_b_askew=self.q.is_askew,
             is_a_converted=True,
+            a_functions=self.converted.functions,
         )
 
     @property
@@ -230,6 +231,7 @@ class _Problem:
             allows_clusters=True,
             allows_split=True,
             is_a_converted=False,
+            a_functions=0,
         )
         apart_s, fused_s = (
             wgmma_model.seconds(product, wgmma_model.best(product, arch), arch) for product in (apart, self.product)

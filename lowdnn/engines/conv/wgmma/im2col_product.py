@@ -275,6 +275,7 @@ class Im2colProduct:
             row_bytes=self.row_bytes,
             is_promoted=self.is_promoted,
             is_a_converted=self.converted is not None,
+            a_functions=self.converted.functions if self.converted else 0,
         )
 
     @property
