@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
 from math import gcd
 
@@ -40,6 +41,8 @@ _MAX_ACCUMULATORS = 128
 _OTHER_REGISTERS = 26
 #: Accumulators where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
+#: What a warpgroup needs beside them to convert in place.
+_CONVERTING_REGISTERS = 80
 #: Chunks of an operand of the output's size on their way: as many as leave that many stages, or the least.
 _OPERAND_BUFFERS, _LEAST_OPERAND_BUFFERS = 4, 2
 _STAGES_BESIDE_OPERAND = 3
@@ -74,6 +77,14 @@ _LOCATED_ELEMENTS_PER_S = 4.2e9
 _OVERLAP_LOSS = 0.1
 
 
+class Conversion(Enum):
+    """Where an operand becomes what a functor makes of it."""
+
+    NONE = "none"
+    REGISTERS = "registers"  #: ``register_operand.cuh``
+    IN_PLACE = "in place"  #: a window of pixels, ``converted_window.cuh``
+
+
 @dataclass(frozen=True)
 class WgmmaProduct:
     """``batches`` products of m x n x (k_blocks stages), all extents at least 1.
@@ -91,8 +102,8 @@ class WgmmaProduct:
     is_a_pixels, is_b_pixels: operands that come by im2col map.
     is_located: the functor stores, each group of elements at coordinates of its own.
     classes: (m, n, k_blocks) of parts that are computed one after the other, the deepest first; empty if one.
-    is_a_converted: A goes through registers (``register_operand.cuh``), 64 rows of each warpgroup.
-    a_functions: operations of its functor that take more than an instruction or two.
+    conversion: of an operand on its way to the tensor cores; in registers of A, in 64 rows of each warpgroup.
+    functions: operations of its functor that take more than an instruction or two.
     """
 
     type: WgmmaType
@@ -120,8 +131,8 @@ class WgmmaProduct:
     is_a_resident: bool = False
     row_bytes: int = STAGE_ROW_BYTES
     classes: tuple[tuple[int, int, int], ...] = ()
-    is_a_converted: bool = False
-    a_functions: int = 0
+    conversion: Conversion = Conversion.NONE
+    functions: int = 0
 
     @property
     def resident_blocks(self) -> int:
@@ -366,11 +377,21 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
         MN_MAJOR_BOX if is_mn_major else tile.line_unit for is_mn_major in (traits.is_a_mn_major, traits.is_b_mn_major)
     )
     most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
-    if traits.is_a_converted:
+    if traits.conversion is Conversion.IN_PLACE:
+        most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
+    if traits.conversion is Conversion.REGISTERS:
         most = min(most, _MAX_CONVERTED_ACCUMULATORS // tile.blocks_per_sm) if tile.m == 64 * tile.warpgroups else 0
     fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most
     shares = own_m * tile.cluster_n == tile.m and own_n * tile.cluster_m == tile.n
     return fits and shares and own_m % unit_m == 0 and own_n % unit_n == 0
+
+
+def _converted_elements(product: WgmmaProduct, tile: WgmmaTile) -> int:
+    """Of one stage."""
+    if product.conversion is Conversion.REGISTERS:
+        return tile.m * tile.k
+    lines = tile.a_lines if product.is_a_pixels else tile.b_lines
+    return lines * tile.row_bytes // tile.element_bytes if product.conversion is Conversion.IN_PLACE else 0
 
 
 def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
@@ -464,6 +485,8 @@ def _stage_seconds(product: WgmmaProduct, tile: WgmmaTile, blocks: int, machine:
     arithmetic = 2 * tile.m * tile.n * tile.k / machine.flops
     # Each 64 rows read all of B again; the copies write both operands.
     read = (tile.m // 64) * (64 + tile.n) * tile.row_bytes * tile.taps
+    if product.conversion is Conversion.IN_PLACE:
+        read += 2 * _converted_elements(product, tile) * tile.element_bytes
     shared = (read + tile.stage_bytes) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     rows = 0 if tile.resident_blocks else tile.a_lines / tile.cluster_n
     columns = tile.b_lines / tile.cluster_m
@@ -473,6 +496,6 @@ def _stage_seconds(product: WgmmaProduct, tile: WgmmaTile, blocks: int, machine:
     # One stage is multiplied while the copies of the others are on their way.
     arrival = _COPY_LATENCY_S + tile.stage_bytes / (_L2_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     in_turn = arrival / ((tile.stages - 1) * blocks)
-    element_clocks = product.is_a_converted / _CONVERTED_PER_CLOCK + product.a_functions * _FUNCTION_CLOCKS
-    convert = tile.m * tile.k * element_clocks / _LIGHT_CLOCK_HZ
+    element_clocks = 1 / _CONVERTED_PER_CLOCK + product.functions * _FUNCTION_CLOCKS
+    convert = _converted_elements(product, tile) * element_clocks / _LIGHT_CLOCK_HZ
     return max(arithmetic, shared, convert), max(l2, in_turn)

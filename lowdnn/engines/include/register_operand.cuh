@@ -39,6 +39,13 @@ template <class Raw, int EXTENT> struct RawStage {
   }
 };
 
+// lines: of the operand in the functor's index space.  depth: where its vector axis ends.
+template <class Functor> struct ConvertedInput {
+  u32 lines;
+  i32 depth;
+  typename Functor::Args arguments;
+};
+
 // multiply(d, a, b, accumulate) is a wgmma with A in registers.
 // Lines say where the two rows of a thread and the elements of a stage lie in the functor's index space:
 //     void place(int i, u32 row, i64 (&coordinate)[RANK])    row i of the thread, a row of the tile's product
@@ -48,8 +55,7 @@ template <class Raw, int EXTENT> struct RawStage {
 // Rows beyond the last one give results that nobody stores, but their places must exist.
 //
 // SAME_LOADS: whether what the functor loads is the same for all rows. ENDS_EARLY: whether the last stage may end with
-// elements that do not exist; the functor may make anything of their zeros, so they are zeroed once more: those from
-// the column `depth` on.
+// elements that do not exist; the functor may make anything of their zeros, so they are zeroed once more.
 template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_EARLY> struct RegisterOperand {
   typedef typename Tile::Accumulator Accumulator;
   typedef typename Functor::Handed0 Raw;
@@ -58,12 +64,7 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
   static_assert(Tile::PARTS == 1 && Tile::K == REGISTER_STAGE_K && sizeof(Element) == 2, "one part, 16-bit types");
   typedef u32 Fragments[STEPS][4];
 
-  // lines: A's rows in the functor's index space.
-  struct Input {
-    u32 lines;
-    i32 depth;
-    typename Functor::Args arguments;
-  };
+  typedef ConvertedInput<Functor> Input;
 
   const Tile& tile;
   const Input& input;

@@ -13,6 +13,15 @@ __device__ __forceinline__ void store_shared_16(u32 destination, u32 x, u32 y, u
                : "memory");
 }
 
+__device__ __forceinline__ uint4 load_shared_128(u32 source) {
+  uint4 words;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(source)
+               : "memory");
+  return words;
+}
+
 __device__ __forceinline__ u32 load_shared_32(u32 source) {
   u32 word;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(source) : "memory");

@@ -16,9 +16,9 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.space import strides_over
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.gemm import tiles, wgmma_model
+from lowdnn.engines.gemm.converted_operand import ConvertedOperand, another_tensor, fusion_problem, raw_tensor
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.register_operand import RegisterOperand, another_tensor, fusion_problem, raw_tensor
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct
+from lowdnn.engines.gemm.wgmma_model import Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
 from lowdnn.engines.gemm.wgmma_tiles import ROW_SWIZZLES, Schedule, WgmmaTile, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
@@ -131,7 +131,7 @@ class _Problem:
     is_transposed: it gives the output's columns.
     """
 
-    converted: RegisterOperand
+    converted: ConvertedOperand
     dag: PointwiseDag
     space: ProductSpace
     kind: WgmmaType
@@ -184,7 +184,7 @@ class _Problem:
         by_columns = columns.over(space.column_strides[: space.batch_axes] or (0,), columns.stride, space.columns)
         p, q = (by_columns, by_rows) if is_transposed else (by_rows, by_columns)
         functor_extents = (*(space.batch_extents or (1,)), p.extent, p.depth)
-        converted = RegisterOperand(prologue, raw, functor_extents, tuple(strides))
+        converted = ConvertedOperand(prologue, raw, functor_extents, tuple(strides))
         return cls(converted, dag, space, kind, p, q, is_transposed)
 
     @property
@@ -215,8 +215,8 @@ class _Problem:
             has_operand=self.has_operand,
             is_a_askew=self.p.is_askew,
             is_b_askew=self.q.is_askew,
-            is_a_converted=True,
-            a_functions=self.converted.functions,
+            conversion=Conversion.REGISTERS,
+            functions=self.converted.functions,
         )
 
     @property
@@ -230,8 +230,8 @@ class _Problem:
             a_bytes=self.converted.converted_bytes,
             allows_clusters=True,
             allows_split=True,
-            is_a_converted=False,
-            a_functions=0,
+            conversion=Conversion.NONE,
+            functions=0,
         )
         apart_s, fused_s = (
             wgmma_model.seconds(product, wgmma_model.best(product, arch), arch) for product in (apart, self.product)

@@ -13,14 +13,15 @@
 // that the lines have beyond the output's are dropped. Not with a store by tensor map or as a slice.
 // RESIDENT_BLOCKS > 0: the filter, which is A and has one tile of rows and so many k blocks, stays in shared memory.
 // CHANNEL_BYTES: of channels in a k block, 128 or, where those would be half empty, 64.
-// CONVERTED: the operand of the tile's rows is a function of what lies in memory and goes through registers
-// (register_operand.cuh, im2col_lines.cuh): its stages hold elements of RAW_TYPE, 64 channels of one tap, K-major.
-// SHARES_LOADS, HAS_TAIL, HAS_PADDING: see there. generated.cuh defines Prologue as well, over (image or filter,
-// channel). Without clusters, windows and a resident operand.
+// CONVERTED: one operand is a function of what lies in memory, and generated.cuh defines Prologue as well, over (image
+// or filter, channel); without clusters. Windows of pixels are converted in place (converted_window.cuh). Otherwise the
+// operand of the tile's rows goes through registers (register_operand.cuh, im2col_lines.cuh): its stages hold elements
+// of RAW_TYPE, 64 channels of one tap, K-major. SHARES_LOADS, HAS_TAIL, HAS_PADDING: see there.
 // Shared memory: the resident filter, STAGES stages of (A, B), and what wgmma_kernel.cuh says, as it does of blocks and
 // launch.
 // STORE: what becomes of the accumulators (wgmma_output.cuh).
 
+#include "include/converted_window.cuh"
 #include "include/im2col_lines.cuh"
 #include "include/im2col_operand.cuh"
 #include "include/output_map.cuh"
@@ -40,7 +41,8 @@ typedef FilterStage StageB;
 typedef FilterStage StageA;
 typedef PixelStage StageB;
 #endif
-#if CONVERTED
+#define THROUGH_REGISTERS (CONVERTED && TAP_RUN == 1)
+#if THROUGH_REGISTERS
 typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, RawStage<RAW_TYPE, TILE_M>> Tile;
 #else
 typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, RESIDENT_BLOCKS> Tile;
@@ -56,7 +58,6 @@ typedef ClassSchedule<TILE_M, TILE_N, CLUSTER_M, CLUSTER_N, PIXEL_CLASSES> Sched
 typedef PixelClass<SPATIAL> Pixels;
 #if CONVERTED
 #include "generated.cuh"
-typedef RegisterOperand<Tile, Prologue, MultiplyRegisters<B_IS_N_MAJOR>, SHARES_LOADS, HAS_TAIL> Converted;
 #endif
 
 struct Params {
@@ -66,7 +67,7 @@ struct Params {
   Pixels classes[PIXEL_CLASSES];
   i32 group_channels, group_lines, group_depth;  // of image and filter (im2col_operand.cuh)
 #if CONVERTED
-  Converted::Input input;
+  ConvertedInput<Prologue> input;
   i32 image_extent[SPATIAL];
 #endif
 };
@@ -116,7 +117,8 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     else tile.produce(p.schedule, filter, pixels);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, PixelEpilogue& epilogue) {
-#if CONVERTED
+#if THROUGH_REGISTERS
+    typedef RegisterOperand<Tile, Prologue, MultiplyRegisters<B_IS_N_MAJOR>, SHARES_LOADS, HAS_TAIL> Converted;
     const Converted converted{tile, p.input};
     const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
       const Pixels& pixels = p.classes[work.pixel_class];
@@ -126,6 +128,17 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
       const FilterLines<SPATIAL> lines(pixels, work, p.input.lines, p.group_lines);
 #endif
       converted.sum(d, work, lines, first_row, at, issued);
+    };
+    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+#elif CONVERTED
+    constexpr int TEAM_THREADS = CONSUMER_WARPGROUPS * WARPGROUP_SIZE;
+    typedef ConvertedWindow<Prologue, WINDOW_PIXELS, TEAM_THREADS, SPATIAL, HAS_PADDING, HAS_TAIL> Window;
+    const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
+    const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      Window window(p.input, p.classes[0], p.image_extent, work, PIXELS_ARE_ROWS ? work.row : work.column,
+                    p.group_channels, barrier);
+      const auto prepare = [&](u32 stage) { window.convert(PIXELS_ARE_ROWS ? stage : stage + Tile::STAGE_A_BYTES); };
+      tile.plain_sum(d, work.blocks, first_row, at, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), prepare, issued);
     };
     tile.consume_by(p.schedule, warpgroup, sum, epilogue);
 #else

@@ -14,7 +14,7 @@ from lowdnn.codegen.space import strides_over
 from lowdnn.engines.base import Refusal
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.im2col_wgmma import Im2colWgmma
-from lowdnn.engines.gemm.register_operand import RegisterOperand, another_tensor, raw_tensor
+from lowdnn.engines.gemm.converted_operand import ConvertedOperand, another_tensor, raw_tensor
 from lowdnn.engines.gemm.wgmma_tiles import WgmmaType
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -57,7 +57,7 @@ class ConvPrologueWgmma(Im2colWgmma):
 
     def _converted(
         self, matched: Prologued[ConvolutionForward] | Prologued[ConvolutionBackwardData]
-    ) -> tuple[WgmmaType, RegisterOperand] | Refusal:
+    ) -> tuple[WgmmaType, ConvertedOperand] | Refusal:
         operation = matched.matched.anchor
         image = operation.x if isinstance(operation, ConvolutionForward) else operation.dy
         instruction = self.instruction(operation.label, image, operation.w, operation.convolution)
@@ -67,13 +67,13 @@ class ConvPrologueWgmma(Im2colWgmma):
             got = image.data_type.name
             reason = f"{operation.label}: expected operands of BFLOAT16 or HALF behind the prologue, got {got}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
-        converted = _register_operand(matched.prologue, f"{operation.label}.{matched.port}")
+        converted = _converted_operand(matched.prologue, f"{operation.label}.{matched.port}")
         if isinstance(converted, str):
             return Refusal(self.name, converted, Status.NOT_SUPPORTED_LAYOUT)
         return instruction, converted
 
 
-def _register_operand(prologue: PointwiseDag, where: str) -> RegisterOperand | str:
+def _converted_operand(prologue: PointwiseDag, where: str) -> ConvertedOperand | str:
     """Over (images or filters, channels), or what does not repeat over pixels or taps."""
     raw = raw_tensor(prologue, where)
     if isinstance(raw, str):
@@ -82,4 +82,4 @@ def _register_operand(prologue: PointwiseDag, where: str) -> RegisterOperand | s
     for tensor in prologue.loads:
         if any(strides.get(tensor.uid, ())[2:]):
             return another_tensor(tensor, where)
-    return RegisterOperand(prologue, raw, prologue.dims[:2], tuple((uid, row[:2]) for uid, row in strides.items()))
+    return ConvertedOperand(prologue, raw, prologue.dims[:2], tuple((uid, row[:2]) for uid, row in strides.items()))

@@ -12,10 +12,10 @@ from lowdnn.engines.conv.wgmma.im2col import PixelClass, forward_class, gradient
 from lowdnn.engines.conv.wgmma.im2col_operands import FilterOperand, ImageOperand
 from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, pixel_rows
 from lowdnn.engines.gemm import wgmma_model
+from lowdnn.engines.gemm.converted_operand import ConvertedOperand, fusion_problem
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
-from lowdnn.engines.gemm.register_operand import RegisterOperand, fusion_problem
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_model import Conversion, WgmmaProduct, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, exits_of, mapped_operand
 from lowdnn.engines.gemm.wgmma_tiles import (
     STAGE_ROW_BYTES,
@@ -61,7 +61,8 @@ class Im2colProduct:
     reductions: of the output on its way out.
     row_bytes: of channels in a k block.  is_promoted: see ``WgmmaTile``.
     keeps_filter: a block keeps it in shared memory where it makes up the rows of the tiles.
-    converted: the operand that is a function of what lies in memory, or None; it makes up the rows of the tiles.
+    converted: the operand that is a function of what lies in memory, or None: windows of the image are converted in
+    place, otherwise it goes through registers and makes up the rows of the tiles.
     converts_image: it is the image, otherwise the filter.
     """
 
@@ -80,7 +81,7 @@ class Im2colProduct:
     row_bytes: int = STAGE_ROW_BYTES
     keeps_filter: bool = False
     is_promoted: bool = False
-    converted: RegisterOperand | None = None
+    converted: ConvertedOperand | None = None
     converts_image: bool = False
 
     @classmethod
@@ -88,7 +89,7 @@ class Im2colProduct:
         cls,
         matched: AnchoredWithExits[ConvolutionForward],
         instruction: WgmmaType,
-        converted: RegisterOperand | None = None,
+        converted: ConvertedOperand | None = None,
         *,
         converts_image: bool = False,
     ) -> Im2colProduct:
@@ -112,7 +113,7 @@ class Im2colProduct:
         cls,
         matched: AnchoredWithExits[ConvolutionBackwardData],
         instruction: WgmmaType,
-        converted: RegisterOperand | None = None,
+        converted: ConvertedOperand | None = None,
     ) -> Im2colProduct:
         """``converted``: dy, where the operation does not find it in memory."""
         operation = matched.anchor
@@ -127,7 +128,7 @@ class Im2colProduct:
         )
         return product._with_converted(converted, converts_image=True)
 
-    def _with_converted(self, converted: RegisterOperand | None, converts_image: bool) -> Im2colProduct:
+    def _with_converted(self, converted: ConvertedOperand | None, converts_image: bool) -> Im2colProduct:
         if converted is None:
             return self
         return replace(self, converted=converted, converts_image=converts_image, row_bytes=STAGE_ROW_BYTES)
@@ -192,7 +193,7 @@ class Im2colProduct:
     @cached_property
     def ways(self) -> tuple[Im2colProduct, ...]:
         """To read the operands: as it is, the taps of the last axis from one window, and a filter that stays."""
-        windows = self._with_windows if self.converted is None else None
+        windows = self._with_windows
         if windows is None:
             return (self,)
         kept_bytes = windows.classes[0].taps * self._chunks * WARPGROUP_ROWS * self.row_bytes
@@ -205,6 +206,8 @@ class Im2colProduct:
         last = self.classes[0].axes[-1]
         is_one_class = len(self.classes) == 1 and not self.steps
         if not is_one_class or self.pixels_are_columns or self.reductions or last.stride > 1:
+            return None
+        if self.converted and not (self.converts_image and self.converted.keeps_places):
             return None
         if not 1 < last.taps <= _MAX_WINDOW_TAPS or last.reach > _MAX_REACH:
             return None
@@ -274,9 +277,15 @@ class Im2colProduct:
             classes=tuple(self._extents(is_transposed)) if self.steps and self.pixels * self.filter.lines else (),
             row_bytes=self.row_bytes,
             is_promoted=self.is_promoted,
-            is_a_converted=self.converted is not None,
-            a_functions=self.converted.functions if self.converted else 0,
+            conversion=self._conversion,
+            functions=self.converted.functions if self.converted else 0,
         )
+
+    @property
+    def _conversion(self) -> Conversion:
+        if self.converted is None:
+            return Conversion.NONE
+        return Conversion.IN_PLACE if self.classes[0].axes[-1].run > 1 else Conversion.REGISTERS
 
     @property
     def read_bytes(self) -> int:
@@ -301,9 +310,7 @@ class Im2colProduct:
 
     def preferred(self, arch: ArchSpec) -> tuple[int, bool]:
         """Which of the ``ways``; and whether few columns of the output are better the rows of the tiles."""
-        if self.converted is not None:
-            return 0, self.converts_image == self.pixels_are_columns
-        if self.has_mapped_operand:
+        if self.has_mapped_operand and self.converted is None:
             return 0, False  # elsewhere the functor loads it, at half the speed
         # A window's stage sums several taps, of which promoted sums would be less precise.
         ways = self.ways[:1] if self.is_promoted else self.ways
@@ -311,6 +318,8 @@ class Im2colProduct:
         if not (self.reductions or self.steps) and self.output.columns <= _MAX_TRANSPOSED_COLUMNS:
             # What loads the least comes first: the model may not tell the ways apart.
             choices += [(place, True) for place in reversed(range(len(ways)))]
+        if self.converted is not None:
+            choices = [(0, self._converts_columns), *(choice for choice in choices if choice[0])]
         return min(choices, key=lambda choice: ways[choice[0]]._least_seconds(choice[1], arch))
 
     def slowness(self, arch: ArchSpec) -> str:
@@ -324,6 +333,17 @@ class Im2colProduct:
         way, is_apart_transposed = apart.preferred(arch)
         apart_s = apart.ways[way]._least_seconds(is_apart_transposed, arch)
         return fusion_problem(self.converted, self._least_seconds(is_transposed, arch), apart_s, arch)
+
+    def swap_problem(self, is_transposed: bool) -> str:
+        """Why the tiles cannot lie so, or an empty string."""
+        if self._conversion is not Conversion.REGISTERS or is_transposed == self._converts_columns:
+            return ""
+        return f"{int(self._converts_columns)} for an operand that goes through registers"
+
+    @property
+    def _converts_columns(self) -> bool:
+        """Whether the converted operand makes up the output's columns."""
+        return self.converts_image == self.pixels_are_columns
 
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)
@@ -362,7 +382,7 @@ class Im2colProduct:
         map_type, row_bytes = self._box_of(None if self.converts_image else self.converted)
         return self.filter.map(map_type, lines, row_bytes)
 
-    def _box_of(self, converted: RegisterOperand | None) -> tuple[TensorMapDataType, int]:
+    def _box_of(self, converted: ConvertedOperand | None) -> tuple[TensorMapDataType, int]:
         if converted is None:
             return self.instruction.map_type, self.row_bytes
         return converted.map_type, converted.row_bytes
@@ -399,7 +419,7 @@ class Im2colProduct:
             return refused
         if isinstance(self.exits, str):
             return self.exits
-        if self.reductions and self.converted and self.converts_image == self.pixels_are_columns:
+        if self.reductions and self.converted and self._converts_columns:
             return f"{type(self.reductions[0]).__name__}.x: expected no prologue before {self.filter.tensor.label}"
         limits = (("output pixels", self.pixels, _MAX_INDEX), ("output channels", self.dag.dims[1], _MAX_INDEX))
         for what, got, limit in limits:

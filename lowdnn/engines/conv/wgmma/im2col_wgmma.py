@@ -121,6 +121,8 @@ class Im2colWgmma(ABC):
                 expected = f"at most {len(product.ways) - 1} with TILEK {product.stage_k}"
                 raise BadParamError.at(f"{self.name}.SPECFILT", expected=expected, got=str(way))
             product, chosen = product.ways[way], {**chosen, KnobType.SPLIT_K_SLC: 1}
+        if problem := product.swap_problem(is_transposed):
+            raise BadParamError.at(f"{self.name}.SWAP_AB", expected=problem, got=int(is_transposed))
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
         image = parts.operand(product.image.tensor.uid, product.image.packing)
         weights = parts.operand(product.filter.tensor.uid, product.filter.packing)
@@ -145,7 +147,7 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
     tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
     whole_k = product.instruction.stage_k
     stores = (1,) if product.reductions else (0, 1)
-    swaps = (int(is_transposed),) if product.reductions or product.converted else (0, 1)
+    swaps = (int(is_transposed),) if product.reductions or (product.converted and len(product.ways) == 1) else (0, 1)
     depths = (whole_k,) if product.converted else (whole_k // 2, whole_k)
     return (
         *wgmma_model.knobs(product.product(is_transposed), tiling),

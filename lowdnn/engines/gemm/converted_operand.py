@@ -1,4 +1,7 @@
-"""An operand that is a pointwise function of what lies in memory: host side of ``include/register_operand.cuh``."""
+"""An operand that is a pointwise function of what lies in memory.
+
+Host side of ``include/register_operand.cuh`` and ``include/converted_window.cuh``.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class Params:
 
 
 @dataclass(frozen=True)
-class RegisterOperand:
+class ConvertedOperand:
     """``prologue`` of the tensor ``raw``.
 
     extents: of the functor's index space, (..., lines, elements along k).
@@ -100,6 +103,11 @@ class RegisterOperand:
         result = self.prologue.result
         assert result is not None
         return result.element_count * result.element_bytes
+
+    @property
+    def keeps_places(self) -> bool:
+        """Whether it can be converted where it lies, the same for all images."""
+        return self.raw.element_bytes == 2 and self.shares_loads
 
     @property
     def functions(self) -> int:
@@ -133,7 +141,7 @@ class RegisterOperand:
         return f"{dtypes.info(self.raw.data_type).short_name}{'s' * self.shares_loads}{'r' * has_tail}"
 
     def argument(self, depth: int) -> Struct:
-        """``RegisterOperand::Input``; ``depth``: where the elements end along the functor's last axis."""
+        """``ConvertedInput``; ``depth``: where the elements end along the functor's last axis."""
         return Struct((*i32((self.extents[-2], depth)), self.functor.arguments))
 
 
@@ -151,7 +159,7 @@ def another_tensor(tensor: Tensor, where: str) -> str:
     return f"{tensor.label}.dims: expected one tensor of the size of {where} before it, got another one"
 
 
-def fusion_problem(operand: RegisterOperand, fused_s: float, apart_s: float, arch: ArchSpec) -> str:
+def fusion_problem(operand: ConvertedOperand, fused_s: float, apart_s: float, arch: ArchSpec) -> str:
     """Why the product is better behind a launch that writes what the prologue gives; empty where it is not.
 
     fused_s, apart_s: of the product with the prologue, and behind that launch.
