@@ -41,8 +41,8 @@ _MAX_ACCUMULATORS = 128
 _OTHER_REGISTERS = 26
 #: Accumulators where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
-#: What a warpgroup needs beside them to convert in place.
-_CONVERTING_REGISTERS = 80
+#: What a thread needs beside them to convert an operand of a convolution: where its pixels and taps stand.
+_CONVERTING_REGISTERS = 112
 #: Chunks of an operand of the output's size on their way: as many as leave that many stages, or the least.
 _OPERAND_BUFFERS, _LEAST_OPERAND_BUFFERS = 4, 2
 _STAGES_BESIDE_OPERAND = 3
@@ -377,7 +377,7 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
         MN_MAJOR_BOX if is_mn_major else tile.line_unit for is_mn_major in (traits.is_a_mn_major, traits.is_b_mn_major)
     )
     most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
-    if traits.conversion is Conversion.IN_PLACE:
+    if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
     if traits.conversion is Conversion.REGISTERS:
         most = min(most, _MAX_CONVERTED_ACCUMULATORS // tile.blocks_per_sm) if tile.m == 64 * tile.warpgroups else 0

@@ -151,14 +151,11 @@ class Im2colProduct:
         label, taps = matched.anchor.label, matched.anchor.filter.dims[2:]
         compute_type = matched.anchor.convolution.compute_type
         given = (label, compute_type, instruction, image, weights, taps, classes, steps, dag, output)
-        # Channels past the end take a copy longer than those that are there: no row shall have half of them.
-        half = STAGE_ROW_BYTES // 2
-        has_half = ceil_div(weights.depth * instruction.element_bytes, half) % 2
         return cls(
             *given,
             pixels_are_columns,
             matched.exits,
-            half if has_half else STAGE_ROW_BYTES,
+            _row_bytes(weights.depth, instruction),
             is_promoted=wgmma_model.is_promoted(instruction, compute_type),
         )
 
@@ -207,13 +204,20 @@ class Im2colProduct:
         is_one_class = len(self.classes) == 1 and not self.steps
         if not is_one_class or self.pixels_are_columns or self.reductions or last.stride > 1:
             return None
-        if self.converted and not (self.converts_image and self.converted.keeps_places):
+        if self.converted is not None and not self._converts_windows:
             return None
         if not 1 < last.taps <= _MAX_WINDOW_TAPS or last.reach > _MAX_REACH:
             return None
         windows = self.classes[0].with_windows(self.image.tensor.dims[-1])
         found = replace(self, classes=(windows,), output=line_rows(self.dag, self.groups))
         return None if found.walked_pixels > _MAX_INDEX or found._map_problem() else found
+
+    @property
+    def _converts_windows(self) -> bool:
+        """Whether windows can be converted in place: in registers that an operand of the output's size would take."""
+        if self.converted is None or not self.converts_image or not self.converted.keeps_places:
+            return False
+        return all(tensor.dims != self.dag.dims for tensor in self.dag.loads)
 
     def window(self, is_transposed: bool) -> TapWindow | None:
         """That of a stage, where several taps share one."""
@@ -329,10 +333,12 @@ class Im2colProduct:
             return slow
         if self.converted is None:
             return ""
-        apart = replace(self, converted=None)
-        way, is_apart_transposed = apart.preferred(arch)
-        apart_s = apart.ways[way]._least_seconds(is_apart_transposed, arch)
-        return fusion_problem(self.converted, self._least_seconds(is_transposed, arch), apart_s, arch)
+        apart = replace(self, converted=None, row_bytes=_row_bytes(self.filter.depth, self.instruction))
+        return fusion_problem(self.converted, self._preferred_seconds(arch), apart._preferred_seconds(arch), arch)
+
+    def _preferred_seconds(self, arch: ArchSpec) -> float:
+        way, is_transposed = self.preferred(arch)
+        return self.ways[way]._least_seconds(is_transposed, arch)
 
     def swap_problem(self, is_transposed: bool) -> str:
         """Why the tiles cannot lie so, or an empty string."""
@@ -436,3 +442,10 @@ class Im2colProduct:
                 return f"{self.image.tensor.label}.{problem}"
         problem = tensor_map_problem(self.filter_map(_SMALLEST_TILE))
         return f"{self.filter.tensor.label}.{problem}" if problem else ""
+
+
+def _row_bytes(depth: int, instruction: WgmmaType) -> int:
+    """Of a k block: channels past the end take a copy longer than those that are there, so no row has half of them."""
+    half = STAGE_ROW_BYTES // 2
+    has_half = ceil_div(depth * instruction.element_bytes, half) % 2
+    return half if has_half else STAGE_ROW_BYTES
