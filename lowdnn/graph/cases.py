@@ -29,8 +29,7 @@ from lowdnn.graph.case_steps import Chain
 from lowdnn.graph.case_text import key
 from lowdnn.graph.data import exact_values, real_values, unit_values
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import outputs_of
-from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
@@ -230,7 +229,7 @@ class ConvolutionCase(Case):
         )
 
     def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
-        return list(outputs_of(graph.operations[0]).values()) if self.beta else []
+        return [op.output for op in graph.operations if isinstance(op, ConvolutionOperation)] if self.beta else []
 
 
 @dataclass(frozen=True)
