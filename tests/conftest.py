@@ -10,11 +10,11 @@ import pytest
 from lowdnn.backend.handle import Handle
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver
-from lowdnn.runtime.compile import compile_source
+from lowdnn.runtime.compile import compile_source, lowered
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.sources import KernelSource
 from tests.support.runtime import open_runtime
-from tools.assemble import assemble_source
+from tools.assemble import compile_and_assemble
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,11 +32,10 @@ def only_fit_kernels(kernel_cache_dir: Path) -> Iterator[None]:
     """Every kernel that a test compiles is assembled too, once in a run: one that spills fails that test."""
 
     def compile_fit(source: KernelSource, binary_arch: str = "") -> bytes:
-        image = compile_source(source, binary_arch)
         architecture = source.options[0].rpartition("=")[2].replace("compute_", "sm_")
-        unfit = assemble_source(source, architecture).unfit
-        assert not unfit, f"{source.name} for {architecture}: {unfit}"
-        return image
+        ptx, figures = compile_and_assemble(source, architecture)
+        assert not figures.unfit, f"{source.name} for {architecture}: {figures.unfit}"
+        return compile_source(source, binary_arch) if binary_arch else lowered(ptx)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lowdnn.runtime.compile.compile_source", compile_fit)

@@ -87,19 +87,19 @@ def jobs() -> dict[str, Job]:
 
 def assemble(kernel: KernelRef, arch: str) -> Figures:
     """Compiles one kernel to machine code of ``arch`` (``sm_80``, ``sm_90a``...)."""
-    return assemble_source(SourceTree().read(kernel), arch)
+    return compile_and_assemble(SourceTree().read(kernel), arch)[1]
 
 
-def assemble_source(source: KernelSource, arch: str) -> Figures:
-    """``assemble`` for a kernel whose source has been read."""
+def compile_and_assemble(source: KernelSource, arch: str) -> tuple[bytes, Figures]:
+    """The PTX that one run of the compiler makes machine code of, and the figures of that."""
     compiled = nvrtc.compile_program(
         source.text,
         name=source.name,
         headers=dict(source.headers),
         options=(*source.options_for(arch), "--ptxas-options=-v"),
-        output=nvrtc.Output.CUBIN,
+        output=nvrtc.Output.PTX,
     )
-    return figures_of(compiled.log)
+    return compiled.image, figures_of(compiled.log)
 
 
 def figures_of(log: str) -> Figures:

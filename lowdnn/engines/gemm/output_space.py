@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
@@ -119,6 +119,10 @@ class Slices:
     def size_bytes(self) -> int:
         return aligned_bytes(self.splits * self.slice_elements * self.accumulator_bytes)
 
+    def vector(self, most: int) -> int:
+        """Columns that the reduction takes at once, ``most`` or fewer: nothing is written behind a row's end."""
+        return gcd(min(most, _MAX_REDUCE_VECTOR), self.columns)
+
 
 @dataclass(frozen=True)
 class ReduceParams:
@@ -138,7 +142,7 @@ def reduction_kernel(
 
     overlaps: for a dependent launch, on sm_90a.
     """
-    vector = min(vector, _MAX_REDUCE_VECTOR)
+    vector = slices.vector(vector)
     lanes = _reduction_lanes(slices, vector)
     target = "sm_90a" if overlaps else "sm_80"
     ending = f"v{vector}_l{lanes}_{target.replace('_', '')}_{functor.digest}"
@@ -163,14 +167,14 @@ def reduction_launch(
     overlaps: bool = False,
 ) -> Launch:
     """Sums the slices at ``offset_bytes`` of the workspace and applies the epilogue."""
-    vector = min(vector, _MAX_REDUCE_VECTOR)
-    groups = ceil_div(slices.columns, vector)
+    vector = slices.vector(vector)
+    groups = slices.columns // vector
     items = _REDUCE_THREADS // _reduction_lanes(slices, vector)
     arguments = Struct(
         (
             WorkspacePointer(offset_bytes),
             *i64((slices.pitch, slices.slice_elements)),
-            *i32((slices.splits, slices.rows, slices.columns)),
+            *i32((slices.splits, slices.rows)),
             Struct(divider(groups)),
             output.map,
             functor.arguments,
@@ -188,7 +192,7 @@ def reduction_launch(
 
 def _reduction_lanes(slices: Slices, vector: int) -> int:
     """Threads that share the slices of one item: several where there are many slices of few items."""
-    items = slices.rows * ceil_div(slices.columns, vector)
+    items = slices.rows * slices.columns // vector
     wanted = min(slices.splits // _MIN_LANE_SPLITS, _MAX_REDUCE_ITEMS // max(items, 1), _MAX_LANES)
     return floor_power(wanted)
 

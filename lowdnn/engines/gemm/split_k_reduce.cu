@@ -1,10 +1,11 @@
 // split_k_reduce: c = epilogue(sum over s of slice[s]), the last step of a product whose K was split.
 //
 // Layouts: slices [splits][rows][pitch] of accumulators; rows and columns map to the output as in output_map.cuh.
-// Block: 256 threads = LANES lanes of items, an item being VECTOR (at most 4) columns of one row. Lane l adds up the
-// slices l, l + LANES, ...; then the first lane adds up the lanes. The order is fixed: equal inputs give equal bits.
+// Block: 256 threads = LANES lanes of items, an item being VECTOR columns of one row: 4, 2 or 1, a divisor of all.
+// Lane l adds up the slices l, l + LANES, ...; then the first lane adds up the lanes. The order is fixed: equal inputs
+// give equal bits.
 // Shared memory: the sums of the lanes.
-// Launch: ceil(rows * groups / (256 / LANES)) blocks, groups = ceil(columns / VECTOR). OVERLAPS_PREVIOUS: as a
+// Launch: ceil(rows * groups / (256 / LANES)) blocks, groups = columns / VECTOR. OVERLAPS_PREVIOUS: as a
 // dependent launch (dependent_launch.cuh).
 
 #include "include/output_map.cuh"
@@ -19,7 +20,7 @@ typedef Functor::Accumulator Accumulator;
 struct Params {
   const Accumulator* slices;
   i64 pitch, slice_stride;  // elements
-  i32 splits, rows, columns;
+  i32 splits, rows;
   Divider groups;  // of VECTOR columns in a row
   Map map;
   Functor::Args epilogue;
@@ -38,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   wait_for_previous_kernel();
 #endif
 
-  // The sum; the pitch is a multiple of VECTOR, so that whole vectors may be read.
+  // The sum; the pitch is a multiple of VECTOR too, so that whole vectors may be read.
   Accumulator sum[VECTOR] = {};
   if (exists) {
     const Accumulator* from = p.slices + lane * p.slice_stride + row * p.pitch + column;
@@ -67,5 +68,5 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   i64 at[OUTPUT_RANK] = {};
   const i64 along = p.map.locate(row, column, at);
   const Functor::Cursor cursor = Functor::cursor(p.epilogue, at);
-  Functor::apply<VECTOR>(p.epilogue, cursor, along, min(i32(p.columns) - i32(column), VECTOR), sum);
+  Functor::apply<VECTOR>(p.epilogue, cursor, along, VECTOR, sum);
 }

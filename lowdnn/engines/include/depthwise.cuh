@@ -120,7 +120,7 @@ template <class T, int POSITIONS, int WIDTH, int PHASES, int PLANES, int NEXT_CH
     for (int i = 0; i < 5; ++i) strides[i] = strides_[i] * i64(sizeof(T));
   }
 
-  // Where the first plane, row and column lie, how far apart they are, and the tensor's extent.
+  // Where the first plane, row and column lie, how far apart they are, and the tensor's extent; planes before rows.
   __device__ __forceinline__ void set_planes(i32 first, i32 spacing, i32 extent, i32 count) {
     at += first * strides[2];
     strides[2] *= spacing;
@@ -132,7 +132,7 @@ template <class T, int POSITIONS, int WIDTH, int PHASES, int PLANES, int NEXT_CH
     strides[3] *= spacing;
     row = first;
     row_spacing = spacing;
-    row_extent = extent;
+    row_extent = PLANES == 1 && !planes ? 0 : extent;  // no look at the plane for each row where there is but one
   }
   __device__ __forceinline__ void set_columns(i32 first, i32 spacing, i32 extent) {
     at += first * strides[4];

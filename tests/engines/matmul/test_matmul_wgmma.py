@@ -173,6 +173,10 @@ def test_split_sums(checked: Runtime, data_type: DataType, swap: bool) -> None:
     assert [kernel.name.split("_k_")[0] for kernel in plan.kernels][1] == "gemm_split"
 
 
+def test_the_sum_of_one_row_reads_nothing_behind_its_end(device: Runtime) -> None:
+    check_exact(device, ENGINE, bf16_graph(1, 10, 320), length=320, choices=knobs(splits=2))
+
+
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("c_layout", [Layout.ROW_MAJOR, Layout.TRANSPOSED, Layout.PADDED])
 def test_output_layouts(checked: Runtime, c_layout: Layout, swap: bool) -> None:

@@ -27,7 +27,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_macros,
 )
 from lowdnn.engines.gemm.wgmma_tiles import Schedule, TileStore, WgmmaType, wgmma_type
-from lowdnn.engines.launch import i32, macros, moved_bytes
+from lowdnn.engines.launch import ceil_div, i32, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
@@ -374,7 +374,8 @@ class _Cut:
         product = self.product
         firsts = (0, *accumulate(schedule.items for schedule in self.schedules))
         extents = [corner.extents for corner in product.image.corners(product.classes)]
-        channels_end = product.groups * product.filter.depth
+        # A whole k block, since a copy's rows begin at a multiple of 16 bytes.
+        channels_end = ceil_div(product.groups * product.filter.depth, product.stage_k) * product.stage_k
         return (
             Struct((*(schedule.argument for schedule in self.schedules), *i32(firsts))),
             *(

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
-from lowdnn.driver import open_driver
 from lowdnn.engines.conv.wgmma.conv_prologue_wgmma import ConvPrologueWgmma
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.registry import ENGINES
@@ -20,7 +16,6 @@ from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, Status
 from tests.support.running import check_close, check_exact
-from tests.support.runtime import open_runtime
 from tests.support.tolerance import OpClass
 from tools.assemble import assemble
 
@@ -48,13 +43,6 @@ def any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Im2colProduct, "slowness", lambda self, arch: "")
 
 
-@pytest.fixture
-def checked(kernel_cache_dir: Path) -> Iterator[Runtime]:
-    """A device that looks for races while it mixes up the order of everything."""
-    with open_runtime(open_driver("emulated", policy="fuzz(7),early,races"), kernel_cache_dir) as runtime:
-        yield runtime
-
-
 @pytest.mark.usefixtures("any_speed")
 @pytest.mark.parametrize(
     ("raw", "before", "steps"),
@@ -80,15 +68,15 @@ def test_padding_is_zero_behind_the_prologue(device: Runtime, line: str) -> None
 
 
 @pytest.mark.usefixtures("any_speed")
-def test_parts_of_k(checked: Runtime) -> None:
+def test_parts_of_k(racing: Runtime) -> None:
     line = "conv n=1 c=72 hw=5x5 k=72 rs=1x3 pad=0x1 dtype=fp16 prologue=scale+bias before=filter epilogue=bias"
-    check(checked, line, SPECFILT=REGISTERS, **tile(64, 32, PING_PONG) | {"SPLIT_K_SLC": 2})
+    check(racing, line, SPECFILT=REGISTERS, **tile(64, 32, PING_PONG) | {"SPLIT_K_SLC": 2})
 
 
 @pytest.mark.usefixtures("any_speed")
-def test_tiles_of_two_warpgroups(checked: Runtime) -> None:
+def test_tiles_of_two_warpgroups(racing: Runtime) -> None:
     line = "conv n=1 c=64 hw=12x12 k=40 rs=2x2 pad=1 dtype=bf16 prologue=scale+bias+relu"
-    check(checked, line, SPECFILT=REGISTERS, **tile(128, 32, COOPERATIVE))
+    check(racing, line, SPECFILT=REGISTERS, **tile(128, 32, COOPERATIVE))
 
 
 @pytest.mark.usefixtures("any_speed")
@@ -102,10 +90,10 @@ def test_tiles_of_two_warpgroups(checked: Runtime) -> None:
     ],
 )
 def test_windows_are_converted_in_place(
-    checked: Runtime, line: str, way: int, swap: int, m: int, n: int, warps: int
+    racing: Runtime, line: str, way: int, swap: int, m: int, n: int, warps: int
 ) -> None:
     line = f"conv n=2 {line} dtype=bf16 prologue=scale+bias+relu"
-    check(checked, line, SPECFILT=way, SWAP_AB=swap, **tile(m, n, warps))
+    check(racing, line, SPECFILT=way, SWAP_AB=swap, **tile(m, n, warps))
 
 
 def graph_of(
