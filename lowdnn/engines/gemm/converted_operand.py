@@ -1,6 +1,6 @@
 """An operand that is a pointwise function of what lies in memory.
 
-Host side of ``include/register_operand.cuh`` and ``include/converted_window.cuh``.
+Host side of ``include/register_operand.cuh`` and ``include/converted_pixels.cuh``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.codegen.space import IndexSpace
+from lowdnn.codegen.space import IndexSpace, strides_over
 from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES
 from lowdnn.engines.launch import bytes_of, i32, macros
 from lowdnn.enums import DataType, PointwiseMode
@@ -152,6 +152,18 @@ def raw_tensor(prologue: PointwiseDag, where: str) -> Tensor | str:
         types = ", ".join(data_type.name for data_type in RAW_TYPES)
         return f"{where}: expected a tensor of dims {list(prologue.dims)} and type {types} before it, got none"
     return full[0]
+
+
+def pixel_operand(prologue: PointwiseDag, where: str) -> ConvertedOperand | str:
+    """Over (images or filters, channels), or what does not repeat over pixels or taps."""
+    raw = raw_tensor(prologue, where)
+    if isinstance(raw, str):
+        return raw
+    strides = {tensor.uid: strides_over(tensor, prologue.dims) for tensor in prologue.loads if tensor is not raw}
+    for tensor in prologue.loads:
+        if any(strides.get(tensor.uid, ())[2:]):
+            return another_tensor(tensor, where)
+    return ConvertedOperand(prologue, raw, prologue.dims[:2], tuple((uid, row[:2]) for uid, row in strides.items()))
 
 
 def another_tensor(tensor: Tensor, where: str) -> str:

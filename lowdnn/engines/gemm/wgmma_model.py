@@ -82,7 +82,7 @@ class Conversion(Enum):
 
     NONE = "none"
     REGISTERS = "registers"  #: ``register_operand.cuh``
-    IN_PLACE = "in place"  #: a window of pixels, ``converted_window.cuh``
+    IN_PLACE = "in place"  #: a window of pixels, ``converted_pixels.cuh``
 
 
 @dataclass(frozen=True)
@@ -386,6 +386,11 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     return fits and shares and own_m % unit_m == 0 and own_n % unit_n == 0
 
 
+def conversion_clocks(functions: int) -> float:
+    """Of a multiprocessor, for an element that goes through a functor with so many functions."""
+    return 1 / _CONVERTED_PER_CLOCK + functions * _FUNCTION_CLOCKS
+
+
 def _converted_elements(product: WgmmaProduct, tile: WgmmaTile) -> int:
     """Of one stage."""
     if product.conversion is Conversion.REGISTERS:
@@ -496,6 +501,5 @@ def _stage_seconds(product: WgmmaProduct, tile: WgmmaTile, blocks: int, machine:
     # One stage is multiplied while the copies of the others are on their way.
     arrival = _COPY_LATENCY_S + tile.stage_bytes / (_L2_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     in_turn = arrival / ((tile.stages - 1) * blocks)
-    element_clocks = 1 / _CONVERTED_PER_CLOCK + product.functions * _FUNCTION_CLOCKS
-    convert = _converted_elements(product, tile) * element_clocks / _LIGHT_CLOCK_HZ
+    convert = _converted_elements(product, tile) * conversion_clocks(product.functions) / _LIGHT_CLOCK_HZ
     return max(arithmetic, shared, convert), max(l2, in_turn)

@@ -14,14 +14,14 @@
 // RESIDENT_BLOCKS > 0: the filter, which is A and has one tile of rows and so many k blocks, stays in shared memory.
 // CHANNEL_BYTES: of channels in a k block, 128 or, where those would be half empty, 64.
 // CONVERTED: one operand is a function of what lies in memory, and generated.cuh defines Prologue as well, over (image
-// or filter, channel); without clusters. Windows of pixels are converted in place (converted_window.cuh). Otherwise the
+// or filter, channel); without clusters. Windows of pixels are converted in place (converted_pixels.cuh). Otherwise the
 // operand of the tile's rows goes through registers (register_operand.cuh, im2col_lines.cuh): its stages hold elements
 // of RAW_TYPE, 64 channels of one tap, K-major. SHARES_LOADS, HAS_TAIL, HAS_PADDING: see there.
 // Shared memory: the resident filter, STAGES stages of (A, B), and what wgmma_kernel.cuh says, as it does of blocks and
 // launch.
 // STORE: what becomes of the accumulators (wgmma_output.cuh).
 
-#include "include/converted_window.cuh"
+#include "include/converted_pixels.cuh"
 #include "include/im2col_lines.cuh"
 #include "include/im2col_operand.cuh"
 #include "include/output_map.cuh"
@@ -132,12 +132,14 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     tile.consume_by(p.schedule, warpgroup, sum, epilogue);
 #elif CONVERTED
     constexpr int TEAM_THREADS = CONSUMER_WARPGROUPS * WARPGROUP_SIZE;
-    typedef ConvertedWindow<Prologue, WINDOW_PIXELS, TEAM_THREADS, SPATIAL, HAS_PADDING, HAS_TAIL> Window;
+    typedef ConvertedWindow<Prologue, WINDOW_PIXELS, TEAM_THREADS, SPATIAL, HAS_PADDING> Window;
     const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
     const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
       Window window(p.input, p.classes[0], p.image_extent, work, PIXELS_ARE_ROWS ? work.row : work.column,
-                    p.group_channels, barrier);
-      const auto prepare = [&](u32 stage) { window.convert(PIXELS_ARE_ROWS ? stage : stage + Tile::STAGE_A_BYTES); };
+                    p.group_channels);
+      const auto prepare = [&](u32 stage) {
+        window.convert(PIXELS_ARE_ROWS ? stage : stage + Tile::STAGE_A_BYTES, barrier);
+      };
       tile.plain_sum(d, work.blocks, first_row, at, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), prepare, issued);
     };
     tile.consume_by(p.schedule, warpgroup, sum, epilogue);

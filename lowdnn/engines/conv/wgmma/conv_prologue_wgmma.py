@@ -10,15 +10,13 @@ Kernels: ``conv_im2col_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_
 
 from __future__ import annotations
 
-from lowdnn.codegen.space import strides_over
 from lowdnn.engines.base import Refusal
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.im2col_wgmma import Im2colWgmma
-from lowdnn.engines.gemm.converted_operand import ConvertedOperand, another_tensor, raw_tensor
+from lowdnn.engines.gemm.converted_operand import ConvertedOperand, pixel_operand
 from lowdnn.engines.gemm.wgmma_tiles import WgmmaType
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.graph.prologue_pattern import Prologued, match_prologued_with_exits
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
@@ -67,19 +65,7 @@ class ConvPrologueWgmma(Im2colWgmma):
             got = image.data_type.name
             reason = f"{operation.label}: expected operands of BFLOAT16 or HALF behind the prologue, got {got}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
-        converted = _converted_operand(matched.prologue, f"{operation.label}.{matched.port}")
+        converted = pixel_operand(matched.prologue, f"{operation.label}.{matched.port}")
         if isinstance(converted, str):
             return Refusal(self.name, converted, Status.NOT_SUPPORTED_LAYOUT)
         return instruction, converted
-
-
-def _converted_operand(prologue: PointwiseDag, where: str) -> ConvertedOperand | str:
-    """Over (images or filters, channels), or what does not repeat over pixels or taps."""
-    raw = raw_tensor(prologue, where)
-    if isinstance(raw, str):
-        return raw
-    strides = {tensor.uid: strides_over(tensor, prologue.dims) for tensor in prologue.loads if tensor is not raw}
-    for tensor in prologue.loads:
-        if any(strides.get(tensor.uid, ())[2:]):
-            return another_tensor(tensor, where)
-    return ConvertedOperand(prologue, raw, prologue.dims[:2], tuple((uid, row[:2]) for uid, row in strides.items()))
