@@ -13,6 +13,7 @@ from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplici
 from lowdnn.engines.conv.stem.conv_stem import ConvStem
 from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
+from lowdnn.engines.conv.wgmma.conv_prologue_wgmma import ConvPrologueWgmma
 from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
@@ -67,6 +68,7 @@ _SINGLE: tuple[Engine, ...] = (
     Transform(),
     BlockScale(),
     BandMatrix(),
+    ConvPrologueWgmma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lowdnn.enums import DataType
 from lowdnn.frontend.arguments import integers, member, number, text
-from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
+from lowdnn.frontend.data_types import DataTypeLike, as_data_type, compute_to_backend, data_type
 from lowdnn.frontend.enums import scalar_type as ScalarType
 from lowdnn.frontend.enums import tensor_reordering
 from lowdnn.frontend.graph_tensor import DEFAULT_ALIGNMENT_BYTES, NO_UID, Tensor
@@ -217,7 +217,7 @@ class GraphBuilder:
             tensor.set_data_type(default)
 
     def _compute_type(self, entry: Entry) -> DataType:
-        return to_backend(
+        return compute_to_backend(
             entry.compute_data_type or self.defaults.compute,
             f"operation {entry.name!r}: compute_data_type (or the graph's)",
         )

@@ -84,6 +84,11 @@ def to_backend(value: data_type, where: str) -> DataType:
     return found
 
 
+def compute_to_backend(value: data_type, where: str) -> DataType:
+    """The same for the arithmetic of an operation, which may be FAST_FLOAT_FOR_FP8, the type of no tensor."""
+    return DataType.FAST_FLOAT_FOR_FP8 if value is data_type.FAST_FLOAT_FOR_FP8 else to_backend(value, where)
+
+
 def _member(name: str, where: str) -> data_type:
     found = data_type.__members__.get(name)
     if found is None:

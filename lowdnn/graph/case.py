@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn.enums import DataType
 from lowdnn.graph import case_text
 from lowdnn.graph.data import exact_values, real_values
 from lowdnn.graph.graph import OperationGraph
@@ -40,6 +41,11 @@ class Case(ABC):
         """The same for the size of exact inputs, where more is summed than in one output element."""
         return self.length
 
+    @property
+    def sum_type(self) -> DataType:
+        """The arithmetic in which sums of exact inputs must be exact."""
+        return DataType.FLOAT
+
     def inputs(self, seed: int, exact: bool) -> Inputs:
         """Storage arrays in logical dims for every tensor that execute must be given values of.
 
@@ -59,5 +65,5 @@ class Case(ABC):
 
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         if exact:
-            return exact_values(rng, tensor.dims, tensor.data_type, self.exact_length)
+            return exact_values(rng, tensor.dims, tensor.data_type, self.exact_length, self.sum_type)
         return real_values(rng, tensor.dims, tensor.data_type)

@@ -16,6 +16,7 @@ from lowdnn.enums import DataType
 from lowdnn.status import BadParamError, LowdnnError
 
 _KEY: Final = "lowdnn.case_text"
+_FAST: Final = "fast"
 
 CaseT = TypeVar("CaseT")
 
@@ -195,6 +196,19 @@ def _rational(text: str) -> Fraction:
         return Fraction(text)
     except ZeroDivisionError:
         raise ValueError from None
+
+
+def sum_type() -> Codec:
+    """The same, or ``fast``: FAST_FLOAT_FOR_FP8, which no tensor has."""
+    types = data_type()
+
+    def parse(text: str) -> DataType:
+        return DataType.FAST_FLOAT_FOR_FP8 if text == _FAST else types.parse(text)
+
+    def show(value: DataType) -> str:
+        return _FAST if value is DataType.FAST_FLOAT_FOR_FP8 else types.format(value)
+
+    return Codec(f"{types.rule}, {_FAST}", parse, show)
 
 
 def _parse(where: str, item: Field[Any], text: str) -> Any:

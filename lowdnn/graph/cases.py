@@ -2,6 +2,7 @@
 
     conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 stride=1 dil=1 groups=1 layout=nhwc dtype=bf16 epilogue=bias+relu
     conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 stride=2 dir=dgrad
+    conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 dtype=bf16 prologue=scale+bias+relu
     matmul b=2 m=64 n=96 k=40 layout=nt dtype=fp16 epilogue=scale+gelu
     pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
@@ -50,12 +51,16 @@ from lowdnn.graph.case_text import key
 from lowdnn.graph.data import unit_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.row_cases import NormCase, SoftmaxCase
-from lowdnn.ops.base import outputs_of
-from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.resample import Resample, maxima, whole
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
+
+#: By what a prologue stands before: along which axes its steps' operands have their extent.
+_LINES = {"image": "channel", "filter": "batch"}
+#: What a scale and a shift of small integers make of such ones, in their squares.
+_PROLOGUE_GROWTH = 16
 
 
 def parse_case(line: str) -> Case:
@@ -77,6 +82,8 @@ class ConvolutionCase(Case):
     """y = alpha * conv(x, w) + beta * y, then the epilogue; channels c and filters k are totals over the groups.
 
     dir: what is computed: y (fprop), or dx (dgrad) or dw (wgrad) of the same convolution from dy.
+    prologue: steps before the input that ``before`` names, which lies in memory in type ``raw``; the image is x, in
+    dgrad dy. Their operands are of fp32, for each channel of the image or each filter.
     exits: what is reduced of the epilogue's result: genstats, sum (over all axes but 1), rowsum, rowmax (over axis 1),
     amax.
     """
@@ -97,11 +104,14 @@ class ConvolutionCase(Case):
     layout: str = key(case_text.choice("nchw", "nhwc"), "nhwc")
     dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
     out: DataType | None = key(case_text.data_type(), None)
-    compute: DataType | None = key(case_text.data_type(), None)
+    compute: DataType | None = key(case_text.sum_type(), None)
     virtual: DataType | None = key(case_text.data_type(), None)
     alpha: float = key(case_text.number(), 1.0)
     beta: float = key(case_text.number(), 0.0)
     align: int = key(case_text.integer(1), 16)
+    prologue: tuple[str, ...] = key(case_text.names(tuple(case_steps.STEPS)), ())
+    before: str = key(case_text.choice("image", "filter"), "image")
+    raw: DataType | None = key(case_text.data_type(), None)
     epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
     exits: tuple[str, ...] = key(case_text.names(case_exits.NAMES), ())
 
@@ -129,28 +139,40 @@ class ConvolutionCase(Case):
     @property
     def is_exact(self) -> bool:
         elements = prod({"fprop": self._y_dims, "dgrad": self._x_dims, "wgrad": self._w_dims}[self.dir])
-        return case_steps.is_exact(self.epilogue) and case_exits.is_exact(self.exits, self.length, elements)
+        steps = (*self.prologue, *self.epilogue)
+        return case_steps.is_exact(steps) and case_exits.is_exact(self.exits, self.length, elements)
 
     @property
     def exact_length(self) -> int:
-        return case_exits.exact_length(self.exits, self.length)
+        return case_exits.exact_length(self.exits, _PROLOGUE_GROWTH * self.length if self.prologue else self.length)
+
+    @property
+    def sum_type(self) -> DataType:
+        return self.compute or DataType.FLOAT
 
     def _convolve(self, builder: GraphBuilder, geometry: Convolution, store: DataType | None) -> Tensor:
         """Adds the convolution with its two inputs; gives its output."""
         if self.dir == "fprop":
-            x = builder.tensor(self._x_dims, self.dtype, name="x")
-            w = builder.tensor(self._w_dims, self.dtype, name="w")
+            x = self._input(builder, self._x_dims, "x")
+            w = self._input(builder, self._w_dims, "w")
             return builder.convolution(x, w, geometry=geometry, store=store, alpha=self.alpha, beta=self.beta)
-        dy = builder.tensor(self._y_dims, self.dtype, name="dy")
+        dy = self._input(builder, self._y_dims, "dy")
         if self.dir == "dgrad":
-            w = builder.tensor(self._w_dims, self.dtype, name="w")
+            w = self._input(builder, self._w_dims, "w")
             return builder.convolution_data_gradient(
                 dy, w, self._x_dims, geometry=geometry, store=store, alpha=self.alpha, beta=self.beta
             )
-        x = builder.tensor(self._x_dims, self.dtype, name="x")
+        x = self._input(builder, self._x_dims, "x")
         return builder.convolution_filter_gradient(
             x, dy, self._w_dims, geometry=geometry, store=store, alpha=self.alpha, beta=self.beta
         )
+
+    def _input(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
+        image = "dy" if self.dir == "dgrad" else "x"
+        if not self.prologue or name != (image if self.before == "image" else "w"):
+            return builder.tensor(dims, self.dtype, name=name)
+        lies = builder.tensor(dims, self.raw or self.dtype, name=name)
+        return _prologue(builder, self.prologue, lies, _broadcast_dims(dims, _LINES[self.before]), self.dtype)
 
     @property
     def _x_dims(self) -> tuple[int, ...]:
@@ -178,13 +200,15 @@ class ConvolutionCase(Case):
         )
 
     def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
-        return list(outputs_of(graph.operations[0]).values()) if self.beta else []
+        return [op.output for op in graph.operations if isinstance(op, ConvolutionOperation)] if self.beta else []
 
 
 @dataclass(frozen=True)
 class MatmulCase(Case):
     """c = a b, then the epilogue. layout: memory order of a and b, n as the formula has it or t transposed.
 
+    prologue: steps before the input that ``before`` names, which lies in memory in type ``raw``; their operands are of
+    fp32, for each k of a or each n of b.
     exits: what is reduced of the epilogue's result: sum (over all axes but the last), rowsum, rowmax (over the last),
     amax.
     """
@@ -199,9 +223,12 @@ class MatmulCase(Case):
     layout: str = key(case_text.choice("nn", "nt", "tn", "tt"), "nn")
     dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
     out: DataType | None = key(case_text.data_type(), None)
-    compute: DataType | None = key(case_text.data_type(), None)
+    compute: DataType | None = key(case_text.sum_type(), None)
     virtual: DataType | None = key(case_text.data_type(), None)
     align: int = key(case_text.integer(1), 16)
+    prologue: tuple[str, ...] = key(case_text.names(tuple(case_steps.STEPS)), ())
+    before: str = key(case_text.choice("a", "b"), "a")
+    raw: DataType | None = key(case_text.data_type(), None)
     epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
     exits: tuple[str, ...] = key(case_text.names(tuple(n for n in case_exits.NAMES if n != case_exits.GEN_STATS)), ())
 
@@ -211,8 +238,8 @@ class MatmulCase(Case):
         a_layout, b_layout = (Layout.TRANSPOSED if letter == "t" else Layout.ROW_MAJOR for letter in self.layout)
         ones = (1,) * len(self.b)
         a_batch, b_batch = (ones if self.broadcast == name else self.b for name in "ab")
-        a = builder.tensor((*a_batch, self.m, self.k), self.dtype, layout=a_layout, name="a")
-        b = builder.tensor((*b_batch, self.k, self.n), self.dtype, layout=b_layout, name="b")
+        a = self._input(builder, (*a_batch, self.m, self.k), a_layout, "a")
+        b = self._input(builder, (*b_batch, self.k, self.n), b_layout, "b")
         store, final, steps = _stores(self.epilogue, self.out or contraction_output(self.dtype))
         c = builder.matmul(a, b, compute_type=compute, store=store)
         columns = (*(1,) * (len(self.b) + 1), self.n)
@@ -228,11 +255,22 @@ class MatmulCase(Case):
     @property
     def is_exact(self) -> bool:
         elements = prod(self.b) * self.m * self.n
-        return case_steps.is_exact(self.epilogue) and case_exits.is_exact(self.exits, self.length, elements)
+        steps = (*self.prologue, *self.epilogue)
+        return case_steps.is_exact(steps) and case_exits.is_exact(self.exits, self.length, elements)
 
     @property
     def exact_length(self) -> int:
-        return case_exits.exact_length(self.exits, self.length)
+        return case_exits.exact_length(self.exits, _PROLOGUE_GROWTH * self.length if self.prologue else self.length)
+
+    @property
+    def sum_type(self) -> DataType:
+        return self.compute or DataType.FLOAT
+
+    def _input(self, builder: GraphBuilder, dims: tuple[int, ...], layout: Layout, name: str) -> Tensor:
+        if not self.prologue or name != self.before:
+            return builder.tensor(dims, self.dtype, layout=layout, name=name)
+        lies = builder.tensor(dims, self.raw or self.dtype, layout=layout, name=name)
+        return _prologue(builder, self.prologue, lies, _broadcast_dims(dims, "row"), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -752,6 +790,23 @@ def _stores(steps: tuple[str, ...], out: DataType) -> tuple[DataType | None, Dat
     if steps and steps[0] == case_steps.STORE:
         return out, out, steps[1:]
     return (None if steps else out), out, steps
+
+
+def _prologue(
+    builder: GraphBuilder, steps: tuple[str, ...], value: Tensor, line_dims: tuple[int, ...], data_type: DataType
+) -> Tensor:
+    """The virtual input of ``data_type``, after float arithmetic."""
+    chain = Chain(
+        steps=steps,
+        dims=value.dims,
+        operand_dims=value.dims,
+        channel_dims=line_dims,
+        operand_type=DataType.FLOAT,
+        compute_type=DataType.DOUBLE if data_type is DataType.DOUBLE else DataType.FLOAT,
+        operand_layout=Layout.CHANNELS_LAST if _is_channels_last(value) else Layout.ROW_MAJOR,
+    )
+    changed = chain.build(builder, value, None, Layout.ROW_MAJOR)
+    return builder.pointwise(PointwiseMode.IDENTITY, changed, compute_type=chain.compute_type, virtual=data_type)
 
 
 def _epilogue(

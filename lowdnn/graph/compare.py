@@ -23,6 +23,7 @@ from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
 from lowdnn.ops.bn_finalize import BnFinalize
+from lowdnn.ops.compute import accumulator_type
 from lowdnn.ops.concat import Concat
 from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import ConvolutionOperation
@@ -70,6 +71,8 @@ _EXACT_OPERATIONS = (
 _TF32_EPSILON = 2.0**-10
 #: Roundings of unit size between a row's elements and its result.
 _ROW_ROUNDINGS = 64
+#: Of sums of fp8 in the tensor cores, which cut terms off that far below the greatest one.
+_FAST_FP8_EPSILON = 2.0**-13
 
 
 class OpClass(Enum):
@@ -97,9 +100,11 @@ def tolerance(
 ) -> Tolerance:
     """The tolerance of an output of ``data_type`` that sums ``length`` terms of unit size in ``compute_type``."""
     relative, absolute = _BASE.get(data_type, (0.0, 0.0))
-    accumulated = dtypes.info(compute_type).epsilon * (_ROW_ROUNDINGS if op_class is OpClass.ROWS else length)
+    sums = dtypes.info(accumulator_type(compute_type))
+    epsilon = _FAST_FP8_EPSILON if compute_type is DataType.FAST_FLOAT_FOR_FP8 else sums.epsilon
+    accumulated = epsilon * (_ROW_ROUNDINGS if op_class is OpClass.ROWS else length)
     if dtypes.info(data_type).kind in (dtypes.Kind.SIGNED, dtypes.Kind.UNSIGNED):
-        absolute = 1.0 if dtypes.info(compute_type).kind is dtypes.Kind.FLOAT else 0.0
+        absolute = 1.0 if sums.kind is dtypes.Kind.FLOAT else 0.0
     if op_class is not OpClass.POINTWISE:
         absolute += accumulated
     if op_class is OpClass.REDUCTION:

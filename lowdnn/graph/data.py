@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType
 
-#: Sums of products stay under 2**20 (fp16 accumulators: 2**10), which leaves an epilogue room to stay exact in fp32.
+#: Sums of products stay under 2**20, which leaves an epilogue room to stay exact in fp32; in fewer bits under less.
 _SUM_LIMIT = 2**20
-_HALF_SUM_LIMIT = 2**10
+_SUM_LIMITS = {DataType.HALF: 2**10, DataType.FAST_FLOAT_FOR_FP8: 2**13}
 _LARGEST_EXACT = 4
 
 
@@ -25,7 +25,7 @@ def exact_values(
     compute_type: DataType = DataType.FLOAT,
 ) -> NDArray[Any]:
     """Small integers, both signs, of which a sum of ``length`` products of two is exact in ``compute_type``."""
-    limit = _HALF_SUM_LIMIT if compute_type is DataType.HALF else _SUM_LIMIT
+    limit = _SUM_LIMITS.get(compute_type, _SUM_LIMIT)
     largest = max(1, min(_LARGEST_EXACT, isqrt(limit // max(length, 1))))
     is_signed = dtypes.info(data_type).kind in (dtypes.Kind.FLOAT, dtypes.Kind.SIGNED)
     return dtypes.from_float64(rng.integers(-largest if is_signed else 0, largest + 1, dims), data_type)

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.compute import accumulator_type
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
@@ -191,9 +192,7 @@ def dag_of(
 
 def _alpha_beta(anchor: ConvolutionOperation, output: Tensor) -> tuple[Tensor, PointwiseOperation]:
     """(accumulator, operation): y = alpha * accumulator [+ beta * y], computed in the accumulator's type."""
-    compute = anchor.convolution.compute_type
-    if compute is DataType.HALF:
-        compute = DataType.FLOAT
+    compute = accumulator_type(anchor.convolution.compute_type)
     accumulator = replace(
         output, uid=ACCUMULATOR_UID, data_type=compute, alignment_bytes=16, is_virtual=True, name="accumulator"
     )

@@ -7,7 +7,14 @@ from typing import Generic
 
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import Anchored, OperationT, PointwiseDag, dag_of, match_anchored, refuse_index_space
+from lowdnn.graph.pattern import (
+    AnchoredWithExits,
+    OperationT,
+    PointwiseDag,
+    dag_of,
+    match_anchored_with_exits,
+    refuse_index_space,
+)
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.pointwise import PointwiseOperation
 
@@ -22,11 +29,20 @@ class Prologued(Generic[OperationT]):
 
     prologue: PointwiseDag
     port: str
-    matched: Anchored[OperationT]
+    matched: AnchoredWithExits[OperationT]
 
 
 def match_prologued(graph: OperationGraph, anchor_type: type[OperationT]) -> Prologued[OperationT] | str:
     """The graph as ``anchor_type`` with a pointwise prologue on one input and an epilogue, or why it is not one."""
+    found = match_prologued_with_exits(graph, anchor_type)
+    if isinstance(found, Prologued) and found.matched.exits:
+        got = type(found.matched.exits[0]).__name__
+        return f"operations: expected {anchor_type.__name__} and pointwise operations, got {got}"
+    return found
+
+
+def match_prologued_with_exits(graph: OperationGraph, anchor_type: type[OperationT]) -> Prologued[OperationT] | str:
+    """The same with reductions behind the epilogue."""
     return graph.derive(_match_prologued, anchor_type)
 
 
@@ -56,7 +72,7 @@ def _match_prologued(graph: OperationGraph, anchor_type: type[OperationT]) -> Pr
     if refused:
         return refused
     rest = graph.subgraph(op for op in graph.operations if id(op) not in inside or op is anchors[0])
-    matched = match_anchored(rest, anchor_type)
+    matched = match_anchored_with_exits(rest, anchor_type)
     if isinstance(matched, str):
         return matched
     return Prologued(dag_of(operand.dims, tuple(before), result=operand), ports[0], matched)

@@ -12,8 +12,15 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.status import UnsupportedDataTypeError
 
 #: Compute types of contractions (convolution, matmul). FLOAT with fp32 inputs means TF32 or true fp32, as the engine's
-#: notes say; HALF accumulates at least as precisely as fp16.
-_CONTRACTION_TYPES = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.INT32)
+#: notes say; HALF accumulates at least as precisely as fp16; FAST_FLOAT_FOR_FP8 as the tensor cores do, or better.
+_CONTRACTION_TYPES = (
+    DataType.FLOAT,
+    DataType.DOUBLE,
+    DataType.HALF,
+    DataType.INT32,
+    DataType.FAST_FLOAT_FOR_FP8,
+)
+_FP8 = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 
 
 def check_compute_type(where: str, compute_type: DataType, operands: tuple[Tensor, ...]) -> None:
@@ -45,6 +52,17 @@ def check_compute_type(where: str, compute_type: DataType, operands: tuple[Tenso
                 got=compute_type.name,
                 hint=f"{tensor.label} is {tensor.data_type.name}",
             )
+        if compute_type is DataType.FAST_FLOAT_FOR_FP8 and tensor.data_type not in _FP8:
+            raise UnsupportedDataTypeError.at(
+                f"{where}: {tensor.label}.data_type",
+                expected=f"one of {', '.join(t.name for t in _FP8)} for FAST_FLOAT_FOR_FP8",
+                got=tensor.data_type.name,
+            )
+
+
+def accumulator_type(compute_type: DataType) -> DataType:
+    """The type that holds the sums of a contraction of ``compute_type``: FLOAT for HALF and FAST_FLOAT_FOR_FP8."""
+    return DataType.FLOAT if compute_type in (DataType.HALF, DataType.FAST_FLOAT_FOR_FP8) else compute_type
 
 
 def check_float_operands(where: str, operands: tuple[Tensor, ...]) -> None:

@@ -15,6 +15,7 @@ from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.gen_stats import GenStats
+from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation, input_ports
 from lowdnn.status import (
     BadParamError,
@@ -373,3 +374,17 @@ def test_swish_takes_its_parameter_where_cudnn_frontend_does() -> None:
     assert isinstance(forward, PointwiseOperation)
     assert isinstance(backward, PointwiseOperation)
     assert (forward.pointwise.swish_beta, backward.pointwise.swish_beta) == (0.5, 0.25)
+
+
+def test_fast_sums_of_fp8_are_an_arithmetic_and_no_data_type() -> None:
+    fast = cudnn.data_type.FAST_FLOAT_FOR_FP8
+    graph = new_graph(cudnn.data_type.FP8_E4M3)
+    c = graph.matmul(graph.tensor([1, 16, 32]), graph.tensor([1, 32, 8]), compute_data_type=fast)
+    c.set_output(True).set_data_type(HALF)
+    (product,) = lowered(graph).operations
+    assert isinstance(product, MatmulOperation)
+    assert product.matmul.compute_type is DataType.FAST_FLOAT_FOR_FP8
+    graph = new_graph(fast)
+    graph.exp(graph.tensor([4])).set_output(True)
+    with pytest.raises(UnsupportedDataTypeError, match=r"data_type: expected one of .*, got FAST_FLOAT_FOR_FP8"):
+        graph.validate()

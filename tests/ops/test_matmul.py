@@ -79,3 +79,6 @@ def test_arithmetic_is_checked() -> None:
         Matmul(DataType.FLOAT, padding_value=1.0)
     with raises(UnsupportedDataTypeError, "matmul.compute_type", expected="INT32 for integer operands", got="FLOAT"):
         operation((3, 4), (4, 5), DataType.FLOAT, DataType.INT8)
+    operation((3, 4), (4, 5), DataType.FAST_FLOAT_FOR_FP8, DataType.FP8_E5M2)
+    with raises(UnsupportedDataTypeError, "matmul: tensor uid 1.data_type", expected="FP8_E4M3", got="HALF"):
+        operation((3, 4), (4, 5), DataType.FAST_FLOAT_FOR_FP8, DataType.HALF)

@@ -18,12 +18,13 @@ Extents = tuple[int, ...]
 _CONVOLUTIONS = (
     *(("fprop", words) for words in ("dtype=bf16", "dtype=fp16", "dtype=fp32", "dtype=fp64", "dtype=int8")),
     *(("fprop", words) for words in ("dtype=e4m3 out=bf16", "dtype=e5m2 out=fp16", "dtype=bf16 out=fp32")),
+    ("fprop", "dtype=e4m3 out=bf16 compute=fast"),
     *(("dgrad", words) for words in ("dtype=bf16", "dtype=fp16", "dtype=fp32", "dtype=fp64")),
     *(("wgrad", words) for words in ("dtype=bf16", "dtype=fp16", "dtype=fp32", "dtype=fp64", "dtype=bf16 out=fp32")),
 )
 _PRODUCTS = (
     *("dtype=bf16", "dtype=fp16", "dtype=fp32", "dtype=fp64", "dtype=int8", "dtype=bf16 out=fp32"),
-    *("dtype=e4m3 out=bf16", "dtype=e5m2 out=fp16"),
+    *("dtype=e4m3 out=bf16", "dtype=e5m2 out=fp16", "dtype=e5m2 out=fp16 compute=fast"),
 )
 _EPILOGUES = {
     "fprop": (
@@ -44,6 +45,13 @@ _EXITS = {
 }
 #: One form in so many has exits.
 _FORMS_BETWEEN_EXITS = 4
+#: Of 16-bit types.
+_PROLOGUES = {
+    "fprop": ("", "", "prologue=scale+bias", "raw=int8 prologue=scale before=filter"),
+    "dgrad": ("", "", "prologue=scale+bias"),
+    "wgrad": ("", "", "prologue=bias+relu"),
+    "product": ("", "", "prologue=scale+bias", "raw=int8 prologue=scale before=b"),
+}
 _BLENDS = ("", "", "", "", "alpha=0.5", "alpha=2 beta=1")
 _TAPS = ((1, 2, 3, 4, 5, 7, 9), (1, 2, 3, 3, 4, 5, 7), (1, 2, 3))
 
@@ -118,13 +126,14 @@ def _convolution_form(rng: np.random.Generator, direction: str, types: str) -> C
     align = _pick(rng, ("", "", "", "align=4"))
     epilogue = _pick(rng, _EPILOGUES[direction])
     blend = "" if epilogue or "int8" in types else _pick(rng, _BLENDS)
+    prologue = _prologue(rng, direction, types)
     return ConvolutionForm(
         direction,
         rs=tuple(int(_pick(rng, _TAPS[spatial - 1])) for _ in range(spatial)),
         stride=tuple(int(value) for value in rng.choice([1, 1, 1, 2, 2, 3], spatial)),
         dil=tuple(int(value) for value in rng.choice([1, 1, 1, 1, 2, 3], spatial)),
         groups=groups,
-        words=_line(f"dir={direction}", types, layout, mode, align, blend, epilogue),
+        words=_line(f"dir={direction}", types, layout, mode, align, blend, prologue, epilogue),
     )
 
 
@@ -133,7 +142,11 @@ def _product_form(rng: np.random.Generator, types: str) -> ProductForm:
     align = _pick(rng, ("", "", "", "align=4"))
     epilogue = _pick(rng, ("", "", "epilogue=bias+relu", "epilogue=scale+residual", "epilogue=bias+gelu"))
     batch = _pick(rng, ("none", "one", "two", "broadcast"))
-    return ProductForm(batch, _line(types, layout, align, epilogue))
+    return ProductForm(batch, _line(types, layout, align, _prologue(rng, "product", types), epilogue))
+
+
+def _prologue(rng: np.random.Generator, direction: str, types: str) -> str:
+    return _pick(rng, _PROLOGUES[direction]) if types.startswith(("dtype=bf16", "dtype=fp16")) else ""
 
 
 def _with_exits(form: Form, number: int, seed: int) -> Form:

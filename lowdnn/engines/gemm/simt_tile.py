@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
 
 #: Extents are 32-bit in the kernels; a tile past the last element must not overflow them.
@@ -38,11 +37,6 @@ class SimtTile:
     def efficiency(self) -> float:
         """The share of the multiply-add peak that the tile's shared-memory traffic leaves, roughly."""
         return {64: 1.0, 32: 0.85, 16: 0.7}[self.thread_rows * self.thread_columns]
-
-
-def accumulator_type(compute_type: DataType) -> DataType:
-    """The type in which a contraction of ``compute_type`` is summed; HALF is summed in FLOAT."""
-    return DataType.FLOAT if compute_type is DataType.HALF else compute_type
 
 
 def vector_axis(dag: PointwiseDag, candidates: tuple[int, ...]) -> int:

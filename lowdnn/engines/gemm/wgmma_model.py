@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
 from math import gcd
 
@@ -20,7 +21,8 @@ from lowdnn.engines.gemm.wgmma_tiles import (
     WgmmaType,
 )
 from lowdnn.engines.launch import ceil_div
-from lowdnn.enums import KnobType
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.plan import MathUnit
 from lowdnn.status import BadParamError
 
 #: WARP_SPEC_CFG -> (teams, warpgroups of a team, blocks on a multiprocessor): two warpgroups on one tile, two that
@@ -45,6 +47,8 @@ _MAX_ACCUMULATORS = 128
 _OTHER_REGISTERS = 26
 #: Accumulators where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
+#: What a thread needs beside them to convert an operand of a convolution: where its pixels and taps stand.
+_CONVERTING_REGISTERS = 112
 #: Chunks of an operand of the output's size on their way: as many as leave that many stages, or the least.
 _OPERAND_BUFFERS, _LEAST_OPERAND_BUFFERS = 4, 2
 _STAGES_BESIDE_OPERAND = 3
@@ -57,6 +61,8 @@ _L2_BYTES_PER_CLOCK = 64
 _PIXEL_CLOCKS = 4
 #: Elements of A that go through a functor in registers.
 _CONVERTED_PER_CLOCK = 12
+#: What each function in it adds, counted: 15 instructions of 128 lanes a clock.
+_FUNCTION_CLOCKS = 15 / 128
 #: From a copy's start to its bytes in shared memory.
 _COPY_LATENCY_S = 0.7e-6
 #: From a kernel's start to its first multiplication; from its last one to the end.
@@ -77,6 +83,14 @@ _LOCATED_ELEMENTS_PER_S = 4.2e9
 _OVERLAP_LOSS = 0.1
 
 
+class Conversion(Enum):
+    """Where an operand becomes what a functor makes of it."""
+
+    NONE = "none"
+    REGISTERS = "registers"  #: ``register_operand.cuh``
+    IN_PLACE = "in place"  #: a window of pixels, ``converted_pixels.cuh``
+
+
 @dataclass(frozen=True)
 class WgmmaProduct:
     """``batches`` products of m x n x (k_blocks stages), all extents at least 1.
@@ -94,7 +108,8 @@ class WgmmaProduct:
     is_a_pixels, is_b_pixels: operands that come by im2col map.
     is_located: the functor stores, each group of elements at coordinates of its own.
     classes: (m, n, k_blocks) of parts that are computed one after the other, the deepest first; empty if one.
-    is_a_converted: A goes through registers (``register_operand.cuh``), 64 rows of each warpgroup.
+    conversion: of an operand on its way to the tensor cores; in registers of A, in 64 rows of each warpgroup.
+    functions: operations of its functor that take more than an instruction or two.
     sums_columns: warpgroups keep totals of the columns of their tiles for as long as those stay the same.
     """
 
@@ -123,7 +138,8 @@ class WgmmaProduct:
     is_a_resident: bool = False
     row_bytes: int = STAGE_ROW_BYTES
     classes: tuple[tuple[int, int, int], ...] = ()
-    is_a_converted: bool = False
+    conversion: Conversion = Conversion.NONE
+    functions: int = 0
     sums_columns: bool = False
     table_bytes: int = 0
 
@@ -221,6 +237,29 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
             "1: they share only the last tiles, of which there is not one for every block",
         ),
         Knob("raster", KnobType.SWIZZLE, (1, 2, 4, 8, 16, 32), chosen.group, "rows of tiles walked together"),
+    )
+
+
+def promotion_knobs(kind: WgmmaType, compute_type: DataType) -> tuple[Knob, ...]:
+    """REDUCTION_MODE where ``kind`` keeps fewer bits of a sum than fp32 has; FAST_FLOAT_FOR_FP8 asks for no more."""
+    if not kind.is_fp8:
+        return ()
+    help_text = "1: the sums of stages are added up in full fp32"
+    return (Knob("promotion", KnobType.REDUCTION_MODE, (0, 1), int(is_promoted(kind, compute_type)), help_text),)
+
+
+def is_promoted(kind: WgmmaType, compute_type: DataType) -> bool:
+    """Whether sums are to be more precise than the tensor cores'."""
+    return kind.is_fp8 and compute_type is not DataType.FAST_FLOAT_FOR_FP8
+
+
+def sum_notes(kind: WgmmaType, chosen: Mapping[KnobType, int]) -> tuple[NumericalNote, ...]:
+    """Of a plan with resolved knobs."""
+    is_reduced = chosen.get(KnobType.REDUCTION_MODE) == 0
+    return (
+        NumericalNote.TENSOR_CORE,
+        *((NumericalNote.DOWN_CONVERT_INPUTS,) if kind.unit is MathUnit.WGMMA_TF32 else ()),
+        *((NumericalNote.REDUCED_PRECISION_REDUCTION,) if is_reduced else ()),
     )
 
 
@@ -377,11 +416,26 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
         MN_MAJOR_BOX if is_mn_major else tile.line_unit for is_mn_major in (traits.is_a_mn_major, traits.is_b_mn_major)
     )
     most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
-    if traits.is_a_converted:
+    if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
+        most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
+    if traits.conversion is Conversion.REGISTERS:
         most = min(most, _MAX_CONVERTED_ACCUMULATORS // tile.blocks_per_sm) if tile.m == 64 * tile.warpgroups else 0
     fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most
     shares = own_m * tile.cluster_n == tile.m and own_n * tile.cluster_m == tile.n
     return fits and shares and own_m % unit_m == 0 and own_n % unit_n == 0
+
+
+def conversion_clocks(functions: int) -> float:
+    """Of a multiprocessor, for an element that goes through a functor with so many functions."""
+    return 1 / _CONVERTED_PER_CLOCK + functions * _FUNCTION_CLOCKS
+
+
+def _converted_elements(product: WgmmaProduct, tile: WgmmaTile) -> int:
+    """Of one stage."""
+    if product.conversion is Conversion.REGISTERS:
+        return tile.m * tile.k
+    lines = tile.a_lines if product.is_a_pixels else tile.b_lines
+    return lines * tile.row_bytes // tile.element_bytes if product.conversion is Conversion.IN_PLACE else 0
 
 
 def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
@@ -482,6 +536,8 @@ def _stage_seconds(product: WgmmaProduct, tile: WgmmaTile, blocks: int, machine:
     arithmetic = 2 * tile.m * tile.n * tile.k / machine.flops
     # Each 64 rows read all of B again; the copies write both operands.
     read = (tile.m // 64) * (64 + tile.n) * tile.row_bytes * tile.taps
+    if product.conversion is Conversion.IN_PLACE:
+        read += 2 * _converted_elements(product, tile) * tile.element_bytes
     shared = (read + tile.stage_bytes) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     rows = 0 if tile.resident_blocks else tile.a_lines / tile.cluster_n
     columns = tile.b_lines / tile.cluster_m
@@ -491,5 +547,5 @@ def _stage_seconds(product: WgmmaProduct, tile: WgmmaTile, blocks: int, machine:
     # One stage is multiplied while the copies of the others are on their way.
     arrival = _COPY_LATENCY_S + tile.stage_bytes / (_L2_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     in_turn = arrival / ((tile.stages - 1) * blocks)
-    convert = tile.m * tile.k * product.is_a_converted / (_CONVERTED_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    convert = _converted_elements(product, tile) * conversion_clocks(product.functions) / _LIGHT_CLOCK_HZ
     return max(arithmetic, shared, convert), max(l2, in_turn)

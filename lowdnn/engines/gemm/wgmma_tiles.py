@@ -11,10 +11,12 @@ from lowdnn import dtypes
 from lowdnn.engines.launch import MAX_EXTENT, ceil_div, divider, i32
 from lowdnn.enums import DataType
 from lowdnn.plan import MathUnit, Struct
-from lowdnn.tensor_map import TensorMapDataType
+from lowdnn.tensor_map import TensorMapDataType, TensorMapSwizzle
 
 #: Bytes along k of one stage: a row of the 128-byte swizzle.
 STAGE_ROW_BYTES = 128
+#: By the bytes of a stage's row.
+ROW_SWIZZLES = {128: TensorMapSwizzle.BYTES_128, 64: TensorMapSwizzle.BYTES_64}
 #: What its rows repeat after.
 SWIZZLE_PATTERN_BYTES = 1024
 #: Elements of m or n in a box of an MN-major operand.

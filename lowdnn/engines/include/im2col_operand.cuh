@@ -29,6 +29,17 @@ template <int AXES> struct PixelClass {
   i32 first_filter, filter_step[AXES];
   i32 first_offset[AXES], offset_step[AXES];
   i32 first_channel;  // past the last one in a class without taps: its k block is all zeros
+
+  // Where a pixel of the class stands in the box, and its image, which is past the last one for pixels past the end.
+  __device__ __forceinline__ u32 locate(u32 pixel, i32 (&position)[AXES]) const {
+#pragma unroll
+    for (int axis = AXES - 1; axis >= 0; --axis) {
+      const u32 outer = extent[axis].divide(pixel);
+      position[axis] = i32(pixel - outer * extent[axis].divisor) * stride[axis] + lower[axis];
+      pixel = outer;
+    }
+    return pixel;
+  }
 };
 
 // One tile of work, and the class of its pixels.
@@ -111,14 +122,7 @@ template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> stru
     map = maps + pixels->map;
     walk.begin(*pixels, work.first_block);
     first_channel = work.batch * group_channels;
-    u32 rest = (IS_A ? work.row : work.column) + share.part * OWN;  // zeros past the last image
-#pragma unroll
-    for (int axis = AXES - 1; axis >= 0; --axis) {
-      const u32 outer = pixels->extent[axis].divide(rest);
-      base[axis] = i32(rest - outer * pixels->extent[axis].divisor) * pixels->stride[axis] + pixels->lower[axis];
-      rest = outer;
-    }
-    image = rest;
+    image = pixels->locate((IS_A ? work.row : work.column) + share.part * OWN, base);  // zeros past the last image
   }
 
   __device__ __forceinline__ void load(u32 stage, u32 barrier) {

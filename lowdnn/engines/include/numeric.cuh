@@ -77,11 +77,17 @@ __device__ __forceinline__ f32 widen(e8m0 x) {
 }
 
 __device__ __forceinline__ f32 widen(e4m3 x) {
+#if __CUDA_ARCH__ >= 890
+  u32 pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(u16(x.bits)));
+  return widen(f16{u16(pair)});
+#else
   const u32 sign = u32(x.bits & 0x80) << 24;
   const u32 magnitude = x.bits & 0x7f;
   // An fp16 with the same exponent field is 2^8 too small: biases 15 and 7.
   const f32 value = widen(f16{u16(magnitude << 7)}) * 256.0f;
   return __uint_as_float((magnitude == 0x7f ? 0x7fffffffu : __float_as_uint(value)) | sign);
+#endif
 }
 
 // ---- compute type to storage type -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 
 #include "include/ldmatrix.cuh"
 #include "include/shared_memory.cuh"
+#include "include/tile_operands.cuh"
 #include "include/tile_wgmma.cuh"
 #include "include/vector.cuh"
 
@@ -38,7 +39,20 @@ template <class Raw, int EXTENT> struct RawStage {
   }
 };
 
+// lines: of the operand in the functor's index space.  depth: where its vector axis ends.
+template <class Functor> struct ConvertedInput {
+  u32 lines;
+  i32 depth;
+  typename Functor::Args arguments;
+};
+
 // multiply(d, a, b, accumulate) is a wgmma with A in registers.
+// Lines say where the two rows of a thread and the elements of a stage lie in the functor's index space:
+//     void place(int i, u32 row, i64 (&coordinate)[RANK])    row i of the thread, a row of the tile's product
+//     i32 column() const                                     of the stage's first element, along the vector axis
+//     bool reads(int i) const                                whether row i reads this stage: where not, it has zeros
+//     void advance()                                         to the next stage
+// Rows beyond the last one give results that nobody stores, but their places must exist.
 //
 // SAME_LOADS: whether what the functor loads is the same for all rows. ENDS_EARLY: whether the last stage may end with
 // elements that do not exist; the functor may make anything of their zeros, so they are zeroed once more.
@@ -50,50 +64,41 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
   static_assert(Tile::PARTS == 1 && Tile::K == REGISTER_STAGE_K && sizeof(Element) == 2, "one part, 16-bit types");
   typedef u32 Fragments[STEPS][4];
 
-  // lines, depth: A's rows, of one product, and elements of k.
-  struct Input {
-    u32 lines;
-    i32 depth;
-    typename Functor::Args arguments;
-  };
+  typedef ConvertedInput<Functor> Input;
 
   const Tile& tile;
   const Input& input;
-  const Multiply multiply;
+  const Multiply multiply = {};
 
-  // `batch`: the coordinates of the tile's product along the batch axes. See TileWgmma::consume_by.
-  template <int AXES, class Issued>
-  __device__ __forceinline__ void sum(Accumulator (&d)[1][Tile::COLUMNS / 2], const TileWork& work,
-                                      const i64 (&batch)[AXES], u32 first_row, typename Tile::Position& at,
-                                      const Issued& issued) const {
+  // `lines`: at the tile's first stage. See TileWgmma::consume_by.
+  template <class Lines, class Issued>
+  __device__ __forceinline__ void sum(Accumulator (&d)[1][Tile::COLUMNS / 2], const TileWork& work, Lines lines,
+                                      u32 first_row, typename Tile::Position& at, const Issued& issued) const {
     const u32 row = first_row + threadIdx.x / WARP_SIZE % 4 * 16;
     typename Functor::Cursor cursors[2];
 #pragma unroll
-    for (u32 i = 0; i < 2; ++i) {
-      // Rows beyond the last one give results that nobody stores, but must not be read.
-      const u32 line = min(work.row + row + threadIdx.x % WARP_SIZE / 4 + 8 * i, input.lines - 1);
-      i64 coordinate[AXES + 2] = {};
-#pragma unroll
-      for (int axis = 0; axis < AXES; ++axis) coordinate[axis] = batch[axis];
-      coordinate[AXES] = line;
+    for (int i = 0; i < 2; ++i) {
+      i64 coordinate[Functor::RANK] = {};
+      lines.place(i, work.row + row + threadIdx.x % WARP_SIZE / 4 + 8 * i, coordinate);
       cursors[i] = Functor::cursor(input.arguments, coordinate);
     }
-    i32 k = work.first_block * REGISTER_STAGE_K;
     // Two sets of fragments in turn: the tensor cores read one while the other is written.
     Fragments even, odd;
     u32 stage;
-    fetch(even, cursors, row, k, at);
+    fetch(even, cursors, row, lines, at);
     for (i32 block = 0;; block += 2) {
       stage = at.stage;
       issue(d, even, at, block > 0);
       if (block + 1 == work.blocks) break;
-      fetch(odd, cursors, row, k += REGISTER_STAGE_K, at);
+      lines.advance();
+      fetch(odd, cursors, row, lines, at);
       wgmma_wait<0>();
       tile.release(stage);
       stage = at.stage;
       issue(d, odd, at, true);
       if (block + 2 == work.blocks) break;
-      fetch(even, cursors, row, k += REGISTER_STAGE_K, at);
+      lines.advance();
+      fetch(even, cursors, row, lines, at);
       wgmma_wait<0>();
       tile.release(stage);
     }
@@ -103,10 +108,11 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
   }
 
  private:
-  // The fragments of the stage at `at`, whose first element of k is `k`, of the 16 rows from `row` on.
-  __device__ __forceinline__ void fetch(Fragments& a, const typename Functor::Cursor (&cursors)[2], u32 row, i32 k,
-                                        const typename Tile::Position& at) const {
-    const i32 first = k + threadIdx.x % 4 * 2;
+  // The fragments of the stage at `at` and `lines`, of the 16 rows from `row` on.
+  template <class Lines>
+  __device__ __forceinline__ void fetch(Fragments& a, const typename Functor::Cursor (&cursors)[2], u32 row,
+                                        const Lines& lines, const typename Tile::Position& at) const {
+    const i32 first = lines.column() + threadIdx.x % 4 * 2;
     // What repeats does not wait for the stage.
     typename Functor::template Loaded<2> loaded[2 * STEPS][LOADED_ROWS];
 #pragma unroll
@@ -116,6 +122,7 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
         Functor::template load<2>(input.arguments, cursors[j], first + 8 * i, valid(first + 8 * i), loaded[i][j]);
       }
     }
+    const bool reads[2] = {lines.reads(0), lines.reads(1)};
     const u32 rows = tile.wait_full(at) + row * Tile::StageA::RAW_ROW_BYTES;
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
@@ -125,7 +132,8 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
       for (int i = 0; i < 4; ++i) {
         const i32 column = first + 16 * step + 8 * (i / 2);
         const auto& in = loaded[2 * step + i / 2][SAME_LOADS ? 0 : i % 2];
-        a[step][i] = converted(words[i], cursors[i % 2], column, in);
+        const u32 word = converted(words[i], cursors[i % 2], column, in);
+        a[step][i] = reads[i % 2] ? word : 0;
       }
     }
     // Keeps the compiler from moving arithmetic behind the wgmma_fence that makes these registers ready.
@@ -161,4 +169,25 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
     wgmma_commit();
     at.advance();
   }
+};
+
+// The rows of one of a batch's products, in an index space of (batch axes, rows, k).
+template <int AXES> struct MatrixLines {
+  i64 batch[AXES];
+  u32 lines;
+  i32 k;
+
+  __device__ __forceinline__ MatrixLines(const BatchAxes<AXES>& batches, const TileWork& work, u32 lines)
+      : lines(lines), k(work.first_block * REGISTER_STAGE_K) {
+    digits<AXES>(batches.extent, work.batch, batch);
+  }
+
+  __device__ __forceinline__ void place(int, u32 row, i64 (&coordinate)[AXES + 2]) const {
+#pragma unroll
+    for (int axis = 0; axis < AXES; ++axis) coordinate[axis] = batch[axis];
+    coordinate[AXES] = min(row, lines - 1);
+  }
+  __device__ __forceinline__ i32 column() const { return k; }
+  __device__ __forceinline__ bool reads(int) const { return true; }
+  __device__ __forceinline__ void advance() { k += REGISTER_STAGE_K; }
 };

@@ -127,6 +127,7 @@ struct TileWgmma {
   static_assert(!A_IS_RESIDENT || CLUSTER == 1, "a resident operand is not shared");
   typedef TileSchedule<ROWS, COLUMNS, CLUSTER_ROWS, CLUSTER_COLUMNS, CLUSTER_DEPTH> Schedule;
   typedef RingPosition<RING> Position;
+  static constexpr u32 FREE_BARRIER = 3;  // the first named barrier that is not in use here
   static_assert(ROWS % (64 * TEAM_WARPGROUPS) == 0, "whole parts of 64 rows for each warpgroup");
 
   u32 resident, stages, full, empty, resident_full;  // shared-memory addresses
@@ -188,7 +189,7 @@ struct TileWgmma {
                                           Epilogue& epilogue) const {
     const auto sum = [&](auto& d, const auto& work, u32 first_row, Position& at, const auto& issued) {
       if constexpr (IS_PROMOTED) promoted_sum(d, work.blocks, first_row, at, multiply, issued);
-      else plain_sum(d, work.blocks, first_row, at, multiply, issued);
+      else plain_sum(d, work.blocks, first_row, at, multiply, [](u32) {}, issued);
     };
     consume_by(schedule, index, sum, epilogue);
   }
@@ -227,6 +228,26 @@ struct TileWgmma {
     if constexpr (CLUSTER_DEPTH > 1) part_sum.finish();
   }
 
+  // There is at least one k block. One stays in flight: its stage is released when the next one has been issued.
+  // prepare(stage) is called for each stage in turn, when its copies have arrived, before it is multiplied; `issued`
+  // when the last one has been.
+  template <class Multiply, class Prepare, class Issued>
+  __device__ __forceinline__ void plain_sum(Accumulator (&d)[PARTS][COLUMNS / 2], i32 blocks, u32 first_row,
+                                            Position& at, const Multiply& multiply, const Prepare& prepare,
+                                            const Issued& issued) const {
+    u32 previous = at.stage;
+    issue(d, 0, first_row, at, false, multiply, prepare);
+    for (i32 block = 1; block < blocks; ++block) {
+      issue(d, block, first_row, at, true, multiply, prepare);
+      wgmma_wait<1>();
+      release(previous);
+      previous = at.stage == 0 ? RING - 1 : at.stage - 1;
+    }
+    issued();
+    wgmma_wait<0>();
+    release(previous);
+  }
+
   // A stage's address, when its operands have arrived.
   __device__ __forceinline__ u32 wait_full(const Position& at) const {
     mbarrier_wait(full + at.stage * MBARRIER_BYTES, at.parity);
@@ -250,25 +271,6 @@ struct TileWgmma {
   static __device__ __forceinline__ u32 first_item() { return CLUSTER > 1 ? cluster_index() : blockIdx.x; }
   static __device__ __forceinline__ u32 item_step() { return CLUSTER > 1 ? cluster_count() : gridDim.x; }
 
-  // There is at least one k block. One stays in flight: its stage is released when the next one has been issued.
-  // `issued` is called when the last one has been.
-  template <class Multiply, class Issued>
-  __device__ __forceinline__ void plain_sum(Accumulator (&d)[PARTS][COLUMNS / 2], i32 blocks, u32 first_row,
-                                            Position& at,
-                                            const Multiply& multiply, const Issued& issued) const {
-    u32 previous = at.stage;
-    issue(d, 0, first_row, at, false, multiply);
-    for (i32 block = 1; block < blocks; ++block) {
-      issue(d, block, first_row, at, true, multiply);
-      wgmma_wait<1>();
-      release(previous);
-      previous = at.stage == 0 ? RING - 1 : at.stage - 1;
-    }
-    issued();
-    wgmma_wait<0>();
-    release(previous);
-  }
-
   template <class Multiply, class Issued>
   __device__ __forceinline__ void promoted_sum(Accumulator (&d)[PARTS][COLUMNS / 2], i32 blocks, u32 first_row,
                                                Position& at,
@@ -278,7 +280,7 @@ struct TileWgmma {
     for (i32 block = 0; block < blocks; ++block) {
       Accumulator stage_sum[PARTS][COLUMNS / 2];
       const u32 stage = at.stage;
-      issue(stage_sum, block, first_row, at, false, multiply);
+      issue(stage_sum, block, first_row, at, false, multiply, [](u32) {});
       if (block == blocks - 1) issued();
       wgmma_wait<0>();
       release(stage);
@@ -287,10 +289,11 @@ struct TileWgmma {
     }
   }
 
-  template <class Multiply>
+  template <class Multiply, class Prepare>
   __device__ __forceinline__ void issue(Accumulator (&d)[PARTS][COLUMNS / 2], u32 block, u32 first_row, Position& at,
-                                        bool accumulate, const Multiply& multiply) const {
+                                        bool accumulate, const Multiply& multiply, const Prepare& prepare) const {
     const u32 stage = wait_full(at);
+    prepare(stage);
     const u32 stage_a = A_IS_RESIDENT ? resident + block * StageA::BYTES : stage;
     const u64 a = StageA::descriptor(stage_a + first_row * StageA::ROW_BYTES);
     const u64 b = StageB::descriptor(stage + STAGE_A_BYTES);

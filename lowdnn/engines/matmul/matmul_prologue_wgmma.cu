@@ -10,22 +10,15 @@
 
 #include "include/output_map.cuh"
 #include "include/register_operand.cuh"
-#include "include/tile_operands.cuh"
 #include "include/wgmma_kernel.cuh"
+#include "include/wgmma_multiply.cuh"
 
 typedef OperandStage<TYPE, TILE_N, Q_MN_MAJOR> StageQ;
 typedef KernelTile<false, Q_MN_MAJOR, StageQ, RawStage<RAW_TYPE, TILE_M>> Tile;
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 #include "include/wgmma_output.cuh"
 
-DEFINE_WGMMA_A_IN_REGISTERS(wgmma, TILE_N, WGMMA_D.WGMMA_A.WGMMA_B)
-
-struct Multiply {
-  __device__ __forceinline__ void operator()(f32 (&d)[TILE_N / 2], const u32 (&a)[4], u64 b, bool accumulate) const {
-    wgmma<Q_MN_MAJOR>(d, a, b, accumulate);
-  }
-};
-typedef RegisterOperand<Tile, Prologue, Multiply, SHARES_LOADS, HAS_TAIL> OperandP;
+typedef RegisterOperand<Tile, Prologue, MultiplyRegisters<Q_MN_MAJOR>, SHARES_LOADS, HAS_TAIL> OperandP;
 
 struct Params {
   TensorMap p, q;
@@ -45,11 +38,10 @@ WGMMA_KERNEL(const __grid_constant__ Params params) {
     tile.produce(params.schedule, load_p, load_q);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
-    const OperandP operand{tile, params.input, Multiply()};
+    const OperandP operand{tile, params.input};
     const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
-      i64 batch[BATCH_AXES];
-      digits<BATCH_AXES>(params.batches.extent, work.batch, batch);
-      operand.sum(d, work, batch, first_row, at, issued);
+      const MatrixLines<BATCH_AXES> lines(params.batches, work, params.input.lines);
+      operand.sum(d, work, lines, first_row, at, issued);
     };
     tile.consume_by(params.schedule, warpgroup, sum, epilogue);
   };

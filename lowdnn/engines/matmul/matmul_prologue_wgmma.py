@@ -12,17 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.codegen.functor import Functor, generate
-from lowdnn.codegen.space import IndexSpace, strides_over
+from lowdnn.codegen.space import strides_over
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.gemm import tiles, wgmma_model
+from lowdnn.engines.gemm.converted_operand import ConvertedOperand, another_tensor, fusion_problem, raw_tensor
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct
+from lowdnn.engines.gemm.wgmma_model import Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
-from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile, WgmmaType, wgmma_type
-from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, macros, moved_bytes
+from lowdnn.engines.gemm.wgmma_tiles import ROW_SWIZZLES, Schedule, WgmmaTile, WgmmaType, wgmma_type
+from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.matmul.pixel_matmul import as_matmul
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
@@ -34,18 +33,8 @@ from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, TensorPointer, Work
 from lowdnn.status import Status
-from lowdnn.tensor_map import TensorMapDataType, TensorMapSwizzle, TiledMap
+from lowdnn.tensor_map import TiledMap
 
-#: Types in memory of the operand that goes through registers; by their tensor maps.
-_RAW_TYPES = {
-    DataType.HALF: TensorMapDataType.FLOAT16,
-    DataType.BFLOAT16: TensorMapDataType.BFLOAT16,
-    DataType.INT8: TensorMapDataType.UINT8,
-    DataType.UINT8: TensorMapDataType.UINT8,
-    DataType.FP8_E4M3: TensorMapDataType.UINT8,
-    DataType.FP8_E5M2: TensorMapDataType.UINT8,
-}
-_RAW_SWIZZLES = {1: TensorMapSwizzle.BYTES_64, 2: TensorMapSwizzle.BYTES_128}
 #: Batch axes of a tensor map beside the two of a matrix.
 _MAX_BATCH_AXES = 3
 #: Keys of what the prologue reads in the index space; those of the operands are above.
@@ -54,14 +43,11 @@ _FIRST_CARRIED = -4
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``matmul_prologue_wgmma.cu``, beside those of the tile, its data types and the output."""
+    """Macros of ``matmul_prologue_wgmma.cu``, beside those of the tile, its data types, its operand and the output."""
 
-    RAW_TYPE: str
     Q_MN_MAJOR: int
     BATCH_AXES: int
     TRANSPOSED: int
-    SHARES_LOADS: int
-    HAS_TAIL: int
 
 
 class MatmulPrologueWgmma:
@@ -141,18 +127,17 @@ class MatmulPrologueWgmma:
 class _Problem:
     """The product as rows and columns of the output, whose columns are contiguous, and the operands that give them.
 
-    p: what is in memory of the operand with the prologue.  is_transposed: it gives the output's columns.
-    strides: of what the prologue reads beside it, by uid, over (batch axes, lines of p, k).
+    converted: the operand with the prologue, over (batch axes, lines of p, k).  p: what is in memory of it.
+    is_transposed: it gives the output's columns.
     """
 
-    prologue: PointwiseDag
+    converted: ConvertedOperand
     dag: PointwiseDag
     space: ProductSpace
     kind: WgmmaType
     p: WgmmaOperand
     q: WgmmaOperand
     is_transposed: bool
-    strides: tuple[tuple[int, tuple[int, ...]], ...]
 
     @classmethod
     def of(cls, matched: Prologued[MatmulOperation], kind: WgmmaType) -> _Problem | str:
@@ -198,7 +183,9 @@ class _Problem:
         by_rows = rows.over(space.row_strides[: space.batch_axes] or (0,), space.row_stride, space.rows)
         by_columns = columns.over(space.column_strides[: space.batch_axes] or (0,), columns.stride, space.columns)
         p, q = (by_columns, by_rows) if is_transposed else (by_rows, by_columns)
-        return cls(prologue, dag, space, kind, p, q, is_transposed, tuple(strides))
+        functor_extents = (*(space.batch_extents or (1,)), p.extent, p.depth)
+        converted = ConvertedOperand(prologue, raw, functor_extents, tuple(strides))
+        return cls(converted, dag, space, kind, p, q, is_transposed)
 
     @property
     def batch_extents(self) -> tuple[int, ...]:
@@ -219,7 +206,7 @@ class _Problem:
             self.p.extent,
             self.q.extent,
             ceil_div(self.p.depth, self.kind.stage_k),
-            a_bytes=bytes_of(self.prologue.loads),
+            a_bytes=self.converted.moved_bytes,
             b_bytes=self.q.moved_bytes,
             output_bytes=moved_bytes(self.dag),
             is_b_mn_major=self.q.is_mn_major,
@@ -228,44 +215,28 @@ class _Problem:
             has_operand=self.has_operand,
             is_a_askew=self.p.is_askew,
             is_b_askew=self.q.is_askew,
-            is_a_converted=True,
-        )
-
-    @cached_property
-    def functor(self) -> Functor:
-        """The prologue's: it is handed what is in memory of ``p`` and hands elements of the product back."""
-        extents = (*self.batch_extents, self.p.extent, self.p.depth)
-        space = IndexSpace(extents, dict(self.strides), origin=((),) * len(extents))
-        return generate(
-            self.prologue,
-            accumulator=None,
-            vector_axis=len(extents) - 1,
-            handed=(self.p.tensor,),
-            stores_result=True,
-            space=space,
-            name="Prologue",
+            conversion=Conversion.REGISTERS,
+            functions=self.converted.functions,
         )
 
     @property
-    def shares_loads(self) -> bool:
-        """Whether all lines read the same in the prologue, beside themselves."""
-        return all(steps[-2] == 0 for _, steps in self.strides)
+    def has_tail(self) -> bool:
+        return self.p.depth % self.kind.stage_k != 0
 
     def slowness(self, arch: ArchSpec) -> str:
         """Why the product is better behind a launch that writes what the prologue gives; empty where it is not."""
-        converted = self.prologue.result
-        assert converted is not None
-        written_bytes = converted.element_count * converted.element_bytes
         apart = replace(
-            self.product, a_bytes=written_bytes, allows_clusters=True, allows_split=True, is_a_converted=False
+            self.product,
+            a_bytes=self.converted.converted_bytes,
+            allows_clusters=True,
+            allows_split=True,
+            conversion=Conversion.NONE,
+            functions=0,
         )
-        apart_s = wgmma_model.seconds(apart, wgmma_model.best(apart, arch), arch)
-        apart_s += arch.launch_overhead_s + (self.product.a_bytes + written_bytes) / arch.copy_bytes_per_s
-        fused_s = wgmma_model.seconds(self.product, wgmma_model.best(self.product, arch), arch)
-        if fused_s <= apart_s:
-            return ""
-        got = f"{apart_s * 1e6:.1f} us apart, {fused_s * 1e6:.1f} us fused"
-        return f"operations: expected a prologue that is faster fused, got {got}"
+        apart_s, fused_s = (
+            wgmma_model.seconds(product, wgmma_model.best(product, arch), arch) for product in (apart, self.product)
+        )
+        return fusion_problem(self.converted, fused_s, apart_s, arch)
 
 
 @dataclass(frozen=True)
@@ -295,10 +266,10 @@ class _Cut:
         p, q, stage_k = problem.p, problem.q, problem.kind.stage_k
         q_at = parts.operand(q.tensor.uid, q.packing)
         maps = (
-            TensorMap(TensorPointer(p.tensor.uid), _raw_layout(p, problem.batch_extents, self.tile.m, stage_k)),
+            TensorMap(TensorPointer(p.tensor.uid), _raw_layout(problem, self.tile.m)),
             TensorMap(q_at, q.layout(problem.kind.map_type, problem.batch_extents, self.tile.n, stage_k)),
         )
-        inputs = Struct((*i32((p.extent, p.depth)), problem.functor.arguments))
+        inputs = problem.converted.argument(p.depth)
         batches = Struct(tuple(Struct(divider(extent)) for extent in problem.batch_extents))
         grid = self.schedule.grid(arch.sm_count)
         launch = Launch(
@@ -315,43 +286,43 @@ class _Cut:
 
     def _kernel(self) -> KernelRef:
         problem, output = self.problem, self.output
-        raw = dtypes.info(problem.p.tensor.data_type)
+        converted, has_tail = problem.converted, problem.has_tail
         params = Params(
-            RAW_TYPE=raw.c_type,
             Q_MN_MAJOR=int(problem.q.is_mn_major),
             BATCH_AXES=len(problem.batch_extents),
             TRANSPOSED=int(problem.is_transposed),
-            SHARES_LOADS=int(problem.shares_loads),
-            HAS_TAIL=int(problem.p.depth % problem.kind.stage_k != 0),
         )
-        types = f"{raw.short_name}_{problem.kind.label}"
+        types = f"{converted.label(has_tail=has_tail)}_{problem.kind.label}"
         layout = f"{'kn'[params.Q_MN_MAJOR]}{params.BATCH_AXES}{'t' * params.TRANSPOSED}"
-        layout += f"{'s' * params.SHARES_LOADS}{'r' * params.HAS_TAIL}"
         space = f"{output.output.row_axes}of{output.output.space.rank}_{output.label}_v{output.vector}"
-        digests = f"{problem.functor.digest}_{output.functor.digest}"
+        digests = f"{converted.functor.digest}_{output.functor.digest}"
         return KernelRef(
             name=f"matmul_prologue_wgmma_{types}_{self.tile.label}_{layout}_{space}_sm90a_{digests}",
             source="matmul/matmul_prologue_wgmma.cu",
             target="sm_90a",
-            parameters=(*problem.kind.macros, *self.tile.macros, *macros(params), *output.macros),
-            generated=f"{problem.functor.text}\n{output.functor.text}",
+            parameters=(
+                *problem.kind.macros,
+                *self.tile.macros,
+                *macros(params),
+                *converted.macros(has_tail=has_tail),
+                *output.macros,
+            ),
+            generated=f"{converted.functor.text}\n{output.functor.text}",
         )
 
 
 def _raw_of(prologue: PointwiseDag, port: str) -> Tensor | str:
-    """The one tensor of the operand's size that the prologue reads."""
-    full = [tensor for tensor in prologue.loads if tensor.dims == prologue.dims and tensor.data_type in _RAW_TYPES]
+    """The tensor that goes through registers; what else the prologue reads repeats along lines or k."""
+    raw = raw_tensor(prologue, f"matmul.{port}")
     lines_and_depth = slice(-2, None)
     for tensor in prologue.loads:
-        if tensor not in full[:1] and min(strides_over(tensor, prologue.dims)[lines_and_depth]) > 0:
-            return f"{tensor.label}.dims: expected one tensor of the size of matmul.{port} before it, got another one"
-    if not full:
-        types = ", ".join(data_type.name for data_type in _RAW_TYPES)
-        return f"matmul.{port}: expected a tensor of dims {list(prologue.dims)} and type {types} before it, got none"
-    return full[0]
+        if tensor is not raw and min(strides_over(tensor, prologue.dims)[lines_and_depth]) > 0:
+            return another_tensor(tensor, f"matmul.{port}")
+    return raw
 
 
-def _raw_layout(p: WgmmaOperand, batch_extents: tuple[int, ...], rows: int, stage_k: int) -> TiledMap:
+def _raw_layout(problem: _Problem, rows: int) -> TiledMap:
     """The map of p's rows in memory, swizzled over the bytes of a stage's row."""
-    layout = p.layout(_RAW_TYPES[p.tensor.data_type], batch_extents, rows, stage_k)
-    return replace(layout, swizzle=_RAW_SWIZZLES[p.tensor.element_bytes])
+    converted = problem.converted
+    layout = problem.p.layout(converted.map_type, problem.batch_extents, rows, problem.kind.stage_k)
+    return replace(layout, swizzle=ROW_SWIZZLES[converted.row_bytes])

@@ -90,9 +90,7 @@ class MatmulWgmma:
         cut = _Cut(problem, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]))
         parts = cut.parts(arch)
         launches = tuple(parts.launches)
-        notes = tiles.numerical_notes(problem.kind.a)
-        if problem.kind.is_fp8 and not product.is_promoted:
-            notes = (*notes, NumericalNote.REDUCED_PRECISION_REDUCTION)
+        notes = wgmma_model.sum_notes(problem.kind, chosen)
         return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -115,7 +113,7 @@ class MatmulWgmma:
         if kind is None:
             return Refusal(self.name, _refuse_types(anchor), Status.NOT_SUPPORTED_DATA_TYPE)
         if anchor.matmul.compute_type is DataType.DOUBLE:
-            reason = "matmul.compute_type: expected FLOAT, HALF or INT32, got DOUBLE"
+            reason = "matmul.compute_type: expected FLOAT, FAST_FLOAT_FOR_FP8, HALF or INT32, got DOUBLE"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         if 0 in (*matched.epilogue.dims, anchor.a.dims[-1]):
             dims = [list(anchor.a.dims), list(anchor.b.dims)]
@@ -129,13 +127,12 @@ class MatmulWgmma:
 
     def _defaults(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         is_transposed = problem.prefers_transposed(arch)
-        promotion = Knob("promotion", KnobType.REDUCTION_MODE, (0, 1), 1, "1: sums of 128 are added up in full fp32")
         product = problem.product(is_transposed)
         return (
             *wgmma_model.knobs(product, wgmma_model.best(product, arch)),
             Knob("swap", KnobType.SWAP_AB, (0, 1), int(is_transposed), "1: the tile's rows are the output's columns"),
             Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
-            *((promotion,) if problem.kind.is_fp8 else ()),
+            *wgmma_model.promotion_knobs(problem.kind, problem.compute_type),
         )
 
 
@@ -143,6 +140,7 @@ class MatmulWgmma:
 class _Problem:
     """The product as rows and columns of the output, whose columns are contiguous, and the operands that give them."""
 
+    compute_type: DataType
     dag: PointwiseDag
     space: ProductSpace
     kind: WgmmaType
@@ -171,6 +169,7 @@ class _Problem:
         if isinstance(exits, str):
             return exits
         return cls(
+            anchor.matmul.compute_type,
             dag,
             space,
             kind,
@@ -193,7 +192,7 @@ class _Problem:
         return WGMMA_TYPES[p.tensor.data_type, q.tensor.data_type]
 
     def product(self, is_transposed: bool, *, is_promoted: bool | None = None) -> WgmmaProduct:
-        """As the tiles see it; sums of fp8 are promoted unless ``is_promoted`` says otherwise."""
+        """As the tiles see it; sums are promoted as the compute type has it, or as ``is_promoted`` says."""
         p, q = self.operands(is_transposed)
         kind = self.instruction(is_transposed)
         return WgmmaProduct(
@@ -209,7 +208,7 @@ class _Problem:
             is_b_mn_major=q.is_mn_major,
             allows_split=not self.exits.exist and self.space.output.rows * self.space.columns <= MAX_COORDINATE,
             column_unit=MAP_COLUMNS if self.exits.exist else 8,
-            is_promoted=kind.is_fp8 if is_promoted is None else is_promoted,
+            is_promoted=wgmma_model.is_promoted(kind, self.compute_type) if is_promoted is None else is_promoted,
             has_operand=not is_transposed and mapped_operand(self.dag, self.space.output, self.space.rows) is not None,
             is_a_askew=p.is_askew,
             is_b_askew=q.is_askew,

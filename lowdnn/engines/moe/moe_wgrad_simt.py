@@ -12,7 +12,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, accumulator_type, vector_axis
+from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, vector_axis
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
 from lowdnn.engines.moe import simt_tiles
 from lowdnn.engines.moe.arguments import groups_argument, offset_type
@@ -20,6 +20,7 @@ from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.base import inputs_of
+from lowdnn.ops.compute import accumulator_type
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work

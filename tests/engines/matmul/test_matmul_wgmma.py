@@ -12,6 +12,7 @@ from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
@@ -117,6 +118,17 @@ def test_sums_of_fp8_are_promoted_unless_the_knob_says_no(checked: Runtime, warp
     fast = ENGINE.plan(graph, SM_90A, choices | {KnobType.REDUCTION_MODE: 0})
     assert macro(fast, "PROMOTED") == 0
     assert NumericalNote.REDUCED_PRECISION_REDUCTION in fast.numerical_notes
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_fast_sums_of_fp8_are_those_of_the_tensor_cores(device: Runtime, swap: bool) -> None:
+    case = parse_case("matmul m=40 n=48 k=272 layout=nt dtype=e4m3 out=bf16 compute=fast")
+    plan = check_exact(device, ENGINE, case.graph(), length=case.length, choices={KnobType.SWAP_AB: int(swap)})
+    assert macro(plan, "PROMOTED") == 0
+    assert NumericalNote.REDUCED_PRECISION_REDUCTION in plan.numerical_notes
+    promoted = ENGINE.plan(case.graph(), SM_90A, {KnobType.REDUCTION_MODE: 1})
+    assert macro(promoted, "PROMOTED") == 1
+    assert promoted.numerical_notes == (NumericalNote.TENSOR_CORE,)
 
 
 @pytest.mark.parametrize("data_type", TYPES)

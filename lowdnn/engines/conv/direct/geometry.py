@@ -21,6 +21,7 @@ from lowdnn.engines.gemm import simt_tile
 from lowdnn.engines.launch import bytes_of, fma_unit, i32
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.graph.pattern import Anchored, PointwiseDag
+from lowdnn.ops.compute import accumulator_type
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
@@ -74,7 +75,7 @@ class DirectGeometry:
 
     @property
     def accumulator(self) -> DataType:
-        return simt_tile.accumulator_type(self.operation.convolution.compute_type)
+        return accumulator_type(self.operation.convolution.compute_type)
 
     @property
     def spatial(self) -> int:

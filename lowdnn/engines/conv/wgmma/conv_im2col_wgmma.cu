@@ -13,10 +13,16 @@
 // that the lines have beyond the output's are dropped. Not with a store by tensor map or as a slice.
 // RESIDENT_BLOCKS > 0: the filter, which is A and has one tile of rows and so many k blocks, stays in shared memory.
 // CHANNEL_BYTES: of channels in a k block, 128 or, where those would be half empty, 64.
+// CONVERTED: one operand is a function of what lies in memory, and generated.cuh defines Prologue as well, over (image
+// or filter, channel); without clusters. Windows of pixels are converted in place (converted_pixels.cuh). Otherwise the
+// operand of the tile's rows goes through registers (register_operand.cuh, im2col_lines.cuh): its stages hold elements
+// of RAW_TYPE, 64 channels of one tap, K-major. SHARES_LOADS, HAS_TAIL, HAS_PADDING: see there.
 // Shared memory: the resident filter, STAGES stages of (A, B), and what wgmma_kernel.cuh says, as it does of blocks and
 // launch.
 // STORE: what becomes of the accumulators (wgmma_output.cuh).
 
+#include "include/converted_pixels.cuh"
+#include "include/im2col_lines.cuh"
 #include "include/im2col_operand.cuh"
 #include "include/output_map.cuh"
 #include "include/wgmma_kernel.cuh"
@@ -35,7 +41,12 @@ typedef FilterStage StageB;
 typedef FilterStage StageA;
 typedef PixelStage StageB;
 #endif
+#define THROUGH_REGISTERS (CONVERTED && TAP_RUN == 1)
+#if THROUGH_REGISTERS
+typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, RawStage<RAW_TYPE, TILE_M>> Tile;
+#else
 typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, RESIDENT_BLOCKS> Tile;
+#endif
 #if TAP_RUN > 1
 typedef LineMap<OUTPUT_RANK, ROW_AXES> Map;
 #else
@@ -45,6 +56,9 @@ typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 
 typedef ClassSchedule<Tile::Schedule, PIXEL_CLASSES> Schedule;
 typedef PixelClass<SPATIAL> Pixels;
+#if CONVERTED
+#include "generated.cuh"
+#endif
 
 struct Params {
   TensorMap image[MAPS], filter;
@@ -52,6 +66,10 @@ struct Params {
   Schedule schedule;
   Pixels classes[PIXEL_CLASSES];
   i32 group_channels, group_lines, group_depth;  // of image and filter (im2col_operand.cuh)
+#if CONVERTED
+  ConvertedInput<Prologue> input;
+  i32 image_extent[SPATIAL];
+#endif
 };
 
 typedef Im2colOperand<PixelStage, PIXELS_ARE_ROWS, WINDOW_PIXELS, Tile::K, PIXEL_SHARERS, SPATIAL> PixelLoader;
@@ -98,7 +116,35 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     else tile.produce(p.schedule, filter, pixels);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, PixelEpilogue& epilogue) {
-    tile.consume(p.schedule, warpgroup, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), epilogue);
+#if THROUGH_REGISTERS
+    typedef RegisterOperand<Tile, Prologue, MultiplyRegisters<B_IS_N_MAJOR>, SHARES_LOADS, HAS_TAIL> Converted;
+    const Converted converted{tile, p.input};
+    const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      const Pixels& pixels = p.classes[work.pixel_class];
+#if PIXELS_ARE_ROWS
+      const PixelLines<SPATIAL, HAS_PADDING> lines(pixels, p.image_extent, work, p.input.lines, p.group_channels);
+#else
+      const FilterLines<SPATIAL> lines(pixels, work, p.input.lines, p.group_lines);
+#endif
+      converted.sum(d, work, lines, first_row, at, issued);
+    };
+    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+#elif CONVERTED
+    constexpr int TEAM_THREADS = CONSUMER_WARPGROUPS * WARPGROUP_SIZE;
+    typedef ConvertedWindow<Prologue, WINDOW_PIXELS, TEAM_THREADS, SPATIAL, HAS_PADDING> Window;
+    const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
+    const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      Window window(p.input, p.classes[0], p.image_extent, work, PIXELS_ARE_ROWS ? work.row : work.column,
+                    p.group_channels);
+      const auto prepare = [&](u32 stage) {
+        window.convert(PIXELS_ARE_ROWS ? stage : stage + Tile::STAGE_A_BYTES, barrier);
+      };
+      tile.plain_sum(d, work.blocks, first_row, at, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), prepare, issued);
+    };
+    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+#else
+    tile.consume<PROMOTED>(p.schedule, warpgroup, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), epilogue);
+#endif
   };
   run_roles<Tile, PixelEpilogue>(p.output, produce, consume);
 }

@@ -10,11 +10,14 @@
 // from one window of WINDOW_PIXELS positions of x: each tap sees the pixels TAP_DISTANCE further on than the tap before
 // it does. For that, the walk has more positions in a line than there are outputs; dy reads as zeros there, and where a
 // tap's window runs on into the next line, it meets that line's padding.
+// CONVERTED: x is a function of what lies in memory, Prologue of generated.cuh over (image, channel), which is applied in
+// shared memory (converted_pixels.cuh).
 // Block: computes tiles of TILE_M x TILE_N over parts of the pixels (tile_schedule.cuh).
 // Shared memory: STAGES stages of (dy, x), and what wgmma_kernel.cuh says, as it does of blocks and launch.
 // STORE_FUNCTOR: the functor stores. STORE_SLICE: accumulators go to slice `split` of the workspace, and
 // gemm/split_k_reduce.cu applies the epilogue.
 
+#include "include/converted_pixels.cuh"
 #include "include/epilogue_wgmma.cuh"
 #include "include/filter_columns.cuh"
 #include "include/pixel_walk.cuh"
@@ -39,6 +42,10 @@ typedef FunctorEpilogue<Stored, Functor, VECTOR, OutputMap<OUTPUT_RANK, ROW_AXES
 typedef SliceEpilogue<Stored, Columns> Epilogue;
 #endif
 
+#if CONVERTED
+#include "generated.cuh"
+#endif
+
 struct Params {
   TensorMap dy, x;
   Epilogue::Output output;
@@ -50,28 +57,32 @@ struct Params {
   PixelWalk<X_AXES> x_walk;
 #endif
   u32 group_filters;  // in dy, from one group to the next
+#if CONVERTED
+  ConvertedInput<Prologue> input;
+  i32 x_extent[X_AXES + 1];  // converted_pixels.cuh
+#endif
 };
 
 WGMMA_KERNEL(const __grid_constant__ Params p) {
+  constexpr int DY_BOXES = TILE_M / 64, X_BOXES = TILE_N / 64 / TAP_RUN;
+  const auto x_boxes = [&](const TileWork& work, PixelBox(&box)[X_BOXES]) {
+#pragma unroll
+    for (int i = 0; i < X_BOXES; ++i) box[i] = p.output.columns.box(work.batch, work.column / 64 / TAP_RUN + i);
+  };
+#if X_AXES
+  const PixelWalk<X_AXES>& x_walk = p.x_walk;
+#else
+  const PixelWalk<0> x_walk;
+#endif
   const auto produce = [&](const Tile& tile) {
-    constexpr int DY_BOXES = TILE_M / 64, X_BOXES = TILE_N / 64 / TAP_RUN;
     const auto dy_boxes = [&](const TileWork& work, PixelBox(&box)[DY_BOXES]) {
 #pragma unroll
       for (int i = 0; i < DY_BOXES; ++i) box[i] = {i32(work.batch * p.group_filters + work.row + i * 64), {}};
-    };
-    const auto x_boxes = [&](const TileWork& work, PixelBox(&box)[X_BOXES]) {
-#pragma unroll
-      for (int i = 0; i < X_BOXES; ++i) box[i] = p.output.columns.box(work.batch, work.column / 64 / TAP_RUN + i);
     };
 #if DY_AXES
     const PixelWalk<DY_AXES>& dy_walk = p.dy_walk;
 #else
     const PixelWalk<0> dy_walk;
-#endif
-#if X_AXES
-    const PixelWalk<X_AXES>& x_walk = p.x_walk;
-#else
-    const PixelWalk<0> x_walk;
 #endif
     const u32 rank = Tile::sharer();
     PixelOperand<DY_AXES, DY_BOXES, 64, CLUSTER_N, decltype(dy_boxes)> load_a(p.dy, dy_walk, dy_boxes,
@@ -81,7 +92,21 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     tile.produce(p.schedule, load_a, load_b);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
+#if CONVERTED
+    constexpr int TEAM_THREADS = CONSUMER_WARPGROUPS * WARPGROUP_SIZE;
+    typedef ConvertedBoxes<Prologue, X_BOXES, WINDOW_PIXELS, TEAM_THREADS, X_AXES> Boxes;
+    const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
+    const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      const Columns& columns = p.output.columns;
+      const i32 skipped = work.batch * (columns.group_channels - columns.channels);
+      Boxes boxes(p.input, x_walk, p.x_extent, work, x_boxes, skipped);
+      const auto prepare = [&](u32 stage) { boxes.convert(stage + Tile::STAGE_A_BYTES, barrier); };
+      tile.plain_sum(d, work.blocks, first_row, at, Multiply<true, true>(), prepare, issued);
+    };
+    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+#else
     tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
+#endif
   };
   run_roles<Tile, Epilogue>(p.output, produce, consume);
 }

@@ -3,13 +3,14 @@
 fp16 and bf16, summed in fp32. 1 to 3 spatial axes, both modes, groups of at least 32 channels and filters, any
 pointwise epilogue; strides, paddings and dilations as far as im2col tensor maps reach. Pixels are cut into parts that
 fill the device; their sums are added in a fixed order, so that equal inputs give equal bits. Channels-last tensors are
-read in place; others are repacked into the workspace first.
+read in place; others are repacked into the workspace first. x may be a pointwise function of what lies in memory (batch
+norm applied to the input), which is converted in shared memory.
 Kernels: ``conv_wgrad_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
@@ -17,13 +18,15 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted
 from lowdnn.engines.conv.wgmma import wgrad_tiles
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
+from lowdnn.engines.gemm.converted_operand import fusion_problem, pixel_operand
 from lowdnn.engines.gemm.output_space import Slices, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_tiles import TileStore, wgmma_type
 from lowdnn.engines.launch import i32, i64, macros, moved_bytes
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import match_anchored
+from lowdnn.graph.pattern import PointwiseDag, match_anchored
+from lowdnn.graph.prologue_pattern import Prologued, match_prologued
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.tensor import Tensor, channels_last_strides
@@ -47,6 +50,7 @@ class Params:
     ROW_AXES: int
     VECTOR: int
     STORE: int
+    CONVERTED: int
 
 
 class ConvWgradWgmma:
@@ -62,7 +66,10 @@ class ConvWgradWgmma:
         if refusal := refuse_arch(self.name, arch, _TARGET):
             return refusal
         product = graph.derive(self._product)
-        return product if isinstance(product, Refusal) else None
+        if isinstance(product, Refusal):
+            return product
+        slow = _slowness(product, arch)
+        return Refusal(self.name, slow) if slow else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, windows and parts of the pixels."""
@@ -82,10 +89,10 @@ class ConvWgradWgmma:
         return tuple(_plain_kernel(data_type, channels) for data_type in types for channels in (64, 128))
 
     def _product(self, graph: OperationGraph) -> WgradProduct | Refusal:
-        matched = match_anchored(graph, ConvolutionBackwardFilter)
+        matched = _matched(graph)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
-        operation = matched.anchor
+        operation, dag, prologue = matched
         instruction = wgmma_type(operation.dy.data_type, operation.x.data_type)
         if instruction is None or not instruction.has_mn_major:
             got = f"{operation.x.data_type.name} and {operation.dy.data_type.name}"
@@ -94,10 +101,35 @@ class ConvWgradWgmma:
         if operation.convolution.compute_type is DataType.DOUBLE:
             reason = "convolution.compute_type: expected FLOAT or HALF, got DOUBLE"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
-        product = WgradProduct.of(matched, instruction)
+        converted = pixel_operand(prologue, f"{operation.label}.x") if prologue else None
+        if isinstance(converted, str):
+            return Refusal(self.name, converted, Status.NOT_SUPPORTED_LAYOUT)
+        if converted is not None and not converted.keeps_places:
+            reason = f"{operation.label}.x: expected a prologue on 16-bit values that is the same for all images"
+            return Refusal(self.name, f"{reason}, got another one", Status.NOT_SUPPORTED_LAYOUT)
+        product = WgradProduct.of(operation, dag, instruction, converted)
         if refused := product.refuse_shape():
             return Refusal(self.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
         return product
+
+
+def _matched(
+    graph: OperationGraph,
+) -> tuple[ConvolutionBackwardFilter, PointwiseDag, PointwiseDag | None] | str:
+    """The gradient, what is behind it and what is before x, or why it is none."""
+    prologued = match_prologued(graph, ConvolutionBackwardFilter)
+    if isinstance(prologued, Prologued) and prologued.port == "x":
+        return prologued.matched.anchor, prologued.matched.epilogue, prologued.prologue
+    matched = match_anchored(graph, ConvolutionBackwardFilter)
+    return matched if isinstance(matched, str) else (matched.anchor, matched.epilogue, None)
+
+
+def _slowness(product: WgradProduct, arch: ArchSpec) -> str:
+    """Why x is better converted in a launch of its own, or an empty string."""
+    if product.converted is None:
+        return ""
+    fused_s, apart_s = (wgrad_tiles.least_seconds(cut, arch) for cut in (product, replace(product, converted=None)))
+    return fusion_problem(product.converted, fused_s, apart_s, arch)
 
 
 def _parts(tiling: WgradTiling, arch: ArchSpec) -> PlanParts:
@@ -107,7 +139,7 @@ def _parts(tiling: WgradTiling, arch: ArchSpec) -> PlanParts:
     functor = functor_of(product.dag, product.operation.x.data_type, product.output)
     vector = product.vector(product.output.vector(functor))
     dy = parts.operand(product.operation.dy.uid, product.dy.packing)
-    x = parts.operand(product.operation.x.uid, product.x.packing)
+    x = parts.operand(product.x.tensor.uid, product.x.packing)
     splits = tiling.schedule.splits
     slices = Slices(splits, product.output.rows, product.output.columns)
     slices_at = parts.reserve(slices.size_bytes if splits > 1 else 0)
@@ -143,17 +175,21 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
         ROW_AXES=0 if is_slice else product.output.row_axes,
         VECTOR=1 if is_slice else vector,
         STORE=int(_store(tiling)),
+        CONVERTED=int(product.converted is not None),
     )
     walks = f"{params.SPATIAL}d{params.DY_AXES}{params.X_AXES}"
     taps = f"_r{params.TAP_RUN}x{params.TAP_DISTANCE}p{window}" if params.TAP_RUN > 1 else ""
+    converted = product.converted
+    prologue = f"_{converted.label(has_tail=False)}_{converted.functor.digest}" if converted else ""
+    texts = (*((converted.functor.text,) if converted else ()), *(() if is_slice else (functor.text,)))
     functor_label = f"{params.ROW_AXES}of{params.OUTPUT_RANK}_v{vector}_sm90a_{functor.digest}"
     ending = "slice_sm90a" if is_slice else functor_label
     return KernelRef(
-        name=f"conv_wgrad_wgmma_{product.instruction.label}_{tile.label}_{walks}{taps}_{ending}",
+        name=f"conv_wgrad_wgmma_{product.instruction.label}_{tile.label}_{walks}{taps}{prologue}_{ending}",
         source="conv/wgmma/conv_wgrad_wgmma.cu",
         target=_TARGET,
         parameters=(*product.instruction.macros, *tile.macros, *macros(params)),
-        generated="" if is_slice else functor.text,
+        generated="\n".join(texts),
     )
 
 
@@ -170,12 +206,13 @@ def _launch(
     walks = (operand.walk.struct for operand in (product.dy, product.x) if operand.walk)
     arguments = Struct(
         (
-            TensorMap(dy, product.dy.map(product.instruction, 64 // tile.cluster_n)),
-            TensorMap(x, product.x.map(product.instruction, product.window(tile.cluster_m) // tile.cluster_m)),
+            TensorMap(dy, product.dy.map(product.instruction.map_type, 64 // tile.cluster_n)),
+            TensorMap(x, product.x.map(product.x_map_type, product.window(tile.cluster_m) // tile.cluster_m)),
             Struct((*i32((product.filters,)), *product.columns_argument, *output)),
             schedule.argument,
             *walks,
             *i32((product.dy.group_channels,)),
+            *product.converted_arguments,
         )
     )
     return Launch(

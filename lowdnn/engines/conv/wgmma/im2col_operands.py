@@ -12,14 +12,12 @@ from math import prod
 
 from lowdnn.engines.conv.wgmma.im2col import PixelClass
 from lowdnn.engines.gemm.channels_last_pack import Packing
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WgmmaType
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES
 from lowdnn.ops.tensor import Tensor
-from lowdnn.tensor_map import Im2colMap, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
 
 #: Of addresses and strides in a tensor map, bytes.
 _UNIT_BYTES = 16
-#: By the bytes of a stage's row.
-_SWIZZLES = {128: TensorMapSwizzle.BYTES_128, 64: TensorMapSwizzle.BYTES_64}
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class ImageOperand:
         """One class of each kind that has a map of its own: maps are shared by classes of the same extents."""
         return tuple({pixel_class.extents: pixel_class for pixel_class in classes}.values())
 
-    def map(self, pixel_class: PixelClass, instruction: WgmmaType, pixels: int, row_bytes: int) -> Im2colMap:
+    def map(self, pixel_class: PixelClass, map_type: TensorMapDataType, pixels: int, row_bytes: int) -> Im2colMap:
         """The map of the class's pixels, ``pixels`` of them in a copy, with ``row_bytes`` of channels each."""
         tensor, size = self.tensor, self.tensor.element_bytes
         strides = self.packing.strides if self.packing else tensor.strides
@@ -51,7 +49,7 @@ class ImageOperand:
         inner = tuple(range(tensor.rank - 1, 1, -1))
         axes = tuple(reversed(pixel_class.axes))
         return Im2colMap(
-            instruction.map_type,
+            map_type,
             address=0,
             dims=(channels, *(tensor.dims[axis] for axis in inner), tensor.dims[0]),
             strides_bytes=tuple(_stride_bytes(tensor.dims[axis], strides[axis] * size) for axis in (*inner, 0)),
@@ -60,7 +58,7 @@ class ImageOperand:
             channels_per_pixel=row_bytes // size,
             pixels_per_column=pixels,
             element_strides=(1, *(axis.stride for axis in axes), 1),
-            swizzle=_SWIZZLES[row_bytes],
+            swizzle=ROW_SWIZZLES[row_bytes],
             l2_promotion=TensorMapL2Promotion.BYTES_128,
         )
 
@@ -105,7 +103,7 @@ class FilterOperand:
         """k of the map from one group to the next."""
         return self.depth if self.is_mn_major else 0
 
-    def map(self, instruction: WgmmaType, lines: int, row_bytes: int) -> TiledMap:
+    def map(self, map_type: TensorMapDataType, lines: int, row_bytes: int) -> TiledMap:
         """(contiguous dimension, taps, other dimension); a copy has ``lines`` lines, or a box of MN-major ones.
 
         row_bytes: along k.
@@ -119,13 +117,13 @@ class FilterOperand:
             tap_stride, other_stride = self.tensor.strides[-1], self.tensor.strides[0]
         k = row_bytes // size
         return TiledMap(
-            instruction.map_type,
+            map_type,
             address=0,
             dims=(contiguous, taps, others),
             strides_bytes=(_stride_bytes(taps, tap_stride * size), _stride_bytes(others, other_stride * size)),
             box=(MN_MAJOR_BOX, 1, k) if self.is_mn_major else (k, 1, lines),
             element_strides=(1, 1, 1),
-            swizzle=TensorMapSwizzle.BYTES_128 if self.is_mn_major else _SWIZZLES[row_bytes],
+            swizzle=TensorMapSwizzle.BYTES_128 if self.is_mn_major else ROW_SWIZZLES[row_bytes],
             l2_promotion=TensorMapL2Promotion.BYTES_256,
         )
 

@@ -12,9 +12,10 @@ from lowdnn.engines.conv.wgmma.im2col import PixelClass, forward_class, gradient
 from lowdnn.engines.conv.wgmma.im2col_operands import FilterOperand, ImageOperand
 from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, part_of, pixel_rows
 from lowdnn.engines.gemm import wgmma_model
+from lowdnn.engines.gemm.converted_operand import ConvertedOperand, fusion_problem
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_model import Conversion, WgmmaProduct, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
     exits_go_by_map,
@@ -31,11 +32,12 @@ from lowdnn.engines.gemm.wgmma_tiles import (
     WgmmaType,
 )
 from lowdnn.engines.launch import bytes_of, ceil_div, moved_bytes
+from lowdnn.enums import DataType
 from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
 from lowdnn.graph.reduction_pattern import AnyReduction
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
-from lowdnn.tensor_map import tensor_map_problem
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TiledMap, tensor_map_problem
 
 #: Indices of pixels and columns are 32-bit in the kernel, with room for a tile past the end.
 _MAX_INDEX = 2**31 - 2**20
@@ -65,11 +67,15 @@ class Im2colProduct:
     steps: from one pixel of a class to the next, where they are not neighbours, or empty.
     pixels_are_columns: of the output, which is contiguous along its last axis.  label: how messages name the operation.
     reductions: of the output on its way out.
-    row_bytes: of channels in a k block.
+    row_bytes: of channels in a k block.  is_promoted: see ``WgmmaTile``.
     keeps_filter: a block keeps it in shared memory where it makes up the rows of the tiles.
+    converted: the operand that is a function of what lies in memory, or None: windows of the image are converted in
+    place, otherwise it goes through registers and makes up the rows of the tiles.
+    converts_image: it is the image, otherwise the filter.
     """
 
     label: str
+    compute_type: DataType
     instruction: WgmmaType
     image: ImageOperand
     filter: FilterOperand
@@ -82,32 +88,58 @@ class Im2colProduct:
     reductions: tuple[AnyReduction, ...]
     row_bytes: int = STAGE_ROW_BYTES
     keeps_filter: bool = False
+    is_promoted: bool = False
+    converted: ConvertedOperand | None = None
+    converts_image: bool = False
 
     @classmethod
-    def forward(cls, matched: AnchoredWithExits[ConvolutionForward], instruction: WgmmaType) -> Im2colProduct:
+    def forward(
+        cls,
+        matched: AnchoredWithExits[ConvolutionForward],
+        instruction: WgmmaType,
+        converted: ConvertedOperand | None = None,
+        *,
+        converts_image: bool = False,
+    ) -> Im2colProduct:
+        """``converted``: the operand that the operation does not find in memory, where there is one."""
         operation = matched.anchor
-        taps = operation.w.dims[2:]
-        return cls._of(
+        x, w, taps = operation.x, operation.w, operation.w.dims[2:]
+        if converted is not None:
+            x, w = (converted.raw, w) if converts_image else (x, converted.raw)
+        product = cls._of(
             matched,
             instruction,
-            ImageOperand.of(operation.x, operation.groups),
-            FilterOperand.forward(operation.w, operation.groups),
+            ImageOperand.of(x, operation.groups),
+            FilterOperand.forward(w, operation.groups),
             (forward_class(operation.convolution, taps, operation.y.dims[2:]),),
             (),
         )
+        return product._with_converted(converted, converts_image)
 
     @classmethod
-    def gradient(cls, matched: AnchoredWithExits[ConvolutionBackwardData], instruction: WgmmaType) -> Im2colProduct:
+    def gradient(
+        cls,
+        matched: AnchoredWithExits[ConvolutionBackwardData],
+        instruction: WgmmaType,
+        converted: ConvertedOperand | None = None,
+    ) -> Im2colProduct:
+        """``converted``: dy, where the operation does not find it in memory."""
         operation = matched.anchor
         strides, taps = operation.convolution.strides, operation.w.dims[2:]
-        return cls._of(
+        product = cls._of(
             matched,
             instruction,
-            ImageOperand.of(operation.dy, operation.groups),
+            ImageOperand.of(operation.dy if converted is None else converted.raw, operation.groups),
             FilterOperand.gradient(operation.w, operation.groups, instruction.has_mn_major),
             gradient_classes(operation.convolution, taps, operation.dx.dims[2:]),
             strides if max(strides) > 1 else (),
         )
+        return product._with_converted(converted, converts_image=True)
+
+    def _with_converted(self, converted: ConvertedOperand | None, converts_image: bool) -> Im2colProduct:
+        if converted is None:
+            return self
+        return replace(self, converted=converted, converts_image=converts_image, row_bytes=STAGE_ROW_BYTES)
 
     @classmethod
     def _of(
@@ -125,11 +157,15 @@ class Im2colProduct:
         if pixels_are_columns:
             output = output_space(dag, (1,), (0, *range(2, len(dag.dims))), kept=(1,), operands={})
         label, taps = matched.anchor.label, matched.anchor.filter.dims[2:]
-        given = (label, instruction, image, weights, taps, classes, steps, dag, output, pixels_are_columns)
-        # Channels past the end take a copy longer than those that are there: no row shall have half of them.
-        half = STAGE_ROW_BYTES // 2
-        has_half = ceil_div(weights.depth * instruction.element_bytes, half) % 2
-        return cls(*given, matched.exits, half if has_half else STAGE_ROW_BYTES)
+        compute_type = matched.anchor.convolution.compute_type
+        given = (label, compute_type, instruction, image, weights, taps, classes, steps, dag, output)
+        return cls(
+            *given,
+            pixels_are_columns,
+            matched.exits,
+            _row_bytes(weights.depth, instruction),
+            is_promoted=wgmma_model.is_promoted(instruction, compute_type),
+        )
 
     @property
     def images(self) -> int:
@@ -176,11 +212,20 @@ class Im2colProduct:
         is_one_class = len(self.classes) == 1 and not self.steps
         if not is_one_class or self.pixels_are_columns or self.reductions or last.stride > 1:
             return None
+        if self.converted is not None and not self._converts_windows:
+            return None
         if not 1 < last.taps <= _MAX_WINDOW_TAPS or last.reach > _MAX_REACH:
             return None
         windows = self.classes[0].with_windows(self.image.tensor.dims[-1])
         found = replace(self, classes=(windows,), output=line_rows(self.dag, self.groups))
         return None if found.walked_pixels > _MAX_INDEX or found._map_problem() else found
+
+    @property
+    def _converts_windows(self) -> bool:
+        """Whether windows can be converted in place: in registers that an operand of the output's size would take."""
+        if self.converted is None or not self.converts_image or not self.converted.keeps_places:
+            return False
+        return all(tensor.dims != self.dag.dims for tensor in self.dag.loads)
 
     def window(self, is_transposed: bool) -> TapWindow | None:
         """That of a stage, where several taps share one."""
@@ -232,7 +277,7 @@ class Im2colProduct:
     def product(self, is_transposed: bool) -> WgmmaProduct:
         """As the tiles see it; classes count with their mean depth, and an empty output as one of one element."""
         m, n = max(self.walked_pixels, 1), max(self.filter.lines, 1)
-        a, b = bytes_of((self.image.tensor,)), bytes_of((self.filter.tensor,))
+        a, b = self._image_bytes, self._filter_bytes
         blocks = sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
         is_mn_major, pixels_are_rows = self.filter.is_mn_major, self.pixels_are_rows(is_transposed)
         window, is_a_resident = self.window(is_transposed), self.keeps_filter and not pixels_are_rows
@@ -249,7 +294,7 @@ class Im2colProduct:
             moved_bytes(self.dag),
             is_a_mn_major=is_mn_major and not pixels_are_rows,
             is_b_mn_major=is_mn_major and pixels_are_rows,
-            allows_clusters=not is_a_resident,
+            allows_clusters=not (is_a_resident or self.converted),
             tries_clusters=False,  # measured: copies of pixels gain nothing from them
             allows_split=not (self.steps or self.reductions or window),
             column_unit=MAP_COLUMNS if self.reductions else 8,
@@ -262,7 +307,30 @@ class Im2colProduct:
             classes=tuple(self._extents(is_transposed)) if self.steps and self.pixels * self.filter.lines else (),
             row_bytes=self.row_bytes,
             sums_columns=isinstance(self.exits, OutputExits) and self.exits.column is not None,
+            is_promoted=self.is_promoted,
+            conversion=self._conversion,
+            functions=self.converted.functions if self.converted else 0,
         )
+
+    @property
+    def _conversion(self) -> Conversion:
+        if self.converted is None:
+            return Conversion.NONE
+        return Conversion.IN_PLACE if self.classes[0].axes[-1].run > 1 else Conversion.REGISTERS
+
+    @property
+    def read_bytes(self) -> int:
+        return self._image_bytes + self._filter_bytes
+
+    @property
+    def _image_bytes(self) -> int:
+        return self.converted.moved_bytes if self.converted and self.converts_image else bytes_of((self.image.tensor,))
+
+    @property
+    def _filter_bytes(self) -> int:
+        if self.converted and not self.converts_image:
+            return self.converted.moved_bytes
+        return bytes_of((self.filter.tensor,))
 
     @cached_property
     def has_mapped_operand(self) -> bool:
@@ -273,13 +341,42 @@ class Im2colProduct:
 
     def preferred(self, arch: ArchSpec) -> tuple[int, bool]:
         """Which of the ``ways``; and whether few columns of the output are better the rows of the tiles."""
-        if self.has_mapped_operand:
+        if self.has_mapped_operand and self.converted is None:
             return 0, False  # elsewhere the functor loads it, at half the speed
-        choices = [(place, False) for place, way in enumerate(self.ways) if not way.keeps_filter]
+        # A window's stage sums several taps, of which promoted sums would be less precise.
+        ways = self.ways[:1] if self.is_promoted else self.ways
+        choices = [(place, False) for place, way in enumerate(ways) if not way.keeps_filter]
         if self._may_be_transposed and self.output.columns <= _MAX_TRANSPOSED_COLUMNS:
             # What loads the least comes first: the model may not tell the ways apart.
-            choices += [(place, True) for place in reversed(range(len(self.ways)))]
-        return min(choices, key=lambda choice: self.ways[choice[0]]._least_seconds(choice[1], arch))
+            choices += [(place, True) for place in reversed(range(len(ways)))]
+        if self.converted is not None:
+            choices = [(0, self._converts_columns), *(choice for choice in choices if choice[0])]
+        return min(choices, key=lambda choice: ways[choice[0]]._least_seconds(choice[1], arch))
+
+    def slowness(self, arch: ArchSpec) -> str:
+        """Why its reductions or its converted operand are better in a launch of their own, or an empty string."""
+        _, is_transposed = self.preferred(arch)
+        if self.reductions and (slow := wgmma_model.exit_problem(self.product(is_transposed), arch)):
+            return slow
+        if self.converted is None:
+            return ""
+        apart = replace(self, converted=None, row_bytes=_row_bytes(self.filter.depth, self.instruction))
+        return fusion_problem(self.converted, self._preferred_seconds(arch), apart._preferred_seconds(arch), arch)
+
+    def _preferred_seconds(self, arch: ArchSpec) -> float:
+        way, is_transposed = self.preferred(arch)
+        return self.ways[way]._least_seconds(is_transposed, arch)
+
+    def swap_problem(self, is_transposed: bool) -> str:
+        """Why the tiles cannot lie so, or an empty string."""
+        if self._conversion is not Conversion.REGISTERS or is_transposed == self._converts_columns:
+            return ""
+        return f"{int(self._converts_columns)} for an operand that goes through registers"
+
+    @property
+    def _converts_columns(self) -> bool:
+        """Whether the converted operand makes up the output's columns."""
+        return self.converts_image == self.pixels_are_columns
 
     @property
     def _may_be_transposed(self) -> bool:
@@ -312,6 +409,37 @@ class Im2colProduct:
             m, n = pixel_class.pixels(self.images), self.filter.lines
             yield (*((m, n) if self.pixels_are_rows(is_transposed) else (n, m)), self.k_blocks(pixel_class))
 
+    def image_map(self, pixel_class: PixelClass, pixels: int) -> Im2colMap:
+        """Of the class's pixels, ``pixels`` of them in a copy."""
+        map_type, row_bytes = self._box_of(self.converted if self.converts_image else None)
+        return self.image.map(pixel_class, map_type, pixels, row_bytes)
+
+    def filter_map(self, lines: int) -> TiledMap:
+        """``lines`` of them in a copy."""
+        map_type, row_bytes = self._box_of(None if self.converts_image else self.converted)
+        return self.filter.map(map_type, lines, row_bytes)
+
+    def _box_of(self, converted: ConvertedOperand | None) -> tuple[TensorMapDataType, int]:
+        if converted is None:
+            return self.instruction.map_type, self.row_bytes
+        return converted.map_type, converted.row_bytes
+
+    @property
+    def has_padding(self) -> bool:
+        """Whether taps see places outside of the image."""
+        extents = self.image.tensor.dims[2:]
+        return any(
+            axis.lower + axis.first_offset < 0 or axis.upper + axis.reach >= extent
+            for pixel_class in self.classes
+            for axis, extent in zip(pixel_class.axes, extents, strict=True)
+            if axis.taps
+        )
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether some k block has channels past the last one."""
+        return self.filter.depth % self.stage_k != 0 or any(not pixel_class.taps for pixel_class in self.classes)
+
     def refuse_shape(self) -> str:
         """Why the kernel cannot take the extents, or an empty string."""
         depth_bytes = self.filter.depth * self.instruction.element_bytes
@@ -328,6 +456,8 @@ class Im2colProduct:
             return refused
         if isinstance(self.exits, str):
             return self.exits
+        if self.reductions and self.converted and self._converts_columns:
+            return f"{type(self.reductions[0]).__name__}.x: expected no prologue before {self.filter.tensor.label}"
         limits = (("output pixels", self.pixels, _MAX_INDEX), ("output channels", self.dag.dims[1], _MAX_INDEX))
         for what, got, limit in limits:
             if got > limit:
@@ -338,8 +468,15 @@ class Im2colProduct:
         if not self.dag.dims[0] * self.pixels * self.dag.dims[1]:
             return ""
         for pixel_class in self.image.corners(self.classes):
-            problem = tensor_map_problem(self.image.map(pixel_class, self.instruction, _SMALLEST_TILE, self.row_bytes))
+            problem = tensor_map_problem(self.image_map(pixel_class, _SMALLEST_TILE))
             if problem:
                 return f"{self.image.tensor.label}.{problem}"
-        problem = tensor_map_problem(self.filter.map(self.instruction, _SMALLEST_TILE, self.row_bytes))
+        problem = tensor_map_problem(self.filter_map(_SMALLEST_TILE))
         return f"{self.filter.tensor.label}.{problem}" if problem else ""
+
+
+def _row_bytes(depth: int, instruction: WgmmaType) -> int:
+    """Of a k block: channels past the end take a copy longer than those that are there, so no row has half of them."""
+    half = STAGE_ROW_BYTES // 2
+    has_half = ceil_div(depth * instruction.element_bytes, half) % 2
+    return half if has_half else STAGE_ROW_BYTES

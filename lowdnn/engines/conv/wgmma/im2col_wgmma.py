@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -27,7 +27,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_macros,
 )
 from lowdnn.engines.gemm.wgmma_tiles import Schedule, TileStore, WgmmaType, wgmma_type
-from lowdnn.engines.launch import bytes_of, ceil_div, i32, macros, moved_bytes
+from lowdnn.engines.launch import ceil_div, i32, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
@@ -54,7 +54,11 @@ class Im2colWgmma(ABC):
 
     name: str
     index: int
-    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    numerical_notes: tuple[NumericalNote, ...] = (
+        NumericalNote.TENSOR_CORE,
+        NumericalNote.DOWN_CONVERT_INPUTS,
+        NumericalNote.REDUCED_PRECISION_REDUCTION,
+    )
     behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
@@ -64,7 +68,7 @@ class Im2colWgmma(ABC):
         product = graph.derive(self._checked)
         if isinstance(product, Refusal):
             return product
-        slow = wgmma_model.exit_problem(product.product(False), arch) if product.reductions else ""
+        slow = product.slowness(arch)
         return Refusal(self.name, slow) if slow else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -77,9 +81,7 @@ class Im2colWgmma(ABC):
         product = accepted(graph.derive(self._checked))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = self._parts(product, arch, chosen)
-        notes = self.numerical_notes
-        if product.image.tensor.data_type is not DataType.FLOAT:
-            notes = (NumericalNote.TENSOR_CORE,)
+        notes = wgmma_model.sum_notes(product.instruction, chosen)
         return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -97,7 +99,7 @@ class Im2colWgmma(ABC):
             reason = f"{label}: expected an image and a filter of one type of wgmma (fp8 may be mixed), got {got}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         if convolution.compute_type is DataType.DOUBLE:
-            reason = "convolution.compute_type: expected FLOAT, HALF or INT32, got DOUBLE"
+            reason = "convolution.compute_type: expected FLOAT, FAST_FLOAT_FOR_FP8, HALF or INT32, got DOUBLE"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         return found
 
@@ -111,12 +113,14 @@ class Im2colWgmma(ABC):
         if not product.pixels * product.filter.lines:
             return parts
         is_transposed = bool(chosen[KnobType.SWAP_AB])
-        product = product.with_k(chosen[KnobType.TILEK])
+        product = replace(product.with_k(chosen[KnobType.TILEK]), is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE)))
         if way := chosen[KnobType.SPECFILT]:
             if way >= len(product.ways):
                 expected = f"at most {len(product.ways) - 1} with TILEK {product.stage_k}"
                 raise BadParamError.at(f"{self.name}.SPECFILT", expected=expected, got=str(way))
             product, chosen = product.ways[way], {**chosen, **wgmma_model.WHOLE_K}
+        if problem := product.swap_problem(is_transposed):
+            raise BadParamError.at(f"{self.name}.SWAP_AB", expected=problem, got=int(is_transposed))
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
         image = parts.operand(product.image.tensor.uid, product.image.packing)
         weights = parts.operand(product.filter.tensor.uid, product.filter.packing)
@@ -140,7 +144,10 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
     way, is_transposed = product.preferred(arch)
     tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
     whole_k = product.instruction.stage_k
-    swaps, stores = ((0,), (1,)) if product.reductions and product.steps else ((0, 1), (0, 1))
+    lies_fixed = bool(product.reductions and product.steps)
+    stores = (1,) if lies_fixed else (0, 1)
+    swaps = (int(is_transposed),) if lies_fixed or (product.converted and len(product.ways) == 1) else (0, 1)
+    depths = (whole_k,) if product.converted else (whole_k // 2, whole_k)
     return (
         *wgmma_model.knobs(product.product(is_transposed), tiling),
         Knob(
@@ -150,9 +157,10 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
             way,
             "1: taps of the last axis read one window of pixels, k in one part; 2: with swap, the filter stays as well",
         ),
-        Knob("tile_k", KnobType.TILEK, (whole_k // 2, whole_k), product.stage_k, "channels of a k block"),
+        Knob("tile_k", KnobType.TILEK, depths, product.stage_k, "channels of a k block"),
         Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),
         Knob("store", KnobType.OUTPUT_TMA_ENABLE, stores, 1, "1: store by tensor map where the output has one"),
+        *wgmma_model.promotion_knobs(product.instruction, product.compute_type),
     )
 
 
@@ -171,6 +179,7 @@ class Params:
     WINDOW_PIXELS: int
     RESIDENT_BLOCKS: int
     CHANNEL_BYTES: int
+    CONVERTED: int
 
 
 @dataclass(frozen=True)
@@ -245,6 +254,7 @@ class _Cut:
             WINDOW_PIXELS=self._stage_pixels,
             RESIDENT_BLOCKS=tile.resident_blocks,
             CHANNEL_BYTES=tile.row_bytes,
+            CONVERTED=int(product.converted is not None),
         )
         layout = (
             f"{params.SPATIAL}d{'fp'[params.PIXELS_ARE_ROWS]}{'km'[params.FILTER_MN_MAJOR]}{'t' * params.TRANSPOSED}"
@@ -256,6 +266,16 @@ class _Cut:
         ending = f"{stored.label}_v{stored.vector}_sm90a_{stored.functor.digest}"
         if self.splits > 1:
             ending = "slice_sm90a"
+        texts = [] if self.splits > 1 else [stored.functor.text]
+        operand: tuple[tuple[str, int | str], ...] = ()
+        if product.converted is not None:
+            texts.insert(0, product.converted.functor.text)
+            operand = (
+                *product.converted.macros(has_tail=product.has_tail),
+                ("HAS_PADDING", int(product.has_padding)),
+            )
+            label = product.converted.label(has_tail=product.has_tail)
+            classes += f"_{label}{'z' * product.has_padding}_{product.converted.functor.digest}"
         return KernelRef(
             name=f"conv_im2col_wgmma_{instruction.label}_{tile.label}_{layout}{classes}_{space}_{ending}",
             source="conv/wgmma/conv_im2col_wgmma.cu",
@@ -264,9 +284,10 @@ class _Cut:
                 *instruction.macros,
                 *tile.macros,
                 *macros(params),
+                *operand,
                 *(slice_macros(product.output) if self.splits > 1 else stored.macros),
             ),
-            generated="" if self.splits > 1 else stored.functor.text,
+            generated="\n".join(texts),
         )
 
     def grid(self, arch: ArchSpec) -> int:
@@ -279,10 +300,10 @@ class _Cut:
         product, tile = self.product, self.tiling.tile
         work = Work(
             flops=sum(schedule.flops for schedule in self.schedules),
-            bytes=bytes_of((product.image.tensor, product.filter.tensor)) + written_bytes,
+            bytes=product.read_bytes + written_bytes,
             unit=product.instruction.unit,
         )
-        arguments = Struct((*self._operands, *outputs, *self._geometry))
+        arguments = Struct((*self._operands, *outputs, *self._geometry, *self._converted))
         return Launch(
             kernel,
             grid=(self.grid(arch), 1, 1),
@@ -302,10 +323,10 @@ class _Cut:
         else:
             pixels, lines = self._stage_pixels // tile.cluster_m, tile.m // tile.cluster_n
         image = (
-            TensorMap(self.image, product.image.map(pixel_class, product.instruction, pixels, product.row_bytes))
+            TensorMap(self.image, product.image_map(pixel_class, pixels))
             for pixel_class in product.image.corners(product.classes)
         )
-        return (*image, TensorMap(self.weights, product.filter.map(product.instruction, lines, product.row_bytes)))
+        return (*image, TensorMap(self.weights, product.filter_map(lines)))
 
     def outputs(self, slices: Slices, slices_at: int, totals: tuple[WorkspacePointer, ...]) -> tuple[Argument, ...]:
         """``Epilogue::Output``, one for each class; ``totals``: of the exits."""
@@ -358,3 +379,12 @@ class _Cut:
             ),
             *i32((product.image.group_channels, product.filter.group_lines, product.filter.group_depth)),
         )
+
+    @property
+    def _converted(self) -> tuple[Argument, ...]:
+        """The operand that goes through registers, and the image's extents."""
+        product = self.product
+        if product.converted is None:
+            return ()
+        channels = product.image.tensor.dims[1] if product.converts_image else product.filter.depth
+        return (product.converted.argument(channels), *i32(product.image.tensor.dims[2:]))

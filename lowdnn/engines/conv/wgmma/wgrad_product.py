@@ -7,15 +7,23 @@ from functools import cached_property
 from math import prod
 
 from lowdnn.engines.gemm.channels_last_pack import Packing
+from lowdnn.engines.gemm.converted_operand import ConvertedOperand
 from lowdnn.engines.gemm.output_space import OutputSpace, output_space
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WgmmaType
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode
-from lowdnn.graph.pattern import Anchored, PointwiseDag
+from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, Struct
-from lowdnn.tensor_map import Im2colMap, TensorMapL2Promotion, TensorMapSwizzle, TiledMap, tensor_map_problem
+from lowdnn.tensor_map import (
+    Im2colMap,
+    TensorMapDataType,
+    TensorMapL2Promotion,
+    TensorMapSwizzle,
+    TiledMap,
+    tensor_map_problem,
+)
 
 #: Positions of a walk that make up one k block.
 WALK_STEP = 64
@@ -84,7 +92,7 @@ class PixelOperand:
         """As they lie, padding included."""
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
 
-    def map(self, instruction: WgmmaType, pixels: int) -> TiledMap | Im2colMap:
+    def map(self, map_type: TensorMapDataType, pixels: int) -> TiledMap | Im2colMap:
         """The tensor map with copies of ``pixels`` positions."""
         tensor, size = self.tensor, self.tensor.element_bytes
         strides = self.packing.strides if self.packing else tensor.strides
@@ -92,7 +100,7 @@ class PixelOperand:
         inner = tuple(range(tensor.rank - 1, 1, -1))
         if self.walk is None:
             return TiledMap(
-                instruction.map_type,
+                map_type,
                 address=0,
                 dims=(channels, tensor.dims[0] * prod(tensor.dims[2:])),
                 strides_bytes=(_pixel_stride(tensor, strides) * size,),
@@ -107,7 +115,7 @@ class PixelOperand:
             for axis, (extent, first, step) in enumerate(zip(walk.extents, walk.first, walk.steps, strict=True))
         )
         return Im2colMap(
-            instruction.map_type,
+            map_type,
             address=0,
             dims=(channels, *(tensor.dims[axis] for axis in inner), tensor.dims[0]),
             strides_bytes=tuple(_stride_bytes(tensor.dims[axis], strides[axis] * size) for axis in (*inner, 0)),
@@ -126,6 +134,7 @@ class WgradProduct:
     """Rows are filters, columns are blocks of channels of a tap, k is a walk over the outputs' pixels.
 
     tap_run: taps of the last axis that are read from one window of x; 1: every tap loads its own pixels.
+    converted: x, where it is a function of what lies in memory, or None.
     """
 
     operation: ConvolutionBackwardFilter
@@ -133,14 +142,20 @@ class WgradProduct:
     output: OutputSpace
     instruction: WgmmaType
     tap_run: int
+    converted: ConvertedOperand | None = None
 
     @classmethod
-    def of(cls, matched: Anchored[ConvolutionBackwardFilter], instruction: WgmmaType) -> WgradProduct:
+    def of(
+        cls,
+        operation: ConvolutionBackwardFilter,
+        dag: PointwiseDag,
+        instruction: WgmmaType,
+        converted: ConvertedOperand | None,
+    ) -> WgradProduct:
         """Every tap loads its own pixels; see ``with_windows``."""
-        dag = matched.epilogue
         taps = range(2, len(dag.dims))
         output = output_space(dag, row_axes=(0,), column_axes=(*taps, 1), kept=(), operands={})
-        return cls(matched.anchor, dag, output, instruction, 1)
+        return cls(operation, dag, output, instruction, 1, converted)
 
     @property
     def with_windows(self) -> WgradProduct | None:
@@ -197,7 +212,8 @@ class WgradProduct:
     @cached_property
     def read_bytes(self) -> int:
         """Of x and dy, once."""
-        return bytes_of((self.operation.x, self.operation.dy))
+        x_bytes = self.converted.moved_bytes if self.converted else bytes_of((self.operation.x,))
+        return x_bytes + bytes_of((self.operation.dy,))
 
     def window(self, cluster_m: int) -> int:
         """Positions of x in a k block: of a window, or of one tap. Each block of a cluster loads whole groups of 8."""
@@ -222,7 +238,21 @@ class WgradProduct:
         walk = Walk(self._extents, tuple(-padding for padding in convolution.pre_paddings), convolution.strides)
         is_pointwise = prod(self.taps) == 1 and max(convolution.strides) == 1
         is_whole = is_pointwise and not any((*convolution.pre_paddings, *convolution.post_paddings))
-        return PixelOperand.of(self.operation.x, self.groups, walk, is_whole=is_whole)
+        x = self.converted.raw if self.converted else self.operation.x
+        return PixelOperand.of(x, self.groups, walk, is_whole=is_whole)
+
+    @property
+    def x_map_type(self) -> TensorMapDataType:
+        return self.converted.map_type if self.converted else self.instruction.map_type
+
+    @property
+    def converted_arguments(self) -> tuple[Argument, ...]:
+        """Of the kernel, where x is converted: ``ConvertedInput``, and the extents of ``ConvertedBoxes``."""
+        if self.converted is None:
+            return ()
+        images, channels, *spatial = self.operation.x.dims
+        extents = (*spatial, images) if self.x.walk else (images * prod(spatial),)
+        return (self.converted.argument(channels), *i32(extents))
 
     @property
     def columns_argument(self) -> tuple[Argument, ...]:
@@ -261,8 +291,8 @@ class WgradProduct:
         for axis in range(len(self.taps)):
             if self._reach(axis) > _MAX_OFFSET[len(self.taps)]:
                 return f"dw.dims[{2 + axis}]: expected taps that reach at most {_MAX_OFFSET[len(self.taps)]} pixels"
-        for name, operand in (("dy", self.dy), ("x", self.x)):
-            if problem := tensor_map_problem(operand.map(self.instruction, WALK_STEP)):
+        for name, operand, map_type in (("dy", self.dy, self.instruction.map_type), ("x", self.x, self.x_map_type)):
+            if problem := tensor_map_problem(operand.map(map_type, WALK_STEP)):
                 return f"{name}.{problem}"
         return ""
 

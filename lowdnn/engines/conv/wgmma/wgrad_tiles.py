@@ -10,6 +10,7 @@ from operator import itemgetter
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.conv.wgmma.wgrad_product import WALK_STEP, WgradProduct
+from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, Schedule, TileStore, WgmmaTile, WgmmaType
 from lowdnn.engines.launch import ceil_div
@@ -28,6 +29,8 @@ _STAGE_BARRIER_BYTES = 16
 _RESERVED_SHARED_BYTES = 1024
 #: Accumulators of a thread beyond which ptxas has no registers left for addresses.
 _MAX_ACCUMULATORS = 192
+#: Where x is converted on the way.
+_MAX_CONVERTED_ACCUMULATORS = 128
 _ACCUMULATOR_BYTES = 4
 
 #: (rows, columns, index of WARP_CONFIGS) of tiles that are worth trying.
@@ -77,8 +80,11 @@ class WgradTiling:
     def problem(self, arch: ArchSpec) -> str:
         """Why the tile does not exist, as the rule that it breaks, or an empty string."""
         tile, run = self.tile, self.product.tap_run
-        if tile.m % (64 * tile.warpgroups) or tile.m * tile.n // (tile.warpgroups * 128) > _MAX_ACCUMULATORS:
-            return f"whole parts of 64 rows for each warpgroup, at most {_MAX_ACCUMULATORS} accumulators of a thread"
+        most = _most_accumulators(self.product.converted is not None)
+        if tile.m % (64 * tile.warpgroups) or tile.m * tile.n // (tile.warpgroups * 128) > most:
+            return f"whole parts of 64 rows for each warpgroup, at most {most} accumulators of a thread"
+        if self.product.converted is not None and tile.cluster > 1:
+            return "clusters of one block where x is converted"
         if run > 1 and tile.n != run * MN_MAJOR_BOX:
             return f"TILE_N of {run * MN_MAJOR_BOX}, {run} taps of one window"
         budget = _shared_budget(tile, arch)
@@ -89,16 +95,36 @@ class WgradTiling:
 
 def best(product: WgradProduct, arch: ArchSpec) -> WgradTiling:
     """The tiling with the least modelled time."""
+    return _timed_best(product, arch)[1]
+
+
+def least_seconds(product: WgradProduct, arch: ArchSpec) -> float:
+    """The modelled time of ``best``."""
+    return _timed_best(product, arch)[0]
+
+
+def _timed_best(product: WgradProduct, arch: ArchSpec) -> tuple[float, WgradTiling]:
     with_windows = product.with_windows
     cuts = (product, with_windows) if with_windows else (product,)
     timed = (
         (_seconds(cut, fitted, splits, arch), cut, fitted.tile, splits)
         for cut in cuts
-        for fitted in _menu(cut.tap_run, cut.window(1), cut.pixel_clocks, product.instruction, arch)
+        for fitted in _menu(
+            cut.tap_run, cut.window(1), cut.pixel_clocks, _conversion_clocks(product), product.instruction, arch
+        )
         for splits in _splittings(cut, fitted)
     )
-    _, cut, tile, splits = min(timed, key=itemgetter(0))
-    return WgradTiling(cut, tile, splits)
+    seconds, cut, tile, splits = min(timed, key=itemgetter(0))
+    return seconds, WgradTiling(cut, tile, splits)
+
+
+def _conversion_clocks(product: WgradProduct) -> float:
+    """Of an element of x."""
+    return wgmma_model.conversion_clocks(product.converted.functions) if product.converted else 0.0
+
+
+def _most_accumulators(is_converted: bool) -> int:
+    return _MAX_CONVERTED_ACCUMULATORS if is_converted else _MAX_ACCUMULATORS
 
 
 def knobs(product: WgradProduct, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -174,21 +200,27 @@ class _Fitted:
 
 @lru_cache(maxsize=256)
 def _menu(
-    tap_run: int, window: int, pixel_clocks: float, instruction: WgmmaType, arch: ArchSpec
+    tap_run: int, window: int, pixel_clocks: float, element_clocks: float, instruction: WgmmaType, arch: ArchSpec
 ) -> tuple[_Fitted, ...]:
-    """Every tile of the menu that exists for runs of taps and windows of pixels, each ``pixel_clocks`` to copy."""
+    """Every tile of the menu that exists for runs of taps and windows of pixels, each ``pixel_clocks`` to copy.
+
+    element_clocks: to convert an element of x, or 0.
+    """
     found = []
     for m, n, config in _MENU:
         if tap_run > 1 and n != tap_run * MN_MAJOR_BOX:
             continue
         tile = WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, instruction.element_bytes)
+        if tile.accumulators > _most_accumulators(element_clocks > 0):
+            continue
         stage_bytes = _stage_bytes(tile, tap_run, window)
         room = _shared_budget(tile, arch) - tile.staging_bytes(TileStore.FUNCTOR)
         stages = min(room // (stage_bytes + _STAGE_BARRIER_BYTES), _MAX_STAGES)
         if stages >= _MIN_STAGES:
             tile = replace(tile, stages=stages)
             copy_s = stage_bytes // STAGE_ROW_BYTES * pixel_clocks / _LIGHT_CLOCK_HZ
-            stage_s = max(copy_s, _stage_seconds(tile, stage_bytes, instruction, arch))
+            convert_s = (stage_bytes // STAGE_ROW_BYTES - m) * MN_MAJOR_BOX * element_clocks / _LIGHT_CLOCK_HZ
+            stage_s = max(copy_s, convert_s, _stage_seconds(tile, stage_bytes, instruction, arch))
             found.append(_Fitted(tile, stage_bytes, stage_s, arch.sm_count * tile.blocks_per_sm))
     return tuple(found)
 

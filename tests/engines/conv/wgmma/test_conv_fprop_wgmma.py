@@ -44,6 +44,17 @@ def test_types_and_layouts(device: Runtime, dtype: str, layout: str) -> None:
     check(device, f"conv n=2 c=48 hw=7x9 k=40 rs=3x3 pad=1 layout={layout} dtype={dtype}")
 
 
+@pytest.mark.parametrize(("warps", "swap"), [(0, 0), (1, 1), (2, 0)])
+def test_sums_of_fp8_are_promoted_unless_the_compute_type_is_fast(device: Runtime, warps: int, swap: int) -> None:
+    line = "conv n=1 c=144 hw=9x8 k=40 rs=3x3 pad=1 dtype=e4m3 out=bf16"
+    plan = check(device, line, SWAP_AB=swap, **tile(128 if warps == 0 else 64, 32, warps))
+    assert dict(plan.kernels[0].parameters)["PROMOTED"] == 1
+    assert plan.numerical_notes == (NumericalNote.TENSOR_CORE,)
+    fast = ENGINE.plan(parse_case(f"{line} compute=fast").graph(), SM_90A, {})
+    assert dict(fast.kernels[0].parameters)["PROMOTED"] == 0
+    assert NumericalNote.REDUCED_PRECISION_REDUCTION in fast.numerical_notes
+
+
 @pytest.mark.parametrize(
     "line",
     [

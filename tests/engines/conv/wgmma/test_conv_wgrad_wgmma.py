@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.engines.conv.wgmma import conv_wgrad_wgmma
 from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
 from lowdnn.enums import KnobType
 from lowdnn.graph.cases import parse_case
@@ -165,6 +166,45 @@ def test_few_outputs_are_split_over_the_device() -> None:
     assert reduction.overlaps_previous
     assert dict(plan.kernels[reduction.kernel].parameters)["LANES"] > 1
     assert plan.workspace_bytes >= dict(plan.choices)[KnobType.SPLIT_K_SLC] * 64 * 576 * 4
+
+
+@pytest.fixture
+def any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small products are taken, however much faster they are apart."""
+    monkeypatch.setattr(conv_wgrad_wgmma, "_slowness", lambda product, arch: "")
+
+
+@pytest.mark.usefixtures("any_speed")
+@pytest.mark.parametrize(
+    ("case", "choices"),
+    [
+        ("n=2 c=72 hw=5x7 k=24 rs=2x3 pad=1 dtype=bf16", knobs(windows=1)),
+        ("n=2 c=24 hw=5x7 k=24 rs=3x3 pad=1 stride=2 mode=flipped dtype=bf16", knobs(64, 128, splits=2)),
+        ("n=2 c=64 hw=5x6 k=72 rs=1x3 pad=0x1 groups=2 dtype=fp16 raw=bf16", knobs(128, 128, warps=0, stages=2)),
+        ("n=2 c=40 hw=5x5 k=24 rs=1x1 dtype=bf16", knobs(64, 64)),
+    ],
+)
+def test_x_is_converted_in_place(racing: Runtime, case: str, choices: dict[KnobType, int]) -> None:
+    graph = graph_of(f"{case} out=fp32 prologue=scale+bias")
+    check_exact(racing, ENGINE, graph, length=1000, choices=choices, arch=SMALL)
+
+
+@pytest.mark.parametrize("case", ["rs=1x3 pad=0x1", "rs=1x1"])
+def test_infinities_of_padding_stay_out(device: Runtime, case: str) -> None:
+    graph = graph_of(f"n=1 c=16 hw=5x5 k=8 {case} dtype=bf16 prologue=reciprocal")
+    check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION, length=25, arch=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("raw=int8 prologue=scale", "expected a prologue on 16-bit values"),
+        ("prologue=residual", "expected one tensor of the size of convolution_backward_filter.x"),
+    ],
+)
+def test_prologues_that_stay_apart(words: str, reason: str) -> None:
+    graph = graph_of(f"n=2 c=64 hw=8x8 k=64 rs=3x3 dtype=bf16 {words}")
+    assert reason in str(ENGINE.refuse(graph, SM_90A))
 
 
 def test_defaults_are_knob_values() -> None:

@@ -1,0 +1,183 @@
+"""An operand that is a pointwise function of what lies in memory.
+
+Host side of ``include/register_operand.cuh`` and ``include/converted_pixels.cuh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.codegen.space import IndexSpace, strides_over
+from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES
+from lowdnn.engines.launch import bytes_of, i32, macros
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Struct
+from lowdnn.tensor_map import TensorMapDataType
+
+#: Elements of k in a stage, which are of two bytes once they are converted.
+STAGE_K = STAGE_ROW_BYTES // 2
+#: Types in memory; by their tensor maps.
+RAW_TYPES: Mapping[DataType, TensorMapDataType] = {
+    DataType.HALF: TensorMapDataType.FLOAT16,
+    DataType.BFLOAT16: TensorMapDataType.BFLOAT16,
+    DataType.INT8: TensorMapDataType.UINT8,
+    DataType.UINT8: TensorMapDataType.UINT8,
+    DataType.FP8_E4M3: TensorMapDataType.UINT8,
+    DataType.FP8_E5M2: TensorMapDataType.UINT8,
+}
+#: Of an instruction or two for an element.
+_PLAIN_MODES = frozenset(
+    {
+        PointwiseMode.ADD,
+        PointwiseMode.SUB,
+        PointwiseMode.MUL,
+        PointwiseMode.ADD_SQUARE,
+        PointwiseMode.MIN,
+        PointwiseMode.MAX,
+        PointwiseMode.ABS,
+        PointwiseMode.NEG,
+        PointwiseMode.CEIL,
+        PointwiseMode.FLOOR,
+        PointwiseMode.IDENTITY,
+        PointwiseMode.RELU_FWD,
+        PointwiseMode.RELU_BWD,
+        PointwiseMode.BINARY_SELECT,
+        PointwiseMode.CMP_EQ,
+        PointwiseMode.CMP_NEQ,
+        PointwiseMode.CMP_GT,
+        PointwiseMode.CMP_GE,
+        PointwiseMode.CMP_LT,
+        PointwiseMode.CMP_LE,
+        PointwiseMode.LOGICAL_AND,
+        PointwiseMode.LOGICAL_OR,
+        PointwiseMode.LOGICAL_NOT,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of a kernel with such an operand."""
+
+    RAW_TYPE: str
+    SHARES_LOADS: int
+    HAS_TAIL: int
+
+
+@dataclass(frozen=True)
+class ConvertedOperand:
+    """``prologue`` of the tensor ``raw``.
+
+    extents: of the functor's index space, (..., lines, elements along k).
+    strides: over it, of what the prologue reads beside ``raw``, by uid.
+    """
+
+    prologue: PointwiseDag
+    raw: Tensor
+    extents: tuple[int, ...]
+    strides: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @property
+    def map_type(self) -> TensorMapDataType:
+        return RAW_TYPES[self.raw.data_type]
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a stage's row, over which its tensor map is swizzled."""
+        return STAGE_K * self.raw.element_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        return bytes_of(self.prologue.loads)
+
+    @property
+    def converted_bytes(self) -> int:
+        """What the prologue gives."""
+        result = self.prologue.result
+        assert result is not None
+        return result.element_count * result.element_bytes
+
+    @property
+    def keeps_places(self) -> bool:
+        """Whether it can be converted where it lies, the same for all images."""
+        return self.raw.element_bytes == 2 and self.shares_loads
+
+    @property
+    def functions(self) -> int:
+        """Operations of more than an instruction or two for an element."""
+        return sum(op.mode not in _PLAIN_MODES for op in self.prologue.operations)
+
+    @cached_property
+    def functor(self) -> Functor:
+        """``Prologue``: it is handed what is in memory and hands elements of the product back."""
+        return generate(
+            self.prologue,
+            accumulator=None,
+            vector_axis=len(self.extents) - 1,
+            handed=(self.raw,),
+            stores_result=True,
+            space=IndexSpace(self.extents, dict(self.strides), origin=((),) * len(self.extents)),
+            name="Prologue",
+        )
+
+    @property
+    def shares_loads(self) -> bool:
+        """Whether all lines read the same in the prologue, beside themselves."""
+        return all(steps[-2] == 0 for _, steps in self.strides)
+
+    def macros(self, *, has_tail: bool) -> tuple[tuple[str, int | str], ...]:
+        """has_tail: whether k ends within a stage."""
+        return macros(Params(dtypes.info(self.raw.data_type).c_type, int(self.shares_loads), int(has_tail)))
+
+    def label(self, *, has_tail: bool) -> str:
+        """The same as it stands in kernel names."""
+        return f"{dtypes.info(self.raw.data_type).short_name}{'s' * self.shares_loads}{'r' * has_tail}"
+
+    def argument(self, depth: int) -> Struct:
+        """``ConvertedInput``; ``depth``: where the elements end along the functor's last axis."""
+        return Struct((*i32((self.extents[-2], depth)), self.functor.arguments))
+
+
+def raw_tensor(prologue: PointwiseDag, where: str) -> Tensor | str:
+    """The one tensor of the operand's size that the prologue reads, or why there is none; ``where``: the operand."""
+    full = [tensor for tensor in prologue.loads if tensor.dims == prologue.dims and tensor.data_type in RAW_TYPES]
+    if not full:
+        types = ", ".join(data_type.name for data_type in RAW_TYPES)
+        return f"{where}: expected a tensor of dims {list(prologue.dims)} and type {types} before it, got none"
+    return full[0]
+
+
+def pixel_operand(prologue: PointwiseDag, where: str) -> ConvertedOperand | str:
+    """Over (images or filters, channels), or what does not repeat over pixels or taps."""
+    raw = raw_tensor(prologue, where)
+    if isinstance(raw, str):
+        return raw
+    strides = {tensor.uid: strides_over(tensor, prologue.dims) for tensor in prologue.loads if tensor is not raw}
+    for tensor in prologue.loads:
+        if any(strides.get(tensor.uid, ())[2:]):
+            return another_tensor(tensor, where)
+    return ConvertedOperand(prologue, raw, prologue.dims[:2], tuple((uid, row[:2]) for uid, row in strides.items()))
+
+
+def another_tensor(tensor: Tensor, where: str) -> str:
+    """Why the prologue cannot be fused: it reads ``tensor`` as well."""
+    return f"{tensor.label}.dims: expected one tensor of the size of {where} before it, got another one"
+
+
+def fusion_problem(operand: ConvertedOperand, fused_s: float, apart_s: float, arch: ArchSpec) -> str:
+    """Why the product is better behind a launch that writes what the prologue gives; empty where it is not.
+
+    fused_s, apart_s: of the product with the prologue, and behind that launch.
+    """
+    apart_s += arch.launch_overhead_s + (operand.moved_bytes + operand.converted_bytes) / arch.copy_bytes_per_s
+    if fused_s <= apart_s:
+        return ""
+    got = f"{apart_s * 1e6:.1f} us apart, {fused_s * 1e6:.1f} us fused"
+    return f"operations: expected a prologue that is faster fused, got {got}"
