@@ -12,6 +12,7 @@ from lowdnn.engines.conv.stem.conv_stem import ConvStem
 from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
 from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
+from lowdnn.engines.matmul.matmul_list_wgmma import MatmulListWgmma
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
@@ -48,6 +49,7 @@ _SINGLE: tuple[Engine, ...] = (
     MoeWgradSimt(),
     MoeMatmulWgmma(),
     MoeWgradWgmma(),
+    MatmulListWgmma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

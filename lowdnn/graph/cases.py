@@ -3,6 +3,7 @@
     conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 stride=1 dil=1 groups=1 layout=nhwc dtype=bf16 epilogue=bias+relu
     conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 stride=2 dir=dgrad
     matmul b=2 m=64 n=96 k=40 layout=nt dtype=fp16 epilogue=scale+gelu
+    matmuls m=64x100 n=96x32 k=40x72 layout=nt dtype=bf16
     pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
     moe experts=4 rows=300 n=96 k=64 mode=gather tokens=150 layout=nt dtype=bf16 epilogue=swish
@@ -261,6 +262,46 @@ class MatmulCase(Case):
 
 
 @dataclass(frozen=True)
+class MatmulListCase(Case):
+    """Independent products of m[i] x n[i] x k[i], each with a chain of its own behind it."""
+
+    family: ClassVar[str] = "matmuls"
+
+    m: tuple[int, ...] = key(case_text.extents(1, 1024))
+    n: tuple[int, ...] = key(case_text.extents(1, 1024))
+    k: tuple[int, ...] = key(case_text.extents(1, 1024))
+    layout: str = key(case_text.choice("nn", "nt", "tn", "tt"), "nn")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    align: int = key(case_text.integer(1), 16)
+    epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+
+    def graph(self) -> OperationGraph:
+        if not len(self.m) == len(self.n) == len(self.k):
+            raise BadParamError.at(
+                "matmuls.n, k", expected=f"{len(self.m)} extents as m", got=[list(self.n), list(self.k)]
+            )
+        builder = GraphBuilder(alignment_bytes=self.align)
+        compute = contraction_type(self.dtype)
+        a_layout, b_layout = (Layout.TRANSPOSED if letter == "t" else Layout.ROW_MAJOR for letter in self.layout)
+        for m, n, k in zip(self.m, self.n, self.k, strict=True):
+            a = builder.tensor((1, m, k), self.dtype, layout=a_layout, name="a")
+            b = builder.tensor((1, k, n), self.dtype, layout=b_layout, name="b")
+            store, final, steps = _stores(self.epilogue, self.out or contraction_output(self.dtype))
+            c = builder.matmul(a, b, compute_type=compute, store=store)
+            _epilogue(steps, c, (1, 1, n), self.dtype, compute).build(builder, c, final, Layout.ROW_MAJOR)
+        return builder.graph()
+
+    @property
+    def length(self) -> int:
+        return max(self.k)
+
+    @property
+    def is_exact(self) -> bool:
+        return case_steps.is_exact(self.epilogue)
+
+
+@dataclass(frozen=True)
 class PointwiseCase(Case):
     """The chain ``ops`` over x; broadcast: along which axes the second operands have their extent."""
 
@@ -458,7 +499,7 @@ class MoeCase(Case):
 
 
 _FAMILIES: Mapping[str, type[Any]] = {
-    cls.family: cls for cls in (ConvolutionCase, MatmulCase, PointwiseCase, ReductionCase, MoeCase)
+    cls.family: cls for cls in (ConvolutionCase, MatmulCase, MatmulListCase, PointwiseCase, ReductionCase, MoeCase)
 }
 
 

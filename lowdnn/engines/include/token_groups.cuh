@@ -7,6 +7,7 @@
 #pragma once
 
 #include "include/division.cuh"
+#include "include/search.cuh"
 
 struct RowRange {
   u32 first, end;
@@ -56,15 +57,7 @@ struct GroupTiles {
   __device__ __forceinline__ u32 all() const { return before[count]; }
 
   // The group of a tile, which is one of all().
-  __device__ __forceinline__ u32 group_of(u32 tile) const {
-    u32 least = 0, past = count;
-    while (past - least > 1) {
-      const u32 middle = (least + past) / 2;
-      if (before[middle] <= tile) least = middle;
-      else past = middle;
-    }
-    return least;
-  }
+  __device__ __forceinline__ u32 group_of(u32 tile) const { return last_not_above(before, count, tile); }
 
  private:
   __device__ __forceinline__ void add_up() const {
