@@ -12,10 +12,10 @@ from lowdnn.graph.cases import parse_case
 from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
-from tests.engines.moe.running import check, tile
+from tests.support.cases import check_case, wgmma_tile
 
 SIMT, WGMMA = MoeMatmulSimt(), MoeMatmulWgmma()
-COOPERATIVE, PING_PONG, TWO_BLOCKS = range(3)
+_, PING_PONG, TWO_BLOCKS = range(3)
 #: One multiprocessor: a block takes many tiles, of many groups.
 ALONE = SM_90A.with_sm_count(1)
 BF16 = "k=136 n=136 dtype=bf16 layout=nt"
@@ -36,35 +36,32 @@ def macro(plan: Plan, name: str) -> int | str:
 )
 def test_rows_of_a_group_end_where_the_next_one_begins(device: Runtime, sizes: str) -> None:
     text = f"moe experts=4 rows=209 {BF16} {sizes}"
-    plan = check(device, WGMMA, text, tile(64, 64, warps=TWO_BLOCKS), ALONE)
+    plan = check_case(device, WGMMA, text, wgmma_tile(64, 64, warps=TWO_BLOCKS), ALONE)
     assert macro(plan, "BY_MAP") == 1
 
 
 def test_every_kind_of_block_under_races(racing: Runtime) -> None:
     """Clusters that share weights, teams in turn, groups of several batches, 64-bit offsets."""
-    text = "moe experts=3 batches=2 rows=400 k=72 n=200 dtype=bf16 offset=int64"
-    choices = tile(64, 128, warps=PING_PONG, stages=3, cluster_m=2)
-    plan = check(racing, WGMMA, text, choices, SM_90A.with_sm_count(4))
+    text = "moe experts=3 batches=2 rows=150 k=72 n=136 dtype=bf16 offset=int64 sizes=70x0x1x0x60x19"
+    choices = wgmma_tile(64, 128, warps=PING_PONG, cluster_m=2)
+    plan = check_case(racing, WGMMA, text, choices, SM_90A.with_sm_count(4))
     assert (macro(plan, "BY_MAP"), plan.launches[0].cluster) == (1, (2, 1, 1))
 
 
 def test_scattered_rows_under_races(racing: Runtime) -> None:
     """By the functor, with operands of the epilogue where the rows go."""
-    text = f"moe experts=4 rows=210 {BF16} mode=scatter top_k=3 epilogue=residual+bias"
-    plan = check(racing, WGMMA, text, tile(128, 64, warps=COOPERATIVE), ALONE)
+    text = "moe experts=3 rows=99 k=72 n=72 dtype=bf16 layout=nt mode=scatter top_k=3 epilogue=residual+bias"
+    plan = check_case(racing, WGMMA, text, wgmma_tile(64, 64, warps=TWO_BLOCKS), ALONE)
     assert macro(plan, "BY_MAP") == 0
 
 
-def test_scattered_rows_that_are_left_over_leave_their_slots(device: Runtime) -> None:
-    check(device, WGMMA, f"moe experts=2 rows=90 sizes=30x50 ends=1 {BF16} mode=scatter top_k=3")
-
-
-@pytest.mark.parametrize("k", ["k=136", "k=77"])
-def test_gathered_rows(device: Runtime, k: str) -> None:
-    """Repeated and unused tokens; rows of whole chunks of 16 bytes and others."""
-    plan = check(device, WGMMA, f"moe experts=4 rows=209 {k} n=136 dtype=bf16 mode=gather tokens=30")
-    assert len(plan.launches) == 2 + (k == "k=77") * 0
-    assert plan.workspace_bytes >= 209 * int(k[2:]) * 2
+@pytest.mark.parametrize(("k", "launches"), [(136, 2), (78, 3)])
+def test_gathered_rows(device: Runtime, k: int, launches: int) -> None:
+    """Repeated and unused tokens; rows of whole chunks of 16 bytes and others, with which weights are repacked too."""
+    text = f"moe experts=4 rows=209 k={k} n=136 dtype=bf16 layout=nt mode=gather tokens=30"
+    plan = check_case(device, WGMMA, text, wgmma_tile(64, 64, warps=TWO_BLOCKS), ALONE)
+    assert len(plan.launches) == launches
+    assert plan.workspace_bytes >= 209 * k * 2
 
 
 @pytest.mark.parametrize(
@@ -81,28 +78,24 @@ def test_types(types: str, unit: MathUnit) -> None:
     assert WGMMA.plan(graph, SM_90A, {}).launches[-1].work.unit is unit
 
 
-def test_sums_of_fp8_are_promoted_unless_the_knob_says_no(device: Runtime) -> None:
-    text = "moe experts=2 rows=100 k=272 n=64 layout=nt dtype=e4m3 out=bf16"
-    assert macro(check(device, WGMMA, text), "PROMOTED") == 1
-    fast = WGMMA.plan(parse_case(text).graph(), SM_90A, {KnobType.REDUCTION_MODE: 0})
+def test_sums_of_fp8_are_promoted_unless_the_knob_says_no() -> None:
+    graph = parse_case("moe experts=2 rows=100 k=272 n=64 layout=nt dtype=e4m3 out=bf16").graph()
+    assert macro(WGMMA.plan(graph, SM_90A, {}), "PROMOTED") == 1
+    fast = WGMMA.plan(graph, SM_90A, {KnobType.REDUCTION_MODE: 0})
     assert macro(fast, "PROMOTED") == 0
     assert NumericalNote.REDUCED_PRECISION_REDUCTION in fast.numerical_notes
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "rows=100 k=33 n=37 dtype=fp64 compute=fp64 sizes=33x0x47x3 ends=1",
-        "rows=150 k=20 n=40 dtype=fp16 layout=nt mode=gather tokens=40 batches=2 epilogue=bias+relu offset=int64",
-        "rows=120 k=20 n=40 dtype=int8 mode=scatter top_k=2 align=1",
-    ],
-)
-def test_without_tensor_cores(device: Runtime, text: str) -> None:
-    check(device, SIMT, f"moe experts=4 {text}", arch=SM_80)
-
-
 def test_without_tensor_cores_under_every_policy(scheduled: Runtime) -> None:
-    check(scheduled, SIMT, "moe experts=40 rows=100 k=24 n=40", {KnobType.TILE_M: 32, KnobType.TILE_N: 32})
+    """Gathered rows of fp16, batches, 64-bit offsets, an epilogue."""
+    text = "moe experts=4 batches=2 rows=90 k=20 n=40 dtype=fp16 layout=nt mode=gather tokens=40 offset=int64"
+    tile = {KnobType.TILE_M: 32, KnobType.TILE_N: 32}
+    check_case(scheduled, SIMT, f"{text} epilogue=bias+relu", tile, SM_80)
+
+
+def test_without_tensor_cores_scattered_and_unaligned(device: Runtime) -> None:
+    text = "moe experts=4 rows=120 k=19 n=37 dtype=int8 mode=scatter top_k=2 align=1 sizes=30x50x0x21 ends=1"
+    check_case(device, SIMT, text, arch=SM_80)
 
 
 @pytest.mark.parametrize("engine", [SIMT, WGMMA])
@@ -133,6 +126,6 @@ def test_no_more_blocks_than_tiles_there_can_be() -> None:
 
     def blocks(rows: int) -> int:
         graph = parse_case(f"moe experts=4 rows={rows} k=64 n=64 dtype=bf16").graph()
-        return WGMMA.plan(graph, SM_90A, tile(64, 64, warps=TWO_BLOCKS)).launches[0].grid[0]
+        return WGMMA.plan(graph, SM_90A, wgmma_tile(64, 64, warps=TWO_BLOCKS)).launches[0].grid[0]
 
     assert (blocks(3), blocks(1000)) == (3, 19)
