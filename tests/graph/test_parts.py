@@ -25,3 +25,12 @@ def test_an_operation_joins_what_came_before_it() -> None:
     graph = builder.graph()
     assert [len(part.operations) for part in independent_parts(graph)] == [3, 1]
     assert [len(part.outputs) for part in independent_parts(graph)] == [3, 1]
+
+
+def test_what_stores_nothing_is_left_out() -> None:
+    builder = GraphBuilder()
+    x = builder.tensor((4, 4), DataType.FLOAT)
+    builder.pointwise(PointwiseMode.NEG, x)
+    builder.pointwise(PointwiseMode.ABS, x, store=DataType.FLOAT)
+    (part,) = independent_parts(builder.graph())
+    assert len(part.operations) == 1

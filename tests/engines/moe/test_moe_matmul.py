@@ -43,7 +43,7 @@ def test_rows_of_a_group_end_where_the_next_one_begins(device: Runtime, sizes: s
 def test_every_kind_of_block_under_races(racing: Runtime) -> None:
     """Clusters that share weights, teams in turn, groups of several batches, 64-bit offsets."""
     text = "moe experts=3 batches=2 rows=150 k=72 n=136 dtype=bf16 offset=int64 sizes=70x0x1x0x60x19"
-    choices = wgmma_tile(64, 128, warps=PING_PONG, cluster_m=2)
+    choices = wgmma_tile(64, 128, warps=PING_PONG, stages=3, cluster_m=2)
     plan = check_case(racing, WGMMA, text, choices, SM_90A.with_sm_count(4))
     assert (macro(plan, "BY_MAP"), plan.launches[0].cluster) == (1, (2, 1, 1))
 
@@ -86,11 +86,16 @@ def test_sums_of_fp8_are_promoted_unless_the_knob_says_no() -> None:
     assert NumericalNote.REDUCED_PRECISION_REDUCTION in fast.numerical_notes
 
 
+GATHERED = "k=20 dtype=fp16 layout=nt mode=gather tokens=40 offset=int64 epilogue=bias+relu"
+SMALL_TILE = {KnobType.TILE_M: 32, KnobType.TILE_N: 32}
+
+
 def test_without_tensor_cores_under_every_policy(scheduled: Runtime) -> None:
-    """Gathered rows of fp16, batches, 64-bit offsets, an epilogue."""
-    text = "moe experts=4 batches=2 rows=90 k=20 n=40 dtype=fp16 layout=nt mode=gather tokens=40 offset=int64"
-    tile = {KnobType.TILE_M: 32, KnobType.TILE_N: 32}
-    check_case(scheduled, SIMT, f"{text} epilogue=bias+relu", tile, SM_80)
+    check_case(scheduled, SIMT, f"moe experts=4 batches=2 rows=90 n=40 {GATHERED}", SMALL_TILE, SM_80)
+
+
+def test_more_groups_than_a_warp_counts_under_races(racing: Runtime) -> None:
+    check_case(racing, SIMT, f"moe experts=33 rows=33 n=8 {GATHERED}", SMALL_TILE, SM_80)
 
 
 def test_without_tensor_cores_scattered_and_unaligned(device: Runtime) -> None:
