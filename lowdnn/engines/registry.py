@@ -17,6 +17,7 @@ from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
+from lowdnn.engines.moe.moe_matmul_mma import MoeMatmulMma
 from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
 from lowdnn.engines.moe.moe_matmul_wgmma import MoeMatmulWgmma
 from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
@@ -50,6 +51,7 @@ _SINGLE: tuple[Engine, ...] = (
     MoeMatmulWgmma(),
     MoeWgradWgmma(),
     MatmulListWgmma(),
+    MoeMatmulMma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

@@ -490,6 +490,8 @@ class MoeCase(Case):
         return self.rows - sum(self.sizes) if self.sizes else 0
 
     def _check_sizes(self) -> None:
+        if self.experts == 1 < self.batches and not self.ends:
+            raise BadParamError.at("moe.ends", expected="1 for several groups of one expert", got=self.ends)
         if self.sizes and len(self.sizes) != self._groups:
             raise BadParamError.at("moe.sizes", expected=f"{self._groups} groups", got=len(self.sizes))
         has_rest = self.ends and (self.dir == "wgrad" or not self.epilogue)

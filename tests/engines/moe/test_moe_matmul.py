@@ -5,6 +5,7 @@ import pytest
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.base import Engine
 from lowdnn.engines.moe.arguments import MAX_GROUPS
+from lowdnn.engines.moe.moe_matmul_mma import MoeMatmulMma
 from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
 from lowdnn.engines.moe.moe_matmul_wgmma import MoeMatmulWgmma
 from lowdnn.enums import KnobType, NumericalNote
@@ -14,11 +15,14 @@ from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
 from tests.support.cases import check_case, wgmma_tile
 
-SIMT, WGMMA = MoeMatmulSimt(), MoeMatmulWgmma()
+SIMT, MMA, WGMMA = MoeMatmulSimt(), MoeMatmulMma(), MoeMatmulWgmma()
 _, PING_PONG, TWO_BLOCKS = range(3)
 #: One multiprocessor: a block takes many tiles, of many groups.
 ALONE = SM_90A.with_sm_count(1)
 BF16 = "k=136 n=136 dtype=bf16 layout=nt"
+GATHERED = "k=20 dtype=fp16 layout=nt mode=gather tokens=40 offset=int64 epilogue=bias+relu"
+MMA_TILE = {KnobType.TILE_M: 64, KnobType.TILE_N: 64, KnobType.TILEK: 64, KnobType.STAGES: 2}
+SMALL_TILE = {KnobType.TILE_M: 32, KnobType.TILE_N: 32}
 
 
 def macro(plan: Plan, name: str) -> int | str:
@@ -86,8 +90,21 @@ def test_sums_of_fp8_are_promoted_unless_the_knob_says_no() -> None:
     assert NumericalNote.REDUCED_PRECISION_REDUCTION in fast.numerical_notes
 
 
-GATHERED = "k=20 dtype=fp16 layout=nt mode=gather tokens=40 offset=int64 epilogue=bias+relu"
-SMALL_TILE = {KnobType.TILE_M: 32, KnobType.TILE_N: 32}
+def test_mma_scatters_under_races(racing: Runtime) -> None:
+    text = "moe experts=3 rows=99 k=72 n=72 dtype=bf16 mode=scatter top_k=3 sizes=40x0x50 ends=1"
+    check_case(racing, MMA, text, MMA_TILE, SM_80)
+
+
+def test_mma_gathers_and_repacks(device: Runtime) -> None:
+    text = "moe experts=3 batches=2 rows=99 k=33 n=37 dtype=fp32 mode=gather tokens=20 epilogue=bias+relu offset=int64"
+    assert len(check_case(device, MMA, text, MMA_TILE | {KnobType.TILEK: 32}, SM_80).launches) == 2
+
+
+def test_mma_leaves_room_for_its_table() -> None:
+    graph = parse_case(f"moe experts={MAX_GROUPS} rows=100000 k=64 n=4096 dtype=bf16").graph()
+    for knob in (64, 128, 256):
+        launch = MMA.plan(graph, SM_80, {KnobType.TILE_M: knob, KnobType.TILE_N: 64}).launches[-1]
+        assert launch.shared_bytes <= SM_80.shared_bytes_per_block
 
 
 def test_without_tensor_cores_under_every_policy(scheduled: Runtime) -> None:
@@ -103,7 +120,7 @@ def test_without_tensor_cores_scattered_and_unaligned(device: Runtime) -> None:
     check_case(device, SIMT, text, arch=SM_80)
 
 
-@pytest.mark.parametrize("engine", [SIMT, WGMMA])
+@pytest.mark.parametrize("engine", [SIMT, MMA, WGMMA])
 def test_an_odd_number_of_groups_costs_a_reason(engine: Engine) -> None:
     refusal = engine.refuse(parse_case(f"moe experts={MAX_GROUPS + 1} rows=10 k=8 n=8 dtype=bf16").graph(), SM_90A)
     assert refusal is not None
