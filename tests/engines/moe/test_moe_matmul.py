@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
@@ -8,12 +9,15 @@ from lowdnn.engines.moe.arguments import MAX_GROUPS
 from lowdnn.engines.moe.moe_matmul_mma import MoeMatmulMma
 from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
 from lowdnn.engines.moe.moe_matmul_wgmma import MoeMatmulWgmma
-from lowdnn.enums import KnobType, NumericalNote
+from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.cases import parse_case
+from lowdnn.graph.oracle import evaluate
 from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
 from tests.support.cases import check_case, wgmma_tile
+from tests.support.running import run_plan
+from tests.support.tolerance import assert_exact
 
 SIMT, MMA, WGMMA = MoeMatmulSimt(), MoeMatmulMma(), MoeMatmulWgmma()
 _, PING_PONG, TWO_BLOCKS = range(3)
@@ -42,6 +46,19 @@ def test_rows_of_a_group_end_where_the_next_one_begins(device: Runtime, sizes: s
     text = f"moe experts=4 rows=209 {BF16} {sizes}"
     plan = check_case(device, WGMMA, text, wgmma_tile(64, 64, warps=TWO_BLOCKS), ALONE)
     assert macro(plan, "BY_MAP") == 1
+
+
+def test_no_offsets_lead_outside_the_rows(device: Runtime) -> None:
+    """A group that ends before it begins, one that goes on past the rows, two beyond them."""
+    case = parse_case(f"moe experts=4 rows=209 {BF16} sizes=0x0x0x0 ends=1")
+    graph = case.graph()
+    inputs = case.inputs(1, exact=True)
+    offsets = next(tensor.uid for tensor in graph.inputs if tensor.name == "first_token_offset")
+    inputs[offsets][:] = np.array([150, 30, 300, 500, -1]).reshape(5, 1, 1)
+    plan = WGMMA.plan(graph, ALONE, wgmma_tile(64, 64, warps=TWO_BLOCKS))
+    (expected,) = evaluate(graph, inputs).values()
+    (actual,) = run_plan(device, plan, graph, inputs).values()
+    assert_exact(actual, expected, DataType.BFLOAT16, "offsets 150, 30, 300, 500, -1")
 
 
 def test_every_kind_of_block_under_races(racing: Runtime) -> None:
