@@ -1,4 +1,4 @@
-// Lists of independent products for the main loop of tile_wgmma.cuh: each has operands, extents and an output of its own.
+// Lists of independent products for the main loop of tile_wgmma.cuh: each has operands, extents, an output of its own.
 //
 // The tiles of all products are one list of work items, product by product. The list lies among the kernel's
 // parameters.

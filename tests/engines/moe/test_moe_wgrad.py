@@ -19,10 +19,11 @@ COOPERATIVE, PING_PONG = range(2)
 ALONE = SM_90A.with_sm_count(1)
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt"])
-@pytest.mark.parametrize("sizes", ["sizes=64x128x0x17", "sizes=1x0x0x208", "sizes=70x0x60x33 ends=1"])
-def test_rows_of_an_expert(device: Runtime, layout: str, sizes: str) -> None:
-    text = f"moe dir=wgrad experts=4 rows=209 k=72 n=136 dtype=bf16 layout={layout} {sizes}"
+@pytest.mark.parametrize(
+    "words", ["layout=nn sizes=64x128x0x17", "layout=nt sizes=1x0x0x208", "layout=nt sizes=70x0x60x33 ends=1"]
+)
+def test_rows_of_an_expert(device: Runtime, words: str) -> None:
+    text = f"moe dir=wgrad experts=4 rows=209 k=72 n=136 dtype=bf16 {words}"
     check_case(device, WGMMA, text, wgmma_tile(64, 64, warps=PING_PONG, stages=3), ALONE)
 
 
