@@ -15,10 +15,12 @@ from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
 from lowdnn.engines.conv.wgmma.conv_prologue_wgmma import ConvPrologueWgmma
 from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
+from lowdnn.engines.matmul.matmul_list_wgmma import MatmulListWgmma
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
+from lowdnn.engines.moe.moe_matmul_mma import MoeMatmulMma
 from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
 from lowdnn.engines.moe.moe_matmul_wgmma import MoeMatmulWgmma
 from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
@@ -69,6 +71,8 @@ _SINGLE: tuple[Engine, ...] = (
     BlockScale(),
     BandMatrix(),
     ConvPrologueWgmma(),
+    MatmulListWgmma(),
+    MoeMatmulMma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

@@ -4,6 +4,7 @@
     conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 stride=2 dir=dgrad
     conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 dtype=bf16 prologue=scale+bias+relu
     matmul b=2 m=64 n=96 k=40 layout=nt dtype=fp16 epilogue=scale+gelu
+    matmuls m=64x100 n=96x32 k=40x72 layout=nt dtype=bf16
     pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
     resample n=2 c=8 hw=16x16 mode=max window=3 stride=2 pad=1 dtype=bf16 epilogue=relu
@@ -271,6 +272,46 @@ class MatmulCase(Case):
             return builder.tensor(dims, self.dtype, layout=layout, name=name)
         lies = builder.tensor(dims, self.raw or self.dtype, layout=layout, name=name)
         return _prologue(builder, self.prologue, lies, _broadcast_dims(dims, "row"), self.dtype)
+
+
+@dataclass(frozen=True)
+class MatmulListCase(Case):
+    """Independent products of m[i] x n[i] x k[i], each with a chain of its own behind it."""
+
+    family: ClassVar[str] = "matmuls"
+
+    m: tuple[int, ...] = key(case_text.extents(1, 1024))
+    n: tuple[int, ...] = key(case_text.extents(1, 1024))
+    k: tuple[int, ...] = key(case_text.extents(1, 1024))
+    layout: str = key(case_text.choice("nn", "nt", "tn", "tt"), "nn")
+    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(case_text.data_type(), None)
+    align: int = key(case_text.integer(1), 16)
+    epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+
+    def graph(self) -> OperationGraph:
+        if not len(self.m) == len(self.n) == len(self.k):
+            raise BadParamError.at(
+                "matmuls.n, k", expected=f"{len(self.m)} extents as m", got=[list(self.n), list(self.k)]
+            )
+        builder = GraphBuilder(alignment_bytes=self.align)
+        compute = contraction_type(self.dtype)
+        a_layout, b_layout = (Layout.TRANSPOSED if letter == "t" else Layout.ROW_MAJOR for letter in self.layout)
+        for m, n, k in zip(self.m, self.n, self.k, strict=True):
+            a = builder.tensor((1, m, k), self.dtype, layout=a_layout, name="a")
+            b = builder.tensor((1, k, n), self.dtype, layout=b_layout, name="b")
+            store, final, steps = _stores(self.epilogue, self.out or contraction_output(self.dtype))
+            c = builder.matmul(a, b, compute_type=compute, store=store)
+            _epilogue(steps, c, (1, 1, n), self.dtype, compute).build(builder, c, final, Layout.ROW_MAJOR)
+        return builder.graph()
+
+    @property
+    def length(self) -> int:
+        return max(self.k)
+
+    @property
+    def is_exact(self) -> bool:
+        return case_steps.is_exact(self.epilogue)
 
 
 @dataclass(frozen=True)
@@ -578,6 +619,8 @@ class MoeCase(Case):
         return self.rows - sum(self.sizes) if self.sizes else 0
 
     def _check_sizes(self) -> None:
+        if self.experts == 1 < self.batches and not self.ends:
+            raise BadParamError.at("moe.ends", expected="1 for several groups of one expert", got=self.ends)
         if self.sizes and len(self.sizes) != self._groups:
             raise BadParamError.at("moe.sizes", expected=f"{self._groups} groups", got=len(self.sizes))
         has_rest = self.ends and (self.dir == "wgrad" or not self.epilogue)
@@ -753,9 +796,10 @@ _FAMILIES: Mapping[str, type[Any]] = {
     for cls in (
         ConvolutionCase,
         MatmulCase,
+        MatmulListCase,
+        MoeCase,
         PointwiseCase,
         ReductionCase,
-        MoeCase,
         NormCase,
         SoftmaxCase,
         ResampleCase,

@@ -1,4 +1,4 @@
-"""Random cases of convolutions and matrix products, as case lines.
+"""Random cases of convolutions and matrix products, grouped ones too, as case lines.
 
 A ``Form`` is what shapes a kernel (data type, direction, filter, strides, layout, epilogue); many shapes of one form
 share kernels, so that a sweep of thousands of cases compiles hundreds. ``forms`` goes through every pair of data type
@@ -25,6 +25,13 @@ _CONVOLUTIONS = (
 _PRODUCTS = (
     *("dtype=bf16", "dtype=fp16", "dtype=fp32", "dtype=fp64", "dtype=int8", "dtype=bf16 out=fp32"),
     *("dtype=e4m3 out=bf16", "dtype=e5m2 out=fp16", "dtype=e5m2 out=fp16 compute=fast"),
+)
+#: (routing, data types) of grouped products; wgrad: the gradient of the weights.
+_ROUTED = (
+    *(("none", words) for words in ("dtype=bf16", "dtype=e4m3 out=bf16", "dtype=fp32", "dtype=int8")),
+    *(("wgrad", words) for words in ("dtype=bf16", "dtype=fp16 out=fp32", "dtype=fp64")),
+    *(("gather", words) for words in ("dtype=fp16", "dtype=bf16")),
+    *(("scatter", words) for words in ("dtype=bf16", "dtype=fp64")),
 )
 _EPILOGUES = {
     "fprop": (
@@ -94,17 +101,30 @@ class ProductForm:
     words: str
 
 
-Form = ConvolutionForm | ProductForm
+@dataclass(frozen=True)
+class RoutedForm:
+    """``routing``: none, gather, scatter or wgrad. ``words``: the rest of the line, as it stands."""
+
+    routing: str
+    words: str
+
+
+Form = ConvolutionForm | ProductForm | RoutedForm
 
 
 def forms(count: int, seed: int) -> list[Form]:
-    """``count`` forms: every pair of direction and data type in turn, one matrix product after two convolutions."""
+    """``count`` forms: every pair of direction and data type in turn, one matrix product after two convolutions.
+
+    Each fourth matrix product is a grouped one.
+    """
     rng = np.random.default_rng(seed)
     made: list[Form] = []
     while len(made) < count:
         number = len(made)
         form: Form
-        if number % 3 == 2:
+        if number % 12 == 11:
+            form = _routed_form(rng, *_ROUTED[number // 12 % len(_ROUTED)])
+        elif number % 3 == 2:
             form = _product_form(rng, _PRODUCTS[number // 3 % len(_PRODUCTS)])
         else:
             convolutions = number - number // 3
@@ -115,7 +135,9 @@ def forms(count: int, seed: int) -> list[Form]:
 
 def draw(form: Form, rng: np.random.Generator, size: Size) -> str:
     """The line of a case of this form."""
-    return _product(form, rng, size) if isinstance(form, ProductForm) else _convolution(form, rng, size)
+    if isinstance(form, ConvolutionForm):
+        return _convolution(form, rng, size)
+    return _product(form, rng, size) if isinstance(form, ProductForm) else _routed(form, rng, size)
 
 
 def _convolution_form(rng: np.random.Generator, direction: str, types: str) -> ConvolutionForm:
@@ -155,6 +177,14 @@ def _with_exits(form: Form, number: int, seed: int) -> Form:
     if number % _FORMS_BETWEEN_EXITS or kind not in _EXITS or "int8" in form.words:
         return form
     return replace(form, words=_line(form.words, _pick(np.random.default_rng((seed, number)), _EXITS[kind])))
+
+
+def _routed_form(rng: np.random.Generator, routing: str, types: str) -> RoutedForm:
+    layout = _pick(rng, ("layout=nn", "layout=nt"))
+    align = _pick(rng, ("", "", "", "align=8"))
+    offset = _pick(rng, ("", "", "offset=int64"))
+    epilogue = "" if routing == "wgrad" else _pick(rng, ("", "epilogue=bias+relu", "epilogue=residual"))
+    return RoutedForm(routing, _line(types, layout, align, offset, epilogue))
 
 
 def _convolution(form: ConvolutionForm, rng: np.random.Generator, size: Size) -> str:
@@ -202,6 +232,22 @@ def _product(form: ProductForm, rng: np.random.Generator, size: Size) -> str:
         "broadcast": f"b={rng.integers(2, 5)} broadcast={_pick(rng, ('a', 'b'))}",
     }[form.batch]
     return _line(f"matmul m={m} n={n} k={k}", batch, form.words)
+
+
+def _routed(form: RoutedForm, rng: np.random.Generator, size: Size) -> str:
+    n, k = (_count(rng, size.matrix) for _ in "nk")
+    top_k = int(rng.integers(1, 4)) if form.routing == "scatter" else 1
+    rows = top_k * int(rng.integers(1, 3 * size.matrix))
+    experts, batches = int(rng.integers(1, 9)), int(rng.integers(1, 3))
+    ends = 1 if experts == 1 else int(rng.integers(2))
+    extents = f"experts={experts} batches={batches} ends={ends} rows={rows} n={n} k={k}"
+    routing = {
+        "none": "",
+        "wgrad": "dir=wgrad",
+        "gather": f"mode=gather tokens={rng.integers(1, rows + 1)}",
+        "scatter": f"mode=scatter top_k={top_k}",
+    }[form.routing]
+    return _line("moe", extents, routing, form.words)
 
 
 def _count(rng: np.random.Generator, most: int) -> int:

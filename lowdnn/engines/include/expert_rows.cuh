@@ -97,12 +97,11 @@ template <class Tile, class Groups, class Multiply> struct ExpertSum {
   typedef typename Tile::StageB StageB;
   static_assert(StageA::MN_MAJOR && StageB::MN_MAJOR && !Tile::A_IS_RESIDENT, "a row of memory is one k");
   static constexpr u32 TEAM_THREADS = Tile::TEAM_WARPGROUPS * WARPGROUP_SIZE;
-  static constexpr u32 CLEAR_BARRIER = 3;  // and the next one; turns take those before
+  static constexpr u32 CLEAR_BARRIER = 3;  // turns take those before; only the team whose turn it is clears
 
   const Tile& tile;
   const Groups& groups;
   const Multiply multiply;
-  const u32 team;
 
   template <class Issued>
   __device__ __forceinline__ void operator()(Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], const TileWork& work,
@@ -146,6 +145,6 @@ template <class Tile, class Groups, class Multiply> struct ExpertSum {
       for (u32 piece = thread; piece < pieces; piece += TEAM_THREADS) store_shared_16(tail + piece * 16, 0, 0, 0, 0);
     }
     fence_async_shared();
-    named_barrier(CLEAR_BARRIER + team, TEAM_THREADS);
+    named_barrier(CLEAR_BARRIER, TEAM_THREADS);
   }
 };

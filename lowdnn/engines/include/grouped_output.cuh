@@ -8,7 +8,7 @@
 #include "include/epilogue_wgmma.cuh"
 #include "include/grouped_tiles.cuh"
 #include "include/map_epilogue.cuh"
-#include "include/routing.cuh"
+#include "include/routed_map.cuh"
 
 constexpr u32 CHUNK_ROW_BYTES = 128;
 
@@ -23,22 +23,6 @@ struct GroupMap {
     coordinate[2] = column;
     return column;
   }
-};
-
-// The same space where the routing says where a row goes; rows past the last one are located like it, and not stored.
-struct RoutedMap {
-  static constexpr int RANK = 3;
-  Routing routing;
-  u32 last_row;
-
-  __device__ __forceinline__ i64 locate(u32 row, u32 column, i64 (&coordinate)[RANK]) const {
-    coordinate[0] = 0;
-    coordinate[1] = routing.target(min(row, last_row));
-    coordinate[2] = column;
-    return column;
-  }
-
-  __device__ __forceinline__ bool exists(const i64 (&)[RANK]) const { return true; }
 };
 
 // For MapEpilogue: up to STAGING_ROWS rows from `row` on, as many as the group has.

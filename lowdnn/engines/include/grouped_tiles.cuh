@@ -22,14 +22,20 @@ template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, class Gr
     i32 k_blocks;
   };
 
+  // How many items there are, worked out anew each time: a register less beside the accumulators.
+  struct Items {
+    const Arguments& given;
+    const GroupTiles tiles;
+    __device__ __forceinline__ operator u32() const { return tiles.all() * given.columns.divisor; }
+  };
+
   const Arguments& given;
   const GroupTiles tiles;
-  const u32 items;
+  const Items items;
 
   // All threads of the block; `table`: count + 1 words of shared memory.
   __device__ __forceinline__ GroupSchedule(const Arguments& given, u32* table)
-      : given(given), tiles(GroupTiles::of<ROWS * CLUSTER_ROWS>(table, given.groups)),
-        items(tiles.all() * given.columns.divisor) {}
+      : given(given), tiles(GroupTiles::of<ROWS * CLUSTER_ROWS>(table, given.groups)), items{given, tiles} {}
 
   __device__ __forceinline__ GroupWork work(u32 item, u32 rank) const {
     const u32 group = tiles.group_of(given.columns.divide(item)), before = tiles.before[group];

@@ -7,6 +7,8 @@
 #pragma once
 
 #include "include/division.cuh"
+#include "include/search.cuh"
+#include "include/shared_memory.cuh"
 
 struct RowRange {
   u32 first, end;
@@ -36,49 +38,47 @@ template <class Offset> struct TokenGroups {
   }
 };
 
+// Words of shared memory by their 32-bit address, which takes one register.
+struct SharedWords {
+  u32 address;
+  __device__ __forceinline__ u32 operator[](u32 index) const { return load_shared_32(address + index * 4); }
+};
+
 // Tiles of `TILE` rows of every group, in order: before[g] of them belong to the groups before g, before[count] to all.
 struct GroupTiles {
-  u32* before;  // count + 1 words of shared memory
+  SharedWords before;
   u32 count;
 
-  // All threads of the block, of which the first warp adds up.
-  template <int TILE, class Groups> static __device__ __forceinline__ GroupTiles of(u32* before, const Groups& groups) {
-    const GroupTiles tiles = {before, groups.count};
+  // All threads of the block, of which the first warp adds up. table: count + 1 words of shared memory.
+  template <int TILE, class Groups> static __device__ __forceinline__ GroupTiles of(u32* table, const Groups& groups) {
     for (u32 group = threadIdx.x; group < groups.count; group += blockDim.x) {
-      before[group + 1] = (groups.range(group).size() + TILE - 1) / TILE;
+      table[group + 1] = (groups.range(group).size() + TILE - 1) / TILE;
     }
     __syncthreads();
-    if (threadIdx.x < WARP_SIZE) tiles.add_up();
+    if (threadIdx.x < WARP_SIZE) add_up(table, groups.count);
     __syncthreads();
-    return tiles;
+    return {{shared_address(table)}, groups.count};
   }
 
   __device__ __forceinline__ u32 all() const { return before[count]; }
 
   // The group of a tile, which is one of all().
-  __device__ __forceinline__ u32 group_of(u32 tile) const {
-    u32 least = 0, past = count;
-    while (past - least > 1) {
-      const u32 middle = (least + past) / 2;
-      if (before[middle] <= tile) least = middle;
-      else past = middle;
-    }
-    return least;
-  }
+  __device__ __forceinline__ u32 group_of(u32 tile) const { return last_not_above(before, count, tile); }
 
  private:
-  __device__ __forceinline__ void add_up() const {
+  // One warp: the words from the second one on become the sums up to them, the first one 0.
+  static __device__ __forceinline__ void add_up(u32* table, u32 count) {
     u32 sum = 0;
     for (u32 first = 0; first < count; first += WARP_SIZE) {
       const u32 group = first + threadIdx.x;
-      u32 tiles = group < count ? before[group + 1] : 0;
+      u32 tiles = group < count ? table[group + 1] : 0;
       for (u32 step = 1; step < WARP_SIZE; step *= 2) {
         const u32 other = __shfl_up_sync(~0u, tiles, step);
         if (threadIdx.x >= step) tiles += other;
       }
-      if (group < count) before[group + 1] = sum + tiles;
+      if (group < count) table[group + 1] = sum + tiles;
       sum += __shfl_sync(~0u, tiles, WARP_SIZE - 1);
     }
-    if (threadIdx.x == 0) before[0] = 0;
+    if (threadIdx.x == 0) table[0] = 0;
   }
 };

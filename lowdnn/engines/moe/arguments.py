@@ -32,6 +32,11 @@ def routing_argument(operation: MoeGroupedMatmul) -> Struct:
     return Struct((*pointers, *i64(strides), *i32((operation.top_k,))))
 
 
+def routed_map(operation: MoeGroupedMatmul) -> Struct:
+    """``RoutedMap``."""
+    return Struct((routing_argument(operation), *i32((operation.output.dims[1] - 1,))))
+
+
 def offset_type(offsets: Tensor) -> str:
     """The macro OFFSET_TYPE."""
     return dtypes.info(offsets.data_type).c_type

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn import dtypes
+from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, divider, i32, i64
+from lowdnn.enums import MoeGroupedMatmulMode
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work, WorkspacePointer
 
 _THREADS = 256
 _CHUNK_BYTES = 16
 #: Of a copy, counted in 31 bits.
-MAX_CHUNKS = 2**31 - 1
+_MAX_CHUNKS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,13 @@ class Gather:
 
     token: Tensor
     index: Tensor
+
+    @classmethod
+    def of(cls, operation: MoeGroupedMatmul) -> Gather | None:
+        """None where the operation gathers nothing."""
+        if operation.mode is not MoeGroupedMatmulMode.GATHER or operation.token_index is None:
+            return None
+        return cls(operation.token, operation.token_index)
 
     @property
     def rows(self) -> int:
@@ -46,7 +56,21 @@ class Gather:
         pieces = (token.alignment_bytes, token.strides[1] * size, token.dims[2] * size)
         return token.strides[2] == 1 and not any(piece % _CHUNK_BYTES for piece in pieces)
 
-    def kernel(self) -> KernelRef:
+    @property
+    def problem(self) -> str:
+        """Why the kernel cannot count its chunks; empty where it can."""
+        chunks = self.rows * self.row_chunks
+        if chunks > _MAX_CHUNKS:
+            return f"moe_grouped_matmul.token_index: expected at most {_MAX_CHUNKS} pieces of 16 bytes, got {chunks}"
+        return ""
+
+    def add_to(self, parts: PlanParts) -> WorkspacePointer:
+        """Where the rows lie, after a launch that gathers them there."""
+        offset_bytes = parts.reserve(self.size_bytes)
+        parts.launches.append(self._launch(parts.kernel(self._kernel()), offset_bytes))
+        return WorkspacePointer(offset_bytes)
+
+    def _kernel(self) -> KernelRef:
         facts = dtypes.info(self.token.data_type)
         ending = "chunks" if self.has_chunks else "elements"
         return KernelRef(
@@ -56,7 +80,7 @@ class Gather:
             parameters=(("TYPE", facts.c_type), ("BY_CHUNK", int(self.has_chunks))),
         )
 
-    def launch(self, kernel: int, offset_bytes: int) -> Launch:
+    def _launch(self, kernel: int, offset_bytes: int) -> Launch:
         """To ``offset_bytes`` of the workspace."""
         token, chunks = self.token, self.rows * self.row_chunks
         strides = (self.index.strides[1], token.strides[1], token.strides[2])

@@ -1,7 +1,9 @@
 // moe_gather: gathered[r, k] = token[index[r], k], for kernels that load rows by tensor map.
 //
-// Layouts: token has any strides; gathered is dense with k innermost, in whole chunks of 16 bytes, zeros past the depth.
-// Block: 256 chunks. BY_CHUNK: token's chunks are contiguous, aligned and whole; otherwise elements are read one by one.
+// Layouts: token has any strides; gathered is dense with k innermost, in whole chunks of 16 bytes, with zeros past the
+// depth.
+// Block: 256 chunks. BY_CHUNK: token's chunks are contiguous, aligned and whole; otherwise elements are read one by
+// one.
 // Launch: 256 threads.
 
 #include "include/division.cuh"

@@ -25,14 +25,14 @@ from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore, WgmmaTile, W
 from lowdnn.engines.launch import ceil_div, divider, i32, macros, moved_bytes
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
-from lowdnn.engines.moe.arguments import groups_problem, offset_type, routing_argument, table_bytes
-from lowdnn.engines.moe.gather import MAX_CHUNKS, Gather
+from lowdnn.engines.moe.arguments import groups_problem, offset_type, routed_map, table_bytes
+from lowdnn.engines.moe.gather import Gather
 from lowdnn.engines.moe.grouped_tiles import GroupSchedule, schedule_of
 from lowdnn.enums import DataType, KnobType, MoeGroupedMatmulMode, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
-from lowdnn.plan import KernelRef, Launch, Plan, Pointer, Struct, TensorMap, Work, WorkspacePointer
+from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
@@ -131,10 +131,10 @@ class _Problem:
     @classmethod
     def of(cls, matched: Anchored[MoeGroupedMatmul], kind: WgmmaType) -> _Problem | str:
         """Or why an operand can be neither read in place nor repacked."""
-        operation, gather = matched.anchor, None
+        operation = matched.anchor
         weight = WgmmaOperand.of(operation.weight, 2, 1, kind)
-        if operation.mode is MoeGroupedMatmulMode.GATHER and operation.token_index is not None:
-            gather = Gather(operation.token, operation.token_index)
+        gather = Gather.of(operation)
+        if gather is not None:
             depth = operation.token.dims[2]
             token = WgmmaOperand(operation.token, (0,), gather.pitch, 1, gather.rows, depth, is_mn_major=False)
         else:
@@ -232,11 +232,8 @@ class _Cut:
     def parts(self, arch: ArchSpec) -> PlanParts:
         problem, parts = self.problem, PlanParts()
         token, weight = problem.token, problem.weight
-        token_at: Pointer
-        if problem.gather is None:
-            token_at = parts.operand(token.tensor.uid, token.packing)
-        else:
-            token_at = _gathered(parts, problem.gather)
+        gather = problem.gather
+        token_at = gather.add_to(parts) if gather else parts.operand(token.tensor.uid, token.packing)
         weight_at = parts.operand(weight.tensor.uid, weight.packing)
         kind, tile = problem.kind, self.tile
         experts = problem.operation.groups.experts
@@ -265,8 +262,7 @@ class _Cut:
         """``Epilogue::Output``."""
         extents = i32((self.problem.rows, self.problem.columns))
         if not self.is_mapped:
-            routing = routing_argument(self.problem.operation)
-            return Struct((*extents, Struct((routing, *i32((self.problem.rows - 1,)))), self.store.functor.arguments))
+            return Struct((*extents, routed_map(self.problem.operation), self.store.functor.arguments))
         maps = self.store.maps(self.tile)
         return Struct((*maps, *extents, Struct((_of_single_rows(maps[0]),)), self.store.functor.arguments))
 
@@ -293,13 +289,6 @@ class _Cut:
         )
 
 
-def _gathered(parts: PlanParts, gather: Gather) -> WorkspacePointer:
-    """Where the gathered rows lie, after a launch that gathers them."""
-    offset_bytes = parts.reserve(gather.size_bytes)
-    parts.launches.append(gather.launch(parts.kernel(gather.kernel()), offset_bytes))
-    return WorkspacePointer(offset_bytes)
-
-
 def _of_single_rows(output: TensorMap) -> TensorMap:
     """The output's map in boxes of one row."""
     layout = output.layout
@@ -320,10 +309,5 @@ def _extent_problem(operation: MoeGroupedMatmul) -> str:
     tiles_least = (ceil_div(rows, 64) + operation.groups.count) * ceil_div(columns, 8)
     if tiles_least > MAX_COORDINATE:
         return f"moe_grouped_matmul.output.dims: expected at most {MAX_COORDINATE} tiles of 64 x 8, got {tiles_least}"
-    if operation.token_index is not None:
-        chunks = Gather(operation.token, operation.token_index).rows * operation.token.dims[2]
-        if chunks > MAX_CHUNKS * 4:
-            return (
-                f"moe_grouped_matmul.token_index.dims: expected at most {MAX_CHUNKS} pieces of 16 bytes, got {chunks}"
-            )
-    return groups_problem("moe_grouped_matmul", operation.groups)
+    gather = Gather.of(operation)
+    return (gather.problem if gather else "") or groups_problem("moe_grouped_matmul", operation.groups)

@@ -62,10 +62,8 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM)
     take_registers<CONSUMER_REGISTERS>();
     Epilogue epilogue(params.output, staging + warp * Epilogue::STAGING_BYTES,
                       barriers + Tile::BARRIER_BYTES + warp * Epilogue::BARRIER_BYTES);
-    const u32 warpgroup = warp / 4;
-    const ExpertSum<Tile, Groups, Multiply<true, true>> sum = {tile, params.groups, {},
-                                                               warpgroup / Tile::TEAM_WARPGROUPS};
-    tile.consume_by(schedule, warpgroup, sum, epilogue);
+    const ExpertSum<Tile, Groups, Multiply<true, true>> sum = {tile, params.groups};
+    tile.consume_by(schedule, warp / 4, sum, epilogue);
     epilogue.finish();
   }
 }

@@ -11,7 +11,7 @@ from lowdnn.enums import DataType
 from lowdnn.graph.cases import parse_case
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
-from tests.engines.moe.running import check, tile
+from tests.support.cases import check_case, wgmma_tile
 from tests.support.running import run_plan
 
 SIMT, WGMMA = MoeWgradSimt(), MoeWgradWgmma()
@@ -19,17 +19,18 @@ COOPERATIVE, PING_PONG = range(2)
 ALONE = SM_90A.with_sm_count(1)
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt"])
-@pytest.mark.parametrize("sizes", ["sizes=64x128x0x17", "sizes=1x0x0x208", "sizes=70x0x60x33 ends=1"])
-def test_rows_of_an_expert(device: Runtime, layout: str, sizes: str) -> None:
-    text = f"moe dir=wgrad experts=4 rows=209 k=72 n=136 dtype=bf16 layout={layout} {sizes}"
-    check(device, WGMMA, text, tile(64, 64, warps=PING_PONG, stages=3), ALONE)
+@pytest.mark.parametrize(
+    "words", ["layout=nn sizes=64x128x0x17", "layout=nt sizes=1x0x0x208", "layout=nt sizes=70x0x60x33 ends=1"]
+)
+def test_rows_of_an_expert(device: Runtime, words: str) -> None:
+    text = f"moe dir=wgrad experts=4 rows=209 k=72 n=136 dtype=bf16 {words}"
+    check_case(device, WGMMA, text, wgmma_tile(64, 64, warps=PING_PONG, stages=3), ALONE)
 
 
 def test_every_kind_of_block_under_races(racing: Runtime) -> None:
     """Clusters, two warpgroups on a tile, experts that several batches share, 64-bit offsets."""
-    text = "moe dir=wgrad experts=2 batches=3 rows=300 k=200 n=80 dtype=bf16 sizes=64x0x0x130x3x103 offset=int64"
-    plan = check(racing, WGMMA, text, tile(128, 128, warps=COOPERATIVE, stages=3, cluster_m=2))
+    text = "moe dir=wgrad experts=2 batches=3 rows=166 k=136 n=72 dtype=bf16 sizes=64x0x0x66x3x33 offset=int64"
+    plan = check_case(racing, WGMMA, text, wgmma_tile(128, 128, warps=COOPERATIVE, cluster_m=2))
     assert plan.launches[0].cluster == (2, 1, 1)
 
 
@@ -43,22 +44,15 @@ def test_what_other_experts_have_does_not_count(racing: Runtime) -> None:
         inputs[tensors[name]][:, 40:70] = inputs[tensors[name]][:, 90:] = dtypes.from_float64(
             np.full((1, 1, 1), value), DataType.BFLOAT16
         )
-    plan = WGMMA.plan(graph, SM_90A, tile(64, 64, warps=PING_PONG, stages=3))
+    plan = WGMMA.plan(graph, SM_90A, wgmma_tile(64, 64, warps=PING_PONG, stages=3))
     (dweight,) = run_plan(racing, plan, graph, inputs).values()
     finite = np.isfinite(dtypes.to_values(dweight, DataType.BFLOAT16))
     assert finite[[0, 2]].all()
     assert not finite[1].any()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "k=33 n=37 layout=nt dtype=fp32 batches=2",
-        "k=20 n=40 dtype=fp64 compute=fp64 sizes=33x0x40 ends=1 epilogue=relu",
-    ],
-)
-def test_without_tensor_cores(device: Runtime, text: str) -> None:
-    check(device, SIMT, f"moe dir=wgrad experts=3 rows=100 {text}", arch=SM_80)
+def test_without_tensor_cores(device: Runtime) -> None:
+    check_case(device, SIMT, "moe dir=wgrad experts=3 batches=2 rows=100 k=33 n=37 layout=nt ends=1", arch=SM_80)
 
 
 def test_what_wgmma_refuses() -> None:

@@ -1,4 +1,4 @@
-"""Runs text cases of the moe family on one engine, bit for bit against the oracle."""
+"""Runs text cases on one engine, bit for bit against the oracle, and the knobs of the wgmma engines."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from tests.support.running import run_plan
 from tests.support.tolerance import assert_exact
 
 
-def check(runtime: Runtime, engine: Engine, text: str, choices: Choices | None = None, arch: ArchSpec = SM_90A) -> Plan:
-    """Integer data, rows of no group left as they were; returns the plan."""
+def check_case(
+    runtime: Runtime, engine: Engine, text: str, choices: Choices | None = None, arch: ArchSpec = SM_90A
+) -> Plan:
+    """Integer data, as the case draws it; what the reference leaves as it was must stay so. Returns the plan."""
     case = parse_case(text)
     graph = case.graph()
     refusal = engine.refuse(graph, arch)
@@ -29,7 +31,7 @@ def check(runtime: Runtime, engine: Engine, text: str, choices: Choices | None =
     return plan
 
 
-def tile(m: int, n: int, *, warps: int, stages: int = 2, cluster_m: int = 1, by_map: bool = True) -> Choices:
+def wgmma_tile(m: int, n: int, *, warps: int, stages: int = 2, cluster_m: int = 1, by_map: bool = True) -> Choices:
     """Of the wgmma engines."""
     return {
         KnobType.TILE_M: m,
