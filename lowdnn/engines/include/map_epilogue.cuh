@@ -153,8 +153,7 @@ struct MapEpilogue {
         const u32 column = work.column + first;
         if (part_row >= output->rows || column >= output->columns) continue;
         const u8* from = await_operand();
-        u8* to = next_buffer();
-        ++stores;
+        u8* to = free_buffer(stores++);
 #pragma unroll
         for (int within = 0; within < CHUNK; within += 8 * BATCH) {
           put(to, from, part_row, within, column, cursor, d[part] + (first + within) / 2);
@@ -170,7 +169,7 @@ struct MapEpilogue {
       }
       if (work.column < output->columns) row_exit.end(work, part_row, output->rows);
     }
-    if constexpr (Columns::USES_CHUNK) column_exit.end_store(next_buffer());
+    if constexpr (Columns::USES_CHUNK) column_exit.end_store(free_buffer(stores));
   }
 
   // Before the block ends: its shared memory is read until then.
@@ -185,11 +184,12 @@ struct MapEpilogue {
     return work.row + first_row + threadIdx.x / WARP_SIZE % 4 * STAGING_ROWS;
   }
 
-  // The output's buffer that is written next, when it is no longer read.
-  __device__ __forceinline__ u8* next_buffer() const {
+  // The output's buffer for a store, the next one, when it is no longer read.
+  __device__ __forceinline__ u8* free_buffer(u32 store) const {
+    u8* buffer = area + store % BUFFERS * OutputChunk::BYTES;
     if (threadIdx.x % WARP_SIZE == 0) bulk_wait_read<BUFFERS - 1>();
     __syncwarp();
-    return area + stores % BUFFERS * OutputChunk::BYTES;
+    return buffer;
   }
 
   // The operand's chunk `chunk` of the tile; the first one begins at `row`.
@@ -244,7 +244,8 @@ struct MapEpilogue {
         const Accumulator* pair = accumulators + block * 4 + half * 2;
         const u32 here = row + half * 8, at = column + block * 8;
         const bool exists = first_row + here < output->rows;
-        results[block][half] = finish(from, half, at, first + at, exists, cursor[half], loaded[block][half], pair);
+        results[block][half] =
+            finish(from, half, here, at, first + at, exists, cursor[half], loaded[block][half], pair);
       }
     }
 #pragma unroll
@@ -256,9 +257,9 @@ struct MapEpilogue {
     }
   }
 
-  // One pair of accumulators through the functor, at a column of the chunk and the output's column `along`; in which
-  // half of the chunk's rows, and whether the output has the row.
-  __device__ __forceinline__ typename OutputChunk::Pair finish(const u8* from, int half, u32 column, u32 along,
+  // One pair of accumulators through the functor, at a row (in which `half` of them) and column of the chunk and the
+  // output's column `along`.
+  __device__ __forceinline__ typename OutputChunk::Pair finish(const u8* from, int half, u32 row, u32 column, u32 along,
                                                                bool exists,
                                                                const typename Functor::Cursor& cursor,
                                                                const typename Functor::template Loaded<2>& loaded,
@@ -282,7 +283,6 @@ struct MapEpilogue {
       }
     };
     if constexpr (HAS_OPERAND) {
-      const u32 row = half * 8 + threadIdx.x % WARP_SIZE / 4;
       const auto operand = *reinterpret_cast<const typename OperandChunk::Pair*>(from + OperandChunk::at(row, column));
       const Operand operands[2] = {operand.x, operand.y};
       compute(operands);

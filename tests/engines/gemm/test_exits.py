@@ -126,6 +126,14 @@ def test_default_knobs(device: Runtime) -> None:
     assert "columns_genstats" in plan.kernels[0].name
 
 
+@pytest.mark.parametrize(("filters", "rows"), [(256, 1), (1024, 8)])
+def test_blocks_keep_their_columns_where_they_can(filters: int, rows: int) -> None:
+    """Two columns of tiles divide 132 blocks, eight do not."""
+    graph = parse_case(f"conv n=32 c=64 hw=56x56 k={filters} rs=1x1 dtype=bf16 exits=genstats").graph()
+    raster = next(knob for knob in FPROP.knobs(graph, SM_90A) if knob.type is KnobType.SWIZZLE)
+    assert raster.default == rows
+
+
 def test_statistics_behind_a_convolution(device: Runtime) -> None:
     builder = GraphBuilder(Layout.CHANNELS_LAST)
     x, w = builder.tensor((2, 16, 9, 11), BF16), builder.tensor((40, 16, 3, 3), BF16)
