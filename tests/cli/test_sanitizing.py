@@ -90,8 +90,10 @@ CASES = {
     "conv_wgrad_wgmma": "conv n=1 c=16 hw=6x6 k=8 rs=3x3 pad=1 dtype=bf16 dir=wgrad",
     "conv_grouped_mma": "conv n=1 c=16 hw=6x6 k=16 groups=2 rs=3x3 pad=1 dtype=bf16",
     "conv_stem": "conv n=1 c=3 hw=6x6 k=8 rs=3x3 pad=1 stride=2 dtype=bf16 dir=dgrad",
+    "conv_prologue_wgmma": "conv n=1 c=8 hw=6x6 k=16 rs=3x3 pad=1 dtype=fp16 prologue=scale+bias+relu",
     "matmul_mma": "matmul m=40 n=24 k=72 dtype=bf16",
     "matmul_wgmma": "matmul m=40 n=24 k=72 dtype=bf16",
+    "matmul_prologue_wgmma": "matmul m=40 n=24 k=72 layout=nt dtype=bf16 prologue=scale+bias+relu",
     "matmul_simt": CASE,
     "pointwise": "pointwise dims=5x33 ops=relu dtype=fp16",
     "reduction": "reduction dims=5x300 axes=1 op=add dtype=fp32",
@@ -101,8 +103,8 @@ CASES = {
 }
 
 
-#: No text case has operations before a matmul; the engine's own tests run it under every policy.
-WITHOUT_CASES = {"composite", "matmul_prologue_wgmma"}
+#: It has no kernels of its own.
+WITHOUT_CASES = {"composite"}
 
 
 @pytest.mark.parametrize("engine", [engine.name for engine in ENGINES if engine.name not in WITHOUT_CASES])

@@ -12,8 +12,9 @@
 #include "include/pixel_walk.cuh"
 #include "include/register_operand.cuh"
 
-// 8 channels of rows of 64, by the THREADS threads that meet at a barrier.
-template <class Functor, int THREADS> struct RowConversion {
+// 8 channels of rows of 64, by the THREADS threads that meet at a barrier. ENDS_EARLY: whether a row may end with
+// channels that do not exist, from `depth` on: zeros, whatever the functor makes of zeros.
+template <class Functor, int THREADS, bool ENDS_EARLY> struct RowConversion {
   typedef typename Functor::Handed0 Raw;
   typedef typename Functor::Result Element;
   static constexpr u32 CHUNK = 8, CHUNKS = REGISTER_STAGE_K / CHUNK, ROW_STEP = THREADS / CHUNKS;
@@ -25,12 +26,11 @@ template <class Functor, int THREADS> struct RowConversion {
   __device__ __forceinline__ explicit RowConversion(const ConvertedInput<Functor>& input)
       : input(input), first_row(threadIdx.x % THREADS / CHUNKS), chunk(threadIdx.x % CHUNKS) {}
 
-  // Those of `rows` rows at `place` that `exists(row)`, whose channels begin at `channel`. Channels from `depth` on are
-  // zeros afterwards, whatever the functor makes of zeros.
-  template <class Exists> __device__ __forceinline__ void convert(u32 place, u32 rows, i32 channel,
-                                                                  const Exists& exists) const {
+  // Those of `rows` rows at `place` that `exists(row)`, whose channels begin at `channel`.
+  template <class Exists>
+  __device__ __forceinline__ void convert(u32 place, u32 rows, i32 channel, const Exists& exists) const {
     const i32 column = channel + i32(chunk * CHUNK);
-    const int valid = max(0, min(int(CHUNK), input.depth - column));
+    const int valid = ENDS_EARLY ? max(0, min(int(CHUNK), input.depth - column)) : int(CHUNK);
     const i64 coordinate[Functor::RANK] = {};
     const auto cursor = Functor::cursor(input.arguments, coordinate);
     typename Functor::template Loaded<CHUNK> in;
@@ -42,8 +42,10 @@ template <class Functor, int THREADS> struct RowConversion {
       const auto raw = *reinterpret_cast<const Vector<Raw, CHUNK>*>(&words);
       Vector<Element, CHUNK> converted;
       Functor::template finish<CHUNK>(input.arguments, cursor, column, valid, in, raw.v, converted.v);
+      if constexpr (ENDS_EARLY) {
 #pragma unroll
-      for (int i = 0; i < int(CHUNK); ++i) converted.v[i] = i < valid ? converted.v[i] : Element{};
+        for (int i = 0; i < int(CHUNK); ++i) converted.v[i] = i < valid ? converted.v[i] : Element{};
+      }
       const uint4 done = *reinterpret_cast<const uint4*>(&converted);
       store_shared_16(at, done.x, done.y, done.z, done.w);
     }
@@ -57,8 +59,8 @@ template <class Functor, int THREADS> struct RowConversion {
 };
 
 // A window of PIXELS pixels of a class. IS_PADDED: whether taps see places outside of the image.
-template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED> struct ConvertedWindow {
-  const RowConversion<Functor, THREADS> rows;
+template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool ENDS_EARLY> struct ConvertedWindow {
+  const RowConversion<Functor, THREADS, ENDS_EARLY> rows;
   const PixelClass<AXES>& pixels;
   const i32 (&extent)[AXES];  // of the image
   const i32 first_channel;    // of the group
@@ -96,8 +98,8 @@ template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED> stru
 };
 
 // BOXES boxes of PIXELS positions of a walk, each as its filter tap sees them.
-template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES> struct ConvertedBoxes {
-  const RowConversion<Functor, THREADS> rows;
+template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS_EARLY> struct ConvertedBoxes {
+  const RowConversion<Functor, THREADS, ENDS_EARLY> rows;
   const PixelWalk<AXES>& walk;
   const i32 (&extent)[AXES + 1];  // of the image; the last one counts images, or pixels without axes
   const i32 skipped_channels;     // of padding in front of the group

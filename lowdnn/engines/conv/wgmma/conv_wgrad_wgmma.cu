@@ -10,8 +10,8 @@
 // from one window of WINDOW_PIXELS positions of x: each tap sees the pixels TAP_DISTANCE further on than the tap before
 // it does. For that, the walk has more positions in a line than there are outputs; dy reads as zeros there, and where a
 // tap's window runs on into the next line, it meets that line's padding.
-// CONVERTED: x is a function of what lies in memory, Prologue of generated.cuh over (image, channel), which is applied in
-// shared memory (converted_pixels.cuh).
+// CONVERTED: x is a function of what lies in memory, Prologue of generated.cuh over (image, channel), which is applied
+// in shared memory (converted_pixels.cuh). HAS_TAIL: whether a group's channels end within a block of 64.
 // Block: computes tiles of TILE_M x TILE_N over parts of the pixels (tile_schedule.cuh).
 // Shared memory: STAGES stages of (dy, x), and what wgmma_kernel.cuh says, as it does of blocks and launch.
 // STORE_FUNCTOR: the functor stores. STORE_SLICE: accumulators go to slice `split` of the workspace, and
@@ -94,7 +94,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
 #if CONVERTED
     constexpr int TEAM_THREADS = CONSUMER_WARPGROUPS * WARPGROUP_SIZE;
-    typedef ConvertedBoxes<Prologue, X_BOXES, WINDOW_PIXELS, TEAM_THREADS, X_AXES> Boxes;
+    typedef ConvertedBoxes<Prologue, X_BOXES, WINDOW_PIXELS, TEAM_THREADS, X_AXES, HAS_TAIL> Boxes;
     const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
     const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
       const Columns& columns = p.output.columns;

@@ -21,7 +21,7 @@ from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
 from lowdnn.engines.gemm.converted_operand import fusion_problem, pixel_operand
 from lowdnn.engines.gemm.output_space import Slices, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.wgmma_tiles import TileStore, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, TileStore, wgmma_type
 from lowdnn.engines.launch import i32, i64, macros, moved_bytes
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -62,7 +62,7 @@ class ConvWgradWgmma:
     behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses other architectures, types of other sizes than 16 bits, and geometry beyond tensor maps."""
+        """Refuses other architectures, types not of 16 bits, geometry beyond tensor maps, and slow prologues."""
         if refusal := refuse_arch(self.name, arch, _TARGET):
             return refusal
         product = graph.derive(self._product)
@@ -180,7 +180,8 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
     walks = f"{params.SPATIAL}d{params.DY_AXES}{params.X_AXES}"
     taps = f"_r{params.TAP_RUN}x{params.TAP_DISTANCE}p{window}" if params.TAP_RUN > 1 else ""
     converted = product.converted
-    prologue = f"_{converted.label(has_tail=False)}_{converted.functor.digest}" if converted else ""
+    has_tail = product.channels % MN_MAJOR_BOX != 0
+    prologue = f"_{converted.label(has_tail=has_tail)}_{converted.functor.digest}" if converted else ""
     texts = (*((converted.functor.text,) if converted else ()), *(() if is_slice else (functor.text,)))
     functor_label = f"{params.ROW_AXES}of{params.OUTPUT_RANK}_v{vector}_sm90a_{functor.digest}"
     ending = "slice_sm90a" if is_slice else functor_label
@@ -188,7 +189,12 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
         name=f"conv_wgrad_wgmma_{product.instruction.label}_{tile.label}_{walks}{taps}{prologue}_{ending}",
         source="conv/wgmma/conv_wgrad_wgmma.cu",
         target=_TARGET,
-        parameters=(*product.instruction.macros, *tile.macros, *macros(params)),
+        parameters=(
+            *product.instruction.macros,
+            *tile.macros,
+            *macros(params),
+            *(converted.macros(has_tail=has_tail) if converted else ()),
+        ),
         generated="\n".join(texts),
     )
 
