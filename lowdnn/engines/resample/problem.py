@@ -123,7 +123,9 @@ class Problem:
 
     @property
     def nan_wins(self) -> bool:
-        return self.resample.nan_propagation is NanPropagation.PROPAGATE_NAN
+        """Whether NaN wins where maxima are looked for."""
+        is_looked_for = self.is_maximum and (not self.is_backward or self.searched is not None)
+        return is_looked_for and self.resample.nan_propagation is NanPropagation.PROPAGATE_NAN
 
     @cached_property
     def channels_last(self) -> bool:

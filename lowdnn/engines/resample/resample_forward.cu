@@ -38,7 +38,6 @@ constexpr int TAPS_AT_ONCE = WINDOW ? WINDOW : 1;
 constexpr int POSITIONS = STRIDE ? (TILE - 1) * STRIDE + TAPS_AT_ONCE : TILE * TAPS_AT_ONCE;
 constexpr int ACCESSES = (SHIFT + POSITIONS + COLUMNS - 1) / COLUMNS;
 
-
 // What a thread computes with: numbers of the compute type, or pairs of stored ones.
 #if PAIRS
 typedef Pair<X_TYPE> Value;
