@@ -53,7 +53,7 @@ def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> int:
     """As many outputs as share what is read or fill an access, while all multiprocessors have threads."""
     columns = problem.axes[2]
     if not problem.channels_last:
-        most = max(2, 32 // problem.target.element_bytes)
+        most = max(2, 32 // (problem.target.element_bytes * channels))
     else:
         most = 4 if columns.step == 1 or not problem.resample.is_pooling else 2
     most = min(most, ceil_power(columns.outputs))
