@@ -7,7 +7,8 @@
 
 dy is (N, C, outputs...), dx (N, C, spatial...); several extents of dx give the same dy, so that dx's dims cannot be
 inferred. MAXPOOL finds its maxima by ``index``, what the forward pass gave, or from ``x`` where there is none; what
-falls on padding is lost. An index that is no place of the window names none. ``y`` is not needed. Float types only.
+falls on padding is lost. An index that is no place of the window names none. ``y`` is not needed. Float types only. An
+infinite gradient may give NaN where interpolation weighs it with 0.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR.
 """
 

@@ -29,6 +29,10 @@ _CASES = (
     *(f"conv n=8 c=64 hw=28x28 k=128 rs=3x3 pad=1 stride=2 dtype=bf16 dir={way}" for way in ("dgrad", "wgrad")),
     *(f"conv n=8 c=64 hw=28x28 k=64 rs=3x3 pad=1 groups=16 dtype=bf16 dir={way}" for way in ("dgrad", "wgrad")),
     *(f"conv n=8 c=64 hw=28x28 k=64 rs=7x7 pad=3 groups=64 dtype=bf16 dir={way}" for way in ("dgrad", "wgrad")),
+    *(
+        f"resample n=8 c=64 hw=57x57 mode={mode} dtype=bf16 dir=bwd"
+        for mode in ("max window=3 stride=2", "linear size=99x99")
+    ),
     *(f"conv n=8 c=3 hw=64x64 k=64 rs=7x7 pad=3 stride=2 dtype=bf16 dir={way}" for way in ("fprop", "wgrad")),
 )
 

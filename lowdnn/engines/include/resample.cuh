@@ -201,21 +201,29 @@ template <int OUTSIDE> __device__ __forceinline__ i32 first_place(const TapAxis 
   return place_of(axes, taps[0], taps[1], taps[2]);
 }
 
-// LANES neighbouring elements as numbers of the compute type.
-template <class T, class X, int LANES> __device__ __forceinline__ void read(T (&values)[LANES], const X* at) {
-  X stored[LANES];
-  load<Repeated, LANES>(stored, at);
+// LANES elements that lie `stride` apart, side by side where NEIGHBOURS; zero bits where they do not exist.
+template <bool NEIGHBOURS, class X, int LANES>
+__device__ __forceinline__ void load_lanes(X (&stored)[LANES], const X* at, i64 stride, bool exists) {
+  if (!exists) {
 #pragma unroll
-  for (int v = 0; v < LANES; ++v) values[v] = convert<T>(stored[v]);
-}
-
-// Neighbouring elements, zero bits where they do not exist.
-template <class X, int LANES>
-__device__ __forceinline__ void load_existing(X (&stored)[LANES], const X* at, bool exists) {
-  if (exists) {
+    for (int v = 0; v < LANES; ++v) stored[v] = X{};
+  } else if constexpr (NEIGHBOURS) {
     load<Repeated, LANES>(stored, at);
   } else {
 #pragma unroll
-    for (int v = 0; v < LANES; ++v) stored[v] = X{};
+    for (int v = 0; v < LANES; ++v) {
+      X one[1];
+      load<Repeated, 1>(one, at + v * stride);
+      stored[v] = one[0];
+    }
   }
+}
+
+// The same as numbers of the compute type, of elements that exist.
+template <bool NEIGHBOURS, class T, class X, int LANES>
+__device__ __forceinline__ void read_lanes(T (&values)[LANES], const X* at, i64 stride) {
+  X stored[LANES];
+  load_lanes<NEIGHBOURS>(stored, at, stride, true);
+#pragma unroll
+  for (int v = 0; v < LANES; ++v) values[v] = convert<T>(stored[v]);
 }

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i64, macros, moved_bytes
-from lowdnn.engines.resample.axes import axis_struct
-from lowdnn.engines.resample.problem import Problem, neighbours, strides
-from lowdnn.engines.resample.tile import TILES, Tile, compute_unit, scalar
+from lowdnn.engines.launch import ceil_power, macros
+from lowdnn.engines.resample.problem import Problem, neighbours
+from lowdnn.engines.resample.tile import TILES, Tile, index_type, places_name, rules_name
 from lowdnn.enums import DataType
-from lowdnn.plan import Argument, KernelRef, Launch, Struct, TensorPointer, Work
+from lowdnn.plan import KernelRef
 
 #: What a thread's values and results may take, so that several blocks share a multiprocessor.
 _MAX_REGISTERS = 96
@@ -55,7 +53,7 @@ def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> int:
     """As many outputs as share what is read or fill an access, while all multiprocessors have threads."""
     columns = problem.axes[2]
     if not problem.channels_last:
-        most = max(2, 32 // problem.target.element_bytes)
+        most = max(2, 32 // (problem.target.element_bytes * channels))
     else:
         most = 4 if columns.step == 1 or not problem.resample.is_pooling else 2
     most = min(most, ceil_power(columns.outputs))
@@ -66,7 +64,6 @@ def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> int:
 
 def kernel(problem: Problem, tile: Tile) -> KernelRef:
     columns, shift = _access(problem, tile.columns)
-    index = problem.index
     params = Params(
         X_TYPE=dtypes.info(problem.source.data_type).c_type,
         COMPUTE=dtypes.info(problem.resample.compute_type).c_type,
@@ -74,9 +71,9 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         LINEAR=int(problem.is_linear),
         PADDING=problem.padding,
         DIVISOR=problem.divisor,
-        NAN_WINS=int(problem.is_maximum and problem.nan_wins),
-        HAS_INDEX=int(index is not None),
-        INDEX_TYPE="i8" if index is None else dtypes.info(index.data_type).c_type,
+        NAN_WINS=int(problem.nan_wins),
+        HAS_INDEX=int(problem.index is not None),
+        INDEX_TYPE=index_type(problem),
         INDEX_WIDTH=problem.index_width(tile.channels, tile.columns),
         PAIRS=int(_takes_pairs(problem, tile.channels)),
         CHANNELS_LAST=int(problem.channels_last),
@@ -90,49 +87,16 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         INDEX=tile.index_type(problem),
         THREADS=tile.threads,
     )
-    mode = "max" if problem.is_maximum else "linear" if problem.is_linear else "sum"
-    rules = f"{mode}_{params.PADDING}_{params.DIVISOR}".lower() + ("_nan" if params.NAN_WINS else "")
-    places = f"_{params.INDEX_TYPE}x{params.INDEX_WIDTH}" if index is not None else ""
+    places = places_name(problem, params.INDEX_WIDTH)
     walk = f"w{params.WINDOW}s{params.STRIDE}_{problem.order}{params.CHANNELS}t{params.TILE}"
-    types = f"{dtypes.info(problem.source.data_type).short_name}_{params.COMPUTE}"
     access = f"v{columns}o{shift}_{params.INDEX}b{tile.threads}"
     return KernelRef(
-        name=f"resample_forward_{types}_{rules}{places}_{walk}{access}_sm80_{problem.functor.digest}",
+        name=f"resample_forward_{rules_name(problem)}{places}_{walk}{access}_sm80_{problem.functor.digest}",
         source="resample/resample_forward.cu",
         target="sm_80",
         parameters=macros(params),
         generated=problem.functor.text,
     )
-
-
-def launch(problem: Problem, tile: Tile) -> Launch:
-    radices = problem.radices(tile.channels, tile.columns)
-    groups, index = prod(radices), problem.index
-    written = [index] if index is not None else []
-    return Launch(
-        kernel=0,
-        grid=(ceil_div(groups, tile.threads), 1, 1),
-        block=(tile.threads, 1, 1),
-        arguments=(Struct(tuple(_fields(problem, radices))),),
-        work=Work(
-            flops=problem.operation.flops,
-            bytes=bytes_of((problem.source, *written)) + moved_bytes(problem.dag),
-            unit=compute_unit(problem),
-        ),
-    )
-
-
-def _fields(problem: Problem, radices: tuple[int, ...]) -> Iterator[Argument]:
-    yield from i64((prod(radices),))
-    yield from (Struct(divider(radix)) for radix in (1, *radices[1:]))
-    yield TensorPointer(problem.source.uid)
-    yield from i64(strides(problem.source))
-    yield from map(axis_struct, problem.axes)
-    yield scalar(problem, problem.tap_count if problem.divisor == "ALL" else 1)
-    if problem.index is not None:
-        yield TensorPointer(problem.index.uid)
-        yield from i64(strides(problem.index))
-    yield problem.functor.arguments
 
 
 def _stride(problem: Problem, tile: int) -> int:

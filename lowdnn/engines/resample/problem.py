@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, space_of, with_axis
@@ -19,6 +19,9 @@ from lowdnn.ops.tensor import Tensor
 #: Neighbouring channels of a thread, whose results are in registers, and bytes of an access.
 _MAX_CHANNELS = 8
 _ACCESS_BYTES = 16
+
+#: Planes of neighbouring channels that a thread interpolates alike.
+_MAX_SHARED = 4
 
 #: Neighbouring elements of a thread along the columns.
 _MAX_TILE = 16
@@ -123,7 +126,9 @@ class Problem:
 
     @property
     def nan_wins(self) -> bool:
-        return self.resample.nan_propagation is NanPropagation.PROPAGATE_NAN
+        """Whether NaN wins where maxima are looked for."""
+        is_looked_for = self.is_maximum and (not self.is_backward or self.searched is not None)
+        return is_looked_for and self.resample.nan_propagation is NanPropagation.PROPAGATE_NAN
 
     @cached_property
     def channels_last(self) -> bool:
@@ -143,9 +148,11 @@ class Problem:
 
     @cached_property
     def most_channels(self) -> int:
-        """Neighbouring channels that one access reads."""
+        """Neighbouring channels that one access reads, or planes that share what interpolation has to work out."""
         read = [self.source] if self.searched is None else [self.source, self.searched]
-        return min(_MAX_CHANNELS, *(neighbours(tensor, 1) for tensor in read)) if self.channels_last else 1
+        if self.channels_last:
+            return min(_MAX_CHANNELS, *(neighbours(tensor, 1) for tensor in read))
+        return 1 if self.resample.is_pooling else gcd(_MAX_SHARED, self.source.dims[1])
 
     @cached_property
     def space(self) -> IndexSpace:
@@ -168,7 +175,7 @@ class Problem:
         along = ceil_div(columns, tile)
         if self.channels_last:
             return n, planes, rows, along, c // channels
-        return n, c, planes, rows, along
+        return n, c // channels, planes, rows, along
 
     def index_width(self, channels: int, tile: int) -> int:
         """Elements of an access to the index: 0 where a thread's elements are not neighbours."""

@@ -13,7 +13,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.resample import backward, forward
 from lowdnn.engines.resample.problem import Problem
-from lowdnn.engines.resample.tile import BLOCK_SIZES, CHANNELS, Tile
+from lowdnn.engines.resample.tile import BLOCK_SIZES, CHANNELS, Tile, launch
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
@@ -56,9 +56,7 @@ class ResampleEngine:
             )
         if problem.target.element_count == 0:
             return plan_of(self, graph, arch, chosen, (), ())
-        return plan_of(
-            self, graph, arch, chosen, (direction.kernel(problem, tile),), (direction.launch(problem, tile),)
-        )
+        return plan_of(self, graph, arch, chosen, (direction.kernel(problem, tile),), (launch(problem, tile),))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()

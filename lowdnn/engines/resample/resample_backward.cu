@@ -88,7 +88,7 @@ struct OutputRow {
 
   __device__ __forceinline__ Output read_output(const Params& p, i32 column) const {
     Output output;
-    read(output.dy, dy + column * (CONTIGUOUS ? 1 : p.dy_strides[4]));
+    read_lanes<CHANNELS_LAST>(output.dy, dy + column * (CONTIGUOUS ? 1 : p.dy_strides[4]), p.dy_strides[1]);
 #if MAXIMUM && HAS_INDEX
     INDEX_TYPE stored[CHANNELS];
     const INDEX_TYPE* at = index + column * (CONTIGUOUS ? 1 : p.index_strides[4]);
@@ -128,7 +128,7 @@ struct OutputRow {
           const i32 position = PADDING == CLAMP ? clamp(k, axes[2].inputs) : k;
           COMPUTE values[CHANNELS];
           if (PADDING != ZERO || (exists && u32(k) < u32(axes[2].inputs))) {
-            read(values, at + position * (CONTIGUOUS ? 1 : p.x_strides[4]));
+            read_lanes<CHANNELS_LAST>(values, at + position * (CONTIGUOUS ? 1 : p.x_strides[4]), p.x_strides[1]);
           } else {
 #pragma unroll
             for (int v = 0; v < CHANNELS; ++v) values[v] = COMPUTE(0);
@@ -270,10 +270,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
       Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, position), position[1], CHANNELS, values);
     }
   } else {
-    COMPUTE values[TILE];
-#pragma unroll
-    for (int j = 0; j < TILE; ++j) values[j] = DIVISOR == ALL ? sums[j][0] / p.divisor : sums[j][0];
     const int valid = min(columns.inputs - column, TILE);
-    Functor::apply<TILE>(p.pointwise, Functor::cursor(p.pointwise, position), column, valid, values);
+#pragma unroll
+    for (int v = 0; v < CHANNELS; ++v) {
+      COMPUTE values[TILE];
+#pragma unroll
+      for (int j = 0; j < TILE; ++j) values[j] = DIVISOR == ALL ? sums[j][v] / p.divisor : sums[j][v];
+      position[1] = digit[C] * CHANNELS + v;
+      Functor::apply<TILE>(p.pointwise, Functor::cursor(p.pointwise, position), column, valid, values);
+    }
   }
 }

@@ -2,8 +2,8 @@
 // maxima where in their windows they lie.
 //
 // Layouts: any strides of x, y and index. A thread has CHANNELS neighbouring channels (16-byte accesses where x is
-// channels-last) of TILE neighbouring outputs along the columns. Where x is contiguous along the columns, CHANNELS is 1
-// and a row is read in aligned accesses of COLUMNS elements, of which each lies inside the image or outside of it.
+// channels-last) of TILE neighbouring outputs along the columns. Where x is contiguous along the columns, poolings have
+// CHANNELS 1, and a row is read in aligned accesses of COLUMNS elements, each inside the image or outside of it.
 // Windows that overlap along the columns are read once: with a STRIDE, the tile's windows are one run of positions.
 // Block: THREADS threads, neighbouring ones neighbouring groups of y, in the order of its memory.
 // Shared memory: none.
@@ -37,7 +37,6 @@ struct Params {
 constexpr int TAPS_AT_ONCE = WINDOW ? WINDOW : 1;
 constexpr int POSITIONS = STRIDE ? (TILE - 1) * STRIDE + TAPS_AT_ONCE : TILE * TAPS_AT_ONCE;
 constexpr int ACCESSES = (SHIFT + POSITIONS + COLUMNS - 1) / COLUMNS;
-
 
 // What a thread computes with: numbers of the compute type, or pairs of stored ones.
 #if PAIRS
@@ -81,7 +80,7 @@ __device__ __forceinline__ Value value_of(const X_TYPE (&stored)[CHANNELS], int 
 // The image along the columns, at one row.
 struct Row {
   const X_TYPE* at;  // of column 0
-  i64 stride;
+  i64 stride, channel_stride;
   i32 extent;
   bool exists;
 
@@ -93,7 +92,7 @@ struct Row {
 #pragma unroll
       for (int i = 0; i < ACCESSES; ++i) {
         const i32 column = first[0] - SHIFT + i * COLUMNS;
-        load_existing(stored[i], at + column, is_inside<ALL_INSIDE>(column));
+        load_lanes<true>(stored[i], at + column, 1, is_inside<ALL_INSIDE>(column));
       }
 #pragma unroll
       for (int k = 0; k < POSITIONS; ++k) {
@@ -107,7 +106,8 @@ struct Row {
 #pragma unroll
       for (int k = 0; k < POSITIONS; ++k) {
         const i32 position = column(first, k);
-        load_existing(stored[k], at + placed(position) * (CONTIGUOUS ? 1 : stride), is_inside<ALL_INSIDE>(position));
+        const X_TYPE* place = at + placed(position) * (CONTIGUOUS ? 1 : stride);
+        load_lanes<CHANNELS_LAST>(stored[k], place, channel_stride, is_inside<ALL_INSIDE>(position));
       }
 #pragma unroll
       for (int k = 0; k < POSITIONS; ++k) {
@@ -214,7 +214,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     for (i32 r = row_range.begin; r < row_range.end; ++r) {
       const i32 y = PADDING == CLAMP ? clamp(r, rows.inputs) : r;
       const bool exists = PADDING != ZERO || (u32(z) < u32(planes.inputs) && u32(r) < u32(rows.inputs));
-      const Row row = {x + plane * p.x_strides[2] + y * p.x_strides[3], p.x_strides[4], columns.inputs, exists};
+      const X_TYPE* at = x + plane * p.x_strides[2] + y * p.x_strides[3];
+      const Row row = {at, p.x_strides[4], p.x_strides[1], columns.inputs, exists};
       const COMPUTE weight = (z == first_plane ? COMPUTE(1) - plane_share : plane_share) *
                              (r == first_row ? COMPUTE(1) - row_share : row_share);
       const i32 place = place_of(p.axes, z - first_plane, r - first_row, 0);
@@ -236,14 +237,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
       Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, output), output[1], CHANNELS, values);
     }
   } else {
-    COMPUTE values[TILE];
-#pragma unroll
-    for (int j = 0; j < TILE; ++j) {
-      const i32 count = rows_counted * columns.divisor<DIVISOR>(column_output + j);
-      values[j] = divided(result_of(results[j], 0), p.divisor, count);
-    }
     const int valid = min(columns.outputs - column_output, TILE);
-    Functor::apply<TILE>(p.pointwise, Functor::cursor(p.pointwise, output), column_output, valid, values);
+#pragma unroll
+    for (int v = 0; v < CHANNELS; ++v) {
+      COMPUTE values[TILE];
+#pragma unroll
+      for (int j = 0; j < TILE; ++j) {
+        const i32 count = rows_counted * columns.divisor<DIVISOR>(column_output + j);
+        values[j] = divided(result_of(results[j], v), p.divisor, count);
+      }
+      output[1] = digit[C] * CHANNELS + v;
+      Functor::apply<TILE>(p.pointwise, Functor::cursor(p.pointwise, output), column_output, valid, values);
+    }
   }
 
 #if HAS_INDEX

@@ -103,7 +103,7 @@ def test_any_strides(device: Runtime, strides: tuple[tuple[int, ...], ...]) -> N
     check_exact(device, ENGINE, OperationGraph([replace(operation, y=y, index=index)]))  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("text", [FEW_CHANNELS, "resample n=2 c=3 hw=5x8 mode=linear size=10x16 dir=bwd layout=nchw"])
+@pytest.mark.parametrize("text", [FEW_CHANNELS, "resample n=2 c=4 hw=5x8 mode=linear size=10x16 dir=bwd layout=nchw"])
 def test_indices_of_64_bits_give_the_same(device: Runtime, text: str) -> None:
     case = parse_case(text)
     graph, inputs = case.graph(), case.inputs(3, exact=True)
