@@ -221,30 +221,25 @@ class _Writer:
     def draw(self, op: RngOperation) -> None:
         """Random numbers: all V before the loop, since neighbours share the work."""
         number = next(self._numbers)
-        name, is_bernoulli = f"random{number}", op.rng.distribution is RngDistribution.BERNOULLI
+        name, kind = f"random{number}", op.rng.distribution
+        is_bernoulli = kind is RngDistribution.BERNOULLI
         arithmetic = register_type(op.y.data_type if is_bernoulli else op.compute_type)
-        fields: tuple[tuple[str, str, float], ...] = {
-            RngDistribution.BERNOULLI: (("i64", "threshold", op.rng.threshold if is_bernoulli else 0),),
-            RngDistribution.UNIFORM: (
-                (arithmetic, "lowest", op.rng.minimum),
-                (arithmetic, "span", op.rng.maximum - op.rng.minimum),
-            ),
-            RngDistribution.NORMAL: (
-                (arithmetic, "mean", op.rng.mean),
-                (arithmetic, "deviation", op.rng.standard_deviation),
-            ),
-        }[op.rng.distribution]
-        for c_type, parameter, value in fields:
-            self._field(c_type, f"{name}_{parameter}", _scalar(c_type, value))
-        parameters = ", ".join(f"args.{name}_{parameter}" for _, parameter, _ in fields)
-        distribution = f"{op.rng.distribution.name.title()}<{arithmetic}>{{{parameters}}}"
-        stream = f"Philox{{u64({self._integer(op.seed, f'{name}_seed')}), u64({self._integer(op.offset, '')})}}"
+        for field, value in op.rng.parameters.items():
+            c_type = "i64" if is_bernoulli else arithmetic
+            self._field(c_type, f"{name}_{field}", _scalar(c_type, value))
+        parameters = ", ".join(f"args.{name}_{field}" for field in op.rng.parameters)
+        seed, offset = self._integer(op.seed, f"{name}_seed"), self._integer(op.offset, "")
         how, first, step = self._indices(op, name)
+        count, index = ("1", "0") if step == "0" else ("V", "i")
         self._headers.add("philox")
-        self._before.append(f"// {op.rng.distribution.name} numbers")
-        self._before.append(f"{arithmetic} {name}[{'1' if step == '0' else 'V'}];")
-        self._before.append(f"{how}({name}, {distribution}, {stream}, {first}, {step});")
-        self._define(op.y, f"{name}[{'0' if step == '0' else 'i'}]", arithmetic, number)
+        self._before += [
+            f"// {kind.name} numbers",
+            f"const Philox philox{number} = {{u64({seed}), u64({offset})}};",
+            f"const {kind.name.title()}<{arithmetic}> distribution{number} = {{{parameters}}};",
+            f"{arithmetic} {name}[{count}];",
+            f"{how}({name}, distribution{number}, philox{number}, {first}, {step});",
+        ]
+        self._define(op.y, f"{name}[{index}]", arithmetic, number)
 
     def compute(self, op: PointwiseOperation) -> None:
         number, compute_type = next(self._numbers), op.pointwise.compute_type

@@ -15,6 +15,7 @@ the generation of random normal deviates", 1958.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Any, ClassVar
@@ -74,6 +75,17 @@ class Rng:
     def threshold(self) -> int:
         """Of BERNOULLI: the words below it give 1."""
         return ceil(self.probability * _WORDS)
+
+    @property
+    def parameters(self) -> Mapping[str, float]:
+        """What a kernel needs to know, in order."""
+        match self.distribution:
+            case RngDistribution.BERNOULLI:
+                return {"threshold": self.threshold}
+            case RngDistribution.UNIFORM:
+                return {"lowest": self.minimum, "span": self.maximum - self.minimum}
+            case RngDistribution.NORMAL:
+                return {"mean": self.mean, "deviation": self.standard_deviation}
 
 
 @dataclass(frozen=True)
@@ -136,7 +148,7 @@ class RngOperation:
         return numbers / _WORDS
 
     def _scaled(self, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
-        lowest, span = self._held(self.rng.minimum), self._held(self.rng.maximum - self.rng.minimum)
+        lowest, span = map(self._held, self.rng.parameters.values())
         return lowest + uniform * span
 
     def _normal(
@@ -144,7 +156,8 @@ class RngOperation:
     ) -> NDArray[np.float64]:
         radius, angle = np.sqrt(-2.0 * np.log(first)), 2.0 * np.pi * second
         numbers = radius * np.where(is_odd, np.sin(angle), np.cos(angle))
-        return self._held(self.rng.mean) + self._held(self.rng.standard_deviation) * numbers
+        mean, deviation = map(self._held, self.rng.parameters.values())
+        return mean + deviation * numbers
 
     def _held(self, parameter: float) -> float:
         """A parameter as the arithmetic holds it."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.tensor import Tensor
 
 MODES = PointwiseMode
@@ -34,6 +35,7 @@ def goldens() -> dict[str, Golden]:
         "residual_gelu": residual_gelu(),
         "index_select": index_select(),
         "squares": squares(),
+        "dropout": dropout(),
     }
 
 
@@ -90,6 +92,19 @@ def squares() -> Golden:
     return Golden(_dag(builder, result=square), vector_axis=1, result=DataType.DOUBLE)
 
 
+def dropout() -> Golden:
+    """x times coins, with a seed in device memory and rows that begin anywhere, plus a normal number for each row."""
+    builder = GraphBuilder()
+    x = builder.tensor((16, 13), DataType.BFLOAT16, strides=(16, 1))
+    seed = builder.tensor((1,), DataType.INT64)
+    coins = builder.rng(Rng(probability=0.9), x.dims, seed=seed, offset=builder.by_value(1, DataType.INT64))
+    noise = builder.rng(Rng(RngDistribution.NORMAL, mean=0.0, standard_deviation=1.0), (16, 1), seed=5)
+    kept = builder.pointwise(MODES.MUL, x, coins)
+    builder.pointwise(MODES.ADD, kept, noise, store=DataType.BFLOAT16)
+    return Golden(_dag(builder), vector_axis=1)
+
+
 def _dag(builder: GraphBuilder, anchor: Tensor | None = None, result: Tensor | None = None) -> PointwiseDag:
     operations = tuple(op for op in builder._operations if isinstance(op, PointwiseOperation))
-    return dag_of(operations[-1].output.dims, operations, anchor=anchor, result=result)
+    randoms = tuple(op for op in builder._operations if isinstance(op, RngOperation))
+    return dag_of(operations[-1].output.dims, operations, anchor=anchor, result=result, randoms=randoms)

@@ -45,7 +45,7 @@ class Rows:
         """Neighbouring threads go along an axis in which x is contiguous, where y's fastest is another one."""
         axes = list(batch.axes)
         column = axes[-1]
-        lanes = next((axis for axis in axes if set(axis.x_strides) == {1}), column)
+        lanes = next((axis for axis in reversed(axes) if set(axis.x_strides) == {1}), column)
         if lanes is not column:
             axes = [*(axis for axis in axes if axis is not lanes), lanes]
         most = 16 // min(batch.element_bytes)

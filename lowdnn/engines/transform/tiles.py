@@ -9,7 +9,7 @@ from lowdnn.engines.launch import ceil_div, divider, i64, macros
 from lowdnn.engines.transform.batches import Batch, launch_struct, refuse_size
 from lowdnn.plan import KernelRef, Launch, Struct
 
-#: Threads along u, the squarest tile last but two.
+#: Threads along u, of _THREADS.
 LANES_U = (4, 8, 16, 32, 64)
 _THREADS = 256
 #: Elements along a side of the square that a thread turns over, by the bytes of the wider type: 16 bytes, less where
