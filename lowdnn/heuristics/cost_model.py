@@ -16,12 +16,17 @@ launch, not about its microseconds. Attained rates are facts of the architecture
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Engine
+from lowdnn.engines.conv.grouped.conv_grouped_mma import ConvGroupedMma
+from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.engines.gemm.tiles import UNITS
 from lowdnn.engines.gemm.wgmma_tiles import wgmma_type
 from lowdnn.engines.launch import bytes_touched, fma_unit
+from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of
@@ -47,8 +52,7 @@ def launch_us(launch: Launch, arch: ArchSpec) -> float:
     arithmetic_s = work.flops / (arch.attained_rate(work.unit) * utilisation(blocks, arch.sm_count))
     copy_s = work.bytes / (arch.copy_bytes_per_s * _reach(blocks, arch.sm_count))
     saved_s = _DEPENDENT_LAUNCH_SAVES_S if launch.overlaps_previous else 0.0
-    busy_s = max(arithmetic_s, copy_s) + _EXPOSED * min(arithmetic_s, copy_s)
-    return 1e6 * (arch.launch_overhead_s - saved_s + busy_s)
+    return 1e6 * (arch.launch_overhead_s - saved_s + _busy_s(arithmetic_s, copy_s))
 
 
 def utilisation(blocks: int, sm_count: int) -> float:
@@ -64,28 +68,49 @@ def _reach(blocks: int, sm_count: int) -> float:
     return min(2 * blocks / sm_count, 1.0) if blocks > 0 else 1.0
 
 
-def bound_us(graph: OperationGraph, numerical_notes: tuple[NumericalNote, ...], arch: ArchSpec) -> float:
-    """A time that no plan of an engine with these notes is estimated to beat: one launch, no waste.
+def bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
+    """A time that no plan of ``engine`` is estimated to beat: one launch, no waste.
 
-    Contractions run at the rate of the architecture's fastest tensor cores where the notes say TENSOR_CORE, all else on
-    the FMA units.
+    Contractions run at the rate of the fastest tensor cores that the engine uses, all else on the FMA units.
     """
-    on_tensor_cores = NumericalNote.TENSOR_CORE in numerical_notes
+    path = _MathPath.MMA if isinstance(engine, _MMA_ENGINES) else _MathPath.ANY
+    return graph.derive(_bound_us, path if NumericalNote.TENSOR_CORE in engine.numerical_notes else _MathPath.FMA, arch)
+
+
+class _MathPath(Enum):
+    """What an engine's contractions run on: no tensor cores, those of mma.sync, or the fastest that there are."""
+
+    FMA = auto()
+    MMA = auto()
+    ANY = auto()
+
+
+#: Engines that stay with mma.sync where the architecture has something faster.
+_MMA_ENGINES = (ConvImplicitGemmMma, ConvGroupedMma, MatmulMma)
+
+
+def _bound_us(graph: OperationGraph, path: _MathPath, arch: ArchSpec) -> float:
     contractions = [op for op in graph.operations if isinstance(op, (ConvolutionOperation, MatmulOperation))]
-    arithmetic_s = sum(_contraction_s(op, on_tensor_cores, arch) for op in contractions)
+    arithmetic_s = sum(_contraction_s(op, path, arch) for op in contractions)
     copy_s = graph.derive(_moved_bytes) / arch.copy_bytes_per_s
-    return 1e6 * (arch.launch_overhead_s + max(arithmetic_s, copy_s))
+    return 1e6 * (arch.launch_overhead_s + _busy_s(arithmetic_s, copy_s))
 
 
-def _contraction_s(operation: Operation, on_tensor_cores: bool, arch: ArchSpec) -> float:
+def _busy_s(arithmetic_s: float, copy_s: float) -> float:
+    return max(arithmetic_s, copy_s) + _EXPOSED * min(arithmetic_s, copy_s)
+
+
+def _contraction_s(operation: Operation, path: _MathPath, arch: ArchSpec) -> float:
     data_type = next(iter(inputs_of(operation).values())).data_type
-    units = _tensor_core_units(data_type, arch) if on_tensor_cores else ()
-    return min(operation.flops / arch.attained_rate(unit) for unit in units or (fma_unit(data_type),))
+    units = _tensor_core_units(data_type, path, arch) or (fma_unit(data_type),)
+    return min(operation.flops / arch.attained_rate(unit) for unit in units)
 
 
-def _tensor_core_units(data_type: DataType, arch: ArchSpec) -> tuple[MathUnit, ...]:
-    """Those of ``arch`` that multiply ``data_type``."""
-    instruction = wgmma_type(data_type, data_type)
+def _tensor_core_units(data_type: DataType, path: _MathPath, arch: ArchSpec) -> tuple[MathUnit, ...]:
+    """Those of ``arch`` on ``path`` that multiply ``data_type``."""
+    if path is _MathPath.FMA:
+        return ()
+    instruction = wgmma_type(data_type, data_type) if path is _MathPath.ANY else None
     units = (UNITS.get(data_type), instruction.unit if instruction is not None else None)
     return tuple(unit for unit in units if unit is not None and unit in arch.flops_per_clock)
 

@@ -53,12 +53,44 @@ class Candidate:
         return self.made_plan or self.engine.plan(self.graph, self.arch, self.choices)
 
 
-@dataclass(frozen=True)
 class Ranking:
-    """Candidates, best first, and the engines that refused, in the registry's order."""
+    """The engines that take ``graph`` on ``arch``, fastest first, and the reasons of those that do not.
 
-    candidates: tuple[Candidate, ...]
-    refusals: tuple[Refusal, ...]
+    Worked out as far as it is asked for: ``best`` asks only the engines that may be faster than those asked before,
+    ``candidates`` and ``refusals`` ask all.
+    """
+
+    def __init__(self, graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine]) -> None:
+        self._graph = graph
+        self._arch = arch
+        self._engines = tuple(engines)
+        self._admitted, self._barred = _admitted(engines, mode)
+        self._planned: dict[int, Candidate] = {}
+
+    @cached_property
+    def best(self) -> Candidate | None:
+        """The first of ``candidates``, without the work for the others; None where no engine takes the graph."""
+        best: Candidate | None = None
+        for bound, engine in self._bounded:
+            if best is not None and bound > best.estimated_us:
+                break
+            if self._refusal(engine) is None:
+                best = min(filter(None, (best, self._candidate(engine))), key=_order)
+        if best is not None:
+            return best
+        return next((self._candidate(last) for last in self._last_resorts if self._refusal(last) is None), None)
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Best first."""
+        return tuple(sorted(self._estimated(), key=_order))
+
+    @cached_property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """In the registry's order."""
+        found = [*self._barred, *filter(None, map(self._refusal, self._admitted))]
+        order = {engine.name: number for number, engine in enumerate(self._engines)}
+        return tuple(sorted(found, key=lambda refusal: order[refusal.engine]))
 
     def explain(self) -> str:
         """One line for each engine: rank, name, estimate and reason, then the refusals."""
@@ -68,24 +100,53 @@ class Ranking:
         ]
         return "\n".join([*ranked, *(f"-  {refusal}" for refusal in self.refusals)])
 
+    @cached_property
+    def _bounded(self) -> list[tuple[float, Engine]]:
+        """Engines of whole graphs, each with its lower bound, lowest first.
+
+        Of equal bounds the later engines first: they were made to outdo the earlier ones.
+        """
+        singles = [engine for engine in self._admitted if not isinstance(engine, Composite)]
+        bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in singles]
+        return sorted(bounded, key=lambda item: (item[0], -item[1].index))
+
+    @cached_property
+    def _last_resorts(self) -> list[Engine]:
+        return [engine for engine in self._admitted if isinstance(engine, Composite)]
+
+    def _refusal(self, engine: Engine) -> Refusal | None:
+        return self._graph.derive(engine.refuse, self._arch)
+
+    def _candidate(self, engine: Engine) -> Candidate:
+        """With the engine's default knobs; its plan is made once."""
+        if engine.index not in self._planned:
+            plan = engine.plan(self._graph, self._arch, {})
+            estimate = plan_us(plan, self._arch)
+            reason = _reason(plan, estimate)
+            self._planned[engine.index] = Candidate(engine, self._graph, self._arch, {}, estimate, reason, plan)
+        return self._planned[engine.index]
+
+    def _estimated(self) -> Iterable[Candidate]:
+        """In the order of the lower bounds, so that hopeless engines come when the best is known."""
+        best_us = float("inf")
+        for bound, engine in self._bounded:
+            if self._refusal(engine) is not None:
+                continue
+            if bound > best_us:
+                reason = f"at least {bound:.1f} us, the best candidate is estimated at {best_us:.1f} us"
+                yield Candidate(engine, self._graph, self._arch, {}, bound, reason)
+                continue
+            candidate = self._candidate(engine)
+            yield candidate
+            if candidate.estimated_us < best_us:
+                best_us = candidate.estimated_us
+                yield from _unsplit(candidate)
+        yield from (self._candidate(last) for last in self._last_resorts if self._refusal(last) is None)
+
 
 def rank(graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine]) -> Ranking:
     """The engines that take ``graph`` on ``arch``, fastest first, and the reasons of those that do not."""
-    admitted, refusals = _admitted(engines, mode)
-    takers: list[tuple[float, Engine]] = []
-    for engine in admitted:
-        # composite would ask all the others again to find out what is known here.
-        is_outdone = bool(takers) and isinstance(engine, Composite)
-        refusal = _outdone(engine, takers[0][1]) if is_outdone else engine.refuse(graph, arch)
-        if refusal is None:
-            takers.append((bound_us(graph, engine.numerical_notes, arch), engine))
-        else:
-            refusals.append(refusal)
-    # Of equal bounds the later engines first: they were made to outdo the earlier ones.
-    takers.sort(key=lambda taker: (taker[0], -taker[1].index))
-    candidates = sorted(_estimated(takers, graph, arch), key=lambda c: (c.estimated_us, c.engine.index))
-    order = {engine.name: number for number, engine in enumerate(engines)}
-    return Ranking(tuple(candidates), tuple(sorted(refusals, key=lambda refusal: order[refusal.engine])))
+    return Ranking(graph, arch, mode, engines)
 
 
 def candidate_for(engine: Engine, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Candidate:
@@ -114,39 +175,22 @@ def _admitted(engines: Sequence[Engine], mode: HeurMode) -> tuple[list[Engine], 
     return admitted, barred
 
 
-def _outdone(engine: Engine, taker: Engine) -> Refusal:
-    return Refusal(engine.name, f"one engine takes the whole graph: {taker.name}")
+def _order(candidate: Candidate) -> tuple[float, int]:
+    return candidate.estimated_us, candidate.engine.index
 
 
-def _estimated(takers: Iterable[tuple[float, Engine]], graph: OperationGraph, arch: ArchSpec) -> Iterable[Candidate]:
-    """Estimates in the order of the lower bounds, so that hopeless engines come when the best is known."""
-    best_us = float("inf")
-    for bound, engine in takers:
-        if bound >= best_us:
-            reason = f"at least {bound:.1f} us, the best candidate is estimated at {best_us:.1f} us"
-            yield Candidate(engine, graph, arch, {}, bound, reason)
-            continue
-        plan = engine.plan(graph, arch, {})
-        estimate = plan_us(plan, arch)
-        yield Candidate(engine, graph, arch, {}, estimate, _reason(plan, estimate), plan)
-        if estimate < best_us:
-            best_us = estimate
-            yield from _unsplit(engine, graph, arch, plan, estimate)
+def _unsplit(candidate: Candidate) -> Iterable[Candidate]:
+    """The candidate with the sums of its plan in one part each, where that saves workspace.
 
-
-def _unsplit(
-    engine: Engine, graph: OperationGraph, arch: ArchSpec, plan: Plan, plan_estimate_us: float
-) -> Iterable[Candidate]:
-    """The candidate with the sums of ``plan`` in one part each, where that saves workspace.
-
-    It is never estimated below ``plan``: the engine, which knows more than the cost model, chose to split.
+    It is never estimated below ``candidate``: the engine, which knows more than the cost model, chose to split.
     """
+    engine, graph, arch, plan = candidate.engine, candidate.graph, candidate.arch, candidate.plan
     choices = {knob: 1 for knob, value in plan.choices if knob in _SPLITS and value > 1}
     if choices and plan.workspace_bytes:
         whole = engine.plan(graph, arch, choices)
         saved_bytes = plan.workspace_bytes - whole.workspace_bytes
         if saved_bytes > 0:
-            estimate = max(plan_us(whole, arch), plan_estimate_us)
+            estimate = max(plan_us(whole, arch), candidate.estimated_us)
             reason = f"{_reason(whole, estimate)}, {saved_bytes} bytes of workspace less than split"
             yield Candidate(engine, graph, arch, choices, estimate, reason, whole)
 

@@ -75,7 +75,7 @@ class Composite:
         return ()
 
     def _refuse_single(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        taker = next((engine for engine in self._engines if engine.refuse(graph, arch) is None), None)
+        taker = next((engine for engine in self._engines if graph.derive(engine.refuse, arch) is None), None)
         return None if taker is None else Refusal(self.name, f"one engine takes the whole graph: {taker.name}")
 
 

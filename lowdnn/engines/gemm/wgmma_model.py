@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
+from operator import itemgetter
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
@@ -147,7 +148,8 @@ def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
 
 def seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> float:
     """The modelled time of one product."""
-    return _seconds(product, tiling, _Machine.of(product.type, arch))
+    machine = _Machine.of(product.type, arch)
+    return _seconds(product, _Rates.of(product, tiling.tile, machine), tiling.splits, machine)
 
 
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
@@ -266,16 +268,69 @@ class _Machine:
         return max(self.sm_count * tile.blocks_per_sm // tile.cluster, 1)
 
 
+@dataclass(frozen=True)
+class _Rates:
+    """What is known of a tile's time whatever the extents of the product are.
+
+    rows, columns: of a cluster.  clusters: that are resident at once.
+    stage_s: by the blocks on a multiprocessor, less one: of a stage its multiplications, and those with its copies.
+    elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
+    sharers: blocks and teams that store while others multiply.
+    """
+
+    tile: WgmmaTile
+    rows: int
+    columns: int
+    clusters: int
+    stage_s: tuple[tuple[float, float], ...]
+    elements: float
+    leaving_s: float
+    sharers: int
+
+    @classmethod
+    def of(cls, traits: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> _Rates:
+        stages = (_stage_seconds(traits, tile, 1 + more, machine) for more in range(tile.blocks_per_sm))
+        return cls(
+            tile,
+            tile.m * tile.cluster_m,
+            tile.n * tile.cluster_n,
+            machine.clusters(tile),
+            tuple((multiply, max(multiply, copy)) for multiply, copy in stages),
+            tile.m * tile.n / tile.warpgroups,
+            _leaving_seconds(traits, tile),
+            tile.teams * tile.blocks_per_sm,
+        )
+
+    def tiles(self, m: int, n: int) -> int:
+        """Of a product, in clusters."""
+        return -(-m // self.rows) * -(-n // self.columns)
+
+
 @lru_cache(maxsize=4096)
 def _best(product: WgmmaProduct, machine: _Machine) -> WgmmaTiling:
-    # What stays in shared memory is of all k blocks.
+    timed = (
+        (_seconds(product, rates, splits, machine), rates.tile, splits)
+        for rates in _menu_rates(_traits(product), machine)
+        for splits in _splittings(product, rates)
+    )
+    _, tile, splits = min(timed, key=itemgetter(0))
+    return WgmmaTiling(tile, splits, _DEFAULT_GROUP)
+
+
+def _traits(product: WgmmaProduct) -> WgmmaProduct:
+    """The product without its extents; but what stays in shared memory is of all k blocks."""
     k_blocks = product.k_blocks if product.is_a_resident else 1
-    traits = replace(product, batches=1, m=1, n=1, k_blocks=k_blocks, a_bytes=0, b_bytes=0, output_bytes=0, classes=())
-    tilings = (tiling for tile in _tiles(traits, machine) for tiling in _splittings(product, tile, machine))
-    return min(tilings, key=lambda tiling: _seconds(product, tiling, machine))
+    classes = ((1, 1, 1),) if product.classes else ()
+    return replace(
+        product, batches=1, m=1, n=1, k_blocks=k_blocks, a_bytes=0, b_bytes=0, output_bytes=0, classes=classes
+    )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
+def _menu_rates(traits: WgmmaProduct, machine: _Machine) -> tuple[_Rates, ...]:
+    return tuple(_Rates.of(traits, tile, machine) for tile in _tiles(traits, machine))
+
+
 def _tiles(traits: WgmmaProduct, machine: _Machine) -> tuple[WgmmaTile, ...]:
     """The menu with as many stages as fit; clusters for large tiles, and where L2 has twice as many lines to give.
 
@@ -319,9 +374,7 @@ def _tile(
 
 def _stages(tile: WgmmaTile, machine: _Machine) -> int:
     """As many as fit beside the staging areas and what stays of A."""
-    fixed_bytes = replace(tile, stages=0).shared_bytes(TileStore.MAP)
-    stage_bytes = replace(tile, stages=1).shared_bytes(TileStore.MAP) - fixed_bytes
-    return min((machine.shared_budget(tile) - fixed_bytes) // stage_bytes, _MAX_STAGES)
+    return min(tile.stages_in(machine.shared_budget(tile), TileStore.MAP), _MAX_STAGES)
 
 
 def _with_operand_buffers(tile: WgmmaTile, machine: _Machine) -> WgmmaTile:
@@ -363,75 +416,74 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
     return ""
 
 
-def _splittings(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> Iterator[WgmmaTiling]:
-    whole = WgmmaTiling(tile, 1, _DEFAULT_GROUP)
-    yield whole
+def _splittings(product: WgmmaProduct, rates: _Rates) -> Iterator[int]:
+    """Whole, and in as many parts as fill the device about once or twice."""
+    yield 1
     if not product.allows_split:
         return
-    items, clusters = whole.schedule(product).items, machine.clusters(tile)
+    items = rates.tiles(product.m, product.n) * product.batches
     most = min(product.k_blocks // 4, _MAX_SPLITS)
-    free = clusters // items
+    free = rates.clusters // items
     for splits in {min(free, most), min(2 * free + 1, most)}:
-        if splits >= 2 and items * splits <= 2 * clusters:
-            yield replace(whole, splits=splits)
+        if splits >= 2 and items * splits <= 2 * rates.clusters:
+            yield splits
 
 
-def _seconds(product: WgmmaProduct, tiling: WgmmaTiling, machine: _Machine) -> float:
+def _seconds(product: WgmmaProduct, rates: _Rates, splits: int, machine: _Machine) -> float:
     """Tiles of the busiest multiprocessor, but no less than the bytes take; splits pay for their slices."""
-    tile, splits = tiling.tile, 1
+    outputs = product.batches * product.m * product.n
     if product.classes:
-        turns, stages = _first_in_turn(product, tiling, machine)
+        splits = 1
+        turns, stages = _first_in_turn(product, rates, machine)
     else:
-        schedule = tiling.schedule(product)
-        splits = schedule.splits
-        turns = ceil_div(schedule.items * tile.cluster, machine.sm_count)
-        stages = turns * schedule.split_blocks
-    multiply, copy = _stage_seconds(product, tile, min(tile.blocks_per_sm, turns), machine)
-    store = _store_seconds(product, tile, splits > 1)
+        split_blocks = ceil_div(product.k_blocks, min(splits, product.k_blocks))
+        splits = ceil_div(product.k_blocks, split_blocks)
+        items = rates.tiles(product.m, product.n) * product.batches * splits
+        turns = ceil_div(items * rates.tile.cluster, machine.sm_count)
+        stages = turns * split_blocks
+    multiply, stage = rates.stage_s[min(len(rates.stage_s), turns) - 1]
+    if splits > 1:
+        store = _STORE_LATENCY_S + rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
+    else:
+        stored_bytes = rates.elements * product.output_bytes / outputs
+        store = _STORE_LATENCY_S + stored_bytes / _STORE_BYTES_PER_S + rates.leaving_s
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
-    sharers = tile.teams * tile.blocks_per_sm
-    shared = stages * max(multiply, copy) + turns * _TURN_S + store
-    if sharers == 1:
+    shared = stages * stage + turns * _TURN_S + store
+    if rates.sharers == 1:
         shared += _LONE_STORE_LOSS * (turns - 1) * store
-    alone = ceil_div(turns, sharers) * (stages / turns * multiply + store)
+    alone = ceil_div(turns, rates.sharers) * (stages / turns * multiply + store)
     busy = max(shared, alone)
     moved = product.moved_bytes
     seconds = _START_S
     if splits > 1:
-        slice_bytes = splits * product.batches * product.m * product.n * _ACCUMULATOR_BYTES
+        slice_bytes = splits * outputs * _ACCUMULATOR_BYTES
         moved += slice_bytes - product.output_bytes
         seconds += machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
     copied = moved / machine.copy_bytes_per_s
     return seconds + max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
 
 
-def _first_in_turn(product: WgmmaProduct, tiling: WgmmaTiling, machine: _Machine) -> tuple[int, int]:
+def _first_in_turn(product: WgmmaProduct, rates: _Rates, machine: _Machine) -> tuple[int, int]:
     """Tiles of the first multiprocessor and their stages: of each turn it has the deepest."""
-    tile = tiling.tile
-    step = max(machine.sm_count // tile.cluster, 1)
+    step = max(machine.sm_count // rates.tile.cluster, 1)
     items, stages = 0, 0
     for m, n, k_blocks in product.classes:
         before = ceil_div(items, step)
-        items += Schedule.of(tile, m, n, k_blocks, product.batches).items
+        items += rates.tiles(m, n) * product.batches
         stages += (ceil_div(items, step) - before) * k_blocks
     return ceil_div(items, step), stages
 
 
-def _store_seconds(product: WgmmaProduct, tile: WgmmaTile, is_split: bool) -> float:
-    """Of one tile: what its accumulators take on their way out."""
-    elements = tile.m * tile.n / tile.warpgroups
-    if is_split:
-        return _STORE_LATENCY_S + elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
-    moved_bytes = elements * product.output_bytes / (product.batches * product.m * product.n)
-    stored = _STORE_LATENCY_S + moved_bytes / _STORE_BYTES_PER_S
-    if product.is_located:
-        return stored + elements / _LOCATED_ELEMENTS_PER_S
-    chunk_s = _OPERAND_CHUNK_S if product.has_operand else _PIXELS_CHUNK_S if product.classes else _CHUNK_S
+def _leaving_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:
+    """Of a tile's accumulators on their way out, beside their bytes."""
+    if traits.is_located:
+        return tile.m * tile.n / tile.warpgroups / _LOCATED_ELEMENTS_PER_S
+    chunk_s = _OPERAND_CHUNK_S if traits.has_operand else _PIXELS_CHUNK_S if traits.classes else _CHUNK_S
     chunks = tile.m // (WARPGROUP_ROWS * tile.warpgroups) * (tile.n // gcd(tile.n, _CHUNK_COLUMNS))
-    return stored + chunks * chunk_s
+    return chunks * chunk_s
 
 
-def _stage_seconds(product: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: _Machine) -> tuple[float, float]:
+def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: _Machine) -> tuple[float, float]:
     """Of one stage of one tile, ``blocks`` on a multiprocessor: its multiplications; its copies."""
     arithmetic = 2 * tile.m * tile.n * tile.k / machine.flops
     # Each 64 rows read all of B again; the copies write both operands.
@@ -439,11 +491,11 @@ def _stage_seconds(product: WgmmaProduct, tile: WgmmaTile, blocks: int, machine:
     shared = (read + tile.stage_bytes) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     rows = 0 if tile.resident_blocks else tile.a_lines / tile.cluster_n
     columns = tile.b_lines / tile.cluster_m
-    lines = rows * (1 + product.is_a_askew) + columns * (1 + product.is_b_askew)
-    pixels = rows * product.is_a_pixels + columns * product.is_b_pixels
+    lines = rows * (1 + traits.is_a_askew) + columns * (1 + traits.is_b_askew)
+    pixels = rows * traits.is_a_pixels + columns * traits.is_b_pixels
     l2 = max(lines * tile.row_bytes / _L2_BYTES_PER_CLOCK, pixels * _PIXEL_CLOCKS) / _LIGHT_CLOCK_HZ
     # One stage is multiplied while the copies of the others are on their way.
     arrival = _COPY_LATENCY_S + tile.stage_bytes / (_L2_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     in_turn = arrival / ((tile.stages - 1) * blocks)
-    convert = tile.m * tile.k * product.is_a_converted / (_CONVERTED_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    convert = tile.m * tile.k * traits.is_a_converted / (_CONVERTED_PER_CLOCK * _LIGHT_CLOCK_HZ)
     return max(arithmetic, shared, convert), max(l2, in_turn)

@@ -261,6 +261,12 @@ class WgmmaTile:
         barrier_bytes = 2 * self.stages * _BARRIER_BYTES
         return self.resident_bytes + self.ring_bytes + self.staging_bytes(store) + barrier_bytes
 
+    def stages_in(self, budget_bytes: int, store: TileStore) -> int:
+        """How many stages ``shared_bytes`` may have; negative where not even the rest fits."""
+        return (budget_bytes - self.resident_bytes - self.staging_bytes(store)) // (
+            self.stage_bytes + 2 * _BARRIER_BYTES
+        )
+
     def staging_bytes(self, store: TileStore) -> int:
         """Of all multiplying warps."""
         warp_bytes = _STAGING_BYTES + self.operand_buffers * _OPERAND_BUFFER_BYTES
