@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
-from operator import itemgetter
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
@@ -20,7 +22,6 @@ from lowdnn.engines.gemm.wgmma_tiles import (
     WgmmaTile,
     WgmmaType,
 )
-from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import KnobType
 from lowdnn.status import BadParamError
 
@@ -70,6 +71,10 @@ _LONE_STORE_LOSS = 0.3
 _LOCATED_ELEMENTS_PER_S = 4.2e9
 #: Share of the shorter one of arithmetic and copies that the longer one does not hide.
 _OVERLAP_LOSS = 0.1
+
+
+Counts = NDArray[np.int64]
+Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -143,22 +148,20 @@ class WgmmaTiling:
 
 def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
     """The tiling with the least modelled time."""
-    return _best(product, _Machine.of(product.type, arch))
+    return _best(product, _Machine.of(product.type, arch))[1]
 
 
-def seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> float:
-    """The modelled time of one product."""
-    machine = _Machine.of(product.type, arch)
-    return _seconds(product, _Rates.of(product, tiling.tile, machine), tiling.splits, machine)
+def least_seconds(product: WgmmaProduct, arch: ArchSpec) -> float:
+    """The modelled time of one product with its best tiling."""
+    return _best(product, _Machine.of(product.type, arch))[0]
 
 
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
     """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
     apart = replace(product, allows_split=True)
-    tiling = best(apart, arch)
     reread_s = arch.launch_overhead_s + product.output_bytes / arch.copy_bytes_per_s
-    if seconds(apart, tiling, arch) + reread_s < seconds(product, best(product, arch), arch):
-        return f"operations: expected a product that is not faster in parts of k, got {tiling.splits} parts"
+    if least_seconds(apart, arch) + reread_s < least_seconds(product, arch):
+        return f"operations: expected a product that is not faster in parts of k, got {best(apart, arch).splits} parts"
     return ""
 
 
@@ -268,53 +271,60 @@ class _Machine:
         return max(self.sm_count * tile.blocks_per_sm // tile.cluster, 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Rates:
-    """What is known of a tile's time whatever the extents of the product are.
+    """What is known of the menu's tiles whatever the extents of a product are: of each tile an element of the arrays.
 
-    rows, columns: of a cluster.  clusters: that are resident at once.
-    stage_s: by the blocks on a multiprocessor, less one: of a stage its multiplications, and those with its copies.
+    rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident at once.
+    multiply_s, stage_s: of a stage its multiplications, and those with its copies, of one block on a multiprocessor
+    and of as many as fit.
     elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
-    sharers: blocks and teams that store while others multiply.
+    sharers: blocks and teams that store while others multiply.  store_loss: share of the stores that nothing hides.
     """
 
-    tile: WgmmaTile
-    rows: int
-    columns: int
-    clusters: int
-    stage_s: tuple[tuple[float, float], ...]
-    elements: float
-    leaving_s: float
-    sharers: int
+    tiles: tuple[WgmmaTile, ...]
+    rows: Counts
+    columns: Counts
+    cluster: Counts
+    clusters: Counts
+    multiply_s: tuple[Times, Times]
+    stage_s: tuple[Times, Times]
+    elements: Times
+    leaving_s: Times
+    sharers: Counts
+    store_loss: Times
 
     @classmethod
-    def of(cls, traits: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> _Rates:
-        stages = (_stage_seconds(traits, tile, 1 + more, machine) for more in range(tile.blocks_per_sm))
+    def of(cls, traits: WgmmaProduct, tiles: tuple[WgmmaTile, ...], machine: _Machine) -> _Rates:
+        one = [_stage_seconds(traits, tile, 1, machine) for tile in tiles]
+        full = [_stage_seconds(traits, tile, tile.blocks_per_sm, machine) for tile in tiles]
+        sharers = np.array([tile.teams * tile.blocks_per_sm for tile in tiles])
         return cls(
-            tile,
-            tile.m * tile.cluster_m,
-            tile.n * tile.cluster_n,
-            machine.clusters(tile),
-            tuple((multiply, max(multiply, copy)) for multiply, copy in stages),
-            tile.m * tile.n / tile.warpgroups,
-            _leaving_seconds(traits, tile),
-            tile.teams * tile.blocks_per_sm,
+            tiles,
+            np.array([tile.m * tile.cluster_m for tile in tiles]),
+            np.array([tile.n * tile.cluster_n for tile in tiles]),
+            np.array([tile.cluster for tile in tiles]),
+            np.array([machine.clusters(tile) for tile in tiles]),
+            (np.array([multiply for multiply, _ in one]), np.array([multiply for multiply, _ in full])),
+            (np.array([max(stage) for stage in one]), np.array([max(stage) for stage in full])),
+            np.array([tile.m * tile.n / tile.warpgroups for tile in tiles]),
+            np.array([_leaving_seconds(traits, tile) for tile in tiles]),
+            sharers,
+            _LONE_STORE_LOSS * (sharers == 1),
         )
 
-    def tiles(self, m: int, n: int) -> int:
-        """Of a product, in clusters."""
-        return -(-m // self.rows) * -(-n // self.columns)
+    def items(self, m: int, n: int, batches: int) -> Counts:
+        """Tiles of all products, in clusters."""
+        return -(-m // self.rows) * -(-n // self.columns) * batches
 
 
 @lru_cache(maxsize=4096)
-def _best(product: WgmmaProduct, machine: _Machine) -> WgmmaTiling:
-    timed = (
-        (_seconds(product, rates, splits, machine), rates.tile, splits)
-        for rates in _menu_rates(_traits(product), machine)
-        for splits in _splittings(product, rates)
-    )
-    _, tile, splits = min(timed, key=itemgetter(0))
-    return WgmmaTiling(tile, splits, _DEFAULT_GROUP)
+def _best(product: WgmmaProduct, machine: _Machine) -> tuple[float, WgmmaTiling]:
+    rates = _menu_rates(_traits(product), machine)
+    splits = _splittings(product, rates)
+    seconds = _seconds(product, rates, splits, machine)
+    at, row = divmod(int(np.argmin(seconds.T)), len(splits))
+    return float(seconds[row, at]), WgmmaTiling(rates.tiles[at], int(splits[row, at]), _DEFAULT_GROUP)
 
 
 def _traits(product: WgmmaProduct) -> WgmmaProduct:
@@ -327,8 +337,8 @@ def _traits(product: WgmmaProduct) -> WgmmaProduct:
 
 
 @lru_cache(maxsize=1024)
-def _menu_rates(traits: WgmmaProduct, machine: _Machine) -> tuple[_Rates, ...]:
-    return tuple(_Rates.of(traits, tile, machine) for tile in _tiles(traits, machine))
+def _menu_rates(traits: WgmmaProduct, machine: _Machine) -> _Rates:
+    return _Rates.of(traits, _tiles(traits, machine), machine)
 
 
 def _tiles(traits: WgmmaProduct, machine: _Machine) -> tuple[WgmmaTile, ...]:
@@ -416,62 +426,54 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
     return ""
 
 
-def _splittings(product: WgmmaProduct, rates: _Rates) -> Iterator[int]:
-    """Whole, and in as many parts as fill the device about once or twice."""
-    yield 1
-    if not product.allows_split:
-        return
-    items = rates.tiles(product.m, product.n) * product.batches
-    most = min(product.k_blocks // 4, _MAX_SPLITS)
+def _splittings(product: WgmmaProduct, rates: _Rates) -> Counts:
+    """In rows: whole, and in as many parts as fill the device about once or twice (whole where none do)."""
+    most = min(product.k_blocks // 4, _MAX_SPLITS) if product.allows_split else 0
+    whole = np.ones_like(rates.rows)
+    if most < 2:
+        return whole[np.newaxis]
+    items = rates.items(product.m, product.n, product.batches)
     free = rates.clusters // items
-    for splits in {min(free, most), min(2 * free + 1, most)}:
-        if splits >= 2 and items * splits <= 2 * rates.clusters:
-            yield splits
+    splits = np.minimum(np.stack((whole, free, 2 * free + 1)), most)
+    return np.where((splits >= 2) & (items * splits <= 2 * rates.clusters), splits, 1)
 
 
-def _seconds(product: WgmmaProduct, rates: _Rates, splits: int, machine: _Machine) -> float:
+def _seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine: _Machine) -> Times:
     """Tiles of the busiest multiprocessor, but no less than the bytes take; splits pay for their slices."""
     outputs = product.batches * product.m * product.n
     if product.classes:
-        splits = 1
         turns, stages = _first_in_turn(product, rates, machine)
     else:
-        split_blocks = ceil_div(product.k_blocks, min(splits, product.k_blocks))
-        splits = ceil_div(product.k_blocks, split_blocks)
-        items = rates.tiles(product.m, product.n) * product.batches * splits
-        turns = ceil_div(items * rates.tile.cluster, machine.sm_count)
+        split_blocks = -(-product.k_blocks // np.minimum(splits, product.k_blocks))
+        splits = -(-product.k_blocks // split_blocks)
+        items = rates.items(product.m, product.n, product.batches) * splits
+        turns = -(-items * rates.cluster // machine.sm_count)
         stages = turns * split_blocks
-    multiply, stage = rates.stage_s[min(len(rates.stage_s), turns) - 1]
-    if splits > 1:
-        store = _STORE_LATENCY_S + rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
-    else:
-        stored_bytes = rates.elements * product.output_bytes / outputs
-        store = _STORE_LATENCY_S + stored_bytes / _STORE_BYTES_PER_S + rates.leaving_s
+    is_split = splits > 1
+    multiply, stage = (np.where(turns > 1, full, one) for one, full in (rates.multiply_s, rates.stage_s))
+    stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
+    store = _STORE_LATENCY_S + np.where(is_split, rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S, stored_s)
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
-    shared = stages * stage + turns * _TURN_S + store
-    if rates.sharers == 1:
-        shared += _LONE_STORE_LOSS * (turns - 1) * store
-    alone = ceil_div(turns, rates.sharers) * (stages / turns * multiply + store)
-    busy = max(shared, alone)
-    moved = product.moved_bytes
-    seconds = _START_S
-    if splits > 1:
-        slice_bytes = splits * outputs * _ACCUMULATOR_BYTES
-        moved += slice_bytes - product.output_bytes
-        seconds += machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
+    shared = stages * stage + turns * _TURN_S + store + rates.store_loss * (turns - 1) * store
+    alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
+    busy = np.maximum(shared, alone)
+    slice_bytes = is_split * splits * outputs * _ACCUMULATOR_BYTES
+    moved = product.moved_bytes + slice_bytes - is_split * product.output_bytes
+    reduce_s = machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
     copied = moved / machine.copy_bytes_per_s
-    return seconds + max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
+    times: Times = _START_S + is_split * reduce_s + np.maximum(busy, copied) + _OVERLAP_LOSS * np.minimum(busy, copied)
+    return times
 
 
-def _first_in_turn(product: WgmmaProduct, rates: _Rates, machine: _Machine) -> tuple[int, int]:
+def _first_in_turn(product: WgmmaProduct, rates: _Rates, machine: _Machine) -> tuple[Counts, Counts]:
     """Tiles of the first multiprocessor and their stages: of each turn it has the deepest."""
-    step = max(machine.sm_count // rates.tile.cluster, 1)
-    items, stages = 0, 0
+    step = np.maximum(machine.sm_count // rates.cluster, 1)
+    items, turns, stages = np.zeros_like(step), np.zeros_like(step), np.zeros_like(step)
     for m, n, k_blocks in product.classes:
-        before = ceil_div(items, step)
-        items += rates.tiles(m, n) * product.batches
-        stages += (ceil_div(items, step) - before) * k_blocks
-    return ceil_div(items, step), stages
+        items = items + rates.items(m, n, product.batches)
+        before, turns = turns, -(-items // step)
+        stages = stages + (turns - before) * k_blocks
+    return turns[np.newaxis], stages[np.newaxis]
 
 
 def _leaving_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:

@@ -259,9 +259,9 @@ class _Problem:
         apart = replace(
             self.product, a_bytes=written_bytes, allows_clusters=True, allows_split=True, is_a_converted=False
         )
-        apart_s = wgmma_model.seconds(apart, wgmma_model.best(apart, arch), arch)
+        apart_s = wgmma_model.least_seconds(apart, arch)
         apart_s += arch.launch_overhead_s + (self.product.a_bytes + written_bytes) / arch.copy_bytes_per_s
-        fused_s = wgmma_model.seconds(self.product, wgmma_model.best(self.product, arch), arch)
+        fused_s = wgmma_model.least_seconds(self.product, arch)
         if fused_s <= apart_s:
             return ""
         got = f"{apart_s * 1e6:.1f} us apart, {fused_s * 1e6:.1f} us fused"

@@ -218,10 +218,7 @@ class _Problem:
         """Whether few rows are better the columns of the tiles: tiles have at least 64 rows, but may have 8 columns."""
         if self.exits.exist or self.space.rows > min(self.space.columns, _MAX_TRANSPOSED_ROWS):
             return False
-        plain, transposed = (
-            wgmma_model.seconds(product, wgmma_model.best(product, arch), arch)
-            for product in (self.product(False), self.product(True))
-        )
+        plain, transposed = (wgmma_model.least_seconds(self.product(way), arch) for way in (False, True))
         return transposed < plain
 
 

@@ -194,7 +194,9 @@ class Tile:
 
     def lanes(self, images: int, slabs: int, machine: Machine) -> int:
         """Blocks of a slab."""
-        return int(_lanes(prod(self.counts(images)), self.stages, _resident(self.shared_bytes, machine), slabs, machine))
+        return int(
+            _lanes(prod(self.counts(images)), self.stages, _resident(self.shared_bytes, machine), slabs, machine)
+        )
 
     @property
     def places(self) -> int:

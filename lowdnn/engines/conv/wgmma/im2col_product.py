@@ -257,7 +257,7 @@ class Im2colProduct:
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)
         margin = 1 if product.window is None else _WINDOW_MARGIN
-        return margin * wgmma_model.seconds(product, wgmma_model.best(product, arch), arch)
+        return margin * wgmma_model.least_seconds(product, arch)
 
     @property
     def _chunks(self) -> int:
