@@ -16,23 +16,13 @@ launch, not about its microseconds. Attained rates are facts of the architecture
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
-from lowdnn.engines.conv.grouped.conv_grouped_mma import ConvGroupedMma
-from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
-from lowdnn.engines.gemm.tiles import UNITS
-from lowdnn.engines.gemm.wgmma_tiles import wgmma_type
-from lowdnn.engines.launch import bytes_touched, fma_unit
-from lowdnn.engines.matmul.matmul_mma import MatmulMma
-from lowdnn.enums import DataType, NumericalNote
+from lowdnn.engines.floor import least_time
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import Operation, inputs_of
-from lowdnn.ops.convolution import ConvolutionOperation
-from lowdnn.ops.matmul import MatmulOperation
-from lowdnn.plan import Launch, MathUnit, Plan
+from lowdnn.plan import Launch, Plan
 
 #: The share of the shorter of arithmetic and copying that the longer one does not hide: an estimate, which puts the
 #: kernel with faster arithmetic first where memory limits both.
@@ -69,51 +59,11 @@ def _reach(blocks: int, sm_count: int) -> float:
 
 
 def bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
-    """A time that no plan of ``engine`` is estimated to beat: one launch, no waste.
-
-    Contractions run at the rate of the fastest tensor cores that the engine uses, all else on the FMA units.
-    """
-    path = _MathPath.MMA if isinstance(engine, _MMA_ENGINES) else _MathPath.ANY
-    return graph.derive(_bound_us, path if NumericalNote.TENSOR_CORE in engine.numerical_notes else _MathPath.FMA, arch)
-
-
-class _MathPath(Enum):
-    """What an engine's contractions run on: no tensor cores, those of mma.sync, or the fastest that there are."""
-
-    FMA = auto()
-    MMA = auto()
-    ANY = auto()
-
-
-#: Engines that stay with mma.sync where the architecture has something faster.
-_MMA_ENGINES = (ConvImplicitGemmMma, ConvGroupedMma, MatmulMma)
-
-
-def _bound_us(graph: OperationGraph, path: _MathPath, arch: ArchSpec) -> float:
-    contractions = [op for op in graph.operations if isinstance(op, (ConvolutionOperation, MatmulOperation))]
-    arithmetic_s = sum(_contraction_s(op, path, arch) for op in contractions)
-    copy_s = graph.derive(_moved_bytes) / arch.copy_bytes_per_s
-    return 1e6 * (arch.launch_overhead_s + _busy_s(arithmetic_s, copy_s))
+    """A time that no plan of ``engine`` is estimated to beat: its floor, with every multiprocessor at work."""
+    least = least_time(engine, graph, arch)
+    launches_s = least.launches * arch.launch_overhead_s - least.overlapping * _DEPENDENT_LAUNCH_SAVES_S
+    return 1e6 * (launches_s + _busy_s(least.arithmetic_s, least.copy_s))
 
 
 def _busy_s(arithmetic_s: float, copy_s: float) -> float:
     return max(arithmetic_s, copy_s) + _EXPOSED * min(arithmetic_s, copy_s)
-
-
-def _contraction_s(operation: Operation, path: _MathPath, arch: ArchSpec) -> float:
-    data_type = next(iter(inputs_of(operation).values())).data_type
-    units = _tensor_core_units(data_type, path, arch) or (fma_unit(data_type),)
-    return min(operation.flops / arch.attained_rate(unit) for unit in units)
-
-
-def _tensor_core_units(data_type: DataType, path: _MathPath, arch: ArchSpec) -> tuple[MathUnit, ...]:
-    """Those of ``arch`` on ``path`` that multiply ``data_type``."""
-    if path is _MathPath.FMA:
-        return ()
-    instruction = wgmma_type(data_type, data_type) if path is _MathPath.ANY else None
-    units = (UNITS.get(data_type), instruction.unit if instruction is not None else None)
-    return tuple(unit for unit in units if unit is not None and unit in arch.flops_per_clock)
-
-
-def _moved_bytes(graph: OperationGraph) -> int:
-    return sum(bytes_touched(tensor) for tensor in graph.tensors.values() if not tensor.is_virtual)

@@ -30,6 +30,9 @@ from lowdnn.status import BadParamError
 WARP_CONFIGS = ((1, 2, 1), (2, 1, 1), (1, 1, 2), (1, 3, 1))
 _COOPERATIVE, _PING_PONG, _TWO_BLOCKS, _COOPERATIVE_3 = range(4)
 
+#: Of a tile.
+SMALLEST_COLUMNS = 8
+
 _MAX_STAGES = 12
 _MAX_SPLITS = 32
 _DEFAULT_GROUP = 8

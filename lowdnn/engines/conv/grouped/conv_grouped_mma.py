@@ -16,6 +16,7 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
 from lowdnn.engines.conv.grouped.geometry import GroupedGeometry
+from lowdnn.engines.floor import Contraction, Floor
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.enums import DataType
@@ -74,6 +75,9 @@ class ConvGroupedMma:
         limit = f"{arch.shared_bytes_per_block} bytes of shared memory"
         reason = f"expected the filters of a block and the inputs of one output place in {limit}, got more"
         return Refusal(self.name, f"{problem.operation.label}: {reason}", Status.NOT_SUPPORTED_SHAPE)
+
+    def floor(self, contraction: Contraction) -> Floor:
+        return Floor(is_mma_sync=True)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, the most output places of a block; backward in the filter also SPLIT_K_SLC, the parts of the sum."""

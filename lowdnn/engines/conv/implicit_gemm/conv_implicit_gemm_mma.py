@@ -17,10 +17,11 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.conv.implicit_gemm.data_gradient_views import data_gradient_views
+from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, data_gradient_views
 from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradient_view
 from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
 from lowdnn.engines.conv.implicit_gemm.geometry import MmaGeometry
+from lowdnn.engines.floor import Contraction, Floor
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import (
     Slices,
@@ -83,6 +84,11 @@ class ConvImplicitGemmMma:
         """Refuses data types without an mma instruction, narrow groups and very large filters."""
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """A launch for each class of pixels."""
+        launches = class_count(contraction) if isinstance(contraction, ConvolutionBackwardData) else 1
+        return Floor(launches, is_mma_sync=True)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""

@@ -13,11 +13,12 @@ from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments, part_of
+from lowdnn.engines.floor import Contraction, Floor
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
+from lowdnn.engines.gemm.wgmma_model import SMALLEST_COLUMNS, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     OutputStore,
     fits_pixels,
@@ -26,11 +27,11 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_argument,
     slice_macros,
 )
-from lowdnn.engines.gemm.wgmma_tiles import Schedule, TileStore, WgmmaType, wgmma_type
-from lowdnn.engines.launch import bytes_of, i32, macros, moved_bytes
+from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES, Schedule, TileStore, WgmmaType, wgmma_type
+from lowdnn.engines.launch import bytes_of, ceil_div, i32, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import (
     Argument,
@@ -68,6 +69,15 @@ class Im2colWgmma(ABC):
             return product
         slow = wgmma_model.exit_problem(product.product(False), arch) if product.reductions else ""
         return Refusal(self.name, slow) if slow else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """Channels that are summed fill half rows of a stage at least, those of the output the smallest tile."""
+        if not isinstance(contraction, ConvolutionOperation) or 0 in contraction.filter.dims:
+            return Floor()
+        filters, channels = contraction.filter.dims[0] // contraction.groups, contraction.filter.dims[1]
+        lines, depth = (channels, filters) if contraction.output is contraction.image else (filters, channels)
+        half_row = STAGE_ROW_BYTES // 2 // contraction.filter.element_bytes
+        return Floor(waste=_padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS))
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
@@ -133,6 +143,11 @@ class Im2colWgmma(ABC):
             functor, vector, stored_bytes = cut.stored.functor, cut.stored.vector, moved_bytes(product.dag)
             parts.sum_slices(product.output, functor, vector, slices, slices_at, stored_bytes)
         return parts
+
+
+def _padding(extent: int, unit: int) -> float:
+    """What ``extent`` takes in whole units, as a multiple of it."""
+    return ceil_div(extent, unit) * unit / extent
 
 
 def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
