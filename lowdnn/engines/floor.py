@@ -5,19 +5,21 @@ Choices among engines begin with the one whose floor is lowest, and pass over th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.gemm.tiles import UNITS
 from lowdnn.engines.gemm.wgmma_tiles import wgmma_type
 from lowdnn.engines.launch import bytes_touched, fma_unit
-from lowdnn.enums import NumericalNote
+from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.plan import MathUnit
 
 Contraction = ConvolutionOperation | MatmulOperation
 
@@ -36,15 +38,16 @@ class Floor:
     is_mma_sync: bool = False
 
 
-@runtime_checkable
-class Floored(Protocol):
-    """An engine that knows more than its notes say; the graph may be one that it refuses."""
+class Floored(ABC):
+    """An engine that knows more than its notes say."""
 
-    def floor(self, contraction: Contraction) -> Floor: ...
+    @abstractmethod
+    def floor(self, contraction: Contraction) -> Floor:
+        """Of plans for a graph with ``contraction``, which may be one that the engine refuses."""
 
 
 class LeastTime(NamedTuple):
-    """How many launches there are, how many of them may overlap the one before; seconds of arithmetic and of copying."""
+    """Launches, those of them that may overlap the one before, and seconds of arithmetic and of copying."""
 
     launches: int
     overlapping: int
@@ -53,32 +56,41 @@ class LeastTime(NamedTuple):
 
 
 def least_time(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> LeastTime:
-    """Contractions run at the attained rate of the tensor cores that the engine uses, or of the FMA units.
+    """A contraction runs at the attained rate of the fastest unit that the engine uses; what is none takes no time.
 
-    Each tensor in memory is moved once. What is no contraction counts as nothing.
+    Each tensor in memory is moved once.
     """
-    launches, overlapping, arithmetic_s = 1, 0, 0.0
-    for contraction in graph.derive(_contractions):
-        floor = engine.floor(contraction) if isinstance(engine, Floored) else Floor()
-        launches = max(launches, floor.launches)
-        if NumericalNote.TENSOR_CORE in engine.numerical_notes and not floor.is_mma_sync:
-            overlapping = launches
-        arithmetic_s += floor.waste * contraction.flops / _rate(engine, floor, contraction, arch)
-    return LeastTime(launches, overlapping, arithmetic_s, graph.derive(_moved_bytes) / arch.copy_bytes_per_s)
+    contraction = graph.derive(_contraction)
+    floor = engine.floor(contraction) if contraction is not None and isinstance(engine, Floored) else _PLAIN
+    return graph.derive(_least_time, floor, NumericalNote.TENSOR_CORE in engine.numerical_notes, arch)
 
 
-def _rate(engine: Engine, floor: Floor, contraction: Contraction, arch: ArchSpec) -> float:
-    data_type = next(iter(inputs_of(contraction).values())).data_type
-    units = [fma_unit(data_type)]
-    if NumericalNote.TENSOR_CORE in engine.numerical_notes:
-        instruction = None if floor.is_mma_sync else wgmma_type(data_type, data_type)
-        tensor_cores = (UNITS.get(data_type), instruction.unit if instruction else None)
-        units = [unit for unit in tensor_cores if unit is not None and unit in arch.flops_per_clock] or units
-    return max(map(arch.attained_rate, units))
+_PLAIN = Floor()
 
 
-def _contractions(graph: OperationGraph) -> tuple[Contraction, ...]:
-    return tuple(op for op in graph.operations if isinstance(op, Contraction))
+def _least_time(graph: OperationGraph, floor: Floor, on_tensor_cores: bool, arch: ArchSpec) -> LeastTime:
+    contraction, copy_s = graph.derive(_contraction), graph.derive(_moved_bytes) / arch.copy_bytes_per_s
+    arithmetic_s = 0.0
+    if contraction is not None:
+        data_type = next(iter(inputs_of(contraction).values())).data_type
+        units = _tensor_core_units(data_type, floor, arch) if on_tensor_cores else ()
+        rate = max(arch.attained_rate(unit) for unit in units or (fma_unit(data_type),))
+        arithmetic_s = floor.waste * contraction.flops / rate
+    overlapping = floor.launches if on_tensor_cores and not floor.is_mma_sync else 0
+    return LeastTime(floor.launches, overlapping, arithmetic_s, copy_s)
+
+
+def _tensor_core_units(data_type: DataType, floor: Floor, arch: ArchSpec) -> tuple[MathUnit, ...]:
+    """Those of ``arch`` that multiply ``data_type``."""
+    instruction = None if floor.is_mma_sync else wgmma_type(data_type, data_type)
+    units = (UNITS.get(data_type), instruction.unit if instruction is not None else None)
+    return tuple(unit for unit in units if unit is not None and unit in arch.flops_per_clock)
+
+
+def _contraction(graph: OperationGraph) -> Contraction | None:
+    """The graph's only one; engines take no graph with several."""
+    found = [op for op in graph.operations if isinstance(op, Contraction)]
+    return found[0] if len(found) == 1 else None
 
 
 def _moved_bytes(graph: OperationGraph) -> int:

@@ -15,7 +15,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.floor import Contraction, Floor
+from lowdnn.engines.floor import Contraction, Floor, Floored
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -66,7 +66,7 @@ class Params:
     SPLIT_K: int
 
 
-class MatmulMma:
+class MatmulMma(Floored):
     """See the module's docstring."""
 
     name = "matmul_mma"

@@ -16,7 +16,7 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
 from lowdnn.engines.conv.grouped.geometry import GroupedGeometry
-from lowdnn.engines.floor import Contraction, Floor
+from lowdnn.engines.floor import Contraction, Floor, Floored
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.enums import DataType
@@ -57,7 +57,7 @@ class _Problem(Protocol):
         """Adds the launches."""
 
 
-class ConvGroupedMma:
+class ConvGroupedMma(Floored):
     """See the module's docstring."""
 
     name = "conv_grouped_mma"

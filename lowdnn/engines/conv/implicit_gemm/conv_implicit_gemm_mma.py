@@ -21,7 +21,7 @@ from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, d
 from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradient_view
 from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
 from lowdnn.engines.conv.implicit_gemm.geometry import MmaGeometry
-from lowdnn.engines.floor import Contraction, Floor
+from lowdnn.engines.floor import Contraction, Floor, Floored
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import (
     Slices,
@@ -72,7 +72,7 @@ class Params:
     SPLIT_K: int
 
 
-class ConvImplicitGemmMma:
+class ConvImplicitGemmMma(Floored):
     """See the module's docstring."""
 
     name = "conv_implicit_gemm_mma"

@@ -18,7 +18,7 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, 
 from lowdnn.engines.composite.assembly import moved
 from lowdnn.engines.composite.partition import estimated_time_s
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
-from lowdnn.engines.floor import Contraction, Floor, least_time
+from lowdnn.engines.floor import Contraction, Floor, Floored, least_time
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.graph.graph import OperationGraph
@@ -51,7 +51,7 @@ class _Problem:
         return (*self.inputs, self.output) if self.output else self.inputs
 
 
-class ConvStem:
+class ConvStem(Floored):
     """See the module's docstring. ``engines``: those that may compute the convolution of phases."""
 
     name = "conv_stem"

@@ -13,7 +13,7 @@ from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments, part_of
-from lowdnn.engines.floor import Contraction, Floor
+from lowdnn.engines.floor import Contraction, Floor, Floored
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices
@@ -52,7 +52,7 @@ _TARGET = "sm_90a"
 _MAX_MAPPED_CLASSES = 16
 
 
-class Im2colWgmma(ABC):
+class Im2colWgmma(Floored, ABC):
     """An engine; a subclass says which operation it computes."""
 
     name: str
