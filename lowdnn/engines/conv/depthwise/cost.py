@@ -45,10 +45,10 @@ def step_cycles(step: Step, warps: float, arch: ArchSpec) -> float:
     return together(busy_cycles(step, warps), LATENCY_S * arch.clock_hz / step.steps_ahead)
 
 
-def busy_cycles(step: Step, warps: float) -> float:
-    """The same, were all rows there when they are needed."""
+def busy_cycles(step: Step, warps: float, waves: int = 1) -> float:
+    """The same, were all rows there when they are needed; of warps that come in ``waves``, at least."""
     sectors = step.sectors_read * _READ_CYCLES + step.sectors_written * _WRITE_CYCLES
-    return max(step.instructions * (warps + _WARPS_OF_A_CHAIN), sectors * warps * _SCHEDULERS)
+    return max(step.instructions * (warps + _WARPS_OF_A_CHAIN * waves), sectors * warps * _SCHEDULERS)
 
 
 def row_instructions(positions: int, channels: int) -> float:

@@ -103,11 +103,13 @@ class RowsTile:
 class Thread:
     """What threads of so many channels and columns have in common, whatever their segments and rows ahead.
 
-    window: source positions of a row.  weights: of the channels.  products: multiply-adds for one row of targets.
+    lines: threads for one segment.  window: source positions of a row.  weights: of the channels.
+    products: multiply-adds for one row of targets.
     registers: of sums, weights and one widened window.  coming: of each row on its way.
     step: one row of targets, without moves of sums, read one source row ahead.
     """
 
+    lines: int
     window: int
     weights: int
     products: int
@@ -210,9 +212,14 @@ class Correlation:
         """Of one filter."""
         return prod(axis.taps for axis in self.geometry.axes)
 
-    def unrolled(self, tile: RowsTile) -> int:
+    @cached_property
+    def prefetches(self) -> tuple[int, ...]:
+        """Choices of source rows read ahead."""
+        return tuple(p for p in PREFETCHES if p == 1 or lcm(p, self.subrows) <= _MAX_BODY_ROWS)
+
+    def unrolled(self, prefetch: int) -> int:
         """Steps of the loop's body."""
-        return tile.prefetch // gcd(tile.prefetch, self.subrows)
+        return prefetch // gcd(prefetch, self.subrows)
 
     def thread(self, channels: int, strip: int) -> Thread:
         """Worked out once."""
@@ -231,13 +238,18 @@ class Correlation:
 
     def fits(self, tile: RowsTile) -> bool:
         """Whether registers, window, shared memory and the caches for instructions suffice."""
-        thread, unrolled = self.thread(tile.channels, tile.strip), self.unrolled(tile)
+        thread = self.thread(tile.channels, tile.strip)
         return (
-            thread.registers + thread.coming * tile.prefetch <= _MAX_REGISTERS
+            self.fits_ahead(thread, tile.prefetch)
             and thread.window <= _MAX_WINDOW
             and self.weights_bytes(tile) <= _MAX_SHARED_BYTES
-            and (unrolled == 1 or unrolled * thread.products <= _MAX_UNROLLED)
         )
+
+    def fits_ahead(self, thread: Thread, prefetch: int) -> bool:
+        """Whether registers and the caches for instructions suffice for so many rows ahead."""
+        unrolled = self.unrolled(prefetch)
+        fits_cache = unrolled == 1 or unrolled * thread.products <= _MAX_UNROLLED
+        return fits_cache and thread.registers + thread.coming * prefetch <= _MAX_REGISTERS
 
     def groups(self, tile: RowsTile) -> int:
         """Threads side by side along the target's channels."""
@@ -266,7 +278,9 @@ class Correlation:
             apart = apart_written = channels
         epilogue = strip * channels + 6 * (strip // run)
         widened = min(window, 4 * columns.taps) * channels
+        groups, strips = self.target.dims[1] // channels, ceil_div(columns.count, strip)
         return Thread(
+            lines=groups * strips * self.axes[0].count * self.geometry.images,
             window=window,
             weights=channels * self.sources * self.filter_taps,
             products=products,
@@ -286,7 +300,9 @@ class Correlation:
         return min(self.groups(tile), (tile.threads - 2) // apart + 2)
 
     def block_count(self, tile: RowsTile) -> int:
-        return ceil_div(prod(self.digits(tile)), tile.threads) * self.class_count
+        segments = ceil_div(self.axes[1].count, tile.segment)
+        threads = self.thread(tile.channels, tile.strip).lines * segments
+        return ceil_div(threads, tile.threads) * self.class_count
 
     def refuse(self) -> str:
         """Why the kernel cannot take the shape, or an empty string."""
@@ -327,7 +343,7 @@ def kernel(correlation: Correlation, tile: RowsTile, functor: Functor) -> Kernel
         COLUMNS_FIRST=int(correlation.columns_first),
         RUN=run_of(correlation, tile.channels, tile.strip),
         PREFETCH=tile.prefetch,
-        UNROLL=correlation.unrolled(tile),
+        UNROLL=correlation.unrolled(tile.prefetch),
         THREADS=tile.threads,
     )
     types = "_".join(
@@ -440,7 +456,7 @@ def best_tile(correlation: Correlation, arch: ArchSpec) -> RowsTile:
 
 def estimated_s(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> float:
     """Seconds: a multiprocessor's blocks in waves, against the bytes moved."""
-    step, steps = _step(correlation, tile), _steps(correlation, tile)
+    step, steps = _step(correlation, tile), _steps(correlation, tile.segment)
     weights = correlation.thread(tile.channels, tile.strip).weights
 
     def wave_cycles(blocks: int) -> float:
@@ -452,29 +468,28 @@ def estimated_s(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> flo
     return together(walk_s, sum(correlation.moved) / arch.copy_bytes_per_s)
 
 
-def _least_s(correlation: Correlation, tile: RowsTile, blocks: int, arch: ArchSpec) -> float:
-    """Of ``blocks`` blocks, all on a multiprocessor at once, were no row waited for; however many are read ahead."""
-    thread, warps = correlation.thread(tile.channels, tile.strip), warps_of(blocks * tile.threads)
-    cycles = _start_cycles(thread.weights, warps, arch) + _steps(correlation, tile) * busy_cycles(thread.step, warps)
-    return together(cycles / arch.clock_hz, sum(correlation.moved) / arch.copy_bytes_per_s)
-
-
 def _start_cycles(weights: int, warps: float, arch: ArchSpec) -> float:
     """Until all the ``warps`` of a scheduler have their weights and first rows."""
-    return 3 * LATENCY_S * arch.clock_hz + warps * (300 + 12 * weights)
+    return 3 * LATENCY_S * arch.clock_hz + warps * _weight_cycles(weights)
 
 
-def _steps(correlation: Correlation, tile: RowsTile) -> int:
+def _weight_cycles(weights: int) -> int:
+    """Of a warp."""
+    return 300 + 12 * weights
+
+
+def _steps(correlation: Correlation, segment: int) -> int:
     """Rows of sources that a thread walks along."""
     rows = correlation.axes[1]
-    edges = rows.classes[0].first_step if tile.segment >= rows.count else 0
-    return max(1, tile.segment + correlation.depth - 1 - 2 * edges)
+    edges = rows.classes[0].first_step if segment >= rows.count else 0
+    return max(1, segment + correlation.depth - 1 - 2 * edges)
 
 
 def _step(correlation: Correlation, tile: RowsTile) -> Step:
     """Rows of sources, multiply-adds, moves of sums, the epilogue."""
     step = correlation.thread(tile.channels, tile.strip).step
-    moves = correlation.depth * tile.strip * tile.channels if correlation.unrolled(tile) % correlation.depth else 0
+    stays = correlation.unrolled(tile.prefetch) % correlation.depth == 0
+    moves = 0 if stays else correlation.depth * tile.strip * tile.channels
     ahead = tile.prefetch / correlation.subrows
     return Step(step.instructions + moves, step.sectors_read, step.sectors_written, ahead)
 
@@ -486,32 +501,43 @@ def _resident(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> int:
 def _bounded_tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[tuple[float, RowsTile]]:
     """Tiles worth a look, before they read ahead: segments that give each multiprocessor a block, no more than plenty.
 
-    Each with a time that it does not go below.
+    Each with a time that it does not go below: that of ``estimated_s`` with rows that are never waited for.
     """
+    copy_s, start = sum(correlation.moved) / arch.copy_bytes_per_s, _start_cycles(0, 0.0, arch)
+    segments = [(segment, _steps(correlation, segment)) for segment in reversed(correlation.segments)]
     for channels in (c for c in CHANNELS if c <= correlation.most_channels):
         for strip in correlation.axes[2].useful_strips(STRIPS):
-            if not correlation.fits(RowsTile(channels, strip, 1, 1, _THREADS)):
+            one = RowsTile(channels, strip, 1, 1, _THREADS)
+            if not correlation.fits(one):
                 continue
-            for segment in reversed(correlation.segments):
+            thread, resident = correlation.thread(channels, strip), _resident(correlation, one, arch)
+            for segment, steps in segments:
                 tile = RowsTile(channels, strip, segment, 1, _THREADS)
                 blocks = correlation.block_count(tile)
                 if blocks >= arch.sm_count or segment == correlation.segments[0]:
-                    yield _least_s(correlation, tile, ceil_div(blocks, arch.sm_count), arch), tile
+                    own = ceil_div(blocks, arch.sm_count)
+                    waves, warps = ceil_div(own, resident), warps_of(own * _THREADS)
+                    cycles = waves * start + warps * _weight_cycles(thread.weights)
+                    cycles += steps * busy_cycles(thread.step, warps, waves)
+                    yield together(cycles / arch.clock_hz, copy_s), tile
                 if blocks >= _ENOUGH_BLOCKS * arch.sm_count:
                     break
 
 
 def _reading_ahead(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> RowsTile:
     """The tile with as many rows on their way as hide the latency, more where that saves the moves of sums."""
-    blocks = ceil_div(correlation.block_count(tile), arch.sm_count)
+    thread, blocks = (
+        correlation.thread(tile.channels, tile.strip),
+        ceil_div(correlation.block_count(tile), arch.sm_count),
+    )
     warps = warps_of(min(blocks, _resident(correlation, tile, arch)) * tile.threads)
     row_s = warps * _step(correlation, tile).instructions / (correlation.subrows * arch.clock_hz)
     rows = min(tile.segment + correlation.depth - 1, correlation.axes[1].classes[0].end_step) * correlation.subrows
-    possible = [p for p in PREFETCHES if p == 1 or (p <= rows and lcm(p, correlation.subrows) <= _MAX_BODY_ROWS)]
-    hiding = (replace(tile, prefetch=p) for p in reversed(possible) if (p - 1) * row_s < _HIDDEN_S)
-    enough = next(filter(correlation.fits, hiding))
-    still = (replace(tile, prefetch=p) for p in possible if p >= enough.prefetch)
-    return next((t for t in still if correlation.unrolled(t) % correlation.depth == 0 and correlation.fits(t)), enough)
+    possible = [p for p in correlation.prefetches if p == 1 or p <= rows]
+    fitting = [p for p in possible if correlation.fits_ahead(thread, p)]
+    enough = max(p for p in fitting if (p - 1) * row_s < _HIDDEN_S)
+    still = (p for p in fitting if p >= enough and correlation.unrolled(p) % correlation.depth == 0)
+    return replace(tile, prefetch=next(still, enough))
 
 
 def _is_dense(dims: tuple[int, ...], strides: tuple[int, ...]) -> bool:
