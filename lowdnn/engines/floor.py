@@ -6,7 +6,7 @@ Choices among engines begin with the one whose floor is lowest, and pass over th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
@@ -14,7 +14,7 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.gemm.tiles import UNITS
 from lowdnn.engines.gemm.wgmma_tiles import wgmma_type
 from lowdnn.engines.launch import bytes_touched, fma_unit
-from lowdnn.enums import DataType, NumericalNote
+from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
@@ -24,18 +24,23 @@ from lowdnn.plan import MathUnit
 Contraction = ConvolutionOperation | MatmulOperation
 
 
-@dataclass(frozen=True)
-class Floor:
-    """Of an engine's plans for a graph with one contraction.
+class Multipliers(IntEnum):
+    """What an engine's contractions run on: the FMA units, mma.sync, or the fastest tensor cores that there are.
 
-    launches: how many.  waste: their operations, as a multiple of those of the contraction.
-    is_mma_sync: they stay with mma.sync where the architecture has faster tensor cores, and with launches that wait
-    for the end of the one before.
+    Launches of the last may begin while the one before ends.
     """
 
+    FMA = 0
+    MMA_SYNC = 1
+    FASTEST = 2
+
+
+class Floor(NamedTuple):
+    """Of an engine's plans for a graph: how many launches; operations, as a multiple of those of its contraction."""
+
+    multipliers: Multipliers
     launches: int = 1
     waste: float = 1.0
-    is_mma_sync: bool = False
 
 
 class Floored(ABC):
@@ -47,48 +52,43 @@ class Floored(ABC):
 
 
 class LeastTime(NamedTuple):
-    """Launches, those of them that may overlap the one before, and seconds of arithmetic and of copying."""
+    """Seconds of arithmetic and of copying, each by itself."""
 
-    launches: int
-    overlapping: int
     arithmetic_s: float
     copy_s: float
 
 
-def least_time(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> LeastTime:
-    """A contraction runs at the attained rate of the fastest unit that the engine uses; what is none takes no time.
-
-    Each tensor in memory is moved once.
-    """
+def floor_of(engine: Engine, graph: OperationGraph) -> Floor:
+    """Of the engine's plans for ``graph``, if it takes it."""
     contraction = graph.derive(_contraction)
-    floor = engine.floor(contraction) if contraction is not None and isinstance(engine, Floored) else _PLAIN
-    return graph.derive(_least_time, floor, NumericalNote.TENSOR_CORE in engine.numerical_notes, arch)
+    if contraction is not None and isinstance(engine, Floored):
+        return engine.floor(contraction)
+    return _FASTEST if NumericalNote.TENSOR_CORE in engine.numerical_notes else _FMA
 
 
-_PLAIN = Floor()
-
-
-def _least_time(graph: OperationGraph, floor: Floor, on_tensor_cores: bool, arch: ArchSpec) -> LeastTime:
-    contraction, copy_s = graph.derive(_contraction), graph.derive(_moved_bytes) / arch.copy_bytes_per_s
-    arithmetic_s = 0.0
+def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime:
+    """A contraction at the attained rate of the multipliers, what is none in no time; each tensor in memory once."""
+    contraction, arithmetic_s = graph.derive(_contraction), 0.0
     if contraction is not None:
-        data_type = next(iter(inputs_of(contraction).values())).data_type
-        units = _tensor_core_units(data_type, floor, arch) if on_tensor_cores else ()
-        rate = max(arch.attained_rate(unit) for unit in units or (fma_unit(data_type),))
+        rate = max(map(arch.attained_rate, _units(contraction, floor.multipliers, arch)))
         arithmetic_s = floor.waste * contraction.flops / rate
-    overlapping = floor.launches if on_tensor_cores and not floor.is_mma_sync else 0
-    return LeastTime(floor.launches, overlapping, arithmetic_s, copy_s)
+    return LeastTime(arithmetic_s, graph.derive(_moved_bytes) / arch.copy_bytes_per_s)
 
 
-def _tensor_core_units(data_type: DataType, floor: Floor, arch: ArchSpec) -> tuple[MathUnit, ...]:
-    """Those of ``arch`` that multiply ``data_type``."""
-    instruction = None if floor.is_mma_sync else wgmma_type(data_type, data_type)
-    units = (UNITS.get(data_type), instruction.unit if instruction is not None else None)
-    return tuple(unit for unit in units if unit is not None and unit in arch.flops_per_clock)
+_FMA, _FASTEST = Floor(Multipliers.FMA), Floor(Multipliers.FASTEST)
+
+
+def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -> list[MathUnit]:
+    """Those of ``arch`` that multiply the contraction's inputs; the FMA units where no others do."""
+    data_type = next(iter(inputs_of(contraction).values())).data_type
+    found = [UNITS.get(data_type)] if multipliers >= Multipliers.MMA_SYNC else []
+    if multipliers is Multipliers.FASTEST and (instruction := wgmma_type(data_type, data_type)):
+        found.append(instruction.unit)
+    return [unit for unit in found if unit is not None and unit in arch.flops_per_clock] or [fma_unit(data_type)]
 
 
 def _contraction(graph: OperationGraph) -> Contraction | None:
-    """The graph's only one; engines take no graph with several."""
+    """The graph's only one; no engine takes a graph with several by itself."""
     found = [op for op in graph.operations if isinstance(op, Contraction)]
     return found[0] if len(found) == 1 else None
 

@@ -20,7 +20,7 @@ from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
-from lowdnn.engines.floor import least_time
+from lowdnn.engines.floor import Floor, Multipliers, floor_of, least_time
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Launch, Plan
 
@@ -60,9 +60,15 @@ def _reach(blocks: int, sm_count: int) -> float:
 
 def bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
     """A time that no plan of ``engine`` is estimated to beat: its floor, with every multiprocessor at work."""
-    least = least_time(engine, graph, arch)
-    launches_s = least.launches * arch.launch_overhead_s - least.overlapping * _DEPENDENT_LAUNCH_SAVES_S
-    return 1e6 * (launches_s + _busy_s(least.arithmetic_s, least.copy_s))
+    return graph.derive(_bound_us, floor_of(engine, graph), arch)
+
+
+def _bound_us(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> float:
+    least = least_time(graph, floor, arch)
+    launch_s = arch.launch_overhead_s
+    if floor.multipliers is Multipliers.FASTEST:
+        launch_s -= _DEPENDENT_LAUNCH_SAVES_S
+    return 1e6 * (floor.launches * launch_s + _busy_s(least.arithmetic_s, least.copy_s))
 
 
 def _busy_s(arithmetic_s: float, copy_s: float) -> float:

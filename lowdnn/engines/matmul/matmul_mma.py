@@ -15,7 +15,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.floor import Contraction, Floor, Floored
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -80,7 +80,7 @@ class MatmulMma(Floored):
         return problem if isinstance(problem, Refusal) else None
 
     def floor(self, contraction: Contraction) -> Floor:
-        return Floor(is_mma_sync=True)
+        return Floor(Multipliers.MMA_SYNC)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""

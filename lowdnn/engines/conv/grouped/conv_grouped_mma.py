@@ -15,8 +15,8 @@ from typing import Protocol
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
-from lowdnn.engines.conv.grouped.geometry import GroupedGeometry
-from lowdnn.engines.floor import Contraction, Floor, Floored
+from lowdnn.engines.conv.grouped.geometry import GroupedGeometry, pack_of
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.enums import DataType
@@ -77,7 +77,10 @@ class ConvGroupedMma(Floored):
         return Refusal(self.name, f"{problem.operation.label}: {reason}", Status.NOT_SUPPORTED_SHAPE)
 
     def floor(self, contraction: Contraction) -> Floor:
-        return Floor(is_mma_sync=True)
+        """Packs of groups are multiplied as if they were one group; backward in the filter some parts are left out."""
+        if isinstance(contraction, ConvolutionForward | ConvolutionBackwardData):
+            return Floor(Multipliers.MMA_SYNC, waste=pack_of(contraction).groups)
+        return Floor(Multipliers.MMA_SYNC)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, the most output places of a block; backward in the filter also SPLIT_K_SLC, the parts of the sum."""

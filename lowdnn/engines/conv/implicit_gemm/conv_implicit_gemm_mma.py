@@ -21,7 +21,7 @@ from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, d
 from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradient_view
 from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
 from lowdnn.engines.conv.implicit_gemm.geometry import MmaGeometry
-from lowdnn.engines.floor import Contraction, Floor, Floored
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import (
     Slices,
@@ -88,7 +88,7 @@ class ConvImplicitGemmMma(Floored):
     def floor(self, contraction: Contraction) -> Floor:
         """A launch for each class of pixels."""
         launches = class_count(contraction) if isinstance(contraction, ConvolutionBackwardData) else 1
-        return Floor(launches, is_mma_sync=True)
+        return Floor(Multipliers.MMA_SYNC, launches)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""

@@ -18,7 +18,7 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, 
 from lowdnn.engines.composite.assembly import moved
 from lowdnn.engines.composite.partition import estimated_time_s
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
-from lowdnn.engines.floor import Contraction, Floor, Floored, least_time
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers, floor_of, least_time
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.graph.graph import OperationGraph
@@ -75,7 +75,7 @@ class ConvStem(Floored):
 
     def floor(self, contraction: Contraction) -> Floor:
         """Two tensors are folded or unfolded."""
-        return Floor(launches=3)
+        return Floor(Multipliers.FASTEST, launches=3)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """None: the other engine runs with its defaults."""
@@ -125,8 +125,8 @@ class ConvStem(Floored):
 
 
 def _least_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
-    least = least_time(engine, graph, arch)
-    return least.launches * arch.launch_overhead_s + least.arithmetic_s + least.copy_s
+    floor = floor_of(engine, graph)
+    return floor.launches * arch.launch_overhead_s + sum(least_time(graph, floor, arch))
 
 
 def _problem_of(graph: OperationGraph) -> _Problem | Refusal:

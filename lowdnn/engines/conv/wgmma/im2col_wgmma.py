@@ -13,7 +13,7 @@ from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments, part_of
-from lowdnn.engines.floor import Contraction, Floor, Floored
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices
@@ -73,11 +73,11 @@ class Im2colWgmma(Floored, ABC):
     def floor(self, contraction: Contraction) -> Floor:
         """Channels that are summed fill half rows of a stage at least, those of the output the smallest tile."""
         if not isinstance(contraction, ConvolutionOperation) or 0 in contraction.filter.dims:
-            return Floor()
+            return Floor(Multipliers.FASTEST)
         filters, channels = contraction.filter.dims[0] // contraction.groups, contraction.filter.dims[1]
         lines, depth = (channels, filters) if contraction.output is contraction.image else (filters, channels)
         half_row = STAGE_ROW_BYTES // 2 // contraction.filter.element_bytes
-        return Floor(waste=_padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS))
+        return Floor(Multipliers.FASTEST, waste=_padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS))
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
