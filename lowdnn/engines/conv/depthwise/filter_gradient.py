@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from math import lcm, prod
+from math import inf, lcm, prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -15,7 +15,6 @@ from lowdnn.engines.conv.depthwise.axes import Axis
 from lowdnn.engines.conv.depthwise.cost import (
     LATENCY_S,
     Step,
-    busy_cycles,
     resident_blocks,
     row_instructions,
     sectors,
@@ -101,7 +100,7 @@ class Thread:
 
     window: positions of a row of x.  strips: of all columns.  products: multiply-adds of a step.
     registers: of sums, rows of dy and a window of x.  coming: of each row on its way.
-    step: without moves of rows of dy, read one row ahead.
+    step: without moves of rows of dy, and none of x waited for.
     """
 
     window: int
@@ -186,8 +185,12 @@ class FilterGradient:
     def slots(self, channels: int) -> int:
         return _THREADS // self.lanes(channels)
 
+    def share_blocks(self, channels: int) -> int:
+        """Of one share."""
+        return self.channel_blocks(channels) * self.axes[0].taps
+
     def block_count(self, tile: FilterTile) -> int:
-        return self.channel_blocks(tile.channels) * self.axes[0].taps * tile.shares
+        return self.share_blocks(tile.channels) * tile.shares
 
     def thread(self, channels: int, strip: int) -> Thread:
         """Worked out once."""
@@ -255,7 +258,7 @@ class FilterGradient:
             products=products,
             registers=rows.taps * columns.taps * channels + self.depth * strip * channels + window * channels,
             coming=coming,
-            step=Step(products + arriving + 30, read, 0, 1),
+            step=Step(products + arriving + 30, read, 0, inf),
         )
 
     @cached_property
@@ -309,23 +312,28 @@ def tile_of(gradient: FilterGradient, chosen: Choices) -> FilterTile | str:
 
 def best_tile(gradient: FilterGradient, arch: ArchSpec) -> FilterTile:
     """The fastest tile by ``estimated_s``: of all channels and strips one tile, then the best ones' variants."""
-    best = sorted(_tiles(gradient, arch), key=lambda tile: estimated_s(gradient, tile, arch))[:_VARIED]
-    variants = (variant for tile in best for variant in _variants(gradient, tile))
 
-    def filling(variant: tuple[FilterTile, int]) -> FilterTile:
-        tile, fewer = variant
-        return _filling(gradient, tile, arch, fewer)
+    def cost(tile: FilterTile) -> float:
+        return estimated_s(gradient, _reading_ahead(gradient, tile, arch), arch)
 
-    found = first_of_least(
-        ((_least_s(gradient, variant[0], arch), variant) for variant in variants),
-        lambda variant: estimated_s(gradient, filling(variant), arch),
-    )
-    return filling(found or (FilterTile(1, 1, gradient.steps, 1, 1), 0))
+    best = sorted(_tiles(gradient, arch), key=cost)[:_VARIED]
+    variants = (variant for tile in best for variant in _variants(gradient, tile, arch))
+    found = first_of_least(((_least_s(gradient, tile, arch), tile) for tile in variants), cost)
+    least = found or _filling(gradient, FilterTile(1, 1, gradient.steps, 1, 1), arch)
+    return _reading_ahead(gradient, least, arch)
 
 
 def estimated_s(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> float:
     """Seconds: a multiprocessor's blocks in waves, each slot's items in rounds, against the bytes moved."""
-    step = _step(gradient, tile)
+    return _seconds(gradient, tile, _step(gradient, tile), arch)
+
+
+def _least_s(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> float:
+    """What the tile does not go below, however many rows it reads ahead."""
+    return _seconds(gradient, tile, gradient.thread(tile.channels, tile.strip).step, arch)
+
+
+def _seconds(gradient: FilterGradient, tile: FilterTile, step: Step, arch: ArchSpec) -> float:
     rounds = ceil_div(gradient.item_count(tile), tile.shares * gradient.slots(tile.channels))
     steps = min(tile.segment, gradient.steps)
     sums = gradient.thread(tile.channels, tile.strip).products // tile.strip
@@ -338,21 +346,8 @@ def estimated_s(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> f
 
     blocks = ceil_div(gradient.block_count(tile), arch.sm_count)
     walk_s = waves_s(blocks, _resident(gradient, tile, arch), wave_cycles, arch)
-    return together(walk_s, _copy_s(gradient, tile.shares, arch))
-
-
-def _least_s(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> float:
-    """Of ``tile`` with any shares, were all multiprocessors at work all the time and no row waited for."""
-    slots, steps = gradient.slots(tile.channels), min(tile.segment, gradient.steps)
-    rounds = gradient.item_count(tile) * gradient.block_count(replace(tile, shares=1)) / (slots * arch.sm_count)
-    warps = rounds * warps_of(_THREADS)
-    busy = busy_cycles(gradient.thread(tile.channels, tile.strip).step, warps, waves=0)
-    return together((100 * warps + steps * busy) / arch.clock_hz, _copy_s(gradient, 1, arch))
-
-
-def _copy_s(gradient: FilterGradient, shares: int, arch: ArchSpec) -> float:
-    """Of x, dy and the slices."""
-    return (gradient.read_bytes + 8 * shares * gradient.elements) / arch.copy_bytes_per_s
+    slices_bytes = 8 * tile.shares * gradient.elements
+    return together(walk_s, (gradient.read_bytes + slices_bytes) / arch.copy_bytes_per_s)
 
 
 def _step(gradient: FilterGradient, tile: FilterTile) -> Step:
@@ -475,36 +470,36 @@ def _tiles(gradient: FilterGradient, arch: ArchSpec) -> Iterator[FilterTile]:
                 blocks = _resident(gradient, tile, arch) * arch.sm_count / gradient.block_count(tile)
                 longest = gradient.item_count(tile) / (blocks * gradient.slots(channels))
                 segment = max((s for s in gradient.segments if s <= longest), default=gradient.segments[0])
-                yield _filling(gradient, replace(tile, segment=segment), arch)
+                yield _filling(gradient, FilterTile(channels, strip, segment, 1, 1), arch)
 
 
-def _variants(gradient: FilterGradient, tile: FilterTile) -> Iterator[tuple[FilterTile, int]]:
-    """Shorter and longer segments, before they are filled: with as many blocks as fit and with fewer."""
+def _variants(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> Iterator[FilterTile]:
+    """Shorter and longer segments, with as many blocks as fit and with fewer."""
     at = gradient.segments.index(tile.segment)
     for segment in gradient.segments[max(0, at - 2) : at + 2]:
         for fewer in range(2):
-            yield replace(tile, segment=segment, prefetch=1), fewer
+            yield _filling(gradient, FilterTile(tile.channels, tile.strip, segment, 1, 1), arch, fewer)
 
 
 def _filling(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec, fewer: int = 0) -> FilterTile:
-    """The tile with shares for all the blocks that fit, or for ``fewer`` on a multiprocessor; it reads ahead."""
+    """The tile with shares for all the blocks that fit, or for ``fewer`` on a multiprocessor."""
     blocks = max(1, _resident(gradient, tile, arch) - fewer) * arch.sm_count
-    shares = _shares(gradient, tile, blocks)
-    return _reading_ahead(gradient, replace(tile, shares=shares), arch)
+    return FilterTile(tile.channels, tile.strip, tile.segment, 1, _shares(gradient, tile, blocks))
 
 
 def _reading_ahead(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> FilterTile:
     """The tile with as many steps on their way as hide the latency, where they fit."""
-    thread, blocks = gradient.thread(tile.channels, tile.strip), ceil_div(gradient.block_count(tile), arch.sm_count)
+    thread = gradient.thread(tile.channels, tile.strip)
+    blocks = ceil_div(gradient.block_count(tile), arch.sm_count)
     step_s = warps_of(blocks * _THREADS) * _step(gradient, tile).instructions / arch.clock_hz
     wanted = (p for p in reversed(PREFETCHES) if (p - 1) * step_s < _HIDDEN_S and gradient.fits_ahead(thread, p))
     ahead = next(p for p in wanted if gradient.unrolled(thread, p) <= max(gradient.depth, p))
-    return replace(tile, prefetch=ahead)
+    return FilterTile(tile.channels, tile.strip, tile.segment, ahead, tile.shares)
 
 
 def _shares(gradient: FilterGradient, tile: FilterTile, blocks: int) -> int:
     """So many that ``blocks`` blocks at most take all items, in as even rounds as can be."""
-    most = max(1, blocks // gradient.block_count(replace(tile, shares=1)))
+    most = max(1, blocks // gradient.share_blocks(tile.channels))
     items, slots = gradient.item_count(tile), gradient.slots(tile.channels)
     rounds = ceil_div(items, most * slots)
     return ceil_div(items, rounds * slots)
