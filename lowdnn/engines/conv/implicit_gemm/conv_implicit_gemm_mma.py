@@ -86,9 +86,12 @@ class ConvImplicitGemmMma(Floored):
         return problem if isinstance(problem, Refusal) else None
 
     def floor(self, contraction: Contraction) -> Floor:
-        """A launch for each class of pixels."""
-        launches = class_count(contraction) if isinstance(contraction, ConvolutionBackwardData) else 1
-        return Floor(Multipliers.MMA_SYNC, launches)
+        """A launch for each class of pixels; the output's channels fill a tile's side."""
+        if isinstance(contraction, ConvolutionBackwardData):
+            return Floor(Multipliers.MMA_SYNC, class_count(contraction), tiles.padding(contraction.dx.dims[1]))
+        if isinstance(contraction, ConvolutionForward):
+            return Floor(Multipliers.MMA_SYNC, waste=tiles.padding(contraction.y.dims[1]))
+        return Floor(Multipliers.MMA_SYNC)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""

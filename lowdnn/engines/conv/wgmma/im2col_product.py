@@ -146,7 +146,7 @@ class Im2colProduct:
         row_bytes = stage_k * self.instruction.element_bytes
         return self if row_bytes == self.row_bytes else replace(self, row_bytes=row_bytes)
 
-    @property
+    @cached_property
     def walked_pixels(self) -> int:
         """Of the output, and those that a class has beyond it."""
         return sum(pixel_class.pixels(self.images) for pixel_class in self.classes)
@@ -205,6 +205,17 @@ class Im2colProduct:
 
     def product(self, is_transposed: bool) -> WgmmaProduct:
         """As the tiles see it; classes count with their mean depth, and an empty output as one of one element."""
+        return self._transposed_product if is_transposed else self._plain_product
+
+    @cached_property
+    def _plain_product(self) -> WgmmaProduct:
+        return self._product(False)
+
+    @cached_property
+    def _transposed_product(self) -> WgmmaProduct:
+        return self._product(True)
+
+    def _product(self, is_transposed: bool) -> WgmmaProduct:
         m, n = max(self.walked_pixels, 1), max(self.filter.lines, 1)
         a, b = bytes_of((self.image.tensor,)), bytes_of((self.filter.tensor,))
         blocks = sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
@@ -259,7 +270,7 @@ class Im2colProduct:
         margin = 1 if product.window is None else _WINDOW_MARGIN
         return margin * wgmma_model.least_seconds(product, arch)
 
-    @property
+    @cached_property
     def _chunks(self) -> int:
         """k blocks of one tap."""
         return ceil_div(self.filter.depth, self.stage_k)
