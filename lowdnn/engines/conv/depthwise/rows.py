@@ -503,23 +503,27 @@ def _bounded_tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[tuple[f
 
     Each with a time that it does not go below: that of ``estimated_s`` with rows that are never waited for.
     """
-    copy_s, start = sum(correlation.moved) / arch.copy_bytes_per_s, _start_cycles(0, 0.0, arch)
-    segments = [(segment, _steps(correlation, segment)) for segment in reversed(correlation.segments)]
+    copy_s = sum(correlation.moved) / arch.copy_bytes_per_s
+    start, warps_of_block = _start_cycles(0, 0.0, arch), warps_of(_THREADS)
+    counts = [
+        (segment, _steps(correlation, segment), ceil_div(correlation.axes[1].count, segment))
+        for segment in reversed(correlation.segments)
+    ]
     for channels in (c for c in CHANNELS if c <= correlation.most_channels):
         for strip in correlation.axes[2].useful_strips(STRIPS):
             one = RowsTile(channels, strip, 1, 1, _THREADS)
             if not correlation.fits(one):
                 continue
             thread, resident = correlation.thread(channels, strip), _resident(correlation, one, arch)
-            for segment, steps in segments:
-                tile = RowsTile(channels, strip, segment, 1, _THREADS)
-                blocks = correlation.block_count(tile)
+            weight_cycles = _weight_cycles(thread.weights)
+            for segment, steps, count in counts:
+                blocks = ceil_div(thread.lines * count, _THREADS) * correlation.class_count
                 if blocks >= arch.sm_count or segment == correlation.segments[0]:
                     own = ceil_div(blocks, arch.sm_count)
-                    waves, warps = ceil_div(own, resident), warps_of(own * _THREADS)
-                    cycles = waves * start + warps * _weight_cycles(thread.weights)
-                    cycles += steps * busy_cycles(thread.step, warps, waves)
-                    yield together(cycles / arch.clock_hz, copy_s), tile
+                    waves, warps = ceil_div(own, resident), own * warps_of_block
+                    cycles = waves * start + warps * weight_cycles + steps * busy_cycles(thread.step, warps, waves)
+                    least_s = together(cycles / arch.clock_hz, copy_s)
+                    yield least_s, RowsTile(channels, strip, segment, 1, _THREADS)
                 if blocks >= _ENOUGH_BLOCKS * arch.sm_count:
                     break
 

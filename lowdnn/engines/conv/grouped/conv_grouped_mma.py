@@ -90,7 +90,7 @@ class ConvGroupedMma(Floored):
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, and one for the product; none where the output is empty."""
         problem = accepted(graph.derive(self._problem))
-        accepted(self.refuse(graph, arch))
+        accepted(graph.derive(self.refuse, arch))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = PlanParts()
         if not problem.is_empty:

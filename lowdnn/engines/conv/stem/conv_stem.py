@@ -67,7 +67,9 @@ class ConvStem(Floored):
         problem = graph.derive(_problem_of)
         if isinstance(problem, Refusal):
             return problem
-        refusals = (problem.graph.derive(engine.refuse, arch) for _, engine in self._bounded(problem.graph, arch))
+        refusals = (
+            problem.graph.derive(engine.refuse, arch) for _, engine in problem.graph.derive(self._bounded, arch)
+        )
         if None in refusals:
             return None
         reasons = "; ".join(str(engine.refuse(problem.graph, arch)) for engine in self._engines)
@@ -84,7 +86,7 @@ class ConvStem(Floored):
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Folding launches, those of the other engine's plan, and one that unfolds a gradient."""
         problem = accepted(graph.derive(_problem_of))
-        accepted(self.refuse(graph, arch))
+        accepted(graph.derive(self.refuse, arch))
         resolve_choices(self.name, (), choices)
         parts = PlanParts()
         at = {folded.tensor.uid: parts.reserve(folded.size_bytes) for folded in problem.folded}
@@ -111,7 +113,7 @@ class ConvStem(Floored):
     def _product(self, graph: OperationGraph, arch: ArchSpec) -> Plan:
         """The fastest plan for the convolution of phases."""
         best, best_s = None, inf
-        for least_s, engine in self._bounded(graph, arch):
+        for least_s, engine in graph.derive(self._bounded, arch):
             if least_s < best_s and graph.derive(engine.refuse, arch) is None:
                 plan = engine.plan(graph, arch, {})
                 best, best_s = min((best, best_s), (plan, estimated_time_s(plan, arch)), key=itemgetter(1))

@@ -85,7 +85,7 @@ class Im2colWgmma(Floored, ABC):
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        accepted(self.refuse(graph, arch))
+        accepted(graph.derive(self.refuse, arch))
         product = accepted(graph.derive(self._checked))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = self._parts(product, arch, chosen)
