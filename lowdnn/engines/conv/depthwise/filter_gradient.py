@@ -317,7 +317,7 @@ def best_tile(gradient: FilterGradient, arch: ArchSpec) -> FilterTile:
         return estimated_s(gradient, _reading_ahead(gradient, tile, arch), arch)
 
     best = sorted(_tiles(gradient, arch), key=cost)[:_VARIED]
-    variants = (variant for tile in best for variant in _variants(gradient, tile, arch))
+    variants = dict.fromkeys(variant for tile in best for variant in _variants(gradient, tile, arch))
     found = first_of_least(((_least_s(gradient, tile, arch), tile) for tile in variants), cost)
     least = found or _filling(gradient, FilterTile(1, 1, gradient.steps, 1, 1), arch)
     return _reading_ahead(gradient, least, arch)

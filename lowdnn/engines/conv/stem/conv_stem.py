@@ -67,12 +67,10 @@ class ConvStem(Floored):
         problem = graph.derive(_problem_of)
         if isinstance(problem, Refusal):
             return problem
-        refusals = (
-            problem.graph.derive(engine.refuse, arch) for _, engine in problem.graph.derive(self._bounded, arch)
-        )
-        if None in refusals:
+        product = problem.graph
+        if None in (product.derive(engine.refuse, arch) for _, engine in product.derive(self._bounded, arch)):
             return None
-        reasons = "; ".join(str(engine.refuse(problem.graph, arch)) for engine in self._engines)
+        reasons = "; ".join(str(product.derive(engine.refuse, arch)) for engine in self._engines)
         return Refusal(self.name, f"no engine takes the convolution of phases: {reasons}")
 
     def floor(self, contraction: Contraction) -> Floor:
