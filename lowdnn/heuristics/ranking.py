@@ -8,9 +8,9 @@ Modes, as cuDNN names them:
     FALLBACK     only engines that compute in the declared types (no tensor cores, no rounding of inputs)
 
 An engine whose lower bound is already above the best estimate gets no plan: its bound is its estimate, and its plan is
-made when somebody asks for it. Whoever wants the first choice only gets it without a question to such engines. The best engine, and any that seemed the best before it, is listed once more where it
-splits a sum, with partial sums in the workspace: without the split, further down, for whoever has less workspace to
-give.
+made when somebody asks for it. Whoever wants only the first choice gets it without a question to such engines. The best
+engine, and any that seemed the best before it, is listed once more where it splits a sum, with partial sums in the
+workspace: without the split, further down, for whoever has less workspace to give.
 """
 
 from __future__ import annotations
