@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,7 +52,7 @@ _TARGET = "sm_90a"
 _MAX_MAPPED_CLASSES = 16
 
 
-class Im2colWgmma(Floored, ABC):
+class Im2colWgmma(Floored):
     """An engine; a subclass says which operation it computes."""
 
     name: str
