@@ -51,10 +51,10 @@ CALLS = {
     ("sm_90a", "matmul m={}00 n=4096 k=4096 dtype=bf16"): 4000,
     ("sm_90a", "conv n={} c=128 hw=28x28 k=128 rs=3x3 pad=1 dtype=bf16"): 5300,
     ("sm_90a", "conv n={} c=256 hw=56x56 k=256 rs=3x3 pad=1 stride=2 dir=dgrad dtype=bf16"): 7600,
-    ("sm_90a", "conv n={} c=128 hw=28x28 k=128 rs=3x3 pad=1 dir=wgrad dtype=bf16"): 7800,
-    ("sm_90a", "conv n={} c=3 hw=224x224 k=64 rs=7x7 pad=3 stride=2 dtype=bf16"): 15000,
-    ("sm_90a", "conv n={} c=32 hw=112x112 k=32 rs=3x3 pad=1 groups=32 dtype=bf16"): 12000,
-    ("sm_80", "conv n={} c=32 hw=112x112 k=32 rs=3x3 pad=1 groups=32 dir=wgrad dtype=bf16"): 21000,
+    ("sm_90a", "conv n={} c=128 hw=28x28 k=128 rs=3x3 pad=1 dir=wgrad dtype=bf16"): 5300,
+    ("sm_90a", "conv n={} c=3 hw=224x224 k=64 rs=7x7 pad=3 stride=2 dtype=bf16"): 13500,
+    ("sm_90a", "conv n={} c=32 hw=112x112 k=32 rs=3x3 pad=1 groups=32 dtype=bf16"): 11000,
+    ("sm_80", "conv n={} c=32 hw=112x112 k=32 rs=3x3 pad=1 groups=32 dir=wgrad dtype=bf16"): 17500,
     ("sm_80", "conv n={} c=96 hw=35x35 k=96 rs=3x3 pad=1 dir=wgrad dtype=bf16"): 5000,
 }
 
