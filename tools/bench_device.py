@@ -72,9 +72,9 @@ def chosen(handle: Handle, graph: OperationGraph, engine: str | None = None) -> 
     if engine is not None:
         return candidate_for(engine_named(engine), graph, handle.arch, {})
     ranking = rank(graph, handle.arch, HeurMode.A, handle.engines)
-    if not ranking.candidates:
+    if ranking.best is None:
         raise NotSupportedError(f"no engine takes the graph: {ranking.explain()}")
-    return ranking.candidates[0]
+    return ranking.best
 
 
 def floor_us(graph: OperationGraph) -> float:

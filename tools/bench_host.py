@@ -1,16 +1,22 @@
-"""Host time of one execute against the bare launch under it, on the GPU.
+"""Host time of one execute against the bare launch under it, on the GPU; and of planning, anywhere.
 
     PYTHONPATH=. python tools/bench_host.py [--repeats N] [--json]
+    PYTHONPATH=. python tools/bench_host.py --planning [--repeats N] [--sample N] [--json]
 
-Every row is the median, over many short bursts, of the host time of one call without synchronisation; bursts are kept
-below the depth of the driver's launch queue and the device is drained in between. Rows are interleaved, so that all see
-the same machine.
+Of executes every row is the median, over many short bursts, of the host time of one call without synchronisation;
+bursts are kept below the depth of the driver's launch queue and the device is drained in between. Rows are interleaved,
+so that all see the same machine.
+
+Of planning a row is a class of the benchmarks' cases on one architecture: from a finalized graph to
+the plan of the heuristics' first choice, processor time, each case as the median over shapes that were never planned
+before.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import tempfile
 import time
@@ -21,13 +27,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_suites import DEVICE_SUITES, SuiteCase, sampled, suite_cases
 from cuda.bindings import driver as bindings
 from numpy.typing import NDArray
 
+from lowdnn.arch.specs import SPECS, ArchSpec
 from lowdnn.backend.handle import Handle
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import DeviceAttribute
+from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode
 from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
@@ -37,6 +46,7 @@ from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.sources import SourceTree
 from lowdnn.runtime.stream import Stream
+from lowdnn.status import NotSupportedError
 from lowdnn.tensor_map import TensorMapDataType, TiledMap
 
 _COPY_SOURCE = """
@@ -107,11 +117,61 @@ def measure_planning(repeats: int) -> list[Row]:
     return [_row(f"graph to loaded plan: {name}", values, first) for name, values in times.items()]
 
 
+@dataclass(frozen=True)
+class PlanningRow:
+    """Microseconds from a graph to its first choice's plan: median and greatest of a class's cases, and the latter."""
+
+    arch: str
+    class_: str
+    cases: int
+    median_us: float
+    most_us: float
+    slowest: str
+
+
+def measure_plans(repeats: int, sample: int, seed: int = 4) -> list[PlanningRow]:
+    """One row for each architecture and class, of at most ``sample`` cases of each class of each suite."""
+    suites = [sampled(suite_cases(suite), sample, seed) for suite in DEVICE_SUITES]
+    rows = []
+    for arch in SPECS:
+        times: dict[str, list[tuple[float, str]]] = {}
+        for case in (case for suite in suites for case in suite):
+            times.setdefault(case.class_, []).append((_plan_us(case, arch, repeats), case.text))
+        for class_, timed in times.items():
+            median_us = statistics.median(us for us, _ in timed)
+            rows.append(PlanningRow(arch.name, class_, len(timed), median_us, *max(timed)))
+    return rows
+
+
+#: The first extent of a case, behind its key.
+_EXTENT = re.compile(r"(\b(?:n|m|dims)=)(\d+)")
+
+
+def _plan_us(case: SuiteCase, arch: ArchSpec, repeats: int) -> float:
+    """Of shapes that differ in their first extent; the first one, which warms up, does not count."""
+    times = []
+    for step in range(1 + repeats):
+        graph = parse_case(_grown(case.text, 16 * step)).graph()
+        start = time.process_time_ns()
+        best = rank(graph, arch, HeurMode.A, ENGINES).best
+        times.append((time.process_time_ns() - start) / 1e3)
+        if best is None:
+            raise NotSupportedError(f"{case.text}: no engine takes it")
+    return statistics.median(times[1:])
+
+
+def _grown(text: str, more: int) -> str:
+    return _EXTENT.sub(lambda found: f"{found[1]}{int(found[2]) + more}", text, count=1)
+
+
 def _planning_us(handle: Handle, text: str, step: int) -> float:
     case = parse_case(text.format(1024 + 128 * step))
     start = time.perf_counter_ns()
     graph = case.graph()
-    handle.load(rank(graph, handle.arch, HeurMode.A, handle.engines).candidates[0].plan)
+    best = rank(graph, handle.arch, HeurMode.A, handle.engines).best
+    if best is None:
+        raise NotSupportedError(f"{case}: no engine takes it")
+    handle.load(best.plan)
     return (time.perf_counter_ns() - start) / 1e3
 
 
@@ -250,16 +310,32 @@ def _plan(kernel: KernelRef, launch: Launch) -> Plan:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=300, help="bursts of each kind (default 300)")
+    parser.add_argument("--planning", action="store_true", help="time plans, without a GPU")
+    parser.add_argument(
+        "--repeats", type=int, help="bursts of each kind (default 300), shapes of each case (default 7)"
+    )
+    parser.add_argument("--sample", type=int, default=20, help="cases of each class that are planned (default 20)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     arguments = parser.parse_args()
-    rows = measure_host(arguments.repeats)
+    if arguments.planning:
+        _print_plans(measure_plans(arguments.repeats or 7, arguments.sample), as_json=arguments.json)
+        return
+    rows = measure_host(arguments.repeats or 300)
     if arguments.json:
         print(json.dumps([vars(row) for row in rows]))
         return
     print(f"{'call':32}{'median us':>10}{'10 %':>8}{'90 %':>8}{'ratio':>8}")
     for row in rows:
         print(f"{row.name:32}{row.median_us:10.2f}{row.low_us:8.2f}{row.high_us:8.2f}{row.ratio:8.2f}")
+
+
+def _print_plans(rows: Sequence[PlanningRow], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([vars(row) for row in rows]))
+        return
+    print(f"{'arch':8}{'cases':>6}{'median us':>11}{'most us':>9}  class; slowest case")
+    for row in rows:
+        print(f"{row.arch:8}{row.cases:6}{row.median_us:11.0f}{row.most_us:9.0f}  {row.class_}; {row.slowest}")
 
 
 if __name__ == "__main__":

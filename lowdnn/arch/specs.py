@@ -7,7 +7,7 @@ kernel reaches (read plus written). They feed the cost model, which needs shares
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from lowdnn.plan import MathUnit
 from lowdnn.status import ArchMismatchError
@@ -29,8 +29,8 @@ class ArchSpec:
     compute_capability: tuple[int, int]
     sm_count: int
     clock_hz: float
-    flops_per_clock: Mapping[MathUnit, int] = field(hash=False)
-    attained: Mapping[MathUnit, float] = field(hash=False)
+    flops_per_clock: Mapping[MathUnit, int]
+    attained: Mapping[MathUnit, float]
     copy_bytes_per_s: float
     l2_bytes: int
     shared_bytes_per_block: int
@@ -38,6 +38,10 @@ class ArchSpec:
     threads_per_sm: int
     registers_per_sm: int = 65536
     launch_overhead_s: float = 2e-6
+
+    def __hash__(self) -> int:
+        """Of what tells architectures apart: they are part of the keys of most of what is worked out once."""
+        return hash((self.name, self.sm_count))
 
     def rate(self, unit: MathUnit) -> float:
         """Peak operations per second of the whole device in one unit."""

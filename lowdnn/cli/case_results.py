@@ -88,9 +88,9 @@ def engines_of(handle: Handle, case: Case, engine: str | None) -> tuple[str, ...
 def _candidates(handle: Handle, graph: OperationGraph, engine: str | None) -> list[Candidate]:
     if engine in (None, "all"):
         ranking = rank(graph, handle.arch, HeurMode.A, handle.engines)
-        if not ranking.candidates:
+        if ranking.best is None:
             raise NotSupportedError("graph: no engine takes it\n" + ranking.explain())
-        return list(ranking.candidates) if engine == "all" else [ranking.candidates[0]]
+        return list(ranking.candidates) if engine == "all" else [ranking.best]
     named = next(one for one in handle.engines if one.name == engine)
     refusal = named.refuse(graph, handle.arch)
     if refusal is not None:

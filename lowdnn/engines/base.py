@@ -46,7 +46,7 @@ class Knob:
 
 
 class Engine(Protocol):
-    """A family of kernels that can run some graphs.
+    """A family of kernels that can run some graphs. One that knows more of its cost is ``Floored`` (``floor.py``).
 
     ``name`` is ``<family>_<idea>``; ``index`` is its global index, given once and never reused.
     """

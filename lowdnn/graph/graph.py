@@ -21,6 +21,9 @@ from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedErr
 FoundT = TypeVar("FoundT")
 ArgumentsT = TypeVarTuple("ArgumentsT")
 
+#: What has not been derived yet.
+_UNKNOWN: Any = object()
+
 #: Fractions, which JSON has no form of, become text.
 _DESCRIPTION = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=str)
 
@@ -90,9 +93,9 @@ class OperationGraph:
         Keeps the engines, which are asked several times about the same graph, from analysing it each time.
         """
         question = (find, arguments)
-        if question not in self._derived:
-            self._derived[question] = find(self, *arguments)
-        found: FoundT = self._derived[question]
+        found: FoundT = self._derived.get(question, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = self._derived[question] = find(self, *arguments)
         return found
 
     def subgraph(self, operations: Iterable[Operation]) -> OperationGraph:

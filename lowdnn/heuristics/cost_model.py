@@ -19,19 +19,11 @@ from __future__ import annotations
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.gemm.tiles import UNITS
-from lowdnn.engines.gemm.wgmma_tiles import wgmma_type
-from lowdnn.engines.launch import bytes_touched, fma_unit
-from lowdnn.enums import DataType, NumericalNote
+from lowdnn.engines.base import Engine
+from lowdnn.engines.floor import Floor, Multipliers, floor_of, least_time
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import Operation, inputs_of
-from lowdnn.ops.convolution import ConvolutionOperation
-from lowdnn.ops.matmul import MatmulOperation
-from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
-from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
-from lowdnn.plan import Launch, MathUnit, Plan
+from lowdnn.plan import Launch, Plan
 
-_CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward)
 #: The share of the shorter of arithmetic and copying that the longer one does not hide: an estimate, which puts the
 #: kernel with faster arithmetic first where memory limits both.
 _EXPOSED = 0.1
@@ -50,8 +42,7 @@ def launch_us(launch: Launch, arch: ArchSpec) -> float:
     arithmetic_s = work.flops / (arch.attained_rate(work.unit) * utilisation(blocks, arch.sm_count))
     copy_s = work.bytes / (arch.copy_bytes_per_s * _reach(blocks, arch.sm_count))
     saved_s = _DEPENDENT_LAUNCH_SAVES_S if launch.overlaps_previous else 0.0
-    busy_s = max(arithmetic_s, copy_s) + _EXPOSED * min(arithmetic_s, copy_s)
-    return 1e6 * (arch.launch_overhead_s - saved_s + busy_s)
+    return 1e6 * (arch.launch_overhead_s - saved_s + _busy_s(arithmetic_s, copy_s))
 
 
 def utilisation(blocks: int, sm_count: int) -> float:
@@ -67,31 +58,18 @@ def _reach(blocks: int, sm_count: int) -> float:
     return min(2 * blocks / sm_count, 1.0) if blocks > 0 else 1.0
 
 
-def bound_us(graph: OperationGraph, numerical_notes: tuple[NumericalNote, ...], arch: ArchSpec) -> float:
-    """A time that no plan of an engine with these notes is estimated to beat: one launch, no waste.
-
-    Contractions run at the rate of the architecture's fastest tensor cores where the notes say TENSOR_CORE, all else on
-    the FMA units.
-    """
-    on_tensor_cores = NumericalNote.TENSOR_CORE in numerical_notes
-    contractions = [op for op in graph.operations if isinstance(op, _CONTRACTIONS)]
-    arithmetic_s = sum(_contraction_s(op, on_tensor_cores, arch) for op in contractions)
-    copy_s = graph.derive(_moved_bytes) / arch.copy_bytes_per_s
-    return 1e6 * (arch.launch_overhead_s + max(arithmetic_s, copy_s))
+def bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
+    """A time that no plan of ``engine`` is estimated to beat: its floor, with every multiprocessor at work."""
+    return graph.derive(_bound_us, floor_of(engine, graph), arch)
 
 
-def _contraction_s(operation: Operation, on_tensor_cores: bool, arch: ArchSpec) -> float:
-    data_type = next(iter(inputs_of(operation).values())).data_type
-    units = _tensor_core_units(data_type, arch) if on_tensor_cores else ()
-    return min(operation.flops / arch.attained_rate(unit) for unit in units or (fma_unit(data_type),))
+def _bound_us(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> float:
+    least = least_time(graph, floor, arch)
+    launch_s = arch.launch_overhead_s
+    if floor.multipliers is Multipliers.FASTEST:
+        launch_s -= _DEPENDENT_LAUNCH_SAVES_S
+    return 1e6 * (floor.launches * launch_s + _busy_s(least.arithmetic_s, least.copy_s))
 
 
-def _tensor_core_units(data_type: DataType, arch: ArchSpec) -> tuple[MathUnit, ...]:
-    """Those of ``arch`` that multiply ``data_type``."""
-    instruction = wgmma_type(data_type, data_type)
-    units = (UNITS.get(data_type), instruction.unit if instruction is not None else None)
-    return tuple(unit for unit in units if unit is not None and unit in arch.flops_per_clock)
-
-
-def _moved_bytes(graph: OperationGraph) -> int:
-    return sum(bytes_touched(tensor) for tensor in graph.tensors.values() if not tensor.is_virtual)
+def _busy_s(arithmetic_s: float, copy_s: float) -> float:
+    return max(arithmetic_s, copy_s) + _EXPOSED * min(arithmetic_s, copy_s)

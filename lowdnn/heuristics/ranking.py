@@ -8,9 +8,9 @@ Modes, as cuDNN names them:
     FALLBACK     only engines that compute in the declared types (no tensor cores, no rounding of inputs)
 
 An engine whose lower bound is already above the best estimate gets no plan: its bound is its estimate, and its plan is
-made when somebody asks for it. The best engine, and any that seemed the best before it, is listed once more where it
-splits a sum, with partial sums in the workspace: without the split, further down, for whoever has less workspace to
-give.
+made when somebody asks for it. Whoever wants only the first choice gets it without a question to such engines. The best
+engine, and any that seemed the best before it, is listed once more where it splits a sum, with partial sums in the
+workspace: without the split, further down, for whoever has less workspace to give.
 """
 
 from __future__ import annotations
@@ -53,12 +53,42 @@ class Candidate:
         return self.made_plan or self.engine.plan(self.graph, self.arch, self.choices)
 
 
-@dataclass(frozen=True)
 class Ranking:
-    """Candidates, best first, and the engines that refused, in the registry's order."""
+    """The engines that take ``graph`` on ``arch``, fastest first, and the reasons of those that do not.
 
-    candidates: tuple[Candidate, ...]
-    refusals: tuple[Refusal, ...]
+    Worked out as far as it is asked for: ``best`` asks only the engines that may be faster than those asked before,
+    ``candidates`` and ``refusals`` ask all.
+    """
+
+    def __init__(self, graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine]) -> None:
+        self._graph = graph
+        self._arch = arch
+        self._engines = tuple(engines)
+        self._admitted, self._barred = _admitted(engines, mode)
+        self._planned: dict[int, Candidate] = {}
+
+    @cached_property
+    def best(self) -> Candidate | None:
+        """The first of ``candidates``, without the work for the others; None where no engine takes the graph."""
+        best: Candidate | None = None
+        for bound, engine in self._bounded:
+            if best is not None and (bound > best.estimated_us or self._is_needless(engine, best)):
+                continue
+            if self._refusal(engine) is None:
+                best = min(filter(None, (best, self._candidate(engine))), key=_order)
+        return best
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Best first."""
+        return tuple(sorted(self._estimated(), key=_order))
+
+    @cached_property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """In the registry's order."""
+        found = [*self._barred, *filter(None, map(self._refusal, self._admitted))]
+        order = {engine.name: number for number, engine in enumerate(self._engines)}
+        return tuple(sorted(found, key=lambda refusal: order[refusal.engine]))
 
     def explain(self) -> str:
         """One line for each engine: rank, name, estimate and reason, then the refusals."""
@@ -68,25 +98,51 @@ class Ranking:
         ]
         return "\n".join([*ranked, *(f"-  {refusal}" for refusal in self.refusals)])
 
+    @cached_property
+    def _bounded(self) -> list[tuple[float, Engine]]:
+        """The engines, each with its lower bound, lowest first; last ``composite``, which asks all others.
+
+        Of equal bounds the later engines first: they were made to outdo the earlier ones.
+        """
+        bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in self._admitted]
+        return sorted(bounded, key=lambda item: (isinstance(item[1], Composite), item[0], -item[1].index))
+
+    def _is_needless(self, engine: Engine, found: Candidate) -> bool:
+        """Whether ``engine`` is sure to refuse what the engine of ``found`` takes as it is."""
+        return isinstance(engine, Composite) and keeps_precision(found.engine, self._graph)
+
+    def _refusal(self, engine: Engine) -> Refusal | None:
+        return self._graph.derive(engine.refuse, self._arch)
+
+    def _candidate(self, engine: Engine) -> Candidate:
+        """With the engine's default knobs; its plan is made once."""
+        if engine.index not in self._planned:
+            plan = engine.plan(self._graph, self._arch, {})
+            estimate = plan_us(plan, self._arch)
+            reason = _reason(plan, estimate)
+            self._planned[engine.index] = Candidate(engine, self._graph, self._arch, {}, estimate, reason, plan)
+        return self._planned[engine.index]
+
+    def _estimated(self) -> Iterable[Candidate]:
+        """In the order of the lower bounds, so that hopeless engines come when the best is known."""
+        best_us = float("inf")
+        for bound, engine in self._bounded:
+            if self._refusal(engine) is not None:
+                continue
+            if bound > best_us:
+                reason = f"at least {bound:.1f} us, the best candidate is estimated at {best_us:.1f} us"
+                yield Candidate(engine, self._graph, self._arch, {}, bound, reason)
+                continue
+            candidate = self._candidate(engine)
+            yield candidate
+            if candidate.estimated_us < best_us:
+                best_us = candidate.estimated_us
+                yield from _unsplit(candidate)
+
 
 def rank(graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine]) -> Ranking:
     """The engines that take ``graph`` on ``arch``, fastest first, and the reasons of those that do not."""
-    admitted, refusals = _admitted(engines, mode)
-    takers: list[tuple[float, Engine]] = []
-    for engine in admitted:
-        # composite would ask all the others again to find out what is known here.
-        is_composite = isinstance(engine, Composite)
-        better = next((taker for _, taker in takers if keeps_precision(taker, graph)), None) if is_composite else None
-        refusal = _outdone(engine, better) if better else engine.refuse(graph, arch)
-        if refusal is None:
-            takers.append((bound_us(graph, engine.numerical_notes, arch), engine))
-        else:
-            refusals.append(refusal)
-    # Of equal bounds the later engines first: they were made to outdo the earlier ones.
-    takers.sort(key=lambda taker: (taker[0], -taker[1].index))
-    candidates = sorted(_estimated(takers, graph, arch), key=lambda c: (c.estimated_us, c.engine.index))
-    order = {engine.name: number for number, engine in enumerate(engines)}
-    return Ranking(tuple(candidates), tuple(sorted(refusals, key=lambda refusal: order[refusal.engine])))
+    return Ranking(graph, arch, mode, engines)
 
 
 def candidate_for(engine: Engine, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Candidate:
@@ -115,39 +171,22 @@ def _admitted(engines: Sequence[Engine], mode: HeurMode) -> tuple[list[Engine], 
     return admitted, barred
 
 
-def _outdone(engine: Engine, taker: Engine) -> Refusal:
-    return Refusal(engine.name, f"one engine takes the whole graph: {taker.name}")
+def _order(candidate: Candidate) -> tuple[float, int]:
+    return candidate.estimated_us, candidate.engine.index
 
 
-def _estimated(takers: Iterable[tuple[float, Engine]], graph: OperationGraph, arch: ArchSpec) -> Iterable[Candidate]:
-    """Estimates in the order of the lower bounds, so that hopeless engines come when the best is known."""
-    best_us = float("inf")
-    for bound, engine in takers:
-        if bound >= best_us:
-            reason = f"at least {bound:.1f} us, the best candidate is estimated at {best_us:.1f} us"
-            yield Candidate(engine, graph, arch, {}, bound, reason)
-            continue
-        plan = engine.plan(graph, arch, {})
-        estimate = plan_us(plan, arch)
-        yield Candidate(engine, graph, arch, {}, estimate, _reason(plan, estimate), plan)
-        if estimate < best_us:
-            best_us = estimate
-            yield from _unsplit(engine, graph, arch, plan, estimate)
+def _unsplit(candidate: Candidate) -> Iterable[Candidate]:
+    """The candidate with the sums of its plan in one part each, where that saves workspace.
 
-
-def _unsplit(
-    engine: Engine, graph: OperationGraph, arch: ArchSpec, plan: Plan, plan_estimate_us: float
-) -> Iterable[Candidate]:
-    """The candidate with the sums of ``plan`` in one part each, where that saves workspace.
-
-    It is never estimated below ``plan``: the engine, which knows more than the cost model, chose to split.
+    It is never estimated below ``candidate``: the engine, which knows more than the cost model, chose to split.
     """
+    engine, graph, arch, plan = candidate.engine, candidate.graph, candidate.arch, candidate.plan
     choices = {knob: 1 for knob, value in plan.choices if knob in _SPLITS and value > 1}
     if choices and plan.workspace_bytes:
         whole = engine.plan(graph, arch, choices)
         saved_bytes = plan.workspace_bytes - whole.workspace_bytes
         if saved_bytes > 0:
-            estimate = max(plan_us(whole, arch), plan_estimate_us)
+            estimate = max(plan_us(whole, arch), candidate.estimated_us)
             reason = f"{_reason(whole, estimate)}, {saved_bytes} bytes of workspace less than split"
             yield Candidate(engine, graph, arch, choices, estimate, reason, whole)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
 
@@ -136,22 +137,22 @@ class ConvolutionOperation:
     alpha: float
     beta: float
 
-    @property
+    @cached_property
     def image(self) -> Tensor:
         """x or dx."""
         return self._at(0)
 
-    @property
+    @cached_property
     def filter(self) -> Tensor:
         """w or dw."""
         return self._at(1)
 
-    @property
+    @cached_property
     def response(self) -> Tensor:
         """y or dy."""
         return self._at(2)
 
-    @property
+    @cached_property
     def output(self) -> Tensor:
         """The one of the three that the operation computes."""
         return next(iter(outputs_of(self).values()))
@@ -161,7 +162,7 @@ class ConvolutionOperation:
         """Its name."""
         return next(iter(outputs_of(self)))
 
-    @property
+    @cached_property
     def groups(self) -> int:
         return self.image.dims[1] // self.filter.dims[1]
 

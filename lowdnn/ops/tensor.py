@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import ClassVar
 
@@ -58,7 +59,7 @@ class Tensor:
     def element_count(self) -> int:
         return prod(self.dims)
 
-    @property
+    @cached_property
     def element_bytes(self) -> int:
         return dtypes.info(self.data_type).size_bytes
 

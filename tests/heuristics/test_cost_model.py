@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from lowdnn.arch.specs import SM_90A
-from lowdnn.enums import DataType, NumericalNote, PointwiseMode
+from lowdnn.engines.conv.direct.conv_direct import ConvDirect
+from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
+from lowdnn.engines.floor import Floor, Multipliers, floor_of, least_time
+from lowdnn.engines.matmul.matmul_mma import MatmulMma
+from lowdnn.engines.matmul.matmul_simt import MatmulSimt
+from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
+from lowdnn.engines.pointwise.pointwise import PointwiseEngine
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.cost_model import bound_us, launch_us, plan_us, utilisation
 from lowdnn.plan import Launch, MathUnit, Plan, Work
 from tests.support.builders import convolution_graph, matmul_graph, pointwise_graph
@@ -59,17 +67,35 @@ def test_half_of_the_multiprocessors_keep_the_memory_busy() -> None:
 def test_the_bound_takes_tensor_cores_only_where_the_notes_say_so() -> None:
     arch = replace(ARCH, flops_per_clock={unit: 100 if unit is MathUnit.MMA_F16 else 10 for unit in MathUnit})
     graph = matmul_graph((1,), 1024, 1024, 1024, data_type=DataType.HALF)
-    flops = 2 * 1024**3
-    assert bound_us(graph, (), arch) == pytest.approx(2 + 1e6 * flops / (1e12 * 0.6))
-    assert bound_us(graph, (NumericalNote.TENSOR_CORE,), arch) == pytest.approx(2 + 1e6 * flops / (1e13 * 0.5))
+    flops, copied_us = 2 * 1024**3, 3 * 2 * 1024**2 / 1e6
+    on_fma_us, on_tensor_cores_us = 1e6 * flops / (1e12 * 0.6), 1e6 * flops / (1e13 * 0.5)
+    assert bound_us(graph, MatmulSimt(), arch) == pytest.approx(2 + on_fma_us + 0.1 * copied_us)
+    assert bound_us(graph, MatmulMma(), arch) == pytest.approx(2 + on_tensor_cores_us + 0.1 * copied_us)
+
+
+def test_the_bound_of_mma_sync_does_not_take_faster_tensor_cores() -> None:
+    graph = matmul_graph((1,), 1024, 1024, 1024, data_type=DataType.HALF)
+    slow = bound_us(graph, MatmulMma(), SM_90A)
+    assert slow > bound_us(graph, MatmulWgmma(), SM_90A)
+    without = replace(SM_90A, flops_per_clock={MathUnit.MMA_F16: 4096})
+    assert bound_us(graph, MatmulMma(), without) == slow
+
+
+def test_the_bound_counts_the_launches_and_the_waste_of_a_floor() -> None:
+    """A gradient with strides 2 x 2 of 48 channels: by mma.sync four launches of tiles that are 64 wide at least."""
+    graph = parse_case("conv n=8 c=48 hw=32x32 k=64 rs=3x3 pad=1 stride=2 dir=dgrad dtype=bf16").graph()
+    operation = graph.operations[0]
+    least = least_time(graph, floor_of(ConvImplicitGemmMma(), graph), ARCH)
+    assert floor_of(ConvImplicitGemmMma(), graph) == Floor(Multipliers.MMA_SYNC, 4, 64 / 48)
+    assert least.arithmetic_s == pytest.approx(operation.flops * 64 / 48 / ARCH.attained_rate(MathUnit.MMA_F16))
 
 
 def test_the_bound_counts_each_tensor_in_memory_once() -> None:
     graph = pointwise_graph(PointwiseMode.ADD, (1000, 1000))
-    assert bound_us(graph, (), ARCH) == pytest.approx(2 + 3 * 4)
+    assert bound_us(graph, PointwiseEngine(), ARCH) == pytest.approx(2 + 3 * 4)
 
 
 def test_the_bound_leaves_virtual_tensors_out() -> None:
     plain = convolution_graph((8, 64, 64, 64), (64, 64, 1, 1))
     fused = convolution_graph((8, 64, 64, 64), (64, 64, 1, 1), epilogue=(PointwiseMode.RELU_FWD,))
-    assert bound_us(fused, (), ARCH) == pytest.approx(bound_us(plain, (), ARCH))
+    assert bound_us(fused, ConvDirect(), ARCH) == pytest.approx(bound_us(plain, ConvDirect(), ARCH))

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import SM_80, SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Knob, Refusal, resolve_choices
+from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import BehaviorNote, HeurMode, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.cases import parse_case
@@ -22,7 +23,8 @@ GRAPH = pointwise_graph(PointwiseMode.ADD, (64, 64))
 
 @dataclass
 class FakeEngine:
-    """An engine whose plan moves ``size_bytes`` in one full wave; ``plans`` counts the plans made."""
+    """An engine whose plan moves ``size_bytes`` in one full wave; ``plans`` are the plans made,
+    ``asked`` how often it could refuse."""
 
     name: str
     index: int
@@ -31,8 +33,10 @@ class FakeEngine:
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes: tuple[BehaviorNote, ...] = ()
     plans: list[Choices] = field(default_factory=list)
+    asked: int = 0
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        self.asked += 1
         return Refusal(self.name, self.reason) if self.reason else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -122,6 +126,52 @@ def test_a_hopeless_engine_gets_no_plan_until_asked() -> None:
     assert ranking.candidates[1].plan.engine == "simt"
     assert ranking.candidates[1].plan is ranking.candidates[1].plan
     assert len(simt.plans) == 1
+
+
+def test_the_best_candidate_asks_no_engine_that_cannot_win() -> None:
+    graph = matmul_graph((1,), 2048, 2048, 2048)
+    mma = FakeEngine("mma", 0, 10**6, numerical_notes=(NumericalNote.TENSOR_CORE,))
+    simt = FakeEngine("simt", 1, 10**6)
+    ranking = rank(graph, SM_90A, HeurMode.A, (simt, mma))
+    assert ranking.best is not None
+    assert ranking.best.engine is mma
+    assert (len(mma.plans), len(simt.plans), simt.asked) == (1, 0, 0)
+    assert ranking.candidates[0] is ranking.best
+    assert (len(mma.plans), len(simt.plans), simt.asked) == (1, 0, 1)
+
+
+def test_the_best_candidate_is_the_first_of_equals_and_none_where_all_refuse() -> None:
+    first, second = FakeEngine("first", 0, 10**6), FakeEngine("second", 1, 10**6)
+    best = rank(GRAPH, SM_90A, HeurMode.A, (first, second)).best
+    assert best is not None
+    assert best.engine is first
+    assert rank(GRAPH, SM_90A, HeurMode.A, (FakeEngine("a", 0, reason="dims: no"),)).best is None
+
+
+def test_the_best_candidate_is_not_planned_without_its_split() -> None:
+    engine = SplittingEngine("split", 0, 10**6)
+    ranking = rank(GRAPH, SM_90A, HeurMode.A, (engine,))
+    assert ranking.best is not None
+    assert len(engine.plans) == 1
+    assert len(ranking.candidates) == len(engine.plans) == 2
+
+
+def test_the_last_resort_is_the_best_where_no_other_engine_takes_the_graph() -> None:
+    graph = parse_case("matmul m=40 n=24 k=64 layout=nt dtype=bf16 prologue=scale+bias+relu").graph()
+    best = rank(graph, SM_80, HeurMode.A, ENGINES).best
+    assert best is not None
+    assert best.engine.name == "composite"
+
+
+def test_the_last_resort_may_be_the_best_where_the_others_round_inputs() -> None:
+    graph = parse_case("matmul m=40 n=24 k=64 dtype=fp32 epilogue=bias exits=rowmax").graph()
+    notes = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    rounding = FakeEngine("rounding", 99, 10**9, numerical_notes=notes)
+    singles = (rounding, engine_named("matmul_simt"), engine_named("reduction"))
+    ranking = rank(graph, SM_90A, HeurMode.A, (*singles, Composite(singles)))
+    assert ranking.best is not None
+    assert ranking.best.engine.name == "composite"
+    assert ranking.candidates[0] is ranking.best
 
 
 def test_chosen_knobs_reach_the_plan() -> None:

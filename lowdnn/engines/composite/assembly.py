@@ -14,7 +14,7 @@ from lowdnn.engines.composite.partition import Part
 from lowdnn.engines.launch import aligned_bytes
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import outputs_of
-from lowdnn.plan import Argument, KernelRef, Launch, Pointer, Struct, TensorMap, TensorPointer, WorkspacePointer
+from lowdnn.plan import Argument, KernelRef, Launch, Pointer, Scalar, Struct, TensorMap, TensorPointer, WorkspacePointer
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def _place(ranges: Sequence[_Range]) -> tuple[list[int], int]:
 def moved(argument: Argument, intermediates: Mapping[int, int], own_bytes: int) -> Argument:
     """``argument`` with pointers to intermediates and to the part's workspace as offsets into the whole workspace."""
     if isinstance(argument, Struct):
-        return Struct(tuple(moved(item, intermediates, own_bytes) for item in argument.fields))
+        fields = [f if isinstance(f, Scalar) else moved(f, intermediates, own_bytes) for f in argument.fields]
+        return Struct(tuple(fields))
     if isinstance(argument, TensorMap):
         return replace(argument, target=_moved_pointer(argument.target, intermediates, own_bytes))
     if isinstance(argument, TensorPointer | WorkspacePointer):

@@ -79,7 +79,7 @@ class Composite:
 
     def _refuse_single(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         keeping = (engine for engine in self._engines if keeps_precision(engine, graph))
-        taker = next((engine for engine in keeping if engine.refuse(graph, arch) is None), None)
+        taker = next((engine for engine in keeping if graph.derive(engine.refuse, arch) is None), None)
         return None if taker is None else Refusal(self.name, f"one engine takes the whole graph: {taker.name}")
 
 

@@ -202,6 +202,11 @@ def numerical_notes(data_type: DataType) -> tuple[NumericalNote, ...]:
     return NUMERICAL_NOTES if data_type is DataType.FLOAT else (NumericalNote.TENSOR_CORE,)
 
 
+def padding(extent: int) -> float:
+    """What the smallest tiles make of an extent of the output, as a multiple of it."""
+    return ceil_div(extent, _SMALLEST) * _SMALLEST / max(extent, 1)
+
+
 def refuse_types(operands: Mapping[str, DataType], compute: tuple[str, DataType]) -> str:
     """Why there is no mma.sync instruction for the types of two operands, or an empty string.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
@@ -20,7 +23,6 @@ from lowdnn.engines.gemm.wgmma_tiles import (
     WgmmaTile,
     WgmmaType,
 )
-from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import MathUnit
 from lowdnn.status import BadParamError
@@ -29,6 +31,9 @@ from lowdnn.status import BadParamError
 #: take turns at tiles, one in each of two blocks, three on one tile.
 WARP_CONFIGS = ((1, 2, 1), (2, 1, 1), (1, 1, 2), (1, 3, 1))
 _COOPERATIVE, _PING_PONG, _TWO_BLOCKS, _COOPERATIVE_3 = range(4)
+
+#: Of a tile.
+SMALLEST_COLUMNS = 8
 
 _MAX_STAGES = 12
 _MAX_SPLITS = 32
@@ -81,6 +86,10 @@ _LONE_STORE_LOSS = 0.3
 _LOCATED_ELEMENTS_PER_S = 4.2e9
 #: Share of the shorter one of arithmetic and copies that the longer one does not hide.
 _OVERLAP_LOSS = 0.1
+
+
+Counts = NDArray[np.int64]
+Times = NDArray[np.float64]
 
 
 class Conversion(Enum):
@@ -175,21 +184,20 @@ class WgmmaTiling:
 
 def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
     """The tiling with the least modelled time."""
-    return _best(product, _Machine.of(product.type, arch))
+    return _best(product, _Machine.of(product.type, arch))[1]
 
 
-def seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> float:
-    """The modelled time of one product."""
-    return _seconds(product, tiling, _Machine.of(product.type, arch))
+def least_seconds(product: WgmmaProduct, arch: ArchSpec) -> float:
+    """The modelled time of one product with its best tiling."""
+    return _best(product, _Machine.of(product.type, arch))[0]
 
 
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
     """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
     apart = replace(product, allows_split=not product.classes)
-    tiling = best(apart, arch)
     reread_s = arch.launch_overhead_s + product.output_bytes / arch.copy_bytes_per_s
-    if seconds(apart, tiling, arch) + reread_s < seconds(product, best(product, arch), arch):
-        return f"operations: expected a product that is not faster in parts of k, got {tiling.splits} parts"
+    if least_seconds(apart, arch) + reread_s < least_seconds(product, arch):
+        return f"operations: expected a product that is not faster in parts of k, got {best(apart, arch).splits} parts"
     return ""
 
 
@@ -343,16 +351,77 @@ class _Machine:
         return max(self.sm_count * tile.blocks_per_sm // tile.cluster, 1)
 
 
+@dataclass(frozen=True, eq=False)
+class _Rates:
+    """What is known of the menu's tiles whatever the extents of a product are: of each tile an element of the arrays.
+
+    rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident at once.
+    multiply_s, stage_s: of a stage its multiplications, and those with its copies, of one block on a multiprocessor
+    and of as many as fit.
+    elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
+    sharers: blocks and teams that store while others multiply.  store_loss: share of the stores that nothing hides.
+    """
+
+    tiles: tuple[WgmmaTile, ...]
+    rows: Counts
+    columns: Counts
+    cluster: Counts
+    clusters: Counts
+    multiply_s: tuple[Times, Times]
+    stage_s: tuple[Times, Times]
+    elements: Times
+    leaving_s: Times
+    sharers: Counts
+    store_loss: Times
+
+    @classmethod
+    def of(cls, traits: WgmmaProduct, tiles: tuple[WgmmaTile, ...], machine: _Machine) -> _Rates:
+        one = [_stage_seconds(traits, tile, 1, machine) for tile in tiles]
+        full = [_stage_seconds(traits, tile, tile.blocks_per_sm, machine) for tile in tiles]
+        sharers = np.array([tile.teams * tile.blocks_per_sm for tile in tiles])
+        return cls(
+            tiles,
+            np.array([tile.m * tile.cluster_m for tile in tiles]),
+            np.array([tile.n * tile.cluster_n for tile in tiles]),
+            np.array([tile.cluster for tile in tiles]),
+            np.array([machine.clusters(tile) for tile in tiles]),
+            (np.array([multiply for multiply, _ in one]), np.array([multiply for multiply, _ in full])),
+            (np.array([max(stage) for stage in one]), np.array([max(stage) for stage in full])),
+            np.array([tile.m * tile.n / tile.warpgroups for tile in tiles]),
+            np.array([_leaving_seconds(traits, tile) for tile in tiles]),
+            sharers,
+            _LONE_STORE_LOSS * (sharers == 1),
+        )
+
+    def items(self, m: int, n: int, batches: int) -> Counts:
+        """Tiles of all products, in clusters."""
+        return -(-m // self.rows) * -(-n // self.columns) * batches
+
+
 @lru_cache(maxsize=4096)
-def _best(product: WgmmaProduct, machine: _Machine) -> WgmmaTiling:
-    # What stays in shared memory is of all k blocks.
+def _best(product: WgmmaProduct, machine: _Machine) -> tuple[float, WgmmaTiling]:
+    rates = _menu_rates(_traits(product), machine)
+    splits = _splittings(product, rates)
+    seconds = _seconds(product, rates, splits, machine)
+    at, row = divmod(int(np.argmin(seconds.T)), len(splits))
+    tile = rates.tiles[at]
+    return float(seconds[row, at]), WgmmaTiling(tile, int(splits[row, at]), _group(product, tile, machine))
+
+
+def _traits(product: WgmmaProduct) -> WgmmaProduct:
+    """The product without its extents; but what stays in shared memory is of all k blocks."""
     k_blocks = product.k_blocks if product.is_a_resident else 1
-    traits = replace(product, batches=1, m=1, n=1, k_blocks=k_blocks, a_bytes=0, b_bytes=0, output_bytes=0, classes=())
-    tilings = (tiling for tile in _tiles(traits, machine) for tiling in _splittings(product, tile, machine))
-    return min(tilings, key=lambda tiling: _seconds(product, tiling, machine))
+    classes = ((1, 1, 1),) if product.classes else ()
+    return replace(
+        product, batches=1, m=1, n=1, k_blocks=k_blocks, a_bytes=0, b_bytes=0, output_bytes=0, classes=classes
+    )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
+def _menu_rates(traits: WgmmaProduct, machine: _Machine) -> _Rates:
+    return _Rates.of(traits, _tiles(traits, machine), machine)
+
+
 def _tiles(traits: WgmmaProduct, machine: _Machine) -> tuple[WgmmaTile, ...]:
     """The menu with as many stages as fit; clusters for large tiles, and where L2 has twice as many lines to give.
 
@@ -397,9 +466,7 @@ def _tile(
 
 def _stages(tile: WgmmaTile, machine: _Machine) -> int:
     """As many as fit beside the staging areas and what stays of A."""
-    fixed_bytes = replace(tile, stages=0).shared_bytes(TileStore.MAP)
-    stage_bytes = replace(tile, stages=1).shared_bytes(TileStore.MAP) - fixed_bytes
-    return min((machine.shared_budget(tile) - fixed_bytes) // stage_bytes, _MAX_STAGES)
+    return min(tile.stages_in(machine.shared_budget(tile), TileStore.MAP), _MAX_STAGES)
 
 
 def _with_operand_buffers(tile: WgmmaTile, machine: _Machine) -> WgmmaTile:
@@ -456,96 +523,89 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
     return ""
 
 
-def _splittings(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> Iterator[WgmmaTiling]:
-    whole = WgmmaTiling(tile, 1, _group(product, tile, machine))
-    yield whole
-    if not product.allows_split:
-        return
-    items, clusters = whole.schedule(product).items, machine.clusters(tile)
-    most = min(product.k_blocks // 4, _MAX_SPLITS)
-    free = clusters // items
-    for splits in {min(free, most), min(2 * free + 1, most)}:
-        if splits >= 2 and items * splits <= 2 * clusters:
-            yield replace(whole, splits=splits)
+def _splittings(product: WgmmaProduct, rates: _Rates) -> Counts:
+    """In rows: whole, and in as many parts as fill the device about once or twice (whole where none do)."""
+    most = min(product.k_blocks // 4, _MAX_SPLITS) if product.allows_split else 0
+    whole = np.ones_like(rates.rows)
+    if most < 2:
+        return whole[np.newaxis]
+    items = rates.items(product.m, product.n, product.batches)
+    free = rates.clusters // items
+    splits = np.minimum(np.stack((whole, free, 2 * free + 1)), most)
+    return np.where((splits >= 2) & (items * splits <= 2 * rates.clusters), splits, 1)
 
 
 def _group(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> int:
     """Rows of clusters walked together: one where that leaves every cluster the same columns in all of its tiles."""
+    if not product.sums_columns:
+        return _DEFAULT_GROUP
     columns = WgmmaTiling(tile, 1, 1).schedule(product).columns
     stays = machine.clusters(tile) % columns == 0 and columns <= _MAX_OWN_COLUMNS
-    return 1 if product.sums_columns and stays else _DEFAULT_GROUP
+    return 1 if stays else _DEFAULT_GROUP
 
 
-def _seconds(product: WgmmaProduct, tiling: WgmmaTiling, machine: _Machine) -> float:
+def _seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine: _Machine) -> Times:
     """Tiles of the busiest multiprocessor, but no less than the bytes take; splits pay for their slices."""
-    tile, splits = tiling.tile, 1
+    outputs = product.batches * product.m * product.n
     if product.classes:
-        turns, stages = _first_in_turn(product, tiling, machine)
+        turns, stages = _first_in_turn(product, rates, machine)
     else:
-        schedule = tiling.schedule(product)
-        splits = schedule.splits
-        turns = ceil_div(schedule.items * tile.cluster, machine.sm_count)
-        stages = turns * schedule.split_blocks
-    multiply, copy = _stage_seconds(product, tile, min(tile.blocks_per_sm, turns), machine)
-    store = _store_seconds(product, tile, splits > 1)
+        split_blocks = -(-product.k_blocks // np.minimum(splits, product.k_blocks))
+        splits = -(-product.k_blocks // split_blocks)
+        items = rates.items(product.m, product.n, product.batches) * splits
+        turns = -(-items * rates.cluster // machine.sm_count)
+        stages = turns * split_blocks
+    is_split = splits > 1
+    multiply, stage = (np.where(turns > 1, full, one) for one, full in (rates.multiply_s, rates.stage_s))
+    stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
+    store = _STORE_LATENCY_S + np.where(is_split, rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S, stored_s)
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
-    sharers = tile.teams * tile.blocks_per_sm
-    shared = stages * max(multiply, copy) + turns * _TURN_S + store
-    if sharers == 1:
-        shared += _LONE_STORE_LOSS * (turns - 1) * store
-    alone = ceil_div(turns, sharers) * (stages / turns * multiply + store)
-    busy = max(shared, alone)
-    moved = product.moved_bytes
-    seconds = _START_S
-    if splits > 1:
-        slice_bytes = splits * product.batches * product.m * product.n * _ACCUMULATOR_BYTES
-        moved += slice_bytes - product.output_bytes
-        seconds += machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
+    shared = stages * stage + turns * _TURN_S + store + rates.store_loss * (turns - 1) * store
+    alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
+    busy = np.maximum(shared, alone)
+    slice_bytes = is_split * splits * outputs * _ACCUMULATOR_BYTES
+    moved = product.moved_bytes + slice_bytes - is_split * product.output_bytes
+    reduce_s = machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
     copied = moved / machine.copy_bytes_per_s
-    return seconds + max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
+    times: Times = _START_S + is_split * reduce_s + np.maximum(busy, copied) + _OVERLAP_LOSS * np.minimum(busy, copied)
+    return times
 
 
-def _first_in_turn(product: WgmmaProduct, tiling: WgmmaTiling, machine: _Machine) -> tuple[int, int]:
+def _first_in_turn(product: WgmmaProduct, rates: _Rates, machine: _Machine) -> tuple[Counts, Counts]:
     """Tiles of the first multiprocessor and their stages: of each turn it has the deepest."""
-    tile = tiling.tile
-    step = max(machine.sm_count // tile.cluster, 1)
-    items, stages = 0, 0
+    step = np.maximum(machine.sm_count // rates.cluster, 1)
+    items, turns, stages = np.zeros_like(step), np.zeros_like(step), np.zeros_like(step)
     for m, n, k_blocks in product.classes:
-        before = ceil_div(items, step)
-        items += Schedule.of(tile, m, n, k_blocks, product.batches).items
-        stages += (ceil_div(items, step) - before) * k_blocks
-    return ceil_div(items, step), stages
+        items = items + rates.items(m, n, product.batches)
+        before, turns = turns, -(-items // step)
+        stages = stages + (turns - before) * k_blocks
+    return turns[np.newaxis], stages[np.newaxis]
 
 
-def _store_seconds(product: WgmmaProduct, tile: WgmmaTile, is_split: bool) -> float:
-    """Of one tile: what its accumulators take on their way out."""
-    elements = tile.m * tile.n / tile.warpgroups
-    if is_split:
-        return _STORE_LATENCY_S + elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
-    moved_bytes = elements * product.output_bytes / (product.batches * product.m * product.n)
-    stored = _STORE_LATENCY_S + moved_bytes / _STORE_BYTES_PER_S
-    if product.is_located:
-        return stored + elements / _LOCATED_ELEMENTS_PER_S
-    chunk_s = _OPERAND_CHUNK_S if product.has_operand else _PIXELS_CHUNK_S if product.classes else _CHUNK_S
+def _leaving_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:
+    """Of a tile's accumulators on their way out, beside their bytes."""
+    if traits.is_located:
+        return tile.m * tile.n / tile.warpgroups / _LOCATED_ELEMENTS_PER_S
+    chunk_s = _OPERAND_CHUNK_S if traits.has_operand else _PIXELS_CHUNK_S if traits.classes else _CHUNK_S
     chunks = tile.m // (WARPGROUP_ROWS * tile.warpgroups) * (tile.n // gcd(tile.n, _CHUNK_COLUMNS))
-    return stored + chunks * chunk_s
+    return chunks * chunk_s
 
 
-def _stage_seconds(product: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: _Machine) -> tuple[float, float]:
+def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: _Machine) -> tuple[float, float]:
     """Of one stage of one tile, ``blocks`` on a multiprocessor: its multiplications; its copies."""
     arithmetic = 2 * tile.m * tile.n * tile.k / machine.flops
     # Each 64 rows read all of B again; the copies write both operands.
     read = (tile.m // 64) * (64 + tile.n) * tile.row_bytes * tile.taps
-    if product.conversion is Conversion.IN_PLACE:
-        read += 2 * _converted_elements(product, tile) * tile.element_bytes
+    if traits.conversion is Conversion.IN_PLACE:
+        read += 2 * _converted_elements(traits, tile) * tile.element_bytes
     shared = (read + tile.stage_bytes) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     rows = 0 if tile.resident_blocks else tile.a_lines / tile.cluster_n
     columns = tile.b_lines / tile.cluster_m
-    lines = rows * (1 + product.is_a_askew) + columns * (1 + product.is_b_askew)
-    pixels = rows * product.is_a_pixels + columns * product.is_b_pixels
+    lines = rows * (1 + traits.is_a_askew) + columns * (1 + traits.is_b_askew)
+    pixels = rows * traits.is_a_pixels + columns * traits.is_b_pixels
     l2 = max(lines * tile.row_bytes / _L2_BYTES_PER_CLOCK, pixels * _PIXEL_CLOCKS) / _LIGHT_CLOCK_HZ
     # One stage is multiplied while the copies of the others are on their way.
     arrival = _COPY_LATENCY_S + tile.stage_bytes / (_L2_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     in_turn = arrival / ((tile.stages - 1) * blocks)
-    convert = _converted_elements(product, tile) * conversion_clocks(product.functions) / _LIGHT_CLOCK_HZ
+    convert = _converted_elements(traits, tile) * conversion_clocks(traits.functions) / _LIGHT_CLOCK_HZ
     return max(arithmetic, shared, convert), max(l2, in_turn)

@@ -272,8 +272,7 @@ class WgmmaTile:
 
     def shared_bytes(self, store: TileStore) -> int:
         """A where it stays, the ring, a cluster's sum, a store's staging areas, the barriers, the table."""
-        own_bytes = 2 * self.stages * _BARRIER_BYTES + self.table_bytes
-        return self.resident_bytes + self.ring_bytes + self.sum_bytes + self.staging_bytes(store) + own_bytes
+        return self._fixed_bytes(store) + self.ring_bytes + 2 * self.stages * _BARRIER_BYTES
 
     @property
     def sum_bytes(self) -> int:
@@ -282,6 +281,14 @@ class WgmmaTile:
             return 0
         received = self.m * (self.n - self.stored_columns) * _ACCUMULATOR_BYTES
         return self.teams * received + self.consumers * 4 * 2 * _BARRIER_BYTES
+
+    def stages_in(self, budget_bytes: int, store: TileStore) -> int:
+        """How many stages ``shared_bytes`` may have; negative where not even the rest fits."""
+        return (budget_bytes - self._fixed_bytes(store)) // (self.stage_bytes + 2 * _BARRIER_BYTES)
+
+    def _fixed_bytes(self, store: TileStore) -> int:
+        """Whatever the ring's stages."""
+        return self.resident_bytes + self.sum_bytes + self.staging_bytes(store) + self.table_bytes
 
     def staging_bytes(self, store: TileStore) -> int:
         """Of all multiplying warps."""

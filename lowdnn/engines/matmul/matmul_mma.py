@@ -17,6 +17,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of
@@ -67,7 +68,7 @@ class Params:
     SPLIT_K: int
 
 
-class MatmulMma:
+class MatmulMma(Floored):
     """See the module's docstring."""
 
     name = "matmul_mma"
@@ -83,6 +84,9 @@ class MatmulMma:
         split = replace(problem.product, allows_split=True)
         slow = tiles.exit_problem(split, arch) if problem.exits.exist else ""
         return Refusal(self.name, slow) if slow else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        return Floor(Multipliers.MMA_SYNC)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""

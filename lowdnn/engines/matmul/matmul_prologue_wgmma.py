@@ -233,9 +233,7 @@ class _Problem:
             conversion=Conversion.NONE,
             functions=0,
         )
-        apart_s, fused_s = (
-            wgmma_model.seconds(product, wgmma_model.best(product, arch), arch) for product in (apart, self.product)
-        )
+        fused_s, apart_s = (wgmma_model.least_seconds(product, arch) for product in (self.product, apart))
         return fusion_problem(self.converted, fused_s, apart_s, arch)
 
 

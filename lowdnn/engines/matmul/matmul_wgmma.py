@@ -221,10 +221,7 @@ class _Problem:
             return False
         if exits_go_by_map(self.exits, self.dag, self.space.output, self.space.rows):
             return False
-        plain, transposed = (
-            wgmma_model.seconds(product, wgmma_model.best(product, arch), arch)
-            for product in (self.product(False), self.product(True))
-        )
+        plain, transposed = (wgmma_model.least_seconds(self.product(way), arch) for way in (False, True))
         return transposed < plain
 
 

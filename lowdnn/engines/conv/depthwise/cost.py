@@ -42,9 +42,13 @@ class Step:
 
 def step_cycles(step: Step, warps: float, arch: ArchSpec) -> float:
     """Of a step of all the ``warps`` of a scheduler: instructions or sectors, against the rows on their way."""
+    return together(busy_cycles(step, warps), LATENCY_S * arch.clock_hz / step.steps_ahead)
+
+
+def busy_cycles(step: Step, warps: float, waves: int = 1) -> float:
+    """The same, were all rows there when they are needed; of warps that come in ``waves``, at least."""
     sectors = step.sectors_read * _READ_CYCLES + step.sectors_written * _WRITE_CYCLES
-    busy = max(step.instructions * (warps + _WARPS_OF_A_CHAIN), sectors * warps * _SCHEDULERS)
-    return together(busy, LATENCY_S * arch.clock_hz / step.steps_ahead)
+    return max(step.instructions * (warps + _WARPS_OF_A_CHAIN * waves), sectors * warps * _SCHEDULERS)
 
 
 def row_instructions(positions: int, channels: int) -> float:

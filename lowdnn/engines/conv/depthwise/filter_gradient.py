@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from math import lcm, prod
+from math import inf, lcm, prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -25,6 +25,7 @@ from lowdnn.engines.conv.depthwise.cost import (
 )
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
 from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes
+from lowdnn.engines.search import first_of_least
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
@@ -94,6 +95,23 @@ class FilterTile:
 
 
 @dataclass(frozen=True)
+class Thread:
+    """What threads of so many filters and columns have in common, whatever their segments and rows ahead.
+
+    window: positions of a row of x.  strips: of all columns.  products: multiply-adds of a step.
+    registers: of sums, rows of dy and a window of x.  coming: of each row on its way.
+    step: without moves of rows of dy, and none of x waited for.
+    """
+
+    window: int
+    strips: int
+    products: int
+    registers: int
+    coming: int
+    step: Step
+
+
+@dataclass(frozen=True)
 class FilterGradient:
     """dw from x and dy; see ``conv_depthwise_filter.cu`` for lanes, slots, items and shares."""
 
@@ -157,43 +175,48 @@ class FilterGradient:
 
     def items(self, tile: FilterTile) -> tuple[int, ...]:
         """The radices of an item's number, the fastest first."""
-        strips, segments = ceil_div(self.axes[2].count, tile.strip), ceil_div(self.steps, tile.segment)
+        strips, segments = self.thread(tile.channels, tile.strip).strips, ceil_div(self.steps, tile.segment)
         return (strips, segments, *self.item_classes)
+
+    def item_count(self, tile: FilterTile) -> int:
+        strips, segments = self.thread(tile.channels, tile.strip).strips, ceil_div(self.steps, tile.segment)
+        return strips * segments * self._items_of_classes
 
     def slots(self, channels: int) -> int:
         return _THREADS // self.lanes(channels)
 
+    def share_blocks(self, channels: int) -> int:
+        """Of one share."""
+        return self.channel_blocks(channels) * self.axes[0].taps
+
     def block_count(self, tile: FilterTile) -> int:
-        return self.channel_blocks(tile.channels) * self.axes[0].taps * tile.shares
+        return self.share_blocks(tile.channels) * tile.shares
+
+    def thread(self, channels: int, strip: int) -> Thread:
+        """Worked out once."""
+        if (channels, strip) not in self._threads:
+            self._threads[channels, strip] = self._thread(channels, strip)
+        return self._threads[channels, strip]
 
     def registers(self, tile: FilterTile) -> int:
         """Roughly what a thread holds: sums, rows of dy, a window of x, those on their way."""
-        _, rows, columns = self.axes
-        x_bytes, dy_bytes = self.element_bytes
-        window = columns.window(tile.strip)
-        sums = rows.taps * columns.taps * tile.channels
-        coming = rows.step * window * ceil_div(tile.channels * x_bytes, 4)
-        coming += tile.strip * ceil_div(tile.channels * dy_bytes, 4)
-        met = self.depth * tile.strip * tile.channels
-        return sums + met + window * tile.channels + coming * tile.prefetch
+        thread = self.thread(tile.channels, tile.strip)
+        return thread.registers + thread.coming * tile.prefetch
 
-    def products(self, tile: FilterTile) -> int:
-        """Multiply-adds of a thread in one step."""
-        _, rows, columns = self.axes
-        return rows.taps * columns.taps * tile.strip * tile.channels
-
-    def unrolled(self, tile: FilterTile) -> int:
+    def unrolled(self, thread: Thread, prefetch: int) -> int:
         """Steps of the loop's body; where it may be large, so many that no row of dy is moved."""
-        named = lcm(self.depth, tile.prefetch)
-        return named if named * self.products(tile) <= _MAX_UNROLLED else tile.prefetch
+        named = lcm(self.depth, prefetch)
+        return named if named * thread.products <= _MAX_UNROLLED else prefetch
 
     def fits(self, tile: FilterTile) -> bool:
         """Whether registers, window and the caches for instructions suffice."""
-        return (
-            self.registers(tile) <= _MAX_REGISTERS
-            and self.axes[2].window(tile.strip) <= _MAX_WINDOW
-            and (tile.prefetch == 1 or tile.prefetch * self.products(tile) <= _MAX_UNROLLED)
-        )
+        thread = self.thread(tile.channels, tile.strip)
+        return thread.window <= _MAX_WINDOW and self.fits_ahead(thread, tile.prefetch)
+
+    def fits_ahead(self, thread: Thread, prefetch: int) -> bool:
+        """Whether registers and the caches for instructions suffice for so many rows ahead."""
+        fits_cache = prefetch == 1 or prefetch * thread.products <= _MAX_UNROLLED
+        return fits_cache and thread.registers + thread.coming * prefetch <= _MAX_REGISTERS
 
     def refuse(self) -> str:
         """Why the kernel cannot take the shape, or an empty string."""
@@ -205,9 +228,38 @@ class FilterGradient:
         if not self.fits(least):
             got = f"{self.axes[1].taps} x {self.axes[2].taps} taps"
             return f"{label}.dw.dims: expected a filter that fits a thread's registers, got {got}"
-        if prod(self.items(least)) > _MAX_INDEX:
-            return f"{label}.dy.dims: expected at most {_MAX_INDEX} pixels, got {prod(self.items(least))}"
+        if self.item_count(least) > _MAX_INDEX:
+            return f"{label}.dy.dims: expected at most {_MAX_INDEX} pixels, got {self.item_count(least)}"
         return ""
+
+    @cached_property
+    def _items_of_classes(self) -> int:
+        return prod(self.item_classes)
+
+    @cached_property
+    def _threads(self) -> dict[tuple[int, int], Thread]:
+        return {}
+
+    def _thread(self, channels: int, strip: int) -> Thread:
+        _, rows, columns = self.axes
+        x_bytes, dy_bytes = self.element_bytes
+        window = columns.window(strip)
+        products = rows.taps * columns.taps * strip * channels
+        coming = rows.step * window * ceil_div(channels * x_bytes, 4) + strip * ceil_div(channels * dy_bytes, 4)
+        if self.lanes(channels) > 1:
+            apart = apart_dy = channels
+        else:
+            apart, apart_dy = strip * columns.step * columns.spacing, strip * columns.target_step
+        arriving = row_instructions(rows.step * window + strip, channels)
+        read = rows.step * window * sectors(apart * x_bytes) + strip * sectors(apart_dy * dy_bytes)
+        return Thread(
+            window=window,
+            strips=ceil_div(columns.count, strip),
+            products=products,
+            registers=rows.taps * columns.taps * channels + self.depth * strip * channels + window * channels,
+            coming=coming,
+            step=Step(products + arriving + 30, read, 0, inf),
+        )
 
     @cached_property
     def _lanes(self) -> dict[int, int]:
@@ -262,19 +314,29 @@ def best_tile(gradient: FilterGradient, arch: ArchSpec) -> FilterTile:
     """The fastest tile by ``estimated_s``: of all channels and strips one tile, then the best ones' variants."""
 
     def cost(tile: FilterTile) -> float:
-        return estimated_s(gradient, tile, arch)
+        return estimated_s(gradient, _reading_ahead(gradient, tile, arch), arch)
 
-    least = _filling(gradient, FilterTile(1, 1, gradient.steps, 1, 1), arch)
     best = sorted(_tiles(gradient, arch), key=cost)[:_VARIED]
-    return min((variant for tile in best for variant in _variants(gradient, tile, arch)), key=cost, default=least)
+    variants = dict.fromkeys(variant for tile in best for variant in _variants(gradient, tile, arch))
+    found = first_of_least(((_least_s(gradient, tile, arch), tile) for tile in variants), cost)
+    least = found or _filling(gradient, FilterTile(1, 1, gradient.steps, 1, 1), arch)
+    return _reading_ahead(gradient, least, arch)
 
 
 def estimated_s(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> float:
     """Seconds: a multiprocessor's blocks in waves, each slot's items in rounds, against the bytes moved."""
-    step = _step(gradient, tile)
-    rounds = ceil_div(prod(gradient.items(tile)), tile.shares * gradient.slots(tile.channels))
+    return _seconds(gradient, tile, _step(gradient, tile), arch)
+
+
+def _least_s(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> float:
+    """What the tile does not go below, however many rows it reads ahead."""
+    return _seconds(gradient, tile, gradient.thread(tile.channels, tile.strip).step, arch)
+
+
+def _seconds(gradient: FilterGradient, tile: FilterTile, step: Step, arch: ArchSpec) -> float:
+    rounds = ceil_div(gradient.item_count(tile), tile.shares * gradient.slots(tile.channels))
     steps = min(tile.segment, gradient.steps)
-    sums = gradient.products(tile) // tile.strip
+    sums = gradient.thread(tile.channels, tile.strip).products // tile.strip
     start = 3 * LATENCY_S * arch.clock_hz
 
     def wave_cycles(blocks: int) -> float:
@@ -290,18 +352,10 @@ def estimated_s(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> f
 
 def _step(gradient: FilterGradient, tile: FilterTile) -> Step:
     """Rows of x and dy, moves of rows of dy, multiply-adds."""
-    _, rows, columns = gradient.axes
-    x_bytes, dy_bytes = gradient.element_bytes
-    window = rows.step * columns.window(tile.strip)
-    moves = gradient.depth * tile.strip * tile.channels if gradient.unrolled(tile) % gradient.depth else 0
-    arriving = row_instructions(window + tile.strip, tile.channels)
-    if gradient.lanes(tile.channels) > 1:
-        apart = apart_dy = tile.channels
-    else:
-        apart, apart_dy = tile.strip * columns.step * columns.spacing, tile.strip * columns.target_step
-    read = window * sectors(apart * x_bytes)
-    read += tile.strip * sectors(apart_dy * dy_bytes)
-    return Step(gradient.products(tile) + moves + arriving + 30, read, 0, tile.prefetch)
+    thread = gradient.thread(tile.channels, tile.strip)
+    stays = gradient.unrolled(thread, tile.prefetch) % gradient.depth == 0
+    moves = 0 if stays else gradient.depth * tile.strip * tile.channels
+    return Step(thread.step.instructions + moves, thread.step.sectors_read, 0, tile.prefetch)
 
 
 def filter_kernel(gradient: FilterGradient, tile: FilterTile) -> KernelRef:
@@ -320,7 +374,7 @@ def filter_kernel(gradient: FilterGradient, tile: FilterTile) -> KernelRef:
         CLIP_FRONT=front,
         CLIP_BACK=back,
         PREFETCH=tile.prefetch,
-        UNROLL=gradient.unrolled(tile),
+        UNROLL=gradient.unrolled(gradient.thread(tile.channels, tile.strip), tile.prefetch),
         LANES=gradient.lanes(tile.channels),
         THREADS=_THREADS,
     )
@@ -414,9 +468,9 @@ def _tiles(gradient: FilterGradient, arch: ArchSpec) -> Iterator[FilterTile]:
             tile = FilterTile(channels, strip, 1, 1, 1)
             if gradient.fits(tile):
                 blocks = _resident(gradient, tile, arch) * arch.sm_count / gradient.block_count(tile)
-                longest = prod(gradient.items(tile)) / (blocks * gradient.slots(channels))
+                longest = gradient.item_count(tile) / (blocks * gradient.slots(channels))
                 segment = max((s for s in gradient.segments if s <= longest), default=gradient.segments[0])
-                yield _filling(gradient, replace(tile, segment=segment), arch)
+                yield _filling(gradient, FilterTile(channels, strip, segment, 1, 1), arch)
 
 
 def _variants(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> Iterator[FilterTile]:
@@ -424,28 +478,29 @@ def _variants(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> Ite
     at = gradient.segments.index(tile.segment)
     for segment in gradient.segments[max(0, at - 2) : at + 2]:
         for fewer in range(2):
-            yield _filling(gradient, replace(tile, segment=segment, prefetch=1), arch, fewer)
+            yield _filling(gradient, FilterTile(tile.channels, tile.strip, segment, 1, 1), arch, fewer)
 
 
 def _filling(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec, fewer: int = 0) -> FilterTile:
-    """The tile with shares for all the blocks that fit, or for ``fewer`` on a multiprocessor; it reads ahead."""
+    """The tile with shares for all the blocks that fit, or for ``fewer`` on a multiprocessor."""
     blocks = max(1, _resident(gradient, tile, arch) - fewer) * arch.sm_count
-    shares = _shares(gradient, tile, blocks)
-    return _reading_ahead(gradient, replace(tile, shares=shares), arch)
+    return FilterTile(tile.channels, tile.strip, tile.segment, 1, _shares(gradient, tile, blocks))
 
 
 def _reading_ahead(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> FilterTile:
     """The tile with as many steps on their way as hide the latency, where they fit."""
+    thread = gradient.thread(tile.channels, tile.strip)
     blocks = ceil_div(gradient.block_count(tile), arch.sm_count)
     step_s = warps_of(blocks * _THREADS) * _step(gradient, tile).instructions / arch.clock_hz
-    wanted = (replace(tile, prefetch=p) for p in reversed(PREFETCHES) if (p - 1) * step_s < _HIDDEN_S)
-    return next(t for t in wanted if gradient.fits(t) and gradient.unrolled(t) <= max(gradient.depth, t.prefetch))
+    wanted = (p for p in reversed(PREFETCHES) if (p - 1) * step_s < _HIDDEN_S and gradient.fits_ahead(thread, p))
+    ahead = next(p for p in wanted if gradient.unrolled(thread, p) <= max(gradient.depth, p))
+    return FilterTile(tile.channels, tile.strip, tile.segment, ahead, tile.shares)
 
 
 def _shares(gradient: FilterGradient, tile: FilterTile, blocks: int) -> int:
     """So many that ``blocks`` blocks at most take all items, in as even rounds as can be."""
-    most = max(1, blocks // gradient.block_count(replace(tile, shares=1)))
-    items, slots = prod(gradient.items(tile)), gradient.slots(tile.channels)
+    most = max(1, blocks // gradient.share_blocks(tile.channels))
+    items, slots = gradient.item_count(tile), gradient.slots(tile.channels)
     rounds = ceil_div(items, most * slots)
     return ceil_div(items, rounds * slots)
 

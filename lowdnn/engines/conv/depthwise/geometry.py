@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from lowdnn.engines.conv.depthwise.axes import AxisGeometry
@@ -51,7 +52,7 @@ class DepthwiseGeometry:
         """Of the image."""
         return self.operation.image.dims[1]
 
-    @property
+    @cached_property
     def filters(self) -> int:
         """Channels of the response."""
         return self.operation.filter.dims[0]

@@ -16,6 +16,7 @@ from lowdnn.engines.conv.depthwise.axes import Axis
 from lowdnn.engines.conv.depthwise.cost import (
     LATENCY_S,
     Step,
+    busy_cycles,
     resident_blocks,
     row_instructions,
     sectors,
@@ -27,6 +28,7 @@ from lowdnn.engines.conv.depthwise.cost import (
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
 from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
 from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes
+from lowdnn.engines.search import first_of_least
 from lowdnn.enums import DataType, KnobType
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.tensor import Tensor
@@ -100,22 +102,41 @@ class RowsTile:
 
 
 @dataclass(frozen=True)
+class Thread:
+    """What threads of so many channels and columns have in common, whatever their segments and rows ahead.
+
+    lines: threads for one segment.  window: source positions of a row.  weights: of the channels.
+    products: multiply-adds for one row of targets.
+    registers: of sums, weights and one widened window.  coming: of each row on its way.
+    step: one row of targets, without moves of sums, read one source row ahead.
+    """
+
+    lines: int
+    window: int
+    weights: int
+    products: int
+    registers: int
+    coming: int
+    step: Step
+
+
+@dataclass(frozen=True)
 class Correlation:
     """From sources to targets: x to y, or dy to dx; and the reductions of a value of the epilogue on its way."""
 
     geometry: DepthwiseGeometry
     exits: OutputExits = NO_EXITS
 
-    @property
+    @cached_property
     def is_backward(self) -> bool:
         return isinstance(self.geometry.operation, ConvolutionBackwardData)
 
-    @property
+    @cached_property
     def source(self) -> Tensor:
         operation = self.geometry.operation
         return operation.response if self.is_backward else operation.image
 
-    @property
+    @cached_property
     def target(self) -> Tensor:
         operation = self.geometry.operation
         return operation.image if self.is_backward else operation.response
@@ -194,35 +215,44 @@ class Correlation:
         """Of one filter."""
         return prod(axis.taps for axis in self.geometry.axes)
 
-    def unrolled(self, tile: RowsTile) -> int:
-        """Steps of the loop's body."""
-        return tile.prefetch // gcd(tile.prefetch, self.subrows)
+    @cached_property
+    def prefetches(self) -> tuple[int, ...]:
+        """Choices of source rows read ahead."""
+        return tuple(p for p in PREFETCHES if p == 1 or lcm(p, self.subrows) <= _MAX_BODY_ROWS)
 
-    def group_weights(self, channels: int) -> int:
-        """Weights of a thread's channels."""
-        return channels * self.sources * self.filter_taps
+    def unrolled(self, prefetch: int) -> int:
+        """Steps of the loop's body."""
+        return prefetch // gcd(prefetch, self.subrows)
+
+    def thread(self, channels: int, strip: int) -> Thread:
+        """Worked out once."""
+        if (channels, strip) not in self._threads:
+            self._threads[channels, strip] = self._thread(channels, strip)
+        return self._threads[channels, strip]
 
     def weights_bytes(self, tile: RowsTile) -> int:
         """Of shared memory: the groups' weights to odd pitches."""
-        return self.weight_groups(tile) * (self.group_weights(tile.channels) | 1) * 4
+        return self.weight_groups(tile) * (self.thread(tile.channels, tile.strip).weights | 1) * 4
 
     def registers(self, tile: RowsTile) -> int:
         """Roughly what a thread holds: sums, weights, one widened window and those on their way."""
-        window = self.axes[2].window(tile.strip)
-        coming = window * ceil_div(tile.channels * self.element_bytes, 4) * tile.prefetch
-        widened = min(window, 4 * self.axes[2].taps) * tile.channels
-        sums = self.depth * tile.strip * tile.channels
-        return sums + self.tap_count * tile.channels + widened + coming
+        thread = self.thread(tile.channels, tile.strip)
+        return thread.registers + thread.coming * tile.prefetch
 
     def fits(self, tile: RowsTile) -> bool:
         """Whether registers, window, shared memory and the caches for instructions suffice."""
-        products = self.tap_count * tile.strip * tile.channels
+        thread = self.thread(tile.channels, tile.strip)
         return (
-            self.registers(tile) <= _MAX_REGISTERS
-            and self.axes[2].window(tile.strip) <= _MAX_WINDOW
+            self.fits_ahead(thread, tile.prefetch)
+            and thread.window <= _MAX_WINDOW
             and self.weights_bytes(tile) <= _MAX_SHARED_BYTES
-            and (self.unrolled(tile) == 1 or self.unrolled(tile) * products <= _MAX_UNROLLED)
         )
+
+    def fits_ahead(self, thread: Thread, prefetch: int) -> bool:
+        """Whether registers and the caches for instructions suffice for so many rows ahead."""
+        unrolled = self.unrolled(prefetch)
+        fits_cache = unrolled == 1 or unrolled * thread.products <= _MAX_UNROLLED
+        return fits_cache and thread.registers + thread.coming * prefetch <= _MAX_REGISTERS
 
     def groups(self, tile: RowsTile) -> int:
         """Threads side by side along the target's channels."""
@@ -236,13 +266,46 @@ class Correlation:
             return strips, segments, planes.count, self.groups(tile), self.geometry.images
         return self.groups(tile), strips, segments, planes.count, self.geometry.images
 
+    @cached_property
+    def _threads(self) -> dict[tuple[int, int], Thread]:
+        return {}
+
+    def _thread(self, channels: int, strip: int) -> Thread:
+        columns = self.axes[2]
+        window = columns.window(strip)
+        positions, products = self.subrows * window, self.tap_count * channels * strip
+        run = run_of(self, channels, strip)
+        if self.columns_first:
+            apart, apart_written = strip * columns.step * columns.spacing, strip * columns.target_step
+        else:
+            apart = apart_written = channels
+        epilogue = strip * channels + 6 * (strip // run)
+        widened = min(window, 4 * columns.taps) * channels
+        groups, strips = self.target.dims[1] // channels, ceil_div(columns.count, strip)
+        return Thread(
+            lines=groups * strips * self.axes[0].count * self.geometry.images,
+            window=window,
+            weights=channels * self.sources * self.filter_taps,
+            products=products,
+            registers=self.depth * strip * channels + self.tap_count * channels + widened,
+            coming=window * ceil_div(channels * self.element_bytes, 4),
+            step=Step(
+                instructions=row_instructions(positions, channels) + products + epilogue + 30,
+                sectors_read=positions * sectors(apart * self.element_bytes),
+                sectors_written=strip // run * sectors(apart_written * self.element_bytes),
+                steps_ahead=1 / self.subrows,
+            ),
+        )
+
     def weight_groups(self, tile: RowsTile) -> int:
         """How many groups of channels the threads of a block may meet."""
         apart = prod(self.digits(tile)[:3]) if self.columns_first else 1
         return min(self.groups(tile), (tile.threads - 2) // apart + 2)
 
     def block_count(self, tile: RowsTile) -> int:
-        return ceil_div(prod(self.digits(tile)), tile.threads) * self.class_count
+        segments = ceil_div(self.axes[1].count, tile.segment)
+        threads = self.thread(tile.channels, tile.strip).lines * segments
+        return ceil_div(threads, tile.threads) * self.class_count
 
     def exit_slices(self, tile: RowsTile) -> ExitSlices:
         """A thread leaves totals of its channels, a warp one of everything."""
@@ -288,9 +351,9 @@ def kernel(correlation: Correlation, tile: RowsTile, functor: Functor) -> Kernel
         CLIP_FRONT=front,
         CLIP_BACK=back,
         COLUMNS_FIRST=int(correlation.columns_first),
-        RUN=run_of(correlation, tile),
+        RUN=run_of(correlation, tile.channels, tile.strip),
         PREFETCH=tile.prefetch,
-        UNROLL=correlation.unrolled(tile),
+        UNROLL=correlation.unrolled(tile.prefetch),
         THREADS=tile.threads,
     )
     types = "_".join(
@@ -314,6 +377,7 @@ def launch(correlation: Correlation, tile: RowsTile, functor: Functor, totals: S
     geometry, w = correlation.geometry, correlation.geometry.operation.filter
     _, rows, columns = correlation.axes
     digits, groups = correlation.digits(tile), correlation.weight_groups(tile)
+    thread = correlation.thread(tile.channels, tile.strip)
     filters = (*(axis.taps for axis in reversed(geometry.axes)), geometry.filters)
     strides = (*reversed(geometry.spatial_strides(w)), w.strides[0])
     arguments = Struct(
@@ -324,7 +388,7 @@ def launch(correlation: Correlation, tile: RowsTile, functor: Functor, totals: S
             *i64(geometry.strides(correlation.source)),
             *i64(strides),
             *(Struct(divider(radix)) for radix in filters),
-            Struct(divider(correlation.group_weights(tile.channels))),
+            Struct(divider(thread.weights)),
             *i32((prod(filters), int(_is_dense(filters, strides)))),
             *(axis.struct(_class_room(correlation)) for axis in correlation.axes),
             Struct(divider(correlation.class_count)),
@@ -336,7 +400,7 @@ def launch(correlation: Correlation, tile: RowsTile, functor: Functor, totals: S
         )
     )
     work = Work(
-        flops=2 * prod(digits) * correlation.class_count * tile.segment * _step_products(correlation, tile),
+        flops=2 * prod(digits) * correlation.class_count * tile.segment * thread.products,
         bytes=bytes_of((correlation.source, w, *geometry.dag.loads, *geometry.dag.stores))
         + correlation.exits.totals_bytes(correlation.exit_slices(tile)),
         unit=MathUnit.FMA_F32,
@@ -353,7 +417,7 @@ def launch(correlation: Correlation, tile: RowsTile, functor: Functor, totals: S
 
 def functor_of(correlation: Correlation, tile: RowsTile) -> Functor:
     """The epilogue's functor, along the channels or along a run of columns."""
-    axis = 1 if run_of(correlation, tile) == 1 else correlation.space.rank - 1
+    axis = 1 if run_of(correlation, tile.channels, tile.strip) == 1 else correlation.space.rank - 1
     return generate(
         replace(correlation.geometry.dag, result=None),
         accumulator=DataType.FLOAT,
@@ -363,12 +427,12 @@ def functor_of(correlation: Correlation, tile: RowsTile) -> Functor:
     )
 
 
-def run_of(correlation: Correlation, tile: RowsTile) -> int:
+def run_of(correlation: Correlation, channels: int, strip: int) -> int:
     """Columns that the epilogue gets at a time: a power of two where targets are contiguous along them."""
     columns = correlation.axes[2]
-    if not correlation.columns_first or tile.channels > 1 or columns.target_step > 1:
+    if not correlation.columns_first or channels > 1 or columns.target_step > 1:
         return 1
-    return tile.strip & -tile.strip
+    return strip & -strip
 
 
 def knobs(correlation: Correlation, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -401,84 +465,102 @@ def tile_of(correlation: Correlation, chosen: Choices) -> RowsTile | str:
 
 def best_tile(correlation: Correlation, arch: ArchSpec) -> RowsTile:
     """The fastest tile by ``estimated_s``."""
-    tiles = _tiles(correlation, arch)
-    least = RowsTile(1, 1, correlation.axes[1].count, 1, _THREADS)
-    return min(tiles, key=lambda tile: estimated_s(correlation, tile, arch), default=least)
+
+    def cost(tile: RowsTile) -> float:
+        return estimated_s(correlation, _reading_ahead(correlation, tile, arch), arch)
+
+    best = first_of_least(_bounded_tiles(correlation, arch), cost)
+    return _reading_ahead(correlation, best, arch) if best else RowsTile(1, 1, correlation.axes[1].count, 1, _THREADS)
 
 
 def estimated_s(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> float:
     """Seconds: a multiprocessor's blocks in waves, against the bytes moved."""
-    step = _step(correlation, tile)
-    rows = correlation.axes[1]
-    edges = rows.classes[0].first_step if tile.segment >= rows.count else 0
-    steps = max(1, tile.segment + correlation.depth - 1 - 2 * edges)
-    first_instructions = 300 + 12 * correlation.group_weights(tile.channels)
+    step, steps = _step(correlation, tile), _steps(correlation, tile.segment)
+    weights = correlation.thread(tile.channels, tile.strip).weights
 
     def wave_cycles(blocks: int) -> float:
         warps = warps_of(blocks * tile.threads)
-        start = 3 * LATENCY_S * arch.clock_hz + warps * first_instructions
-        return start + steps * step_cycles(step, warps, arch)
+        return _start_cycles(weights, warps, arch) + steps * step_cycles(step, warps, arch)
 
     blocks = ceil_div(correlation.block_count(tile), arch.sm_count)
     walk_s = waves_s(blocks, _resident(correlation, tile, arch), wave_cycles, arch)
     return together(walk_s, sum(correlation.moved) / arch.copy_bytes_per_s)
 
 
+def _start_cycles(weights: int, warps: float, arch: ArchSpec) -> float:
+    """Until all the ``warps`` of a scheduler have their weights and first rows."""
+    return 3 * LATENCY_S * arch.clock_hz + warps * _weight_cycles(weights)
+
+
+def _weight_cycles(weights: int) -> int:
+    """Of a warp."""
+    return 300 + 12 * weights
+
+
+def _steps(correlation: Correlation, segment: int) -> int:
+    """Rows of sources that a thread walks along."""
+    rows = correlation.axes[1]
+    edges = rows.classes[0].first_step if segment >= rows.count else 0
+    return max(1, segment + correlation.depth - 1 - 2 * edges)
+
+
 def _step(correlation: Correlation, tile: RowsTile) -> Step:
     """Rows of sources, multiply-adds, moves of sums, the epilogue."""
-    columns = correlation.axes[2]
-    positions = correlation.subrows * columns.window(tile.strip)
-    stores = tile.strip // run_of(correlation, tile)
-    moves = correlation.depth * tile.strip * tile.channels if correlation.unrolled(tile) % correlation.depth else 0
-    epilogue = tile.strip * tile.channels + 6 * stores
-    rows = row_instructions(positions, tile.channels)
-    if correlation.columns_first:
-        apart, apart_written = tile.strip * columns.step * columns.spacing, tile.strip * columns.target_step
-    else:
-        apart = apart_written = tile.channels
-    return Step(
-        instructions=rows + _step_products(correlation, tile) + moves + epilogue + 30,
-        sectors_read=positions * sectors(apart * correlation.element_bytes),
-        sectors_written=stores * sectors(apart_written * correlation.element_bytes),
-        steps_ahead=tile.prefetch / correlation.subrows,
-    )
+    step = correlation.thread(tile.channels, tile.strip).step
+    stays = correlation.unrolled(tile.prefetch) % correlation.depth == 0
+    moves = 0 if stays else correlation.depth * tile.strip * tile.channels
+    ahead = tile.prefetch / correlation.subrows
+    return Step(step.instructions + moves, step.sectors_read, step.sectors_written, ahead)
 
 
 def _resident(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> int:
     return resident_blocks(correlation.registers(tile) + _OTHER_REGISTERS, tile.threads, arch)
 
 
-def _tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[RowsTile]:
-    """Tiles worth a look: segments that give each multiprocessor a block and no more than plenty."""
+def _bounded_tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[tuple[float, RowsTile]]:
+    """Tiles worth a look, before they read ahead: segments that give each multiprocessor a block, no more than plenty.
+
+    Each with a time that it does not go below: that of ``estimated_s`` with rows that are never waited for.
+    """
+    copy_s = sum(correlation.moved) / arch.copy_bytes_per_s
+    start, warps_of_block = _start_cycles(0, 0.0, arch), warps_of(_THREADS)
+    counts = [
+        (segment, _steps(correlation, segment), ceil_div(correlation.axes[1].count, segment))
+        for segment in reversed(correlation.segments)
+    ]
     for channels in (c for c in CHANNELS if c <= correlation.most_channels):
         for strip in correlation.axes[2].useful_strips(STRIPS):
-            if not correlation.fits(RowsTile(channels, strip, 1, 1, _THREADS)):
+            one = RowsTile(channels, strip, 1, 1, _THREADS)
+            if not correlation.fits(one):
                 continue
-            for segment in reversed(correlation.segments):
-                tile = RowsTile(channels, strip, segment, 1, _THREADS)
-                blocks = correlation.block_count(tile)
+            thread, resident = correlation.thread(channels, strip), _resident(correlation, one, arch)
+            weight_cycles = _weight_cycles(thread.weights)
+            for segment, steps, count in counts:
+                blocks = ceil_div(thread.lines * count, _THREADS) * correlation.class_count
                 if blocks >= arch.sm_count or segment == correlation.segments[0]:
-                    yield _reading_ahead(correlation, tile, arch)
+                    own = ceil_div(blocks, arch.sm_count)
+                    waves, warps = ceil_div(own, resident), own * warps_of_block
+                    cycles = waves * start + warps * weight_cycles + steps * busy_cycles(thread.step, warps, waves)
+                    least_s = together(cycles / arch.clock_hz, copy_s)
+                    yield least_s, RowsTile(channels, strip, segment, 1, _THREADS)
                 if blocks >= _ENOUGH_BLOCKS * arch.sm_count:
                     break
 
 
 def _reading_ahead(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> RowsTile:
     """The tile with as many rows on their way as hide the latency, more where that saves the moves of sums."""
-    blocks = ceil_div(correlation.block_count(tile), arch.sm_count)
+    thread, blocks = (
+        correlation.thread(tile.channels, tile.strip),
+        ceil_div(correlation.block_count(tile), arch.sm_count),
+    )
     warps = warps_of(min(blocks, _resident(correlation, tile, arch)) * tile.threads)
     row_s = warps * _step(correlation, tile).instructions / (correlation.subrows * arch.clock_hz)
     rows = min(tile.segment + correlation.depth - 1, correlation.axes[1].classes[0].end_step) * correlation.subrows
-    possible = [p for p in PREFETCHES if p == 1 or (p <= rows and lcm(p, correlation.subrows) <= _MAX_BODY_ROWS)]
-    hiding = (replace(tile, prefetch=p) for p in reversed(possible) if (p - 1) * row_s < _HIDDEN_S)
-    enough = next(filter(correlation.fits, hiding))
-    still = (replace(tile, prefetch=p) for p in possible if p >= enough.prefetch)
-    return next((t for t in still if correlation.unrolled(t) % correlation.depth == 0 and correlation.fits(t)), enough)
-
-
-def _step_products(correlation: Correlation, tile: RowsTile) -> int:
-    """Multiply-adds of a thread for one row of its targets."""
-    return correlation.tap_count * tile.channels * tile.strip
+    possible = [p for p in correlation.prefetches if p == 1 or p <= rows]
+    fitting = [p for p in possible if correlation.fits_ahead(thread, p)]
+    enough = max(p for p in fitting if (p - 1) * row_s < _HIDDEN_S)
+    still = (p for p in fitting if p >= enough and correlation.unrolled(p) % correlation.depth == 0)
+    return replace(tile, prefetch=next(still, enough))
 
 
 def _is_dense(dims: tuple[int, ...], strides: tuple[int, ...]) -> bool:

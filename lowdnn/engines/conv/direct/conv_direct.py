@@ -12,6 +12,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.direct import grouped, tiled
 from lowdnn.engines.conv.direct.geometry import DirectGeometry
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT
 from lowdnn.engines.launch import MAX_GRID_X
@@ -19,6 +20,8 @@ from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import KernelRef, Plan
@@ -28,7 +31,7 @@ from lowdnn.status import NotSupportedError, Status
 _MAX_POSITION = 2**30 - 1
 
 
-class ConvDirect:
+class ConvDirect(Floored):
     """See the module's docstring."""
 
     name = "conv_direct"
@@ -40,6 +43,12 @@ class ConvDirect:
         """Refuses what is not one convolution with a pointwise epilogue, and extents past 32 bits."""
         geometry = graph.derive(self._geometry)
         return geometry if isinstance(geometry, Refusal) else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """Backward, elements are fetched for few maps at a time; forward, small groups have a kernel without that."""
+        if isinstance(contraction, ConvolutionBackwardData | ConvolutionBackwardFilter):
+            return Floor(Multipliers.FMA, waste=tiled.least_waste(contraction))
+        return Floor(Multipliers.FMA)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """BLOCK_SIZE for forward depthwise convolutions and small groups.

@@ -18,6 +18,8 @@ from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.simt_tile import SimtTile
 from lowdnn.engines.launch import ceil_div, floor_power, i32, i64, macros, moved_bytes
 from lowdnn.enums import DataType
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.plan import Argument, KernelRef, Launch, Scalar, ScalarType, Struct, WorkspacePointer
 
 #: Maps of one tile; fp64 accumulators of the largest tile would not fit the registers.
@@ -71,6 +73,20 @@ def best_map_tile(geometry: DirectGeometry, arch: ArchSpec) -> int:
         return waves * _place_tile(maps) * _place_cost(geometry, maps) / slices
 
     return min(reversed(map_tiles(geometry)), key=cost)
+
+
+def least_waste(operation: ConvolutionBackwardData | ConvolutionBackwardFilter) -> float:
+    """Work of any launch, as a multiple of the operation's: full tiles of maps, and fetching the image for each."""
+    if 0 in (*operation.image.dims, *operation.filter.dims, *operation.response.dims):
+        return 1.0
+    is_data = isinstance(operation, ConvolutionBackwardData)
+    maps = operation.filter.dims[1] if is_data else operation.filter.dims[0] // operation.groups
+    waste = (max(maps, _MAP_TILES[0]) + _FETCH_COST * ceil_div(maps, _MAP_TILES[-1])) / maps
+    if is_data:  # each pixel of dx meets its class's share of the taps, whatever falls on padding
+        pixels, outputs = operation.image.dims[2:], operation.response.dims[2:]
+        classes = map(min, operation.convolution.strides, pixels)
+        waste *= prod(pixels) / (prod(outputs) * prod(classes))
+    return waste
 
 
 def slice_counts(geometry: DirectGeometry) -> tuple[int, ...]:

@@ -15,7 +15,8 @@ from typing import Protocol
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
-from lowdnn.engines.conv.grouped.geometry import GroupedGeometry
+from lowdnn.engines.conv.grouped.geometry import GroupedGeometry, pack_of
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.enums import DataType
@@ -56,7 +57,7 @@ class _Problem(Protocol):
         """Adds the launches."""
 
 
-class ConvGroupedMma:
+class ConvGroupedMma(Floored):
     """See the module's docstring."""
 
     name = "conv_grouped_mma"
@@ -75,6 +76,12 @@ class ConvGroupedMma:
         reason = f"expected the filters of a block and the inputs of one output place in {limit}, got more"
         return Refusal(self.name, f"{problem.operation.label}: {reason}", Status.NOT_SUPPORTED_SHAPE)
 
+    def floor(self, contraction: Contraction) -> Floor:
+        """Packs of groups are multiplied as if they were one group; backward in the filter some parts are left out."""
+        if isinstance(contraction, ConvolutionForward | ConvolutionBackwardData):
+            return Floor(Multipliers.MMA_SYNC, waste=pack_of(contraction).groups)
+        return Floor(Multipliers.MMA_SYNC)
+
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, the most output places of a block; backward in the filter also SPLIT_K_SLC, the parts of the sum."""
         problem = accepted(graph.derive(self._problem))
@@ -83,7 +90,7 @@ class ConvGroupedMma:
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, and one for the product; none where the output is empty."""
         problem = accepted(graph.derive(self._problem))
-        accepted(self.refuse(graph, arch))
+        accepted(graph.derive(self.refuse, arch))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = PlanParts()
         if not problem.is_empty:

@@ -7,6 +7,9 @@ from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, lcm, prod
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Knob
@@ -15,10 +18,9 @@ from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor, pitc
 from lowdnn.engines.conv.grouped.tiles import (
     PLACE_LIMITS,
     RESERVED_SHARED_BYTES,
-    Box,
+    Boxes,
+    Count,
     Machine,
-    box_candidates,
-    fastest,
 )
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -222,10 +224,7 @@ class FilterTile:
 
     @cached_property
     def shared_bytes(self) -> int:
-        stage = prod(self.box) * self.image_pitch + self.places * self.response_pitch
-        slab = self.slab
-        sums = slab.task_warps * slab.parts * slab.steps * _STEP_SUM_BYTES if slab.parts > 1 else 0
-        return max(_STAGES * stage + self.places * _PLACE_BYTES, sums)
+        return int(self._shared_bytes(prod(self.box), self.places))
 
     def counts(self, images: int) -> tuple[int, ...]:
         """Tiles (image, axes) of all output places."""
@@ -234,50 +233,52 @@ class FilterTile:
 
     def fits(self, machine: Machine) -> bool:
         """Whether shared memory holds as many blocks as the registers do."""
-        share = machine.shared_bytes_per_sm // self.slab.blocks_per_sm - RESERVED_SHARED_BYTES
-        return self.shared_bytes <= min(share, machine.shared_bytes_per_block)
+        return self.shared_bytes <= self._shared_budget(machine)
 
     def splits(self, images: int, machine: Machine) -> int:
         """Parts of the sum that fill the device, as far as there are tiles; all have about equally many."""
-        return self._even_splits(prod(self.counts(images)), machine)
-
-    def clocks(self, images: int, machine: Machine) -> float:
-        """Estimated time of all products and of their sum."""
-        splits = self.splits(images, machine)
-        return self.product_clocks(images, splits, machine) + self._slices_clocks(splits, machine)
+        return int(self._even_splits(prod(self.counts(images)), machine))
 
     def product_clocks(self, images: int, splits: int, machine: Machine) -> float:
         """Estimated time of the products of ``splits`` parts."""
+        tiles = prod(self.counts(images))
+        return float(self._product_clocks(prod(self.box), self.places, tiles, splits, machine))
+
+    def clocks(self, boxes: Boxes, machine: Machine) -> NDArray[np.float64]:
+        """Estimated time of all products and of their sum by box; infinite for a box that does not fit."""
+        slab, places = self.slab, -(-boxes.places // self.pixels) * self.pixels
+        splits = self._even_splits(boxes.tiles, machine)
+        # Of the slices' way to memory and back.
+        sums = 2 * splits * slab.sum_bytes / machine.sm_count / _SLICE_BYTES_PER_CLOCK
+        clocks = self._product_clocks(boxes.inputs, places, boxes.tiles, splits, machine) + sums
+        return np.where(self._shared_bytes(boxes.inputs, places) <= self._shared_budget(machine), clocks, np.inf)
+
+    def _shared_bytes(self, inputs: Count, places: Count) -> Count:
+        """Of a box of ``inputs`` positions, for ``places`` in whole instructions."""
+        slab, stage_bytes = self.slab, self._stage_bytes(inputs, places)
+        sums = slab.task_warps * slab.parts * slab.steps * _STEP_SUM_BYTES if slab.parts > 1 else 0
+        return np.maximum(_STAGES * stage_bytes + places * _PLACE_BYTES, sums)
+
+    def _shared_budget(self, machine: Machine) -> int:
+        """Bytes with which shared memory holds as many blocks as the registers do."""
+        share = machine.shared_bytes_per_sm // self.slab.blocks_per_sm - RESERVED_SHARED_BYTES
+        return min(share, machine.shared_bytes_per_block)
+
+    def _stage_bytes(self, inputs: Count, places: Count) -> Count:
+        return inputs * self.image_pitch + places * self.response_pitch
+
+    def _even_splits(self, tiles: Count, machine: Machine) -> Count:
+        return -(-tiles // -(-tiles // np.minimum(self.slab.splits(machine), tiles)))
+
+    def _product_clocks(self, inputs: Count, places: Count, tiles: Count, splits: Count, machine: Machine) -> Count:
         slab = self.slab
-        turns = ceil_div(prod(self.counts(images)), splits)
-        rounds = self._rounds(self.places)
+        # Of a warp, one instruction's pixels each.
+        rounds = -(-(places // self.pixels) // slab.parts)
         compute = rounds * slab.round_clocks
-        staged = prod(self.box) * self.image_pitch + self.places * self.response_pitch
-        memory = staged / _DEVICE_BYTES_PER_CLOCK
-        blocks = ceil_div(splits * slab.blocks, machine.sm_count)
-        turn = max(blocks * compute, blocks * memory, rounds * _ROUND_LATENCY) + _TURN_LATENCY
-        return _BLOCK_LATENCY + memory + turns * turn
-
-    def least_clocks(self, box: Box, machine: Machine) -> float:
-        """``clocks`` of a tile of this slab and of ``box``, were turns and multiprocessors all even."""
-        slab, rounds = self.slab, self._rounds(box.places)
-        memory = (box.inputs * self.image_pitch + box.places * self.response_pitch) / _DEVICE_BYTES_PER_CLOCK
-        turns = box.tiles / slab.splits(machine)
-        busy = box.tiles * slab.blocks / machine.sm_count * max(rounds * slab.round_clocks, memory)
-        products = max(busy, turns * rounds * _ROUND_LATENCY) + turns * _TURN_LATENCY
-        slices = self._slices_clocks(self._even_splits(box.tiles, machine), machine)
-        return _BLOCK_LATENCY + memory + products + slices
-
-    def _even_splits(self, tiles: int, machine: Machine) -> int:
-        return ceil_div(tiles, ceil_div(tiles, min(self.slab.splits(machine), tiles)))
-
-    def _slices_clocks(self, splits: int, machine: Machine) -> float:
-        """Of their way to memory and back."""
-        return 2 * splits * self.slab.sum_bytes / machine.sm_count / _SLICE_BYTES_PER_CLOCK
-
-    def _rounds(self, places: int) -> int:
-        """Of a warp, one instruction's pixels each."""
-        return ceil_div(ceil_div(places, self.pixels), self.slab.parts)
+        memory = self._stage_bytes(inputs, places) / _DEVICE_BYTES_PER_CLOCK
+        blocks = -(-splits * slab.blocks // machine.sm_count)
+        busy = np.maximum(np.maximum(blocks * compute, blocks * memory), rounds * _ROUND_LATENCY)
+        return _BLOCK_LATENCY + memory + -(-tiles // splits) * (busy + _TURN_LATENCY)
 
 
 @dataclass(frozen=True)
@@ -457,14 +458,7 @@ def _fastest_tile(
     limit: int = PLACE_LIMITS[-1],
 ) -> FilterTile:
     """By the cost model the fastest tile of at most ``limit`` places, for slabs of which one fits."""
-
-    def timed(box: Box) -> list[tuple[float, FilterTile]]:
-        tiles = (FilterTile(slab, axes, box.extents, element_bytes) for slab in slabs)
-        return [(tile.clocks(images, machine), tile) for tile in tiles if tile.fits(machine)]
-
+    boxes = Boxes.of(axes, images, limit)
     ones = [FilterTile(slab, axes, (1, *(1 for _ in axes)), element_bytes) for slab in slabs]
-
-    def least_clocks(box: Box) -> float:
-        return min(one.least_clocks(box, machine) for one in ones)
-
-    return fastest(((least_clocks(box), box) for box in box_candidates(axes, images, limit)), timed)
+    kind, extents = boxes.least(np.stack([one.clocks(boxes, machine) for one in ones]))
+    return FilterTile(slabs[kind], axes, extents, element_bytes)

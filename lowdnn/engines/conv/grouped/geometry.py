@@ -67,6 +67,15 @@ class Params:
     WHOLE: int
 
 
+def pack_of(operation: ConvolutionOperation) -> Pack:
+    """Of a convolution forward or backward in the data."""
+    channels, filters = operation.filter.dims[1], operation.filter.dims[0] // operation.groups
+    is_backward = isinstance(operation, ConvolutionBackwardData)
+    inputs, outputs = (filters, channels) if is_backward else (channels, filters)
+    source = operation.response if is_backward else operation.image
+    return Pack(inputs, outputs, CHUNK_BYTES // source.element_bytes, operation.groups)
+
+
 @dataclass(frozen=True)
 class GroupedGeometry:
     """See the module's docstring.
@@ -106,9 +115,7 @@ class GroupedGeometry:
 
     @cached_property
     def pack(self) -> Pack:
-        channels, filters = self.operation.filter.dims[1], self.operation.filter.dims[0] // self.operation.groups
-        inputs, outputs = (filters, channels) if self.is_backward else (channels, filters)
-        return Pack(inputs, outputs, CHUNK_BYTES // self.source.element_bytes, self.operation.groups)
+        return pack_of(self.operation)
 
     @cached_property
     def run(self) -> int:

@@ -5,13 +5,14 @@ Host side of the constants of ``conv_grouped_mma.cu``, with a cost model that pi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
 from math import gcd, lcm, prod
-from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
@@ -46,7 +47,9 @@ _PRODUCT_CLOCKS = 1.7
 _EPILOGUE_CLOCKS = 12  # of one block of 16 x 8 sums
 _SET_CLOCKS = 12
 
-TileT = TypeVar("TileT")
+#: A number, or an array with one for each kind of tile and box.
+Count = Any
+Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -137,22 +140,19 @@ class Slab:
         """Numbers of blocks of 16 pixels that a warp can compute at a time."""
         return tuple(count for count in (1, 2, 4) if count * self.pack.unit_blocks <= _MAX_BLOCKS)
 
-    @cached_property
-    def set_clocks(self) -> Mapping[int, float]:
-        """By ``blocks_m``, of one warp's instructions and fragments for as many blocks of 16 pixels of a unit."""
-        return {blocks_m: self._set_clocks(blocks_m) for blocks_m in self.blocks_m}
+    def shared_bytes(self, inputs: Count, class_places: Count, stages: Count) -> Count:
+        """Of a block with ``stages`` boxes of ``inputs`` positions, for so many places of each residue."""
+        offsets = ceil_div(self.depth * _OFFSET_BYTES, CHUNK_BYTES) * CHUNK_BYTES
+        places = self.classes * class_places * _PLACE_BYTES
+        return self.filter_bytes + offsets + stages * (inputs * self.pitch_bytes + places)
 
-    def compute_clocks(self, places: int, blocks_m: int) -> float:
-        """Of one tile with ``places`` of each residue, by the slowest warps."""
-        warps, sets = _WARPS // self.units, self.classes * ceil_div(places, 16 * blocks_m)
-        return ceil_div(sets, warps) * warps * self.units * self.set_clocks[blocks_m]
-
-    def memory_clocks(self, inputs: int, places: int) -> float:
+    def memory_clocks(self, inputs: Count, places: Count) -> Count:
         """Of one tile: a box of ``inputs`` positions, the outputs of ``places`` of each residue."""
         stored = places * self.classes * self.groups * self.pack.outputs * (CHUNK_BYTES // self.pack.chunk)
         return (inputs * self.pitch_bytes + stored) / _DEVICE_BYTES_PER_CLOCK
 
-    def _set_clocks(self, blocks_m: int) -> float:
+    def set_clocks(self, blocks_m: int) -> float:
+        """Of one warp's instructions and fragments for so many blocks of 16 pixels of a unit."""
         pack = self.pack
         reads = pack.in_unit * blocks_m + pack.unit_blocks / 2
         products = blocks_m * pack.unit_blocks
@@ -179,19 +179,13 @@ class Tile:
         return (self.extents[0], *(axis.box(e) for axis, e in zip(self.axes, self.extents[1:], strict=True)))
 
     @cached_property
-    def box_bytes(self) -> int:
-        return prod(self.box) * self.slab.pitch_bytes
-
-    @cached_property
     def class_places(self) -> int:
         """Places of one residue in whole sets."""
         return ceil_div(prod(self.extents), 16 * self.blocks_m) * 16 * self.blocks_m
 
     @cached_property
     def shared_bytes(self) -> int:
-        places = self.slab.classes * self.class_places * _PLACE_BYTES
-        offsets = ceil_div(self.slab.depth * _OFFSET_BYTES, CHUNK_BYTES) * CHUNK_BYTES
-        return self.slab.filter_bytes + offsets + self.stages * (self.box_bytes + places)
+        return int(self.slab.shared_bytes(prod(self.box), self.class_places, self.stages))
 
     def counts(self, images: int) -> tuple[int, ...]:
         """Tiles (image, axes) of the whole output."""
@@ -199,48 +193,48 @@ class Tile:
         return tuple(ceil_div(total, extent) for total, extent in zip(totals, self.extents, strict=True))
 
     def lanes(self, images: int, slabs: int, machine: Machine) -> int:
-        """Blocks of a slab: they have equal numbers of tiles, but for the last ones."""
-        tiles = prod(self.counts(images))
-        if self.stages == 1:
-            return tiles
-        most = max(self._resident(machine) * machine.sm_count // slabs, 1)
-        return ceil_div(tiles, ceil_div(tiles, most))
+        """Blocks of a slab."""
+        return int(
+            _lanes(prod(self.counts(images)), self.stages, _resident(self.shared_bytes, machine), slabs, machine)
+        )
 
     @property
     def places(self) -> int:
         """Of all residues."""
         return self.slab.classes * prod(self.extents)
 
-    def clocks(self, images: int, slabs: int, machine: Machine) -> float:
-        """Estimated time of the whole convolution."""
-        resident = self._resident(machine)
-        lanes = self.lanes(images, slabs, machine)
-        blocks = ceil_div(lanes * slabs, machine.sm_count)
-        turns = ceil_div(prod(self.counts(images)), lanes)
-        compute = self.slab.compute_clocks(prod(self.extents), self.blocks_m)
-        memory = self.slab.memory_clocks(prod(self.box), prod(self.extents))
-        filters = self.slab.filter_bytes / _DEVICE_BYTES_PER_CLOCK
-        if self.stages == 1:
-            together = min(blocks, resident)
-            rounds = ceil_div(blocks, resident)
-            return rounds * (_BLOCK_LATENCY + together * (filters + memory + compute))
-        return _BLOCK_LATENCY + blocks * (
-            filters + memory + compute + (turns - 1) * (max(compute, memory) + _TURN_CLOCKS)
-        )
 
-    def _resident(self, machine: Machine) -> int:
-        """Blocks that share a multiprocessor."""
-        fitting = machine.shared_bytes_per_sm // (self.shared_bytes + RESERVED_SHARED_BYTES)
-        return min(fitting, machine.threads_per_sm // THREADS, BLOCKS_PER_SM)
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes of output places (image, axes) that tiles may have, one in each element of the arrays.
 
+    extents: by box and axis.  places: in a box.  inputs: that lie under it.  tiles: of the whole output.
+    """
 
-class Box(NamedTuple):
-    """Output places (image, axes) of a tile, how many inputs lie under them, and how many tiles there are."""
+    extents: Counts
+    places: Counts
+    inputs: NDArray[np.float64]
+    tiles: Counts
 
-    extents: tuple[int, ...]
-    places: int
-    inputs: int
-    tiles: int
+    @classmethod
+    def of(cls, axes: tuple[Axis, ...], images: int, most_places: int) -> Boxes:
+        """Boxes of at most ``most_places`` outputs of each residue; several images where all of one fit."""
+        totals = (images, *(axis.steps for axis in axes))
+        grid = np.stack(np.meshgrid([1], *map(_extents, totals[1:]), indexing="ij"), axis=-1).reshape(-1, len(totals))
+        extents = grid[grid.prod(axis=1) <= max(most_places, 1)]
+        whole = prod(totals[1:])
+        if most_images := min(most_places // whole, images):
+            counts = sorted({most_images, *(1 << bit for bit in range(most_images.bit_length()))})
+            extents = np.concatenate((extents[:-1], [(count, *totals[1:]) for count in counts]))
+        inputs = extents[:, 0].astype(np.float64)
+        for place, axis in enumerate(axes, 1):
+            inputs *= axis.box(extents[:, place])
+        return cls(extents, extents.prod(axis=1), inputs, (-(-np.array(totals) // extents)).prod(axis=1))
+
+    def least(self, clocks: NDArray[np.float64]) -> tuple[int, tuple[int, ...]]:
+        """Kind and extents of the fastest tile, of which ``clocks`` has a row of all boxes for each kind."""
+        box, kind = divmod(int(np.argmin(clocks.T)), len(clocks))
+        return kind, tuple(self.extents[box].tolist())
 
 
 def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine) -> bool:
@@ -254,57 +248,50 @@ def fastest_tile(
     slab: Slab, axes: tuple[Axis, ...], images: int, slabs: int, machine: Machine, limit: int = PLACE_LIMITS[-1]
 ) -> Tile:
     """By the cost model the fastest tile of at most ``limit`` places, for a slab that fits."""
-
-    def timed(box: Box) -> list[tuple[float, Tile]]:
-        tiles = (Tile(slab, axes, box.extents, blocks_m, stages) for blocks_m in slab.blocks_m for stages in (1, 2))
-        fitting = (tile for tile in tiles if tile.shared_bytes <= machine.shared_bytes_per_block)
-        return [(tile.clocks(images, slabs, machine), tile) for tile in fitting]
-
-    def least_clocks(box: Box) -> float:
-        """Of any tile of the box, were the multiprocessors busy all the time; turns hide in the latency of a block."""
-        memory = slab.memory_clocks(box.inputs, box.places)
-        compute = min(slab.compute_clocks(box.places, blocks_m) for blocks_m in slab.blocks_m)
-        turn = max(compute, memory) + _TURN_CLOCKS
-        return box.tiles * slabs * turn / machine.sm_count
-
-    boxes = box_candidates(axes, images, limit // slab.classes)
-    return fastest(((least_clocks(box), box) for box in boxes), timed)
+    boxes = Boxes.of(axes, images, limit // slab.classes)
+    kinds = [(blocks_m, stages) for blocks_m in slab.blocks_m for stages in (1, 2)]
+    kind, extents = boxes.least(_clocks(slab, kinds, boxes, slabs, machine))
+    return Tile(slab, axes, extents, *kinds[kind])
 
 
-def fastest(bounded: Iterable[tuple[float, Box]], timed: Callable[[Box], Sequence[tuple[float, TileT]]]) -> TileT:
-    """The fastest of the tiles that ``timed`` makes of boxes.
+def _clocks(
+    slab: Slab, kinds: Sequence[tuple[int, int]], boxes: Boxes, slabs: int, machine: Machine
+) -> NDArray[np.float64]:
+    """Estimated time of the whole convolution by (blocks_m, stages) and box; infinite for a tile that does not fit."""
+    blocks_m, stages = np.array(kinds).T[..., np.newaxis]
+    sets = -(-boxes.places // (16 * blocks_m))
+    shared_bytes = slab.shared_bytes(boxes.inputs, sets * 16 * blocks_m, stages)
+    resident = np.maximum(_resident(shared_bytes, machine), 1)
+    lanes = _lanes(boxes.tiles, stages, resident, slabs, machine)
+    blocks = -(-lanes * slabs // machine.sm_count)
+    # Of one tile, by the slowest warps.
+    warps = _WARPS // slab.units
+    set_clocks = np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds])
+    compute = -(-slab.classes * sets // warps) * warps * slab.units * set_clocks
+    memory = slab.memory_clocks(boxes.inputs, boxes.places)
+    first = slab.filter_bytes / _DEVICE_BYTES_PER_CLOCK + memory + compute
+    in_waves = -(-blocks // resident) * (_BLOCK_LATENCY + np.minimum(blocks, resident) * first)
+    turns = -(-boxes.tiles // lanes)
+    in_turns = _BLOCK_LATENCY + blocks * (first + (turns - 1) * (np.maximum(compute, memory) + _TURN_CLOCKS))
+    clocks = np.where(stages == 1, in_waves, in_turns)
+    return np.where(shared_bytes <= machine.shared_bytes_per_block, clocks, np.inf)
 
-    bounded: boxes, each with clocks that none of its tiles goes below; slow ones are never timed.
-    """
-    best: tuple[float, TileT] | None = None
-    for least, box in sorted(bounded, key=itemgetter(0)):
-        if best is not None and least >= best[0]:
-            break
-        for timing in timed(box):
-            if best is None or timing[0] < best[0]:
-                best = timing
-    assert best is not None, "a slab that fits has a tile"
-    return best[1]
+
+def _resident(shared_bytes: Count, machine: Machine) -> Count:
+    """Blocks that share a multiprocessor."""
+    fitting = machine.shared_bytes_per_sm // (shared_bytes + RESERVED_SHARED_BYTES)
+    return np.minimum(fitting, min(machine.threads_per_sm // THREADS, BLOCKS_PER_SM))
+
+
+def _lanes(tiles: Count, stages: Count, resident: Count, slabs: int, machine: Machine) -> Count:
+    """Blocks of a slab: they have equal numbers of tiles, but for the last ones."""
+    most = np.maximum(resident * machine.sm_count // slabs, 1)
+    return np.where(np.equal(stages, 1), tiles, -(-tiles // -(-tiles // most)))
 
 
 def place_limits(classes: int) -> tuple[int, ...]:
     """Values of TILE_M for so many residues."""
     return tuple(limit for limit in PLACE_LIMITS if classes <= limit)
-
-
-def box_candidates(axes: tuple[Axis, ...], images: int, most_places: int) -> Iterator[Box]:
-    """Boxes of at most ``most_places`` outputs of each residue; several images where all of one fit."""
-    cuts = (
-        [(extent, axis.box(extent), ceil_div(axis.steps, extent)) for extent in _extents(axis.steps)] for axis in axes
-    )
-    for cut in product(*cuts):
-        extents, inputs, counts = zip(*cut, strict=True)
-        places, tiles = prod(extents), prod(counts)
-        if places > max(most_places, 1):
-            continue
-        most_images = min(most_places // places, images) if tiles == 1 else 1
-        for count in sorted({max(most_images, 1), *(1 << bit for bit in range(most_images.bit_length()))}):
-            yield Box((count, *extents), count * places, count * prod(inputs), tiles * ceil_div(images, count))
 
 
 def _extents(steps: int) -> list[int]:

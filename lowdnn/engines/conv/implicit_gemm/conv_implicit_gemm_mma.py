@@ -21,10 +21,11 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.conv.implicit_gemm.data_gradient_views import data_gradient_views
+from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, data_gradient_views
 from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradient_view
 from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
 from lowdnn.engines.conv.implicit_gemm.geometry import MmaGeometry
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import (
@@ -82,7 +83,7 @@ class Params:
     SPLIT_K: int
 
 
-class ConvImplicitGemmMma:
+class ConvImplicitGemmMma(Floored):
     """See the module's docstring."""
 
     name = "conv_implicit_gemm_mma"
@@ -97,6 +98,14 @@ class ConvImplicitGemmMma:
             return problem
         slow = tiles.exit_problem(problem.largest.geometry.product, arch) if problem.exits.exist else ""
         return Refusal(self.name, slow) if slow else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """A launch for each class of pixels; the output's channels fill a tile's side."""
+        if isinstance(contraction, ConvolutionBackwardData):
+            return Floor(Multipliers.MMA_SYNC, class_count(contraction), tiles.padding(contraction.dx.dims[1]))
+        if isinstance(contraction, ConvolutionForward):
+            return Floor(Multipliers.MMA_SYNC, waste=tiles.padding(contraction.y.dims[1]))
+        return Floor(Multipliers.MMA_SYNC)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""

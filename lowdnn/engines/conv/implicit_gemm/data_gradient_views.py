@@ -34,19 +34,29 @@ def data_gradient_views(matched: Anchored[ConvolutionBackwardData]) -> tuple[For
         return f"{operation.label}.w.dims: expected one group, got {operation.groups}"
     if 0 in extents:
         return f"{operation.label}.dx.dims: expected at least one pixel, got {list(operation.dx.dims)}"
-    classes = [range(min(pair)) for pair in zip(operation.convolution.strides, extents, strict=True)]
-    count = prod(map(len, classes))
+    count = class_count(operation)
     if count > _MAX_CLASSES:
         return f"convolution.strides: expected at most {_MAX_CLASSES} residue classes of pixels, got {count}"
     if count > 1 and has_index(matched.epilogue):
         return "pointwise.mode: expected no GEN_INDEX behind a gradient with strides, got GEN_INDEX"
     views = []
-    for residues in product(*classes):
+    for residues in product(*_residues(operation)):
         view = _view(matched, [_Axis.of(operation, axis, residue) for axis, residue in enumerate(residues)])
         if isinstance(view, str):
             return view
         views.append(view)
     return tuple(views)
+
+
+def class_count(operation: ConvolutionBackwardData) -> int:
+    """Residue classes of pixels, each of which is a forward convolution."""
+    return prod(map(len, _residues(operation)))
+
+
+def _residues(operation: ConvolutionBackwardData) -> list[range]:
+    """By spatial axis."""
+    pairs = zip(operation.convolution.strides, operation.dx.dims[2:], strict=True)
+    return [range(min(pair)) for pair in pairs]
 
 
 @dataclass(frozen=True)

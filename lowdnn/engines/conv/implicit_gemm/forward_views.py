@@ -14,7 +14,7 @@ from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.base import inputs_of, outputs_of
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Argument, Struct, TensorPointer
+from lowdnn.plan import Argument, Scalar, Struct, TensorPointer
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,12 @@ class ForwardView:
 
     def place(self, argument: Argument) -> Argument:
         """``argument`` with the pointers to tensors moved to their parts."""
-        if not any(self.offsets.values()):
-            return argument
+        return self._moved(argument) if any(self.offsets.values()) else argument
+
+    def _moved(self, argument: Argument) -> Argument:
         if isinstance(argument, Struct):
-            return Struct(tuple(self.place(item) for item in argument.fields))
+            fields = [item if isinstance(item, Scalar) else self._moved(item) for item in argument.fields]
+            return Struct(tuple(fields))
         if isinstance(argument, TensorPointer):
             return TensorPointer(argument.uid, argument.offset_bytes + self.offsets.get(argument.uid, 0))
         return argument

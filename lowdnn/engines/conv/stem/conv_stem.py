@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from operator import itemgetter
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.composite.assembly import moved
 from lowdnn.engines.composite.partition import estimated_time_s
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers, floor_of, least_time
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.graph.graph import OperationGraph
@@ -48,7 +51,7 @@ class _Problem:
         return (*self.inputs, self.output) if self.output else self.inputs
 
 
-class ConvStem:
+class ConvStem(Floored):
     """See the module's docstring. ``engines``: those that may compute the convolution of phases."""
 
     name = "conv_stem"
@@ -64,11 +67,15 @@ class ConvStem:
         problem = graph.derive(_problem_of)
         if isinstance(problem, Refusal):
             return problem
-        refusals = [engine.refuse(problem.graph, arch) for engine in self._engines]
-        if None in refusals:
+        product = problem.graph
+        if None in (product.derive(engine.refuse, arch) for _, engine in product.derive(self._bounded, arch)):
             return None
-        reasons = "; ".join(str(refusal) for refusal in refusals)
+        reasons = "; ".join(str(product.derive(engine.refuse, arch)) for engine in self._engines)
         return Refusal(self.name, f"no engine takes the convolution of phases: {reasons}")
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """Two tensors are folded or unfolded."""
+        return Floor(Multipliers.FASTEST, launches=3)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """None: the other engine runs with its defaults."""
@@ -77,7 +84,7 @@ class ConvStem:
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Folding launches, those of the other engine's plan, and one that unfolds a gradient."""
         problem = accepted(graph.derive(_problem_of))
-        accepted(self.refuse(graph, arch))
+        accepted(graph.derive(self.refuse, arch))
         resolve_choices(self.name, (), choices)
         parts = PlanParts()
         at = {folded.tensor.uid: parts.reserve(folded.size_bytes) for folded in problem.folded}
@@ -103,8 +110,23 @@ class ConvStem:
 
     def _product(self, graph: OperationGraph, arch: ArchSpec) -> Plan:
         """The fastest plan for the convolution of phases."""
-        plans = (engine.plan(graph, arch, {}) for engine in self._engines if engine.refuse(graph, arch) is None)
-        return min(plans, key=lambda plan: estimated_time_s(plan, arch))
+        best, best_s = None, inf
+        for least_s, engine in graph.derive(self._bounded, arch):
+            if least_s < best_s and graph.derive(engine.refuse, arch) is None:
+                plan = engine.plan(graph, arch, {})
+                best, best_s = min((best, best_s), (plan, estimated_time_s(plan, arch)), key=itemgetter(1))
+        assert best is not None, "an engine takes what is not refused"
+        return best
+
+    def _bounded(self, graph: OperationGraph, arch: ArchSpec) -> list[tuple[float, Engine]]:
+        """The engines, each with a time that no plan of its is estimated to beat, lowest first."""
+        bounded = [(_least_s(engine, graph, arch), engine) for engine in self._engines]
+        return sorted(bounded, key=itemgetter(0))
+
+
+def _least_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
+    floor = floor_of(engine, graph)
+    return floor.launches * arch.launch_overhead_s + sum(least_time(graph, floor, arch))
 
 
 def _problem_of(graph: OperationGraph) -> _Problem | Refusal:

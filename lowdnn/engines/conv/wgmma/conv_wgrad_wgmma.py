@@ -77,7 +77,7 @@ class ConvWgradWgmma:
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where pixels are split."""
-        accepted(self.refuse(graph, arch))
+        accepted(graph.derive(self.refuse, arch))
         product = accepted(graph.derive(self._product))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = _parts(wgrad_tiles.tiling_of(self.name, product, arch, chosen), arch)

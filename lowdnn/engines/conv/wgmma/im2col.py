@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import prod
 
@@ -73,16 +74,16 @@ class PixelClass:
 
     axes: tuple[AxisClass, ...]
 
-    @property
+    @cached_property
     def extents(self) -> tuple[int, ...]:
-        return tuple(axis.extent for axis in self.axes)
+        return tuple([axis.extent for axis in self.axes])
 
-    @property
+    @cached_property
     def taps(self) -> int:
         """0 for pixels that no tap reaches."""
         return prod(axis.taps for axis in self.axes)
 
-    @property
+    @cached_property
     def runs(self) -> int:
         """Of taps that are read together."""
         return prod(axis.taps // axis.run for axis in self.axes)

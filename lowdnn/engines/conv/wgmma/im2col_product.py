@@ -190,7 +190,7 @@ class Im2colProduct:
         row_bytes = stage_k * self.instruction.element_bytes
         return self if row_bytes == self.row_bytes else replace(self, row_bytes=row_bytes)
 
-    @property
+    @cached_property
     def walked_pixels(self) -> int:
         """Of the output, and those that a class has beyond it."""
         return sum(pixel_class.pixels(self.images) for pixel_class in self.classes)
@@ -276,6 +276,17 @@ class Im2colProduct:
 
     def product(self, is_transposed: bool) -> WgmmaProduct:
         """As the tiles see it; classes count with their mean depth, and an empty output as one of one element."""
+        return self._transposed_product if is_transposed else self._plain_product
+
+    @cached_property
+    def _plain_product(self) -> WgmmaProduct:
+        return self._product(False)
+
+    @cached_property
+    def _transposed_product(self) -> WgmmaProduct:
+        return self._product(True)
+
+    def _product(self, is_transposed: bool) -> WgmmaProduct:
         m, n = max(self.walked_pixels, 1), max(self.filter.lines, 1)
         a, b = self._image_bytes, self._filter_bytes
         blocks = sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
@@ -388,9 +399,9 @@ class Im2colProduct:
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)
         margin = 1 if product.window is None else _WINDOW_MARGIN
-        return margin * wgmma_model.seconds(product, wgmma_model.best(product, arch), arch)
+        return margin * wgmma_model.least_seconds(product, arch)
 
-    @property
+    @cached_property
     def _chunks(self) -> int:
         """k blocks of one tap."""
         return ceil_div(self.filter.depth, self.stage_k)

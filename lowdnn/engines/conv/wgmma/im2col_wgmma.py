@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,11 +13,12 @@ from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
+from lowdnn.engines.gemm.wgmma_model import SMALLEST_COLUMNS, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     OutputStore,
     handing_back,
@@ -26,11 +27,11 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_argument,
     slice_macros,
 )
-from lowdnn.engines.gemm.wgmma_tiles import Schedule, TileStore, WgmmaType, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES, Schedule, TileStore, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, i32, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import (
     Argument,
@@ -49,7 +50,7 @@ from lowdnn.status import BadParamError, Status
 _TARGET = "sm_90a"
 
 
-class Im2colWgmma(ABC):
+class Im2colWgmma(Floored):
     """An engine; a subclass says which operation it computes."""
 
     name: str
@@ -71,13 +72,22 @@ class Im2colWgmma(ABC):
         slow = product.slowness(arch)
         return Refusal(self.name, slow) if slow else None
 
+    def floor(self, contraction: Contraction) -> Floor:
+        """Channels that are summed fill half rows of a stage at least, those of the output the smallest tile."""
+        if not isinstance(contraction, ConvolutionOperation) or 0 in contraction.filter.dims:
+            return Floor(Multipliers.FASTEST)
+        filters, channels = contraction.filter.dims[0] // contraction.groups, contraction.filter.dims[1]
+        lines, depth = (channels, filters) if contraction.output is contraction.image else (filters, channels)
+        half_row = STAGE_ROW_BYTES // 2 // contraction.filter.element_bytes
+        return Floor(Multipliers.FASTEST, waste=_padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS))
+
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
         return _knobs(accepted(graph.derive(self._checked)), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        accepted(self.refuse(graph, arch))
+        accepted(graph.derive(self.refuse, arch))
         product = accepted(graph.derive(self._checked))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = self._parts(product, arch, chosen)
@@ -138,6 +148,11 @@ class Im2colWgmma(ABC):
             functor, vector, stored_bytes = cut.stored.functor, cut.stored.vector, moved_bytes(product.dag)
             parts.sum_slices(product.output, functor, vector, slices, slices_at, stored_bytes)
         return parts
+
+
+def _padding(extent: int, unit: int) -> float:
+    """What ``extent`` takes in whole units, as a multiple of it."""
+    return ceil_div(extent, unit) * unit / extent
 
 
 def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:

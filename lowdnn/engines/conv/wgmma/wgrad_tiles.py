@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from operator import itemgetter
+from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
@@ -13,7 +14,6 @@ from lowdnn.engines.conv.wgmma.wgrad_product import WALK_STEP, WgradProduct
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, Schedule, TileStore, WgmmaTile, WgmmaType
-from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import KnobType
 from lowdnn.status import BadParamError
 
@@ -106,13 +106,14 @@ def least_seconds(product: WgradProduct, arch: ArchSpec) -> float:
 def _timed_best(product: WgradProduct, arch: ArchSpec) -> tuple[float, WgradTiling]:
     with_windows = product.with_windows
     cuts = (product, with_windows) if with_windows else (product,)
+    rates = _Rates(arch.attained_rate(product.instruction.unit), arch.copy_bytes_per_s)
     timed = (
-        (_seconds(cut, fitted, splits, arch), cut, fitted.tile, splits)
-        for cut in cuts
+        (_seconds(extents, fitted, splits, rates), cut, fitted.tile, splits)
+        for cut, extents in ((cut, _Extents.of(cut)) for cut in cuts)
         for fitted in _menu(
             cut.tap_run, cut.window(1), cut.pixel_clocks, _conversion_clocks(product), product.instruction, arch
         )
-        for splits in _splittings(cut, fitted)
+        for splits in _splittings(extents, fitted)
     )
     seconds, cut, tile, splits = min(timed, key=itemgetter(0))
     return seconds, WgradTiling(cut, tile, splits)
@@ -190,12 +191,17 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A tile with as many stages as fit; of a stage its bytes and seconds; how many blocks run at once."""
+    """A tile with as many stages as fit; of a stage its bytes, operations and seconds; how many blocks run at once."""
 
     tile: WgmmaTile
     stage_bytes: int
+    stage_flops: int
     stage_s: float
     resident: int
+
+    def tiles(self, extents: _Extents) -> int:
+        """Of a group."""
+        return -(-extents.filters // self.tile.m) * -(-extents.columns // self.tile.n)
 
 
 @lru_cache(maxsize=256)
@@ -221,36 +227,60 @@ def _menu(
             copy_s = stage_bytes // STAGE_ROW_BYTES * pixel_clocks / _LIGHT_CLOCK_HZ
             convert_s = (stage_bytes // STAGE_ROW_BYTES - m) * MN_MAJOR_BOX * element_clocks / _LIGHT_CLOCK_HZ
             stage_s = max(copy_s, convert_s, _stage_seconds(tile, stage_bytes, instruction, arch))
-            found.append(_Fitted(tile, stage_bytes, stage_s, arch.sm_count * tile.blocks_per_sm))
+            stage_flops = 2 * tile.m * tile.n * tile.k
+            found.append(_Fitted(tile, stage_bytes, stage_flops, stage_s, arch.sm_count * tile.blocks_per_sm))
     return tuple(found)
 
 
-def _splittings(product: WgradProduct, fitted: _Fitted) -> Iterator[int]:
+class _Extents(NamedTuple):
+    """What the model sees of a product; sum_bytes: of one slice."""
+
+    filters: int
+    columns: int
+    k_blocks: int
+    groups: int
+    read_bytes: int
+    sum_bytes: int
+
+    @classmethod
+    def of(cls, product: WgradProduct) -> _Extents:
+        sum_bytes = product.operation.dw.element_count * _ACCUMULATOR_BYTES
+        extents = (max(product.filters, 1), max(product.columns, 1), max(product.k_blocks, 1))
+        return cls(*extents, product.groups, product.read_bytes, sum_bytes)
+
+
+class _Rates(NamedTuple):
+    """Of the device: of its tensor cores, and of its memory."""
+
+    flops: float
+    copy_bytes_per_s: float
+
+
+def _splittings(extents: _Extents, fitted: _Fitted) -> Iterator[int]:
     """Whole, and in as many parts as fill the device once or twice."""
     yield 1
-    tile = fitted.tile
-    items = ceil_div(product.filters, tile.m) * ceil_div(product.columns, tile.n) * product.groups
+    items = fitted.tiles(extents) * extents.groups
     for rounds in (1, 2):
-        splits = min(rounds * fitted.resident // max(items, 1), product.k_blocks // 4)
+        splits = min(rounds * fitted.resident // max(items, 1), extents.k_blocks // 4)
         if splits > 1:
             yield splits
 
 
-def _seconds(product: WgradProduct, fitted: _Fitted, splits: int, arch: ArchSpec) -> float:
+def _seconds(extents: _Extents, fitted: _Fitted, splits: int, rates: _Rates) -> float:
     """Rounds of tiles on each multiprocessor, but no less than the device's power, L2 and memory allow."""
-    tile = fitted.tile
-    schedule = _schedule(product, tile, splits)
-    rounds = ceil_div(schedule.items, fitted.resident) * tile.blocks_per_sm
-    is_split = schedule.splits > 1
-    busy = rounds * schedule.split_blocks * fitted.stage_s
-    power = schedule.flops / arch.attained_rate(product.instruction.unit)
-    loaded = schedule.tiles * schedule.batches * product.k_blocks * fitted.stage_bytes
-    copied = product.read_bytes / arch.copy_bytes_per_s
+    tile, k_blocks = fitted.tile, extents.k_blocks
+    split_blocks = -(-k_blocks // min(splits, k_blocks))
+    splits = -(-k_blocks // split_blocks)
+    blocks = fitted.tiles(extents) * extents.groups
+    rounds = -(-blocks * splits // fitted.resident) * tile.blocks_per_sm
+    busy = rounds * split_blocks * fitted.stage_s
+    power = blocks * k_blocks * fitted.stage_flops / rates.flops
+    loaded = blocks * k_blocks * fitted.stage_bytes
+    copied = extents.read_bytes / rates.copy_bytes_per_s
     busy = max(busy, power, loaded / _L2_BYTES_PER_S)
     seconds = _START_S + max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
-    if is_split:
-        slices = schedule.splits * product.operation.dw.element_count * _ACCUMULATOR_BYTES
-        seconds += _REDUCE_S + slices / _SLICE_BYTES_PER_S
+    if splits > 1:
+        seconds += _REDUCE_S + splits * extents.sum_bytes / _SLICE_BYTES_PER_S
     return seconds
 
 

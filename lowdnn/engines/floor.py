@@ -1,0 +1,97 @@
+"""What every plan of an engine takes at least, known before any plan is made.
+
+Choices among engines begin with the one whose floor is lowest, and pass over those whose floor is above what is found.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import IntEnum
+from typing import NamedTuple
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Engine
+from lowdnn.engines.gemm.tiles import UNITS
+from lowdnn.engines.gemm.wgmma_tiles import wgmma_type
+from lowdnn.engines.launch import bytes_touched, fma_unit
+from lowdnn.enums import NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import inputs_of
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
+from lowdnn.plan import MathUnit
+
+Contraction = ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGroupedMatmulBackward
+
+
+class Multipliers(IntEnum):
+    """What an engine's contractions run on: the FMA units, mma.sync, or the fastest tensor cores that there are.
+
+    Launches of the last may begin while the one before ends.
+    """
+
+    FMA = 0
+    MMA_SYNC = 1
+    FASTEST = 2
+
+
+class Floor(NamedTuple):
+    """Of an engine's plans for a graph: how many launches; operations, as a multiple of those of its contraction."""
+
+    multipliers: Multipliers
+    launches: int = 1
+    waste: float = 1.0
+
+
+class Floored(ABC):
+    """An engine that knows more than its notes say."""
+
+    @abstractmethod
+    def floor(self, contraction: Contraction) -> Floor:
+        """Of plans for a graph with ``contraction``, which may be one that the engine refuses."""
+
+
+class LeastTime(NamedTuple):
+    """Seconds of arithmetic and of copying, each by itself."""
+
+    arithmetic_s: float
+    copy_s: float
+
+
+def floor_of(engine: Engine, graph: OperationGraph) -> Floor:
+    """Of the engine's plans for ``graph``, if it takes it."""
+    contractions = graph.derive(_contractions)
+    if len(contractions) == 1 and isinstance(engine, Floored):
+        return engine.floor(contractions[0])
+    return _FASTEST if NumericalNote.TENSOR_CORE in engine.numerical_notes else _FMA
+
+
+def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime:
+    """Contractions at the attained rate of the multipliers, what is none in no time; each tensor in memory once."""
+    arithmetic_s = 0.0
+    for contraction in graph.derive(_contractions):
+        rate = max(map(arch.attained_rate, _units(contraction, floor.multipliers, arch)))
+        arithmetic_s += floor.waste * contraction.flops / rate
+    return LeastTime(arithmetic_s, graph.derive(_moved_bytes) / arch.copy_bytes_per_s)
+
+
+_FMA, _FASTEST = Floor(Multipliers.FMA), Floor(Multipliers.FASTEST)
+
+
+def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -> list[MathUnit]:
+    """Those of ``arch`` that multiply the contraction's inputs; the FMA units where no others do."""
+    data_type = next(iter(inputs_of(contraction).values())).data_type
+    found = [UNITS.get(data_type)] if multipliers >= Multipliers.MMA_SYNC else []
+    if multipliers is Multipliers.FASTEST and (instruction := wgmma_type(data_type, data_type)):
+        found.append(instruction.unit)
+    return [unit for unit in found if unit is not None and unit in arch.flops_per_clock] or [fma_unit(data_type)]
+
+
+def _contractions(graph: OperationGraph) -> tuple[Contraction, ...]:
+    return tuple(op for op in graph.operations if isinstance(op, Contraction))
+
+
+def _moved_bytes(graph: OperationGraph) -> int:
+    return sum(bytes_touched(tensor) for tensor in graph.tensors.values() if not tensor.is_virtual)
