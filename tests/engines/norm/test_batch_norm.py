@@ -64,7 +64,7 @@ def test_parts_of_batch_norm(device: Runtime, operation: BnFinalize | BnBackward
 
 @pytest.mark.parametrize(("direction", "elements_moved"), [("fwd", 3.2), ("bwd", 6.1)])
 def test_large_activations_are_read_few_times(direction: str, elements_moved: float) -> None:
-    """Forward twice and written once, backward three times dy and x twice; first choice on both architectures."""
+    """Forward x twice and y once, backward dy three times, x twice and dx once; the first choice everywhere."""
     graph = parse_case(f"norm dims=256x256x56x56 mode=batch layout=nhwc dtype=bf16 dir={direction}").graph()
     for arch in (SM_80, SM_90A):
         best = rank(graph, arch, HeurMode.A, ENGINES).candidates[0]
