@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-FAMILIES = ("conv", "matmul", "pointwise", "reduction")
+FAMILIES = ("conv", "matmul", "norm", "pointwise", "reduction", "softmax")
 
 #: compute-sanitizer's exit code where it finds errors; not one that the program itself uses.
 _FOUND = 99

@@ -49,10 +49,6 @@ class RowSpace:
         """Elements of a row."""
         return prod(self.space.extents[self.kept :])
 
-    @cached_property
-    def rows(self) -> int:
-        return prod(self.space.extents[: self.kept])
-
     def functor(self, dag: PointwiseDag, name: str, accumulator: DataType | None, result: DataType | None) -> Functor:
         """Of a DAG over whole rows."""
         return generate(
