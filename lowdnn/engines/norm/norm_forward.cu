@@ -4,8 +4,9 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
 // registers is read once: the mean of its first chunk (`shift`), then the sums of x - shift and of its square over the
-// whole row, which correct that mean and give the variance. So neither the rounding of a large mean nor the cancellation
-// of squares shows in y. Of a longer row all chunks but the last are read again, backwards, as the cache still has them.
+// whole row, which correct that mean and give the variance. So neither the rounding of a large mean nor the
+// cancellation of squares shows in y. Of a longer row all chunks but the last are read again, backwards, as the cache
+// still has them.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups, else i64;
