@@ -20,11 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-<<<<<<< HEAD
 FAMILIES = tuple(sorted(path.stem for path in (ROOT / "tests" / "cases").glob("*.txt")))
-=======
-FAMILIES = ("conv", "matmul", "norm", "pointwise", "reduction", "softmax")
->>>>>>> rows
 
 #: compute-sanitizer's exit code where it finds errors; not one that the program itself uses.
 _FOUND = 99
