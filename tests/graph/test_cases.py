@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lowdnn import dtypes
-from lowdnn.enums import ConvolutionMode, DataType, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import ConvolutionMode, DataType, PaddingMode, PointwiseMode, ReduceTensorOp, ResampleMode
 from lowdnn.graph.case_steps import STEPS
 from lowdnn.graph.cases import Case, ConvolutionCase, parse_case, parse_cases
 from lowdnn.graph.oracle import evaluate
@@ -16,6 +17,8 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
+from lowdnn.ops.resample_backward import ResampleBackward
+from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.status import BadParamError, LowdnnError, ShapeMismatchError, UnsupportedDataTypeError
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
@@ -95,6 +98,25 @@ def test_gradients_of_a_convolution(
     assert operation.output.uid in case.inputs(seed=1, exact=True)
     assert case.length == length
     assert parse_case(str(case)) == case
+
+
+def test_resample_text() -> None:
+    text = "resample n=1 c=2 hw=5x6 mode=linear stride=1/2x4/8 pad=1/2:1x-1/4:2"
+    case = parse_case(text)
+    (operation,) = case.graph().operations
+    assert isinstance(operation, ResampleForward)
+    shape = operation.resample
+    assert (shape.window_dims, shape.strides) == ((2, 2), (Fraction(1, 2), Fraction(1, 2)))
+    assert (shape.pre_paddings, shape.post_paddings) == ((Fraction(1, 2), Fraction(-1, 4)), (1, 2))
+    assert shape.mode is ResampleMode.BILINEAR
+    assert str(case) == text.replace("4/8", "1/2")
+    assert parse_case(str(case)) == case
+    (gradient,) = parse_case("resample n=1 c=2 hw=5 mode=max window=2 dir=bwd").graph().operations
+    assert isinstance(gradient, ResampleBackward)
+    assert (gradient.index, gradient.resample.padding_mode) == (None, PaddingMode.NEG_INF_PAD)
+    for key, value, rule in (("stride", "1/0", "numbers > 0"), ("window", "0", "numbers > 0"), ("pad", "a", "numbers")):
+        with raises(BadParamError, f"resample.{key}", expected=rule, got=repr(value)):
+            parse_case(f"resample n=1 c=2 hw=5 mode=max {key}={value}")
 
 
 def test_text_is_canonical() -> None:

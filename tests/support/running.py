@@ -12,6 +12,8 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Engine
 from lowdnn.enums import DataType
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.compare import tolerance_of
 from lowdnn.graph.data import exact_values, real_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
@@ -76,6 +78,31 @@ def check_close(
         draw=lambda rng, tensor: real_values(rng, tensor.dims, tensor.data_type),
         allowed=lambda tensor: tolerance(op_class, tensor.data_type, length, compute_type),
     )
+
+
+def check_case(
+    runtime: Runtime, engine: Engine, line: str, choices: Choices | None = None, arch: ArchSpec = SM_90A
+) -> Plan:
+    """Real-valued data of a text case must come within the tolerance table. Returns the plan."""
+    case, seed = parse_case(line), fresh_seed()
+    graph = case.graph()
+    refusal = engine.refuse(graph, arch)
+    assert refusal is None, str(refusal)
+    plan = engine.plan(graph, arch, choices or {})
+    inputs = case.inputs(seed, exact=False)
+    check_outputs(runtime, plan, graph, inputs, case.length, f"seed {seed}, {case}")
+    return plan
+
+
+def check_outputs(
+    runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays, length: int, context: str = ""
+) -> None:
+    """The plan's outputs must come within the tolerance table; ``length`` as for ``tolerance_of``."""
+    actual = run_plan(runtime, plan, graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        tensor = graph.tensors[uid]
+        allowed = tolerance_of(graph, tensor, plan.numerical_notes, length)
+        assert_close(actual[uid], expected, tensor.data_type, allowed, f"{tensor.label}, {context}")
 
 
 def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays) -> dict[int, NDArray[Any]]:

@@ -2,8 +2,8 @@
 //
 // Layouts: any strides over RANK axes: the outer ones, the blocks and, with COLUMNS, groups of columns. A block is
 // BLOCK elements along the block axis, x_step and y_step apart; the last one of an axis may be shorter.
-// TILED 1: the scales lie in tiles of 128 by 4 (F8_128x4), rows along SCALE_ROW, columns along SCALE_COLUMN; the space is
-// that of whole tiles, and what lies beyond `limits` has no elements and a scale of zero bits.
+// TILED 1: the scales lie in tiles of 128 by 4 (F8_128x4), rows along SCALE_ROW, columns along SCALE_COLUMN; the space
+// is that of whole tiles, and what lies beyond `limits` has no elements and a scale of zero bits.
 // COLUMNS 0: x is contiguous along the blocks. LANES neighbouring threads have a block, VECTOR elements each.
 // COLUMNS 1: a thread has VECTOR blocks side by side, one for each of VECTOR columns, and reads them row by row: CHUNK
 // rows at a time, twice where a block has more of them than stay in registers.

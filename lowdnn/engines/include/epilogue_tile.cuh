@@ -61,6 +61,14 @@ template <class Product> struct EpilogueTile {
     }
   }
 
+  // The same without exits.
+  template <class Functor, int WIDTH, class Map>
+  static __device__ __forceinline__ void run(const Product& product, u8* shared, TilePlace place, const Map& map,
+                                             const typename Functor::Args& arguments) {
+    typedef Exits<NoOperator, NoOperator, NoOperator> None;
+    run<Functor, WIDTH>(product, shared, place, map, arguments, None(), typename None::Output(), ExitSlices());
+  }
+
   // Writes the accumulators as they are: element (row, column) to slice[row * pitch + column].
   static __device__ __forceinline__ void store(const Product& product, Accumulator* slice, i64 pitch, TilePlace place) {
     const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;

@@ -1,11 +1,11 @@
 // Reductions at the exits of a MapEpilogue: of each column of what it stores; of each row, and of all elements, of one
 // tensor.
 //
-// Columns: every consumer warpgroup of the grid (a "worker") has totals of its own in the workspace, one for each column
-// of the product. Its warps keep those of the columns of their tiles in registers, and join them with the worker's when
-// it goes on to other columns. Everything: each of its warps has one total. Rows: each column of tiles has totals of its
-// own, one for each row of all batches, which one tile gives. All of them are joined by reduction/reduction_combine.cu,
-// as slices. So the order depends on the plan only.
+// Columns: every consumer warpgroup of the grid (a "worker") has totals of its own in the workspace, one for each
+// column of the product. Its warps keep those of the columns of their tiles in registers, and join them with the
+// worker's when it goes on to other columns. Everything: each of its warps has one total. Rows: each column of tiles
+// has totals of its own, one for each row of all batches, which one tile gives. All of them are joined by
+// reduction/reduction_combine.cu, as slices. So the order depends on the plan only.
 // Operators, computed in f32: reduction/operators.cuh.
 
 #pragma once
@@ -277,8 +277,8 @@ template <class Tile, class Chunk> struct ColumnExit<Tile, Chunk, NoOperator> {
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-// Operator over the columns of what the functor hands back as its exit: of 16 rows at a time, of which a lane sees parts
-// of row l / 4 and of row l / 4 + 8.
+// Operator over the columns of what the functor hands back as its exit: of 16 rows at a time, of which a lane sees
+// parts of row l / 4 and of row l / 4 + 8.
 template <class Tile, class Operator> struct RowExit {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;

@@ -66,8 +66,8 @@ struct StagedExits {
     }
   }
 
-  // A chunk of COLUMNS columns, of which `columns` exist, and `rows` rows: at(row, column) is the value. down: where its
-  // columns go.
+  // A chunk of COLUMNS columns, of which `columns` exist, and `rows` rows: at(row, column) is the value. down: where
+  // its columns go.
   template <int COLUMNS, class At>
   __device__ __forceinline__ void reduce(const Output& output, const At& at, u32 rows, u32 columns, ExitPlace down) {
     const u32 lane = threadIdx.x % WARP_SIZE;

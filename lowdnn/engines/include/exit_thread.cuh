@@ -88,8 +88,8 @@ template <int OWNED, class ChannelOperator, class WholeOperator> struct ThreadEx
   Channels channels;
   Whole whole;
 
-  // Hands WIDTH values to the functor, and adds what it hands back of the first `valid`: of neighbouring channels, or of
-  // one channel (IS_RUN).
+  // Hands WIDTH values to the functor, and adds what it hands back of the first `valid`: of neighbouring channels, or
+  // of one channel (IS_RUN).
   template <class Functor, int WIDTH, bool IS_RUN>
   __device__ __forceinline__ void apply(const typename Functor::Args& arguments, const typename Functor::Cursor& cursor,
                                         i64 along, i32 valid, const f32 (&values)[WIDTH]) {

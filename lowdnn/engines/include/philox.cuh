@@ -62,7 +62,7 @@ template <class T> struct Normal {
   static __device__ __forceinline__ void sine_and_cosine(f64 halves, f64* s, f64* c) { sincospi(halves, s, c); }
 };
 
-// ---- V numbers --------------------------------------------------------------------------------------------------------
+// ---- V numbers ------------------------------------------------------------------------------------------------------
 
 // Of elements that lie `step` apart, wherever the first is.
 template <class Distribution, class T, int V>

@@ -8,8 +8,8 @@
 // Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
 // Launch: WARPS_M * WARPS_N * 32 threads; dynamic shared memory max(STAGES * stage, staging) bytes.
 // SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue.
-// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (exit_tile.cuh), NoOperator for
-// none; not with SPLIT_K.
+// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (exit_tile.cuh), NoOperator
+// for none; not with SPLIT_K.
 
 #include "include/epilogue_tile.cuh"
 #include "include/output_map.cuh"

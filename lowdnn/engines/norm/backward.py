@@ -21,7 +21,7 @@ from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, share
-from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
 from lowdnn.enums import DIM_MAX, DataType, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -62,9 +62,7 @@ class BackwardRows:
         own = {port: split_tensor(tensor, shape) for port, tensor in ports.items() if port != "epsilon"}
         before = split_dag(fused.before, shape)
         after = dag_of(own["dx"].dims, tuple(split_operation(op, shape) for op in fused.after), anchor=own["dx"])
-        tensors = [*before.loads, *before.stores, *after.loads, *after.stores, *own.values()]
-        in_memory = {tensor.uid: tensor for tensor in tensors if not tensor.is_virtual}
-        space = row_space(before.dims, shape.axes, in_memory.values(), indexed_axes((before, after)))
+        space = fused_space((before, after), shape.axes, own.values())
         found = BackwardRows(operation, own, before, after, space)
         if before.operations and found.gradients and not found._may_sum_on_the_way:
             return "operations: expected none before dy where scale and bias need sums of their own, got one"
@@ -81,8 +79,7 @@ class BackwardRows:
 
     @cached_property
     def layout(self) -> RowLayout:
-        data = [t for dag in (self.before, self.after) for t in (*dag.loads, *dag.stores)]
-        return RowLayout(self.space, self.space.vector([*data, self.tensors["x"]]))
+        return RowLayout.of(self.space, (self.before, self.after), self.tensors["x"])
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         return tile.knobs(self.layout, arch, self.compute_type, self._arrays)

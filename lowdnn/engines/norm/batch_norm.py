@@ -23,7 +23,7 @@ from typing import Any
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.norm.passes import PassBuilder, Passes
+from lowdnn.engines.norm.passes import PassBuilder, Passes, unbiased
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.enums import DataType, NormMode, NumericalNote, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
@@ -110,9 +110,9 @@ def _forward(norm: NormForward, behind: _Behind, last_uid: int) -> Passes:
     build.store(inverse, norm.inv_variance)
     mean = build.pointwise(modes.ADD, shift, correction)
     build.store(mean, norm.mean)
-    unbiased = build.pointwise(modes.IDENTITY, variance, factor=shape.count / max(shape.count - 1, 1))
+    spread = build.pointwise(modes.IDENTITY, variance, factor=unbiased(shape.count))
     build.carry_on(mean, norm.exp_avg_factor, norm.input_running_mean, norm.output_running_mean)
-    build.carry_on(unbiased, norm.exp_avg_factor, norm.input_running_var, norm.output_running_var)
+    build.carry_on(spread, norm.exp_avg_factor, norm.input_running_var, norm.output_running_var)
     build.close_pointwise()
 
     steps = [(modes.SUB, shift), (modes.SUB, correction), (modes.MUL, inverse)]
@@ -164,8 +164,8 @@ def _finalize(final: BnFinalize, behind: _Behind, last_uid: int) -> Passes:
     build.carry_on(mean, final.exp_avg_factor, final.input_running_mean, final.output_running_mean)
     if final.exp_avg_factor is not None:
         total = build.pointwise(modes.MUL, variance, final.accum_count)
-        unbiased = build.pointwise(modes.MUL, total, share_of_others)
-        build.carry_on(unbiased, final.exp_avg_factor, final.input_running_var, final.output_running_var)
+        spread = build.pointwise(modes.MUL, total, share_of_others)
+        build.carry_on(spread, final.exp_avg_factor, final.input_running_var, final.output_running_var)
     build.close_pointwise()
     return build.passes()
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import nan
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.norm.passes import unbiased
 from lowdnn.engines.norm.split import split_dag, split_operation, split_tensor
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
-from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
 from lowdnn.enums import DIM_MAX, DataType, NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -53,9 +53,7 @@ class ForwardRows:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
         before, after = split_dag(fused.before, shape), _after(fused)
         statistics = [split_tensor(t, shape) for t in (*outputs_of(operation).values(), *operation.running)]
-        tensors = [*before.loads, *before.stores, *after.loads, *after.stores, *statistics]
-        in_memory = {t.uid: t for t in tensors if not t.is_virtual and not t.is_scalar_value}
-        space = row_space(before.dims, shape.axes, in_memory.values(), indexed_axes((before, after)))
+        space = fused_space((before, after), shape.axes, statistics)
         return ForwardRows(operation, before, after, space)
 
     @property
@@ -64,8 +62,7 @@ class ForwardRows:
 
     @cached_property
     def layout(self) -> RowLayout:
-        dags = (self.before, self.after)
-        return RowLayout(self.space, self.space.vector([t for dag in dags for t in (*dag.loads, *dag.stores)]))
+        return RowLayout.of(self.space, (self.before, self.after))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         return tile.knobs(self.layout, arch, self.compute_type, arrays=1)
@@ -92,7 +89,7 @@ class ForwardRows:
                 scalar_argument(operation.epsilon, self.compute_type),
                 share(shape.first_count(self.layout), self.compute_type),
                 share(self.space.count, self.compute_type),
-                number(self.space.count / (self.space.count - 1 or nan), self.compute_type),
+                number(unbiased(self.space.count), self.compute_type),
             ),
         )
         statistics = (t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid)

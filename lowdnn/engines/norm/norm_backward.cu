@@ -10,7 +10,7 @@
 // slots of a block join theirs in order, and the blocks theirs in the workspace, [blocks / CLUSTER][elements of a row].
 // Shared memory (static): RowTeam's; with GRADIENTS and several slots, VECTOR sums of each thread.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, i64 beyond;
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups, else i64;
 // CENTRED; SCALED: whether there is a scale; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias).
 
 #include "include/rows.cuh"
@@ -57,7 +57,8 @@ __device__ __forceinline__ void load_values(const Params& p, RowWalk<Tile>& walk
 }
 
 // From dy to g.
-__device__ __forceinline__ void scale_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk, Value (&g)[ITEMS][VECTOR]) {
+__device__ __forceinline__ void scale_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
+                                            Value (&g)[ITEMS][VECTOR]) {
 #if SCALED
   Value scale[ITEMS][VECTOR];
   load_chunk<Scale>(p.scale, walk, chunk, scale);

@@ -3,13 +3,13 @@
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
-// registers is read once: mean first, then the deviations from it. In two steps: `shift`, the mean of the first chunk as
-// far as it is exact, then sums of x - shift and of its squares over the whole row, which correct it. So neither the
-// rounding of a large mean nor the cancellation of squares shows in y. Of a longer row all chunks but the last are read
-// again, backwards, as they leave the cache.
+// registers is read once: the mean of its first chunk (`shift`), then the sums of x - shift and of its square over the
+// whole row, which correct that mean and give the variance. So neither the rounding of a large mean nor the
+// cancellation of squares shows in y. Of a longer row all chunks but the last are read again, backwards, as the cache
+// still has them.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, i64 beyond;
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups, else i64;
 // CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is used.
 
 #include "include/rows.cuh"
@@ -56,8 +56,8 @@ __device__ __forceinline__ void add_deviations(RowWalk<Tile>& walk, i64 chunk, c
   }
 }
 
-// The mean of each row's first chunk, which `x` holds; 0 where it is no finite number, since deviations from it would be
-// none either.
+// The mean of each row's first chunk, which `x` holds; 0 where it is no finite number, since deviations from it would
+// not be either.
 __device__ __forceinline__ void first_mean(const Params& p, Team& team, const Value (&x)[ITEMS][VECTOR],
                                            Value (&mean)[WIDTH]) {
 #pragma unroll

@@ -7,7 +7,7 @@
 // threads sums the partials r, r + rows, ... in this order; then the rows are joined as a tree.
 // Shared memory (static): a number of each thread.
 // Launch: THREADS threads, ceil(elements / COLUMNS) x GRADIENTS blocks.
-// Macros: THREADS COLUMNS; GRADIENTS: 1 (dscale) or 2 (dscale and dbias); INDEX: u32 up to 2^31 elements, otherwise i64.
+// Macros: THREADS COLUMNS; GRADIENTS: 1 (dscale) or 2 (dscale and dbias); INDEX: u32 below 2^31 elements, else i64.
 
 #include "include/division.cuh"
 #include "generated.cuh"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 
 from lowdnn.engines.base import Engine
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
@@ -118,3 +119,8 @@ class PassBuilder:
     def _close(self, engine: Engine) -> None:
         self._parts.append(Part(engine, OperationGraph(self._operations)))
         self._operations = []
+
+
+def unbiased(count: int) -> float:
+    """The factor from the average of ``count`` squares to the unbiased variance; infinity, times 0 NaN, of one."""
+    return count / (count - 1) if count > 1 else inf

@@ -28,7 +28,7 @@ class ResampleEngine:
     """See the module's docstring."""
 
     name = "resample"
-    index = 28
+    index = 29
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
 

@@ -23,7 +23,7 @@ class ResampleReduction:
     """See the module's docstring. ``reduction``: the engine that takes the reduction."""
 
     name = "resample_reduction"
-    index = 29
+    index = 28
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from math import nan
+from math import inf
 
 import numpy as np
 
@@ -79,8 +79,8 @@ def number(value: float, compute_type: DataType) -> Scalar:
 
 
 def share(count: int, compute_type: DataType) -> Scalar:
-    """1 / count; NaN of nothing."""
-    return number(1 / count if count else nan, compute_type)
+    """1 / count; infinity, times a sum of 0 NaN, of nothing."""
+    return number(1 / count if count else inf, compute_type)
 
 
 def scalar_argument(tensor: Tensor, compute_type: DataType) -> Argument:

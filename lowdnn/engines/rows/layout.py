@@ -49,10 +49,6 @@ class RowSpace:
         """Elements of a row."""
         return prod(self.space.extents[self.kept :])
 
-    @cached_property
-    def rows(self) -> int:
-        return prod(self.space.extents[: self.kept])
-
     def functor(self, dag: PointwiseDag, name: str, accumulator: DataType | None, result: DataType | None) -> Functor:
         """Of a DAG over whole rows."""
         return generate(
@@ -115,7 +111,14 @@ def row_space(
     return RowSpace(space, kept, is_row)
 
 
-def indexed_axes(dags: Iterable[PointwiseDag]) -> set[int]:
+def fused_space(dags: tuple[PointwiseDag, ...], axes: Collection[int], others: Iterable[Tensor]) -> RowSpace:
+    """The space of ``row_space`` for DAGs over whole rows and the ``others`` that their kernel reads or writes."""
+    tensors = (*(tensor for dag in dags for tensor in (*dag.loads, *dag.stores)), *others)
+    in_memory = {tensor.uid: tensor for tensor in tensors if not tensor.is_virtual and not tensor.is_scalar_value}
+    return row_space(dags[0].dims, axes, in_memory.values(), _indexed_axes(dags))
+
+
+def _indexed_axes(dags: Iterable[PointwiseDag]) -> set[int]:
     """The axes along which a GEN_INDEX needs the coordinate."""
     return {op.pointwise.axis for dag in dags for op in dag.operations if op.mode is PointwiseMode.GEN_INDEX}
 
@@ -126,6 +129,12 @@ class RowLayout:
 
     space: RowSpace
     vector: int
+
+    @staticmethod
+    def of(space: RowSpace, dags: tuple[PointwiseDag, ...], *others: Tensor) -> RowLayout:
+        """For what DAGs over whole rows and their kernel move of each element."""
+        tensors = (tensor for dag in dags for tensor in (*dag.loads, *dag.stores))
+        return RowLayout(space, space.vector([*tensors, *others]))
 
     @cached_property
     def radices(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from lowdnn.engines.launch import bytes_of, moved_bytes
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel
-from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.softmax_pattern import SoftmaxGradient, match_softmax_gradient
 
@@ -32,14 +32,11 @@ class BackwardSoftmax:
         found = match_softmax_gradient(graph)
         if isinstance(found, str):
             return found
-        dags = (found.before, found.after)
-        unique = {t.uid: t for t in (found.y, *(t for dag in dags for t in (*dag.loads, *dag.stores)))}
-        return BackwardSoftmax(found, row_space(found.y.dims, found.axes, unique.values(), indexed_axes(dags)))
+        return BackwardSoftmax(found, fused_space((found.before, found.after), found.axes, [found.y]))
 
     @cached_property
     def layout(self) -> RowLayout:
-        data = [t for dag in (self.gradient.before, self.gradient.after) for t in (*dag.loads, *dag.stores)]
-        return RowLayout(self.space, self.space.vector([self.gradient.y, *data]))
+        return RowLayout.of(self.space, (self.gradient.before, self.gradient.after), self.gradient.y)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         return tile.knobs(self.layout, arch, self.gradient.compute_type, arrays=2)

@@ -1,5 +1,5 @@
-// exp(x) for sums of exponentials. In f32 as 2^(x * log2(e)) by the hardware's instruction: relative error of 2 units in
-// the last place, and of |x| more from rounding the product; results below 2^-126 are 0.
+// exp(x) for sums of exponentials. In f32 as 2^(x * log2(e)) by the hardware's instruction: a relative error of 2 units
+// in the last place, and of |x| more from rounding the product; results below 2^-126 are 0.
 
 #pragma once
 

@@ -13,7 +13,7 @@ from lowdnn.engines.launch import bytes_of, moved_bytes
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, number
-from lowdnn.engines.rows.layout import RowLayout, RowSpace, indexed_axes, row_space
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -41,9 +41,7 @@ class ForwardSoftmax:
         operation, before = fused.operation, fused.before
         after = dag_of(operation.y.dims, fused.after, anchor=operation.y)
         statistics = [tensor for tensor in _statistics(operation).values() if tensor is not None]
-        tensors = [*before.loads, *before.stores, *after.loads, *after.stores, *statistics]
-        unique = {tensor.uid: tensor for tensor in tensors}
-        space = row_space(before.dims, operation.normalised_axes, unique.values(), indexed_axes((before, after)))
+        space = fused_space((before, after), operation.normalised_axes, statistics)
         return ForwardSoftmax(operation, before, after, space)
 
     @property
@@ -52,8 +50,7 @@ class ForwardSoftmax:
 
     @cached_property
     def layout(self) -> RowLayout:
-        dags = (self.before, self.after)
-        return RowLayout(self.space, self.space.vector([t for dag in dags for t in (*dag.loads, *dag.stores)]))
+        return RowLayout.of(self.space, (self.before, self.after))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         return tile.knobs(self.layout, arch, self.compute_type, arrays=1)

@@ -6,7 +6,7 @@
 // registers is read once; of a longer one all chunks but the last are read again.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, i64 beyond;
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups, else i64;
 // IS_LOG.
 
 #include "include/rows.cuh"

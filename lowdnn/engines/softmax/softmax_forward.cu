@@ -7,7 +7,7 @@
 // and a sum relative to it as it goes along, and all chunks but the last are read again, backwards.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 up to 2^31 rows and groups, i64 beyond;
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups, else i64;
 // IS_LOG; CHUNKED; STATS (m + log(s), times stats_factor), MAX (m), SUM (s): whether they are stored.
 
 #include "include/rows.cuh"

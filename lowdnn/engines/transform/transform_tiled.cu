@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     if (first_u + u < part.extent_u) {
       Y out[MICRO];
       load<Plain, MICRO>(out, tile + slot(u, lane_v) * MICRO);
-      store_row<Y_WIDTH>(y + v + (first_u + u) * pitch, out, valid_v);
+      write_row<Y_WIDTH>(y + v + (first_u + u) * pitch, out, valid_v);
     }
   }
 }

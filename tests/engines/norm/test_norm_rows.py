@@ -10,14 +10,11 @@ from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.enums import KnobType
 from lowdnn.graph.cases import parse_case
-from lowdnn.graph.compare import tolerance_of
-from lowdnn.graph.oracle import evaluate
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph
 from tests.support.data import fresh_seed
-from tests.support.running import run_plan
-from tests.support.tolerance import assert_close
+from tests.support.running import check_case, check_outputs, run_plan
 
 ENGINE = NormRows()
 
@@ -30,20 +27,8 @@ NARROW = SMALL | {KnobType.TILE_ROWS: 8}
 COLUMNS = {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 
 
-def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None, seed: int | None = None) -> Plan:
-    """The case on the device must come within the tolerance table."""
-    case, seed = parse_case(f"norm {line}"), fresh_seed() if seed is None else seed
-    graph = case.graph()
-    refusal = ENGINE.refuse(graph, SM_90A)
-    assert refusal is None, str(refusal)
-    plan = ENGINE.plan(graph, SM_90A, choices or {})
-    inputs = case.inputs(seed, exact=False)
-    actual = run_plan(device, plan, graph, inputs)
-    for uid, expected in evaluate(graph, inputs).items():
-        tensor = graph.tensors[uid]
-        allowed = tolerance_of(graph, tensor, plan.numerical_notes, case.length)
-        assert_close(actual[uid], expected, tensor.data_type, allowed, f"{tensor.label}, seed {seed}, {case}")
-    return plan
+def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None) -> Plan:
+    return check_case(device, ENGINE, f"norm {line}", choices)
 
 
 @pytest.mark.parametrize("choices", [SMALL, CLUSTER], ids=["block", "cluster"])
@@ -69,7 +54,7 @@ def test_rows_side_by_side(device: Runtime) -> None:
 
 
 def test_gradients_are_summed_on_the_way_where_rows_allow(device: Runtime) -> None:
-    for rows in (1, 5, 300):
+    for rows in (1, 5, 40):
         plan = check(device, f"dims={rows}x64 mode=layer dir=bwd", NARROW)
         assert [kernel.source for kernel in plan.kernels] == ["norm/norm_backward.cu", "norm/norm_join.cu"]
     plan = check(device, "dims=3x256 mode=layer dir=bwd", CLUSTER)
@@ -85,11 +70,11 @@ def test_gradients_of_long_rows_are_reductions(device: Runtime) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "dims=4x64 mode=layer dtype=fp64",
+        "dims=4x64 mode=layer dtype=fp64 scale=none",
         "dims=2x12x5x4 mode=group groups=3 layout=nhwc dtype=bf16 epilogue=swish",
         "dims=2x12x5x4 mode=group groups=3 dir=bwd scale=scale",
         "dims=4x6x5x4 mode=batch running=yes",
-        "dims=2x5x24 mode=ada axes=2 dtype=fp16",
+        "dims=2x5x24 mode=ada axes=2 dtype=fp16 phase=inference",
         "dims=8x64 mode=rms dtype=bf16 scale=scale before=residual+store out=e4m3 epilogue=scalar",
         "dims=8x64 mode=rms dir=bwd dtype=bf16 before=relu_bwd scale=scale",
     ],
@@ -138,10 +123,7 @@ def test_nan_and_infinity_stay_in_their_row(device: Runtime, length: int) -> Non
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     inputs[1][0, -1], inputs[1][1, 7], inputs[1][2, 9], inputs[1][3, 60] = np.nan, np.nan, np.inf, -np.inf
     inputs[1][4, :8] = np.float32(1e-42)
-    actual = run_plan(device, ENGINE.plan(graph, SM_90A, SMALL), graph, inputs)
-    for uid, expected in evaluate(graph, inputs).items():
-        tensor = graph.tensors[uid]
-        assert_close(actual[uid], expected, tensor.data_type, tolerance_of(graph, tensor, (), length), tensor.label)
+    check_outputs(device, ENGINE.plan(graph, SM_90A, SMALL), graph, inputs, length)
 
 
 def test_equal_rows_have_no_deviation(device: Runtime) -> None:

@@ -11,15 +11,12 @@ from lowdnn.engines.softmax.softmax import SoftmaxEngine
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.cases import parse_case
-from lowdnn.graph.compare import tolerance_of
-from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph
 from tests.support.data import fresh_seed
-from tests.support.running import run_plan
-from tests.support.tolerance import assert_close
+from tests.support.running import check_case, check_outputs, run_plan
 
 ENGINE = SoftmaxEngine()
 
@@ -30,26 +27,12 @@ NARROW = SMALL | {KnobType.TILE_ROWS: 8}
 
 
 def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None) -> Plan:
-    """The case on the device must come within the tolerance table."""
-    case, seed = parse_case(f"softmax {line}"), fresh_seed()
-    graph = case.graph()
-    refusal = ENGINE.refuse(graph, SM_90A)
-    assert refusal is None, str(refusal)
-    plan = ENGINE.plan(graph, SM_90A, choices or {})
-    inputs = case.inputs(seed, exact=False)
-    actual = run_plan(device, plan, graph, inputs)
-    for uid, expected in evaluate(graph, inputs).items():
-        tensor = graph.tensors[uid]
-        allowed = tolerance_of(graph, tensor, plan.numerical_notes, case.length)
-        assert_close(actual[uid], expected, tensor.data_type, allowed, f"{tensor.label}, seed {seed}, {case}")
-    return plan
+    return check_case(device, ENGINE, f"softmax {line}", choices)
 
 
 @pytest.mark.parametrize("choices", [SMALL, CLUSTER], ids=["block", "cluster"])
 def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -> None:
-    for length in (4, 252, 256):
-        check(device, f"dims=5x{length} stats=fp32", choices)
-    for length in (1000, 5000):
+    for length in (4, 252, 256, 1000, 5000):
         check(device, f"dims=5x{length} stats=fp32", choices)
 
 
@@ -89,10 +72,7 @@ def test_extreme_elements(device: Runtime, length: int) -> None:
     x[1, : length // 2] = -np.inf
     x[2] = -np.inf
     x[3, 9], x[4, 60] = np.inf, np.nan
-    actual = run_plan(device, ENGINE.plan(graph, SM_90A, SMALL), graph, inputs)
-    for uid, expected in evaluate(graph, inputs).items():
-        tensor = graph.tensors[uid]
-        assert_close(actual[uid], expected, tensor.data_type, tolerance_of(graph, tensor, (), length), tensor.label)
+    check_outputs(device, ENGINE.plan(graph, SM_90A, SMALL), graph, inputs, length)
 
 
 def test_every_scheduling_policy(scheduled: Runtime) -> None:

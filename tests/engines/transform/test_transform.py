@@ -8,6 +8,7 @@ import pytest
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
 from lowdnn.backend.handle import Handle
+from lowdnn.driver import nvrtc
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.transform.tiles import LANES_U
@@ -19,6 +20,7 @@ from lowdnn.ops.concat import Concat
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.runtime.sources import SourceTree
 from tests.support.data import poison
 from tests.support.running import check_exact, run_plan
 from tests.sweeps.checking import failures
@@ -219,6 +221,23 @@ def test_more_elements_than_32_bits_count() -> None:
     refusal = ENGINE.refuse(builder.graph(), SM_90A)
     assert refusal is not None
     assert f"expected at most {2**31 - 1} blocks" in refusal.reason
+
+
+@pytest.mark.parametrize(("data_type", "accesses"), [(DataType.BFLOAT16, 8), (DataType.FLOAT, 4), (DataType.DOUBLE, 2)])
+def test_whole_tiles_move_16_bytes_at_a_time(data_type: DataType, accesses: int) -> None:
+    """On both sides and through shared memory; the compiler takes vectors apart where it sees fit."""
+    builder = GraphBuilder()
+    builder.transpose(builder.tensor((256, 256), data_type), (1, 0), store=data_type)
+    source = SourceTree().read(ENGINE.plan(builder.graph(), SM_90A, {}).kernels[0])
+    compiled = nvrtc.compile_program(
+        source.text,
+        name=source.name,
+        headers=dict(source.headers),
+        options=source.options_for("compute_80"),
+        output=nvrtc.Output.PTX,
+    )
+    for instruction in ("ld.global.nc.L1::no_allocate", "st.shared", "ld.shared", "st.global"):
+        assert compiled.image.count(f"{instruction}.v4.u32".encode()) == accesses, instruction
 
 
 def test_equal_forms_share_a_kernel() -> None:

@@ -1,0 +1,51 @@
+"""Random norms and softmax: a sweep of thousands on a GPU, some on the emulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from lowdnn.backend.handle import Handle
+from lowdnn.graph.cases import parse_case
+from tests.support.data import fresh_seed
+from tests.sweeps.checking import failures
+from tests.sweeps.random_rows import draw_norm, draw_softmax
+
+Draw = Callable[[np.random.Generator, int], str]
+
+_SWEEPS, _CASES_OF_A_SWEEP = 20, 50
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Iterator[Handle]:
+    with Handle.open("cuda") as handle:
+        yield handle
+
+
+@pytest.mark.parametrize("draw", [draw_norm, draw_softmax])
+def test_drawn_lines_are_graphs(draw: Draw) -> None:
+    rng = np.random.default_rng(fresh_seed())
+    lines = [draw(rng, 20_000) for _ in range(50)]
+    assert all(parse_case(line).graph().operations for line in lines)
+
+
+@pytest.mark.parametrize("draw", [draw_norm, draw_softmax])
+def test_sample_under_the_race_detector(draw: Draw) -> None:
+    """The same lines in each run, so that their kernels are; the data are drawn afresh."""
+    rng, seed = np.random.default_rng(5), fresh_seed()
+    with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
+        wrong = [report for _ in range(2) for report in failures(handle, draw(rng, 3000), seed)]
+    assert not wrong, f"seed {seed}: " + "\n".join(wrong)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("draw", [draw_norm, draw_softmax])
+@pytest.mark.parametrize("sweep", range(_SWEEPS))
+def test_sweep_on_a_gpu(cuda: Handle, sweep: int, draw: Draw) -> None:
+    seed = fresh_seed()
+    rng = np.random.default_rng(seed)
+    lines = [draw(rng, 2_000_000) for _ in range(_CASES_OF_A_SWEEP)]
+    wrong = [report for line in lines for report in failures(cuda, line, int(rng.integers(2**32)), "all")]
+    assert not wrong, f"seed {seed}: " + "\n".join(wrong)
