@@ -90,6 +90,21 @@ def test_the_bound_counts_the_launches_and_the_waste_of_a_floor() -> None:
     assert least.arithmetic_s == pytest.approx(operation.flops * 64 / 48 / ARCH.attained_rate(MathUnit.MMA_F16))
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        "matmuls m=256x1024 n=512x256 k=512x512 layout=nt dtype=bf16",
+        "moe experts=4 rows=512 n=384 k=256 dtype=bf16",
+        "moe experts=4 rows=512 n=384 k=256 dir=wgrad dtype=bf16",
+    ],
+)
+def test_the_bound_counts_every_contraction(case: str) -> None:
+    graph = parse_case(case).graph()
+    flops = sum(operation.flops for operation in graph.operations)
+    least = least_time(graph, Floor(Multipliers.MMA_SYNC), ARCH)
+    assert least.arithmetic_s == pytest.approx(flops / ARCH.attained_rate(MathUnit.MMA_F16))
+
+
 def test_the_bound_counts_each_tensor_in_memory_once() -> None:
     graph = pointwise_graph(PointwiseMode.ADD, (1000, 1000))
     assert bound_us(graph, PointwiseEngine(), ARCH) == pytest.approx(2 + 3 * 4)

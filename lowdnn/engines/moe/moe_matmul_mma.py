@@ -14,6 +14,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import MmaTile, Product, Tiling
@@ -59,7 +60,7 @@ class Params:
     VECTOR: int
 
 
-class MoeMatmulMma:
+class MoeMatmulMma(Floored):
     """See the module's docstring."""
 
     name = "moe_matmul_mma"
@@ -71,6 +72,9 @@ class MoeMatmulMma:
         """Refuses data types without an mma instruction, rows not contiguous, empty extents, more than it can count."""
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        return Floor(Multipliers.MMA_SYNC)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N, TILEK, STAGES."""
