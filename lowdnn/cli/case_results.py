@@ -12,7 +12,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.cli.execution import run_graph
 from lowdnn.driver.base import DriverError
 from lowdnn.enums import HeurMode
-from lowdnn.graph.case import Case
+from lowdnn.graph.cases.base import Case
 from lowdnn.graph.compare import EXACT, differences, tolerance_of
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate

@@ -12,8 +12,8 @@ from pathlib import Path
 from lowdnn.backend.handle import Handle
 from lowdnn.cli.case_results import Request, Result, check_engine, results
 from lowdnn.cli.sanitizing import sanitize
-from lowdnn.graph.case import Case
 from lowdnn.graph.cases import parse_case, parse_cases
+from lowdnn.graph.cases.base import Case
 from lowdnn.status import BadParamError
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 
 from lowdnn.backend.handle import Handle
 from lowdnn.cli.case_results import Request, Result, check_engine, engines_of, results
-from lowdnn.graph.case import Case
+from lowdnn.graph.cases.base import Case
 from lowdnn.status import BadParamError, LowdnnError
 
 #: Seeds of policies have at most nine digits.

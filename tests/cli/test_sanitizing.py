@@ -99,6 +99,17 @@ CASES = {
     "reduction": "reduction dims=5x300 axes=1 op=add dtype=fp32",
     "transform": "transform op=transpose dims=2x20x70 perm=0,2,1 dtype=bf16",
     "block_scale": "block_scale dims=5x100 axis=1 dtype=bf16",
+    "norm_rows": "norm dims=5x100 mode=layer dtype=bf16",
+    "batch_norm": "norm dims=2x8x5x5 mode=batch dtype=bf16",
+    "softmax": "softmax dims=5x100 dtype=bf16",
+    "resample": "resample n=1 c=8 hw=6x6 mode=max window=3 stride=2 pad=1 dtype=bf16",
+    "resample_reduction": "resample n=1 c=8 hw=6x6 mode=avg window=6 dtype=bf16 layout=nchw",
+    "moe_matmul_simt": "moe experts=2 rows=40 n=24 k=40 dtype=fp32",
+    "moe_wgrad_simt": "moe dir=wgrad experts=2 rows=40 n=24 k=40 dtype=fp32",
+    "moe_matmul_mma": "moe experts=2 rows=40 n=24 k=40 dtype=bf16",
+    "moe_matmul_wgmma": "moe experts=2 rows=40 n=24 k=40 dtype=bf16",
+    "moe_wgrad_wgmma": "moe dir=wgrad experts=2 rows=40 n=24 k=40 dtype=bf16",
+    "matmul_list_wgmma": "matmuls m=40x20 n=24x8 k=72x40 layout=nt dtype=bf16",
     "band_matrix": "transform op=expand dims=9x20 axis=1 lower=2 upper=1 dtype=bf16",
 }
 

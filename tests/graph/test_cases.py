@@ -8,8 +8,8 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.enums import ConvolutionMode, DataType, PaddingMode, PointwiseMode, ReduceTensorOp, ResampleMode
-from lowdnn.graph.case_steps import STEPS
 from lowdnn.graph.cases import Case, ConvolutionCase, parse_case, parse_cases
+from lowdnn.graph.cases.steps import STEPS
 from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData

@@ -159,9 +159,9 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
     way, is_transposed = product.preferred(arch)
     tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
     whole_k = product.instruction.stage_k
-    lies_fixed = bool(product.reductions and product.steps)
-    stores = (1,) if lies_fixed else (0, 1)
-    swaps = (int(is_transposed),) if lies_fixed or (product.converted and len(product.ways) == 1) else (0, 1)
+    is_fixed = bool(product.reductions and product.steps)
+    stores = (1,) if is_fixed else (0, 1)
+    swaps = (int(is_transposed),) if is_fixed or (product.converted and len(product.ways) == 1) else (0, 1)
     depths = (whole_k,) if product.converted else (whole_k // 2, whole_k)
     return (
         *wgmma_model.knobs(product.product(is_transposed), tiling),

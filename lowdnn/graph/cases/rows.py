@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.enums import DataType, NormFwdPhase, NormMode
-from lowdnn.graph import case_steps, case_text
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.case import Case
-from lowdnn.graph.case_steps import Chain
-from lowdnn.graph.case_text import key
+from lowdnn.graph.cases import steps, text
+from lowdnn.graph.cases.base import Case
+from lowdnn.graph.cases.steps import Chain
+from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
@@ -47,24 +47,24 @@ class NormCase(Case):
 
     family: ClassVar[str] = "norm"
 
-    dims: tuple[int, ...] = key(case_text.extents(0))
-    mode: str = key(case_text.choice(*_MODES))
-    axes: tuple[int, ...] = key(case_text.axes(), ())
-    groups: int = key(case_text.integer(0), 0)
-    dir: str = key(case_text.choice("fwd", "bwd"), "fwd")
-    phase: str = key(case_text.choice("training", "inference"), "training")
-    scale: str = key(case_text.choice("none", "scale", "both"), "both")
-    running: str = key(case_text.choice("no", "yes"), "no")
-    mean: float = key(case_text.number(), 0.0)
-    deviation: float = key(case_text.number(), 1.0)
-    layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
-    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
-    out: DataType | None = key(case_text.data_type(), None)
-    stats: DataType | None = key(case_text.data_type(), None)
-    virtual: DataType | None = key(case_text.data_type(), None)
-    align: int = key(case_text.integer(1), 16)
-    before: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
-    epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+    dims: tuple[int, ...] = key(text.extents(0))
+    mode: str = key(text.choice(*_MODES))
+    axes: tuple[int, ...] = key(text.axes(), ())
+    groups: int = key(text.integer(0), 0)
+    dir: str = key(text.choice("fwd", "bwd"), "fwd")
+    phase: str = key(text.choice("training", "inference"), "training")
+    scale: str = key(text.choice("none", "scale", "both"), "both")
+    running: str = key(text.choice("no", "yes"), "no")
+    mean: float = key(text.number(), 0.0)
+    deviation: float = key(text.number(), 1.0)
+    layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(text.data_type(), None)
+    stats: DataType | None = key(text.data_type(), None)
+    virtual: DataType | None = key(text.data_type(), None)
+    align: int = key(text.integer(1), 16)
+    before: tuple[str, ...] = key(text.names(steps.NAMES), ())
+    epilogue: tuple[str, ...] = key(text.names(steps.NAMES), ())
 
     def graph(self) -> OperationGraph:
         layout, mode, compute = Layout(self.layout), _MODES[self.mode], _compute_type(self.dtype)
@@ -148,18 +148,18 @@ class SoftmaxCase(Case):
 
     family: ClassVar[str] = "softmax"
 
-    dims: tuple[int, ...] = key(case_text.extents(0))
-    axes: tuple[int, ...] = key(case_text.axes(), ())
-    dir: str = key(case_text.choice("fwd", "bwd"), "fwd")
-    log: str = key(case_text.choice("no", "yes"), "no")
-    layout: str = key(case_text.choice(*(item.value for item in Layout)), "row")
-    dtype: DataType = key(case_text.data_type(), DataType.FLOAT)
-    out: DataType | None = key(case_text.data_type(), None)
-    stats: DataType | None = key(case_text.data_type(), None)
-    virtual: DataType | None = key(case_text.data_type(), None)
-    align: int = key(case_text.integer(1), 16)
-    before: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
-    epilogue: tuple[str, ...] = key(case_text.names(case_steps.NAMES), ())
+    dims: tuple[int, ...] = key(text.extents(0))
+    axes: tuple[int, ...] = key(text.axes(), ())
+    dir: str = key(text.choice("fwd", "bwd"), "fwd")
+    log: str = key(text.choice("no", "yes"), "no")
+    layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(text.data_type(), None)
+    stats: DataType | None = key(text.data_type(), None)
+    virtual: DataType | None = key(text.data_type(), None)
+    align: int = key(text.integer(1), 16)
+    before: tuple[str, ...] = key(text.names(steps.NAMES), ())
+    epilogue: tuple[str, ...] = key(text.names(steps.NAMES), ())
 
     def graph(self) -> OperationGraph:
         layout, is_log, out = Layout(self.layout), self.log == "yes", self.out or self.dtype

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn.enums import DataType
-from lowdnn.graph import case_text
+from lowdnn.graph.cases import text
 from lowdnn.graph.data import exact_values, real_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
@@ -57,7 +57,7 @@ class Case(ABC):
         return {tensor.uid: self._values(rng, tensor, exact) for tensor in needed}
 
     def __str__(self) -> str:
-        return case_text.format_fields(self, self.family)
+        return text.format_fields(self, self.family)
 
     def _accumulated(self, graph: OperationGraph) -> list[Tensor]:
         """Outputs whose old values are read."""

@@ -1,0 +1,88 @@
+"""Cases: one line of text is one graph with its input data.
+
+    conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 stride=1 dil=1 groups=1 layout=nhwc dtype=bf16 epilogue=bias+relu
+    conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 stride=2 dir=dgrad
+    conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 dtype=bf16 prologue=scale+bias+relu
+    matmul b=2 m=64 n=96 k=40 layout=nt dtype=fp16 epilogue=scale+gelu
+    matmuls m=64x100 n=96x32 k=40x72 layout=nt dtype=bf16
+    pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
+    reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
+    resample n=2 c=8 hw=16x16 mode=max window=3 stride=2 pad=1 dtype=bf16 epilogue=relu
+    resample n=2 c=8 hw=16x16 mode=linear size=32x32 dir=bwd
+    moe experts=4 rows=300 n=96 k=64 mode=gather tokens=150 layout=nt dtype=bf16 epilogue=swish
+    norm dims=64x768 mode=layer dtype=bf16 epilogue=relu
+    softmax dims=64x768 dtype=bf16 dir=bwd
+    transform op=transpose dims=2x3x8x8 perm=0,2,3,1 dtype=bf16
+    block_scale dims=64x256 axis=1 block=32 dtype=bf16 out=e4m3
+    rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
+
+Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
+and the benchmarks. ``#`` starts a comment in a file of cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lowdnn.graph.cases import text
+from lowdnn.graph.cases.base import Case
+from lowdnn.graph.cases.convolution import ConvolutionCase
+from lowdnn.graph.cases.matmul import MatmulCase, MatmulListCase
+from lowdnn.graph.cases.moe import MoeCase
+from lowdnn.graph.cases.moves import BlockScaleCase, TransformCase
+from lowdnn.graph.cases.pointwise import PointwiseCase, ReductionCase
+from lowdnn.graph.cases.random_numbers import RngCase
+from lowdnn.graph.cases.resample import ResampleCase
+from lowdnn.graph.cases.rows import NormCase, SoftmaxCase
+from lowdnn.status import BadParamError
+
+__all__ = [
+    "BlockScaleCase",
+    "Case",
+    "ConvolutionCase",
+    "MatmulCase",
+    "MatmulListCase",
+    "MoeCase",
+    "NormCase",
+    "PointwiseCase",
+    "ReductionCase",
+    "ResampleCase",
+    "RngCase",
+    "SoftmaxCase",
+    "TransformCase",
+    "parse_case",
+    "parse_cases",
+]
+
+_FAMILIES: Mapping[str, type[Any]] = {
+    cls.family: cls
+    for cls in (
+        ConvolutionCase,
+        MatmulCase,
+        MatmulListCase,
+        MoeCase,
+        PointwiseCase,
+        ReductionCase,
+        NormCase,
+        SoftmaxCase,
+        ResampleCase,
+        TransformCase,
+        BlockScaleCase,
+        RngCase,
+    )
+}
+
+
+def parse_case(line: str) -> Case:
+    """The case of one line. Raises BadParamError naming the family or key, the rule and the value."""
+    family, *words = line.split("#")[0].split() or [""]
+    if family not in _FAMILIES:
+        raise BadParamError.at("case", expected="a line that starts with " + ", ".join(_FAMILIES), got=repr(line))
+    case: Case = text.parse_fields(_FAMILIES[family], family, words)
+    return case
+
+
+def parse_cases(lines: Iterable[str]) -> list[Case]:
+    """The cases of a file's lines; blank and comment lines are left out."""
+    return [parse_case(line) for line in lines if line.split("#")[0].strip()]

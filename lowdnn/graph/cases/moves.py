@@ -1,0 +1,127 @@
+"""Moves of elements, and conversions by blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lowdnn.enums import (
+    DataType,
+    PointwiseMode,
+    TensorReordering,
+)
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.cases import text
+from lowdnn.graph.cases.base import Case
+from lowdnn.graph.cases.chains import (
+    pointwise_type,
+)
+from lowdnn.graph.cases.text import key
+from lowdnn.graph.graph import OperationGraph
+
+
+@dataclass(frozen=True)
+class TransformCase(Case):
+    """A move of elements: transpose (perm), slice (start, limit, step), reshape (to), concat (axis; parts are the
+    inputs' extents along it), copy between layouts and types, expand a band to a matrix of ``dims`` or contract one
+    (axis, lower, upper, pad)."""
+
+    family: ClassVar[str] = "transform"
+
+    op: str = key(text.choice("transpose", "slice", "reshape", "concat", "copy", "expand", "contract"))
+    dims: tuple[int, ...] = key(text.extents(0))
+    perm: tuple[int, ...] = key(text.indices(), ())
+    start: tuple[int, ...] = key(text.indices(), ())
+    limit: tuple[int, ...] = key(text.indices(), ())
+    step: tuple[int, ...] = key(text.indices(), ())
+    to: tuple[int, ...] = key(text.extents(0), ())
+    axis: int = key(text.integer(0), 0)
+    parts: tuple[int, ...] = key(text.indices(), ())
+    lower: int = key(text.integer(0), 0)
+    upper: int = key(text.integer(0), 0)
+    pad: float = key(text.number(), 0.0)
+    layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    out_layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(text.data_type(), None)
+    align: int = key(text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
+        store, layout = self.out or self.dtype, Layout(self.out_layout)
+        if self.op == "concat":
+            shapes = [(*self.dims[: self.axis], part, *self.dims[self.axis + 1 :]) for part in self.parts]
+            inputs = [builder.tensor(dims, self.dtype, name=f"x{number}") for number, dims in enumerate(shapes)]
+            builder.concat(inputs, self.axis, store=store, layout=layout)
+            return builder.graph()
+        if self.op == "expand":
+            band = (*self.dims[: self.axis], self.lower + 1 + self.upper, *self.dims[self.axis + 1 :])
+            x, bandwidths = builder.tensor(band, self.dtype, name="x"), (self.lower, self.upper)
+            columns = self.dims[self.axis]
+            builder.expand_band_matrix(x, columns, bandwidths, axis=self.axis, pad=self.pad, store=store, layout=layout)
+            return builder.graph()
+        x = builder.tensor(self.dims, self.dtype, name="x")
+        match self.op:
+            case "contract":
+                bandwidths = (self.lower, self.upper)
+                builder.contract_band_matrix(x, bandwidths, axis=self.axis, pad=self.pad, store=store, layout=layout)
+            case "transpose":
+                builder.transpose(x, self.perm, store=store, layout=layout)
+            case "slice":
+                builder.slice(x, self.start, self.limit, self.step, store=store, layout=layout)
+            case "reshape":
+                builder.reshape(x, self.to, store=store, layout=layout)
+            case "copy":
+                compute = pointwise_type(self.dtype)
+                builder.pointwise(PointwiseMode.IDENTITY, x, compute_type=compute, store=store, layout=layout)
+        return builder.graph()
+
+    @property
+    def is_exact(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class BlockScaleCase(Case):
+    """Quantisation of x of ``dtype`` to ``out``, or dequantisation, with a scale for each block of neighbours.
+
+    order: in which the scales lie, row by row or in tiles (F8_128x4).
+    """
+
+    family: ClassVar[str] = "block_scale"
+
+    dims: tuple[int, ...] = key(text.extents(0))
+    axis: int = key(text.integer(0))
+    dir: str = key(text.choice("quantize", "dequantize"), "quantize")
+    block: int = key(text.integer(1), 32)
+    layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    out_layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(text.data_type(), DataType.FLOAT)
+    out: DataType = key(text.data_type(), DataType.FP8_E4M3)
+    scale: DataType = key(text.data_type(), DataType.FP8_E8M0)
+    order: str = key(text.choice("rows", "tiles"), "rows")
+    align: int = key(text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
+        layout = Layout(self.out_layout)
+        x = builder.tensor(self.dims, self.dtype, name="x")
+        reordering = TensorReordering.F8_128x4 if self.order == "tiles" else TensorReordering.NONE
+        if self.dir == "quantize":
+            builder.block_scale_quantize(
+                x,
+                self.block,
+                self.axis,
+                store=self.out,
+                scale_type=self.scale,
+                layout=layout,
+                reordering=reordering,
+            )
+        else:
+            scale = builder.block_scales(self.dims, self.axis, self.block, self.scale, reordering)
+            builder.block_scale_dequantize(x, scale, self.block, store=self.out, layout=layout)
+        return builder.graph()
+
+    @property
+    def is_exact(self) -> bool:
+        return True

@@ -1,0 +1,120 @@
+"""Chains of pointwise operations, and reductions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import (
+    DataType,
+    ReduceTensorOp,
+)
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.cases import steps, text
+from lowdnn.graph.cases.base import Case
+from lowdnn.graph.cases.chains import (
+    broadcast_dims,
+    pointwise_type,
+    same_dims_chain,
+    stores,
+)
+from lowdnn.graph.cases.steps import Chain
+from lowdnn.graph.cases.text import key
+from lowdnn.graph.data import unit_values
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.tensor import Tensor
+from lowdnn.status import BadParamError
+
+
+@dataclass(frozen=True)
+class PointwiseCase(Case):
+    """The chain ``ops`` over x; broadcast: along which axes the second operands have their extent."""
+
+    family: ClassVar[str] = "pointwise"
+
+    dims: tuple[int, ...] = key(text.extents(0))
+    ops: tuple[str, ...] = key(text.names(steps.NAMES))
+    broadcast: str = key(text.choice("none", "channel", "row", "column", "batch", "scalar"), "none")
+    layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    operand_layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    out_layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(text.data_type(), None)
+    compute: DataType | None = key(text.data_type(), None)
+    virtual: DataType | None = key(text.data_type(), None)
+    axis: int = key(text.integer(0), 0)
+    align: int = key(text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
+        x = builder.tensor(self.dims, self.dtype, layout=Layout(self.layout), name="x")
+        chain = Chain(
+            steps=self.ops,
+            dims=self.dims,
+            operand_dims=broadcast_dims(self.dims, self.broadcast),
+            channel_dims=broadcast_dims(self.dims, "channel"),
+            operand_type=self.dtype,
+            compute_type=self.compute or pointwise_type(self.dtype),
+            operand_layout=Layout(self.operand_layout),
+            axis=self.axis,
+        )
+        chain.build(builder, x, self.out or self.dtype, Layout(self.out_layout))
+        return builder.graph()
+
+    @property
+    def is_exact(self) -> bool:
+        return steps.is_exact(self.ops)
+
+
+@dataclass(frozen=True)
+class ReductionCase(Case):
+    """y = op over ``axes`` of x, with pointwise steps before (on x) and after (on the reduced value)."""
+
+    family: ClassVar[str] = "reduction"
+
+    dims: tuple[int, ...] = key(text.extents(0))
+    axes: tuple[int, ...] = key(text.axes())
+    op: str = key(text.choice(*(operator.name.lower() for operator in ReduceTensorOp)))
+    layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    out_layout: str = key(text.choice(*(item.value for item in Layout)), "row")
+    dtype: DataType = key(text.data_type(), DataType.FLOAT)
+    out: DataType | None = key(text.data_type(), None)
+    compute: DataType | None = key(text.data_type(), None)
+    virtual: DataType | None = key(text.data_type(), None)
+    align: int = key(text.integer(1), 16)
+    before: tuple[str, ...] = key(text.names(steps.NAMES), ())
+    after: tuple[str, ...] = key(text.names(steps.NAMES), ())
+
+    def graph(self) -> OperationGraph:
+        if self.axes[-1] >= len(self.dims):
+            raise BadParamError.at(
+                "reduction.axes", expected=f"axes under the rank {len(self.dims)}", got=list(self.axes)
+            )
+        builder = GraphBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
+        compute = self.compute or pointwise_type(self.dtype)
+        x = builder.tensor(self.dims, self.dtype, layout=Layout(self.layout), name="x")
+        value = same_dims_chain(self.before, x, self.dtype, compute).build(builder, x, None, Layout(self.layout))
+        store, final, steps = stores(self.after, self.out or self.dtype)
+        layout = Layout(self.out_layout)
+        y = builder.reduction(
+            ReduceTensorOp[self.op.upper()], value, self.axes, compute_type=compute, store=store, layout=layout
+        )
+        same_dims_chain(steps, y, self.dtype, compute).build(builder, y, final, layout)
+        return builder.graph()
+
+    @property
+    def length(self) -> int:
+        return prod(self.dims[axis] for axis in self.axes)
+
+    @property
+    def is_exact(self) -> bool:
+        return steps.is_exact(self.before) and steps.is_exact(self.after)
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        if exact and self.op.startswith("mul"):
+            return unit_values(rng, tensor.dims, tensor.data_type)
+        return super()._values(rng, tensor, exact)
