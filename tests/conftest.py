@@ -42,6 +42,14 @@ def only_fit_kernels(kernel_cache_dir: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def real_compiler(only_fit_kernels: None) -> Iterator[None]:
+    """The library's own compilation, for kernels that need not be fit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lowdnn.runtime.compile.compile_source", compile_source)
+        yield
+
+
 @pytest.fixture(scope="session")
 def cuda_driver() -> Iterator[Driver]:
     """The real driver, with the primary context held so that each test need not make one."""

@@ -51,6 +51,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   if constexpr (Y_WIDTH == 0) {
     store_strided(y, out, p.y_strides[RANK - 1], valid);
   } else {
-    write_row<Y_WIDTH>(y, out, valid);
+    store_row<Y_WIDTH>(y, out, valid);
   }
 }

@@ -44,7 +44,7 @@ __device__ __forceinline__ void load_streaming(u8& to, const void* from) {
   to = u8(byte);
 }
 
-// One access: of an assignment the compiler may make a store for each element.
+// One access to global memory: of an assignment the compiler may make a store for each element.
 __device__ __forceinline__ void store_whole(void* to, uint4 word) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
       :: "l"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w) : "memory");

@@ -63,7 +63,7 @@ __device__ __forceinline__ void write(const Part& part, const Group& group, cons
   if constexpr (Y_WIDTH == 0) {
     store_strided(group.y, out, part.y_strides[COLUMN_AXIS], group.valid);
   } else {
-    write_row<Y_WIDTH>(group.y, out, group.valid);
+    store_row<Y_WIDTH>(group.y, out, group.valid);
   }
 }
 

@@ -86,10 +86,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     // registers -> shared memory: the square's columns
 #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
-      Y column[MICRO];
+      typedef typename Word<MICRO * sizeof(Y)>::Type Whole;
+      Vector<Y, MICRO> column;
 #pragma unroll
-      for (int j = 0; j < MICRO; ++j) column[j] = Moved<Y, X>::of(in[j][i]);
-      store<MICRO>(tile + slot(lane_u * MICRO + i, lane_v) * MICRO, column);
+      for (int j = 0; j < MICRO; ++j) column.v[j] = Moved<Y, X>::of(in[j][i]);
+      *reinterpret_cast<Whole*>(tile + slot(lane_u * MICRO + i, lane_v) * MICRO) = *reinterpret_cast<Whole*>(&column);
     }
   }
   __syncthreads();
@@ -104,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     if (first_u + u < part.extent_u) {
       Y out[MICRO];
       load<Plain, MICRO>(out, tile + slot(u, lane_v) * MICRO);
-      write_row<Y_WIDTH>(y + v + (first_u + u) * pitch, out, valid_v);
+      store_row<Y_WIDTH>(y + v + (first_u + u) * pitch, out, valid_v);
     }
   }
 }
