@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,12 +8,13 @@ import pytest
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.driver.emulated.driver import EmulatedDriver
 from tests.driver.board import Board, opened
+from tests.support.data import fresh_seed
 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
     """A generator with a fresh seed; pytest shows the line below when the test fails."""
-    seed = secrets.randbits(32)
+    seed = fresh_seed()
     print(f"seed = {seed}")  # noqa: T201
     return np.random.default_rng(seed)
 

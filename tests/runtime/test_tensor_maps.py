@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import MisalignedPointerError
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapLayout, TensorMapSwizzle, TiledMap
 from tests.driver.emulated.tensor_cases import SWIZZLES, random_im2col, random_tiled
+from tests.support.data import fresh_seed
 from tests.support.runtime import download, open_runtime, upload, write_sources
 
 #: Copies a column of 32 pixels of C channels each: from the image ``x`` shifted by one row and two columns (IM2COL), or
@@ -156,7 +156,7 @@ def runtime(device: Runtime, tmp_path: Path) -> Iterator[Runtime]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     """A generator with a fresh seed; pytest shows the line below when the test fails."""
-    seed = secrets.randbits(32)
+    seed = fresh_seed()
     print(f"seed = {seed}")  # noqa: T201
     return np.random.default_rng(seed)
 
