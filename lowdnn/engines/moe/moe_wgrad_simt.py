@@ -9,22 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, vector_axis
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
 from lowdnn.engines.moe import simt_tiles
 from lowdnn.engines.moe.arguments import groups_argument, offset_type
-from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.engines.moe.simt_engine import MoeSimtEngine
+from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.compute import accumulator_type
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
-from lowdnn.status import Status
+from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 
 
 @dataclass(frozen=True)
@@ -42,43 +40,16 @@ class Params:
     COLUMNS_ALONG_DEPTH: int
 
 
-class MoeWgradSimt:
+class MoeWgradSimt(MoeSimtEngine):
     """See the module's docstring."""
 
     name = "moe_wgrad_simt"
     index = 17
-    numerical_notes: tuple[NumericalNote, ...] = ()
-    behavior_notes = BEHAVIOR_NOTES
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses what is not one gradient with a pointwise epilogue, and more than the kernel can count."""
-        problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M and TILE_N, of the product as the kernel sees it."""
-        problem = accepted(graph.derive(self._problem))
-        return simt_tiles.knobs(problem.accumulator, problem.blocks, arch)
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch, none where the gradient is empty."""
-        problem = accepted(graph.derive(self._problem))
-        chosen = resolve_choices(self.name, simt_tiles.knobs(problem.accumulator, problem.blocks, arch), choices)
-        if 0 in problem.epilogue.dims:
-            return plan_of(self, graph, arch, chosen, (), ())
-        kernel, launch = problem.launch(simt_tiles.tile_of(chosen[KnobType.TILE_M], chosen[KnobType.TILE_N]))
-        return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+    def problem(self, graph: OperationGraph) -> _Problem | str:
+        """One gradient of the experts' weights and a pointwise epilogue."""
         matched = match_anchored(graph, MoeGroupedMatmulBackward)
-        if isinstance(matched, str):
-            return Refusal(self.name, matched)
-        problem = _Problem.of(matched)
-        reason = problem.extent_problem()
-        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
+        return matched if isinstance(matched, str) else _Problem.of(matched)
 
 
 @dataclass(frozen=True)
