@@ -309,7 +309,10 @@ class _Shape:
 _MENU = (
     *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 128)),
     *(_Shape(256, n, _COOPERATIVE) for n in (128, 96, 64)),
+    *(_Shape(512, n, _COOPERATIVE) for n in (64, 32, 16)),
     *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 160, 128)),
+    *(_Shape(384, n, _COOPERATIVE_3) for n in (96, 64, 32)),
+    *(_Shape(256, n, _PING_PONG) for n in (64, 48, 32, 16)),
     *(_Shape(128, n, _PING_PONG) for n in (128, 112, 96, 80, 64, 48, 32, 16)),
     *(_Shape(64, n, _PING_PONG) for n in (256, 224, 192, 128, 96, 64, 48, 32, 24, 16, 8)),
     *(_Shape(128, n, _TWO_BLOCKS) for n in (96, 64, 32)),
@@ -461,6 +464,7 @@ def _tile(
         resident_blocks=traits.resident_blocks,
         row_bytes=traits.row_bytes,
         table_bytes=traits.table_bytes,
+        column_box=MN_MAJOR_BOX if traits.is_b_mn_major else 1,
     )
 
 
@@ -479,9 +483,8 @@ def _with_operand_buffers(tile: WgmmaTile, machine: _Machine) -> WgmmaTile:
 def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     """Whether warpgroups get whole parts, and blocks of a cluster whole boxes and swizzle patterns."""
     own_m, own_n = tile.m // tile.cluster_n, tile.n // tile.cluster_m
-    unit_m, unit_n = (
-        MN_MAJOR_BOX if is_mn_major else tile.line_unit for is_mn_major in (traits.is_a_mn_major, traits.is_b_mn_major)
-    )
+    unit_m = MN_MAJOR_BOX if traits.is_a_mn_major else tile.line_unit
+    unit_n = MN_MAJOR_BOX if traits.is_b_mn_major and tile.cluster_m > 1 else tile.line_unit
     most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
@@ -512,8 +515,8 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
         return (
             f"TILE_M a multiple of 64 for each warpgroup, at most {_MAX_ACCUMULATORS} accumulators of a thread "
             f"and {_OTHER_REGISTERS} registers beside them, "
-            f"and whole groups of {tile.line_unit} rows (of {MN_MAJOR_BOX} for an MN-major operand) for each block of "
-            f"a cluster; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes through registers"
+            f"and whole groups of {tile.line_unit} rows (of {MN_MAJOR_BOX} of an MN-major operand that is shared) for each "
+            f"block of a cluster; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes through registers"
         )
     if tile.resident_blocks and (tile.cluster > 1 or tile.m < product.m):
         return f"one block of at least {product.m} rows, of which A stays in shared memory"

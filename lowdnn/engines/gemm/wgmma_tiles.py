@@ -21,6 +21,8 @@ ROW_SWIZZLES = {128: TensorMapSwizzle.BYTES_128, 64: TensorMapSwizzle.BYTES_64}
 SWIZZLE_PATTERN_BYTES = 1024
 #: Elements of m or n in a box of an MN-major operand.
 MN_MAJOR_BOX = 64
+#: Rows of a box that a tensor map allows.
+_MAX_BOX_ROWS = 256
 #: Rows that one wgmma instruction covers.
 WARPGROUP_ROWS = 64
 
@@ -96,6 +98,11 @@ class WgmmaType:
             ("WGMMA_A", a),
             ("WGMMA_B", b),
         )
+
+
+def box_rows(own: int) -> int:
+    """Rows of a K-major operand in one of the copies by which a block loads ``own`` of them."""
+    return own if own <= _MAX_BOX_ROWS else own // 2
 
 
 def wgmma_type(a: DataType, b: DataType) -> WgmmaType | None:
@@ -176,6 +183,7 @@ class WgmmaTile:
     row_bytes: along k of one tap, STAGE_ROW_BYTES or half of that.
     table_bytes: shared memory of the kernel's own, behind all else.
     cluster_k: blocks of a cluster that share the k of a tile and store a part of its columns each; then no others do.
+    column_box: columns of B come in multiples of it.
     """
 
     m: int
@@ -194,6 +202,7 @@ class WgmmaTile:
     row_bytes: int = STAGE_ROW_BYTES
     table_bytes: int = 0
     cluster_k: int = 1
+    column_box: int = 1
 
     @property
     def taps(self) -> int:
@@ -222,7 +231,7 @@ class WgmmaTile:
         """Of row_bytes, in a stage's part of B."""
         if self.window and not self.window.pixels_are_rows:
             return self.window.pixels(self.n, self.line_unit * self.cluster_m)
-        return self.n * self.taps
+        return ceil_div(self.n, self.column_box) * self.column_box * self.taps
 
     @property
     def cluster(self) -> int:

@@ -143,12 +143,12 @@ template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> stru
 };
 
 // Filters as the EXTENT rows (IS_A) or columns of a tile. The map's dimensions are (contiguous dimension, taps, other
-// dimension): k is contiguous in a K-major stage, box (a row, 1, EXTENT / SHARERS); otherwise box (64, 1, K elements of
-// k). Group g has the lines (rows or columns) from g * group_lines on, at k from g * group_depth on.
+// dimension): k is contiguous in a K-major stage, box (a row, 1, BOX); otherwise box (64, 1, K elements of k). Group g has the lines (rows or columns) from g * group_lines on, at k from g * group_depth on.
 // The RUN taps of a run follow each other in the stage.
 template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int RUN> struct FilterOperand {
   static constexpr int OWN = EXTENT / SHARERS;
-  static_assert(!Stage::MN_MAJOR || OWN % 64 == 0, "MN-major: each block loads whole boxes");
+  static constexpr int BOX = boxed_lines(OWN);
+  static_assert(!Stage::MN_MAJOR || OWN % 64 == 0 || SHARERS == 1, "MN-major: each block shares whole boxes");
 
   const TensorMap& map;
   const PixelClass<AXES>* classes;
@@ -174,7 +174,7 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int 
     const i32 k = first_k + walk.channel;
 #pragma unroll
     for (int i = 0; i < RUN; ++i, tap += pixels->filter_step[AXES - 1]) {
-      load_tap(stage + (i * EXTENT + share.part * OWN) * Stage::ROW_BYTES, barrier, tap, k);
+      load_tap(stage + (i * Stage::TAP_LINES + share.part * OWN) * Stage::ROW_BYTES, barrier, tap, k);
     }
     walk.advance(*pixels);
   }
@@ -187,7 +187,10 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int 
         tma_load<SHARERS>(to + i * Stage::ROW_BYTES, map, barrier, share.blocks, line + i, tap, k);
       }
     } else {
-      tma_load<SHARERS>(to, map, barrier, share.blocks, k, tap, line);
+#pragma unroll
+      for (int i = 0; i < OWN; i += BOX) {
+        tma_load<SHARERS>(to + i * Stage::ROW_BYTES, map, barrier, share.blocks, k, tap, line + i);
+      }
     }
   }
 };

@@ -27,12 +27,15 @@ template <int CLUSTER_ROWS> __device__ __forceinline__ Share share_of_b(u32 rank
 // The axes that make up the batches of a product.
 template <int AXES> struct BatchAxes { Divider extent[AXES]; };
 
+// Rows or columns in a box of a K-major operand, of which a block loads so many: a box has at most 256.
+constexpr int boxed_lines(int own) { return own > 256 ? own / 2 : own; }
+
 // IS_A: the EXTENT rows of a tile, otherwise its EXTENT columns; SHARERS blocks load EXTENT / SHARERS of them each. The
-// map's box is (128 bytes of k, EXTENT / SHARERS) for a K-major stage, (64 elements, K elements of k) for an MN-major
-// one.
+// map's box is (128 bytes of k, BOX) for a K-major stage, (64 elements, K elements of k) for an MN-major one.
 template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES> struct TiledOperand {
   static constexpr int OWN = EXTENT / SHARERS;
-  static_assert(!Stage::MN_MAJOR || OWN % 64 == 0, "MN-major: each block loads whole boxes");
+  static constexpr int BOX = boxed_lines(OWN);
+  static_assert(!Stage::MN_MAJOR || OWN % 64 == 0 || SHARERS == 1, "MN-major: each block shares whole boxes");
 
   const TensorMap& map;
   const BatchAxes<AXES>& axes;
@@ -57,7 +60,8 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES> stru
         load_box(to, barrier, line + i, k);
       }
     } else {
-      load_box(stage + share.part * OWN * 128, barrier, k, line);
+#pragma unroll
+      for (int i = 0; i < OWN; i += BOX) load_box(stage + (share.part * OWN + i) * 128, barrier, k, line + i);
     }
     k += K;
   }

@@ -38,6 +38,9 @@
 
 constexpr int STAGE_ROW_BYTES = 128;
 
+// Of a stage, for so many rows or columns of a tile: an MN-major operand comes in whole blocks of 64 elements.
+constexpr int stage_lines(int extent, bool is_mn_major) { return is_mn_major ? (extent + 63) / 64 * 64 : extent; }
+
 // One operand's part of a stage: LINES rows or columns, ROW_BYTES along k (MN-major: blocks of 64 elements).
 //
 // With TAPS > 1 a stage serves that many taps of a filter, each with its own k: the tile's rows or columns of a tap lie
@@ -46,7 +49,7 @@ template <class T, int LINES, bool MN_MAJOR_, int TAPS = 1, int DISTANCE = 0,
                                                         int ROW_BYTES_ = STAGE_ROW_BYTES>
 struct OperandStage {
   static constexpr bool MN_MAJOR = MN_MAJOR_;
-  static constexpr int ROW_BYTES = ROW_BYTES_;
+  static constexpr int ROW_BYTES = ROW_BYTES_, TAP_LINES = LINES / TAPS;
   static constexpr int BLOCK_BYTES = 64 * ROW_BYTES;  // 64 elements of m or n at all of k
   static constexpr int BYTES = LINES * ROW_BYTES;
   static constexpr int TAP_STEPS = ROW_BYTES / 32, STEPS = TAPS * TAP_STEPS;
@@ -99,7 +102,7 @@ template <int RING> struct RingPosition {
 
 template <class T_, class Accumulator_, int ROWS_, int COLUMNS_, int RING_, int TEAMS_, int TEAM_WARPGROUPS_,
           int CLUSTER_ROWS_, int CLUSTER_COLUMNS_, bool A_IS_M_MAJOR, bool B_IS_N_MAJOR,
-          class StageB_ = OperandStage<T_, COLUMNS_, B_IS_N_MAJOR>, class StageA_ = OperandStage<T_, ROWS_,
+          class StageB_ = OperandStage<T_, stage_lines(COLUMNS_, B_IS_N_MAJOR), B_IS_N_MAJOR>, class StageA_ = OperandStage<T_, ROWS_,
               A_IS_M_MAJOR>,
           int KEPT_BLOCKS = 0, int CLUSTER_DEPTH = 1>
 struct TileWgmma {

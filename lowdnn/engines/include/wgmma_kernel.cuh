@@ -16,7 +16,8 @@
 #include "include/shared_memory.cuh"
 #include "include/tile_wgmma.cuh"
 
-template <bool A_IS_M_MAJOR, bool B_IS_N_MAJOR, class StageB = OperandStage<TYPE, TILE_N, B_IS_N_MAJOR>,
+template <bool A_IS_M_MAJOR, bool B_IS_N_MAJOR,
+          class StageB = OperandStage<TYPE, stage_lines(TILE_N, B_IS_N_MAJOR), B_IS_N_MAJOR>,
           class StageA = OperandStage<TYPE, TILE_M, A_IS_M_MAJOR>, int KEPT_BLOCKS = 0>
 using KernelTile = TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, CLUSTER_M,
                              CLUSTER_N, A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, KEPT_BLOCKS, CLUSTER_K>;

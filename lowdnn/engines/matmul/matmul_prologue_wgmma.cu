@@ -13,7 +13,7 @@
 #include "include/wgmma_kernel.cuh"
 #include "include/wgmma_multiply.cuh"
 
-typedef OperandStage<TYPE, TILE_N, Q_MN_MAJOR> StageQ;
+typedef OperandStage<TYPE, stage_lines(TILE_N, Q_MN_MAJOR), Q_MN_MAJOR> StageQ;
 typedef KernelTile<false, Q_MN_MAJOR, StageQ, RawStage<RAW_TYPE, TILE_M>> Tile;
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 #include "include/wgmma_output.cuh"

@@ -4,6 +4,7 @@ fp16, bf16, fp8 in any pair and fp32 by TF32 (inputs rounded to 10 fraction bits
 Operands are read in place where a tensor map describes them; others, and those of types that wgmma takes K-major only,
 are repacked into the workspace first. Any batches, broadcasts and tails, any pointwise epilogue. A value of the
 epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole.
+Convolutions that read each pixel once are such products too, in all three directions (``pixel_matmul``).
 k may be cut into parts: by SPLIT_K_SLC for a second launch that sums them, by SPLIT_K_BUF for the blocks of a cluster,
 which sum them through their shared memory; with STREAM_K, of the last tiles only. The order of the sums is fixed.
 Kernels: ``matmul_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
@@ -32,6 +33,7 @@ from lowdnn.engines.gemm.wgmma_output import (
 )
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, Schedule, TileStore, WgmmaTile, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
+from lowdnn.engines.matmul.pixel_matmul import as_matmul
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.enums import DataType, KnobType, NumericalNote
@@ -105,7 +107,8 @@ class MatmulWgmma:
         return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        matched = match_anchored_with_exits(graph, MatmulOperation)
+        product = as_matmul(graph)
+        matched = product if isinstance(product, str) else match_anchored_with_exits(product, MatmulOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         anchor = matched.anchor

@@ -1,12 +1,15 @@
-"""A forward convolution that reads each pixel once, as the matrix product that it is.
+"""A convolution that reads each pixel once, as the matrix product that it is.
 
-    x (n, c, spatial...) as a (n, pixels, c),  w (k, c, 1...) as b (1, c, k),  y (n, k, spatial...) as c (n, pixels, k)
+    forward          y (n, pixels, k)  = x (n, pixels, c) * w (1, c, k)
+    data gradient    dx (n, pixels, c) = dy (n, pixels, k) * w (1, k, c)
+    filter gradient  dw (1, k, c)      = dy (1, k, all pixels) * x (1, all pixels, c)
 
 Only the tensors' dims and strides change: what lies in memory is the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -15,52 +18,69 @@ from typing import Any
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 
+_View = Callable[[Tensor], Tensor | str]
+
 
 def as_matmul(graph: OperationGraph) -> OperationGraph | str:
     """``graph`` with its convolutions as matrix products, or why one is none; unchanged where it has none."""
-    if not any(isinstance(op, ConvolutionForward) for op in graph.operations):
+    return graph.derive(_as_matmul)
+
+
+def _as_matmul(graph: OperationGraph) -> OperationGraph | str:
+    convolutions = [op for op in graph.operations if isinstance(op, ConvolutionOperation)]
+    if not convolutions:
         return graph
+    gives_filter = any(isinstance(op, ConvolutionBackwardFilter) for op in convolutions)
     operations: list[Operation] = []
     for op in graph.operations:
-        found = _product(op) if isinstance(op, ConvolutionForward) else _pointwise(op)
+        if isinstance(op, ConvolutionOperation):
+            found = _product(op)
+        else:
+            found = _pointwise(op, _filter if gives_filter else _pixels)
         if isinstance(found, str):
             return found
         operations.append(found)
     return OperationGraph(operations)
 
 
-def _product(op: ConvolutionForward) -> MatmulOperation | str:
-    geometry = op.convolution
-    taps = (*op.w.dims[2:], *geometry.strides)
+def _product(op: ConvolutionOperation) -> Operation | str:
+    geometry, taps = op.convolution, op.filter.dims[2:]
     pads = (*geometry.pre_paddings, *geometry.post_paddings)
-    if set(taps) != {1} or any(pads) or op.w.dims[1] != op.x.dims[1]:
-        got = f"taps {list(op.w.dims[2:])}, strides {list(geometry.strides)}, groups {op.x.dims[1] // op.w.dims[1]}"
-        return f"convolution: expected one tap, stride 1, no padding and one group, got {got}, padding {list(pads)}"
+    if {*taps, *geometry.strides} != {1} or any(pads) or op.groups != 1:
+        got = f"taps {list(taps)}, strides {list(geometry.strides)}, groups {op.groups}, padding {list(pads)}"
+        return f"convolution: expected one tap, stride 1, no padding and one group, got {got}"
     if (op.alpha, op.beta) != (1.0, 0.0):
-        return f"convolution_forward.alpha, beta: expected 1 and 0, got {op.alpha} and {op.beta}"
-    x, y = _pixels(op.x), _pixels(op.y)
-    if isinstance(x, str):
-        return x
-    if isinstance(y, str):
-        return y
-    filters, channels = op.w.dims[:2]
-    w = replace(op.w, dims=(1, channels, filters), strides=(op.w.element_count, op.w.strides[1], op.w.strides[0]))
-    return MatmulOperation(Matmul(geometry.compute_type), a=x, b=w, c=y)
+        return f"{op.label}.alpha, beta: expected 1 and 0, got {op.alpha} and {op.beta}"
+    gives_filter = isinstance(op, ConvolutionBackwardFilter)
+    view_of = _all_pixels if gives_filter else _pixels
+    image, weights, response = view_of(op.image), _filter(op.filter), view_of(op.response)
+    if isinstance(image, str):
+        return image
+    if isinstance(response, str):
+        return response
+    matmul = Matmul(geometry.compute_type)
+    if gives_filter:
+        return MatmulOperation(matmul, a=_transposed(response), b=image, c=weights)
+    if isinstance(op, ConvolutionForward):
+        return MatmulOperation(matmul, a=image, b=_transposed(weights), c=response)
+    return MatmulOperation(matmul, a=response, b=weights, c=image)
 
 
-def _pointwise(op: Operation) -> PointwiseOperation | str:
+def _pointwise(op: Operation, view_of: _View) -> PointwiseOperation | str:
     if not isinstance(op, PointwiseOperation) or op.mode is PointwiseMode.GEN_INDEX:
         return (
             f"operations: expected pointwise operations with the convolution, none GEN_INDEX, got {type(op).__name__}"
         )
     views: dict[str, Any] = {}
     for port, tensor in (inputs_of(op) | outputs_of(op)).items():
-        view = _pixels(tensor)
+        view = view_of(tensor)
         if isinstance(view, str):
             return view
         views[port] = view
@@ -73,9 +93,37 @@ def _pixels(tensor: Tensor) -> Tensor | str:
     dims = (batch, prod(spatial), channels)
     if tensor.is_virtual:
         return replace(tensor, dims=dims, strides=packed_strides(dims))
-    steps = [step for step in zip(spatial, tensor.strides[2:], strict=True) if step[0] > 1]
+    pixel_stride = _merged_stride(tensor, range(2, tensor.rank))
+    if isinstance(pixel_stride, str):
+        return pixel_stride
+    return replace(tensor, dims=dims, strides=(tensor.strides[0], pixel_stride, tensor.strides[1]))
+
+
+def _all_pixels(tensor: Tensor) -> Tensor | str:
+    """``tensor`` as (1, pixels of all images, channels)."""
+    pixel_stride = _merged_stride(tensor, (0, *range(2, tensor.rank)))
+    if isinstance(pixel_stride, str):
+        return pixel_stride
+    dims = (1, prod((tensor.dims[0], *tensor.dims[2:])), tensor.dims[1])
+    return replace(tensor, dims=dims, strides=(tensor.element_count, pixel_stride, tensor.strides[1]))
+
+
+def _filter(tensor: Tensor) -> Tensor:
+    """``tensor``, which has one tap, as (1, filters, channels)."""
+    dims = (1, *tensor.dims[:2])
+    strides = packed_strides(dims) if tensor.is_virtual else (tensor.element_count, *tensor.strides[:2])
+    return replace(tensor, dims=dims, strides=strides)
+
+
+def _transposed(matrix: Tensor) -> Tensor:
+    (batch, rows, columns), (batch_stride, row_stride, column_stride) = matrix.dims, matrix.strides
+    return replace(matrix, dims=(batch, columns, rows), strides=(batch_stride, column_stride, row_stride))
+
+
+def _merged_stride(tensor: Tensor, axes: Iterable[int]) -> int | str:
+    """The stride of ``axes`` as one, or why they are not one."""
+    steps = [(tensor.dims[axis], tensor.strides[axis]) for axis in axes if tensor.dims[axis] > 1]
     for (_, outer), (extent, inner) in pairwise(steps):
         if outer != inner * extent:
             return f"{tensor.label}.strides: expected pixels at equal distances, got {list(tensor.strides)}"
-    pixel_stride = steps[-1][1] if steps else 1
-    return replace(tensor, dims=dims, strides=(tensor.strides[0], pixel_stride, tensor.strides[1]))
+    return steps[-1][1] if steps else 1

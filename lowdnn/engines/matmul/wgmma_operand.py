@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lowdnn.engines.gemm.channels_last_pack import Packing
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, WgmmaType
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, WgmmaType, box_rows
 from lowdnn.engines.launch import bytes_touched
 from lowdnn.engines.matmul.mma_operand import MAX_PACKED_AXES, packed_matrix
 from lowdnn.ops.tensor import Tensor
@@ -78,7 +78,7 @@ class WgmmaOperand:
         own: rows or columns that one block loads of a stage of ``stage_k`` elements of k.
         """
         size = map_type.size_bytes
-        lines = (self.extent, self.stride, MN_MAJOR_BOX if self.is_mn_major else own)
+        lines = (self.extent, self.stride, MN_MAJOR_BOX if self.is_mn_major else box_rows(own))
         depth = (self.depth, self.k_stride, stage_k)
         (inner, _, inner_box), (outer, outer_stride, outer_box) = (lines, depth) if self.is_mn_major else (depth, lines)
         strides = (outer_stride, *reversed(self.batch_strides))

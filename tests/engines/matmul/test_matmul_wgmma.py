@@ -18,6 +18,7 @@ from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
+from tests.support.cases import check_case
 from tests.support.data import fresh_seed, real_values
 from tests.support.running import check_close, check_exact, read_tensors, run_plan
 from tests.support.runtime import open_runtime
@@ -159,6 +160,23 @@ def test_tails_of_tiles(
     graph = bf16_graph(2 * m + 17, 2 * n + 8, 200)
     plan = check_exact(checked, ENGINE, graph, length=200, choices=choices, arch=SM_90A.with_sm_count(3))
     assert macro(plan, "STORE") == int(by_map)
+
+
+@pytest.mark.parametrize("n", [160, 96, 24])
+@pytest.mark.parametrize("warps", [COOPERATIVE, TWO_BLOCKS])
+def test_columns_of_a_tile_need_not_be_whole_boxes(device: Runtime, n: int, warps: int) -> None:
+    """Of an operand that lies contiguous along n, of which a copy brings 64 columns."""
+    graph = matmul_graph((2,), 80, 330, 144, data_type=BF16)
+    choices = knobs(128 if warps == COOPERATIVE else 64, min(n, 96) if warps == TWO_BLOCKS else n, warps=warps)
+    plan = check_exact(device, ENGINE, graph, length=144, choices=choices)
+    assert macro(plan, "Q_MN_MAJOR") == 1
+
+
+@pytest.mark.parametrize(("m", "n", "warps"), [(512, 32, COOPERATIVE), (384, 64, COOPERATIVE_3), (256, 16, PING_PONG)])
+@pytest.mark.parametrize("a_layout", LAYOUTS)
+def test_tiles_of_many_rows(device: Runtime, m: int, n: int, warps: int, a_layout: Layout) -> None:
+    graph = matmul_graph((), 712, 40, 144, data_type=BF16, a_layout=a_layout)
+    check_exact(device, ENGINE, graph, length=144, choices=knobs(m, n, warps=warps))
 
 
 @pytest.mark.parametrize("k", [1, 8, 63, 64, 65, 300])
@@ -356,6 +374,43 @@ def test_repeated_elements_of_stride_zero(
     b = builder.tensor((2, 8, 10), BF16, strides=b_strides)
     builder.matmul(a, b, store=BF16)
     check_exact(device, ENGINE, builder.graph(), length=8, choices=knobs())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "conv n=3 c=24 hw=7x5 k=40 rs=1x1 dir={dir} dtype=bf16",
+        "conv n=3 c=20 hw=35 k=12 rs=1 dir={dir} dtype=fp16",
+        "conv n=2 c=16 hw=2x3x4 k=40 rs=1x1x1 dir={dir} dtype=bf16 epilogue=scale+residual+relu",
+    ],
+)
+@pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
+def test_convolutions_that_read_each_pixel_once(device: Runtime, text: str, direction: str) -> None:
+    check_case(device, ENGINE, text.format(dir=direction))
+
+
+@pytest.mark.parametrize("direction", ["fprop", "dgrad"])
+def test_pixels_may_lie_contiguous(device: Runtime, direction: str) -> None:
+    plan = check_case(device, ENGINE, f"conv n=2 c=24 hw=4x8 k=40 rs=1x1 dir={direction} layout=nchw dtype=bf16")
+    assert len(plan.launches) == 1
+    assert macro(plan, "Q_MN_MAJOR") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("conv n=1 c=8 hw=6x6 k=8 rs=3x3 pad=1 dtype=bf16", "taps [3, 3]"),
+        ("conv n=1 c=8 hw=6x6 k=8 rs=1x1 stride=2 dtype=bf16", "strides [2, 2]"),
+        ("conv n=1 c=16 hw=6x6 k=16 rs=1x1 groups=2 dtype=bf16", "groups 2"),
+        ("conv n=1 c=8 hw=6x6 k=8 rs=1x1 alpha=2 dtype=bf16", "got 2.0 and 0.0"),
+        ("conv n=2 c=8 hw=6x6 k=8 rs=1x1 dir=wgrad layout=nchw dtype=bf16", "pixels at equal distances"),
+        ("conv n=1 c=8 hw=6x6 k=8 rs=1x1 exits=sum dtype=bf16", "got ReductionOperation"),
+    ],
+)
+def test_other_convolutions_are_refused(text: str, reason: str) -> None:
+    refusal = ENGINE.refuse(parse_case(text).graph(), SM_90A)
+    assert refusal is not None
+    assert reason in str(refusal)
 
 
 def test_few_rows_become_the_columns_of_tiles() -> None:

@@ -33,7 +33,8 @@ constexpr int LINES = PIXELS_ARE_ROWS ? TILE_N : TILE_M;
 constexpr int PIXEL_SHARERS = PIXELS_ARE_ROWS ? CLUSTER_N : CLUSTER_M;
 constexpr int LINE_SHARERS = PIXELS_ARE_ROWS ? CLUSTER_M : CLUSTER_N;
 typedef OperandStage<TYPE, WINDOW_PIXELS, false, TAP_RUN, TAP_DISTANCE, CHANNEL_BYTES> PixelStage;
-typedef OperandStage<TYPE, TAP_RUN * LINES, FILTER_MN_MAJOR, TAP_RUN, LINES, CHANNEL_BYTES> FilterStage;
+constexpr int FILTER_LINES = stage_lines(LINES, FILTER_MN_MAJOR);
+typedef OperandStage<TYPE, TAP_RUN * FILTER_LINES, FILTER_MN_MAJOR, TAP_RUN, FILTER_LINES, CHANNEL_BYTES> FilterStage;
 #if PIXELS_ARE_ROWS
 typedef PixelStage StageA;
 typedef FilterStage StageB;

@@ -12,7 +12,7 @@ from math import prod
 
 from lowdnn.engines.conv.wgmma.im2col import PixelClass
 from lowdnn.engines.gemm.channels_last_pack import Packing
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES, box_rows
 from lowdnn.ops.tensor import Tensor
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
 
@@ -121,7 +121,7 @@ class FilterOperand:
             address=0,
             dims=(contiguous, taps, others),
             strides_bytes=(_stride_bytes(taps, tap_stride * size), _stride_bytes(others, other_stride * size)),
-            box=(MN_MAJOR_BOX, 1, k) if self.is_mn_major else (k, 1, lines),
+            box=(MN_MAJOR_BOX, 1, k) if self.is_mn_major else (k, 1, box_rows(lines)),
             element_strides=(1, 1, 1),
             swizzle=TensorMapSwizzle.BYTES_128 if self.is_mn_major else ROW_SWIZZLES[row_bytes],
             l2_promotion=TensorMapL2Promotion.BYTES_256,
