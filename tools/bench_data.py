@@ -154,7 +154,7 @@ def _extents(values: torch.Tensor) -> list[int]:
 
 
 def _narrowest(tensors: Iterable[Tensor]) -> torch.dtype:
-    """Of the float types of at least 16 bits; the numbers of an operand in fp32 that a peer takes in bf16 are then its."""
+    """Of the float types of at least 16 bits: a peer that takes an operand in this type has the same numbers."""
     types = [TORCH_TYPES[tensor.data_type] for tensor in tensors]
     floats = (t for t in types if t.is_floating_point and t.itemsize > 1)
     return min(floats, key=lambda t: t.itemsize, default=torch.float32)

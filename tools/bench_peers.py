@@ -1,8 +1,8 @@
 """Peers for the benchmark cases: the same work through PyTorch (cuBLAS, cuDNN, its own kernels), on the same inputs.
 
 A peer launches the work on copy ``slot`` of the data into torch's current stream and returns what it computed (see
-``bench_data.Result``), in the logical dims of the graph's outputs. cuDNN runs in benchmark mode, so that the best of its
-algorithms for the shape is taken; fp32 products may use TF32 on both sides.
+``bench_data.Result``), in the logical dims of the graph's outputs. cuDNN runs in benchmark mode, so that the best of
+its algorithms for the shape is taken; fp32 products may use TF32 on both sides.
 """
 
 from __future__ import annotations

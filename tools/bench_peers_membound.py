@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from bench_data import TORCH_TYPES, CaseData, Result
@@ -38,15 +37,15 @@ _NORMS = {"norm1": 1.0, "norm2": 2.0, "amax": float("inf")}
 
 
 def run_chain(
-    steps: Sequence[str], value: torch.Tensor, operands: deque[torch.Tensor]
+    steps: Sequence[str], value: torch.Tensor, operands: Iterator[torch.Tensor]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """(the last value, those that are stored on the way); each step takes its operand off the left of ``operands``."""
+    """(the last value, those that are stored on the way); each step takes its operand from ``operands``."""
     stored = []
     for step in steps:
         if step == STORE:
             stored.append(value)
         else:
-            value = _UNARY[step](value) if step in _UNARY else _BINARY[step](value, operands.popleft())
+            value = _UNARY[step](value) if step in _UNARY else _BINARY[step](value, next(operands))
     return value, stored
 
 
@@ -55,7 +54,7 @@ def pointwise_peers(case: PointwiseCase, data: CaseData) -> dict[str, Peer]:
     inputs = data.inputs()
 
     def chain(x: torch.Tensor, *operands: torch.Tensor) -> list[torch.Tensor]:
-        value, stored = run_chain(case.ops, x, deque(operands))
+        value, stored = run_chain(case.ops, x, iter(operands))
         return [*stored, value]
 
     torch.compiler.reset()  # it remembers by code, which every case shares, and gives up after a few of them

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import prod
@@ -35,10 +34,9 @@ def norm_peers(case: NormCase, data: CaseData) -> dict[str, Peer]:
     Its steps before and behind are kernels of their own; a backward pass has none. torch's group norm is one of the
     peers of instance norms, with groups of one channel.
     """
-    if case.phase != "training" or case.running == "yes" or case.scale != ("scale" if case.mode == "rms" else "both"):
-        raise ValueError(
-            f"{case}: expected scale and bias (rms: scale), statistics and no running ones, as the peer has"
-        )
+    parameters = "scale" if case.mode == "rms" else "both"
+    if case.phase != "training" or case.running == "yes" or case.scale != parameters or case.mode not in _FORWARD:
+        raise ValueError(f"{case}: expected scale={parameters}, statistics and no running ones, for the peer's sake")
     if case.dir == "bwd":
         if case.before or case.epilogue:
             raise ValueError(f"{case}: expected a gradient alone, for the peer's sake")
@@ -60,7 +58,7 @@ def softmax_peers(case: SoftmaxCase, data: CaseData) -> dict[str, Peer]:
     softmax, x, others = torch.log_softmax if is_log else torch.softmax, data["x"], data.inputs(but=["x"])
 
     def forward(slot: int) -> Tensors:
-        operands = deque(copies[slot] for copies in others)
+        operands = (copies[slot] for copies in others)
         value, first = run_chain(case.before, x[slot], operands)
         y, stored = run_chain(case.epilogue, softmax(value, axis), operands)
         return [*first, *stored, y]
@@ -73,7 +71,7 @@ def _with_steps(case: NormCase, data: CaseData, norm: _Forward) -> Peer:
     x, others = data["x"], data.inputs(but=["x", "scale", "bias"])
 
     def launch(slot: int) -> Tensors:
-        operands = deque(copies[slot] for copies in others)
+        operands = (copies[slot] for copies in others)
         value, first = run_chain(case.before, x[slot], operands)
         y, *statistics = norm(value, slot)
         if not case.epilogue:
@@ -171,11 +169,8 @@ def _instance_backward(case: NormCase, data: CaseData) -> dict[str, Peer]:
 
     def with_gradient(gradient: Callable[..., Tensors]) -> Peer:
         def backward(slot: int) -> Tensors:
-            images, statistics = (
-                (_one_image(dy[slot]), _one_image(x[slot])),
-                (mean[slot].flatten(), inverse[slot].flatten()),
-            )
-            dx, dscale, dbias = gradient(*images, scale[slot].repeat(n), *statistics)
+            statistics = mean[slot].flatten(), inverse[slot].flatten()
+            dx, dscale, dbias = gradient(_one_image(dy[slot]), _one_image(x[slot]), scale[slot].repeat(n), *statistics)
             return dx.view(case.dims), *(values.view(n, c).sum(0) for values in (dscale, dbias))
 
         return backward
@@ -242,7 +237,8 @@ def _row_dims(case: NormCase) -> list[int]:
 
 def _epsilon(case: NormCase) -> float:
     operation = _operation(case)
-    assert isinstance(operation, NormForward) and operation.epsilon.constant_value is not None
+    assert isinstance(operation, NormForward)
+    assert operation.epsilon.constant_value is not None
     return operation.epsilon.constant_value
 
 
