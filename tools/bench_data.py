@@ -47,18 +47,18 @@ class CaseData:
     """Every tensor of a graph that execute is given, in ``slots`` copies each.
 
     Inputs are normal numbers that the narrowest of their types has (a convolution's filter scaled by 1 / sqrt(terms of
-    a sum); integer types: -8 to 7; places of maxima: any in the image), each copy different, and the case's own
+    a sum); integer types: -8 to 7), each copy different, but for those that follow from others and the case's own
     routing; outputs are NaN (integers: 127), so that an element that nobody writes shows.
     """
 
-    def __init__(self, case: Case, graph: OperationGraph, slots: int) -> None:
-        self.slots = slots
+    def __init__(self, case: Case, graph: OperationGraph, slots: int, device: str = "cuda") -> None:
+        self.slots, self._device = slots, device
         self.output = next(tensor for tensor in reversed(graph.outputs) if tensor.name != "index")
         self._case, self._graph = case, graph
         self._given = [tensor for tensor in graph.inputs if tensor.constant_value is None]
         numbers = _narrowest(self._given)
-        self._copies = {t.uid: _inputs(t, slots, numbers, self._terms_of_filter(t)) for t in self._given}
-        self._copies |= {t.uid: _outputs(t, slots) for t in graph.outputs}
+        self._copies = {t.uid: self._drawn(t, numbers) for t in self._given}
+        self._copies |= {t.uid: self._poisoned(t) for t in graph.outputs}
         for slot in range(slots):
             drawn = {tensor.name: self._copies[tensor.uid][slot] for tensor in self._given}
             for name, values in related(case, graph, drawn).items():
@@ -76,6 +76,10 @@ class CaseData:
     def inputs(self, *, but: Collection[str] = ()) -> list[list[torch.Tensor]]:
         """The copies of every input in device memory, in order of first use, without those named in ``but``."""
         return [self._copies[tensor.uid] for tensor in self._given if tensor.name not in but]
+
+    def outputs(self) -> list[list[torch.Tensor]]:
+        """The copies of every output, in the graph's order."""
+        return [self._copies[tensor.uid] for tensor in self._graph.outputs]
 
     def bias(self) -> list[torch.Tensor]:
         """The copies, flat, of the epilogue's operand with one value a channel or column."""
@@ -97,7 +101,7 @@ class CaseData:
 
     def fresh_outputs(self) -> list[torch.Tensor]:
         """Memory like that of the last output, for a peer to write to."""
-        return _outputs(self.output, self.slots)
+        return self._poisoned(self.output)
 
     def addresses(self, uids: tuple[int, ...]) -> list[tuple[int, ...]]:
         """For each slot the addresses of these tensors."""
@@ -123,8 +127,27 @@ class CaseData:
         terms = max(self._case.length, largest // max(output.element_count, 1))
         return _SINGLE_UNIT * (_FUNCTIONS + sqrt(terms))
 
-    def _terms_of_filter(self, tensor: Tensor) -> int:
-        return self._case.length if isinstance(self._case, ConvolutionCase) and tensor.name == "w" else 1
+    def _drawn(self, tensor: Tensor, numbers: torch.dtype) -> list[torch.Tensor]:
+        is_filter = isinstance(self._case, ConvolutionCase) and tensor.name == "w"
+        scale = (self._case.length if is_filter else 1) ** -0.5
+        memory = self._memory(tensor)
+        for row in memory:
+            if memory.dtype.is_floating_point:
+                row.copy_(torch.randn(row.shape, device=self._device, dtype=torch.float32).mul_(scale).to(numbers))
+            else:
+                row.random_(-8, 8)
+        return _views(memory, tensor)
+
+    def _poisoned(self, tensor: Tensor) -> list[torch.Tensor]:
+        memory = self._memory(tensor)
+        _poison(memory)
+        return _views(memory, tensor)
+
+    def _memory(self, tensor: Tensor) -> torch.Tensor:
+        """A row of memory for each slot."""
+        step = _ALIGNMENT_BYTES // tensor.element_bytes
+        count = -(-tensor.span_bytes // _ALIGNMENT_BYTES) * step
+        return torch.empty((self.slots, count), device=self._device, dtype=TORCH_TYPES[tensor.data_type])
 
 
 def disagreement(ours: torch.Tensor, theirs: torch.Tensor, unit: float) -> str:
@@ -160,35 +183,11 @@ def _narrowest(tensors: Iterable[Tensor]) -> torch.dtype:
     return min(floats, key=lambda t: t.itemsize, default=torch.float32)
 
 
-def _inputs(tensor: Tensor, slots: int, numbers: torch.dtype, terms: int) -> list[torch.Tensor]:
-    memory = _memory(tensor, slots)
-    for row in memory:
-        if memory.dtype.is_floating_point:
-            drawn = torch.randn(row.shape, device="cuda", dtype=torch.float32).mul_(terms**-0.5)
-            row.copy_(drawn.to(numbers))
-        else:
-            row.random_(-8, 8)
-    return _views(memory, tensor)
-
-
-def _outputs(tensor: Tensor, slots: int) -> list[torch.Tensor]:
-    memory = _memory(tensor, slots)
-    _poison(memory)
-    return _views(memory, tensor)
-
-
 def _poison(memory: torch.Tensor) -> None:
     if memory.dtype.itemsize == 1 and memory.dtype.is_floating_point:
         memory.view(torch.uint8).fill_(0x7F)  # the NaN of both fp8 types
     else:
         memory.fill_(float("nan") if memory.dtype.is_floating_point else 127)
-
-
-def _memory(tensor: Tensor, slots: int) -> torch.Tensor:
-    """A row of memory for each slot."""
-    step = _ALIGNMENT_BYTES // tensor.element_bytes
-    count = -(-tensor.span_bytes // _ALIGNMENT_BYTES) * step
-    return torch.empty((slots, count), device="cuda", dtype=TORCH_TYPES[tensor.data_type])
 
 
 def _views(memory: torch.Tensor, tensor: Tensor) -> list[torch.Tensor]:

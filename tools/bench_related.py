@@ -24,7 +24,7 @@ def related(case: Case, graph: OperationGraph, drawn: Mapping[str, torch.Tensor]
     """
     operation = graph.operations[0]
     if isinstance(operation, ResampleBackward) and operation.index is not None:
-        return {"index": _places(operation)}
+        return {"index": _places(operation, drawn["index"].device)}
     if isinstance(operation, NormBackward):
         return _statistics(operation, drawn["x"])
     if isinstance(case, SoftmaxCase) and case.dir == "bwd":
@@ -44,17 +44,17 @@ def _statistics(operation: NormBackward, x: torch.Tensor) -> dict[str, torch.Ten
     return inverse if mean is None else inverse | {"mean": mean.reshape(shape.stats_dims)}
 
 
-def _places(operation: ResampleBackward) -> torch.Tensor:
+def _places(operation: ResampleBackward, device: torch.device) -> torch.Tensor:
     """A random place for each window's maximum, inside the image."""
-    place = torch.zeros((), device="cuda", dtype=torch.int64)
+    place = torch.zeros((), device=device, dtype=torch.int64)
     for number, axis in enumerate(operation.axes):
-        starts = torch.arange(axis.outputs, device="cuda") * axis.step - axis.offset
+        starts = torch.arange(axis.outputs, device=device) * axis.step - axis.offset
         first = starts.div(axis.unit, rounding_mode="floor")
         end = (starts + axis.reach).div(axis.unit, rounding_mode="floor")
-        least, most = (-first).clamp_min(0), torch.minimum(end, torch.tensor(axis.inputs, device="cuda")) - first
+        least, most = (-first).clamp_min(0), torch.minimum(end, torch.tensor(axis.inputs, device=device)) - first
         shape = [1] * operation.dy.rank
         shape[2 + number] = axis.outputs
-        share = torch.rand(operation.dy.dims, device="cuda")
+        share = torch.rand(operation.dy.dims, device=device)
         tap = least.view(shape) + (share * (most - least).view(shape)).long()
         place = place * axis.span + tap
     return place

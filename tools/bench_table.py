@@ -118,7 +118,8 @@ def _class_lines(name: str, rows: Sequence[Row], target: Target | None, left_out
     )
     pairs = [_number(got, 3) + _number(goal, 2) for got, goal in zip(reached, wanted, strict=True)]
     numbers = "".join(pairs) + ("" if share is None else _number(_share(least), 3))
-    lines = [name, f"{counts}{numbers}{'  MISSED' if is_missed else ''}", f"      worst: {worst.case}"]
+    figures = f"{counts}{numbers}".rstrip() + ("  MISSED" if is_missed else "")
+    lines = [name, figures, f"      worst: {worst.case}"]
     return "\n".join(lines if share is None or least is worst else [*lines, f"      least share: {least.case}"])
 
 
