@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from math import sqrt
 
 import torch
 from bench_related import related
@@ -37,10 +36,9 @@ Result = torch.Tensor | Sequence[torch.Tensor | None] | None
 #: of all values.
 _OF_VALUE, _OF_MEAN = 3, 7
 
-#: The unit of contractions, which may round operands to TF32 and sums of parts to bf16.
-_CONTRACTION_UNIT = 2.0**-7
-#: The unit of other arithmetic is that of fp32, times this for functions, and more for long sums.
-_SINGLE_UNIT, _FUNCTIONS = 2.0**-23, 1000
+#: The unit of contractions, which may round operands to TF32 and sums of parts to bf16, and that of other arithmetic: a
+#: thousand roundings of fp32, more than functions and sums of any length have, since these are trees.
+_CONTRACTION_UNIT, _SINGLE_UNIT = 2.0**-7, 2.0**-13
 
 
 class CaseData:
@@ -114,18 +112,16 @@ class CaseData:
         is_last_alone = isinstance(theirs, torch.Tensor)
         given = [(self.output, theirs)] if is_last_alone else zip(self._graph.outputs, theirs, strict=True)
         for output, result in given:
-            wrong = "" if result is None else disagreement(self._copies[output.uid][0], result, self.unit_of(output))
+            wrong = "" if result is None else disagreement(self._copies[output.uid][0], result, self.unit)
             if wrong:
                 return f"{output.name}: {wrong}"
         return ""
 
-    def unit_of(self, output: Tensor) -> float:
-        """The relative rounding of the arithmetic behind an output, that of its own type aside."""
-        if isinstance(self._case, ConvolutionCase | MatmulCase | MoeCase):
-            return _CONTRACTION_UNIT
-        largest = max((tensor.element_count for tensor in self._given), default=1)
-        terms = max(self._case.length, largest // max(output.element_count, 1))
-        return _SINGLE_UNIT * (_FUNCTIONS + sqrt(terms))
+    @property
+    def unit(self) -> float:
+        """The relative rounding of the case's arithmetic, that of its results aside."""
+        is_contraction = isinstance(self._case, ConvolutionCase | MatmulCase | MoeCase)
+        return _CONTRACTION_UNIT if is_contraction else _SINGLE_UNIT
 
     def _drawn(self, tensor: Tensor, numbers: torch.dtype) -> list[torch.Tensor]:
         is_filter = isinstance(self._case, ConvolutionCase) and tensor.name == "w"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from math import prod
 
 import torch
@@ -23,6 +22,9 @@ Peer = Callable[[int], Tensors]
 _Forward = Callable[[torch.Tensor, int], Tensors]
 
 _ALL = [True, True, True]
+
+#: By library, of (x, scale, bias, running mean, running variance, training, momentum, epsilon): y, mean, inverse, more.
+_BATCH_NORMS = {"torch": _aten.native_batch_norm, "cudnn": _aten.cudnn_batch_norm}
 
 #: What a backward pass is handed and does not use.
 _EPSILON = 1e-5
@@ -97,13 +99,10 @@ def _rms_forward(case: NormCase, data: CaseData) -> dict[str, _Forward]:
 def _batch_forward(case: NormCase, data: CaseData) -> dict[str, _Forward]:
     (scale, bias), epsilon = (_channels(data, name) for name in ("scale", "bias")), _epsilon(case)
 
-    def torchs(x: torch.Tensor, slot: int) -> Tensors:
-        return _aten.native_batch_norm(x, scale[slot], bias[slot], None, None, True, 0.0, epsilon)
+    def with_kernel(kernel: Callable[..., Tensors]) -> _Forward:
+        return lambda x, slot: kernel(x, scale[slot], bias[slot], None, None, True, 0.0, epsilon)[:3]
 
-    def cudnns(x: torch.Tensor, slot: int) -> Tensors:
-        return _aten.cudnn_batch_norm(x, scale[slot], bias[slot], None, None, True, 0.0, epsilon)[:3]
-
-    return {"torch": torchs, "cudnn": cudnns}
+    return {name: with_kernel(kernel) for name, kernel in _BATCH_NORMS.items()}
 
 
 def _instance_forward(case: NormCase, data: CaseData) -> dict[str, _Forward]:
@@ -114,12 +113,11 @@ def _instance_forward(case: NormCase, data: CaseData) -> dict[str, _Forward]:
         def forward(x: torch.Tensor, slot: int) -> Tensors:
             parameters = scale[slot].repeat(x.shape[0]), bias[slot].repeat(x.shape[0])
             y, mean, inverse = kernel(_one_image(x), *parameters, None, None, True, 0.0, epsilon)[:3]
-            return y.view(x.shape), *(values.view(x.shape[:2]) for values in (mean, inverse))
+            return y.view(x.shape), mean.view(x.shape[:2]), inverse.view(x.shape[:2])
 
         return forward
 
-    kernels = {"torch": _aten.native_batch_norm, "cudnn": _aten.cudnn_batch_norm}
-    return {name: with_kernel(kernel) for name, kernel in kernels.items()} | {
+    return {name: with_kernel(kernel) for name, kernel in _BATCH_NORMS.items()} | {
         f"{name} group norm": forward for name, forward in _group_forward(case, data).items()
     }
 
@@ -157,21 +155,22 @@ def _rms_backward(case: NormCase, data: CaseData) -> dict[str, Peer]:
 def _batch_backward(case: NormCase, data: CaseData) -> dict[str, Peer]:
     x, dy = data["x"], data["dy"]
     scale, mean, inverse = (_channels(data, name) for name in ("scale", "mean", "inv_variance"))
-    return {
-        name: lambda slot, gradient=gradient: gradient(dy[slot], x[slot], scale[slot], mean[slot], inverse[slot])
-        for name, gradient in _batch_gradients().items()
-    }
+
+    def with_gradient(gradient: Callable[..., Tensors]) -> Peer:
+        return lambda slot: gradient(dy[slot], x[slot], scale[slot], mean[slot], inverse[slot])
+
+    return {name: with_gradient(gradient) for name, gradient in _batch_gradients().items()}
 
 
 def _instance_backward(case: NormCase, data: CaseData) -> dict[str, Peer]:
-    x, dy, mean, inverse = data["x"], data["dy"], data["mean"], data["inv_variance"]
-    scale, (n, c) = _channels(data, "scale"), case.dims[:2]
+    x, dy, (n, c) = data["x"], data["dy"], case.dims[:2]
+    scale, mean, inverse = (_channels(data, name) for name in ("scale", "mean", "inv_variance"))
 
     def with_gradient(gradient: Callable[..., Tensors]) -> Peer:
         def backward(slot: int) -> Tensors:
-            statistics = mean[slot].flatten(), inverse[slot].flatten()
-            dx, dscale, dbias = gradient(_one_image(dy[slot]), _one_image(x[slot]), scale[slot].repeat(n), *statistics)
-            return dx.view(case.dims), *(values.view(n, c).sum(0) for values in (dscale, dbias))
+            rows = _one_image(dy[slot]), _one_image(x[slot]), scale[slot].repeat(n), mean[slot], inverse[slot]
+            dx, dscale, dbias = gradient(*rows)
+            return dx.view(case.dims), dscale.view(n, c).sum(0), dbias.view(n, c).sum(0)
 
         return backward
 
@@ -194,22 +193,16 @@ def _group_backward(case: NormCase, data: CaseData) -> dict[str, Peer]:
 
 
 def _batch_gradients() -> dict[str, Callable[..., Tensors]]:
-    """By library, of (dy, x, scale, mean, inverse): (dx, dscale, dbias)."""
-
-    @cache
-    def reserve(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """What cuDNN's forward pass leaves for its gradient."""
-        x = torch.empty_strided(shape, stride, dtype=dtype, device="cuda")
-        ones = torch.ones(shape[1], device="cuda")
-        reserved: torch.Tensor = _aten.cudnn_batch_norm(x, ones, ones, None, None, True, 0.0, _EPSILON)[3]
-        return reserved
+    """By library, of (dy, x, scale, mean, inverse): (dx, dscale, dbias). For inputs of one shape."""
+    reserves: list[torch.Tensor] = []
 
     def torchs(dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, *statistics: torch.Tensor) -> Tensors:
         return _aten.native_batch_norm_backward(dy, x, scale, None, None, *statistics, True, _EPSILON, _ALL)
 
     def cudnns(dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, *statistics: torch.Tensor) -> Tensors:
-        left = reserve(x.shape, x.stride(), x.dtype)
-        return _aten.cudnn_batch_norm_backward(x, dy, scale, None, None, *statistics, _EPSILON, left)
+        if not reserves:  # the first launch is not timed
+            reserves.append(_aten.cudnn_batch_norm(x, scale, scale, None, None, True, 0.0, _EPSILON)[3])
+        return _aten.cudnn_batch_norm_backward(x, dy, scale, None, None, *statistics, _EPSILON, reserves[0])
 
     return {"torch": torchs, "cudnn": cudnns}
 
@@ -219,7 +212,7 @@ def _one_image(x: torch.Tensor) -> torch.Tensor:
 
 
 def _channels(data: CaseData, name: str) -> list[torch.Tensor]:
-    """The copies of a tensor with one value for each channel, which batch norms take in fp32."""
+    """The copies of an input, flat and in fp32, in which batch norms take parameters and statistics."""
     return [copy.flatten() for copy in data[name]]
 
 

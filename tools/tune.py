@@ -113,7 +113,7 @@ def _ranking(handle: Handle, case: Case, graph: OperationGraph, variants: Sequen
                 continue
             result = data.results()[0].clone()
             expected = result if expected is None else expected
-            wrong = disagreement(result, expected, data.unit_of(data.output))
+            wrong = disagreement(result, expected, data.unit)
             if wrong:
                 failed.append(f"{'WRONG':>10} {variant.text}: {wrong}")
             else:
