@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
+
 import torch
+from bench_related import related
 
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import Case, ConvolutionCase, MoeCase
+from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, MoeCase
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
-from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.tensor import Tensor
 
 TORCH_TYPES = {
@@ -26,48 +28,56 @@ TORCH_TYPES = {
 #: Copies of a tensor start at multiples of this.
 _ALIGNMENT_BYTES = 256
 
-#: Two right results of one contraction differ by the rounding of the output and by the order of the sum: at most this
-#: share of the value plus this share of the root mean square of all values.
-_RELATIVE, _OF_MEAN = 0.02, 0.05
+#: What a peer computes: every output in the graph's order (None for one that it leaves out), or the last one alone, or
+#: nothing to compare. Axes of one element do not count.
+Result = torch.Tensor | Sequence[torch.Tensor | None] | None
+
+#: Two right results differ by roundings: at most this many units of the value, plus this many of the root mean square
+#: of all values.
+_OF_VALUE, _OF_MEAN = 3, 7
+
+#: The unit of contractions, which may round operands to TF32 and sums of parts to bf16, and that of other arithmetic: a
+#: thousand roundings of fp32, more than functions and sums of any length have, since these are trees.
+_CONTRACTION_UNIT, _SINGLE_UNIT = 2.0**-7, 2.0**-13
 
 
 class CaseData:
     """Every tensor of a graph that execute is given, in ``slots`` copies each.
 
-    Inputs are normal numbers (a convolution's filter scaled by 1 / sqrt(terms of a sum); integer types: -8 to 7; places
-    of maxima: any in the image), each copy different; outputs are NaN (integers: 127), so that an element that nobody
-    writes shows.
-    Inputs are normal numbers (a convolution's filter scaled by 1 / sqrt(terms of a sum); integer types: -8 to 7), each
-    copy different, and the case's own routing; outputs are NaN (integers: 127), so that an element that nobody writes
-    shows.
+    Inputs are normal numbers that the narrowest of their types has (a convolution's filter scaled by 1 / sqrt(terms of
+    a sum); integer types: -8 to 7), each copy different, but for those that follow from others and the case's own
+    routing; outputs are NaN (integers: 127), so that an element that nobody writes shows.
     """
 
-    def __init__(self, case: Case, graph: OperationGraph, slots: int) -> None:
-        self.slots = slots
+    def __init__(self, case: Case, graph: OperationGraph, slots: int, device: str = "cuda") -> None:
+        self.slots, self._device = slots, device
         self.output = next(tensor for tensor in reversed(graph.outputs) if tensor.name != "index")
-        self.bytes_moved = moved_bytes(graph)
-        self._ports = inputs_of(graph.operations[0])
-        weights = self._ports["w"].uid if isinstance(case, ConvolutionCase) and "w" in self._ports else 0
-        given = [tensor for tensor in graph.inputs if tensor.constant_value is None]
-        self._given = {t.uid: _inputs(t, slots, case.length if t.uid == weights else 1) for t in given}
-        self._copies = self._given | {t.uid: _outputs(t, slots) for t in graph.outputs}
-        operation = graph.operations[0]
-        if isinstance(operation, ResampleBackward) and operation.index is not None:
-            for copy in self["index"]:
-                copy.copy_(_places(operation))
+        self._case, self._graph = case, graph
+        self._given = [tensor for tensor in graph.inputs if tensor.constant_value is None]
+        numbers = _narrowest(self._given)
+        self._copies = {t.uid: self._drawn(t, numbers) for t in self._given}
+        self._copies |= {t.uid: self._poisoned(t) for t in graph.outputs}
+        for slot in range(slots):
+            drawn = {tensor.name: self._copies[tensor.uid][slot] for tensor in self._given}
+            for name, values in related(case, graph, drawn).items():
+                drawn[name].copy_(values.to(numbers) if values.is_floating_point() else values)
         for uid, values in (case.routing(0) if isinstance(case, MoeCase) else {}).items():
             for copy in self._copies[uid]:
                 copy.copy_(torch.from_numpy(values))
-        anchored = {tensor.uid for tensor in self._ports.values()}
+        anchored = {tensor.uid for tensor in inputs_of(graph.operations[0]).values()}
         self._operands = [tensor for tensor in graph.inputs if tensor.uid not in anchored]
 
-    def __getitem__(self, port: str) -> list[torch.Tensor]:
-        """The copies of an input of the first operation, in logical dims."""
-        return self._copies[self._ports[port].uid]
+    def __getitem__(self, name: str) -> list[torch.Tensor]:
+        """The copies of the first input of this name, in logical dims."""
+        return next(self._copies[tensor.uid] for tensor in self._given if tensor.name == name)
 
-    def inputs(self) -> list[list[torch.Tensor]]:
-        """The copies of every input in device memory, in order of first use."""
-        return list(self._given.values())
+    def inputs(self, *, but: Collection[str] = ()) -> list[list[torch.Tensor]]:
+        """The copies of every input in device memory, in order of first use, without those named in ``but``."""
+        return [self._copies[tensor.uid] for tensor in self._given if tensor.name not in but]
+
+    def outputs(self) -> list[list[torch.Tensor]]:
+        """The copies of every output, in the graph's order."""
+        return [self._copies[tensor.uid] for tensor in self._graph.outputs]
 
     def bias(self) -> list[torch.Tensor]:
         """The copies, flat, of the epilogue's operand with one value a channel or column."""
@@ -89,27 +99,67 @@ class CaseData:
 
     def fresh_outputs(self) -> list[torch.Tensor]:
         """Memory like that of the last output, for a peer to write to."""
-        return _outputs(self.output, self.slots)
+        return self._poisoned(self.output)
 
     def addresses(self, uids: tuple[int, ...]) -> list[tuple[int, ...]]:
         """For each slot the addresses of these tensors."""
         return [tuple(self._copies[uid][slot].data_ptr() for uid in uids) for slot in range(self.slots)]
 
+    def disagreement(self, theirs: Result) -> str:
+        """How far the outputs on the first copy are from a peer's, where roundings do not explain it; else empty."""
+        if theirs is None:
+            return ""
+        is_last_alone = isinstance(theirs, torch.Tensor)
+        given = [(self.output, theirs)] if is_last_alone else zip(self._graph.outputs, theirs, strict=True)
+        for output, result in given:
+            wrong = "" if result is None else disagreement(self._copies[output.uid][0], result, self.unit)
+            if wrong:
+                return f"{output.name}: {wrong}"
+        return ""
 
-def moved_bytes(graph: OperationGraph) -> int:
-    """Each input read once, each output written once."""
-    return sum(tensor.span_bytes for tensor in (*graph.inputs, *graph.outputs))
+    @property
+    def unit(self) -> float:
+        """The relative rounding of the case's arithmetic, that of its results aside."""
+        is_contraction = isinstance(self._case, ConvolutionCase | MatmulCase | MoeCase)
+        return _CONTRACTION_UNIT if is_contraction else _SINGLE_UNIT
+
+    def _drawn(self, tensor: Tensor, numbers: torch.dtype) -> list[torch.Tensor]:
+        is_filter = isinstance(self._case, ConvolutionCase) and tensor.name == "w"
+        scale = (self._case.length if is_filter else 1) ** -0.5
+        memory = self._memory(tensor)
+        for row in memory:
+            if memory.dtype.is_floating_point:
+                row.copy_(torch.randn(row.shape, device=self._device, dtype=torch.float32).mul_(scale).to(numbers))
+            else:
+                row.random_(-8, 8)
+        return _views(memory, tensor)
+
+    def _poisoned(self, tensor: Tensor) -> list[torch.Tensor]:
+        memory = self._memory(tensor)
+        _poison(memory)
+        return _views(memory, tensor)
+
+    def _memory(self, tensor: Tensor) -> torch.Tensor:
+        """A row of memory for each slot."""
+        step = _ALIGNMENT_BYTES // tensor.element_bytes
+        count = -(-tensor.span_bytes // _ALIGNMENT_BYTES) * step
+        return torch.empty((self.slots, count), device=self._device, dtype=TORCH_TYPES[tensor.data_type])
 
 
-def disagreement(ours: torch.Tensor, theirs: torch.Tensor) -> str:
-    """How far ``ours`` is from ``theirs``, where that is more than two roundings explain; otherwise empty."""
-    if ours.shape != theirs.shape:
+def disagreement(ours: torch.Tensor, theirs: torch.Tensor, unit: float) -> str:
+    """How far ``ours`` is from ``theirs``, where that is more than roundings explain; otherwise empty.
+
+    unit: the relative rounding of the arithmetic; that of the results' narrower type counts where it is coarser.
+    """
+    if _extents(ours) != _extents(theirs):
         return f"dims {tuple(ours.shape)} and {tuple(theirs.shape)}"
+    theirs = theirs.reshape(ours.shape)
     if not ours.dtype.is_floating_point:
         wrong = int((ours != theirs).sum())
         return f"{wrong} of {ours.numel()} integers differ" if wrong else ""
+    unit = max(unit, torch.finfo(ours.dtype).eps, torch.finfo(theirs.dtype).eps)
     got, wanted = ours.float(), theirs.float()
-    allowed = wanted.abs().mul_(_RELATIVE).add_(_OF_MEAN * wanted.square().mean().sqrt())
+    allowed = wanted.abs().mul_(_OF_VALUE * unit).add_(_OF_MEAN * unit * wanted.square().mean().sqrt())
     near = (got - wanted).abs_() <= allowed  # NaN is never near
     wrong = ours.numel() - int(near.sum())
     if not wrong:
@@ -118,36 +168,15 @@ def disagreement(ours: torch.Tensor, theirs: torch.Tensor) -> str:
     return f"{wrong} of {ours.numel()} values differ, at {at}: ours {float(got[at])}, theirs {float(wanted[at])}"
 
 
-def _inputs(tensor: Tensor, slots: int, terms: int) -> list[torch.Tensor]:
-    memory = _memory(tensor, slots)
-    for row in memory:
-        if memory.dtype.is_floating_point:
-            row.copy_(torch.randn(row.shape, device="cuda", dtype=torch.float32).mul_(terms**-0.5))
-        else:
-            row.random_(-8, 8)
-    return _views(memory, tensor)
+def _extents(values: torch.Tensor) -> list[int]:
+    return [extent for extent in values.shape if extent != 1]
 
 
-def _places(operation: ResampleBackward) -> torch.Tensor:
-    """A random place for each window's maximum, inside the image."""
-    place = torch.zeros((), device="cuda", dtype=torch.int64)
-    for number, axis in enumerate(operation.axes):
-        starts = torch.arange(axis.outputs, device="cuda") * axis.step - axis.offset
-        first = starts.div(axis.unit, rounding_mode="floor")
-        end = (starts + axis.reach).div(axis.unit, rounding_mode="floor")
-        least, most = (-first).clamp_min(0), torch.minimum(end, torch.tensor(axis.inputs, device="cuda")) - first
-        shape = [1] * operation.dy.rank
-        shape[2 + number] = axis.outputs
-        share = torch.rand(operation.dy.dims, device="cuda")
-        tap = least.view(shape) + (share * (most - least).view(shape)).long()
-        place = place * axis.span + tap
-    return place
-
-
-def _outputs(tensor: Tensor, slots: int) -> list[torch.Tensor]:
-    memory = _memory(tensor, slots)
-    _poison(memory)
-    return _views(memory, tensor)
+def _narrowest(tensors: Iterable[Tensor]) -> torch.dtype:
+    """Of the float types of at least 16 bits: a peer that takes an operand in this type has the same numbers."""
+    types = [TORCH_TYPES[tensor.data_type] for tensor in tensors]
+    floats = (t for t in types if t.is_floating_point and t.itemsize > 1)
+    return min(floats, key=lambda t: t.itemsize, default=torch.float32)
 
 
 def _poison(memory: torch.Tensor) -> None:
@@ -155,13 +184,6 @@ def _poison(memory: torch.Tensor) -> None:
         memory.view(torch.uint8).fill_(0x7F)  # the NaN of both fp8 types
     else:
         memory.fill_(float("nan") if memory.dtype.is_floating_point else 127)
-
-
-def _memory(tensor: Tensor, slots: int) -> torch.Tensor:
-    """A row of memory for each slot."""
-    step = _ALIGNMENT_BYTES // tensor.element_bytes
-    count = -(-tensor.span_bytes // _ALIGNMENT_BYTES) * step
-    return torch.empty((slots, count), device="cuda", dtype=TORCH_TYPES[tensor.data_type])
 
 
 def _views(memory: torch.Tensor, tensor: Tensor) -> list[torch.Tensor]:

@@ -6,7 +6,8 @@ import sys
 from dataclasses import replace
 
 import torch
-from bench_data import CaseData, disagreement, moved_bytes
+from bench_data import CaseData
+from bench_floor import data_bytes, data_type_of, floor_us
 from bench_peers import Peer, peers_of
 from bench_suites import SuiteCase
 from bench_table import Machine, Row
@@ -14,28 +15,13 @@ from bench_timing import interleaved, slots_for
 
 from lowdnn.backend.handle import Handle
 from lowdnn.engines.registry import engine_named
-from lowdnn.enums import DataType, HeurMode
+from lowdnn.enums import HeurMode
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
-from lowdnn.ops.base import inputs_of, outputs_of
 from lowdnn.plan import Plan
 from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import LowdnnError, NotSupportedError
-
-#: Sustained rates on an H200: matrix products of random data (fp32: as TF32), each per second; other types as fp64.
-_PEAK_FLOPS = {
-    DataType.BFLOAT16: 790e12,
-    DataType.HALF: 790e12,
-    DataType.FLOAT: 395e12,
-    DataType.INT8: 1500e12,
-    DataType.FP8_E4M3: 1500e12,
-    DataType.FP8_E5M2: 1500e12,
-}
-_FP64_FLOPS = 33e12
-
-#: A copy's bytes read plus written, each per second.
-_COPY_BYTES_PER_S = 4.3e12
 
 
 class WrongResultError(Exception):
@@ -50,7 +36,7 @@ def measure(handle: Handle, suite: str, case: SuiteCase, machine: Machine, engin
         class_=case.class_,
         case=case.text,
         network=case.network,
-        dtype=_data_type(graph).name,
+        dtype=data_type_of(graph).name,
         engine=engine or "",
         knobs="",
         us=0.0,
@@ -77,16 +63,10 @@ def chosen(handle: Handle, graph: OperationGraph, engine: str | None = None) -> 
     return ranking.best
 
 
-def floor_us(graph: OperationGraph) -> float:
-    """The larger of the first operation's arithmetic at the sustained peak and the graph's bytes at a copy's speed."""
-    rate = _PEAK_FLOPS.get(_data_type(graph), _FP64_FLOPS)
-    return max(graph.operations[0].flops / rate, moved_bytes(graph) / _COPY_BYTES_PER_S) * 1e6
-
-
 def _measured(handle: Handle, graph: OperationGraph, plan: Plan, blank: Row) -> Row:
     loaded = handle.load(plan)
     case = parse_case(blank.case)
-    data = CaseData(case, graph, slots_for(moved_bytes(graph)))
+    data = CaseData(case, graph, slots_for(data_bytes(graph)))
     addresses = data.addresses(loaded.uids)
     with Workspace(handle.runtime.context, plan.workspace_bytes) as workspace:
 
@@ -120,16 +100,10 @@ def _agreeing(peers: dict[str, Peer], data: CaseData, case: str) -> dict[str, Pe
         except Exception as error:  # a peer may refuse a case in any way it likes; it is then no peer
             print(f"  no peer {name} for {case}: {error}".splitlines()[0], file=sys.stderr)
             continue
-        wrong = "" if result is None else disagreement(data.results()[0], result)
+        wrong = data.disagreement(result)
         if wrong:
             raise WrongResultError(f"lowdnn and {name} disagree: {wrong}")
         running[name] = peer
     if not running:
         raise WrongResultError("no peer runs this case")
     return running
-
-
-def _data_type(graph: OperationGraph) -> DataType:
-    """Of the first operation's first input; of its output where it reads nothing."""
-    operation = graph.operations[0]
-    return next(iter((inputs_of(operation) | outputs_of(operation)).values())).data_type

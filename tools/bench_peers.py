@@ -1,8 +1,8 @@
 """Peers for the benchmark cases: the same work through PyTorch (cuBLAS, cuDNN, its own kernels), on the same inputs.
 
-A peer launches the work on copy ``slot`` of the data into torch's current stream and returns its result in the logical
-dims of the graph's output (None where there is none to compare). cuDNN runs in benchmark mode, so that the best of its
-algorithms for the shape is taken; fp32 products may use TF32 on both sides.
+A peer launches the work on copy ``slot`` of the data into torch's current stream and returns what it computed (see
+``bench_data.Result``), in the logical dims of the graph's outputs. cuDNN runs in benchmark mode, so that the best of
+its algorithms for the shape is taken; fp32 products may use TF32 on both sides.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from bench_data import TORCH_TYPES, CaseData
+from bench_data import CaseData, Result
+from bench_floor import moved_bytes
 from bench_peers_conv import convolution_peers
 from bench_peers_matmul import matmul_peers
-from bench_peers_membound import dropout_peers, move_peers, pointwise_peers
+from bench_peers_membound import dropout_peers, move_peers, pointwise_peers, reduction_peers
 from bench_peers_moe import moe_peers
 from bench_peers_resample import resample_peers
+from bench_peers_rows import norm_peers, softmax_peers
 
 from lowdnn.graph.cases import (
     BlockScaleCase,
@@ -23,16 +25,16 @@ from lowdnn.graph.cases import (
     ConvolutionCase,
     MatmulCase,
     MoeCase,
+    NormCase,
     PointwiseCase,
     ReductionCase,
     ResampleCase,
     RngCase,
+    SoftmaxCase,
     TransformCase,
 )
 
-Peer = Callable[[int], torch.Tensor | None]
-
-_REDUCTIONS = {"add": torch.sum, "max": torch.amax, "min": torch.amin, "avg": torch.mean}
+Peer = Callable[[int], Result]
 
 
 def configure() -> None:
@@ -50,28 +52,23 @@ def peers_of(case: Case, data: CaseData) -> dict[str, Peer]:
         return matmul_peers(case, data)
     if isinstance(case, MoeCase):
         return moe_peers(case, data)
+    if isinstance(case, NormCase):
+        return norm_peers(case, data)
+    if isinstance(case, SoftmaxCase):
+        return softmax_peers(case, data)
     if isinstance(case, PointwiseCase):
-        return {"copy": _copy(data.bytes_moved), **pointwise_peers(case, data)}
+        return pointwise_peers(case, data)
     if isinstance(case, RngCase):
-        return {"copy": _copy(data.bytes_moved), **dropout_peers(case, data)}
+        return dropout_peers(case, data)
     if isinstance(case, TransformCase):
-        return {"copy": _copy(data.bytes_moved), **move_peers(case, data)}
-    if isinstance(case, BlockScaleCase):
-        return {"copy": _copy(data.bytes_moved)}
+        return move_peers(case, data)
     if isinstance(case, ReductionCase):
-        return {"copy": _copy(data.bytes_moved), "torch": _reduction(case, data)}
+        return reduction_peers(case, data)
     if isinstance(case, ResampleCase):
         return resample_peers(case, data)
+    if isinstance(case, BlockScaleCase):
+        return {"copy": _copy(moved_bytes(case.graph()))}  # torch has no kernel for it
     raise TypeError(type(case).__name__)
-
-
-def _reduction(case: ReductionCase, data: CaseData) -> Peer:
-    function = _REDUCTIONS[case.op]
-    x = data["x"]
-    if function in (torch.amax, torch.amin):
-        return lambda slot: function(x[slot], dim=case.axes, keepdim=True)
-    dtype = TORCH_TYPES[case.out or case.dtype]
-    return lambda slot: function(x[slot], dim=case.axes, keepdim=True, dtype=dtype)
 
 
 def _copy(bytes_moved: int) -> Peer:

@@ -1,17 +1,18 @@
-"""Work bound by memory through PyTorch: pointwise chains as its own kernels and compiled into one, moves as copies."""
+"""Chains, moves and reductions through PyTorch: chains as its own kernels and compiled into one, moves as copies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
-from bench_data import CaseData
+from bench_data import TORCH_TYPES, CaseData, Result
 
-from lowdnn.graph.cases import PointwiseCase, RngCase, TransformCase
+from lowdnn.graph.cases import PointwiseCase, ReductionCase, RngCase, TransformCase
+from lowdnn.graph.cases.steps import STORE
 
 _functional = torch.nn.functional
 
-Peer = Callable[[int], torch.Tensor | None]
+Peer = Callable[[int], Result]
 
 #: Steps of chains that stand on one tensor, and those with an operand of their own.
 _UNARY: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -29,13 +30,34 @@ _BINARY: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+#: Reductions that are sums or extrema, and those that are norms: their order.
+_SUMS = {"add": torch.sum, "avg": torch.mean}
+_EXTREMA = {"max": torch.amax, "min": torch.amin}
+_NORMS = {"norm1": 1.0, "norm2": 2.0, "amax": float("inf")}
+
+
+def run_chain(
+    steps: Sequence[str], value: torch.Tensor, operands: Iterator[torch.Tensor]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """(the last value, those that are stored on the way); each step takes its operand from ``operands``."""
+    stored = []
+    for step in steps:
+        if step == STORE:
+            stored.append(value)
+        else:
+            value = _UNARY[step](value) if step in _UNARY else _BINARY[step](value, next(operands))
+    return value, stored
+
+
 def pointwise_peers(case: PointwiseCase, data: CaseData) -> dict[str, Peer]:
     """The chain step by step, and compiled."""
     inputs = data.inputs()
 
-    def chain(x: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
-        return _chain(case.ops, x, operands)
+    def chain(x: torch.Tensor, *operands: torch.Tensor) -> list[torch.Tensor]:
+        value, stored = run_chain(case.ops, x, iter(operands))
+        return [*stored, value]
 
+    torch.compiler.reset()  # it remembers by code, which every case shares, and gives up after a few of them
     compiled = torch.compile(chain, dynamic=False)
     return {
         "torch": lambda slot: chain(*(copies[slot] for copies in inputs)),
@@ -63,8 +85,16 @@ def move_peers(case: TransformCase, data: CaseData) -> dict[str, Peer]:
     return {"torch": lambda slot: outputs[slot].copy_(move(x[slot]))}
 
 
-def _chain(steps: Sequence[str], value: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    waiting = list(operands)
-    for step in steps:
-        value = _UNARY[step](value) if step in _UNARY else _BINARY[step](value, waiting.pop(0))
-    return value
+def reduction_peers(case: ReductionCase, data: CaseData) -> dict[str, Peer]:
+    """torch's reduction of a case without pointwise steps."""
+    if case.before or case.after:
+        raise ValueError(f"{case}: expected a reduction alone, for the peer's sake")
+    x, axes, dtype = data["x"], case.axes, TORCH_TYPES[case.out or case.dtype]
+    if case.op in _SUMS:
+        total = _SUMS[case.op]
+        return {"torch": lambda slot: total(x[slot], dim=axes, keepdim=True, dtype=dtype)}
+    if case.op in _EXTREMA:
+        extremum = _EXTREMA[case.op]
+        return {"torch": lambda slot: extremum(x[slot], dim=axes, keepdim=True)}
+    order = _NORMS[case.op]
+    return {"torch": lambda slot: torch.linalg.vector_norm(x[slot], order, axes, keepdim=True, dtype=dtype)}

@@ -81,10 +81,10 @@ def _in_image(places: torch.Tensor, operation: ResampleOperation) -> torch.Tenso
     """Places in windows as torch has them: row-major over the whole image, in the same layout."""
     rows, columns = operation.axes
     place = places.long()
-    row = place // columns.span + _firsts(rows).view(-1, 1)
-    column = place % columns.span + _firsts(columns)
+    row = place // columns.span + _firsts(rows, place.device).view(-1, 1)
+    column = place % columns.span + _firsts(columns, place.device)
     return row * columns.inputs + column
 
 
-def _firsts(axis: AxisTaps) -> torch.Tensor:
-    return torch.arange(axis.outputs, device="cuda") * axis.step - axis.offset
+def _firsts(axis: AxisTaps, device: torch.device) -> torch.Tensor:
+    return torch.arange(axis.outputs, device=device) * axis.step - axis.offset

@@ -85,7 +85,10 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def class_table(rows: Iterable[Row], targets: Mapping[str, Target], left_out: Mapping[str, int]) -> str:
-    """For each class: cases, errors, cases left out, geometric mean and worst ratio with their targets, worst case."""
+    """For each class: cases, errors, cases left out; geometric mean and worst of ratio and of share, with the targets.
+
+    share: floor_us / us, of work bound by memory a share of a copy's bandwidth; none where a row has no floor.
+    """
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.class_, []).append(row)
@@ -95,9 +98,8 @@ def class_table(rows: Iterable[Row], targets: Mapping[str, Target], left_out: Ma
         for name in classes
         if name in groups or name in left_out
     ]
-    return "\n".join(
-        [f"{'cases':>6}{'errors':>7}{'left out':>9}{'mean':>8}{'target':>7}{'worst':>8}{'target':>7}", *lines]
-    )
+    columns = ("ratio", "target", "worst", "target", "share", "target", "worst")
+    return "\n".join([f"{'cases':>6}{'errors':>7}{'left out':>9}{''.join(f'{name:>8}' for name in columns)}", *lines])
 
 
 def _class_lines(name: str, rows: Sequence[Row], target: Target | None, left_out: int) -> str:
@@ -107,10 +109,26 @@ def _class_lines(name: str, rows: Sequence[Row], target: Target | None, left_out
         return f"{name}\n{counts}"
     mean = statistics.geometric_mean(row.ratio for row in measured)
     worst = min(measured, key=lambda row: row.ratio)
-    mean_target, worst_target = (f"{target.mean:7.2f}", f"{target.worst:7.2f}") if target else (" " * 7, " " * 7)
-    is_missed = target is not None and (mean < target.mean or worst.ratio < target.worst)
-    numbers = f"{counts}{mean:8.3f}{mean_target}{worst.ratio:8.3f}{worst_target}{'  MISSED' if is_missed else ''}"
-    return f"{name}\n{numbers}\n      worst: {worst.case}"
+    least = min(measured, key=_share)
+    share = statistics.geometric_mean(map(_share, measured)) if _share(least) else None
+    wanted = (None, None, None) if target is None else (target.mean, target.worst, target.share)
+    reached = (mean, worst.ratio, share)
+    is_missed = any(
+        goal is not None and got is not None and got < goal for got, goal in zip(reached, wanted, strict=True)
+    )
+    pairs = [_number(got, 3) + _number(goal, 2) for got, goal in zip(reached, wanted, strict=True)]
+    numbers = "".join(pairs) + ("" if share is None else _number(_share(least), 3))
+    figures = f"{counts}{numbers}".rstrip() + ("  MISSED" if is_missed else "")
+    lines = [name, figures, f"      worst: {worst.case}"]
+    return "\n".join(lines if share is None or least is worst else [*lines, f"      least share: {least.case}"])
+
+
+def _share(row: Row) -> float:
+    return row.floor_us / row.us
+
+
+def _number(value: float | None, digits: int) -> str:
+    return " " * 8 if value is None else f"{value:8.{digits}f}"
 
 
 def _columns() -> list[str]:

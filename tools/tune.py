@@ -19,8 +19,9 @@ from math import prod
 from random import Random
 
 import torch
-from bench_data import CaseData, disagreement, moved_bytes
-from bench_device import chosen, floor_us
+from bench_data import CaseData, disagreement
+from bench_device import chosen
+from bench_floor import data_bytes, floor_us
 from bench_timing import Timed, interleaved, slots_for
 
 from lowdnn.backend.handle import Handle
@@ -96,7 +97,7 @@ def _variants(
 
 def _ranking(handle: Handle, case: Case, graph: OperationGraph, variants: Sequence[Variant]) -> list[str]:
     """A line for each variant: time, estimate, name; the fastest first, those that fail last."""
-    data = CaseData(case, graph, slots_for(moved_bytes(graph)))
+    data = CaseData(case, graph, slots_for(data_bytes(graph)))
     failed: list[str] = []
     running: dict[str, Timed] = {}
     expected: torch.Tensor | None = None
@@ -112,7 +113,7 @@ def _ranking(handle: Handle, case: Case, graph: OperationGraph, variants: Sequen
                 continue
             result = data.results()[0].clone()
             expected = result if expected is None else expected
-            wrong = disagreement(result, expected)
+            wrong = disagreement(result, expected, data.unit)
             if wrong:
                 failed.append(f"{'WRONG':>10} {variant.text}: {wrong}")
             else:

@@ -157,6 +157,25 @@ def test_store_writes_the_value_so_far() -> None:
     assert len(graph.outputs) == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("norm dims=4x8 mode=rms scale=scale dtype=bf16 before=residual+store", ["y", "y", "inv_variance"]),
+        ("softmax dims=4x8 dtype=bf16 before=residual+store+mul epilogue=neg", ["y", "y"]),
+    ],
+)
+def test_store_before_a_row_operation_is_of_the_data_type(text: str, names: list[str]) -> None:
+    outputs = parse_case(text).graph().outputs
+    assert [tensor.name for tensor in outputs] == names
+    assert outputs[0].data_type is DataType.BFLOAT16
+
+
+def test_an_operand_behind_a_norm_lies_as_x_does() -> None:
+    graph = parse_case("norm dims=2x8x4x4 mode=batch layout=nhwc epilogue=residual").graph()
+    x, residual = graph.inputs[0], graph.inputs[-1]
+    assert residual.strides == x.strides == (128, 1, 32, 8)
+
+
 def test_every_step_builds() -> None:
     for name in STEPS:
         assert parse_case(f"pointwise dims=2x3 ops={name}").graph().outputs[0].dims == (2, 3)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from bench_suites import DEVICE_SUITES, TARGETS, SuiteCase, expanded, mixed, of_classes, sampled, suite_cases
 
+from lowdnn.arch.specs import spec_named
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import HeurMode
 from lowdnn.graph.cases import parse_case
+from lowdnn.heuristics.ranking import rank
 
 _CASES = [SuiteCase(class_, f"case {number}") for class_ in ("large", "small") for number in range(10)][:13]
 
@@ -19,9 +23,16 @@ def test_every_case_parses_to_itself_and_occurs_once_in_its_class(suite: str) ->
         assert parse_case(case.text).graph().operations
 
 
-def test_every_class_of_the_table_has_cases_and_no_other_has() -> None:
-    classes = {case.class_ for suite in ("gemm", "conv", "membound") for case in suite_cases(suite)}
-    assert classes == set(TARGETS)
+def test_every_class_of_the_table_has_cases_and_only_one_is_without_targets() -> None:
+    classes = {case.class_ for suite in DEVICE_SUITES for case in suite_cases(suite)}
+    assert classes == {*TARGETS, "block scales"}
+
+
+def test_every_case_bound_by_memory_has_an_engine_of_its_own() -> None:
+    for case in suite_cases("membound"):
+        best = rank(parse_case(case.text).graph(), spec_named("sm_90a"), HeurMode.A, ENGINES).best
+        assert best is not None, case.text
+        assert best.engine.name != "composite", case.text
 
 
 def test_braces_stand_for_each_combination() -> None:

@@ -36,18 +36,26 @@ def test_a_resumed_file_keeps_its_rows_and_forgets_the_failures(tmp_path: Path) 
         assert read_rows(path) == []
 
 
-def test_the_table_says_mean_worst_errors_and_what_is_left_out() -> None:
-    rows = [_ROW, replace(_ROW, case="conv n=9", ratio=6.0), _FAILED, replace(_ROW, class_="free")]
-    lines = class_table(rows, {"a, b": Target(1.5, 1.6), "absent": Target(1, 1)}, {"a, b": 7, "later": 2}).splitlines()
-    assert lines[1:4] == [
+def test_the_table_says_ratios_shares_errors_and_what_is_left_out() -> None:
+    rows = [_ROW, replace(_ROW, case="conv n=9", ratio=6.0, floor_us=0.5), _FAILED, replace(_ROW, class_="free")]
+    targets = {"a, b": Target(1.5, 1.6, 0.3), "absent": Target(1, 1)}
+    lines = class_table(rows, targets, {"a, b": 7, "later": 2}).splitlines()
+    assert lines[0].split()[4:] == ["ratio", "target", "worst", "target", "share", "target", "worst"]
+    assert lines[1:5] == [
         "a, b",
-        "     2      1        7   3.000   1.50   1.500   1.60  MISSED",
+        "     2      1        7   3.000    1.50   1.500    1.60   0.354    0.30   0.250  MISSED",
         "      worst: conv n=1",
+        "      least share: conv n=9",
     ]
-    assert lines[4:6] == ["free", "     1      0        0   1.500          1.500       "]
-    assert lines[7:] == ["later", "     0      0        2"]
+    assert lines[5:7] == ["free", "     1      0        0   1.500           1.500           0.500           0.500"]
+    assert lines[8:] == ["later", "     0      0        2"]
 
 
 def test_reached_targets_are_not_marked() -> None:
-    table = class_table([_ROW], {"a, b": Target(1.5, 1.5)}, {})
-    assert "MISSED" not in table
+    assert "MISSED" not in class_table([_ROW], {"a, b": Target(1.5, 1.5, 0.5)}, {})
+    assert "MISSED" in class_table([_ROW], {"a, b": Target(1.5, 1.5, 0.51)}, {})
+
+
+def test_rows_without_a_floor_have_no_share() -> None:
+    (_, line, _) = class_table([replace(_ROW, floor_us=0.0)], {"a, b": Target(1.5, 1.5)}, {}).splitlines()[1:]
+    assert line == "     1      0        0   1.500    1.50   1.500    1.50"

@@ -57,13 +57,17 @@ class Chain:
     axis: int = 0
 
     def build(self, builder: GraphBuilder, value: Tensor, store: DataType | None, layout: Layout) -> Tensor:
-        """Adds the steps behind ``value``; the last one is stored in ``store``, or virtual where that is None."""
+        """Adds the steps behind ``value``; the last one is stored in ``store``, or virtual where that is None.
+
+        What a ``store`` keeps on the way is then of the operands' type.
+        """
         for number, name in enumerate(self.steps):
             if name == STORE:
                 continue
             is_last = number == len(self.steps) - 1
-            is_stored = not is_last and self.steps[number + 1] == STORE
-            value = self._apply(builder, STEPS[name], value, store if is_last or is_stored else None, layout)
+            is_kept = not is_last and self.steps[number + 1] == STORE
+            kept = store or self.operand_type if is_kept else store if is_last else None
+            value = self._apply(builder, STEPS[name], value, kept, layout)
         return value
 
     def _apply(

@@ -1,0 +1,59 @@
+"""The least time that a graph takes on an H200: its arithmetic at the sustained peak, its bytes at a copy's speed."""
+
+from __future__ import annotations
+
+from lowdnn.enums import DataType, NormMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.norm_backward import NormBackward
+from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.tensor import Tensor
+
+#: Sustained rates: matrix products of random data (fp32: as TF32), each per second; other types as fp64.
+_PEAK_FLOPS = {
+    DataType.BFLOAT16: 790e12,
+    DataType.HALF: 790e12,
+    DataType.FLOAT: 395e12,
+    DataType.INT8: 1500e12,
+    DataType.FP8_E4M3: 1500e12,
+    DataType.FP8_E5M2: 1500e12,
+}
+_FP64_FLOPS = 33e12
+
+#: A copy's bytes read plus written, each per second.
+_COPY_BYTES_PER_S = 4.3e12
+
+#: The shared memory of all multiprocessors: what can wait there for the statistics of every channel.
+_ON_CHIP_BYTES = 132 * 227 * 2**10
+
+
+def floor_us(graph: OperationGraph) -> float:
+    """The larger of the first operation's arithmetic at the sustained peak and ``moved_bytes`` at a copy's speed."""
+    rate = _PEAK_FLOPS.get(data_type_of(graph), _FP64_FLOPS)
+    return max(graph.operations[0].flops / rate, moved_bytes(graph) / _COPY_BYTES_PER_S) * 1e6
+
+
+def moved_bytes(graph: OperationGraph) -> int:
+    """Each input read once, each output written once; what a batch norm too large for the chip reads, twice."""
+    again = (tensor.span_bytes for operation in graph.operations for tensor in _read_twice(operation))
+    return data_bytes(graph) + sum(again)
+
+
+def data_bytes(graph: OperationGraph) -> int:
+    """All tensors in device memory together."""
+    return sum(tensor.span_bytes for tensor in (*graph.inputs, *graph.outputs) if not tensor.is_scalar_value)
+
+
+def data_type_of(graph: OperationGraph) -> DataType:
+    """Of the first operation's first input; of its output where it reads nothing."""
+    operation = graph.operations[0]
+    return next(iter((inputs_of(operation) | outputs_of(operation)).values())).data_type
+
+
+def _read_twice(operation: Operation) -> tuple[Tensor, ...]:
+    """A channel's statistics come from all images, and every image waits for them."""
+    if not isinstance(operation, NormForward | NormBackward) or operation.mode is not NormMode.BATCH_NORM:
+        return ()
+    if operation.x.span_bytes <= _ON_CHIP_BYTES:
+        return ()
+    return (operation.x,) if isinstance(operation, NormForward) else (operation.x, operation.dy)
