@@ -163,11 +163,15 @@ class MathUnit(Enum):
 
 @dataclass(frozen=True)
 class Work:
-    """What a launch has to do: operations (one FMA = 2), bytes of device memory read and written at least once each."""
+    """What a launch has to do: operations (one FMA = 2), bytes of device memory read and written at least once each.
+
+    busy_s: seconds that the busiest multiprocessor works, where the engine knows better than the other fields; or 0.
+    """
 
     flops: int = 0
     bytes: int = 0
     unit: MathUnit = MathUnit.NONE
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -237,6 +241,7 @@ class Plan:
             flops=sum(launch.work.flops for launch in self.launches),
             bytes=sum(launch.work.bytes for launch in self.launches),
             unit=heaviest.unit,
+            busy_s=sum(launch.work.busy_s for launch in self.launches),
         )
 
     def to_json(self) -> str:

@@ -1,7 +1,7 @@
 """How long a plan takes, estimated from the plan and the architecture's facts alone.
 
     time(plan)   = sum over its launches of time(launch)
-    time(launch) = overhead + longer + exposed * shorter, of arithmetic and copying
+    time(launch) = overhead + longer + exposed * shorter, of arithmetic and copying, or work.busy_s if longer
     arithmetic   = flops / (attained rate * utilisation)
     copying      = bytes / (bandwidth * reach)
     utilisation  = blocks / (sm_count * ceil(blocks / sm_count))
@@ -42,7 +42,7 @@ def launch_us(launch: Launch, arch: ArchSpec) -> float:
     arithmetic_s = work.flops / (arch.attained_rate(work.unit) * utilisation(blocks, arch.sm_count))
     copy_s = work.bytes / (arch.copy_bytes_per_s * _reach(blocks, arch.sm_count))
     saved_s = _DEPENDENT_LAUNCH_SAVES_S if launch.overlaps_previous else 0.0
-    return 1e6 * (arch.launch_overhead_s - saved_s + _busy_s(arithmetic_s, copy_s))
+    return 1e6 * (arch.launch_overhead_s - saved_s + max(_busy_s(arithmetic_s, copy_s), work.busy_s))
 
 
 def utilisation(blocks: int, sm_count: int) -> float:

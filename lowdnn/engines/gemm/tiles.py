@@ -47,6 +47,11 @@ _MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
 _RESERVED_SHARED_BYTES = 1024
 #: Time of a block before its first and after its last multiplication.
 _BLOCK_OVERHEAD_S = 2.5e-6
+#: Measured on an H200. Of the blocks that a multiprocessor has at a time, before the first copy and after the last one;
+#: from a copy's start to its end; bytes of one multiprocessor's copies.
+_WAVE_OVERHEAD_S = 1.2e-6
+_COPY_LATENCY_S = 0.85e-6
+_COPIED_BYTES_PER_S = 70e9
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,11 @@ class MmaTile:
 
     @cached_property
     def shared_bytes(self) -> int:
-        stage_bytes = (self.shape.m + self.shape.n) * self.k * self.element_bytes
-        return max(self.stages * stage_bytes, self.shape.staging_bytes)
+        return max(self.stages * self.stage_bytes, self.shape.staging_bytes)
+
+    @cached_property
+    def stage_bytes(self) -> int:
+        return (self.shape.m + self.shape.n) * self.k * self.element_bytes
 
     @cached_property
     def label(self) -> str:
@@ -176,7 +184,7 @@ class Tiling:
     def block_count(self, product: Product) -> int:
         return self.rows * self.columns * product.batches * self.splits
 
-    def launch(self, kernel: int, product: Product, arguments: Struct, moved_bytes: int) -> Launch:
+    def launch(self, kernel: int, product: Product, arguments: Struct, moved_bytes: int, arch: ArchSpec) -> Launch:
         """The launch of a product's kernel, which moves ``moved_bytes`` of device memory."""
         return Launch(
             kernel,
@@ -188,8 +196,18 @@ class Tiling:
                 flops=round(self.flops(product) * product.slowdown(self.split_tiles)),
                 bytes=moved_bytes,
                 unit=UNITS[product.data_type],
+                busy_s=self._busy_s(product, arch),
             ),
         )
+
+    def _busy_s(self, product: Product, arch: ArchSpec) -> float:
+        """Blocks on one multiprocessor share its copies; a copy is waited for while other stages' are on their way."""
+        tile, shape, blocks = self.tile, self.tile.shape, self.block_count(product)
+        together = min(shape.blocks_per_sm, ceil_div(blocks, arch.sm_count))
+        stage_s = max(_COPY_LATENCY_S / (tile.stages - 1), together * tile.stage_bytes / _COPIED_BYTES_PER_S)
+        stored_s = together * shape.m * shape.n * product.element_bytes / _COPIED_BYTES_PER_S
+        waves = max(blocks / (arch.sm_count * shape.blocks_per_sm), 1.0)
+        return waves * (_WAVE_OVERHEAD_S + self.split_tiles * stage_s + stored_s)
 
     def flops(self, product: Product) -> int:
         """Operations with the tails of tiles counted in full."""

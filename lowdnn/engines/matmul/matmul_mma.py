@@ -3,7 +3,8 @@
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
 int32). Any strides, broadcasts, tails and alignments, any pointwise epilogue. Operands are read in place in either
 order; those without a contiguous dimension, and large ones with odd strides, are repacked into the workspace first. A
-value of the epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole.
+value of the epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole. Convolutions
+that read each pixel once are such products too, in all three directions (``pixel_matmul``).
 Kernels: ``matmul_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
 ``reduction/reduction_combine.cu``.
 """
@@ -25,10 +26,11 @@ from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Product, Tiling
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, i32, i64, macros, moved_bytes
 from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, MAX_PACKED_AXES, Operand
+from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag, match_anchored_with_exits
+from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import (
@@ -98,7 +100,7 @@ class MatmulMma(Floored):
         product = problem.product
         chosen = resolve_choices(self.name, tiles.knobs(product, arch), choices)
         tiling = tiles.tiling_of(self.name, product, arch, chosen)
-        parts = _parts(problem, tiling)
+        parts = _parts(problem, tiling, arch)
         notes = tiles.numerical_notes(product.data_type)
         launches = tuple(parts.launches)
         return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
@@ -112,7 +114,7 @@ class MatmulMma(Floored):
         )
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        matched = match_anchored_with_exits(graph, MatmulOperation)
+        matched = match_product(graph)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         anchor = matched.anchor
@@ -191,7 +193,7 @@ class _Problem:
         return ""
 
 
-def _parts(problem: _Problem, tiling: Tiling) -> PlanParts:
+def _parts(problem: _Problem, tiling: Tiling, arch: ArchSpec) -> PlanParts:
     parts = PlanParts()
     if 0 in problem.dag.dims:
         return parts
@@ -208,7 +210,7 @@ def _parts(problem: _Problem, tiling: Tiling) -> PlanParts:
     arguments = _arguments(problem, tiling, functor, (rows, columns), slices, slices_at, totals)
     moved = bytes_of((problem.rows.tensor, problem.columns.tensor)) + written_bytes
     kernel = parts.kernel(_kernel(problem, tiling, functor, vector))
-    parts.launches.append(tiling.launch(kernel, problem.product, arguments, moved))
+    parts.launches.append(tiling.launch(kernel, problem.product, arguments, moved, arch))
     problem.exits.combine(parts, left, totals, overlaps=False)
     if tiling.splits > 1:
         parts.sum_slices(problem.output, functor, vector, slices, slices_at, stored_bytes)

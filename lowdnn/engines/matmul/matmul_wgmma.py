@@ -33,12 +33,12 @@ from lowdnn.engines.gemm.wgmma_output import (
 )
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, Schedule, TileStore, WgmmaTile, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
-from lowdnn.engines.matmul.pixel_matmul import as_matmul
+from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag, match_anchored_with_exits
+from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
@@ -107,8 +107,7 @@ class MatmulWgmma:
         return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        product = as_matmul(graph)
-        matched = product if isinstance(product, str) else match_anchored_with_exits(product, MatmulOperation)
+        matched = match_product(graph)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         anchor = matched.anchor

@@ -17,6 +17,7 @@ from typing import Any
 
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import AnchoredWithExits, match_anchored_with_exits
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
@@ -31,6 +32,12 @@ _View = Callable[[Tensor], Tensor | str]
 def as_matmul(graph: OperationGraph) -> OperationGraph | str:
     """``graph`` with its convolutions as matrix products, or why one is none; unchanged where it has none."""
     return graph.derive(_as_matmul)
+
+
+def match_product(graph: OperationGraph) -> AnchoredWithExits[MatmulOperation] | str:
+    """``as_matmul(graph)`` as one product with a pointwise epilogue and exits, or why it is none."""
+    product = as_matmul(graph)
+    return product if isinstance(product, str) else match_anchored_with_exits(product, MatmulOperation)
 
 
 def _as_matmul(graph: OperationGraph) -> OperationGraph | str:

@@ -122,7 +122,7 @@ class ConvImplicitGemmMma(Floored):
         totals = problem.exits.reserve(parts, together)
         before = ExitSlices(0, 0, 0)
         for part, tiling, own in zip(problem.parts, tilings, left, strict=True):
-            _add_part(parts, part, tiling, problem.exits, problem.exits.arguments(totals, before), own)
+            _add_part(parts, part, tiling, problem.exits, problem.exits.arguments(totals, before), own, arch)
             before = ExitSlices.together((before, own))
         problem.exits.combine(parts, together, totals, overlaps=False)
         notes = tiles.numerical_notes(problem.product.data_type)
@@ -227,6 +227,7 @@ def _add_part(
     exits: OutputExits,
     totals: tuple[Argument, ...],
     left: ExitSlices,
+    arch: ArchSpec,
 ) -> None:
     """Adds the launches of one forward convolution; its pointers move to its parts of the tensors.
 
@@ -246,7 +247,7 @@ def _add_part(
     arguments = _arguments(geometry, tiling, functor, (x, w), slices, slices_at, totals)
     moved = bytes_of((geometry.operation.x, geometry.operation.w)) + written_bytes
     kernel = parts.kernel(_kernel(geometry, tiling, functor, vector, exits))
-    parts.launches.append(tiling.launch(kernel, geometry.product, arguments, moved))
+    parts.launches.append(tiling.launch(kernel, geometry.product, arguments, moved, arch))
     if tiling.splits > 1:
         parts.sum_slices(geometry.output, functor, vector, slices, slices_at, stored_bytes)
     parts.launches[before:] = [
