@@ -99,6 +99,16 @@ def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace, exit
     )
 
 
+def full_loads(dag: PointwiseDag, output: OutputSpace) -> tuple[Tensor, ...]:
+    """What the epilogue loads of the output's size: an element for every row and column."""
+
+    def is_full(tensor: Tensor) -> bool:
+        strides = output.space.strides[tensor.uid]
+        return all(stride or extent == 1 for stride, extent in zip(strides, output.space.extents, strict=True))
+
+    return tuple(filter(is_full, dag.loads))
+
+
 def contiguous_stores(dag: PointwiseDag, axis: int) -> int:
     """How many stored tensors lie contiguous along ``axis``."""
     return sum(tensor.strides[axis] == 1 and tensor.dims[axis] > 1 for tensor in dag.stores)

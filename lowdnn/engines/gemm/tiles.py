@@ -48,10 +48,11 @@ _RESERVED_SHARED_BYTES = 1024
 #: Time of a block before its first and after its last multiplication.
 _BLOCK_OVERHEAD_S = 2.5e-6
 #: Measured on an H200. Of the blocks that a multiprocessor has at a time, before the first copy and after the last one;
-#: from a copy's start to its end; bytes of one multiprocessor's copies.
-_WAVE_OVERHEAD_S = 1.2e-6
+#: from a copy's start to its end; bytes of one multiprocessor's copies, and of what its epilogues load.
+_WAVE_OVERHEAD_S = 2.5e-6
 _COPY_LATENCY_S = 0.85e-6
-_COPIED_BYTES_PER_S = 70e9
+_COPIED_BYTES_PER_S = 55e9
+_OPERAND_BYTES_PER_S = 7e9
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ class Product:
     allows_split: whether the kernel can cut k into parts that are summed later.
     has_small_pieces: operands are copied in pieces under 16 bytes, whose addresses take registers that the largest warp
     tiles do not leave.  gathers: a piece's address takes its tap and its pixel.
+    operands: what the epilogue loads of the output's size.
     """
 
     data_type: DataType
@@ -140,6 +142,7 @@ class Product:
     allows_split: bool = True
     has_small_pieces: bool = False
     gathers: bool = False
+    operands: int = 0
 
     @cached_property
     def element_bytes(self) -> int:
@@ -205,7 +208,8 @@ class Tiling:
         tile, shape, blocks = self.tile, self.tile.shape, self.block_count(product)
         together = min(shape.blocks_per_sm, ceil_div(blocks, arch.sm_count))
         stage_s = max(_COPY_LATENCY_S / (tile.stages - 1), together * tile.stage_bytes / _COPIED_BYTES_PER_S)
-        stored_s = together * shape.m * shape.n * product.element_bytes / _COPIED_BYTES_PER_S
+        tile_bytes = together * shape.m * shape.n * product.element_bytes
+        stored_s = tile_bytes / _COPIED_BYTES_PER_S + product.operands * tile_bytes / _OPERAND_BYTES_PER_S
         waves = max(blocks / (arch.sm_count * shape.blocks_per_sm), 1.0)
         return waves * (_WAVE_OVERHEAD_S + self.split_tiles * stage_s + stored_s)
 

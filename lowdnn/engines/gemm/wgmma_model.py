@@ -39,6 +39,10 @@ _MAX_STAGES = 12
 _MAX_SPLITS = 32
 #: Blocks of a cluster on every device.
 _MAX_CLUSTER = 8
+#: Elements of a tile of which two are tried with a common operand, and of one that two blocks are tried on.
+_LEAST_SHARED_TILE, _MOST_DIVIDED_TILE = 128 * 128, 64 * 64
+#: Columns of a tile that blocks sharing its k store together.
+_SHARE_UNIT = 8
 #: Choices that leave k in one part.
 WHOLE_K: Mapping[KnobType, int] = {KnobType.SPLIT_K_SLC: 1, KnobType.SPLIT_K_BUF: 1, KnobType.STREAM_K: 0}
 _DEFAULT_GROUP = 8
@@ -58,34 +62,48 @@ _CONVERTING_REGISTERS = 112
 _OPERAND_BUFFERS, _LEAST_OPERAND_BUFFERS = 4, 2
 _STAGES_BESIDE_OPERAND = 3
 
-#: Measured on an H200. Clock of blocks that do not wait for the tensor cores: those draw the power that lowers it.
-_LIGHT_CLOCK_HZ = 1.75e9
-_SHARED_BYTES_PER_CLOCK = 128
-_L2_BYTES_PER_CLOCK = 64
+#: What follows was fitted to 7,900 variants of 330 products and convolutions that an H200 ran: the tile that the model
+#: takes is 3 % slower in the mean than the best one of those tried.
+#: Of one multiprocessor: bytes of shared memory that wgmma reads and copies write, bytes from the L2 cache.
+_SHARED_BYTES_PER_S = 263e9
+_L2_BYTES_PER_S = 114e9
+#: Of the cost of a stage's row of 128 bytes: one of 64 bytes, and what is added where it lies in two lines.
+_HALF_ROW_COST = 0.82
+_ASKEW_ROW_COST = 0.7
 #: Of a stage's row that comes by im2col map.
-_PIXEL_CLOCKS = 4
+_PIXEL_S = 1.8e-9
+#: Of the steps from one stage to the next.
+_STAGE_S = 18e-9
+#: Clock of blocks that do not wait for the tensor cores: those draw the power that lowers it.
+_LIGHT_CLOCK_HZ = 1.75e9
 #: Elements of A that go through a functor in registers.
 _CONVERTED_PER_CLOCK = 12
 #: What each function in it adds, counted: 15 instructions of 128 lanes a clock.
 _FUNCTION_CLOCKS = 15 / 128
 #: From a copy's start to its bytes in shared memory.
-_COPY_LATENCY_S = 0.7e-6
-#: From a kernel's start to its first multiplication; from its last one to the end.
-_START_S = 1.5e-6
+_COPY_LATENCY_S = 0.98e-6
+#: From a kernel's start to its first multiplication and from its last one to the end; what blocks save that start while
+#: those of the kernel before them leave them room.
+_START_S = 1.25e-6
+_EARLY_START_S = 1.0e-6
 #: From one tile of a multiprocessor to the next.
-_TURN_S = 0.1e-6
+_TURN_S = 0.53e-6
 #: Of the accumulators' way out: before the first byte, and bytes of a warpgroup per second.
-_STORE_LATENCY_S = 1e-6
-_STORE_BYTES_PER_S = 40e9
+_STORE_LATENCY_S = 0.42e-6
+_STORE_BYTES_PER_S = 56e9
+#: Until the blocks of a cluster that share a sum have met.
+_MEETING_S = 0.6e-6
 #: For 64 rows of a chunk of columns: by tensor map, as pixels of a part, with an operand of that size.
-_CHUNK_S, _PIXELS_CHUNK_S, _OPERAND_CHUNK_S = 0.1e-6, 0.35e-6, 1.2e-6
+_CHUNK_S, _PIXELS_CHUNK_S, _OPERAND_CHUNK_S = 0.08e-6, 0.35e-6, 1.2e-6
 _CHUNK_COLUMNS = 64
 #: Share of the stores that copies do not hide where no other warpgroup multiplies meanwhile.
-_LONE_STORE_LOSS = 0.3
+_LONE_STORE_LOSS = 0.28
 #: Of a warpgroup whose functor stores at coordinates that it has to divide for, one warp on each part of the processor.
 _LOCATED_ELEMENTS_PER_S = 4.2e9
 #: Share of the shorter one of arithmetic and copies that the longer one does not hide.
-_OVERLAP_LOSS = 0.1
+_OVERLAP_LOSS = 0.39
+#: Bytes of a product per second, most of which are read, relative to those of a copy.
+_COPY_RATE = 1.18
 
 
 Counts = NDArray[np.int64]
@@ -190,6 +208,11 @@ def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
 def least_seconds(product: WgmmaProduct, arch: ArchSpec) -> float:
     """The modelled time of one product with its best tiling."""
     return _best(product, _Machine.of(product.type, arch))[0]
+
+
+def busy_seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> float:
+    """The modelled time of the product's own launch with this tiling, without its start; not with STREAM_K (0)."""
+    return 0.0 if tiling.resident else _tiling_seconds(product, tiling, _Machine.of(product.type, arch))
 
 
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
@@ -363,6 +386,7 @@ class _Rates:
     and of as many as fit.
     elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
     sharers: blocks and teams that store while others multiply.  store_loss: share of the stores that nothing hides.
+    parts: blocks that share the k of a tile.  leaves_room: whether blocks of the next kernel fit beside one.
     """
 
     tiles: tuple[WgmmaTile, ...]
@@ -376,6 +400,8 @@ class _Rates:
     leaving_s: Times
     sharers: Counts
     store_loss: Times
+    parts: Counts
+    leaves_room: NDArray[np.bool_]
 
     @classmethod
     def of(cls, traits: WgmmaProduct, tiles: tuple[WgmmaTile, ...], machine: _Machine) -> _Rates:
@@ -394,6 +420,8 @@ class _Rates:
             np.array([_leaving_seconds(traits, tile) for tile in tiles]),
             sharers,
             _LONE_STORE_LOSS * (sharers == 1),
+            np.array([tile.cluster_k for tile in tiles]),
+            np.array([tile.blocks_per_sm > 1 for tile in tiles]),
         )
 
     def items(self, m: int, n: int, batches: int) -> Counts:
@@ -409,6 +437,17 @@ def _best(product: WgmmaProduct, machine: _Machine) -> tuple[float, WgmmaTiling]
     at, row = divmod(int(np.argmin(seconds.T)), len(splits))
     tile = rates.tiles[at]
     return float(seconds[row, at]), WgmmaTiling(tile, int(splits[row, at]), _group(product, tile, machine))
+
+
+@lru_cache(maxsize=1024)
+def _tiling_seconds(product: WgmmaProduct, tiling: WgmmaTiling, machine: _Machine) -> float:
+    rates = _tile_rates(_traits(product), tiling.tile, machine)
+    return float(np.max(_busy_seconds(product, rates, np.array([[tiling.splits]]), machine)))
+
+
+@lru_cache(maxsize=1024)
+def _tile_rates(traits: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> _Rates:
+    return _Rates.of(traits, (tile,), machine)
 
 
 def _traits(product: WgmmaProduct) -> WgmmaProduct:
@@ -428,21 +467,26 @@ def _menu_rates(traits: WgmmaProduct, machine: _Machine) -> _Rates:
 def _tiles(traits: WgmmaProduct, machine: _Machine) -> tuple[WgmmaTile, ...]:
     """The menu with as many stages as fit; clusters for large tiles, and where L2 has twice as many lines to give.
 
+    Small tiles also for two blocks of a cluster that share their k.
     traits: a product without its extents.
     """
     found: list[WgmmaTile] = []
     for shape in _MENU:
-        shares = shape.m * shape.n >= 128 * 128 or traits.is_a_askew or traits.is_b_askew
-        for cluster_m in (1, 2) if traits.allows_clusters and traits.tries_clusters and shares else (1,):
-            config = WARP_CONFIGS[shape.config]
-            tile = _tile(traits, shape.m, shape.n, 1, config, (cluster_m, 1))
-            if shape.n % traits.column_unit or not _divides(traits, tile):
+        tile = _tile(traits, shape.m, shape.n, 1, WARP_CONFIGS[shape.config], (1, 1))
+        choices = [tile]
+        if traits.allows_clusters and traits.tries_clusters:
+            if shape.m * shape.n >= _LEAST_SHARED_TILE or traits.is_a_askew or traits.is_b_askew:
+                choices.append(replace(tile, cluster_m=2))
+            if traits.allows_split and shape.m * shape.n <= _MOST_DIVIDED_TILE and shape.n % (2 * _SHARE_UNIT) == 0:
+                choices.append(replace(tile, cluster_k=2))
+        for choice in choices:
+            if shape.n % traits.column_unit or not _divides(traits, choice):
                 continue
             if traits.has_operand:
-                tile = _with_operand_buffers(tile, machine)
-            stages = _stages(tile, machine)
+                choice = _with_operand_buffers(choice, machine)
+            stages = _stages(choice, machine)
             if stages >= 2:
-                found.append(replace(tile, stages=stages))
+                found.append(replace(choice, stages=stages))
     return tuple(found)
 
 
@@ -515,8 +559,9 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
         return (
             f"TILE_M a multiple of 64 for each warpgroup, at most {_MAX_ACCUMULATORS} accumulators of a thread "
             f"and {_OTHER_REGISTERS} registers beside them, "
-            f"and whole groups of {tile.line_unit} rows (of {MN_MAJOR_BOX} of an MN-major operand that is shared) for each "
-            f"block of a cluster; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes through registers"
+            f"and whole groups of {tile.line_unit} rows (of {MN_MAJOR_BOX} of an MN-major operand that is shared) for "
+            f"each block of a cluster; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes "
+            "through registers"
         )
     if tile.resident_blocks and (tile.cluster > 1 or tile.m < product.m):
         return f"one block of at least {product.m} rows, of which A stays in shared memory"
@@ -535,7 +580,7 @@ def _splittings(product: WgmmaProduct, rates: _Rates) -> Counts:
     items = rates.items(product.m, product.n, product.batches)
     free = rates.clusters // items
     splits = np.minimum(np.stack((whole, free, 2 * free + 1)), most)
-    return np.where((splits >= 2) & (items * splits <= 2 * rates.clusters), splits, 1)
+    return np.where((splits >= 2) & (items * splits <= 2 * rates.clusters) & (rates.parts == 1), splits, 1)
 
 
 def _group(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> int:
@@ -548,30 +593,48 @@ def _group(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> int:
 
 
 def _seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine: _Machine) -> Times:
-    """Tiles of the busiest multiprocessor, but no less than the bytes take; splits pay for their slices."""
+    """From the start to the end of all launches; splits pay for the one that sums their slices."""
+    slice_bytes = _slice_bytes(product, _filled(product, splits))
+    reduce_s = machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
+    return _START_S + (slice_bytes > 0) * reduce_s + _busy_seconds(product, rates, splits, machine)
+
+
+def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine: _Machine) -> Times:
+    """Tiles of the busiest multiprocessor, but no less than the bytes take."""
     outputs = product.batches * product.m * product.n
+    splits = _filled(product, splits)
     if product.classes:
         turns, stages = _first_in_turn(product, rates, machine)
     else:
-        split_blocks = -(-product.k_blocks // np.minimum(splits, product.k_blocks))
-        splits = -(-product.k_blocks // split_blocks)
         items = rates.items(product.m, product.n, product.batches) * splits
         turns = -(-items * rates.cluster // machine.sm_count)
-        stages = turns * split_blocks
-    is_split = splits > 1
+        stages = turns * -(-product.k_blocks // (splits * rates.parts))
+    is_split, is_shared = splits > 1, rates.parts > 1
     multiply, stage = (np.where(turns > 1, full, one) for one, full in (rates.multiply_s, rates.stage_s))
+    slice_s = rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
     stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
-    store = _STORE_LATENCY_S + np.where(is_split, rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S, stored_s)
+    store = _STORE_LATENCY_S + np.where(is_split | is_shared, slice_s, stored_s) + is_shared * _MEETING_S
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
     shared = stages * stage + turns * _TURN_S + store + rates.store_loss * (turns - 1) * store
     alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
     busy = np.maximum(shared, alone)
-    slice_bytes = is_split * splits * outputs * _ACCUMULATOR_BYTES
-    moved = product.moved_bytes + slice_bytes - is_split * product.output_bytes
-    reduce_s = machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
-    copied = moved / machine.copy_bytes_per_s
-    times: Times = _START_S + is_split * reduce_s + np.maximum(busy, copied) + _OVERLAP_LOSS * np.minimum(busy, copied)
-    return times
+    slice_bytes = _slice_bytes(product, splits)
+    moved = product.a_bytes + product.b_bytes + np.where(is_split, slice_bytes, product.output_bytes)
+    copied = moved / (machine.copy_bytes_per_s * _COPY_RATE)
+    times = np.maximum(busy, copied) + _OVERLAP_LOSS * np.minimum(busy, copied)
+    times = times - _EARLY_START_S * (rates.leaves_room & (turns == 1))
+    return np.where(product.k_blocks >= rates.parts, times, np.inf)
+
+
+def _filled(product: WgmmaProduct, splits: Counts) -> Counts:
+    """``splits`` without those that would be empty."""
+    found: Counts = -(-product.k_blocks // -(-product.k_blocks // np.minimum(splits, product.k_blocks)))
+    return found
+
+
+def _slice_bytes(product: WgmmaProduct, splits: Counts) -> Counts:
+    """Of a split product's partial sums."""
+    return (splits > 1) * splits * (product.batches * product.m * product.n * _ACCUMULATOR_BYTES)
 
 
 def _first_in_turn(product: WgmmaProduct, rates: _Rates, machine: _Machine) -> tuple[Counts, Counts]:
@@ -601,14 +664,15 @@ def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: 
     read = (tile.m // 64) * (64 + tile.n) * tile.row_bytes * tile.taps
     if traits.conversion is Conversion.IN_PLACE:
         read += 2 * _converted_elements(traits, tile) * tile.element_bytes
-    shared = (read + tile.stage_bytes) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    shared = (read + tile.stage_bytes) / _SHARED_BYTES_PER_S
     rows = 0 if tile.resident_blocks else tile.a_lines / tile.cluster_n
     columns = tile.b_lines / tile.cluster_m
-    lines = rows * (1 + traits.is_a_askew) + columns * (1 + traits.is_b_askew)
+    lines = rows + columns + _ASKEW_ROW_COST * (rows * traits.is_a_askew + columns * traits.is_b_askew)
+    line_bytes = max(tile.row_bytes, _HALF_ROW_COST * STAGE_ROW_BYTES)
     pixels = rows * traits.is_a_pixels + columns * traits.is_b_pixels
-    l2 = max(lines * tile.row_bytes / _L2_BYTES_PER_CLOCK, pixels * _PIXEL_CLOCKS) / _LIGHT_CLOCK_HZ
+    l2 = max(lines * line_bytes / _L2_BYTES_PER_S, pixels * _PIXEL_S)
     # One stage is multiplied while the copies of the others are on their way.
-    arrival = _COPY_LATENCY_S + tile.stage_bytes / (_L2_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    arrival = _COPY_LATENCY_S + tile.stage_bytes / _L2_BYTES_PER_S
     in_turn = arrival / ((tile.stages - 1) * blocks)
     convert = _converted_elements(traits, tile) * conversion_clocks(traits.functions) / _LIGHT_CLOCK_HZ
-    return max(arithmetic, shared, convert), max(l2, in_turn)
+    return max(arithmetic, shared, convert) + _STAGE_S, max(l2, in_turn)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
-from lowdnn.engines.gemm.output_space import OutputSpace, Slices
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads
 from lowdnn.engines.gemm.wgmma_tiles import TileStore, WgmmaTile
 from lowdnn.engines.launch import ceil_div, i32, i64
 from lowdnn.enums import DataType
@@ -76,7 +76,7 @@ class OutputStore:
         """
         vector_axis = output.space.rank - 1
         operand = mapped_operand(dag, output, rows, tile_columns) if operand_buffers else None
-        pays = exits.exist or operand is not None or not reads_full(dag, output)
+        pays = exits.exist or operand is not None or not full_loads(dag, output)
         fits = not (stored_exit_problem(exits, dag) or map_problem(dag, output, rows, tile_columns))
         if by_map and pays and fits:
             functor = handing_back(dag, output, accumulator, exits, operand)
@@ -208,7 +208,7 @@ def _macros(
 
 def mapped_operand(dag: PointwiseDag, output: OutputSpace, rows: int, tile_columns: int = MAP_COLUMNS) -> Tensor | None:
     """The operand of the output's size that comes by tensor map: where there is one, and the output goes out by one."""
-    full = [tensor for tensor in dag.loads if _is_full(tensor, output)]
+    full = full_loads(dag, output)
     if len(full) != 1 or map_problem(dag, output, rows, tile_columns):
         return None
     operand, stored = full[0], dag.stores[0]
@@ -267,17 +267,6 @@ def pixels_problem(
         if first_bytes := firsts[stored.uid] * stored.element_bytes % _ALIGNMENT:
             return f"expected residues of pixels at multiples of {_ALIGNMENT} bytes, got {first_bytes} beyond one"
     return ""
-
-
-def reads_full(dag: PointwiseDag, output: OutputSpace) -> bool:
-    """Whether the epilogue loads something of the output's size."""
-    return any(_is_full(tensor, output) for tensor in dag.loads)
-
-
-def _is_full(tensor: Tensor, output: OutputSpace) -> bool:
-    """Whether the tensor has an element for every row and column."""
-    strides = output.space.strides[tensor.uid]
-    return all(stride or extent == 1 for stride, extent in zip(strides, output.space.extents, strict=True))
 
 
 def _chunk_columns(tile_columns: int, element_bytes: int) -> int:

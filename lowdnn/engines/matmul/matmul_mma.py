@@ -21,7 +21,7 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
-from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Product, Tiling
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, i32, i64, macros, moved_bytes
@@ -167,6 +167,7 @@ class _Problem:
             k=anchor.a.dims[-1],
             allows_split=not exits.exist,
             has_small_pieces=min(rows.alignment, columns.alignment) < MAX_ALIGNMENT,
+            operands=len(full_loads(dag, space.output)),
         )
         return cls(dag, space.output, rows, columns, product, exits)
 

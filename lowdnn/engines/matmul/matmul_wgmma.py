@@ -312,6 +312,7 @@ class _Cut:
         batches = Struct(tuple(Struct(divider(extent)) for extent in self.problem.batch_extents))
         grid = self.schedule.grid(arch.sm_count)
         moved = sum(operand.moved_bytes for operand in self.operands) + written_bytes
+        busy_s = wgmma_model.busy_seconds(self.problem.product(self.is_transposed), self.tiling, arch)
         return Launch(
             kernel,
             grid=(grid, 1, 1),
@@ -319,7 +320,7 @@ class _Cut:
             arguments=(Struct((*maps, output, self.schedule.argument, batches)),),
             shared_bytes=self.tile.shared_bytes(self.store),
             cluster=(self.tile.cluster, 1, 1),
-            work=Work(self.schedule.occupied_flops(grid), moved, self.problem.kind.unit),
+            work=Work(self.schedule.occupied_flops(grid), moved, self.problem.kind.unit, busy_s),
             overlaps_previous=True,
         )
 

@@ -27,7 +27,7 @@ def test_defaults_fit_shared_memory_and_are_knob_values(extents: tuple[int, int,
     given = replace(product(*extents), is_a_mn_major=is_mn_major, is_b_mn_major=is_mn_major)
     tiling = best(given, SM_90A)
     assert tiling.tile.shared_bytes(TileStore.MAP) * tiling.tile.blocks_per_sm <= SM_90A.shared_bytes_per_sm
-    assert not is_mn_major or tiling.tile.n % 64 == 0
+    assert not is_mn_major or tiling.tile.b_lines % 64 == 0
     chosen = resolve_choices("engine", knobs(given, best(given, SM_90A)), {})
     assert tiling_of("engine", given, SM_90A, chosen) == tiling
 

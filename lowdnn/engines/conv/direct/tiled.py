@@ -205,7 +205,7 @@ def _launch(
     )
     depth = ceil_div(geometry.depth, prod(geometry.classes()) * slices)
     terms = blocks * _place_tile(maps) * ceil_div(depth, tile.depth) * tile.depth
-    work = geometry.work(round(terms * _place_cost(geometry, maps)), slice_bytes)
+    work = geometry.work(round(terms * _place_cost(geometry, maps)), slice_bytes, steps=depth)
     return Launch(kernel, (blocks, 1, 1), (tile.threads, 1, 1), (arguments,), work=work)
 
 

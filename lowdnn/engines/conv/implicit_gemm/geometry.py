@@ -8,7 +8,7 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.engines.gemm.channels_last_pack import Packing
-from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
+from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, full_loads, output_space
 from lowdnn.engines.gemm.tiles import Product
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode, DataType
@@ -109,6 +109,7 @@ class MmaGeometry:
             allows_split,
             has_small_pieces=self.unit_bytes < _MAX_UNIT_BYTES,
             gathers=True,
+            operands=len(full_loads(self.dag, self.output)),
         )
 
     @property

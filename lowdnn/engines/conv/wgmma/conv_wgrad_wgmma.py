@@ -209,6 +209,7 @@ def _launch(
 ) -> Launch:
     product, tile, schedule = tiling.product, tiling.tile, tiling.schedule
     dy, x = operands
+    busy_s = wgrad_tiles.busy_seconds(tiling, arch)
     walks = (operand.walk.struct for operand in (product.dy, product.x) if operand.walk)
     arguments = Struct(
         (
@@ -228,7 +229,7 @@ def _launch(
         arguments=(arguments,),
         shared_bytes=tiling.shared_bytes(_store(tiling)),
         cluster=(tile.cluster, 1, 1),
-        work=Work(flops=schedule.flops, bytes=product.read_bytes + written_bytes, unit=product.instruction.unit),
+        work=Work(schedule.flops, product.read_bytes + written_bytes, product.instruction.unit, busy_s),
         overlaps_previous=True,
     )
 

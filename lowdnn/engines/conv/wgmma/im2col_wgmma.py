@@ -16,14 +16,13 @@ from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
-from lowdnn.engines.gemm.output_space import OutputSpace, Slices
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import SMALLEST_COLUMNS, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     OutputStore,
     handing_back,
     pixel_layout,
-    reads_full,
     slice_argument,
     slice_macros,
 )
@@ -249,7 +248,7 @@ class _Cut:
     @property
     def _go_out_as_pixels(self) -> bool:
         product = self.product
-        pays = self.exits.exist or not reads_full(product.dag, product.output)
+        pays = self.exits.exist or not full_loads(product.dag, product.output)
         return pays and not product.pixels_problem(self.tiling.tile.n)
 
     @property
@@ -317,6 +316,7 @@ class _Cut:
             flops=sum(schedule.flops for schedule in self.schedules),
             bytes=product.read_bytes + written_bytes,
             unit=product.instruction.unit,
+            busy_s=wgmma_model.busy_seconds(product.product(self.is_transposed), self.tiling, arch),
         )
         arguments = Struct((*self._operands, *outputs, *self._geometry, *self._converted))
         return Launch(

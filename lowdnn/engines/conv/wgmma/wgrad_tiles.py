@@ -103,10 +103,21 @@ def least_seconds(product: WgradProduct, arch: ArchSpec) -> float:
     return _timed_best(product, arch)[0]
 
 
+def busy_seconds(tiling: WgradTiling, arch: ArchSpec) -> float:
+    """The modelled time of the launch of the product, without its start; not where clusters share k (0)."""
+    product = tiling.product
+    if tiling.tile.cluster_k > 1:
+        return 0.0
+    element_clocks = _conversion_clocks(product)
+    stage = tiling.stage_bytes, product.pixel_clocks, element_clocks
+    fitted = _Fitted.of(tiling.tile, *stage, product.instruction, arch)
+    return _busy_seconds(_Extents.of(product), fitted, tiling.schedule.splits, _Rates.of(product, arch))
+
+
 def _timed_best(product: WgradProduct, arch: ArchSpec) -> tuple[float, WgradTiling]:
     with_windows = product.with_windows
     cuts = (product, with_windows) if with_windows else (product,)
-    rates = _Rates(arch.attained_rate(product.instruction.unit), arch.copy_bytes_per_s)
+    rates = _Rates.of(product, arch)
     timed = (
         (_seconds(extents, fitted, splits, rates), cut, fitted.tile, splits)
         for cut, extents in ((cut, _Extents.of(cut)) for cut in cuts)
@@ -199,6 +210,22 @@ class _Fitted:
     stage_s: float
     resident: int
 
+    @classmethod
+    def of(
+        cls,
+        tile: WgmmaTile,
+        stage_bytes: int,
+        pixel_clocks: float,
+        element_clocks: float,
+        instruction: WgmmaType,
+        arch: ArchSpec,
+    ) -> _Fitted:
+        copy_s = stage_bytes // STAGE_ROW_BYTES * pixel_clocks / _LIGHT_CLOCK_HZ
+        convert_s = (stage_bytes // STAGE_ROW_BYTES - tile.m) * MN_MAJOR_BOX * element_clocks / _LIGHT_CLOCK_HZ
+        stage_s = max(copy_s, convert_s, _stage_seconds(tile, stage_bytes, instruction, arch))
+        stage_flops = 2 * tile.m * tile.n * tile.k
+        return cls(tile, stage_bytes, stage_flops, stage_s, arch.sm_count * tile.blocks_per_sm)
+
     def tiles(self, extents: _Extents) -> int:
         """Of a group."""
         return -(-extents.filters // self.tile.m) * -(-extents.columns // self.tile.n)
@@ -224,11 +251,7 @@ def _menu(
         stages = min(room // (stage_bytes + _STAGE_BARRIER_BYTES), _MAX_STAGES)
         if stages >= _MIN_STAGES:
             tile = replace(tile, stages=stages)
-            copy_s = stage_bytes // STAGE_ROW_BYTES * pixel_clocks / _LIGHT_CLOCK_HZ
-            convert_s = (stage_bytes // STAGE_ROW_BYTES - m) * MN_MAJOR_BOX * element_clocks / _LIGHT_CLOCK_HZ
-            stage_s = max(copy_s, convert_s, _stage_seconds(tile, stage_bytes, instruction, arch))
-            stage_flops = 2 * tile.m * tile.n * tile.k
-            found.append(_Fitted(tile, stage_bytes, stage_flops, stage_s, arch.sm_count * tile.blocks_per_sm))
+            found.append(_Fitted.of(tile, stage_bytes, pixel_clocks, element_clocks, instruction, arch))
     return tuple(found)
 
 
@@ -255,6 +278,10 @@ class _Rates(NamedTuple):
     flops: float
     copy_bytes_per_s: float
 
+    @classmethod
+    def of(cls, product: WgradProduct, arch: ArchSpec) -> _Rates:
+        return cls(arch.attained_rate(product.instruction.unit), arch.copy_bytes_per_s)
+
 
 def _splittings(extents: _Extents, fitted: _Fitted) -> Iterator[int]:
     """Whole, and in as many parts as fill the device once or twice."""
@@ -267,21 +294,27 @@ def _splittings(extents: _Extents, fitted: _Fitted) -> Iterator[int]:
 
 
 def _seconds(extents: _Extents, fitted: _Fitted, splits: int, rates: _Rates) -> float:
-    """Rounds of tiles on each multiprocessor, but no less than the device's power, L2 and memory allow."""
+    """From the start to the end of all launches."""
+    split_blocks = -(-extents.k_blocks // min(splits, extents.k_blocks))
+    splits = -(-extents.k_blocks // split_blocks)
+    seconds = _START_S + _busy_seconds(extents, fitted, splits, rates)
+    return seconds + (_REDUCE_S + splits * extents.sum_bytes / _SLICE_BYTES_PER_S if splits > 1 else 0.0)
+
+
+def _busy_seconds(extents: _Extents, fitted: _Fitted, splits: int, rates: _Rates) -> float:
+    """Rounds of tiles on each multiprocessor, but no less than the device's power, L2 and memory allow.
+
+    splits: none of them empty.
+    """
     tile, k_blocks = fitted.tile, extents.k_blocks
-    split_blocks = -(-k_blocks // min(splits, k_blocks))
-    splits = -(-k_blocks // split_blocks)
     blocks = fitted.tiles(extents) * extents.groups
     rounds = -(-blocks * splits // fitted.resident) * tile.blocks_per_sm
-    busy = rounds * split_blocks * fitted.stage_s
+    busy = rounds * -(-k_blocks // splits) * fitted.stage_s
     power = blocks * k_blocks * fitted.stage_flops / rates.flops
     loaded = blocks * k_blocks * fitted.stage_bytes
     copied = extents.read_bytes / rates.copy_bytes_per_s
     busy = max(busy, power, loaded / _L2_BYTES_PER_S)
-    seconds = _START_S + max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
-    if splits > 1:
-        seconds += _REDUCE_S + splits * extents.sum_bytes / _SLICE_BYTES_PER_S
-    return seconds
+    return max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
 
 
 def _stage_seconds(tile: WgmmaTile, stage_bytes: int, instruction: WgmmaType, arch: ArchSpec) -> float:
