@@ -27,6 +27,9 @@ from tests.support.tolerance import assert_exact
 
 ENGINE = ResampleEngine()
 POOL = "resample n=2 c=16 hw=6x9 mode=max window=3 stride=2 pad=1 dtype=bf16"
+AVERAGE = "resample n=2 c=4 hw=6x9 mode=avg window=3 pad=1"
+THIRDS = "resample n=2 c=4 hw=4x5 mode=nearest size=12x15"
+ENLARGED = "resample n=2 c=4 hw=5x8 mode=linear size=10x16"
 FEW_CHANNELS = "resample n=2 c=2 hw=6x9 mode=max window=3 stride=2 pad=1 dtype=bf16"
 
 
@@ -51,17 +54,26 @@ def check(runtime: Runtime, text: str, engine: Any = ENGINE, **choices: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "channels", "columns"),
+    ("text", "channels", "rows", "columns"),
     [
-        (POOL, 2, 4),
-        (POOL, 8, 2),
-        (f"{POOL} index=int8", 2, 2),
-        (f"{POOL} index=int8 dir=bwd", 1, 1),
-        (f"{POOL} index=int8 dir=bwd", 4, 4),
+        (POOL, 2, 1, 4),
+        (POOL, 8, 2, 2),
+        (f"{POOL} index=int8", 2, 2, 2),
+        (f"{POOL} index=int8 dir=bwd", 1, 1, 1),
+        (f"{POOL} index=int8 dir=bwd", 4, 2, 4),
+        (f"{POOL} dir=bwd", 2, 4, 2),
+        (AVERAGE, 4, 4, 2),
+        (f"{AVERAGE} dir=bwd", 4, 2, 4),
+        (THIRDS, 4, 3, 6),
+        (f"{THIRDS} dir=bwd", 2, 2, 4),
+        (f"{ENLARGED} layout=nchw", 1, 4, 8),
+        (f"{ENLARGED} dir=bwd", 2, 4, 2),
+        (f"{ENLARGED} dir=bwd layout=nchw", 1, 2, 4),
     ],
 )
-def test_every_tile_gives_the_same(device: Runtime, text: str, channels: int, columns: int) -> None:
-    check(device, text, LOAD_SIZE=channels, TILE_COLS=columns, BLOCK_SIZE=64)
+def test_every_tile_gives_the_same(device: Runtime, text: str, channels: int, rows: int, columns: int) -> None:
+    plan = check(device, text, LOAD_SIZE=channels, TILE_ROWS=rows, TILE_COLS=columns, BLOCK_SIZE=64)
+    assert dict(plan.kernels[0].parameters)["IS_TILED"] == (rows > 1 or columns > 1)
 
 
 @pytest.mark.parametrize(("columns", "width", "shift"), [(4, 8, 7), (2, 4, 3)])
@@ -69,7 +81,7 @@ def test_rows_are_read_in_aligned_accesses(device: Runtime, columns: int, width:
     """Padding 1 of a row of 16: the first tap of a tile is the last element of an access."""
     text = "resample n=2 c=3 hw=5x16 mode=max window=3 stride=2 pad=1 dtype=bf16 layout=nchw index=int8"
     macros = dict(check(device, text, TILE_COLS=columns).kernels[0].parameters)
-    assert (macros["COLUMNS"], macros["SHIFT"]) == (width, shift)
+    assert (macros["ACCESS"], macros["SHIFT"]) == (width, shift)
 
 
 @pytest.mark.parametrize("index", ["", "index=int8"])
@@ -116,7 +128,7 @@ def test_indices_of_64_bits_give_the_same(device: Runtime, text: str) -> None:
 
 def test_every_scheduling_policy(scheduled: Runtime) -> None:
     for text in (FEW_CHANNELS, f"{FEW_CHANNELS} dir=bwd"):
-        check(scheduled, text, TILE_COLS=1)
+        check(scheduled, text)
 
 
 def test_large_tensors_are_planned_with_64_bit_indices() -> None:
@@ -173,9 +185,7 @@ def test_refusals_name_what_they_found() -> None:
     assert "exactly one ResampleOperation, got 0" in refusal.reason
     with pytest.raises(NotSupportedError, match=r"resample\.strides: expected positions"):
         plan_of("resample n=1 c=1 hw=100000 mode=linear size=99991")
-    with pytest.raises(
-        NotSupportedError, match=r"resample\.TILE_COLS: expected one of \[1, 2, 4\] with 8 channels, got 8"
-    ):
-        plan_of("resample n=1 c=8 hw=64x64 mode=linear size=99x99 dtype=bf16", TILE_COLS=8)
+    with pytest.raises(NotSupportedError, match="TILE_ROWS x TILE_COLS: expected one of 1x1, .* with 8 channels, got 8x16"):
+        plan_of("resample n=1 c=8 hw=64x64 mode=linear size=128x128 dtype=bf16", TILE_ROWS=8, TILE_COLS=16)
     with pytest.raises(BadParamError, match="LOAD_SIZE"):
         plan_of("resample n=1 c=3 hw=8 mode=max window=2", LOAD_SIZE=2)
