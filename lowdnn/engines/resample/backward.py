@@ -42,6 +42,7 @@ class Params:
     INDEX_WIDTH: int
     RESULT: str
     PADDING: str
+    HAS_PLANES: int
     DIVISOR: str
     REPEATS: int
     CHANNELS_LAST: int
@@ -94,6 +95,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         INDEX_WIDTH=problem.index_width(tile.channels, tile.columns),
         RESULT=result_type(problem, tile.channels, has_place=searched is not None),
         PADDING=problem.padding,
+        HAS_PLANES=int(problem.has_planes),
         DIVISOR=problem.divisor,
         REPEATS=int(problem.resample.is_pooling and not problem.is_maximum and problem.padding == "CLAMP"),
         CHANNELS_LAST=int(problem.channels_last),

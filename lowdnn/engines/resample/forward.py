@@ -37,6 +37,7 @@ class Params:
     RESULT: str
     LINEAR: int
     PADDING: str
+    HAS_PLANES: int
     DIVISOR: str
     HAS_INDEX: int
     INDEX_TYPE: str
@@ -87,6 +88,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         RESULT=result_type(problem, tile.channels, has_place=problem.index is not None),
         LINEAR=int(problem.is_linear),
         PADDING=padding,
+        HAS_PLANES=int(problem.has_planes),
         DIVISOR=problem.divisor,
         HAS_INDEX=int(problem.index is not None),
         INDEX_TYPE=index_type(problem),

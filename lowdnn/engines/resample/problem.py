@@ -114,10 +114,15 @@ class Problem:
         return prod(axis.reach for axis in self.axes)
 
     @property
+    def has_planes(self) -> bool:
+        """Whether windows reach over planes."""
+        return self.axes[0] != axes.MISSING
+
+    @property
     def has_patterns(self) -> bool:
         """Whether kernels can know the positions of a tile of windows; places of maxima are those of one plane then."""
         has_places = self.index is not None or self.searched is not None
-        return all(map(axes.has_pattern, self.axes[1:])) and not (has_places and self.axes[0] != axes.MISSING)
+        return all(map(axes.has_pattern, self.axes[1:])) and not (has_places and self.has_planes)
 
     @property
     def nan_wins(self) -> bool:
@@ -138,8 +143,9 @@ class Problem:
 
     @property
     def order(self) -> str:
-        """In kernel names: channels last, columns side by side, or neither."""
-        return "c" if self.channels_last else "p" if self.has_neighbouring_columns else "s"
+        """In kernel names: planes; channels last, columns side by side, or neither."""
+        planes = "d" if self.has_planes else ""
+        return planes + ("c" if self.channels_last else "p" if self.has_neighbouring_columns else "s")
 
     @cached_property
     def most_channels(self) -> int:

@@ -14,7 +14,7 @@
 // Macros: DY_TYPE, X_TYPE, INDEX_TYPE, COMPUTE: types of dy, x, index and the arithmetic. MAXIMUM, LINEAR: 1 for
 //   largest values, interpolation. HAS_INDEX: whether maxima come from the index. INDEX_WIDTH: elements of its
 //   accesses, 0 where its channels are not neighbours. RESULT: how they are looked for, see window_results.cuh.
-//   PADDING, DIVISOR: see resample.cuh. REPEATS: 1 where an output may read a position several times.
+//   PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one. REPEATS: 1 where an output may read a position several times.
 //   CHANNELS_LAST: channels are the innermost axis of groups. CONTIGUOUS: 1 where neighbouring columns of what is read
 //   lie side by side. ACCESS, SHIFT, X_ACCESS, X_SHIFT: of dy and index, and of x: elements of an access along a row,
 //   those of the first one before the first element that is asked for.
@@ -269,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
 
   // The sums over the outputs that read them, plane by plane.
   COMPUTE sums[ROWS][COLUMNS][CHANNELS] = {};
-  const Range readers = p.axes[0].readers<PADDING>(position[0]);
+  const Range readers = HAS_PLANES ? p.axes[0].readers<PADDING>(position[0]) : Range{0, 1};
   for (i32 z = readers.begin; z < readers.end; ++z) {
     const OutputPlane outputs(p, n, c, z);
     if constexpr (IS_TILED) {

@@ -9,7 +9,7 @@
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
 // Macros: X_TYPE, COMPUTE: types of x and of the arithmetic. LINEAR: 1 for weighted sums. RESULT: what becomes of a
-//   window's values, see window_results.cuh. PADDING, DIVISOR: see resample.cuh. INDEX_TYPE, INDEX_WIDTH: of the index,
+//   window's values, see window_results.cuh. PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one. INDEX_TYPE, INDEX_WIDTH: of the index,
 //   which HAS_INDEX says exists; elements of an access, 0 where its strides are any.
 //   CHANNELS_LAST: channels are the innermost axis of groups, otherwise columns. CONTIGUOUS: 1 where neighbouring
 //   columns of x lie side by side. ACCESS: elements of an access along a row. SHIFT: those of the first access before
@@ -145,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   }
 
   // Plane by plane.
-  const Range plane_range = planes.walked<PADDING>(output[0]);
+  const Range plane_range = HAS_PLANES ? planes.walked<PADDING>(output[0]) : Range{0, 1};
   for (i32 z = plane_range.begin; z < plane_range.end; ++z) {
     const Plane plane = plane_of(p, n, c, z);
     const COMPUTE weight = LINEAR ? planes.weight<COMPUTE>(output[0], z) : COMPUTE(1);

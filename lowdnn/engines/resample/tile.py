@@ -72,7 +72,7 @@ def chosen_tile(
 ) -> tuple[int, int]:
     """The largest of the tiles (rows, columns) up to ``most`` that leave the device full of threads.
 
-    What a tile has beyond the tensor's edges does not count; of equal ones, the one with more columns.
+    What a tile has beyond the tensor's edges does not count; of equal ones, the squarest, then the widest.
     """
     rows_extent, columns_extent = problem.space.extents[3:]
 
@@ -86,7 +86,7 @@ def chosen_tile(
         for tile in choices
         if tile[0] <= most[0] and tile[1] <= most[1] and prod(problem.radices(channels, *tile)) >= wanted
     ]
-    return max(full, key=lambda tile: (used(tile), tile[1]), default=(1, 1))
+    return max(full, key=lambda tile: (used(tile), -prod(tile), min(tile), tile[1]), default=(1, 1))
 
 
 def launch(problem: Problem, tile: Tile) -> Launch:
