@@ -221,8 +221,8 @@ template <class X, int V, bool KEEPS_NAN> struct LargestKey {
     for (int e = 0; e < COUNT * V; e += 2) {
       const int other = e + 1 < COUNT * V ? e + 1 : e;
       const u32 both = ranks(pair_of(stored[e / V][e % V], stored[other / V][other % V]));
-      keys[other / V][other % V] = i32(both & 0xffff0000) | (CODES - (code + other / V));
-      keys[e / V][e % V] = i32(both << 16) + (CODES - (code + e / V));
+      keys[other / V][other % V] = i32(__byte_perm(CODES - (code + other / V), both, 0x7610));
+      keys[e / V][e % V] = i32(__byte_perm(CODES - (code + e / V), both, 0x5410));
     }
   }
   __device__ __forceinline__ void begin(i32 first_code) {

@@ -25,7 +25,7 @@ from lowdnn.engines.resample.tile import (
 from lowdnn.plan import KernelRef
 
 #: What a thread's sums and the outputs that it reads may take.
-_MAX_REGISTERS = 160
+_MAX_REGISTERS = 220
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,10 @@ def fits(problem: Problem, channels: int, rows: int, columns: int) -> bool:
 
 def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
     """(rows, columns): as many positions as share the outputs that they read, while the device is full of threads."""
-    most = (2, 4) if problem.channels_last else (8, 32 // problem.target.element_bytes)
+    if problem.channels_last:
+        most = (4 if problem.searched is None else 8, 4)
+    else:
+        most = (8, 32 // problem.target.element_bytes)
     choices = [tile for tile in product(*counts(problem)) if fits(problem, channels, *tile)]
     periods = tuple(map(reader_period, problem.axes[1:]))
     return chosen_tile(problem, channels, choices, (max(most[0], periods[0]), max(most[1], periods[1])), arch)

@@ -25,6 +25,9 @@ from lowdnn.status import NotSupportedError, Status
 
 _THREADS = 128
 
+#: Channels of a thread that looks for maxima again: a tile of more positions, whose windows overlap, does less work.
+_MOST_SEARCHED = 4
+
 _TILE_KNOBS = (KnobType.LOAD_SIZE, KnobType.TILE_ROWS, KnobType.TILE_COLS)
 
 
@@ -84,9 +87,10 @@ def _knobs(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
     direction = backward if problem.is_backward else forward
     channels = tuple(c for c in CHANNELS if c <= problem.most_channels)
     row_counts, column_counts = direction.counts(problem)
-    rows, columns = direction.default_tile(problem, channels[-1], arch)
+    default = min(channels[-1], _MOST_SEARCHED) if problem.searched is not None else channels[-1]
+    rows, columns = direction.default_tile(problem, default, arch)
     return (
-        Knob("channels", KnobType.LOAD_SIZE, channels, channels[-1], "channels of a thread"),
+        Knob("channels", KnobType.LOAD_SIZE, channels, default, "channels of a thread"),
         Knob("rows", KnobType.TILE_ROWS, row_counts, rows, "neighbouring rows of a thread"),
         Knob("columns", KnobType.TILE_COLS, column_counts, columns, "neighbouring columns of a thread"),
         Knob("block_size", KnobType.BLOCK_SIZE, BLOCK_SIZES, _THREADS, "threads of a block"),

@@ -23,7 +23,7 @@ _MAX_COLUMNS = 16
 
 BLOCK_SIZES = (64, 128, 256)
 
-#: Elements that a thread reads in unrolled code, and their bytes, which may all be in registers at a time.
+#: Accesses of a thread in unrolled code, and their bytes, which may all be in registers at a time; bytes are taken apart.
 _MAX_READS = 128
 _MAX_READ_BYTES = 800
 
@@ -63,8 +63,8 @@ def column_counts(period: int, *, is_vector: bool) -> tuple[int, ...]:
 
 def can_unroll(tensor: Tensor, channels: int, rows: int, columns: int) -> bool:
     """Whether a thread can read so much of the tensor in unrolled code."""
-    reads = rows * columns
-    return reads <= _MAX_READS and reads * channels * tensor.element_bytes <= _MAX_READ_BYTES
+    reads, halves = rows * columns, max(tensor.element_bytes, 2)
+    return reads <= _MAX_READS and reads * channels * halves <= _MAX_READ_BYTES
 
 
 def chosen_tile(
