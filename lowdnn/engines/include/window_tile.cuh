@@ -36,8 +36,8 @@ constexpr int floor_quotient(int dividend, int divisor) {
   return dividend >= 0 ? dividend / divisor : -((divisor - 1 - dividend) / divisor);
 }
 
-// COUNT neighbouring positions, counted from the first one, and the OUTPUTS outputs that read them: output k samples the
-// image at ((FIRST + k) * STEP - PHASE) / UNIT, and has the tap below or there and WINDOW - 1 more.
+// COUNT neighbouring positions, counted from the first one, and the OUTPUTS outputs that read them: output k samples
+// the image at ((FIRST + k) * STEP - PHASE) / UNIT, and has the tap below or there and WINDOW - 1 more.
 template <int COUNT_, int WINDOW_, int STEP, int UNIT, int PHASE> struct Readers {
   static constexpr int COUNT = COUNT_, WINDOW = WINDOW_;
   static constexpr int FIRST = -floor_quotient((WINDOW - 1) * UNIT - PHASE, STEP);
@@ -45,8 +45,7 @@ template <int COUNT_, int WINDOW_, int STEP, int UNIT, int PHASE> struct Readers
   static constexpr int ORIGIN = floor_quotient(FIRST * STEP - PHASE, UNIT);  // the first tap of output 0
   typedef Windows<OUTPUTS, WINDOW, STEP, UNIT, FIRST * STEP - PHASE - ORIGIN * UNIT> OwnWindows;
 
-  static __device__ constexpr int first_tap(int k) { return ORIGIN + OwnWindows::first(k); }
-  static __device__ constexpr int tap(int k, int position) { return position - first_tap(k); }
+  static __device__ constexpr int tap(int k, int position) { return position - ORIGIN - OwnWindows::first(k); }
   static __device__ constexpr bool has(int k, int position) { return OwnWindows::has(k, position - ORIGIN); }
 
   // The number of output 0 of a tile at `position`, which is a multiple of COUNT.
@@ -118,18 +117,16 @@ struct ImagePlane {
   __device__ __forceinline__ void read_row(typename Result::Value (&values)[POSITIONS][Result::LANES], i32 row,
                                            int down, i32 column, i32 code) const {
     const bool has_row = OUTSIDE == CLAMP || (exists && u32(row + down) < u32(rows));
-    // Of neighbouring rows, one multiplication.
-    const X* from = at + (OUTSIDE == CLAMP ? clamp(row + down, rows) * row_stride : row * row_stride + down * row_stride);
     const i64 step = UNIT_COLUMNS ? 1 : column_stride;
+    const X* from = at + placed(row, down, rows, row_stride);
     X stored[POSITIONS][V];
     if constexpr (WIDTH > 1) {
       read_aligned<Result>(stored, from, has_row, column);
     } else {
 #pragma unroll
       for (int k = 0; k < POSITIONS; ++k) {
-        const X* place = from + (OUTSIDE == CLAMP ? clamp(column + k, columns) * step : column * step + k * step);
-        load_lanes<NEIGHBOURS>(stored[k], place, channel_stride, has_row && has_column(column + k),
-                                  absent<Result>());
+        load_lanes<NEIGHBOURS>(stored[k], from + placed(column, k, columns, step), channel_stride,
+                               has_row && has_column(column + k), absent<Result>());
       }
     }
     Result::of(stored, code, values);
@@ -144,6 +141,10 @@ struct ImagePlane {
   }
 
  private:
+  // How far it is to the one `past` the first. Neighbours share one multiplication.
+  static __device__ __forceinline__ i64 placed(i32 first, int past, i32 extent, i64 stride) {
+    return OUTSIDE == CLAMP ? clamp(first + past, extent) * stride : first * stride + past * stride;
+  }
   __device__ __forceinline__ bool has_column(i32 column) const {
     return OUTSIDE == CLAMP || u32(column) < u32(columns);
   }

@@ -12,12 +12,6 @@ from lowdnn.plan import Scalar, ScalarType, Struct
 #: An axis that the tensors do not have: one position, one output, one tap.
 MISSING = AxisTaps(inputs=1, outputs=1, step=1, offset=0, reach=1, unit=1)
 
-
-def canonical(axis: AxisTaps) -> AxisTaps:
-    """The axis with a step that a single window does not take, as if windows lay side by side."""
-    return replace(axis, step=axis.span * axis.unit) if axis.outputs == 1 else axis
-
-
 #: The largest windows and the finest fractions of a position that are unrolled.
 _MAX_TAPS = 16
 _MAX_UNIT = 16
@@ -51,6 +45,11 @@ class Pattern:
     def positions(self, windows: int) -> int:
         """Those from the first tap of so many windows to the last one's."""
         return self.first(windows - 1) + self.taps
+
+
+def canonical(axis: AxisTaps) -> AxisTaps:
+    """The same axis; where it has one window, of few taps, with a step as if windows lay side by side."""
+    return replace(axis, step=axis.span * axis.unit) if axis.outputs == 1 and has_pattern(axis) else axis
 
 
 def has_pattern(axis: AxisTaps) -> bool:

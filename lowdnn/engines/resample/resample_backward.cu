@@ -6,15 +6,16 @@
 //
 // Layouts: any strides. A thread has CHANNELS channels, side by side where dy is channels-last, of ROWS x COLUMNS
 // neighbouring positions. Where they are IS_TILED, it is known at compile time which taps of which outputs meet the
-// tile: each output is read once, and where maxima are looked for, the tile of their windows is, as in resample_forward.
-// Otherwise a thread has one position and walks over the outputs that read it.
+// tile: each output is read once, and where maxima are looked for, so is each position of its windows, as in
+// resample_forward. Otherwise a thread has one position and walks over the outputs that read it.
 // Block: THREADS threads, neighbouring ones neighbouring groups of dx, in the order of its memory.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
 // Macros: DY_TYPE, X_TYPE, INDEX_TYPE, COMPUTE: types of dy, x, index and the arithmetic. MAXIMUM, LINEAR: 1 for
 //   largest values, interpolation. HAS_INDEX: whether maxima come from the index. INDEX_WIDTH: elements of its
 //   accesses, 0 where its channels are not neighbours. RESULT: how they are looked for, see window_results.cuh.
-//   PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one. REPEATS: 1 where an output may read a position several times.
+//   PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one. REPEATS: 1 where an output may read a
+//   position several times.
 //   CHANNELS_LAST: channels are the innermost axis of groups. CONTIGUOUS: 1 where neighbouring columns of what is read
 //   lie side by side. ACCESS, SHIFT, X_ACCESS, X_SHIFT: of dy and index, and of x: elements of an access along a row,
 //   those of the first one before the first element that is asked for.
@@ -166,6 +167,13 @@ __device__ __forceinline__ void walk_plane(const Params& p, const OutputPlane& o
   }
 }
 
+// The weight of a tile's position `i`, the image's `position`, in the tile's output k along one axis.
+template <class Tile>
+__device__ __forceinline__ COMPUTE tap_weight(const TapAxis& axis, int k, int i, i32 position) {
+  if (!LINEAR) return COMPUTE(1);
+  return Tile::template closeness<PADDING, COMPUTE>(k, i, position == 0, position == axis.inputs - 1);
+}
+
 // Adds what the outputs of a plane have for the tile at `position`.
 __device__ __forceinline__ void add_tile(const Params& p, const OutputPlane& outputs, const i32 (&position)[3],
                                          COMPUTE (&sums)[ROWS][COLUMNS][CHANNELS]) {
@@ -239,15 +247,12 @@ __device__ __forceinline__ void add_tile(const Params& p, const OutputPlane& out
       part.begin(0);
 #pragma unroll
       for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
-        if (!ColumnReaders::has(k, j)) continue;
-        const bool is_last = position[2] + j == axes[2].inputs - 1;
-        part.take(dy[k], LINEAR ? ColumnReaders::closeness<PADDING, COMPUTE>(k, j, position[2] + j == 0, is_last) : COMPUTE(1), 0);
+        if (ColumnReaders::has(k, j)) part.take(dy[k], tap_weight<ColumnReaders>(axes[2], k, j, position[2] + j), 0);
       }
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
         if (!RowReaders::has(o, i)) continue;
-        const bool is_last = position[1] + i == axes[1].inputs - 1;
-        const COMPUTE weight = LINEAR ? plane_weight * RowReaders::closeness<PADDING, COMPUTE>(o, i, position[1] + i == 0, is_last) : COMPUTE(1);
+        const COMPUTE weight = plane_weight * tap_weight<RowReaders>(axes[1], o, i, position[1] + i);
 #pragma unroll
         for (int v = 0; v < CHANNELS; ++v) sums[i][j][v] += weight * part.value[v];
       }

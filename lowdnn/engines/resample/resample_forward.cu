@@ -1,16 +1,17 @@
 // resample_forward: y[n, c, o] = functor(maximum, average or weighted sum over the taps of o of x[n, c, tap]), and for
 // maxima where in their windows they lie.
 //
-// Layouts: any strides of x, y and index. A thread has CHANNELS channels, side by side where x is channels-last, of ROWS
-// x COLUMNS neighbouring outputs. Where windows are IS_TILED, the taps of the tile are known at compile time, counted
-// from its first one: each position is read once, all reads may be under way together, and rows are joined to the
-// results of each window that has them. Otherwise a thread has one output and walks over its taps.
+// Layouts: any strides of x, y and index. A thread has CHANNELS channels, side by side where x is channels-last, of
+// ROWS x COLUMNS neighbouring outputs. Where windows are IS_TILED, the taps of the tile are known at compile time,
+// counted from its first one: each position is read once, all reads may be under way together, and rows are joined to
+// the results of each window that has them. Otherwise a thread has one output and walks over its taps.
 // Block: THREADS threads, neighbouring ones neighbouring groups of y, in the order of its memory.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
 // Macros: X_TYPE, COMPUTE: types of x and of the arithmetic. LINEAR: 1 for weighted sums. RESULT: what becomes of a
-//   window's values, see window_results.cuh. PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one. INDEX_TYPE, INDEX_WIDTH: of the index,
-//   which HAS_INDEX says exists; elements of an access, 0 where its strides are any.
+//   window's values, see window_results.cuh. PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one.
+//   INDEX_TYPE, INDEX_WIDTH: of the index, which HAS_INDEX says exists; elements of an access, 0 where its strides are
+//   any.
 //   CHANNELS_LAST: channels are the innermost axis of groups, otherwise columns. CONTIGUOUS: 1 where neighbouring
 //   columns of x lie side by side. ACCESS: elements of an access along a row. SHIFT: those of the first access before
 //   the first tap. ROW_WINDOWS, COLUMN_WINDOWS: the tile, see window_tile.cuh; where it is not IS_TILED, one window.

@@ -23,7 +23,7 @@ _MAX_COLUMNS = 16
 
 BLOCK_SIZES = (64, 128, 256)
 
-#: Accesses of a thread in unrolled code, and their bytes, which may all be in registers at a time; bytes are taken apart.
+#: Accesses of a thread in unrolled code, and their bytes, all of which may be in registers at a time.
 _MAX_READS = 128
 _MAX_READ_BYTES = 800
 
@@ -63,8 +63,9 @@ def column_counts(period: int, *, is_vector: bool) -> tuple[int, ...]:
 
 def can_unroll(tensor: Tensor, channels: int, rows: int, columns: int) -> bool:
     """Whether a thread can read so much of the tensor in unrolled code."""
-    reads, halves = rows * columns, max(tensor.element_bytes, 2)
-    return reads <= _MAX_READS and reads * channels * halves <= _MAX_READ_BYTES
+    reads = rows * columns
+    unpacked_bytes = max(tensor.element_bytes, 2)  # single bytes are taken apart at once
+    return reads <= _MAX_READS and reads * channels * unpacked_bytes <= _MAX_READ_BYTES
 
 
 def chosen_tile(
