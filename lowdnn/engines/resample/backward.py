@@ -71,11 +71,14 @@ def fits(problem: Problem, channels: int, rows: int, columns: int) -> bool:
 
 
 def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
-    """(rows, columns): as many positions as share the outputs that they read, while the device is full of threads."""
+    """(rows, columns): many positions, which share the outputs that they read, while the device is full of threads.
+
+    Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time.
+    """
     if problem.channels_last:
         most = (4 if problem.searched is None else 8, 4)
     else:
-        most = (8, 32 // problem.target.element_bytes)
+        most = (8, max(2, 16 // problem.target.element_bytes))
     choices = [tile for tile in product(*counts(problem)) if fits(problem, channels, *tile)]
     periods = tuple(map(reader_period, problem.axes[1:]))
     return chosen_tile(problem, channels, choices, (max(most[0], periods[0]), max(most[1], periods[1])), arch)

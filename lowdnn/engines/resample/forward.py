@@ -66,12 +66,14 @@ def fits(problem: Problem, channels: int, rows: int, columns: int) -> bool:
 
 
 def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
-    """(rows, columns): as many outputs as share what is read or fill an access, while the device is full of threads."""
+    """(rows, columns): many outputs, which share what they read, while the device is full of threads.
+
+    Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time.
+    """
     if problem.channels_last:
         most = (4, 4) if problem.is_linear else (4, 2) if problem.axes[1].step <= problem.axes[1].unit else (2, 2)
     else:
-        bytes_along = 16 if problem.is_maximum else 32
-        most = (2 if problem.is_maximum else 4, max(2, bytes_along // problem.target.element_bytes))
+        most = (2 if problem.is_maximum else 8, max(2, 16 // problem.target.element_bytes))
     choices = [tile for tile in product(*counts(problem)) if fits(problem, channels, *tile)]
     periods = tuple(map(window_period, problem.axes[1:]))
     return chosen_tile(problem, channels, choices, (max(most[0], periods[0]), max(most[1], periods[1])), arch)
