@@ -56,6 +56,31 @@ __device__ __forceinline__ void store_whole(void* to, u32 word) { *reinterpret_c
 __device__ __forceinline__ void store_whole(void* to, u16 word) { *reinterpret_cast<u16*>(to) = word; }
 __device__ __forceinline__ void store_whole(void* to, u8 word) { *reinterpret_cast<u8*>(to) = word; }
 
+// One access where `exists`; otherwise the word stays. Predicated: of a condition around a load the compiler may make a
+// branch, which no later load passes.
+__device__ __forceinline__ void load_where(bool exists, uint4& to, const void* from) {
+  asm("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+      : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w) : "l"(from), "r"(u32(exists)));
+}
+__device__ __forceinline__ void load_where(bool exists, uint2& to, const void* from) {
+  asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.global.nc.v2.u32 {%0, %1}, [%2]; }"
+      : "+r"(to.x), "+r"(to.y) : "l"(from), "r"(u32(exists)));
+}
+__device__ __forceinline__ void load_where(bool exists, u32& to, const void* from) {
+  asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u32 %0, [%1]; }"
+      : "+r"(to) : "l"(from), "r"(u32(exists)));
+}
+__device__ __forceinline__ void load_where(bool exists, u16& to, const void* from) {
+  asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u16 %0, [%1]; }"
+      : "+h"(to) : "l"(from), "r"(u32(exists)));
+}
+__device__ __forceinline__ void load_where(bool exists, u8& to, const void* from) {
+  u32 byte = to;
+  asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u8 %0, [%1]; }"
+      : "+r"(byte) : "l"(from), "r"(u32(exists)));
+  to = u8(byte);
+}
+
 // How a tensor is read.
 struct Stream {  // each element once, and not written by the same kernel
   template <class T, int W> static __device__ __forceinline__ Vector<T, W> load(const T* from) {
@@ -85,6 +110,22 @@ template <class Path, int WIDTH, class T, int V> __device__ __forceinline__ void
 #pragma unroll
   for (int i = 0; i < V; i += W) {
     const Vector<T, W> part = Path::template load<T, W>(from + i);
+#pragma unroll
+    for (int j = 0; j < W; ++j) to[i + j] = part.v[j];
+  }
+}
+
+// Where `exists`; otherwise they keep what they hold. For what the same kernel does not write.
+template <int WIDTH, class T, int V>
+__device__ __forceinline__ void load_where(bool exists, T (&to)[V], const T* from) {
+  constexpr int W = access_width(WIDTH, V, sizeof(T));
+  typedef typename Word<sizeof(T) * W>::Type Whole;
+#pragma unroll
+  for (int i = 0; i < V; i += W) {
+    Vector<T, W> part;
+#pragma unroll
+    for (int j = 0; j < W; ++j) part.v[j] = to[i + j];
+    load_where(exists, *reinterpret_cast<Whole*>(&part), from + i);
 #pragma unroll
     for (int j = 0; j < W; ++j) to[i + j] = part.v[j];
   }

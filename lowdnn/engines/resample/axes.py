@@ -2,12 +2,127 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from math import gcd
+
 from lowdnn.engines.launch import MAX_EXTENT, ceil_div, divider, i32
 from lowdnn.ops.resample import AxisTaps
 from lowdnn.plan import Scalar, ScalarType, Struct
 
 #: An axis that the tensors do not have: one position, one output, one tap.
 MISSING = AxisTaps(inputs=1, outputs=1, step=1, offset=0, reach=1, unit=1)
+
+#: The largest windows and the finest fractions of a position that are unrolled.
+_MAX_TAPS = 16
+_MAX_UNIT = 16
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What is known at compile time of windows along an axis: window i begins at floor((i * step + phase) / unit).
+
+    Positions are counted from the first one of a tile of windows or of positions.
+    """
+
+    taps: int
+    step: int
+    unit: int
+    phase: int
+
+    @property
+    def name(self) -> str:
+        """In kernel names."""
+        fraction = "" if self.unit == 1 else f"u{self.unit}p{self.phase}"
+        return f"{self.taps}s{self.step}{fraction}"
+
+    def windows(self, count: int) -> str:
+        """The C++ type of so many neighbouring windows (``include/window_tile.cuh``)."""
+        return f"Windows<{count},{self.taps},{self.step},{self.unit},{self.phase}>"
+
+    def first(self, window: int) -> int:
+        return (window * self.step + self.phase) // self.unit
+
+    def positions(self, windows: int) -> int:
+        """Those from the first tap of so many windows to the last one's."""
+        return self.first(windows - 1) + self.taps
+
+
+def canonical(axis: AxisTaps) -> AxisTaps:
+    """The same axis; where it has one window, of few taps, with a step as if windows lay side by side."""
+    return replace(axis, step=axis.span * axis.unit) if axis.outputs == 1 and has_pattern(axis) else axis
+
+
+def has_pattern(axis: AxisTaps) -> bool:
+    """Whether all windows have the same number of taps, few enough to be unrolled."""
+    return axis.reach % axis.unit == 0 and axis.span <= _MAX_TAPS and axis.unit <= _MAX_UNIT
+
+
+def window_period(axis: AxisTaps) -> int:
+    """So many windows begin a whole number of positions further on."""
+    return axis.unit // gcd(axis.step, axis.unit)
+
+
+def has_inside_taps(axis: AxisTaps) -> bool:
+    """Whether each window has a tap inside the image."""
+    last = (axis.outputs - 1) * axis.step - axis.offset
+    return -axis.offset // axis.unit + axis.span > 0 and last // axis.unit < axis.inputs
+
+
+def window_pattern(axis: AxisTaps) -> Pattern:
+    """Of a tile of windows, a multiple of their period."""
+    return Pattern(axis.span, axis.step, axis.unit, -axis.offset % axis.unit)
+
+
+@dataclass(frozen=True)
+class Readers:
+    """What is known at compile time of the outputs that read a tile of positions: ``Readers`` of the kernels.
+
+    Output k samples the image at (k * step - phase) / unit, counted from the tile's first position; ``first`` to
+    ``first + outputs - 1`` read the tile.
+    """
+
+    positions: int
+    taps: int
+    step: int
+    unit: int
+    phase: int
+
+    @property
+    def name(self) -> str:
+        """In kernel names."""
+        return f"{self.taps}s{self.step}u{self.unit}p{self.phase}"
+
+    @property
+    def c_type(self) -> str:
+        return f"Readers<{self.positions},{self.taps},{self.step},{self.unit},{self.phase}>"
+
+    @property
+    def first(self) -> int:
+        return ceil_div((1 - self.taps) * self.unit + self.phase, self.step)
+
+    @property
+    def outputs(self) -> int:
+        return (self.positions * self.unit - 1 + self.phase) // self.step - self.first + 1
+
+    @property
+    def origin(self) -> int:
+        """The first tap of the first output."""
+        return (self.first * self.step - self.phase) // self.unit
+
+    @property
+    def windows(self) -> Pattern:
+        """Of the outputs."""
+        return Pattern(self.taps, self.step, self.unit, (self.first * self.step - self.phase) % self.unit)
+
+
+def reader_period(axis: AxisTaps) -> int:
+    """So many positions further on, the outputs that read them repeat."""
+    return axis.step // gcd(axis.step, axis.unit)
+
+
+def readers(axis: AxisTaps, positions: int) -> Readers:
+    """Of a tile of positions, a multiple of their period."""
+    return Readers(positions, axis.span, axis.step, axis.unit, axis.offset % axis.step)
 
 
 def axis_struct(axis: AxisTaps) -> Struct:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from itertools import product
+from math import gcd
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.launch import ceil_div, macros
-from lowdnn.engines.resample.problem import Problem
-from lowdnn.engines.resample.tile import TILES, Tile, index_type, places_name, rules_name
+from lowdnn.engines.launch import macros
+from lowdnn.engines.resample.axes import Readers, has_inside_taps, reader_period, readers
+from lowdnn.engines.resample.problem import Problem, neighbours
+from lowdnn.engines.resample.tile import (
+    Tile,
+    can_unroll,
+    chosen_tile,
+    column_counts,
+    index_type,
+    places_name,
+    result_type,
+    row_counts,
+    rules_name,
+)
 from lowdnn.plan import KernelRef
 
 #: What a thread's sums and the outputs that it reads may take.
-_MAX_REGISTERS = 112
-
-#: Outputs that a thread reads at a time where the stride is known at run time only.
-_MAX_READERS = 4
+_MAX_REGISTERS = 220
 
 
 @dataclass(frozen=True)
@@ -31,39 +40,56 @@ class Params:
     LINEAR: int
     HAS_INDEX: int
     INDEX_WIDTH: int
+    RESULT: str
     PADDING: str
+    HAS_PLANES: int
     DIVISOR: str
-    NAN_WINS: int
     REPEATS: int
     CHANNELS_LAST: int
     CONTIGUOUS: int
     CHANNELS: int
-    TILE: int
-    WINDOW: int
-    STRIDE: int
-    PHASE: int
-    READERS: int
+    ACCESS: int
+    SHIFT: int
+    X_ACCESS: int
+    X_SHIFT: int
+    IS_TILED: int
+    ROW_READERS: str
+    COLUMN_READERS: str
     INDEX: str
     THREADS: int
 
 
-def tiles(problem: Problem, channels: int) -> tuple[int, ...]:
-    """The choices of positions of a thread."""
-    return tuple(tile for tile in _candidates(problem) if tile == 1 or _fits(problem, channels, tile))
+def counts(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The choices of a thread's rows and of its columns."""
+    down, along = map(reader_period, problem.axes[1:])
+    return row_counts(down), column_counts(along, is_vector=not problem.channels_last)
 
 
-def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> int:
-    """As many positions as share the outputs that they read, while all multiprocessors have threads."""
-    step = problem.axes[2].step
-    most = max(step, 4 if problem.channels_last else 32 // problem.target.element_bytes)
-    wanted = arch.sm_count * arch.threads_per_sm // 2
-    choices = [tile for tile in tiles(problem, channels) if tile <= most]
-    return max((t for t in choices if t <= step or prod(problem.radices(channels, t)) >= wanted), default=1)
+def fits(problem: Problem, channels: int, rows: int, columns: int) -> bool:
+    """Whether a thread can have so many positions: one always, several where their readers are known."""
+    return rows * columns == 1 or _is_tiled(problem, channels, rows, columns)
+
+
+def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
+    """(rows, columns): many positions, which share the outputs that they read, while the device is full of threads.
+
+    Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time.
+    """
+    if problem.channels_last:
+        most = (4 if problem.searched is None else 8, 4)
+    else:
+        most = (8, max(2, 16 // problem.target.element_bytes))
+    choices = [tile for tile in product(*counts(problem)) if fits(problem, channels, *tile)]
+    periods = tuple(map(reader_period, problem.axes[1:]))
+    return chosen_tile(problem, channels, choices, (max(most[0], periods[0]), max(most[1], periods[1])), arch)
 
 
 def kernel(problem: Problem, tile: Tile) -> KernelRef:
-    searched, columns = problem.searched, problem.axes[2]
-    stride = _stride(problem, tile.columns)
+    searched = problem.searched
+    is_tiled = _is_tiled(problem, tile.channels, tile.rows, tile.columns)
+    down, along = _readers(problem, tile.rows, tile.columns) if is_tiled else (Readers(1, 1, 1, 1, 0),) * 2
+    access, shift = _access(problem, along) if is_tiled else (1, 0)
+    x_access, x_shift = _x_access(problem, along) if is_tiled else (1, 0)
     params = Params(
         DY_TYPE=dtypes.info(problem.source.data_type).c_type,
         X_TYPE=dtypes.info(problem.source.data_type if searched is None else searched.data_type).c_type,
@@ -73,26 +99,31 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         LINEAR=int(problem.is_linear),
         HAS_INDEX=int(problem.index is not None),
         INDEX_WIDTH=problem.index_width(tile.channels, tile.columns),
+        RESULT=result_type(problem, tile.channels, has_place=searched is not None),
         PADDING=problem.padding,
+        HAS_PLANES=int(problem.has_planes),
         DIVISOR=problem.divisor,
-        NAN_WINS=int(problem.nan_wins),
         REPEATS=int(problem.resample.is_pooling and not problem.is_maximum and problem.padding == "CLAMP"),
         CHANNELS_LAST=int(problem.channels_last),
         CONTIGUOUS=int(problem.has_neighbouring_columns),
         CHANNELS=tile.channels,
-        TILE=tile.columns,
-        WINDOW=problem.window if stride else 0,
-        STRIDE=stride,
-        PHASE=columns.offset % stride if stride else 0,
-        READERS=_readers(problem, tile.columns),
+        ACCESS=access,
+        SHIFT=shift,
+        X_ACCESS=x_access,
+        X_SHIFT=x_shift,
+        IS_TILED=int(is_tiled),
+        ROW_READERS=down.c_type,
+        COLUMN_READERS=along.c_type,
         INDEX=tile.index_type(problem),
         THREADS=tile.threads,
     )
     places = places_name(problem, params.INDEX_WIDTH)
-    walk = f"w{params.WINDOW}s{stride}p{params.PHASE}r{params.READERS}" + ("m" if params.REPEATS else "")
-    shape = f"{problem.order}{params.CHANNELS}t{params.TILE}_{params.INDEX}b{tile.threads}"
+    walk = f"{down.name}x{along.name}" if is_tiled else "walk" + ("m" if params.REPEATS else "")
+    access_name = f"v{access}o{shift}" + (f"x{x_access}o{x_shift}" if searched is not None else "")
+    shape = f"{problem.order}{tile.channels}t{tile.rows}x{tile.columns}{access_name}_{params.INDEX}b{tile.threads}"
     return KernelRef(
-        name=f"resample_backward_{rules_name(problem)}{places}_{walk}_{shape}_sm80_{problem.functor.digest}",
+        name=f"resample_backward_{rules_name(problem, problem.padding)}{places}_{walk}_{shape}_sm80_"
+        f"{problem.functor.digest}",
         source="resample/resample_backward.cu",
         target="sm_80",
         parameters=macros(params),
@@ -100,41 +131,47 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
     )
 
 
-def _candidates(problem: Problem) -> tuple[int, ...]:
-    """1, and multiples of the stride; along the columns, of which results are written at once, powers of two."""
-    step = problem.axes[2].step
-    if not _knows_readers(problem):
-        return (1,)
-    if not problem.channels_last:
-        return tuple(tile for tile in TILES if tile == 1 or tile % step == 0)
-    return tuple(sorted({1, *range(step, TILES[-1] + 1, step)}))
+def _readers(problem: Problem, rows: int, columns: int) -> tuple[Readers, Readers]:
+    return readers(problem.axes[1], rows), readers(problem.axes[2], columns)
 
 
-def _knows_readers(problem: Problem) -> bool:
-    """Whether it is known at compile time which taps of which outputs read a tile."""
-    return (
-        problem.resample.is_pooling and problem.window > 0 and problem.axes[2].unit == 1 and problem.padding != "CLAMP"
-    )
-
-
-def _stride(problem: Problem, tile: int) -> int:
-    """Columns between neighbouring outputs where a tile's readers are known at compile time, otherwise 0."""
-    step = problem.axes[2].step
-    return step if _knows_readers(problem) and tile % step == 0 else 0
-
-
-def _readers(problem: Problem, tile: int) -> int:
-    """Outputs along the columns that are read together: all that read the tile, unless those are many."""
-    columns, stride = problem.axes[2], _stride(problem, tile)
-    if not stride:
-        return min(ceil_div(columns.reach, columns.step), _MAX_READERS)
-    phase = columns.offset % stride
-    first, last = -((problem.window - 1 - phase) // stride), (phase + tile - 1) // stride
-    return last - first + 1
-
-
-def _fits(problem: Problem, channels: int, tile: int) -> bool:
+def _is_tiled(problem: Problem, channels: int, rows: int, columns: int) -> bool:
+    """Whether the kernel knows the readers of such a tile at compile time."""
+    axes = problem.axes[1:]
+    if not problem.has_patterns or any(
+        count % reader_period(axis) for count, axis in zip((rows, columns), axes, strict=True)
+    ):
+        return False
+    if problem.padding == "CLAMP" and not (problem.is_linear and all(map(has_inside_taps, axes))):
+        return False
+    down, along = _readers(problem, rows, columns)
+    if not can_unroll(problem.source, channels, down.outputs, along.outputs):
+        return False
+    has_own_sums = problem.is_maximum or problem.is_linear or any(axis.reach > axis.step for axis in axes)
+    sums = rows * columns if has_own_sums else down.outputs * along.outputs
+    held = sums + along.outputs * (1 + problem.is_maximum)
+    if problem.searched is not None:
+        read_rows, read_columns = down.windows.positions(down.outputs), along.windows.positions(along.outputs)
+        if not can_unroll(problem.searched, channels, read_rows, read_columns):
+            return False
+        held += down.outputs * along.outputs * (1 if problem.looks_for_halves else 2)
     words = dtypes.info(problem.resample.compute_type).size_bytes // 4
-    read = _readers(problem, tile) * (2 if problem.is_maximum else 1)
-    held = read + tile + (3 if problem.searched is not None else 0)
-    return held * channels * words <= _MAX_REGISTERS
+    return rows * columns == 1 or held * channels * words <= _MAX_REGISTERS
+
+
+def _access(problem: Problem, along: Readers) -> tuple[int, int]:
+    """Of dy and the index: (elements of an access along a row, those of the first one before the first output)."""
+    if problem.channels_last:
+        return 1, 0
+    read = [tensor for tensor in (problem.source, problem.index) if tensor is not None]
+    step = along.positions * along.unit // along.step
+    width = gcd(step, *(max(1, neighbours(tensor, tensor.rank - 1)) for tensor in read))
+    return width, ((problem.axes[2].offset - along.phase) // along.step + along.first) % width
+
+
+def _x_access(problem: Problem, along: Readers) -> tuple[int, int]:
+    """The same of x."""
+    if problem.channels_last or problem.searched is None:
+        return 1, 0
+    width = gcd(along.positions, max(1, neighbours(problem.searched, problem.searched.rank - 1)))
+    return width, along.origin % width

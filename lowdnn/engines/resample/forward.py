@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, prod
+from itertools import product
+from math import gcd
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.launch import ceil_power, macros
+from lowdnn.engines.launch import macros
+from lowdnn.engines.resample.axes import Pattern, has_inside_taps, leaves_image, window_pattern, window_period
 from lowdnn.engines.resample.problem import Problem, neighbours
-from lowdnn.engines.resample.tile import TILES, Tile, index_type, places_name, rules_name
-from lowdnn.enums import DataType
+from lowdnn.engines.resample.tile import (
+    Tile,
+    can_unroll,
+    chosen_tile,
+    column_counts,
+    index_type,
+    places_name,
+    result_type,
+    row_counts,
+    rules_name,
+)
 from lowdnn.plan import KernelRef
 
-#: What a thread's values and results may take, so that several blocks share a multiprocessor.
-_MAX_REGISTERS = 96
+#: What a thread's results and the values of a row may take, so that several blocks share a multiprocessor.
+_MAX_REGISTERS = 160
 
 
 @dataclass(frozen=True)
@@ -23,75 +34,83 @@ class Params:
 
     X_TYPE: str
     COMPUTE: str
-    MAXIMUM: int
+    RESULT: str
     LINEAR: int
     PADDING: str
+    HAS_PLANES: int
     DIVISOR: str
-    NAN_WINS: int
     HAS_INDEX: int
     INDEX_TYPE: str
     INDEX_WIDTH: int
-    PAIRS: int
     CHANNELS_LAST: int
     CONTIGUOUS: int
     CHANNELS: int
-    TILE: int
-    WINDOW: int
-    STRIDE: int
-    COLUMNS: int
+    IS_TILED: int
+    ROW_WINDOWS: str
+    COLUMN_WINDOWS: str
+    ACCESS: int
     SHIFT: int
     INDEX: str
     THREADS: int
 
 
-def tiles(problem: Problem, channels: int) -> tuple[int, ...]:
-    """The choices of outputs of a thread."""
-    return tuple(tile for tile in TILES if tile == 1 or (problem.window and _fits(problem, channels, tile)))
+def counts(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The choices of a thread's rows and of its columns."""
+    down, along = map(window_period, problem.axes[1:])
+    return row_counts(down), column_counts(along, is_vector=not problem.channels_last)
 
 
-def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> int:
-    """As many outputs as share what is read or fill an access, while all multiprocessors have threads."""
-    columns = problem.axes[2]
-    if not problem.channels_last:
-        most = max(2, 32 // (problem.target.element_bytes * channels))
+def fits(problem: Problem, channels: int, rows: int, columns: int) -> bool:
+    """Whether a thread can have so many outputs: one always, several where their taps are known and registers last."""
+    return rows * columns == 1 or _is_tiled(problem, channels, rows, columns)
+
+
+def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
+    """(rows, columns): many outputs, which share what they read, while the device is full of threads.
+
+    Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time.
+    """
+    if problem.channels_last:
+        most = (4, 4) if problem.is_linear else (4, 2) if problem.axes[1].step <= problem.axes[1].unit else (2, 2)
     else:
-        most = 4 if columns.step == 1 or not problem.resample.is_pooling else 2
-    most = min(most, ceil_power(columns.outputs))
-    wanted = arch.sm_count * arch.threads_per_sm // 2
-    choices = [tile for tile in tiles(problem, channels) if tile <= most]
-    return max((t for t in choices if prod(problem.radices(channels, t)) >= wanted), default=1)
+        most = (2 if problem.is_maximum else 8, max(2, 16 // problem.target.element_bytes))
+    choices = [tile for tile in product(*counts(problem)) if fits(problem, channels, *tile)]
+    periods = tuple(map(window_period, problem.axes[1:]))
+    return chosen_tile(problem, channels, choices, (max(most[0], periods[0]), max(most[1], periods[1])), arch)
 
 
 def kernel(problem: Problem, tile: Tile) -> KernelRef:
-    columns, shift = _access(problem, tile.columns)
+    is_tiled = _is_tiled(problem, tile.channels, tile.rows, tile.columns)
+    down, along = _patterns(problem) if is_tiled else (Pattern(1, 1, 1, 0),) * 2
+    access, shift = _access(problem, tile.columns) if is_tiled else (1, 0)
+    padding = "CLAMP" if _may_clamp(problem) else problem.padding
     params = Params(
         X_TYPE=dtypes.info(problem.source.data_type).c_type,
         COMPUTE=dtypes.info(problem.resample.compute_type).c_type,
-        MAXIMUM=int(problem.is_maximum),
+        RESULT=result_type(problem, tile.channels, has_place=problem.index is not None),
         LINEAR=int(problem.is_linear),
-        PADDING=problem.padding,
+        PADDING=padding,
+        HAS_PLANES=int(problem.has_planes),
         DIVISOR=problem.divisor,
-        NAN_WINS=int(problem.nan_wins),
         HAS_INDEX=int(problem.index is not None),
         INDEX_TYPE=index_type(problem),
         INDEX_WIDTH=problem.index_width(tile.channels, tile.columns),
-        PAIRS=int(_takes_pairs(problem, tile.channels)),
         CHANNELS_LAST=int(problem.channels_last),
         CONTIGUOUS=int(problem.has_neighbouring_columns),
         CHANNELS=tile.channels,
-        TILE=tile.columns,
-        WINDOW=problem.window,
-        STRIDE=_stride(problem, tile.columns),
-        COLUMNS=columns,
+        IS_TILED=int(is_tiled),
+        ROW_WINDOWS=down.windows(tile.rows),
+        COLUMN_WINDOWS=along.windows(tile.columns),
+        ACCESS=access,
         SHIFT=shift,
         INDEX=tile.index_type(problem),
         THREADS=tile.threads,
     )
     places = places_name(problem, params.INDEX_WIDTH)
-    walk = f"w{params.WINDOW}s{params.STRIDE}_{problem.order}{params.CHANNELS}t{params.TILE}"
-    access = f"v{columns}o{shift}_{params.INDEX}b{tile.threads}"
+    walk = f"{down.name}x{along.name}" if is_tiled else "walk"
+    shape = f"{problem.order}{tile.channels}t{tile.rows}x{tile.columns}v{access}o{shift}_{params.INDEX}b{tile.threads}"
     return KernelRef(
-        name=f"resample_forward_{rules_name(problem)}{places}_{walk}{access}_sm80_{problem.functor.digest}",
+        name=f"resample_forward_{rules_name(problem, padding)}{places}_{walk}_{shape}_sm80_{problem.functor.digest}",
         source="resample/resample_forward.cu",
         target="sm_80",
         parameters=macros(params),
@@ -99,34 +118,41 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
     )
 
 
-def _stride(problem: Problem, tile: int) -> int:
-    """Columns between neighbouring outputs where their windows are one run of positions, otherwise 0."""
-    columns = problem.axes[2]
-    is_run = tile > 1 and problem.window and columns.unit == 1 and columns.step <= problem.window
-    return columns.step if is_run else 0
+def _may_clamp(problem: Problem) -> bool:
+    """Whether any position inside the image can stand for those outside: a maximum holds it anyway, or nothing does."""
+    is_unread = not any(map(leaves_image, problem.axes))
+    is_repeated = problem.padding == "SKIP" and problem.is_maximum and all(map(has_inside_taps, problem.axes))
+    return problem.channels_last and problem.index is None and (is_unread or is_repeated)
 
 
-def _positions(problem: Problem, tile: int) -> int:
-    stride = _stride(problem, tile)
-    return (tile - 1) * stride + problem.window if stride else tile * max(problem.window, 1)
+def _patterns(problem: Problem) -> tuple[Pattern, Pattern]:
+    """Of rows and columns."""
+    down, along = map(window_pattern, problem.axes[1:])
+    return down, along
 
 
-def _fits(problem: Problem, channels: int, tile: int) -> bool:
-    words = dtypes.info(problem.resample.compute_type).size_bytes / (8 if _takes_pairs(problem, channels) else 4)
-    results = tile * (2 if problem.index is not None else 1)
-    return (_positions(problem, tile) + results) * channels * words <= _MAX_REGISTERS
+def _is_tiled(problem: Problem, channels: int, rows: int, columns: int) -> bool:
+    """Whether the kernel knows the taps of such a tile at compile time."""
+    if not problem.has_patterns or any(
+        count % window_period(axis) for count, axis in zip((rows, columns), problem.axes[1:], strict=True)
+    ):
+        return False
+    down, along = _patterns(problem)
+    read_rows, read_columns = down.positions(rows), along.positions(columns)
+    if not can_unroll(problem.source, channels, read_rows, read_columns):
+        return False
+    words = dtypes.info(problem.resample.compute_type).size_bytes / 4
+    if problem.looks_for_halves and problem.index is None and channels > 1:
+        words /= 2
+    kept = 2 if problem.index is not None and not problem.looks_for_halves else 1
+    held = rows * columns * kept + read_columns
+    return rows * columns == 1 or held * channels * words <= _MAX_REGISTERS
 
 
-def _takes_pairs(problem: Problem, channels: int) -> bool:
-    """Whether maxima are those of pairs of channels as they are stored: half the arithmetic, and no conversions."""
-    is_half = problem.source.data_type in (DataType.HALF, DataType.BFLOAT16)
-    return problem.is_maximum and problem.index is None and is_half and channels > 1
-
-
-def _access(problem: Problem, tile: int) -> tuple[int, int]:
+def _access(problem: Problem, columns: int) -> tuple[int, int]:
     """(elements of an access along a row, those of the first one that lie before the first tap)."""
-    columns, stride = problem.axes[2], _stride(problem, tile)
-    if problem.channels_last or not stride or problem.padding == "CLAMP":
+    axis = problem.axes[2]
+    if problem.channels_last or (problem.padding == "CLAMP" and not has_inside_taps(axis)):
         return 1, 0
-    width = gcd(max(1, neighbours(problem.source, problem.source.rank - 1)), tile * stride)
-    return width, -columns.offset % width
+    width = gcd(max(1, neighbours(problem.source, problem.source.rank - 1)), columns * axis.step // axis.unit)
+    return width, (-axis.offset // axis.unit) % width

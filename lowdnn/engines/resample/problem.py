@@ -10,7 +10,7 @@ from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, space_of, with_axis
 from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, ceil_div
 from lowdnn.engines.resample import axes
-from lowdnn.enums import NanPropagation, PaddingMode, ResampleMode
+from lowdnn.enums import DataType, NanPropagation, PaddingMode, ResampleMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.resample import AxisTaps, Resample, ResampleOperation
 from lowdnn.ops.resample_backward import ResampleBackward
@@ -20,14 +20,11 @@ from lowdnn.ops.tensor import Tensor
 _MAX_CHANNELS = 8
 _ACCESS_BYTES = 16
 
-#: Planes of neighbouring channels that a thread interpolates alike.
-_MAX_SHARED = 4
+#: Planes of neighbouring channels of a thread.
+_MAX_PLANES = 2
 
 #: Neighbouring elements of a thread along the columns.
 _MAX_TILE = 16
-
-#: Taps along the columns that are unrolled.
-_MAX_WINDOW = 16
 
 #: Threads of a block, at least.
 _FEWEST_THREADS = 64
@@ -84,7 +81,7 @@ class Problem:
     def axes(self) -> tuple[AxisTaps, AxisTaps, AxisTaps]:
         """Planes, rows, columns."""
         found = self.operation.axes
-        planes, rows, columns = (*(axes.MISSING,) * (3 - len(found)), *found)
+        planes, rows, columns = (*(axes.MISSING,) * (3 - len(found)), *map(axes.canonical, found))
         return planes, rows, columns
 
     @cached_property
@@ -116,13 +113,16 @@ class Problem:
         """Of a whole window."""
         return prod(axis.reach for axis in self.axes)
 
-    @cached_property
-    def window(self) -> int:
-        """Taps along the columns that the kernels unroll; 0 where there are too many or they differ."""
-        columns = self.axes[2]
-        if columns.reach % columns.unit or columns.span > _MAX_WINDOW:
-            return 0
-        return columns.span
+    @property
+    def has_planes(self) -> bool:
+        """Whether windows reach over planes."""
+        return self.axes[0] != axes.MISSING
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether kernels can know the positions of a tile of windows; places of maxima are those of one plane then."""
+        has_places = self.index is not None or self.searched is not None
+        return all(map(axes.has_pattern, self.axes[1:])) and not (has_places and self.has_planes)
 
     @property
     def nan_wins(self) -> bool:
@@ -143,16 +143,24 @@ class Problem:
 
     @property
     def order(self) -> str:
-        """In kernel names: channels last, columns side by side, or neither."""
-        return "c" if self.channels_last else "p" if self.has_neighbouring_columns else "s"
+        """In kernel names: planes; channels last, columns side by side, or neither."""
+        planes = "d" if self.has_planes else ""
+        return planes + ("c" if self.channels_last else "p" if self.has_neighbouring_columns else "s")
 
     @cached_property
     def most_channels(self) -> int:
-        """Neighbouring channels that one access reads, or planes that share what interpolation has to work out."""
+        """Neighbouring channels that one access reads, or planes of which 16-bit maxima are taken in pairs."""
         read = [self.source] if self.searched is None else [self.source, self.searched]
         if self.channels_last:
             return min(_MAX_CHANNELS, *(neighbours(tensor, 1) for tensor in read))
-        return 1 if self.resample.is_pooling else gcd(_MAX_SHARED, self.source.dims[1])
+        has_pairs = self.looks_for_halves and not self.is_backward and self.index is None
+        return gcd(_MAX_PLANES, self.source.dims[1]) if has_pairs else 1
+
+    @property
+    def looks_for_halves(self) -> bool:
+        """Whether maxima are looked for among fp16 or bf16 numbers."""
+        image = self.searched if self.is_backward else self.source
+        return self.is_maximum and image is not None and image.data_type in (DataType.HALF, DataType.BFLOAT16)
 
     @cached_property
     def space(self) -> IndexSpace:
@@ -169,21 +177,21 @@ class Problem:
         compute_type = self.resample.compute_type
         return generate(self.dag, accumulator=compute_type, vector_axis=axis, space=self.space)
 
-    def radices(self, channels: int, tile: int) -> tuple[int, ...]:
+    def radices(self, channels: int, rows: int, columns: int) -> tuple[int, ...]:
         """Of a thread's number, the slowest first."""
-        n, c, planes, rows, columns = self.space.extents
-        along = ceil_div(columns, tile)
+        n, c, planes, row_extent, column_extent = self.space.extents
+        down, along = ceil_div(row_extent, rows), ceil_div(column_extent, columns)
         if self.channels_last:
-            return n, planes, rows, along, c // channels
-        return n, c // channels, planes, rows, along
+            return n, planes, down, along, c // channels
+        return n, c // channels, planes, down, along
 
-    def index_width(self, channels: int, tile: int) -> int:
+    def index_width(self, channels: int, columns: int) -> int:
         """Elements of an access to the index: 0 where a thread's elements are not neighbours."""
         if self.index is None:
             return 0
         if self.channels_last:
             return channels if neighbours(self.index, 1) >= channels else 0
-        return 1 if self.is_backward else min(tile, neighbours(self.index, self.index.rank - 1, is_whole=False))
+        return 1 if self.is_backward else min(columns, neighbours(self.index, self.index.rank - 1, is_whole=False))
 
     def refuse(self) -> str:
         """Why the kernels cannot take the shape, or an empty string."""
@@ -193,10 +201,10 @@ class Problem:
                 return (
                     f"resample.strides: expected positions, in units of their fractions, up to {MAX_EXTENT}, got {got}"
                 )
-        radices = self.radices(1, 1)
+        radices = self.radices(1, 1, 1)
         if max(radices) > MAX_EXTENT:
             return f"resample.{self.target.label}.dims: expected extents up to {MAX_EXTENT}, got {max(radices)}"
-        blocks = ceil_div(prod(self.radices(self.most_channels, 1)), _FEWEST_THREADS)
+        blocks = ceil_div(prod(self.radices(self.most_channels, 1, 1)), _FEWEST_THREADS)
         if blocks > MAX_GRID_X:
             return f"resample.{self.target.label}.dims: expected at most {MAX_GRID_X} blocks, got {blocks}"
         return ""

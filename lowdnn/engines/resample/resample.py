@@ -9,6 +9,8 @@ Kernels: ``resample_forward.cu``, ``resample_backward.cu``.
 
 from __future__ import annotations
 
+from itertools import product
+
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.resample import backward, forward
@@ -22,6 +24,11 @@ from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError, Status
 
 _THREADS = 128
+
+#: Channels of a thread that looks for maxima again: a tile of more positions, whose windows overlap, does less work.
+_MOST_SEARCHED = 4
+
+_TILE_KNOBS = (KnobType.LOAD_SIZE, KnobType.TILE_ROWS, KnobType.TILE_COLS)
 
 
 class ResampleEngine:
@@ -38,21 +45,25 @@ class ResampleEngine:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """What a thread works on: LOAD_SIZE channels, TILE_COLS columns; BLOCK_SIZE."""
+        """What a thread works on: LOAD_SIZE channels, TILE_ROWS rows, TILE_COLS columns; BLOCK_SIZE."""
         return _knobs(accepted(graph.derive(self._matched)), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch, none where the output is empty."""
         problem = accepted(graph.derive(self._matched))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        tile = Tile(chosen[KnobType.LOAD_SIZE], chosen[KnobType.TILE_COLS], chosen[KnobType.BLOCK_SIZE])
+        tile = Tile(*(chosen[kind] for kind in (*_TILE_KNOBS, KnobType.BLOCK_SIZE)))
         direction = backward if problem.is_backward else forward
-        if tile.columns not in direction.tiles(problem, tile.channels):
-            allowed = list(direction.tiles(problem, tile.channels))
+        if not direction.fits(problem, tile.channels, tile.rows, tile.columns):
+            allowed = [
+                f"{rows}x{columns}"
+                for rows, columns in product(*direction.counts(problem))
+                if direction.fits(problem, tile.channels, rows, columns)
+            ]
             raise NotSupportedError.at(
-                f"{self.name}.TILE_COLS",
-                expected=f"one of {allowed} with {tile.channels} channels",
-                got=tile.columns,
+                f"{self.name}.TILE_ROWS x TILE_COLS",
+                expected=f"one of {', '.join(allowed)} with {tile.channels} channels",
+                got=f"{tile.rows}x{tile.columns}",
             )
         if problem.target.element_count == 0:
             return plan_of(self, graph, arch, chosen, (), ())
@@ -75,9 +86,12 @@ class ResampleEngine:
 def _knobs(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
     direction = backward if problem.is_backward else forward
     channels = tuple(c for c in CHANNELS if c <= problem.most_channels)
-    default = direction.default_tile(problem, channels[-1], arch)
+    row_counts, column_counts = direction.counts(problem)
+    default = min(channels[-1], _MOST_SEARCHED) if problem.searched is not None else channels[-1]
+    rows, columns = direction.default_tile(problem, default, arch)
     return (
-        Knob("channels", KnobType.LOAD_SIZE, channels, channels[-1], "neighbouring channels of a thread"),
-        Knob("columns", KnobType.TILE_COLS, direction.tiles(problem, 1), default, "neighbouring columns of a thread"),
+        Knob("channels", KnobType.LOAD_SIZE, channels, default, "channels of a thread"),
+        Knob("rows", KnobType.TILE_ROWS, row_counts, rows, "neighbouring rows of a thread"),
+        Knob("columns", KnobType.TILE_COLS, column_counts, columns, "neighbouring columns of a thread"),
         Knob("block_size", KnobType.BLOCK_SIZE, BLOCK_SIZES, _THREADS, "threads of a block"),
     )

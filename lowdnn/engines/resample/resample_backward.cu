@@ -4,24 +4,25 @@
 // the maximum is where `index` says, or is looked for in x again. Each position gathers its outputs, in an order that
 // depends on the plan only: nothing is added by two threads.
 //
-// Layouts: any strides. A thread has CHANNELS neighbouring channels (16-byte accesses where dy is channels-last) of
-// TILE neighbouring positions along the columns. With a STRIDE, of which TILE is a multiple, the outputs that read the
-// tile are READERS from m + FIRST_READER on, with m = (column + padding) / STRIDE; which taps meet is known at compile
-// time, and each output is read once. Otherwise TILE is 1, and READERS outputs are on their way at a time.
+// Layouts: any strides. A thread has CHANNELS channels, side by side where dy is channels-last, of ROWS x COLUMNS
+// neighbouring positions. Where they are IS_TILED, it is known at compile time which taps of which outputs meet the
+// tile: each output is read once, and where maxima are looked for, so is each position of its windows, as in
+// resample_forward. Otherwise a thread has one position and walks over the outputs that read it.
 // Block: THREADS threads, neighbouring ones neighbouring groups of dx, in the order of its memory.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
 // Macros: DY_TYPE, X_TYPE, INDEX_TYPE, COMPUTE: types of dy, x, index and the arithmetic. MAXIMUM, LINEAR: 1 for
 //   largest values, interpolation. HAS_INDEX: whether maxima come from the index. INDEX_WIDTH: elements of its
-//   accesses, 0 where its channels are not neighbours.
-//   PADDING, DIVISOR, NAN_WINS: see resample.cuh. REPEATS: 1 where an output may read a position several times.
+//   accesses, 0 where its channels are not neighbours. RESULT: how they are looked for, see window_results.cuh.
+//   PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one. REPEATS: 1 where an output may read a
+//   position several times.
 //   CHANNELS_LAST: channels are the innermost axis of groups. CONTIGUOUS: 1 where neighbouring columns of what is read
-//   lie side by side.
-//   WINDOW: taps along the columns. STRIDE: between the columns of two outputs, 0 where only the parameters say. PHASE:
-//   the columns' padding modulo STRIDE. READERS: outputs along the columns that read one tile, where they are not more.
+//   lie side by side. ACCESS, SHIFT, X_ACCESS, X_SHIFT: of dy and index, and of x: elements of an access along a row,
+//   those of the first one before the first element that is asked for.
+//   ROW_READERS, COLUMN_READERS: the tile, see window_tile.cuh; where it is not IS_TILED, one position.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
-#include "include/resample.cuh"
+#include "include/window_tile.cuh"
 #include "generated.cuh"
 
 struct Params {
@@ -41,120 +42,75 @@ struct Params {
   Functor::Args pointwise;
 };
 
-constexpr int floor_quotient(int dividend, int divisor) {
-  return dividend >= 0 ? dividend / divisor : -((divisor - 1 - dividend) / divisor);
-}
-// With a STRIDE, of the outputs that read the tile: the first one, counted from m.
-constexpr int FIRST_READER = STRIDE ? -floor_quotient(WINDOW - 1 - PHASE, STRIDE) : 0;
-
+typedef ROW_READERS RowReaders;
+typedef COLUMN_READERS ColumnReaders;
+constexpr int ROWS = RowReaders::COUNT, COLUMNS = ColumnReaders::COUNT;
 constexpr bool HAS_OWN_DIVISORS = DIVISOR == TAPS || DIVISOR == INSIDE;
-constexpr bool IS_WEIGHTED = LINEAR || REPEATS || HAS_OWN_DIVISORS;
 
-// dy and the places of maxima of one output.
-struct Output {
-  COMPUTE dy[CHANNELS];
-  i32 place[CHANNELS];
+typedef Sum<COMPUTE, CHANNELS> Gradient;
+typedef ImagePlane<DY_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, ACCESS, SHIFT, SKIP> GradientPlane;
 
-  // What an output that does not exist adds: nothing.
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int v = 0; v < CHANNELS; ++v) {
-      dy[v] = COMPUTE(0);
-      place[v] = -1;
-    }
-  }
-};
-
-// What is read of one row of outputs, at the thread's image and channels.
-struct OutputRow {
-  const DY_TYPE* dy;
+// One plane of dy, with the places of maxima, at the thread's channels.
+struct OutputPlane {
+  GradientPlane dy;
+  i32 number;
 #if MAXIMUM && HAS_INDEX
-  const INDEX_TYPE* index;
+  ImagePlane<INDEX_TYPE, CHANNELS, (CHANNELS_LAST && INDEX_WIDTH), CONTIGUOUS, ACCESS, SHIFT, SKIP>
+      index;
 #elif MAXIMUM
-  const X_TYPE* x;  // of the image, not of a row
-  i32 plane, row;
+  ImagePlane<X_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, X_ACCESS, X_SHIFT, PADDING> x;  // without its own plane
+  i64 x_plane_stride;
 #endif
 
-  __device__ __forceinline__ OutputRow(const Params& p, i64 n, i64 c, i32 plane_, i32 row_) {
-    dy = p.dy + n * p.dy_strides[0] + c * p.dy_strides[1] + plane_ * p.dy_strides[2] + row_ * p.dy_strides[3];
+  __device__ __forceinline__ OutputPlane(const Params& p, i64 n, i64 c, i32 z) : number(z) {
+    const TapAxis(&axes)[3] = p.axes;
+    dy = {p.dy + n * p.dy_strides[0] + c * p.dy_strides[1] + z * p.dy_strides[2],
+          p.dy_strides[1], p.dy_strides[3], p.dy_strides[4], axes[1].outputs, axes[2].outputs, true};
 #if MAXIMUM && HAS_INDEX
     const i64(&strides)[5] = p.index_strides;
-    index = p.index + n * strides[0] + c * strides[1] + plane_ * strides[2] + row_ * strides[3];
+    index = {p.index + n * strides[0] + c * strides[1] + z * strides[2],
+             strides[1], strides[3], strides[4], axes[1].outputs, axes[2].outputs, true};
 #elif MAXIMUM
-    x = p.x + n * p.x_strides[0] + c * p.x_strides[1];
-    plane = plane_, row = row_;
+    const i64(&strides)[5] = p.x_strides;
+    x = {p.x + n * strides[0] + c * strides[1], strides[1], strides[3], strides[4], axes[1].inputs, axes[2].inputs,
+         true};
+    x_plane_stride = strides[2];
 #endif
   }
-
-  __device__ __forceinline__ Output read_output(const Params& p, i32 column) const {
-    Output output;
-    read_lanes<CHANNELS_LAST>(output.dy, dy + column * (CONTIGUOUS ? 1 : p.dy_strides[4]), p.dy_strides[1]);
-#if MAXIMUM && HAS_INDEX
-    INDEX_TYPE stored[CHANNELS];
-    const INDEX_TYPE* at = index + column * (CONTIGUOUS ? 1 : p.index_strides[4]);
-    if constexpr (INDEX_WIDTH) {
-      load<Repeated, INDEX_WIDTH>(stored, at);
-    } else {
-      load_strided(stored, at, p.index_strides[1], CHANNELS);
-    }
-#pragma unroll
-    for (int v = 0; v < CHANNELS; ++v) output.place[v] = i32(stored[v]);
-#elif MAXIMUM
-    find_maxima(p, column, output.place);
-#endif
-    return output;
-  }
+};
 
 #if MAXIMUM && !HAS_INDEX
- private:
-  // Where the maxima of an output's window lie.
-  __device__ __forceinline__ void find_maxima(const Params& p, i32 column, i32 (&place)[CHANNELS]) const {
-    const TapAxis(&axes)[3] = p.axes;
-    const i32 output[3] = {plane, row, column};
-    const i32 first[3] = {axes[0].first(plane), axes[1].first(row), axes[2].first(column)};
-    const Range planes = axes[0].walked<PADDING>(plane), rows = axes[1].walked<PADDING>(row);
-    const Range columns = axes[2].walked<PADDING>(column);
-    Maximum<COMPUTE, CHANNELS, NAN_WINS, true> found;
-    found.begin(first_place<PADDING>(axes, output));
-    for (i32 z = planes.begin; z < planes.end; ++z) {
-      for (i32 r = rows.begin; r < rows.end; ++r) {
-        const i32 y = PADDING == CLAMP ? clamp(r, axes[1].inputs) : r;
-        const i32 depth = PADDING == CLAMP ? clamp(z, axes[0].inputs) : z;
-        const X_TYPE* at = x + depth * p.x_strides[2] + y * p.x_strides[3];
-        const bool exists = PADDING != ZERO || (u32(z) < u32(axes[0].inputs) && u32(r) < u32(axes[1].inputs));
-        const i32 place_of_row = place_of(axes, z - first[0], r - first[1], -first[2]);
+typedef RESULT Result;
+
+// Where the maximum of one window lies, walking over its taps.
+__device__ __forceinline__ void find_maximum(const TapAxis (&axes)[3], const OutputPlane& plane, i32 row, i32 column,
+                                             i32 (&place)[CHANNELS]) {
+  const i32 output[3] = {plane.number, row, column};
+  const i32 first[3] = {axes[0].first(plane.number), axes[1].first(row), axes[2].first(column)};
+  const Range planes = axes[0].walked<PADDING>(plane.number), rows = axes[1].walked<PADDING>(row);
+  const Range columns = axes[2].walked<PADDING>(column);
+  const i32 first_code = first_place<PADDING>(axes, output);
+  Result result;
+  result.begin(first_code);
+  for (i32 z = planes.begin; z < planes.end; ++z) {
+    auto x = plane.x;
+    const i32 depth = PADDING == CLAMP ? clamp(z, axes[0].inputs) : z;
+    x.at += depth * plane.x_plane_stride;
+    x.exists = u32(depth) < u32(axes[0].inputs);
+    for (i32 r = rows.begin; r < rows.end; ++r) {
 #pragma unroll 4
-        for (i32 k = columns.begin; k < columns.end; ++k) {
-          const i32 position = PADDING == CLAMP ? clamp(k, axes[2].inputs) : k;
-          COMPUTE values[CHANNELS];
-          if (PADDING != ZERO || (exists && u32(k) < u32(axes[2].inputs))) {
-            read_lanes<CHANNELS_LAST>(values, at + position * (CONTIGUOUS ? 1 : p.x_strides[4]), p.x_strides[1]);
-          } else {
-#pragma unroll
-            for (int v = 0; v < CHANNELS; ++v) values[v] = COMPUTE(0);
-          }
-          found.take(values, COMPUTE(1), place_of_row + k);
-        }
+      for (i32 k = columns.begin; k < columns.end; ++k) {
+        const i32 code = place_of(axes, z - first[0], r - first[1], k - first[2]);
+        Result::Value values[1][Result::LANES];
+        x.read_row<Result>(values, r, 0, k, code);
+        result.take(values[0], COMPUTE(1), code);
       }
     }
+  }
 #pragma unroll
-    for (int v = 0; v < CHANNELS; ++v) place[v] = found.place[v];
-  }
+  for (int v = 0; v < CHANNELS; ++v) place[v] = result.place(v, first_code);
+}
 #endif
-};
-
-// An output as a position sees it along one axis: the taps that read the position, and what they weigh together.
-struct Reader {
-  Range taps;
-  COMPUTE weight;
-
-  __device__ __forceinline__ Reader() {}
-  __device__ __forceinline__ Reader(const TapAxis& axis, i32 output, i32 position) {
-    taps = axis.reading<PADDING>(output, position);
-    weight = LINEAR ? axis.closeness<COMPUTE>(output, position) : REPEATS ? COMPUTE(taps.count()) : COMPUTE(1);
-    if (HAS_OWN_DIVISORS) weight /= COMPUTE(max(axis.divisor<DIVISOR>(output), 1));
-  }
-};
 
 // Whether a place of a window is one of these taps.
 __device__ __forceinline__ bool is_among(const TapAxis (&axes)[3], i32 place, Range planes, Range rows, Range columns) {
@@ -164,62 +120,148 @@ __device__ __forceinline__ bool is_among(const TapAxis (&axes)[3], i32 place, Ra
          plane >= planes.begin && plane < planes.end;
 }
 
-// Adds to the sums of one position what an output has for it.
-__device__ __forceinline__ void add(const TapAxis (&axes)[3], const Output& output, const Reader& plane,
-                                    const Reader& row, Range taps, COMPUTE weight, COMPUTE (&sum)[CHANNELS]) {
+// What one axis adds to the weight of an output at a position, as a factor.
+__device__ __forceinline__ COMPUTE weight_of(const TapAxis& axis, i32 output, i32 position) {
+  if (LINEAR) return axis.closeness<COMPUTE>(output, position);
+  return COMPUTE(REPEATS ? axis.reading<PADDING>(output, position).count() : 1);
+}
+
+// Adds what the outputs of a plane have for one position.
+__device__ __forceinline__ void walk_plane(const Params& p, const OutputPlane& outputs, const i32 (&position)[3],
+                                           COMPUTE (&sum)[CHANNELS]) {
+  const TapAxis(&axes)[3] = p.axes;
+  const Range rows = axes[1].readers<PADDING>(position[1]), columns = axes[2].readers<PADDING>(position[2]);
+  const COMPUTE plane_weight = weight_of(axes[0], outputs.number, position[0]);
+  const i32 plane_count = axes[0].divisor<DIVISOR>(outputs.number);
+  for (i32 row = rows.begin; row < rows.end; ++row) {
+    const COMPUTE row_weight = plane_weight * weight_of(axes[1], row, position[1]);
+    const i32 row_count = plane_count * axes[1].divisor<DIVISOR>(row);
+#pragma unroll 4
+    for (i32 column = columns.begin; column < columns.end; ++column) {
+      COMPUTE dy[1][CHANNELS];
+      outputs.dy.read_row<Gradient>(dy, row, 0, column, 0);
+#if MAXIMUM
+      i32 place[1][CHANNELS];
+#if HAS_INDEX
+      outputs.index.template read_row<Sum<i32, CHANNELS>>(place, row, 0, column, 0);
+#else
+      find_maximum(axes, outputs, row, column, place[0]);
+#endif
+      const Range planes_read = axes[0].reading<PADDING>(outputs.number, position[0]);
+      const Range rows_read = axes[1].reading<PADDING>(row, position[1]);
+      const Range columns_read = axes[2].reading<PADDING>(column, position[2]);
 #pragma unroll
-  for (int v = 0; v < CHANNELS; ++v) {
-    if constexpr (MAXIMUM && PADDING != CLAMP) {
-      const i32 wanted = place_of(axes, plane.taps.begin, row.taps.begin, taps.begin);
-      add_where(output.place[v], wanted, output.dy[v], sum[v]);
-    } else if constexpr (MAXIMUM) {
-      if (is_among(axes, output.place[v], plane.taps, row.taps, taps)) sum[v] += output.dy[v];
-    } else {
-      sum[v] += IS_WEIGHTED ? weight * output.dy[v] : output.dy[v];
+      for (int v = 0; v < CHANNELS; ++v) {
+        if (is_among(axes, place[0][v], planes_read, rows_read, columns_read)) sum[v] += dy[0][v];
+      }
+#else
+      const COMPUTE weight = row_weight * weight_of(axes[2], column, position[2]);
+      const Quotient<COMPUTE> own(COMPUTE(max(row_count * axes[2].divisor<DIVISOR>(column), 1)));
+#pragma unroll
+      for (int v = 0; v < CHANNELS; ++v) {
+        const COMPUTE term = LINEAR || REPEATS ? weight * dy[0][v] : dy[0][v];
+        sum[v] += HAS_OWN_DIVISORS ? own.of(term) : term;
+      }
+#endif
     }
   }
 }
 
-// READERS neighbouring outputs along the columns, of which those before `end` and inside the tensor exist.
-struct Readers {
-  i32 first, end;
-  Reader reader[READERS];
+// The weight of a tile's position `i`, the image's `position`, in the tile's output k along one axis.
+template <class Tile>
+__device__ __forceinline__ COMPUTE tap_weight(const TapAxis& axis, int k, int i, i32 position) {
+  if (!LINEAR) return COMPUTE(1);
+  return Tile::template closeness<PADDING, COMPUTE>(k, i, position == 0, position == axis.inputs - 1);
+}
 
-  __device__ __forceinline__ Readers(const TapAxis& columns, i32 first, i32 end, i32 column) : first(first), end(end) {
+// Adds what the outputs of a plane have for the tile at `position`.
+__device__ __forceinline__ void add_tile(const Params& p, const OutputPlane& outputs, const i32 (&position)[3],
+                                         COMPUTE (&sums)[ROWS][COLUMNS][CHANNELS]) {
+  const TapAxis(&axes)[3] = p.axes;
+  const i32 first_row = RowReaders::first(axes[1], position[1]);
+  const i32 first_column = ColumnReaders::first(axes[2], position[2]);
+#if MAXIMUM && !HAS_INDEX
+  typedef RowReaders::OwnWindows RowWindows;
+  typedef ColumnReaders::OwnWindows ColumnWindows;
+  typedef Codes<RowWindows, ColumnWindows> TileCodes;
+  const i32 row = position[1] + RowReaders::ORIGIN, column = position[2] + ColumnReaders::ORIGIN;
+  Result results[RowReaders::OUTPUTS][ColumnReaders::OUTPUTS];
+  i32 first_code[RowReaders::OUTPUTS][ColumnReaders::OUTPUTS];
 #pragma unroll
-    for (int k = 0; k < READERS; ++k) {
-      // With a STRIDE only the divisor is asked for: taps are known, and each is one.
-      if (!STRIDE || HAS_OWN_DIVISORS) reader[k] = Reader(columns, first + k, column);
+  for (int o = 0; o < RowReaders::OUTPUTS; ++o) {
+#pragma unroll
+    for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
+      first_code[o][k] = TileCodes::first_that_counts<PADDING>(o, k, row, column);
+      results[o][k].begin(first_code[o][k]);
     }
   }
+  add_plane<RowWindows, ColumnWindows, false>(outputs.x, row, column, COMPUTE(1), results);
+#endif
 
-  // Adds one row of them to the tile.
-  __device__ __forceinline__ void add_row(const Params& p, const OutputRow& at, const Reader& plane, const Reader& row,
-                                          COMPUTE (&sums)[TILE][CHANNELS]) const {
-    Output outputs[READERS];
 #pragma unroll
-    for (int k = 0; k < READERS; ++k) {
-      if (first + k < end && u32(first + k) < u32(p.axes[2].outputs)) {
-        outputs[k] = at.read_output(p, first + k);
-      } else {
-        outputs[k].clear();
+  for (int o = 0; o < RowReaders::OUTPUTS; ++o) {
+    COMPUTE dy[ColumnReaders::OUTPUTS][CHANNELS];
+    outputs.dy.read_row<Gradient>(dy, first_row, o, first_column, 0);
+#if MAXIMUM
+    i32 place[ColumnReaders::OUTPUTS][CHANNELS];  // numbered from the window's first tap, or over the tile of windows
+#if HAS_INDEX
+    outputs.index.template read_row<Sum<i32, CHANNELS>>(place, first_row, o, first_column, 0);
+#else
+#pragma unroll
+    for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
+#pragma unroll
+      for (int v = 0; v < CHANNELS; ++v) place[k][v] = results[o][k].place(v, first_code[o][k]);
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+#pragma unroll
+      for (int j = 0; j < COLUMNS; ++j) {
+#pragma unroll
+        for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
+          if (!RowReaders::has(o, i) || !ColumnReaders::has(k, j)) continue;
+          const int row = HAS_INDEX ? RowReaders::tap(o, i) : i - RowReaders::ORIGIN;
+          const int column = HAS_INDEX ? ColumnReaders::tap(k, j) : j - ColumnReaders::ORIGIN;
+          const i32 wanted = row * ColumnReaders::WINDOW + column;
+#pragma unroll
+          for (int v = 0; v < CHANNELS; ++v) {
+            if (place[k][v] == wanted) sums[i][j][v] += dy[k][v];
+          }
+        }
       }
     }
-    const COMPUTE weight = plane.weight * row.weight;
+#else
+    if constexpr (HAS_OWN_DIVISORS) {
+      const i32 rows_counted = axes[0].divisor<DIVISOR>(outputs.number) * axes[1].divisor<DIVISOR>(first_row + o);
 #pragma unroll
-    for (int k = 0; k < READERS; ++k) {
+      for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
+        const Quotient<COMPUTE> own(COMPUTE(max(rows_counted * axes[2].divisor<DIVISOR>(first_column + k), 1)));
 #pragma unroll
-      for (int j = 0; j < TILE; ++j) {
-        const int tap = PHASE + j - (FIRST_READER + k) * STRIDE;
-        if (STRIDE && (tap < 0 || tap >= WINDOW)) continue;
-        const Range taps = STRIDE ? Range{tap, tap + 1} : reader[k].taps;
-        add(p.axes, outputs[k], plane, row, taps, IS_WEIGHTED ? weight * reader[k].weight : weight, sums[j]);
+        for (int v = 0; v < CHANNELS; ++v) dy[k][v] = own.of(dy[k][v]);
       }
     }
+    const COMPUTE plane_weight = LINEAR ? axes[0].closeness<COMPUTE>(outputs.number, position[0]) : COMPUTE(1);
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j) {
+      Gradient part;
+      part.begin(0);
+#pragma unroll
+      for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
+        if (ColumnReaders::has(k, j)) part.take(dy[k], tap_weight<ColumnReaders>(axes[2], k, j, position[2] + j), 0);
+      }
+#pragma unroll
+      for (int i = 0; i < ROWS; ++i) {
+        if (!RowReaders::has(o, i)) continue;
+        const COMPUTE weight = plane_weight * tap_weight<RowReaders>(axes[1], o, i, position[1] + i);
+#pragma unroll
+        for (int v = 0; v < CHANNELS; ++v) sums[i][j][v] += weight * part.value[v];
+      }
+    }
+#endif
   }
-};
+}
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   const i64 group = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (group >= p.groups) return;
 
@@ -227,57 +269,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   i64 digit[5];
   digits<5>(p.radices, INDEX(group), digit);
   constexpr int C = CHANNELS_LAST ? 4 : 1, PLANE = CHANNELS_LAST ? 1 : 2;
-  i64 position[5] = {digit[0], digit[C] * CHANNELS, digit[PLANE], digit[PLANE + 1], digit[PLANE + 2] * TILE};
-  const i32 plane = i32(position[2]), row = i32(position[3]), column = i32(position[4]);
+  const i64 n = digit[0], c = digit[C] * CHANNELS;
+  const i32 position[3] = {i32(digit[PLANE]), i32(digit[PLANE + 1]) * ROWS, i32(digit[PLANE + 2]) * COLUMNS};
 
-  // The sums over the outputs that read them: READERS along the columns at a time, plane by plane, row by row.
-  COMPUTE sums[TILE][CHANNELS];
-#pragma unroll
-  for (int j = 0; j < TILE; ++j) {
-#pragma unroll
-    for (int v = 0; v < CHANNELS; ++v) sums[j][v] = COMPUTE(0);
-  }
-  const TapAxis& planes = p.axes[0];
-  const TapAxis& rows = p.axes[1];
-  const TapAxis& columns = p.axes[2];
-  const Range plane_readers = planes.readers<PADDING>(plane), row_readers = rows.readers<PADDING>(row);
-  Range column_readers;
-  if constexpr (STRIDE) {
-    column_readers.begin = (column + columns.bias - columns.start) / STRIDE + FIRST_READER;
-    column_readers.end = column_readers.begin + READERS;
-  } else {
-    column_readers = columns.readers<PADDING>(column);
-  }
-  for (i32 first = column_readers.begin; first < column_readers.end; first += READERS) {
-    const Readers readers(columns, first, column_readers.end, column);
-    for (i32 z = plane_readers.begin; z < plane_readers.end; ++z) {
-      const Reader plane_reader(planes, z, plane);
-      for (i32 r = row_readers.begin; r < row_readers.end; ++r) {
-        readers.add_row(p, OutputRow(p, position[0], position[1], z, r), plane_reader, Reader(rows, r, row), sums);
-      }
+  // The sums over the outputs that read them, plane by plane.
+  COMPUTE sums[ROWS][COLUMNS][CHANNELS] = {};
+  const Range readers = HAS_PLANES ? p.axes[0].readers<PADDING>(position[0]) : Range{0, 1};
+  for (i32 z = readers.begin; z < readers.end; ++z) {
+    const OutputPlane outputs(p, n, c, z);
+    if constexpr (IS_TILED) {
+      add_tile(p, outputs, position, sums);
+    } else {
+      walk_plane(p, outputs, position, sums[0][0]);
     }
   }
 
   // To the functor.
-  if constexpr (CHANNELS_LAST) {
+  const Quotient<COMPUTE> all(p.divisor);
 #pragma unroll
-    for (int j = 0; j < TILE; ++j) {
-      if (column + j >= columns.inputs) break;
-      COMPUTE values[CHANNELS];
+  for (int i = 0; i < ROWS; ++i) {
+    if (position[1] + i >= p.axes[1].inputs) break;
+    i64 at[5] = {n, c, position[0], position[1] + i, position[2]};
+    if constexpr (CHANNELS_LAST) {
 #pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) values[v] = DIVISOR == ALL ? sums[j][v] / p.divisor : sums[j][v];
-      position[4] = column + j;
-      Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, position), position[1], CHANNELS, values);
-    }
-  } else {
-    const int valid = min(columns.inputs - column, TILE);
+      for (int j = 0; j < COLUMNS; ++j) {
+        if (position[2] + j >= p.axes[2].inputs) break;
+        COMPUTE values[CHANNELS];
 #pragma unroll
-    for (int v = 0; v < CHANNELS; ++v) {
-      COMPUTE values[TILE];
+        for (int v = 0; v < CHANNELS; ++v) values[v] = DIVISOR == ALL ? all.of(sums[i][j][v]) : sums[i][j][v];
+        at[4] = position[2] + j;
+        Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, at), c, CHANNELS, values);
+      }
+    } else {
+      const int valid = min(p.axes[2].inputs - position[2], COLUMNS);
 #pragma unroll
-      for (int j = 0; j < TILE; ++j) values[j] = DIVISOR == ALL ? sums[j][v] / p.divisor : sums[j][v];
-      position[1] = digit[C] * CHANNELS + v;
-      Functor::apply<TILE>(p.pointwise, Functor::cursor(p.pointwise, position), column, valid, values);
+      for (int v = 0; v < CHANNELS; ++v) {
+        COMPUTE values[COLUMNS];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; ++j) values[j] = DIVISOR == ALL ? all.of(sums[i][j][v]) : sums[i][j][v];
+        at[1] = c + v;
+        Functor::apply<COLUMNS>(p.pointwise, Functor::cursor(p.pointwise, at), position[2], valid, values);
+      }
     }
   }
 }

@@ -1,23 +1,23 @@
 // resample_forward: y[n, c, o] = functor(maximum, average or weighted sum over the taps of o of x[n, c, tap]), and for
 // maxima where in their windows they lie.
 //
-// Layouts: any strides of x, y and index. A thread has CHANNELS neighbouring channels (16-byte accesses where x is
-// channels-last) of TILE neighbouring outputs along the columns. Where x is contiguous along the columns, poolings have
-// CHANNELS 1, and a row is read in aligned accesses of COLUMNS elements, each inside the image or outside of it.
-// Windows that overlap along the columns are read once: with a STRIDE, the tile's windows are one run of positions.
+// Layouts: any strides of x, y and index. A thread has CHANNELS channels, side by side where x is channels-last, of
+// ROWS x COLUMNS neighbouring outputs. Where windows are IS_TILED, the taps of the tile are known at compile time,
+// counted from its first one: each position is read once, all reads may be under way together, and rows are joined to
+// the results of each window that has them. Otherwise a thread has one output and walks over its taps.
 // Block: THREADS threads, neighbouring ones neighbouring groups of y, in the order of its memory.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
-// Macros: X_TYPE, COMPUTE: types of x and of the arithmetic. MAXIMUM, LINEAR: 1 for largest values, weighted sums.
-//   PADDING, DIVISOR, NAN_WINS: see resample.cuh. INDEX_TYPE, INDEX_WIDTH: of the index, which HAS_INDEX says exists;
-//   elements of an access, 0 where its strides are any.
-//   PAIRS: 1 where maxima are taken of pairs of 16-bit floats. CHANNELS_LAST: channels are the innermost axis of
-//   groups, otherwise columns. CONTIGUOUS: 1 where neighbouring columns of x lie side by side.
-//   WINDOW: taps along the columns, 0 where only the parameters say. STRIDE: between the columns of two outputs, 0
-//   where only the parameters say. SHIFT: elements of the first access before the first tap.
+// Macros: X_TYPE, COMPUTE: types of x and of the arithmetic. LINEAR: 1 for weighted sums. RESULT: what becomes of a
+//   window's values, see window_results.cuh. PADDING, DIVISOR: see resample.cuh. HAS_PLANES: 0 for two axes or one.
+//   INDEX_TYPE, INDEX_WIDTH: of the index, which HAS_INDEX says exists; elements of an access, 0 where its strides are
+//   any.
+//   CHANNELS_LAST: channels are the innermost axis of groups, otherwise columns. CONTIGUOUS: 1 where neighbouring
+//   columns of x lie side by side. ACCESS: elements of an access along a row. SHIFT: those of the first access before
+//   the first tap. ROW_WINDOWS, COLUMN_WINDOWS: the tile, see window_tile.cuh; where it is not IS_TILED, one window.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
-#include "include/resample.cuh"
+#include "include/window_tile.cuh"
 #include "generated.cuh"
 
 struct Params {
@@ -34,148 +34,92 @@ struct Params {
   Functor::Args pointwise;
 };
 
-constexpr int TAPS_AT_ONCE = WINDOW ? WINDOW : 1;
-constexpr int POSITIONS = STRIDE ? (TILE - 1) * STRIDE + TAPS_AT_ONCE : TILE * TAPS_AT_ONCE;
-constexpr int ACCESSES = (SHIFT + POSITIONS + COLUMNS - 1) / COLUMNS;
+typedef RESULT Result;
+typedef ImagePlane<X_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, ACCESS, SHIFT, PADDING> Plane;
+typedef ROW_WINDOWS RowWindows;
+typedef COLUMN_WINDOWS ColumnWindows;
+typedef Codes<RowWindows, ColumnWindows> TileCodes;
+constexpr int ROWS = RowWindows::COUNT, COLUMNS = ColumnWindows::COUNT;
 
-// What a thread computes with: numbers of the compute type, or pairs of stored ones.
-#if PAIRS
-typedef Pair<X_TYPE> Value;
-#else
-typedef COMPUTE Value;
-#endif
-constexpr int LANES = CHANNELS / (1 + PAIRS);
-
-#if MAXIMUM
-typedef Maximum<Value, LANES, NAN_WINS, HAS_INDEX> Result;
-__device__ __forceinline__ COMPUTE result_of(const Result& result, int channel) {
-#if PAIRS
-  return convert<COMPUTE>(result.value[channel / 2].half(channel % 2));
-#else
-  return result.value[channel];
-#endif
-}
-#else
-typedef Sum<COMPUTE, CHANNELS, LINEAR> Result;
-__device__ __forceinline__ COMPUTE result_of(const Result& result, int channel) { return result.value[channel]; }
-#endif
-
-// What a position outside the image holds.
-__device__ __forceinline__ Value outside() {
-  if constexpr (MAXIMUM && PADDING == SKIP) {
-    return lowest<Value>();
-  } else {
-    return Value{};
-  }
+// The plane z of the image.
+__device__ __forceinline__ Plane plane_of(const Params& p, i64 n, i64 c, i32 z) {
+  const i64(&strides)[5] = p.x_strides;
+  const TapAxis& planes = p.axes[0];
+  const i32 plane = PADDING == CLAMP ? clamp(z, planes.inputs) : z;
+  return {p.x + n * strides[0] + c * strides[1] + plane * strides[2], strides[1], strides[3], strides[4],
+          p.axes[1].inputs, p.axes[2].inputs, u32(plane) < u32(planes.inputs)};
 }
 
-__device__ __forceinline__ Value value_of(const X_TYPE (&stored)[CHANNELS], int lane) {
-#if PAIRS
-  return {stored[2 * lane].bits | u32(stored[2 * lane + 1].bits) << 16};
-#else
-  return convert<COMPUTE>(stored[lane]);
-#endif
-}
-
-// The image along the columns, at one row.
-struct Row {
-  const X_TYPE* at;  // of column 0
-  i64 stride, channel_stride;
-  i32 extent;
-  bool exists;
-
-  // Elements of the tile's windows; `first`: the first tap of each output.
-  template <bool ALL_INSIDE>
-  __device__ __forceinline__ void read_tile(const i32 (&first)[TILE], Value (&values)[POSITIONS][LANES]) const {
-    if constexpr (COLUMNS > 1) {
-      X_TYPE stored[ACCESSES][COLUMNS];
-#pragma unroll
-      for (int i = 0; i < ACCESSES; ++i) {
-        const i32 column = first[0] - SHIFT + i * COLUMNS;
-        load_lanes<true>(stored[i], at + column, 1, is_inside<ALL_INSIDE>(column));
-      }
-#pragma unroll
-      for (int k = 0; k < POSITIONS; ++k) {
-        const int i = (SHIFT + k) / COLUMNS;
-        const bool inside = is_inside<ALL_INSIDE>(first[0] - SHIFT + i * COLUMNS);
-        const X_TYPE element[CHANNELS] = {stored[i][(SHIFT + k) % COLUMNS]};
-        values[k][0] = inside ? value_of(element, 0) : outside();
-      }
-    } else {
-      X_TYPE stored[POSITIONS][CHANNELS];
-#pragma unroll
-      for (int k = 0; k < POSITIONS; ++k) {
-        const i32 position = column(first, k);
-        const X_TYPE* place = at + placed(position) * (CONTIGUOUS ? 1 : stride);
-        load_lanes<CHANNELS_LAST>(stored[k], place, channel_stride, is_inside<ALL_INSIDE>(position));
-      }
-#pragma unroll
-      for (int k = 0; k < POSITIONS; ++k) {
-        const bool inside = is_inside<ALL_INSIDE>(column(first, k));
-#pragma unroll
-        for (int v = 0; v < LANES; ++v) values[k][v] = inside ? value_of(stored[k], v) : outside();
-      }
-    }
-  }
-
-  // Whether all of them lie inside the image, or have a stand-in there.
-  __device__ __forceinline__ bool holds(const i32 (&first)[TILE]) const {
-    if (PADDING == CLAMP) return true;
-    const i32 last = COLUMNS > 1 ? first[0] - SHIFT + ACCESSES * COLUMNS - 1 : column(first, POSITIONS - 1);
-    return exists && first[0] - (COLUMNS > 1 ? SHIFT : 0) >= 0 && last < extent;
-  }
-
-  static __device__ __forceinline__ i32 column(const i32 (&first)[TILE], int k) {
-    return STRIDE ? first[0] + k : first[k / TAPS_AT_ONCE] + k % TAPS_AT_ONCE;
-  }
-
- private:
-  template <bool ALL_INSIDE> __device__ __forceinline__ bool is_inside(i32 position) const {
-    return ALL_INSIDE || PADDING == CLAMP || (exists && u32(position) < u32(extent));
-  }
-  __device__ __forceinline__ i64 placed(i32 position) const {
-    return PADDING == CLAMP ? clamp(position, extent) : position;
-  }
-};
-
-// Adds one row of the image to the tile's results.
-__device__ __forceinline__ void add_row(const TapAxis& columns, const Row& row, const i32 (&first)[TILE], i32 output,
-                                        COMPUTE weight, i32 place, Result (&results)[TILE]) {
-  if constexpr (WINDOW == 0) {
-    const Range walked = columns.walked<PADDING>(output);
+// Adds to the result of one output the taps of a plane, one after the other.
+__device__ __forceinline__ void walk_plane(const Params& p, const Plane& plane, const i32 (&output)[3], COMPUTE weight,
+                                           i32 plane_tap, Result& result) {
+  const TapAxis& rows = p.axes[1];
+  const TapAxis& columns = p.axes[2];
+  const Range row_taps = rows.walked<PADDING>(output[1]), column_taps = columns.walked<PADDING>(output[2]);
+  const i32 first_row = rows.first(output[1]), first_column = columns.first(output[2]);
+  for (i32 row = row_taps.begin; row < row_taps.end; ++row) {
+    const COMPUTE row_weight = LINEAR ? weight * rows.weight<COMPUTE>(output[1], row) : COMPUTE(1);
 #pragma unroll 4
-    for (i32 column = walked.begin; column < walked.end; ++column) {
-      const i32 at[TILE] = {column};
-      Value values[POSITIONS][LANES];
-      row.read_tile<false>(at, values);
-      results[0].take(values[0], weight, place + column - first[0]);
+    for (i32 column = column_taps.begin; column < column_taps.end; ++column) {
+      const i32 code = place_of(p.axes, plane_tap, row - first_row, column - first_column);
+      Result::Value values[1][Result::LANES];
+      plane.read_row<Result>(values, row, 0, column, code);
+      result.take(values[0], LINEAR ? row_weight * columns.weight<COMPUTE>(output[2], column) : COMPUTE(1), code);
     }
+  }
+}
+
+// The code of the first tap that counts: where a maximum lies that no value is above; of the first tap if none counts.
+__device__ __forceinline__ i32 first_code_of(const Params& p, int i, int j, const i32 (&output)[3], i32 row,
+                                             i32 column) {
+  if constexpr (!IS_TILED) {
+    return first_place<PADDING>(p.axes, output);
   } else {
-    Value values[POSITIONS][LANES];
-    if (row.holds(first)) {
-      row.read_tile<true>(first, values);
-    } else {
-      row.read_tile<false>(first, values);
-    }
-#pragma unroll
-    for (int j = 0; j < TILE; ++j) {
-      const COMPUTE share = LINEAR ? columns.share<COMPUTE>(output + j) : COMPUTE(0);
-#pragma unroll
-      for (int t = 0; t < WINDOW; ++t) {
-        const COMPUTE part = t ? share : COMPUTE(1) - share;
-        results[j].take(values[STRIDE ? j * STRIDE + t : j * WINDOW + t], LINEAR ? weight * part : weight, place + t);
-      }
-    }
+    const bool counts = RowWindows::has_taps<PADDING>(i, row, p.axes[1].inputs) &&
+                        ColumnWindows::has_taps<PADDING>(j, column, p.axes[2].inputs);
+    return counts ? TileCodes::first_that_counts<PADDING>(i, j, row, column) : TileCodes::first(i, j);
   }
 }
 
 // A sum divided by what its output asks for.
-__device__ __forceinline__ COMPUTE divided(COMPUTE sum, COMPUTE all, i32 count) {
+__device__ __forceinline__ COMPUTE divided(COMPUTE sum, const Quotient<COMPUTE>& all, i32 count) {
   if (DIVISOR == NONE) return sum;
-  return sum / (DIVISOR == ALL ? all : COMPUTE(max(count, 1)));
+  return DIVISOR == ALL ? all.of(sum) : Quotient<COMPUTE>(COMPUTE(max(count, 1))).of(sum);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
+#if HAS_INDEX
+// A row of the tile, of which `valid` columns exist.
+__device__ __forceinline__ void store_places(const Params& p, INDEX_TYPE* to,
+                                             const INDEX_TYPE (&places)[COLUMNS][CHANNELS], int valid) {
+  if constexpr (CHANNELS_LAST) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j) {
+      if (j >= valid) break;
+      INDEX_TYPE* at = to + j * p.index_strides[4];
+      if constexpr (INDEX_WIDTH) {
+        store<INDEX_WIDTH>(at, places[j]);
+      } else {
+        store_strided(at, places[j], p.index_strides[1], CHANNELS);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < CHANNELS; ++v) {
+      INDEX_TYPE row[COLUMNS];
+#pragma unroll
+      for (int j = 0; j < COLUMNS; ++j) row[j] = places[j][v];
+      INDEX_TYPE* at = to + v * p.index_strides[1];
+      if constexpr (INDEX_WIDTH) {
+        store_row<INDEX_WIDTH>(at, row, valid);
+      } else {
+        store_strided(at, row, p.index_strides[4], valid);
+      }
+    }
+  }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   const i64 group = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (group >= p.groups) return;
 
@@ -183,102 +127,83 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   i64 digit[5];
   digits<5>(p.radices, INDEX(group), digit);
   constexpr int C = CHANNELS_LAST ? 4 : 1, PLANE = CHANNELS_LAST ? 1 : 2;
-  i64 output[5] = {digit[0], digit[C] * CHANNELS, digit[PLANE], digit[PLANE + 1], digit[PLANE + 2] * TILE};
-  const i32 plane_output = i32(output[2]), row_output = i32(output[3]), column_output = i32(output[4]);
-
-  // The taps of the tile's outputs along the columns.
+  const i64 n = digit[0], c = digit[C] * CHANNELS;
+  const i32 output[3] = {i32(digit[PLANE]), i32(digit[PLANE + 1]) * ROWS, i32(digit[PLANE + 2]) * COLUMNS};
   const TapAxis& planes = p.axes[0];
   const TapAxis& rows = p.axes[1];
   const TapAxis& columns = p.axes[2];
-  i32 first[TILE];
+  const i32 first_row = rows.first(output[1]), first_column = columns.first(output[2]);
+
+  Result results[ROWS][COLUMNS];
+  i32 first_code[ROWS][COLUMNS];
 #pragma unroll
-  for (int j = 0; j < TILE; ++j) {
-    first[j] = STRIDE ? columns.first(column_output) + j * STRIDE : columns.first(column_output + j);
+  for (int i = 0; i < ROWS; ++i) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j) {
+      first_code[i][j] = HAS_INDEX ? first_code_of(p, i, j, output, first_row, first_column) : 0;
+      results[i][j].begin(first_code[i][j]);
+    }
   }
 
-  Result results[TILE];
-#pragma unroll
-  for (int j = 0; j < TILE; ++j) {
-    const i32 at[3] = {plane_output, row_output, column_output + j};
-    results[j].begin(HAS_INDEX ? first_place<PADDING>(p.axes, at) : 0);
-  }
-
-  // Plane by plane, row by row.
-  const X_TYPE* x = p.x + output[0] * p.x_strides[0] + output[1] * p.x_strides[1];
-  const Range plane_range = planes.walked<PADDING>(plane_output), row_range = rows.walked<PADDING>(row_output);
-  const i32 first_plane = planes.first(plane_output), first_row = rows.first(row_output);
-  const COMPUTE plane_share = LINEAR ? planes.share<COMPUTE>(plane_output) : COMPUTE(0);
-  const COMPUTE row_share = LINEAR ? rows.share<COMPUTE>(row_output) : COMPUTE(0);
+  // Plane by plane.
+  const Range plane_range = HAS_PLANES ? planes.walked<PADDING>(output[0]) : Range{0, 1};
   for (i32 z = plane_range.begin; z < plane_range.end; ++z) {
-    const i32 plane = PADDING == CLAMP ? clamp(z, planes.inputs) : z;
-    for (i32 r = row_range.begin; r < row_range.end; ++r) {
-      const i32 y = PADDING == CLAMP ? clamp(r, rows.inputs) : r;
-      const bool exists = PADDING != ZERO || (u32(z) < u32(planes.inputs) && u32(r) < u32(rows.inputs));
-      const X_TYPE* at = x + plane * p.x_strides[2] + y * p.x_strides[3];
-      const Row row = {at, p.x_strides[4], p.x_strides[1], columns.inputs, exists};
-      const COMPUTE weight = (z == first_plane ? COMPUTE(1) - plane_share : plane_share) *
-                             (r == first_row ? COMPUTE(1) - row_share : row_share);
-      const i32 place = place_of(p.axes, z - first_plane, r - first_row, 0);
-      add_row(columns, row, first, column_output, weight, place, results);
+    const Plane plane = plane_of(p, n, c, z);
+    const COMPUTE weight = LINEAR ? planes.weight<COMPUTE>(output[0], z) : COMPUTE(1);
+    if constexpr (IS_TILED) {
+      add_plane<RowWindows, ColumnWindows, LINEAR>(plane, first_row, first_column, weight, results);
+    } else {
+      walk_plane(p, plane, output, weight, z - planes.first(output[0]), results[0][0]);
     }
   }
 
   // The results, to the functor and to the index.
-  const i32 rows_counted = planes.divisor<DIVISOR>(plane_output) * rows.divisor<DIVISOR>(row_output);
-  if constexpr (CHANNELS_LAST) {
+  const Quotient<COMPUTE> all(p.divisor);
 #pragma unroll
-    for (int j = 0; j < TILE; ++j) {
-      if (column_output + j >= columns.outputs) break;
-      const i32 count = rows_counted * columns.divisor<DIVISOR>(column_output + j);
-      COMPUTE values[CHANNELS];
+  for (int i = 0; i < ROWS; ++i) {
+    const i32 row = output[1] + i;
+    if (row >= rows.outputs) break;
+    const i32 rows_counted = planes.divisor<DIVISOR>(output[0]) * rows.divisor<DIVISOR>(row);
+    i64 position[5] = {n, c, output[0], row, output[2]};
+    if constexpr (CHANNELS_LAST) {
 #pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) values[v] = divided(result_of(results[j], v), p.divisor, count);
-      output[4] = column_output + j;
-      Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, output), output[1], CHANNELS, values);
-    }
-  } else {
-    const int valid = min(columns.outputs - column_output, TILE);
+      for (int j = 0; j < COLUMNS; ++j) {
+        if (output[2] + j >= columns.outputs) break;
+        const i32 count = rows_counted * columns.divisor<DIVISOR>(output[2] + j);
+        COMPUTE values[CHANNELS];
 #pragma unroll
-    for (int v = 0; v < CHANNELS; ++v) {
-      COMPUTE values[TILE];
-#pragma unroll
-      for (int j = 0; j < TILE; ++j) {
-        const i32 count = rows_counted * columns.divisor<DIVISOR>(column_output + j);
-        values[j] = divided(result_of(results[j], v), p.divisor, count);
+        for (int v = 0; v < CHANNELS; ++v) values[v] = divided(convert<COMPUTE>(results[i][j].number(v)), all, count);
+        position[4] = output[2] + j;
+        Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, position), c, CHANNELS, values);
       }
-      output[1] = digit[C] * CHANNELS + v;
-      Functor::apply<TILE>(p.pointwise, Functor::cursor(p.pointwise, output), column_output, valid, values);
+    } else {
+      const int valid = min(columns.outputs - output[2], COLUMNS);
+#pragma unroll
+      for (int v = 0; v < CHANNELS; ++v) {
+        COMPUTE values[COLUMNS];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; ++j) {
+          const i32 count = rows_counted * columns.divisor<DIVISOR>(output[2] + j);
+          values[j] = divided(convert<COMPUTE>(results[i][j].number(v)), all, count);
+        }
+        position[1] = c + v;
+        Functor::apply<COLUMNS>(p.pointwise, Functor::cursor(p.pointwise, position), output[2], valid, values);
+      }
     }
-  }
 
 #if HAS_INDEX
-  INDEX_TYPE* index = p.index + output[0] * p.index_strides[0] + output[1] * p.index_strides[1] +
-                      plane_output * p.index_strides[2] + row_output * p.index_strides[3];
-  if constexpr (CHANNELS_LAST) {
+    INDEX_TYPE* index = p.index + n * p.index_strides[0] + c * p.index_strides[1] + output[0] * p.index_strides[2] +
+                        row * p.index_strides[3] + output[2] * p.index_strides[4];
+    INDEX_TYPE places[COLUMNS][CHANNELS];
 #pragma unroll
-    for (int j = 0; j < TILE; ++j) {
-      if (column_output + j >= columns.outputs) break;
-      INDEX_TYPE places[CHANNELS];
+    for (int j = 0; j < COLUMNS; ++j) {
 #pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) places[v] = INDEX_TYPE(results[j].place[v]);
-      INDEX_TYPE* to = index + (column_output + j) * p.index_strides[4];
-      if constexpr (INDEX_WIDTH) {
-        store<INDEX_WIDTH>(to, places);
-      } else {
-        store_strided(to, places, p.index_strides[1], CHANNELS);
+      for (int v = 0; v < CHANNELS; ++v) {
+        const i32 code = results[i][j].place(v, first_code[i][j]);
+        places[j][v] = INDEX_TYPE(IS_TILED ? code - TileCodes::first(i, j) : code);
       }
     }
-  } else {
-    INDEX_TYPE places[TILE];
-#pragma unroll
-    for (int j = 0; j < TILE; ++j) places[j] = INDEX_TYPE(results[j].place[0]);
-    INDEX_TYPE* to = index + column_output * p.index_strides[4];
-    const int valid = min(columns.outputs - column_output, TILE);
-    if constexpr (INDEX_WIDTH) {
-      store_row<INDEX_WIDTH>(to, places, valid);
-    } else {
-      store_strided(to, places, p.index_strides[4], valid);
-    }
-  }
+    store_places(p, index, places, min(columns.outputs - output[2], COLUMNS));
 #endif
+  }
 }

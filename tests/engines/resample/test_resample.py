@@ -27,6 +27,9 @@ from tests.support.tolerance import assert_exact
 
 ENGINE = ResampleEngine()
 POOL = "resample n=2 c=16 hw=6x9 mode=max window=3 stride=2 pad=1 dtype=bf16"
+AVERAGE = "resample n=2 c=4 hw=6x9 mode=avg window=3 pad=1"
+THIRDS = "resample n=2 c=4 hw=4x5 mode=nearest size=12x15"
+ENLARGED = "resample n=2 c=4 hw=5x8 mode=linear size=10x16"
 FEW_CHANNELS = "resample n=2 c=2 hw=6x9 mode=max window=3 stride=2 pad=1 dtype=bf16"
 
 
@@ -51,17 +54,22 @@ def check(runtime: Runtime, text: str, engine: Any = ENGINE, **choices: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "channels", "columns"),
+    ("text", "channels", "rows", "columns"),
     [
-        (POOL, 2, 4),
-        (POOL, 8, 2),
-        (f"{POOL} index=int8", 2, 2),
-        (f"{POOL} index=int8 dir=bwd", 1, 1),
-        (f"{POOL} index=int8 dir=bwd", 4, 4),
+        (POOL, 8, 2, 2),
+        (f"{POOL} index=int8 dir=bwd", 1, 1, 1),
+        (f"{POOL} index=int8 dir=bwd", 4, 2, 4),
+        (f"{POOL} dir=bwd", 2, 4, 2),
+        (f"{AVERAGE} dir=bwd", 4, 2, 4),
+        (THIRDS, 4, 3, 6),
+        (f"{THIRDS} dir=bwd", 2, 2, 4),
+        (f"{ENLARGED} layout=nchw", 1, 4, 8),
+        (f"{ENLARGED} dir=bwd layout=nchw", 1, 2, 4),
     ],
 )
-def test_every_tile_gives_the_same(device: Runtime, text: str, channels: int, columns: int) -> None:
-    check(device, text, LOAD_SIZE=channels, TILE_COLS=columns, BLOCK_SIZE=64)
+def test_every_tile_gives_the_same(device: Runtime, text: str, channels: int, rows: int, columns: int) -> None:
+    plan = check(device, text, LOAD_SIZE=channels, TILE_ROWS=rows, TILE_COLS=columns, BLOCK_SIZE=64)
+    assert dict(plan.kernels[0].parameters)["IS_TILED"] == (rows > 1 or columns > 1)
 
 
 @pytest.mark.parametrize(("columns", "width", "shift"), [(4, 8, 7), (2, 4, 3)])
@@ -69,7 +77,7 @@ def test_rows_are_read_in_aligned_accesses(device: Runtime, columns: int, width:
     """Padding 1 of a row of 16: the first tap of a tile is the last element of an access."""
     text = "resample n=2 c=3 hw=5x16 mode=max window=3 stride=2 pad=1 dtype=bf16 layout=nchw index=int8"
     macros = dict(check(device, text, TILE_COLS=columns).kernels[0].parameters)
-    assert (macros["COLUMNS"], macros["SHIFT"]) == (width, shift)
+    assert (macros["ACCESS"], macros["SHIFT"]) == (width, shift)
 
 
 @pytest.mark.parametrize("index", ["", "index=int8"])
@@ -83,6 +91,28 @@ def test_special_values_in_maxima(device: Runtime, index: str, rule: str) -> Non
     x[0, 0, :8], x[0, 1, 8:16] = dtypes.from_float64(np.array([np.nan, -np.inf]), DataType.BFLOAT16)
     actual = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, {1: x})
     for uid, expected in evaluate(graph, {1: x}).items():
+        assert_exact(actual[uid], expected, graph.tensors[uid].data_type, f"seed {seed}")
+
+
+@pytest.mark.parametrize(
+    ("rule", "data_type", "layout"),
+    [("wins", "bf16", "nchw"), ("loses", "fp16", "nhwc"), ("wins", "fp32", "nhwc"), ("loses", "fp32", "nchw")],
+)
+def test_special_values_in_maxima_that_are_looked_for_again(
+    device: Runtime, rule: str, data_type: str, layout: str
+) -> None:
+    """NaN, infinities, zeros of both signs and ties, in overlapping windows of which some hold nothing else."""
+    text = f"resample n=1 c=2 hw=16x16 mode=max window=3 stride=2 pad=1 nan={rule} dtype={data_type} layout={layout}"
+    case = parse_case(f"{text} dir=bwd")
+    graph, seed = case.graph(), fresh_seed()
+    inputs = case.inputs(seed, exact=True)
+    (x,) = (tensor for tensor in graph.inputs if tensor.name == "x")
+    drawn = np.random.default_rng(seed).choice(np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, -2.0]), (1, 2, 16, 16))
+    drawn[0, 0, :8], drawn[0, 1, 8:] = np.nan, -np.inf
+    inputs[x.uid] = dtypes.from_float64(drawn, x.data_type)
+    plan = ENGINE.plan(graph, SM_90A, {KnobType.TILE_ROWS: 2, KnobType.TILE_COLS: 4})
+    actual = run_plan(device, plan, graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
         assert_exact(actual[uid], expected, graph.tensors[uid].data_type, f"seed {seed}")
 
 
@@ -116,7 +146,7 @@ def test_indices_of_64_bits_give_the_same(device: Runtime, text: str) -> None:
 
 def test_every_scheduling_policy(scheduled: Runtime) -> None:
     for text in (FEW_CHANNELS, f"{FEW_CHANNELS} dir=bwd"):
-        check(scheduled, text, TILE_COLS=1)
+        check(scheduled, text)
 
 
 def test_large_tensors_are_planned_with_64_bit_indices() -> None:
@@ -174,8 +204,8 @@ def test_refusals_name_what_they_found() -> None:
     with pytest.raises(NotSupportedError, match=r"resample\.strides: expected positions"):
         plan_of("resample n=1 c=1 hw=100000 mode=linear size=99991")
     with pytest.raises(
-        NotSupportedError, match=r"resample\.TILE_COLS: expected one of \[1, 2, 4\] with 8 channels, got 8"
+        NotSupportedError, match=r"TILE_ROWS x TILE_COLS: expected one of 1x1, .* with 8 channels, got 8x16"
     ):
-        plan_of("resample n=1 c=8 hw=64x64 mode=linear size=99x99 dtype=bf16", TILE_COLS=8)
+        plan_of("resample n=1 c=8 hw=64x64 mode=linear size=128x128 dtype=bf16", TILE_ROWS=8, TILE_COLS=16)
     with pytest.raises(BadParamError, match="LOAD_SIZE"):
         plan_of("resample n=1 c=3 hw=8 mode=max window=2", LOAD_SIZE=2)
