@@ -12,7 +12,7 @@ from math import prod
 
 from lowdnn.engines.conv.wgmma.im2col import PixelClass
 from lowdnn.engines.gemm.channels_last_pack import Packing
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES, box_rows
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES, STAGE_ROW_BYTES, box_rows
 from lowdnn.ops.tensor import Tensor
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
 
@@ -36,6 +36,13 @@ class ImageOperand:
     def group_channels(self) -> int:
         """As they lie, padding included."""
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
+
+    @property
+    def is_askew(self) -> bool:
+        """Whether half rows of a stage begin amid lines of the cache."""
+        strides = self.packing.strides if self.packing else self.tensor.strides
+        half_row = STAGE_ROW_BYTES // 2
+        return any(strides[axis] * self.tensor.element_bytes % half_row for axis in range(2, self.tensor.rank))
 
     def corners(self, classes: Sequence[PixelClass]) -> tuple[PixelClass, ...]:
         """One class of each kind that has a map of its own: maps are shared by classes of the same extents."""

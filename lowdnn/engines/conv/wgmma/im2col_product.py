@@ -309,8 +309,11 @@ class Im2colProduct:
             tries_clusters=False,  # measured: copies of pixels gain nothing from them
             allows_split=not (self.steps or self.reductions or window),
             column_unit=MAP_COLUMNS if self.reductions else 8,
+            is_a_askew=pixels_are_rows and self.image.is_askew,
+            is_b_askew=not pixels_are_rows and self.image.is_askew,
             is_a_pixels=pixels_are_rows,
             is_b_pixels=not pixels_are_rows,
+            has_narrow_pixels=self.filter.depth * self.instruction.element_bytes < self.row_bytes // 2,
             is_located=bool(is_transposed or self.pixels_are_columns or window),
             has_operand=not (is_transposed or window) and self.has_mapped_operand,
             window=window,
