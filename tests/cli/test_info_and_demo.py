@@ -29,9 +29,10 @@ def test_info_as_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "-> set LOWDNN_CACHE_DIR" in output
 
 
-def test_demo_reports_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_reports_what_it_did(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A training that is cut short names too few digits, and says so."""
-    assert main(["demo", "--device", "emulated", "--steps", "1"]) == 1
+    monkeypatch.setattr("lowdnn.cli.demo._BATCH", 8)
+    assert main(["demo", "--device", "emulated", "--steps", "1", "--mixed-precision"]) == 1
     output = capsys.readouterr().out
     assert "88 handwritten digits, and 40 that the training does not see" in output
     assert "step    1   loss" in output

@@ -18,7 +18,7 @@ def test_fused_convolution_through_both_apis(capsys: pytest.CaptureFixture[str])
 
 
 def test_train_digits(capsys: pytest.CaptureFixture[str]) -> None:
-    train_digits.main("emulated", steps=1)
+    train_digits.main("emulated", steps=1, batch=8)
     output = capsys.readouterr().out
     assert "step 0: loss " in output
     assert "of 40 unseen digits" in output

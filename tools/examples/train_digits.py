@@ -1,4 +1,4 @@
-"""Trains a convolutional network on handwritten digits: what a framework does with lowdnn, in one loop.
+"""Trains a convolutional network on handwritten digits in mixed precision: what a framework does with lowdnn.
 
     python tools/examples/train_digits.py
 
@@ -17,13 +17,14 @@ from lowdnn.cli.training.inference import accuracy
 from lowdnn.cli.training.network import Network, initial_parameters
 from lowdnn.cli.training.session import Session
 from lowdnn.cli.training.sgd import learning_rate
+from lowdnn.enums import DataType
 
 
 def main(device: str | None = None, steps: int = 80, batch: int = 64) -> None:
     """Trains on ``device`` (None: the GPU, or the emulated device where there is none) and prints what comes of it."""
     rng = np.random.default_rng(0)
     training, held_out = digits.load()
-    with create_handle(device) as handle, Session(handle) as session:
+    with create_handle(device) as handle, Session(handle, DataType.HALF) as session:
         network = Network(session, batch, initial_parameters(rng))
         batches = Batches(session, training, batch, steps, rng)
         for step in range(steps):
