@@ -17,6 +17,7 @@ from lowdnn.cli.training.network import Network, initial_parameters
 from lowdnn.cli.training.session import Session
 from lowdnn.cli.training.sgd import learning_rate
 from lowdnn.enums import DataType
+from lowdnn.status import BadParamError
 
 _BATCH = 64
 _STEPS_PER_LINE = 10
@@ -24,7 +25,14 @@ _WANTED_ACCURACY = 0.97
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Runs the demo on ``arguments.device``; 0 if the network names enough of the held-out digits, otherwise 1."""
+    """Runs the demo on ``arguments.device``; 0 if the network names enough of the held-out digits, otherwise 1.
+
+    Raises BadParamError for a number of steps below 1 and for a negative seed.
+    """
+    for argument, least in (("steps", 1), ("seed", 0)):
+        value = getattr(arguments, argument)
+        if value < least:
+            raise BadParamError.at(f"demo.{argument}", expected=f"{least} or more", got=value)
     clock, rng = _Stopwatch(), np.random.default_rng(arguments.seed)
     training, held_out = digits.load()
     activation_type = DataType.HALF if arguments.mixed_precision else DataType.FLOAT

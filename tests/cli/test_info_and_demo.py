@@ -41,6 +41,12 @@ def test_demo_reports_what_it_did(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert re.search(r"^test accuracy .* of 40\), expected at least 97%$", output, re.MULTILINE)
 
 
+@pytest.mark.parametrize(("argument", "least"), [("steps", 1), ("seed", 0)])
+def test_demo_refuses_numbers_that_are_too_small(argument: str, least: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--device", "emulated", f"--{argument}", str(least - 1)]) == 2
+    assert f"demo.{argument}: expected {least} or more, got {least - 1}" in capsys.readouterr().err
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("arguments", [[], ["--mixed-precision"], ["--seed", "1"]])
 def test_demo_learns_the_digits(arguments: list[str]) -> None:

@@ -53,16 +53,14 @@ def convolution(session: Session, name: str, x: DeviceBuffer, weight: Parameter,
     y = _value(session, (n, dims_of(weight.value)[0], height, width))
     forward = session.graph(f"{name} forward")
     forward.write(forward.conv_fprop(forward.read(x), forward.read(weight.value), padding=PADDING), y.data)
-    backward = [session.graph(f"{name} weight gradient")]
-    backward[0].write(
-        backward[0].conv_wgrad(backward[0].read(x), backward[0].read(y.grad), padding=PADDING), weight.grad
-    )
+    wgrad = session.graph(f"{name} weight gradient")
+    wgrad.write(wgrad.conv_wgrad(wgrad.read(x), wgrad.read(y.grad), padding=PADDING), weight.grad)
+    backward = [wgrad.built()]
     if dx is not None:
-        backward.append(session.graph(f"{name} data gradient"))
-        backward[1].write(
-            backward[1].conv_dgrad(backward[1].read(y.grad), backward[1].read(weight.value), padding=PADDING), dx
-        )
-    return Layer(y, (forward.built(),), tuple(graph.built() for graph in backward))
+        dgrad = session.graph(f"{name} data gradient")
+        dgrad.write(dgrad.conv_dgrad(dgrad.read(y.grad), dgrad.read(weight.value), padding=PADDING), dx)
+        backward.append(dgrad.built())
+    return Layer(y, (forward.built(),), tuple(backward))
 
 
 def batch_norm_relu(

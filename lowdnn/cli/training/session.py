@@ -42,9 +42,8 @@ class BoundGraph(cudnn.pygraph):
         """
         if tensor is None:
             raise BadParamError.at(f"graph {self.name!r}: output", expected="a tensor", got="None")
-        like = self.tensor_like(array)
-        tensor.set_output(True).set_data_type(like.get_data_type())
-        tensor.set_dim(like.get_dim()).set_stride(like.get_stride())
+        tensor.set_output(True).set_data_type(array.data_type)
+        tensor.set_dim(dims_of(array)).set_stride(array.strides or ())
         self._memory[tensor] = array
 
     def built(self) -> Self:
