@@ -1,39 +1,58 @@
-"""The demo's data: handwritten digits and filters that find their edges."""
+"""The demo's data: handwritten digits, and distorted copies of them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: One cell of terminal text for each of five brightness levels.
-_SHADES = " .:*#"
+#: The last rows of the file, which no training sees.
+_HELD_OUT = 40
+
+Images = NDArray[np.float32]
 
 
-def images(count: int) -> NDArray[np.float16]:
-    """The first ``count`` images (at most 128) as (count, 1, 8, 8), pixels 0 to 16."""
+@dataclass(frozen=True)
+class Digits:
+    """``images``, (count, 8, 8) with pixels from 0 to 1, and the digits that they show: ``labels``, (count,)."""
+
+    images: Images
+    labels: NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        return len(self.labels)
+
+
+def load() -> tuple[Digits, Digits]:
+    """(for training, held out): the first 88 and the last 40 rows of the file."""
     text = (files("lowdnn.cli") / "data" / "digits.csv").read_text(encoding="utf-8")
-    rows = [line.split(",") for line in text.splitlines()[:count]]
-    return np.array([row[:64] for row in rows], np.float16).reshape(count, 1, 8, 8)
+    rows = np.array([line.split(",") for line in text.splitlines()], np.float32)
+    images, labels = rows[:, :64].reshape(-1, 8, 8) / np.float32(16), rows[:, 64].astype(np.int64)
+    return Digits(images[:-_HELD_OUT], labels[:-_HELD_OUT]), Digits(images[-_HELD_OUT:], labels[-_HELD_OUT:])
 
 
-def edge_filters() -> NDArray[np.float16]:
-    """Sobel's filter turned into the eight compass directions, as (8, 1, 3, 3).
+def distorted(images: Images, rng: np.random.Generator, stretch: float, shift: float) -> Images:
+    """Each of ``images``, (N, height, width), under an affine map of its own; bilinear, dark beyond the edges.
 
-    Source: I. Sobel, G. Feldman, 1968, "A 3x3 isotropic gradient operator for image processing".
+    The matrix differs from the identity by at most ``stretch`` in each entry, the origin is the image's middle; the
+    translation is at most ``shift`` pixels along each axis.
     """
-    ring = [(0, 0), (0, 1), (0, 2), (1, 2), (2, 2), (2, 1), (2, 0), (1, 0)]
-    weights = [1, 2, 1, 0, -1, -2, -1, 0]
-    filters = np.zeros((8, 1, 3, 3), np.float16)
-    for direction in range(8):
-        for place, (row, column) in enumerate(ring):
-            filters[direction, 0, row, column] = weights[(place - direction) % 8]
-    return filters
-
-
-def picture(image: NDArray[np.float16]) -> list[str]:
-    """Lines of text that show a 2-D image, scaled to its brightest pixel."""
-    brightest = max(float(image.max()), 1.0)
-    level = np.rint(image.astype(np.float32) / brightest * (len(_SHADES) - 1)).astype(int)
-    return ["".join(_SHADES[value] * 2 for value in row) for row in level]
+    count, height, width = images.shape
+    middle = np.array([(height - 1) / 2, (width - 1) / 2])
+    matrices = np.eye(2) + rng.uniform(-stretch, stretch, (count, 2, 2))
+    offsets = middle + rng.uniform(-shift, shift, (count, 2))
+    pixels = np.stack(np.meshgrid(np.arange(height), np.arange(width), indexing="ij"), -1) - middle
+    places = np.einsum("nij,hwj->nhwi", matrices, pixels) + offsets[:, None, None]
+    # A dark frame, in which whatever lies outside is clamped.
+    framed = np.pad(images, ((0, 0), (1, 2), (1, 2)))
+    places = np.clip(places + 1, 0, np.array([height, width]) + 1)
+    corner = np.floor(places).astype(np.int64)
+    (row, column), (down, right) = np.moveaxis(corner, -1, 0), np.moveaxis(places - corner, -1, 0)
+    image = np.arange(count)[:, None, None]
+    upper = framed[image, row, column] * (1 - right) + framed[image, row, column + 1] * right
+    lower = framed[image, row + 1, column] * (1 - right) + framed[image, row + 1, column + 1] * right
+    result: Images = (upper * (1 - down) + lower * down).astype(np.float32)
+    return result

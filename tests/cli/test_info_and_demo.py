@@ -1,8 +1,9 @@
-"""``lowdnn info`` reports on any machine; ``lowdnn demo`` is right on any device."""
+"""``lowdnn info`` reports on any machine; ``lowdnn demo`` trains, tests and judges."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -28,12 +29,25 @@ def test_info_as_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "-> set LOWDNN_CACHE_DIR" in output
 
 
-@pytest.mark.parametrize("device", ["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_demo(device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--device", device]) == 0
+def test_demo_reports_what_it_did(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A training that is cut short names too few digits, and says so."""
+    monkeypatch.setattr("lowdnn.cli.demo._BATCH", 8)
+    assert main(["demo", "--device", "emulated", "--steps", "1", "--mixed-precision"]) == 1
     output = capsys.readouterr().out
-    assert "backend: equal to the float64 reference" in output
-    assert "pygraph: equal to the float64 reference" in output
-    assert "plan chosen: eng" in output
-    for engine in ENGINES:
-        assert engine.name in output
+    assert "88 handwritten digits, and 40 that the training does not see" in output
+    assert "step    1   loss" in output
+    assert re.search(r"^conv2 weight gradient +conv_\w+$", output, re.MULTILINE)
+    assert re.search(r"^backward +\d+\.\d\d s$", output, re.MULTILINE)
+    assert re.search(r"^test accuracy .* of 40\), expected at least 97%$", output, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("argument", "least"), [("steps", 1), ("seed", 0)])
+def test_demo_refuses_numbers_that_are_too_small(argument: str, least: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--device", "emulated", f"--{argument}", str(least - 1)]) == 2
+    assert f"demo.{argument}: expected {least} or more, got {least - 1}" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("arguments", [[], ["--mixed-precision"], ["--seed", "1"]])
+def test_demo_learns_the_digits(arguments: list[str]) -> None:
+    assert main(["demo", "--device", "cuda", *arguments]) == 0

@@ -95,7 +95,9 @@ def _pointwise(op: Operation, view_of: _View) -> PointwiseOperation | str:
 
 
 def _pixels(tensor: Tensor) -> Tensor | str:
-    """``tensor`` as (batch, pixels, channels)."""
+    """``tensor`` as (batch, pixels, channels); a number, of one dimension, stays one."""
+    if tensor.rank == 1:
+        return tensor
     batch, channels, *spatial = tensor.dims
     dims = (batch, prod(spatial), channels)
     if tensor.is_virtual:

@@ -175,10 +175,10 @@ def convolution_graph(
     return builder.graph()
 
 
-@pytest.mark.parametrize("scale_dims", [(1, 64, 1, 1), (2, 64, 1, 1), (2, 1, 1, 1)])
+@pytest.mark.parametrize("scale_dims", [(1, 64, 1, 1), (2, 64, 1, 1), (2, 1, 1, 1), (1,)])
 @pytest.mark.parametrize("raw", [BF16, DataType.INT8])
 def test_convolutions_of_one_tap(device: Runtime, scale_dims: tuple[int, ...], raw: DataType) -> None:
-    """Batch norm, squeeze and excitation, a scale for each image."""
+    """Batch norm, squeeze and excitation, a scale for each image, one for all."""
     graph = convolution_graph(scale_dims, raw=raw)
     check_exact(device, ENGINE, graph, length=2000, choices=knobs(64, 48))
 

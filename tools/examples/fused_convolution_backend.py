@@ -1,32 +1,48 @@
-"""The demo's graph through backend descriptors: call for call what a C program does with cudnnBackend*."""
+"""A fused convolution through backend descriptors: call for call what a C program does with cudnnBackend*.
+
+    python tools/examples/fused_convolution_backend.py
+
+The graph and its inputs are those of ``fused_convolution.py``.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from lowdnn.backend import Descriptor, Handle, create
+import numpy as np
+from fused_convolution import inputs, verdict
+
+import lowdnn
+from lowdnn.backend import Descriptor, Handle, create, execute
 from lowdnn.enums import AttributeName as Name
 from lowdnn.enums import AttributeType as Type
 from lowdnn.enums import ConvolutionMode, DataType, DescriptorType, HeurMode, PointwiseMode
 from lowdnn.ops.tensor import channels_last_strides
-from lowdnn.runtime.buffer import DeviceBuffer
-from lowdnn.runtime.workspace import Workspace
 
-#: uids of the tensors that the caller gives.
+#: uids of the tensors that the caller gives, in the order of ``inputs``, and of those inside the graph.
 X, W, SCALE, BIAS, Y = 1, 2, 3, 4, 5
 _CONVOLVED, _SCALED, _SHIFTED = 10, 11, 12
 
 
-@dataclass(frozen=True)
-class BackendGraph:
-    """The finalized operation graph and the plan that the heuristics put first."""
+def main(device: str | None = None) -> int:
+    """Runs on ``device`` (None: the GPU, or the emulated device where there is none); 0 where y is right."""
+    arrays = inputs()
+    with Handle.open(device) as handle:
+        plan = first_plan(handle, operation_graph(handle, len(arrays["x"]), len(arrays["w"])))
+        on_device = {
+            uid: lowdnn.from_numpy(array, handle, strides=channels_last_strides(array.shape))
+            for uid, array in zip((X, W, SCALE, BIAS), arrays.values(), strict=True)
+        }
+        shape = (len(arrays["x"]), len(arrays["w"]), 8, 8)
+        y = lowdnn.from_numpy(np.zeros(shape, np.float16), handle, strides=channels_last_strides(shape))
+        (size,) = plan.get_attribute(Name.EXECUTION_PLAN_WORKSPACE_SIZE, Type.INT64)
+        workspace = lowdnn.from_numpy(np.zeros(max(size, 1), np.uint8), handle)
+        execute(handle, plan, variant_pack(on_device | {Y: y}, workspace))
+        return verdict(np.asarray(y.numpy()), arrays)
 
-    graph: Descriptor
-    plan: Descriptor
 
-
-def build(handle: Handle, images: int, filters: int) -> BackendGraph:
+def operation_graph(handle: Handle, images: int, filters: int) -> Descriptor:
     """y = relu(conv(x, w) * scale + bias) for x (images, 1, 8, 8), w (filters, 1, 3, 3), in fp16, channels last."""
     shape = (images, filters, 8, 8)
     per_channel = (1, filters, 1, 1)
@@ -48,24 +64,31 @@ def build(handle: Handle, images: int, filters: int) -> BackendGraph:
     graph.set_attribute(Name.OPERATIONGRAPH_HANDLE, Type.HANDLE, handle)
     graph.set_attribute(Name.OPERATIONGRAPH_OPS, Type.BACKEND_DESCRIPTOR, operations)
     graph.finalize()
-    return BackendGraph(graph, _first_plan(handle, graph))
+    return graph
 
 
-def variant_pack(buffers: Mapping[int, DeviceBuffer], workspace: Workspace) -> Descriptor:
-    """The finalized addresses for one execute."""
+def first_plan(handle: Handle, graph: Descriptor) -> Descriptor:
+    """The execution plan of the engine that the heuristics put first."""
+    heuristics = create(DescriptorType.ENGINEHEUR)
+    heuristics.set_attribute(Name.ENGINEHEUR_OPERATION_GRAPH, Type.BACKEND_DESCRIPTOR, graph)
+    heuristics.set_attribute(Name.ENGINEHEUR_MODE, Type.HEUR_MODE, HeurMode.A)
+    heuristics.finalize()
+    best = heuristics.get_attribute(Name.ENGINEHEUR_RESULTS, Type.BACKEND_DESCRIPTOR)[0]
+    plan = create(DescriptorType.EXECUTION_PLAN)
+    plan.set_attribute(Name.EXECUTION_PLAN_HANDLE, Type.HANDLE, handle)
+    plan.set_attribute(Name.EXECUTION_PLAN_ENGINE_CONFIG, Type.BACKEND_DESCRIPTOR, best)
+    plan.finalize()
+    return plan
+
+
+def variant_pack(tensors: Mapping[int, lowdnn.DeviceTensor], workspace: lowdnn.DeviceTensor) -> Descriptor:
+    """The addresses for one execute: ``tensors`` by uid."""
     pack = create(DescriptorType.VARIANT_PACK)
-    pack.set_attribute(Name.VARIANT_PACK_UNIQUE_IDS, Type.INT64, tuple(buffers))
-    pack.set_attribute(
-        Name.VARIANT_PACK_DATA_POINTERS, Type.VOID_PTR, tuple(buffer.address for buffer in buffers.values())
-    )
-    pack.set_attribute(Name.VARIANT_PACK_WORKSPACE, Type.VOID_PTR, workspace.address)
+    pack.set_attribute(Name.VARIANT_PACK_UNIQUE_IDS, Type.INT64, tuple(tensors))
+    pack.set_attribute(Name.VARIANT_PACK_DATA_POINTERS, Type.VOID_PTR, tuple(tensor.ptr for tensor in tensors.values()))
+    pack.set_attribute(Name.VARIANT_PACK_WORKSPACE, Type.VOID_PTR, workspace.ptr)
     pack.finalize()
     return pack
-
-
-def workspace_bytes(built: BackendGraph) -> int:
-    size: int = built.plan.get_attribute(Name.EXECUTION_PLAN_WORKSPACE_SIZE, Type.INT64)[0]
-    return size
 
 
 def _tensor(uid: int, dims: tuple[int, ...], data_type: DataType, is_virtual: bool = False) -> Descriptor:
@@ -116,14 +139,5 @@ def _pointwise(mode: PointwiseMode, x: Descriptor, y: Descriptor, b: Descriptor 
     return operation
 
 
-def _first_plan(handle: Handle, graph: Descriptor) -> Descriptor:
-    heuristics = create(DescriptorType.ENGINEHEUR)
-    heuristics.set_attribute(Name.ENGINEHEUR_OPERATION_GRAPH, Type.BACKEND_DESCRIPTOR, graph)
-    heuristics.set_attribute(Name.ENGINEHEUR_MODE, Type.HEUR_MODE, HeurMode.A)
-    heuristics.finalize()
-    best = heuristics.get_attribute(Name.ENGINEHEUR_RESULTS, Type.BACKEND_DESCRIPTOR)[0]
-    plan = create(DescriptorType.EXECUTION_PLAN)
-    plan.set_attribute(Name.EXECUTION_PLAN_HANDLE, Type.HANDLE, handle)
-    plan.set_attribute(Name.EXECUTION_PLAN_ENGINE_CONFIG, Type.BACKEND_DESCRIPTOR, best)
-    plan.finalize()
-    return plan
+if __name__ == "__main__":
+    sys.exit(main())

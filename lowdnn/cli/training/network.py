@@ -1,0 +1,101 @@
+"""The network: two blocks of convolution, batch norm, ReLU and pooling, a linear layer, softmax cross-entropy."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.cli.training import layers
+from lowdnn.cli.training.layers import Layer, Statistics, Value
+from lowdnn.cli.training.loss_scale import LossScale
+from lowdnn.cli.training.parameters import Parameters
+from lowdnn.cli.training.session import Session
+from lowdnn.cli.training.sgd import Sgd
+
+CLASSES = 10
+#: Width and height of the images.
+WIDTH = 8
+#: Filters of the two convolutions.
+_FILTERS = (8, 32)
+#: What the linear layer reads: the filters' outputs after two poolings.
+_FEATURES = _FILTERS[-1] * (WIDTH // 4) ** 2
+
+Initial = dict[str, NDArray[np.float64]]
+
+
+def initial_parameters(rng: np.random.Generator) -> Initial:
+    """Normal weights of variance 2 / (terms of a sum) before a ReLU, 1 / terms before the softmax.
+
+    Source: K. He et al., 2015, "Delving Deep into Rectifiers", section 2.2.
+    """
+    made: Initial = {}
+    channels = 1
+    for number, filters in enumerate(_FILTERS, 1):
+        made[f"conv{number}.weight"] = rng.normal(0, sqrt(2 / (9 * channels)), (filters, channels, 3, 3))
+        made[f"norm{number}.scale"] = np.ones((1, filters, 1, 1))
+        made[f"norm{number}.bias"] = np.zeros((1, filters, 1, 1))
+        channels = filters
+    made["linear.weight"] = rng.normal(0, sqrt(1 / _FEATURES), (1, _FEATURES, CLASSES))
+    made["linear.bias"] = np.zeros((1, 1, CLASSES))
+    return made
+
+
+class Network:
+    """Trains on batches of ``batch`` images, which the caller puts into ``images`` and ``targets``.
+
+    images: (batch, 1, 8, 8).  targets: (1, batch, 10) in fp32, the shares of the classes in each image.
+    """
+
+    def __init__(self, session: Session, batch: int, initial: Initial) -> None:
+        self._session = session
+        self.images = session.zeros((batch, 1, WIDTH, WIDTH), session.activation_type)
+        self.targets = session.zeros((1, batch, CLASSES))
+        self.parameters = Parameters(session, initial)
+        self.running = [
+            Statistics(session.zeros((1, filters, 1, 1)), session.on_device(np.ones((1, filters, 1, 1))))
+            for filters in _FILTERS
+        ]
+        self.loss_scale = LossScale(session, self.parameters) if session.is_mixed else None
+        self._sgd = Sgd(session, self.parameters, self.loss_scale)
+        scale = session.on_device(np.ones((1, 1, 1))) if self.loss_scale is None else self.loss_scale.value
+        self._loss = Value(session.zeros((1, 1, 1)), scale)
+        self._layers = self._build_layers()
+
+    def train_step(self, rate: float) -> None:
+        """One step of gradient descent on the batch at the learning rate ``rate``. Waits for nothing, as its parts."""
+        self.forward()
+        self.backward()
+        self.update(rate)
+
+    def forward(self) -> None:
+        for layer in self._layers:
+            for graph in layer.forward:
+                graph.run()
+
+    def backward(self) -> None:
+        for layer in reversed(self._layers):
+            for graph in layer.backward:
+                graph.run()
+
+    def update(self, rate: float) -> None:
+        self._sgd.update(rate)
+
+    def loss(self) -> float:
+        """The loss of the last ``forward``; waits for it."""
+        return float(self._session.read_back(self._loss.data).item())
+
+    def _build_layers(self) -> list[Layer]:
+        session, given = self._session, self.parameters
+        made: list[Layer] = []
+        x, dx = self.images, None
+        for number, running in enumerate(self.running, 1):
+            made.append(layers.convolution(session, f"conv{number}", x, given[f"conv{number}.weight"], dx))
+            scale, bias = given[f"norm{number}.scale"], given[f"norm{number}.bias"]
+            made.append(layers.batch_norm_relu(session, f"norm{number}", made[-1].output, scale, bias, running))
+            made.append(layers.max_pool(session, f"pool{number}", made[-1].output))
+            x, dx = made[-1].output.data, made[-1].output.grad
+        made.append(layers.linear(session, "linear", made[-1].output, given["linear.weight"], given["linear.bias"]))
+        made.append(layers.softmax_cross_entropy(session, made[-1].output, self.targets, self._loss))
+        return made

@@ -1,0 +1,71 @@
+"""The parameters of a network, one behind the other in flat arrays, so that one graph updates all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.cli.training.session import Session, view
+from lowdnn.ops.tensor import channels_last_strides, packed_strides
+from lowdnn.runtime.buffer import DeviceBuffer
+
+#: Elements that a parameter's place is a multiple of: 16 bytes of the narrowest type.
+_PLACE_ELEMENTS = 8
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Views of the flat arrays: the fp32 value, the value in the type of the activations, the fp32 gradient."""
+
+    master: DeviceBuffer
+    value: DeviceBuffer
+    grad: DeviceBuffer
+
+
+class Parameters:
+    """Values, gradients and momenta, each a flat (1, 1, size) array in fp32.
+
+    ``values``: a copy in the type of the activations, or the masters themselves where that is fp32.
+    """
+
+    def __init__(self, session: Session, initial: Mapping[str, NDArray[np.floating]]) -> None:
+        places, size = _places(initial)
+        flat = np.zeros((1, 1, size), np.float32)
+        for name, array in initial.items():
+            place = flat[0, 0, places[name] : places[name] + array.size]
+            byte_strides = [4 * stride for stride in _strides(array.shape)]
+            np.lib.stride_tricks.as_strided(place, array.shape, byte_strides)[...] = array
+        self.masters = session.on_device(flat)
+        self.grads = session.zeros(flat.shape)
+        self.momenta = session.zeros(flat.shape)
+        self.values = session.on_device(flat, session.activation_type) if session.is_mixed else self.masters
+        self._by_name = {
+            name: Parameter(
+                *(
+                    view(array, shape.shape, _strides(shape.shape), places[name])
+                    for array in (self.masters, self.values, self.grads)
+                )
+            )
+            for name, shape in initial.items()
+        }
+
+    def __getitem__(self, name: str) -> Parameter:
+        return self._by_name[name]
+
+
+def _places(initial: Mapping[str, NDArray[np.floating]]) -> tuple[dict[str, int], int]:
+    """(first element of each array, elements in all)."""
+    places: dict[str, int] = {}
+    end = 0
+    for name, array in initial.items():
+        places[name] = end
+        end += -(-prod(array.shape) // _PLACE_ELEMENTS) * _PLACE_ELEMENTS
+    return places, end
+
+
+def _strides(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return channels_last_strides(dims) if len(dims) == 4 else packed_strides(dims)
