@@ -92,18 +92,22 @@ def _measured(handle: Handle, graph: OperationGraph, plan: Plan, blank: Row) -> 
 
 
 def _agreeing(peers: dict[str, Peer], data: CaseData, case: str) -> dict[str, Peer]:
-    """The peers that run; raises WrongResultError where one of them computes something else than lowdnn."""
-    running = {}
+    """The peers that run, without those that lowdnn and another peer contradict.
+
+    Raises WrongResultError where none of them agrees with lowdnn.
+    """
+    running, wrong = {}, ""
     for name, peer in peers.items():
         try:
             result = peer(0)
         except Exception as error:  # a peer may refuse a case in any way it likes; it is then no peer
             print(f"  no peer {name} for {case}: {error}".splitlines()[0], file=sys.stderr)
             continue
-        wrong = data.disagreement(result)
-        if wrong:
-            raise WrongResultError(f"lowdnn and {name} disagree: {wrong}")
+        if found := data.disagreement(result):
+            wrong = f"lowdnn and {name} disagree: {found}"
+            print(f"  {case}: {wrong}", file=sys.stderr)
+            continue
         running[name] = peer
     if not running:
-        raise WrongResultError("no peer runs this case")
+        raise WrongResultError(wrong or "no peer runs this case")
     return running

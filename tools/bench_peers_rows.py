@@ -123,11 +123,12 @@ def _instance_forward(case: NormCase, data: CaseData) -> dict[str, _Forward]:
 
 
 def _group_forward(case: NormCase, data: CaseData) -> dict[str, _Forward]:
+    """torch's kernel takes contiguous images only: its ``group_norm`` copies others first, and so do its peers here."""
     (n, c, *spatial), epsilon = case.dims, _epsilon(case)
     scale, bias = (_parameter(data, name, [c], case) for name in ("scale", "bias"))
     shape = (n, c, prod(spatial), case.groups or c)
     return {
-        "torch": lambda x, slot: _aten.native_group_norm(x, scale[slot], bias[slot], *shape, epsilon),
+        "torch": lambda x, slot: _aten.native_group_norm(x.contiguous(), scale[slot], bias[slot], *shape, epsilon),
     }
 
 
@@ -186,7 +187,8 @@ def _group_backward(case: NormCase, data: CaseData) -> dict[str, Peer]:
     mean, inverse = (_parameter(data, name, [n, shape[3]], case) for name in ("mean", "inv_variance"))
 
     def torchs(slot: int) -> Tensors:
-        tensors = dy[slot], x[slot], mean[slot], inverse[slot], scale[slot]
+        images = dy[slot].contiguous(), x[slot].contiguous()
+        tensors = *images, mean[slot], inverse[slot], scale[slot]
         return _aten.native_group_norm_backward(*tensors, *shape, _ALL)
 
     return {"torch": torchs}
