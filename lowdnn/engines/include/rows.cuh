@@ -1,4 +1,4 @@
-// Rows: how the threads of a block, or of a cluster of blocks, own the rows of a tensor, hold them and join statistics.
+// Rows: how the threads of a block, or of several blocks, own the rows of a tensor, hold them and join statistics.
 //
 // A row is what one statistic is taken over: the elements at one coordinate of the KEPT kept axes, along the other axes
 // of the space. One axis is cut into groups of VECTOR neighbouring elements: the last of the row (IS_ROW), or the last
@@ -6,8 +6,9 @@
 //
 // A block has THREADS threads: slots of TEAM members of SIDE threads side by side, the last of these fastest. A team
 // owns one group of rows, and its threads the groups member, member + TEAM, ... of it. In registers a thread holds a
-// chunk: ITEMS groups. The CLUSTER blocks of a cluster share the rows; a row that is longer than their chunks has
-// several, which are read again when they are needed again.
+// chunk: ITEMS groups. SHARING blocks share rows: a cluster of them or, where CLUSTER is less, neighbours in a
+// cooperative grid in which each group of rows has blocks of its own. A row that is longer than their chunks has
+// several. What was read of the first ones can stay in shared memory; the others are read again when they are needed.
 //
 // Order of summation: the thread's own elements one after the other, the lanes as a tree, then the warps and the blocks
 // one after the other. It depends on the parameters only.
@@ -16,7 +17,9 @@
 
 #include "include/cluster.cuh"
 #include "include/division.cuh"
+#include "include/grid_barrier.cuh"
 #include "include/pointwise.cuh"
+#include "include/vector.cuh"
 
 // The bounds of a kernel over rows, by its macros: RESIDENT blocks of a multiprocessor, since ptxas by itself now and
 // then spills a few registers to fit one more.
@@ -27,12 +30,13 @@
 #endif
 
 template <int RANK_, int KEPT_AXES_, bool IN_ROW_, int VECTOR_SIZE_, int BLOCK_SIZE_, int TEAM_SIZE_, int SIDE_SIZE_,
-          int HELD_, int BLOCKS_, class Index_>
+          int HELD_, int BLOCKS_, int CLUSTER_SIZE, class Index_>
 struct RowTile {
   static constexpr int RANK = RANK_, KEPT_AXES = KEPT_AXES_, VECTOR_SIZE = VECTOR_SIZE_;
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
-  static constexpr int HELD = HELD_;      // groups of a chunk, in a thread
-  static constexpr int BLOCKS = BLOCKS_;  // of a cluster
+  static constexpr int HELD = HELD_;                       // groups of a chunk, in a thread
+  static constexpr int BLOCKS = BLOCKS_;                   // that share rows
+  static constexpr bool IN_GRID = BLOCKS_ > CLUSTER_SIZE;  // they are of a cooperative grid
   static constexpr int SLOTS = BLOCK_SIZE / (TEAM_SIZE * SIDE_SIZE);
   static constexpr bool IN_ROW = IN_ROW_;
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
@@ -78,8 +82,10 @@ template <class Tile> struct RowWalk {
 
   // Moves to an item of a chunk: gives its place along the functors' vector axis, in `column`; false where the row has
   // no such group, and the place means nothing.
-  __device__ __forceinline__ bool locate(i64 chunk, int item, i64& column) {
-    const i64 number = group(chunk, item);
+  __device__ __forceinline__ bool locate(i64 chunk, int item, i64& column) { return locate(group(chunk, item), column); }
+
+  // The same for a group by its number.
+  __device__ __forceinline__ bool locate(i64 number, i64& column) {
     if constexpr (Tile::RANK - Tile::KEPT_AXES == 1) {
       coordinate[Tile::KEPT_AXES] = number;  // not by way of 32 bits: items then lie at constant offsets
     } else {
@@ -96,7 +102,10 @@ template <class Tile> struct RowWalk {
   }
 
  private:
-  __device__ __forceinline__ static u32 rank() { return Tile::BLOCKS > 1 ? cluster_rank() : 0; }
+  __device__ __forceinline__ static u32 rank() {
+    if constexpr (Tile::IN_GRID) return blockIdx.x % Tile::BLOCKS;
+    return Tile::BLOCKS > 1 ? cluster_rank() : 0;
+  }
 
   __device__ __forceinline__ void start(i64 row) {
     first = row;
@@ -108,30 +117,89 @@ template <class Tile> struct RowWalk {
   }
 };
 
-// A chunk of the values that a functor hands back; all loads before the first use. What does not exist becomes 0.
+// What a functor reads of a chunk; all loads before the first use.
+template <class Source, class Tile> struct ReadChunk {
+  typedef typename Source::template Loaded<Tile::VECTOR_SIZE> Loaded;
+
+  alignas(16) Loaded in[Tile::HELD] = {};
+
+  __device__ __forceinline__ void load(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) {
+#pragma unroll
+    for (int i = 0; i < Tile::HELD; ++i) {
+      i64 column;
+      if (!walk.locate(chunk, i, column)) continue;
+      Source::template load<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column, Tile::VECTOR_SIZE,
+                                               in[i]);
+    }
+  }
+
+  // The values that the functor hands back. What does not exist becomes 0.
+  template <class Value>
+  __device__ __forceinline__ void finish(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk,
+                                         Value (&values)[Tile::HELD][Tile::VECTOR_SIZE]) const {
+#pragma unroll
+    for (int i = 0; i < Tile::HELD; ++i) {
+      i64 column;
+      if (walk.locate(chunk, i, column)) {
+        Source::template finish<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column,
+                                                   Tile::VECTOR_SIZE, in[i], values[i]);
+      } else {
+#pragma unroll
+        for (int v = 0; v < Tile::VECTOR_SIZE; ++v) values[i][v] = Value(0);
+      }
+    }
+  }
+};
+
 template <class Source, class Tile, class Value>
 __device__ __forceinline__ void load_chunk(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                            Value (&values)[Tile::HELD][Tile::VECTOR_SIZE]) {
-  typename Source::template Loaded<Tile::VECTOR_SIZE> in[Tile::HELD] = {};
-  typename Source::Cursor at[Tile::HELD];
-  i64 columns[Tile::HELD];
-  bool exists[Tile::HELD];
+  ReadChunk<Source, Tile> read;
+  read.load(args, walk, chunk);
+  read.finish(args, walk, chunk, values);
+}
+
+// What was read of the first `count` chunks, in shared memory: [chunks][Tile::HELD][threads]. Each thread has places of
+// its own there.
+template <class Source, class Tile> struct StayingChunks {
+  typedef ReadChunk<Source, Tile> Read;
+  static constexpr int BYTES = sizeof(typename Read::Loaded), PIECE_BYTES = BYTES % 16 == 0 ? 16 : BYTES & -BYTES;
+  typedef typename Word<PIECE_BYTES>::Type Piece;
+  static constexpr int PIECES = BYTES / PIECE_BYTES;
+
+  Piece* const first;  // of all threads
+  const i64 count;
+
+  // Where the next area may begin.
+  __device__ __forceinline__ void* end() const { return first + count * (Tile::HELD * Tile::BLOCK_SIZE * PIECES); }
+
+  // What was read of a chunk stays, if there is room for it.
+  __device__ __forceinline__ void keep(i64 chunk, const Read& read) const {
+    if (chunk >= count) return;
 #pragma unroll
-  for (int i = 0; i < Tile::HELD; ++i) {
-    exists[i] = walk.locate(chunk, i, columns[i]);
-    at[i] = Source::cursor(args, walk.coordinate);
-    if (exists[i]) Source::template load<Tile::VECTOR_SIZE>(args, at[i], columns[i], Tile::VECTOR_SIZE, in[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < Tile::HELD; ++i) {
-    if (exists[i]) {
-      Source::template finish<Tile::VECTOR_SIZE>(args, at[i], columns[i], Tile::VECTOR_SIZE, in[i], values[i]);
-    } else {
-#pragma unroll
-      for (int v = 0; v < Tile::VECTOR_SIZE; ++v) values[i][v] = Value(0);
+    for (int piece = 0; piece < Tile::HELD * PIECES; ++piece) {
+      *place(chunk, piece) = reinterpret_cast<const Piece*>(read.in)[piece];
     }
   }
-}
+
+  // A chunk again, for a functor that reads the same tensors.
+  template <class Again>
+  __device__ __forceinline__ void load(const typename Again::Args& args, RowWalk<Tile>& walk, i64 chunk,
+                                       ReadChunk<Again, Tile>& read) const {
+    static_assert(sizeof(typename ReadChunk<Again, Tile>::Loaded) == BYTES, "the same tensors");
+    if (chunk >= count) return read.load(args, walk, chunk);
+#pragma unroll
+    for (int piece = 0; piece < Tile::HELD * PIECES; ++piece) {
+      reinterpret_cast<Piece*>(read.in)[piece] = *place(chunk, piece);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ Piece* place(i64 chunk, int piece) const {
+    const i64 item = (chunk * Tile::HELD + piece / PIECES) * Tile::BLOCK_SIZE + threadIdx.x;
+    return first + item * PIECES + piece % PIECES;
+  }
+};
 
 // One number of each row of this thread, from a functor over the kept axes.
 template <class Source, class Tile, class Value>
@@ -163,19 +231,48 @@ struct Largest {
 // Joins numbers of the threads of a team: afterwards each has the result of all. At most MOST at once.
 template <class Tile, class T, int MOST> struct RowTeam {
   static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WARPS = SPAN / WARP_SIZE;
+  static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // of a block
 
   struct Shared {
-    T warps[2][SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1][Tile::SIDE_SIZE][MOST];
+    T warps[2][SPAN > WARP_SIZE || Tile::IN_GRID ? Tile::BLOCK_SIZE / WARP_SIZE : 1][Tile::SIDE_SIZE][MOST];
     T blocks[2][Tile::SIDE_SIZE][MOST];
+    T shares[!Tile::IN_GRID ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
   };
 
   Shared& shared;
-  int turn = 0;  // two areas in turn: what was read last time may still be read
+  T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block
+  int turn = 0;       // two areas in turn: what was read last time may still be read
 
-  __device__ __forceinline__ RowTeam(Shared& shared) : shared(shared) {}
+  __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {}
 
+  // Of a cooperative grid once in a launch, as there is one area of partial results.
   template <class Operator, int COUNT> __device__ __forceinline__ void all(T (&values)[COUNT]) {
     static_assert(COUNT <= MOST, "the areas have room");
+    all_lanes<Operator>(values);
+    if constexpr (Tile::IN_GRID) {
+      all_of_grid<Operator>(values);
+    } else {
+      if constexpr (SPAN > WARP_SIZE) all_warps<Operator>(values);
+      if constexpr (Tile::BLOCKS > 1) all_blocks<Operator>(values);
+    }
+    turn ^= 1;
+  }
+
+  // Of the team's threads in this block alone.
+  template <class Operator, int COUNT> __device__ __forceinline__ void all_of_block(T (&values)[COUNT]) {
+    static_assert(COUNT <= MOST, "the areas have room");
+    all_lanes<Operator>(values);
+    if constexpr (SPAN > WARP_SIZE) all_warps<Operator>(values);
+    turn ^= 1;
+  }
+
+  // At the kernel's end: no block may leave while another reads its memory.
+  __device__ __forceinline__ void leave() const {
+    if constexpr (Tile::BLOCKS > 1 && !Tile::IN_GRID) cluster_sync();
+  }
+
+ private:
+  template <class Operator, int COUNT> __device__ __forceinline__ void all_lanes(T (&values)[COUNT]) {
 #pragma unroll
     for (int offset = Tile::SIDE_SIZE; offset < WARP_SIZE && offset < SPAN; offset *= 2) {
 #pragma unroll
@@ -183,24 +280,21 @@ template <class Tile, class T, int MOST> struct RowTeam {
         values[k] = Operator::join(values[k], __shfl_xor_sync(0xffffffffu, values[k], offset));
       }
     }
-    if constexpr (SPAN > WARP_SIZE) all_warps<Operator>(values);
-    if constexpr (Tile::BLOCKS > 1) all_blocks<Operator>(values);
-    turn ^= 1;
   }
 
-  // At the kernel's end: no block may leave while another reads its memory.
-  __device__ __forceinline__ void leave() const {
-    if constexpr (Tile::BLOCKS > 1) cluster_sync();
-  }
-
- private:
-  template <class Operator, int COUNT> __device__ __forceinline__ void all_warps(T (&values)[COUNT]) {
+  // The warps' numbers into shared memory.
+  template <int COUNT> __device__ __forceinline__ void publish(const T (&values)[COUNT]) {
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     if (lane < Tile::SIDE_SIZE) {
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) shared.warps[turn][warp][lane][k] = values[k];
     }
     __syncthreads();
+  }
+
+  template <class Operator, int COUNT> __device__ __forceinline__ void all_warps(T (&values)[COUNT]) {
+    publish(values);
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     const int first = warp / WARPS * WARPS, side = lane % Tile::SIDE_SIZE;
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) {
@@ -226,6 +320,40 @@ template <class Tile, class T, int MOST> struct RowTeam {
       for (u32 block = 1; block < Tile::BLOCKS; ++block) {
         values[k] = Operator::join(values[k], load_of_block(&shared.blocks[turn][side][k], block));
       }
+    }
+  }
+
+  // A thread for each of the block's numbers joins the warps'; when all blocks have stored theirs, several threads for
+  // each number join those of the blocks that share the rows, in `shares`.
+  template <class Operator, int COUNT> __device__ __forceinline__ void all_of_grid(T (&values)[COUNT]) {
+    constexpr int OWN = Tile::SIDE_SIZE * COUNT, ALL = Tile::BLOCKS * OWN;
+    constexpr int MOST_SHARES = Tile::BLOCK_SIZE > OWN ? Tile::BLOCK_SIZE / OWN : 1;
+    constexpr int SHARES = MOST_SHARES < Tile::BLOCKS ? MOST_SHARES : Tile::BLOCKS;
+    T* const rows = partials + i64(blockIdx.x / Tile::BLOCKS) * ALL;
+    publish(values);
+    for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
+      const int side = number / COUNT, k = number % COUNT;
+      T joined = shared.warps[turn][0][side][k];
+#pragma unroll
+      for (int warp = 1; warp < WARPS; ++warp) joined = Operator::join(joined, shared.warps[turn][warp][side][k]);
+      rows[blockIdx.x % Tile::BLOCKS * OWN + number] = joined;
+    }
+    grid_sync();
+    for (int place = threadIdx.x; place < SHARES * OWN; place += Tile::BLOCK_SIZE) {
+      T joined = rows[place];
+#pragma unroll 16
+      for (int other = place + SHARES * OWN; other < ALL; other += SHARES * OWN) {
+        joined = Operator::join(joined, rows[other]);
+      }
+      shared.shares[place] = joined;
+    }
+    __syncthreads();
+    const T* const own = shared.shares + threadIdx.x % Tile::SIDE_SIZE * COUNT;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+      values[k] = own[k];
+#pragma unroll
+      for (int share = 1; share < SHARES; ++share) values[k] = Operator::join(values[k], own[share * OWN + k]);
     }
   }
 };

@@ -13,13 +13,14 @@ from functools import cached_property
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.launch import bytes_of, i64, moved_bytes
 from lowdnn.engines.norm.passes import unbiased
 from lowdnn.engines.norm.split import split_dag, split_operation, split_tensor
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
+from lowdnn.engines.rows.on_chip import OnChip
 from lowdnn.enums import DIM_MAX, DataType, NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -65,7 +66,7 @@ class ForwardRows:
         return RowLayout.of(self.space, (self.before, self.after))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self.compute_type, arrays=1)
+        return tile.knobs(self.layout, arch, self.compute_type, arrays=1, on_chip=True)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         """One launch, none where there are no rows."""
@@ -73,6 +74,8 @@ class ForwardRows:
         if not self.layout.row_groups:
             return chain
         shape = tile.tile_of(self.layout, chosen, self.compute_type, arrays=1)
+        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before)
+        first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)
         kernel = RowKernel(
             source="norm/norm_forward.cu",
             data_type=operation.x.data_type,
@@ -83,18 +86,22 @@ class ForwardRows:
                 ("CENTRED", int(operation.mode is not NormMode.RMS_NORM)),
                 ("TRAINING", int(operation.phase is NormFwdPhase.TRAINING)),
                 ("RUNNING", int(bool(operation.running))),
+                *on_chip.switches,
             ),
-            functors=(self._prologue, self._epilogue, *self._statistics),
+            functors=(self._prologue, *on_chip.again(), self._epilogue, *self._statistics),
             scalars=(
                 scalar_argument(operation.epsilon, self.compute_type),
-                share(shape.first_count(self.layout), self.compute_type),
+                share(first_elements, self.compute_type),
                 share(self.space.count, self.compute_type),
                 number(unbiased(self.space.count), self.compute_type),
+                *i64((on_chip.staying, max(1, self.layout.groups // shape.TEAM))),
+                *on_chip.partials(chain),
             ),
         )
         statistics = (t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid)
-        moved = moved_bytes(self.before) + moved_bytes(self.after) + bytes_of(statistics)
-        chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved))
+        moved = moved_bytes(self.before) + moved_bytes(self.after) + bytes_of(statistics) + on_chip.bytes_read_again
+        number_of_kernel, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
+        chain.launches.append(kernel.launch(number_of_kernel, operation.flops, moved, shared_bytes=shared_bytes))
         return chain
 
     @cached_property

@@ -157,6 +157,17 @@ class RowLayout:
         """The type of indices."""
         return "u32" if max(self.row_groups, self.groups) < 2**31 else "i64"
 
+    def read_bytes(self, tensors: Iterable[Tensor]) -> int:
+        """What a functor reads of a group of ``tensors``, as a C struct of one array after the other."""
+        size_bytes, widest = 0, 1
+        for tensor in tensors:
+            element_bytes = tensor.element_bytes
+            is_single = not self.space.space.strides[tensor.uid][self.space.vector_axis]
+            size_bytes = ceil_div(size_bytes, element_bytes) * element_bytes
+            size_bytes += element_bytes * (1 if is_single else self.vector)
+            widest = max(widest, element_bytes)
+        return ceil_div(size_bytes, widest) * widest
+
     def sizes(self, chunks: int) -> Struct:
         """``RowSizes`` of ``include/rows.cuh``."""
         axes: tuple[Argument, ...] = tuple(

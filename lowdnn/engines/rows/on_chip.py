@@ -1,0 +1,77 @@
+"""What a kernel over rows keeps on chip of rows that are longer than the registers of its threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.launch import bytes_of
+from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.rows.layout import RowLayout
+from lowdnn.engines.rows.tile import RowTile
+from lowdnn.enums import DataType
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, WorkspacePointer
+
+
+@dataclass(frozen=True)
+class OnChip:
+    """See the module's docstring and ``StayingChunks`` of ``include/rows.cuh``.
+
+    before: what the kernel's Prologue does.  others: tensors that are read beside it and stay too.
+    """
+
+    tile: RowTile
+    layout: RowLayout
+    compute_type: DataType
+    arch: ArchSpec
+    before: PointwiseDag
+    others: tuple[Tensor, ...] = ()
+
+    @property
+    def switches(self) -> tuple[tuple[str, int], ...]:
+        """The macros STAYS and AGAIN."""
+        return ("STAYS", int(self.staying > 0)), ("AGAIN", int(self._has_again))
+
+    @property
+    def staying(self) -> int:
+        """Chunks in shared memory."""
+        return self.tile.staying(self.layout, self._read_bytes, self.arch)
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.staying * self.tile.chunk_bytes(self._read_bytes)
+
+    @property
+    def bytes_read_again(self) -> int:
+        """Of device memory."""
+        chunks = self.tile.chunks(self.layout)
+        return bytes_of((*self.before.loads, *self.others)) * (chunks - 1 - self.staying) // chunks
+
+    def again(self) -> tuple[Functor, ...]:
+        """The functor Again: Prologue without what it stores, where it is run more than once for an element."""
+        if not self._has_again:
+            return ()
+        once = replace(self.before, stores=())
+        return (self.layout.space.functor(once, "Again", None, self.compute_type),)
+
+    def partials(self, chain: Chain) -> tuple[Argument, ...]:
+        """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""
+        if not self.tile.is_cooperative:
+            return ()
+        width = 1 if self.layout.space.is_row else self.layout.vector
+        numbers = self.tile.blocks(self.layout) * self.tile.SIDE * 2 * width
+        return (WorkspacePointer(chain.reserve(numbers * dtypes.info(self.compute_type).size_bytes)),)
+
+    @property
+    def _has_again(self) -> bool:
+        return bool(self.before.stores) and (self.tile.SHARING > 1 or self.tile.chunks(self.layout) > 1)
+
+    @property
+    def _read_bytes(self) -> int:
+        """Of a group."""
+        each = ((tensor,) for tensor in self.others)
+        return sum(self.layout.read_bytes(tensors) for tensors in (*each, self.before.loads))
