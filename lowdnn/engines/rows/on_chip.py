@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.launch import bytes_of
+from lowdnn.engines.launch import bytes_of, ceil_div
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.engines.rows.tile import RowTile
@@ -15,6 +15,9 @@ from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, WorkspacePointer
+
+#: What the device takes of each block's shared memory.
+_RESERVED_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,13 @@ class OnChip:
 
     @property
     def staying(self) -> int:
-        """Chunks in shared memory."""
-        return self.tile.staying(self.layout, self._read_bytes, self.arch)
+        """Chunks that stay in shared memory: all but the last, which stays in registers, as far as there is room."""
+        room = self.arch.shared_bytes_per_sm // self.tile.RESIDENT - _RESERVED_BYTES - self._team_bytes
+        return min(self.tile.chunks(self.layout) - 1, max(room, 0) // self._chunk_bytes)
 
     @property
     def shared_bytes(self) -> int:
-        return self.staying * self.tile.chunk_bytes(self._read_bytes)
+        return self.staying * self._chunk_bytes
 
     @property
     def bytes_read_again(self) -> int:
@@ -62,16 +66,28 @@ class OnChip:
         """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""
         if not self.tile.is_cooperative:
             return ()
-        width = 1 if self.layout.space.is_row else self.layout.vector
-        numbers = self.tile.blocks(self.layout) * self.tile.SIDE * 2 * width
-        return (WorkspacePointer(chain.reserve(numbers * dtypes.info(self.compute_type).size_bytes)),)
+        return (WorkspacePointer(chain.reserve(self.tile.blocks(self.layout) * self._sums_bytes)),)
 
     @property
     def _has_again(self) -> bool:
         return bool(self.before.stores) and (self.tile.SHARING > 1 or self.tile.chunks(self.layout) > 1)
 
     @property
-    def _read_bytes(self) -> int:
-        """Of a group."""
+    def _chunk_bytes(self) -> int:
+        """What a block reads of a chunk."""
         each = ((tensor,) for tensor in self.others)
-        return sum(self.layout.read_bytes(tensors) for tensors in (*each, self.before.loads))
+        of_group = sum(self.layout.read_bytes(tensors) for tensors in (*each, self.before.loads))
+        return self.tile.ITEMS * self.tile.THREADS * of_group
+
+    @property
+    def _sums_bytes(self) -> int:
+        """Of two sums for each of a block's rows."""
+        width = 1 if self.layout.space.is_row else self.layout.vector
+        return self.tile.SIDE * 2 * width * dtypes.info(self.compute_type).size_bytes
+
+    @property
+    def _team_bytes(self) -> int:
+        """At most, of ``RowTeam::Shared``."""
+        warps = ceil_div(self.tile.THREADS, 32)
+        shares = self.tile.THREADS * dtypes.info(self.compute_type).size_bytes
+        return 2 * (warps + 1) * self._sums_bytes + max(shares, self._sums_bytes)

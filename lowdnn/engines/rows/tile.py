@@ -39,8 +39,6 @@ _MAX_COLUMN_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 _GROUP_BYTES, _CLUSTER_BYTES = 16, 65536
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
-#: Shared memory of a block that no chunk gets: its teams' own, and what the device takes.
-_TEAM_BYTES = 25 << 10
 
 
 @dataclass(frozen=True)
@@ -78,15 +76,6 @@ class RowTile:
 
     def chunks(self, layout: RowLayout) -> int:
         return max(1, ceil_div(layout.groups, self.TEAM * self.ITEMS * self.SHARING))
-
-    def chunk_bytes(self, read_bytes: int) -> int:
-        """What a block reads of a chunk, with ``read_bytes`` of each group."""
-        return self.ITEMS * self.THREADS * read_bytes
-
-    def staying(self, layout: RowLayout, read_bytes: int, arch: ArchSpec) -> int:
-        """Chunks that stay in shared memory: all but the last, which stays in registers, as far as there is room."""
-        room = arch.shared_bytes_per_sm // self.RESIDENT - _TEAM_BYTES
-        return min(self.chunks(layout) - 1, max(room, 0) // self.chunk_bytes(read_bytes))
 
     def blocks(self, layout: RowLayout) -> int:
         """Of a grid in which every group of rows has a team of its own; the greatest grid where that is too many."""
@@ -137,7 +126,8 @@ def tile_of(layout: RowLayout, chosen: Choices, compute_type: DataType, arrays: 
         team, threads = 32 // side, 32
     items = chosen[KnobType.MULTIPLY]
     held = arrays * items * layout.vector * dtypes.info(compute_type).size_bytes // 4
-    return RowTile(threads, team, side, items, sharing, cluster, _resident(layout, threads, items, held))
+    resident = _resident(layout, threads, items, held) if sharing == cluster else 1
+    return RowTile(threads, team, side, items, sharing, cluster, resident)
 
 
 def _resident(layout: RowLayout, threads: int, items: int, held: int) -> int:
@@ -183,7 +173,7 @@ def _defaults(
     cluster, sharing = _default_cluster(layout, arch, element_bytes, most_team * most), 1
     if on_chip and _row_blocks(layout) <= arch.sm_count:
         cluster, sharing = _one_wave(layout, arch, arrays, cluster)
-        if sharing > 1 or not layout.space.is_row:
+        if sharing > 1:
             most_team, most = _most_team(layout), usual
     own = ceil_div(groups, max(cluster, sharing))
     team = min(most_team, max(ceil_power(ceil_div(own, usual)), min(_MIN_TEAM, ceil_power(own))))
@@ -191,8 +181,8 @@ def _defaults(
 
 
 def _one_wave(layout: RowLayout, arch: ArchSpec, arrays: int, cluster: int) -> tuple[int, int]:
-    """(cluster, sharing) from the preferred cluster, for blocks that have a multiprocessor each and thus its shared
-    memory: so many that all are there at a time."""
+    """(cluster, sharing) from the preferred cluster, for blocks that have a multiprocessor each, and its shared memory:
+    so many that all are there at a time."""
     row_blocks, most_sharing = _row_blocks(layout), _most_sharing(layout, arch)
     bytes_of_rows = layout.groups * _side(layout) * arrays * _GROUP_BYTES
     too_long = most_sharing >= 2 * cluster and bytes_of_rows > cluster * _CLUSTER_BYTES
