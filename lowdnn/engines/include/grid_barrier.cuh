@@ -3,8 +3,8 @@
 // The driver gives each such launch a word for it: at the address in %envreg1 (high half) and %envreg2 lie two u32, the
 // bytes of this area and the barrier. So no memory of the caller's has to be cleared before a launch, and launches in
 // several streams, or replays of a graph, have barriers of their own.
-// Source: PTX ISA, %envreg ("driver-defined"); cooperative_groups/details/driver_abi.h of the CUDA toolkit, by which every
-// program with grid.sync() relies on the same words.
+// Source: PTX ISA, %envreg ("driver-defined"); cooperative_groups/details/driver_abi.h of the CUDA toolkit, by which
+// every program with grid.sync() relies on the same words.
 
 #pragma once
 

@@ -11,7 +11,7 @@
 // several. What was read of the first ones can stay in shared memory; the others are read again when they are needed.
 //
 // Order of summation: the thread's own elements one after the other, the lanes as a tree, then the warps and the blocks
-// one after the other. It depends on the parameters only.
+// one after the other, many blocks in a few interleaved parts. It depends on the parameters only.
 
 #pragma once
 
@@ -82,10 +82,12 @@ template <class Tile> struct RowWalk {
 
   // Moves to an item of a chunk: gives its place along the functors' vector axis, in `column`; false where the row has
   // no such group, and the place means nothing.
-  __device__ __forceinline__ bool locate(i64 chunk, int item, i64& column) { return locate(group(chunk, item), column); }
+  __device__ __forceinline__ bool locate(i64 chunk, int item, i64& column) {
+    return locate_group(group(chunk, item), column);
+  }
 
-  // The same for a group by its number.
-  __device__ __forceinline__ bool locate(i64 number, i64& column) {
+  // The same for a group of the row by its number.
+  __device__ __forceinline__ bool locate_group(i64 number, i64& column) {
     if constexpr (Tile::RANK - Tile::KEPT_AXES == 1) {
       coordinate[Tile::KEPT_AXES] = number;  // not by way of 32 bits: items then lie at constant offsets
     } else {
@@ -157,6 +159,36 @@ __device__ __forceinline__ void load_chunk(const typename Source::Args& args, Ro
   ReadChunk<Source, Tile> read;
   read.load(args, walk, chunk);
   read.finish(args, walk, chunk, values);
+}
+
+// A chunk of values handed to a functor that stores. Rows side by side leave registers for what it reads besides: of
+// several groups before the first use, unless that is much.
+template <class Target, class Tile, class Value>
+__device__ __forceinline__ void store_chunk(const typename Target::Args& args, RowWalk<Tile>& walk, i64 chunk,
+                                            const Value (&values)[Tile::HELD][Tile::VECTOR_SIZE]) {
+  constexpr int V = Tile::VECTOR_SIZE;
+  typedef typename Target::template Loaded<V> Loaded;
+  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 ? 1 : Tile::HELD < 4 ? Tile::HELD : 4;
+#pragma unroll
+  for (int first = 0; first < Tile::HELD; first += AHEAD) {
+    i64 column;
+    if constexpr (AHEAD == 1) {
+      if (!walk.locate(chunk, first, column)) continue;
+      Target::template apply<V>(args, Target::cursor(args, walk.coordinate), column, V, values[first]);
+    } else {
+      Loaded in[AHEAD];
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) {
+        if (!walk.locate(chunk, first + i, column)) continue;
+        Target::template load<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) {
+        if (!walk.locate(chunk, first + i, column)) continue;
+        Target::template finish<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i], values[first + i]);
+      }
+    }
+  }
 }
 
 // What was read of the first `count` chunks, in shared memory: [chunks][Tile::HELD][threads]. Each thread has places of
@@ -232,11 +264,13 @@ struct Largest {
 template <class Tile, class T, int MOST> struct RowTeam {
   static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WARPS = SPAN / WARP_SIZE;
   static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // of a block
+  // Whether a thread joins one of many numbers and leaves it to the others; few are joined by every thread for itself.
+  static constexpr bool BY_NUMBER = Tile::IN_GRID || (Tile::SIDE_SIZE > 1 && SPAN > WARP_SIZE);
 
   struct Shared {
-    T warps[2][SPAN > WARP_SIZE || Tile::IN_GRID ? Tile::BLOCK_SIZE / WARP_SIZE : 1][Tile::SIDE_SIZE][MOST];
-    T blocks[2][Tile::SIDE_SIZE][MOST];
-    T shares[!Tile::IN_GRID ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
+    T warps[2][BY_NUMBER || SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1][Tile::SIDE_SIZE][MOST];
+    T blocks[2][Tile::SIDE_SIZE * MOST];
+    T shares[!BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
   };
 
   Shared& shared;
@@ -247,23 +281,12 @@ template <class Tile, class T, int MOST> struct RowTeam {
 
   // Of a cooperative grid once in a launch, as there is one area of partial results.
   template <class Operator, int COUNT> __device__ __forceinline__ void all(T (&values)[COUNT]) {
-    static_assert(COUNT <= MOST, "the areas have room");
-    all_lanes<Operator>(values);
-    if constexpr (Tile::IN_GRID) {
-      all_of_grid<Operator>(values);
-    } else {
-      if constexpr (SPAN > WARP_SIZE) all_warps<Operator>(values);
-      if constexpr (Tile::BLOCKS > 1) all_blocks<Operator>(values);
-    }
-    turn ^= 1;
+    join<Operator, Tile::BLOCKS>(values);
   }
 
   // Of the team's threads in this block alone.
   template <class Operator, int COUNT> __device__ __forceinline__ void all_of_block(T (&values)[COUNT]) {
-    static_assert(COUNT <= MOST, "the areas have room");
-    all_lanes<Operator>(values);
-    if constexpr (SPAN > WARP_SIZE) all_warps<Operator>(values);
-    turn ^= 1;
+    join<Operator, 1>(values);
   }
 
   // At the kernel's end: no block may leave while another reads its memory.
@@ -272,7 +295,8 @@ template <class Tile, class T, int MOST> struct RowTeam {
   }
 
  private:
-  template <class Operator, int COUNT> __device__ __forceinline__ void all_lanes(T (&values)[COUNT]) {
+  template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join(T (&values)[COUNT]) {
+    static_assert(COUNT <= MOST, "the areas have room");
 #pragma unroll
     for (int offset = Tile::SIDE_SIZE; offset < WARP_SIZE && offset < SPAN; offset *= 2) {
 #pragma unroll
@@ -280,6 +304,13 @@ template <class Tile, class T, int MOST> struct RowTeam {
         values[k] = Operator::join(values[k], __shfl_xor_sync(0xffffffffu, values[k], offset));
       }
     }
+    if constexpr (BY_NUMBER) {
+      join_by_number<Operator, BLOCKS>(values);
+    } else {
+      if constexpr (SPAN > WARP_SIZE) join_warps<Operator>(values);
+      if constexpr (BLOCKS > 1) join_blocks<Operator>(values);
+    }
+    turn ^= 1;
   }
 
   // The warps' numbers into shared memory.
@@ -292,7 +323,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
     __syncthreads();
   }
 
-  template <class Operator, int COUNT> __device__ __forceinline__ void all_warps(T (&values)[COUNT]) {
+  template <class Operator, int COUNT> __device__ __forceinline__ void join_warps(T (&values)[COUNT]) {
     publish(values);
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     const int first = warp / WARPS * WARPS, side = lane % Tile::SIDE_SIZE;
@@ -306,46 +337,48 @@ template <class Tile, class T, int MOST> struct RowTeam {
     }
   }
 
-  template <class Operator, int COUNT> __device__ __forceinline__ void all_blocks(T (&values)[COUNT]) {
-    const int side = threadIdx.x % Tile::SIDE_SIZE;
+  template <class Operator, int COUNT> __device__ __forceinline__ void join_blocks(T (&values)[COUNT]) {
+    T* const own = shared.blocks[turn] + threadIdx.x % Tile::SIDE_SIZE * MOST;
     if (threadIdx.x < Tile::SIDE_SIZE) {
 #pragma unroll
-      for (int k = 0; k < COUNT; ++k) shared.blocks[turn][side][k] = values[k];
+      for (int k = 0; k < COUNT; ++k) own[k] = values[k];
     }
     cluster_sync();
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) {
-      values[k] = load_of_block(&shared.blocks[turn][side][k], 0);
+      values[k] = load_of_block(own + k, 0);
 #pragma unroll
       for (u32 block = 1; block < Tile::BLOCKS; ++block) {
-        values[k] = Operator::join(values[k], load_of_block(&shared.blocks[turn][side][k], block));
+        values[k] = Operator::join(values[k], load_of_block(own + k, block));
       }
     }
   }
 
-  // A thread for each of the block's numbers joins the warps'; when all blocks have stored theirs, several threads for
-  // each number join those of the blocks that share the rows, in `shares`.
-  template <class Operator, int COUNT> __device__ __forceinline__ void all_of_grid(T (&values)[COUNT]) {
-    constexpr int OWN = Tile::SIDE_SIZE * COUNT, ALL = Tile::BLOCKS * OWN;
-    constexpr int MOST_SHARES = Tile::BLOCK_SIZE > OWN ? Tile::BLOCK_SIZE / OWN : 1;
-    constexpr int SHARES = MOST_SHARES < Tile::BLOCKS ? MOST_SHARES : Tile::BLOCKS;
-    T* const rows = partials + i64(blockIdx.x / Tile::BLOCKS) * ALL;
+  // A thread for each of the block's numbers joins the warps'; when all blocks have told theirs, several threads for
+  // each number join those of the blocks that share the rows.
+  template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join_by_number(T (&values)[COUNT]) {
+    constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
+    constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < BLOCKS ? MOST_SHARES : BLOCKS;
     publish(values);
+    T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn];
     for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
       const int side = number / COUNT, k = number % COUNT;
       T joined = shared.warps[turn][0][side][k];
 #pragma unroll
       for (int warp = 1; warp < WARPS; ++warp) joined = Operator::join(joined, shared.warps[turn][warp][side][k]);
-      rows[blockIdx.x % Tile::BLOCKS * OWN + number] = joined;
+      told[number] = joined;
     }
-    grid_sync();
-    for (int place = threadIdx.x; place < SHARES * OWN; place += Tile::BLOCK_SIZE) {
-      T joined = rows[place];
+    if constexpr (BLOCKS > 1) {
+      if constexpr (Tile::IN_GRID) grid_sync();
+      else cluster_sync();
+      for (int place = threadIdx.x; place < SHARES * OWN; place += Tile::BLOCK_SIZE) {
+        T joined = told_by<OWN>(place / OWN, place % OWN);
 #pragma unroll 16
-      for (int other = place + SHARES * OWN; other < ALL; other += SHARES * OWN) {
-        joined = Operator::join(joined, rows[other]);
+        for (int block = place / OWN + SHARES; block < BLOCKS; block += SHARES) {
+          joined = Operator::join(joined, told_by<OWN>(block, place % OWN));
+        }
+        shared.shares[place] = joined;
       }
-      shared.shares[place] = joined;
     }
     __syncthreads();
     const T* const own = shared.shares + threadIdx.x % Tile::SIDE_SIZE * COUNT;
@@ -355,5 +388,15 @@ template <class Tile, class T, int MOST> struct RowTeam {
 #pragma unroll
       for (int share = 1; share < SHARES; ++share) values[k] = Operator::join(values[k], own[share * OWN + k]);
     }
+  }
+
+  template <int OWN> __device__ __forceinline__ T* place_of_block(int offset = 0) const {
+    return partials + (i64(blockIdx.x) + offset) * OWN;
+  }
+
+  // What a block of those that share the rows has told.
+  template <int OWN> __device__ __forceinline__ T told_by(int block, int number) const {
+    if constexpr (Tile::IN_GRID) return place_of_block<OWN>(block - int(blockIdx.x % Tile::BLOCKS))[number];
+    return load_of_block(shared.blocks[turn] + number, block);
   }
 };

@@ -16,7 +16,7 @@ from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, i64, moved_bytes
 from lowdnn.engines.norm.join import Join
-from lowdnn.engines.norm.split import split_dag, split_operation, split_tensor
+from lowdnn.engines.norm.split import is_of_rows, split_dag, split_operation, split_tensor
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
@@ -126,7 +126,7 @@ class BackwardRows:
     def _scale_is_of_rows(self) -> bool:
         """Whether the scale has one element for each row."""
         scale = self.tensors.get("scale")
-        return scale is not None and not any(self.space.space.strides[scale.uid][self.space.kept :])
+        return scale is not None and is_of_rows(scale, self.operation.shape)
 
     @property
     def _row_gradients(self) -> dict[str, Tensor]:

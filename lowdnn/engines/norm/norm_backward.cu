@@ -6,18 +6,18 @@
 // BIAS_GRADIENT).
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
-// Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is read
-// once; of a longer one chunks are read again. GRADIENTS needs rows of one chunk, along the vector axis: each thread then
-// has the same elements of all of its rows, and sums them in registers; the slots of a block join theirs in order, and
-// the blocks theirs in the workspace, [blocks / SHARING][elements of a row].
+// Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
+// read once; of a longer one chunks are read again. GRADIENTS needs rows of one chunk, along the vector axis: then each
+// thread has the same elements of all of its rows, and sums them in registers; the slots of a block join theirs in
+// order, and the blocks theirs in the workspace, [blocks / SHARING][elements of a row].
 // Shared memory: RowTeam's; with GRADIENTS and several slots, VECTOR sums of each thread; with STAYS (dynamic) what was
 // read of `staying` chunks, first x, then dy.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
-// else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALED: each row; GRADIENTS: 0, 1 (dscale) or 2 (dscale
-// and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a functor of its own, since
-// Prologue stores tensors.
+// else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALED: whether each row has; GRADIENTS: 0,
+// 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a
+// functor of its own, since Prologue stores tensors.
 
 #include "include/rows.cuh"
 #include "include/vector.cuh"
@@ -147,21 +147,19 @@ __device__ __forceinline__ void add_products(const Value (&xhat)[ITEMS][VECTOR],
   }
 }
 
-__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                            const Value (&xhat)[ITEMS][VECTOR], const Value (&g)[ITEMS][VECTOR],
-                                            const Value (&factor)[WIDTH], const Value (&averages)[2 * WIDTH]) {
+// From g to dx, which is stored.
+__device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk,
+                                               const Value (&xhat)[ITEMS][VECTOR], Value (&g)[ITEMS][VECTOR],
+                                               const Value (&factor)[WIDTH], const Value (&averages)[2 * WIDTH]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value dx[VECTOR];
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
       const Value centred = CENTRED ? g[i][v] - averages[v % WIDTH] : g[i][v];
-      dx[v] = factor[v % WIDTH] * (centred - xhat[i][v] * averages[WIDTH + v % WIDTH]);
+      g[i][v] = factor[v % WIDTH] * (centred - xhat[i][v] * averages[WIDTH + v % WIDTH]);
     }
-    Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, walk.coordinate), column, VECTOR, dx);
   }
+  store_chunk<Epilogue>(p.dx, walk, chunk, g);
 }
 
 // dscale and dbias of rows that have a scale and a bias each.
@@ -228,7 +226,8 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Value mean[WIDTH] = {}, inverse[WIDTH] = {}, factor[WIDTH] = {}, xhat[ITEMS][VECTOR], g[ITEMS][VECTOR], sums[2 * WIDTH] = {};
+    Value mean[WIDTH] = {}, inverse[WIDTH] = {}, factor[WIDTH] = {}, sums[2 * WIDTH] = {};
+    Value xhat[ITEMS][VECTOR], g[ITEMS][VECTOR];
 #if CENTRED
     load_of_row<Mean>(p.mean, walk, mean);
 #endif
@@ -262,12 +261,12 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= p.share;
 
-    store_chunk(p, walk, p.sizes.chunks - 1, xhat, g, factor, sums);
+    store_gradient(p, walk, p.sizes.chunks - 1, xhat, g, factor, sums);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, mean, inverse, xhat, g);
       scale_chunk(p, walk, chunk, g);
-      store_chunk(p, walk, chunk, xhat, g, factor, sums);
+      store_gradient(p, walk, chunk, xhat, g, factor, sums);
     }
   }
 #if GRADIENTS

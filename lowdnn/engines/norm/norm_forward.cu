@@ -1,19 +1,21 @@
-// norm_forward: y = epilogue((x - mean) * inverse) with x = prologue(...), for each row the mean and
-// inverse = 1 / sqrt(average of (x - mean)^2 + epsilon); without CENTRED the mean is 0.
+// norm_forward: y = epilogue((x - mean) * inverse * scale + bias) with x = prologue(...), for each row the mean and
+// inverse = 1 / sqrt(average of (x - mean)^2 + epsilon); without CENTRED the mean is 0. Scale and bias are the row's
+// (ROW_SCALE, ROW_BIAS); those of elements are part of the epilogue.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
-// Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is read
-// once: first an estimate of the mean (`shift`), then the sums of x - shift and of its square over the whole row, which
-// correct the estimate and give the variance. So neither the rounding of a large mean nor the cancellation of squares
-// shows in y. The estimate is the average of the first chunk; where blocks share rows, of TEAM groups from all over the
-// row, which each of the blocks reads, so that they agree without meeting. Of a row that is too long, chunks are read
-// again, backwards, as the cache still has them.
+// Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
+// read once: first an estimate of the mean (`shift`), then the sums of x - shift and of its square over the whole row,
+// which correct the estimate and give the variance. So neither the rounding of a large mean nor the cancellation of
+// squares shows in y. The estimate is the average of the first chunk; where blocks share rows, of TEAM groups from all
+// over the row, which each of the blocks reads, so that they agree without meeting. Of a row that is too long, chunks
+// are read again, backwards, as the cache still has them.
 // Shared memory: RowTeam's; with STAYS (dynamic) what was read of `staying` chunks.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
-// else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is used; STAYS;
-// AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors.
+// else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is used;
+// ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own, since Prologue stores
+// tensors.
 
 #include "include/rows.cuh"
 #include "generated.cuh"
@@ -42,6 +44,12 @@ struct Params {
   Again::Args again;
 #endif
   Epilogue::Args after;
+#if ROW_SCALE
+  Scale::Args scale;
+#endif
+#if ROW_BIAS
+  Bias::Args bias;
+#endif
 #if TRAINING
 #if CENTRED
   Mean::Args mean;
@@ -85,7 +93,7 @@ __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk,
   if constexpr (SHARING > 1) {
     Value sample[VECTOR];
     i64 column;
-    if (!walk.locate(walk.member() * p.step, column)) return;
+    if (!walk.locate_group(walk.member() * p.step, column)) return;
     Again::apply<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, sample);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += sample[v];
@@ -113,8 +121,8 @@ __device__ __forceinline__ void load_again(const Params& p, const Staying& stayi
   read.finish(again(p), walk, chunk, x);
 }
 
-// An estimate of each row's mean, the same in all blocks that share it; 0 where it is no finite number, since deviations
-// from it would not be either.
+// An estimate of each row's mean, the same in all blocks that share it; 0 where it is no finite number, since
+// deviations from it would not be either.
 __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<Tile>& walk,
                                            const Value (&x)[ITEMS][VECTOR], Value (&mean)[WIDTH]) {
 #pragma unroll
@@ -130,20 +138,20 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
 #endif
 }
 
-__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                            const Value (&x)[ITEMS][VECTOR], const Value (&shift)[WIDTH],
-                                            const Value (&correction)[WIDTH], const Value (&inverse)[WIDTH]) {
+// From x to y, which is stored.
+__device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk,
+                                                 Value (&x)[ITEMS][VECTOR], const Value (&shift)[WIDTH],
+                                                 const Value (&correction)[WIDTH], const Value (&factor)[WIDTH],
+                                                 const Value (&bias)[WIDTH]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value y[VECTOR];
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      y[v] = (x[i][v] - shift[v % WIDTH] - correction[v % WIDTH]) * inverse[v % WIDTH];
+      x[i][v] = (x[i][v] - shift[v % WIDTH] - correction[v % WIDTH]) * factor[v % WIDTH];
+      if (ROW_BIAS) x[i][v] += bias[v % WIDTH];
     }
-    Epilogue::apply<VECTOR>(p.after, Epilogue::cursor(p.after, walk.coordinate), column, VECTOR, y);
   }
+  store_chunk<Epilogue>(p.after, walk, chunk, x);
 }
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
@@ -196,11 +204,21 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     store_of_row<Variance>(p.variance, walk, variance);
 #endif
 #endif
-    store_chunk(p, walk, p.sizes.chunks - 1, x, shift, correction, inverse);
+    Value bias[WIDTH] = {};
+#if ROW_BIAS
+    load_of_row<Bias>(p.bias, walk, bias);
+#endif
+#if ROW_SCALE
+    Value scale[WIDTH] = {};
+    load_of_row<Scale>(p.scale, walk, scale);
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
+#endif
+    store_normalised(p, walk, p.sizes.chunks - 1, x, shift, correction, inverse, bias);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, x);
-      store_chunk(p, walk, chunk, x, shift, correction, inverse);
+      store_normalised(p, walk, chunk, x, shift, correction, inverse, bias);
     }
   }
   team.leave();
