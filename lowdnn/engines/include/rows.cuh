@@ -16,6 +16,7 @@
 #pragma once
 
 #include "include/cluster.cuh"
+#include "include/cp_async.cuh"
 #include "include/division.cuh"
 #include "include/grid_barrier.cuh"
 #include "include/pointwise.cuh"
@@ -191,45 +192,64 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
   }
 }
 
-// What was read of the first `count` chunks, in shared memory: [chunks][Tile::HELD][threads]. Each thread has places of
-// its own there.
-template <class Source, class Tile> struct StayingChunks {
-  typedef ReadChunk<Source, Tile> Read;
-  static constexpr int BYTES = sizeof(typename Read::Loaded), PIECE_BYTES = BYTES % 16 == 0 ? 16 : BYTES & -BYTES;
-  typedef typename Word<PIECE_BYTES>::Type Piece;
-  static constexpr int PIECES = BYTES / PIECE_BYTES;
+// Groups of copies (cp_async.cuh) that are closed ahead of a row: one for each chunk that stays, or more.
+constexpr int CHUNK_GROUPS = 16;
 
-  Piece* const first;  // of all threads
+// After the last chunk's group.
+__device__ __forceinline__ void close_chunk_groups(i64 chunks) {
+  for (i64 group = chunks; group < CHUNK_GROUPS; ++group) cp_async_commit();
+}
+
+// For the chunks one after the other: a further group each time, and then the oldest of them is there.
+__device__ __forceinline__ void wait_for_chunk() {
+  cp_async_commit();
+  cp_async_wait<CHUNK_GROUPS>();
+}
+
+// What a functor reads of the first `count` chunks, in shared memory: [chunks][Tile::HELD][threads]. Each thread has
+// places of its own there.
+template <class Source, class Tile> struct StayingChunks {
+  typedef typename ReadChunk<Source, Tile>::Loaded Loaded;
+
+  Loaded* const first;  // of all threads
   const i64 count;
 
   // Where the next area may begin.
-  __device__ __forceinline__ void* end() const { return first + count * (Tile::HELD * Tile::BLOCK_SIZE * PIECES); }
+  __device__ __forceinline__ void* end() const { return first + count * (Tile::HELD * Tile::BLOCK_SIZE); }
 
-  // What was read of a chunk stays, if there is room for it.
-  __device__ __forceinline__ void keep(i64 chunk, const Read& read) const {
-    if (chunk >= count) return;
+  __device__ __forceinline__ void copy(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) const {
 #pragma unroll
-    for (int piece = 0; piece < Tile::HELD * PIECES; ++piece) {
-      *place(chunk, piece) = reinterpret_cast<const Piece*>(read.in)[piece];
+    for (int i = 0; i < Tile::HELD; ++i) {
+      i64 column;
+      if (!walk.locate(chunk, i, column)) continue;
+      Source::template copy<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column, Tile::VECTOR_SIZE,
+                                               *place(chunk, i));
     }
   }
 
-  // A chunk again, for a functor that reads the same tensors.
-  template <class Again>
-  __device__ __forceinline__ void load(const typename Again::Args& args, RowWalk<Tile>& walk, i64 chunk,
-                                       ReadChunk<Again, Tile>& read) const {
-    static_assert(sizeof(typename ReadChunk<Again, Tile>::Loaded) == BYTES, "the same tensors");
+  // A chunk for a functor that reads the same tensors: what stays, when it is there, or from device memory.
+  template <class Same>
+  __device__ __forceinline__ void load(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
+                                       ReadChunk<Same, Tile>& read) const {
     if (chunk >= count) return read.load(args, walk, chunk);
+    typedef typename Word<PIECE_BYTES>::Type Piece;
+    static_assert(sizeof(read.in[0]) == BYTES, "the same tensors");
 #pragma unroll
-    for (int piece = 0; piece < Tile::HELD * PIECES; ++piece) {
-      reinterpret_cast<Piece*>(read.in)[piece] = *place(chunk, piece);
+    for (int i = 0; i < Tile::HELD; ++i) {
+      i64 column;
+      if (!walk.locate(chunk, i, column)) continue;
+#pragma unroll
+      for (int piece = 0; piece < BYTES / PIECE_BYTES; ++piece) {
+        reinterpret_cast<Piece*>(&read.in[i])[piece] = reinterpret_cast<const Piece*>(place(chunk, i))[piece];
+      }
     }
   }
 
  private:
-  __device__ __forceinline__ Piece* place(i64 chunk, int piece) const {
-    const i64 item = (chunk * Tile::HELD + piece / PIECES) * Tile::BLOCK_SIZE + threadIdx.x;
-    return first + item * PIECES + piece % PIECES;
+  static constexpr int BYTES = sizeof(Loaded), PIECE_BYTES = BYTES % 16 == 0 ? 16 : BYTES & -BYTES;
+
+  __device__ __forceinline__ Loaded* place(i64 chunk, int item) const {
+    return first + ((chunk * Tile::HELD + item) * Tile::BLOCK_SIZE + threadIdx.x);
   }
 };
 

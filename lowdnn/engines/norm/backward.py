@@ -156,7 +156,7 @@ class BackwardRows:
                 *((f"{name}_GRADIENT", int(port in self._row_gradients)) for port, name in _GRADIENTS.items()),
                 *on_chip.switches,
             ),
-            functors=(*self._functors, *on_chip.again()),
+            functors=(*self._functors(on_chip), *on_chip.again()),
             scalars=(
                 share(self.space.count, self.compute_type),
                 *i64((on_chip.staying,)),
@@ -183,12 +183,11 @@ class BackwardRows:
         resident = arch.sm_count * shape.RESIDENT // shape.SHARING * shape.SHARING
         return min(shape.blocks(self.layout), max(resident, shape.SHARING))
 
-    @property
-    def _functors(self) -> tuple[Functor, ...]:
+    def _functors(self, on_chip: OnChip) -> tuple[Functor, ...]:
         space, compute_type, tensors = self.space, self.compute_type, self.tensors
         functors = [
-            space.load(tensors["x"], compute_type, "Data"),
-            space.functor(self.before, "Prologue", None, compute_type),
+            space.load(tensors["x"], compute_type, "Data", copies=on_chip.stays),
+            space.functor(self.before, "Prologue", None, compute_type, copies=on_chip.stays),
             space.functor(self.after, "Epilogue", compute_type, None),
             space.load_of_row(tensors["inv_variance"], compute_type, "Inverse"),
         ]

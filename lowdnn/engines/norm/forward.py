@@ -90,7 +90,13 @@ class ForwardRows:
                 *((f"ROW_{name}", int(name in parameters)) for name in ("SCALE", "BIAS")),
                 *on_chip.switches,
             ),
-            functors=(self._prologue, *on_chip.again(), self._epilogue, *self._parameters, *self._statistics),
+            functors=(
+                self.space.functor(self.before, "Prologue", None, self.compute_type, copies=on_chip.stays),
+                *on_chip.again(),
+                self.space.functor(self.after, "Epilogue", self.compute_type, None),
+                *self._parameters,
+                *self._statistics,
+            ),
             scalars=(
                 scalar_argument(operation.epsilon, self.compute_type),
                 share(first_elements, self.compute_type),
@@ -106,14 +112,6 @@ class ForwardRows:
         number_of_kernel, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
         chain.launches.append(kernel.launch(number_of_kernel, operation.flops, moved, shared_bytes=shared_bytes))
         return chain
-
-    @cached_property
-    def _prologue(self) -> Functor:
-        return self.space.functor(self.before, "Prologue", None, self.compute_type)
-
-    @cached_property
-    def _epilogue(self) -> Functor:
-        return self.space.functor(self.after, "Epilogue", self.compute_type, None)
 
     @property
     def _parameters(self) -> tuple[Functor, ...]:

@@ -77,8 +77,8 @@ struct Staying {
   const StayingChunks<Prologue, Tile> dy;
 
   __device__ __forceinline__ Staying(void* memory, i64 count)
-      : x{static_cast<StayingChunks<Data, Tile>::Piece*>(memory), count},
-        dy{static_cast<StayingChunks<Prologue, Tile>::Piece*>(x.end()), count} {}
+      : x{static_cast<StayingChunks<Data, Tile>::Loaded*>(memory), count},
+        dy{static_cast<StayingChunks<Prologue, Tile>::Loaded*>(x.end()), count} {}
 };
 
 // From x to xhat.
@@ -93,31 +93,38 @@ __device__ __forceinline__ void normalise(RowWalk<Tile>& walk, i64 chunk, const 
   }
 }
 
-// xhat and dy of a chunk, for the first time.
-__device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           const Value (&mean)[WIDTH], const Value (&inverse)[WIDTH],
-                                           Value (&xhat)[ITEMS][VECTOR], Value (&dy)[ITEMS][VECTOR]) {
+__device__ __forceinline__ void copy_staying(const Params& p, const Staying& staying, RowWalk<Tile>& walk) {
+#if STAYS
+#pragma unroll 1
+  for (i64 chunk = 0; chunk < staying.x.count; ++chunk) {
+    staying.x.copy(p.x, walk, chunk);
+    staying.dy.copy(p.dy, walk, chunk);
+    cp_async_commit();
+  }
+  close_chunk_groups(staying.x.count);
+#endif
+}
+
+// xhat and dy of a chunk: dy by Prologue for the first time, then by Again.
+template <class Gradient>
+__device__ __forceinline__ void load_values(const Params& p, const typename Gradient::Args& gradient,
+                                            const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
+                                            const Value (&mean)[WIDTH], const Value (&inverse)[WIDTH],
+                                            Value (&xhat)[ITEMS][VECTOR], Value (&dy)[ITEMS][VECTOR]) {
   ReadChunk<Data, Tile> read_x;
-  ReadChunk<Prologue, Tile> read_dy;
-  read_x.load(p.x, walk, chunk);
-  read_dy.load(p.dy, walk, chunk);
-  staying.x.keep(chunk, read_x);
-  staying.dy.keep(chunk, read_dy);
+  ReadChunk<Gradient, Tile> read_dy;
+  staying.x.load(p.x, walk, chunk, read_x);
+  staying.dy.load(gradient, walk, chunk, read_dy);
   read_x.finish(p.x, walk, chunk, xhat);
-  read_dy.finish(p.dy, walk, chunk, dy);
+  read_dy.finish(gradient, walk, chunk, dy);
   normalise(walk, chunk, mean, inverse, xhat);
 }
 
-__device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
+__device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
                                            const Value (&mean)[WIDTH], const Value (&inverse)[WIDTH],
                                            Value (&xhat)[ITEMS][VECTOR], Value (&dy)[ITEMS][VECTOR]) {
-  ReadChunk<Data, Tile> read_x;
-  ReadChunk<Again, Tile> read_dy;
-  staying.x.load(p.x, walk, chunk, read_x);
-  staying.dy.load(again(p), walk, chunk, read_dy);
-  read_x.finish(p.x, walk, chunk, xhat);
-  read_dy.finish(again(p), walk, chunk, dy);
-  normalise(walk, chunk, mean, inverse, xhat);
+  if (chunk < staying.x.count) wait_for_chunk();
+  load_values<Prologue>(p, p.dy, staying, walk, chunk, mean, inverse, xhat, dy);
 }
 
 // From dy to g.
@@ -232,6 +239,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     load_of_row<Mean>(p.mean, walk, mean);
 #endif
     load_of_row<Inverse>(p.inverse, walk, inverse);
+    copy_staying(p, staying, walk);
     load_first(p, staying, walk, 0, mean, inverse, xhat, g);
 #if GRADIENTS
 #pragma unroll
@@ -264,7 +272,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     store_gradient(p, walk, p.sizes.chunks - 1, xhat, g, factor, sums);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
-      load_again(p, staying, walk, chunk, mean, inverse, xhat, g);
+      load_values<Again>(p, again(p), staying, walk, chunk, mean, inverse, xhat, g);
       scale_chunk(p, walk, chunk, g);
       store_gradient(p, walk, chunk, xhat, g, factor, sums);
     }

@@ -106,11 +106,22 @@ __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk,
   }
 }
 
+__device__ __forceinline__ void copy_staying(const Params& p, const Staying& staying, RowWalk<Tile>& walk) {
+#if STAYS
+#pragma unroll 1
+  for (i64 chunk = 0; chunk < staying.count; ++chunk) {
+    staying.copy(p.before, walk, chunk);
+    cp_async_commit();
+  }
+  close_chunk_groups(staying.count);
+#endif
+}
+
 __device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
                                            Value (&x)[ITEMS][VECTOR]) {
   ReadChunk<Prologue, Tile> read;
-  read.load(p.before, walk, chunk);
-  staying.keep(chunk, read);
+  if (chunk < staying.count) wait_for_chunk();
+  staying.load(p.before, walk, chunk, read);
   read.finish(p.before, walk, chunk, x);
 }
 
@@ -158,7 +169,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   __shared__ Team::Shared shared;
 #if STAYS
   extern __shared__ __align__(16) u8 memory[];
-  const Staying staying = {reinterpret_cast<Staying::Piece*>(memory), p.staying};
+  const Staying staying = {reinterpret_cast<Staying::Loaded*>(memory), p.staying};
 #else
   const Staying staying = {nullptr, 0};
 #endif
@@ -172,6 +183,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Value x[ITEMS][VECTOR];
+    copy_staying(p, staying, walk);
     load_first(p, staying, walk, 0, x);
     Value shift[WIDTH], sums[2 * WIDTH];
     first_mean(p, team, walk, x, shift);

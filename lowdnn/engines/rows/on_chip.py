@@ -37,13 +37,19 @@ class OnChip:
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
         """The macros STAYS and AGAIN."""
-        return ("STAYS", int(self.staying > 0)), ("AGAIN", int(self._has_again))
+        return ("STAYS", int(self.stays)), ("AGAIN", int(self._has_again))
+
+    @property
+    def stays(self) -> bool:
+        """Whether chunks stay in shared memory, and so have to be copied there."""
+        return self.staying > 0
 
     @property
     def staying(self) -> int:
-        """Chunks that stay in shared memory: all but the last, which stays in registers, as far as there is room."""
+        """Chunks that stay in shared memory, of several as many as have room; a single one stays in registers."""
         room = self.arch.shared_bytes_per_sm // self.tile.RESIDENT - _RESERVED_BYTES - self._team_bytes
-        return min(self.tile.chunks(self.layout) - 1, max(room, 0) // self._chunk_bytes)
+        chunks = self.tile.chunks(self.layout)
+        return min(chunks, max(room, 0) // self._chunk_bytes) if chunks > 1 else 0
 
     @property
     def shared_bytes(self) -> int:
@@ -51,16 +57,16 @@ class OnChip:
 
     @property
     def bytes_read_again(self) -> int:
-        """Of device memory."""
+        """Of device memory; the last chunk stays in registers."""
         chunks = self.tile.chunks(self.layout)
-        return bytes_of((*self.before.loads, *self.others)) * (chunks - 1 - self.staying) // chunks
+        return bytes_of((*self.before.loads, *self.others)) * max(chunks - 1 - self.staying, 0) // chunks
 
     def again(self) -> tuple[Functor, ...]:
         """The functor Again: Prologue without what it stores, where it is run more than once for an element."""
         if not self._has_again:
             return ()
         once = replace(self.before, stores=())
-        return (self.layout.space.functor(once, "Again", None, self.compute_type),)
+        return (self.layout.space.functor(once, "Again", None, self.compute_type, copies=self.stays),)
 
     def partials(self, chain: Chain) -> tuple[Argument, ...]:
         """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""

@@ -174,7 +174,7 @@ def _defaults(
     if on_chip and _row_blocks(layout) <= arch.sm_count:
         cluster, sharing = _one_wave(layout, arch, arrays, cluster)
         if sharing > 1:
-            most_team, most = _most_team(layout), usual
+            most_team, most = _most_team(layout), max(1, usual * 4 // element_bytes)
     own = ceil_div(groups, max(cluster, sharing))
     team = min(most_team, max(ceil_power(ceil_div(own, usual)), min(_MIN_TEAM, ceil_power(own))))
     return team, min(floor_power(most), ceil_power(ceil_div(own, team))), cluster, sharing
