@@ -207,8 +207,8 @@ __device__ __forceinline__ void wait_for_chunk() {
 }
 
 // What a functor reads of the first `count` chunks, in shared memory: [chunks][Tile::HELD][threads]. Each thread has
-// places of its own there.
-template <class Source, class Tile> struct StayingChunks {
+// places of its own there. Without ANY there are none.
+template <class Source, class Tile, bool ANY> struct StayingChunks {
   typedef typename ReadChunk<Source, Tile>::Loaded Loaded;
 
   Loaded* const first;  // of all threads
@@ -231,22 +231,24 @@ template <class Source, class Tile> struct StayingChunks {
   template <class Same>
   __device__ __forceinline__ void load(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                        ReadChunk<Same, Tile>& read) const {
-    if (chunk >= count) return read.load(args, walk, chunk);
-    typedef typename Word<PIECE_BYTES>::Type Piece;
-    static_assert(sizeof(read.in[0]) == BYTES, "the same tensors");
+    if constexpr (ANY) {
+      if (chunk < count) return fetch(walk, chunk, read);
+    }
+    read.load(args, walk, chunk);
+  }
+
+ private:
+  template <class Same>
+  __device__ __forceinline__ void fetch(RowWalk<Tile>& walk, i64 chunk, ReadChunk<Same, Tile>& read) const {
+    typedef typename ReadChunk<Same, Tile>::Loaded Copied;
+    static_assert(sizeof(Copied) == sizeof(Loaded), "the same tensors");
 #pragma unroll
     for (int i = 0; i < Tile::HELD; ++i) {
       i64 column;
       if (!walk.locate(chunk, i, column)) continue;
-#pragma unroll
-      for (int piece = 0; piece < BYTES / PIECE_BYTES; ++piece) {
-        reinterpret_cast<Piece*>(&read.in[i])[piece] = reinterpret_cast<const Piece*>(place(chunk, i))[piece];
-      }
+      Same::template fetch<Tile::VECTOR_SIZE>(*reinterpret_cast<const Copied*>(place(chunk, i)), read.in[i]);
     }
   }
-
- private:
-  static constexpr int BYTES = sizeof(Loaded), PIECE_BYTES = BYTES % 16 == 0 ? 16 : BYTES & -BYTES;
 
   __device__ __forceinline__ Loaded* place(i64 chunk, int item) const {
     return first + ((chunk * Tile::HELD + item) * Tile::BLOCK_SIZE + threadIdx.x);

@@ -73,12 +73,12 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 
 // What stays of x and dy.
 struct Staying {
-  const StayingChunks<Data, Tile> x;
-  const StayingChunks<Prologue, Tile> dy;
+  const StayingChunks<Data, Tile, STAYS> x;
+  const StayingChunks<Prologue, Tile, STAYS> dy;
 
   __device__ __forceinline__ Staying(void* memory, i64 count)
-      : x{static_cast<StayingChunks<Data, Tile>::Loaded*>(memory), count},
-        dy{static_cast<StayingChunks<Prologue, Tile>::Loaded*>(x.end()), count} {}
+      : x{static_cast<StayingChunks<Data, Tile, STAYS>::Loaded*>(memory), count},
+        dy{static_cast<StayingChunks<Prologue, Tile, STAYS>::Loaded*>(x.end()), count} {}
 };
 
 // From x to xhat.

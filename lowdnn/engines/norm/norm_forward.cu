@@ -23,7 +23,7 @@
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
 typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
-typedef StayingChunks<Prologue, Tile> Staying;
+typedef StayingChunks<Prologue, Tile, STAYS> Staying;
 #if !AGAIN
 typedef Prologue Again;
 #endif

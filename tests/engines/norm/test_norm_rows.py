@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.engines.registry import ENGINES
-from lowdnn.enums import HeurMode, KnobType
+from lowdnn.enums import DataType, HeurMode, KnobType, NormMode, PointwiseMode
+from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan
@@ -60,6 +61,7 @@ def test_a_row_of_a_mebi_elements_has_the_whole_device(device: Runtime) -> None:
         "dims=2x20x3x1 mode=batch layout=nhwc",
         "dims=4x64x5x4 mode=batch layout=nhwc dir=bwd dtype=bf16 epilogue=relu",
         "dims=3x10x7x7 mode=batch layout=nhwc dir=bwd dtype=fp64",
+        "dims=3x5x7x7 mode=batch layout=nhwc dir=bwd dtype=bf16",
         "dims=3x6x7x7 mode=batch dir=bwd dtype=bf16",
         "dims=2x3000 mode=rms scale=scale dtype=bf16 before=residual+store",
         "dims=2x120 mode=layer dir=bwd dtype=bf16",
@@ -81,6 +83,23 @@ def test_chunks_stay_in_shared_memory(device: Runtime, direction: str) -> None:
     line = f"dims=1x64x8192x1 mode=batch layout=nhwc dtype=bf16 dir={direction}"
     plan = check(device, line, {KnobType.TILE_ROWS: 64, KnobType.MULTIPLY: 2, KnobType.CTA_COUNT: 1})
     assert 0.6 * SM_90A.shared_bytes_per_block < plan.launches[0].shared_bytes < SM_90A.shared_bytes_per_block
+
+
+def test_a_mask_stays_too(device: Runtime) -> None:
+    """Arrays of different widths, and what is stored of dy stored once."""
+    builder, dims = GraphBuilder(Layout.CHANNELS_LAST), (2, 64, 60, 1)
+    x, dy = (builder.tensor(dims, DataType.HALF) for _ in range(2))
+    mask = builder.tensor(dims, DataType.BOOLEAN)
+    masked = builder.pointwise(PointwiseMode.MUL, dy, mask, store=DataType.HALF)
+    scale = builder.tensor((1, 64, 1, 1), DataType.FLOAT)
+    builder.norm_backward(NormMode.BATCH_NORM, x, masked, scale, store=DataType.HALF)
+    graph, rng = builder.graph(), np.random.default_rng(fresh_seed())
+    inputs = {tensor.uid: rng.uniform(0.5, 1.5, tensor.dims).astype(np.float32) for tensor in graph.inputs}
+    inputs |= {t.uid: rng.normal(0, 1, dims).astype(np.float16) for t in (x, dy)}
+    inputs[mask.uid] = rng.random(dims) > 0.5
+    plan = ENGINE.plan(graph, SM_90A, GRID)
+    assert plan.launches[0].shared_bytes == 4 * 64 * (16 + 32)
+    check_outputs(device, plan, graph, inputs, 120)
 
 
 def test_a_shared_row_is_read_once_and_summed_exactly(device: Runtime) -> None:
