@@ -169,7 +169,7 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
                                             const Value (&values)[Tile::HELD][Tile::VECTOR_SIZE]) {
   constexpr int V = Tile::VECTOR_SIZE;
   typedef typename Target::template Loaded<V> Loaded;
-  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 ? 1 : Tile::HELD < 4 ? Tile::HELD : 4;
+  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || Tile::HELD == 1 ? 1 : 2;
 #pragma unroll
   for (int first = 0; first < Tile::HELD; first += AHEAD) {
     i64 column;
