@@ -151,7 +151,7 @@ class BackwardRows:
             switches=(
                 ("CENTRED", int(operation.mode is not NormMode.RMS_NORM)),
                 ("SCALED", int(operation.scale is not None and not self._scale_is_of_rows)),
-                ("ROW_SCALED", int(self._scale_is_of_rows)),
+                ("ROW_SCALE", int(self._scale_is_of_rows)),
                 ("GRADIENTS", len(gradients)),
                 *((f"{name}_GRADIENT", int(port in self._row_gradients)) for port, name in _GRADIENTS.items()),
                 *on_chip.switches,

@@ -109,8 +109,8 @@ class ForwardRows:
         statistics = [t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid]
         of_rows = bytes_of((*statistics, *parameters.values()))
         moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows + on_chip.bytes_read_again
-        number_of_kernel, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
-        chain.launches.append(kernel.launch(number_of_kernel, operation.flops, moved, shared_bytes=shared_bytes))
+        reference, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
+        chain.launches.append(kernel.launch(reference, operation.flops, moved, shared_bytes=shared_bytes))
         return chain
 
     @property
@@ -172,9 +172,8 @@ def _after(fused: FusedRows[NormForward]) -> PointwiseDag:
     behind y."""
     operation, shape = fused.operation, fused.operation.shape
     y, compute_type = split_tensor(operation.y, shape), operation.compute_type
-    steps = [(PointwiseMode.MUL, operation.scale), (PointwiseMode.ADD, operation.bias)]
-    if _row_parameters(operation):
-        steps = []
+    of_elements = [(PointwiseMode.MUL, operation.scale), (PointwiseMode.ADD, operation.bias)]
+    steps = [] if _row_parameters(operation) else of_elements
     wanted = [(mode, split_tensor(tensor, shape)) for mode, tensor in steps if tensor is not None]
     value = anchor = replace(
         y, uid=_NORMALISED, data_type=compute_type, alignment_bytes=16, is_virtual=True, name="normalised"

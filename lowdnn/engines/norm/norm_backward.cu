@@ -15,11 +15,12 @@
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
-// else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALED: whether each row has; GRADIENTS: 0,
+// else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each row has; GRADIENTS: 0,
 // 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a
 // functor of its own, since Prologue stores tensors.
 
-#include "include/rows.cuh"
+#include "include/row_team.cuh"
+#include "include/staying_chunks.cuh"
 #include "include/vector.cuh"
 #include "generated.cuh"
 
@@ -47,7 +48,7 @@ struct Params {
 #if CENTRED
   Mean::Args mean;
 #endif
-#if SCALED || ROW_SCALED
+#if SCALED || ROW_SCALE
   Scale::Args scale;
 #endif
 #if SCALE_GRADIENT
@@ -261,11 +262,11 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     }
     team.all<Plus>(sums);
     store_row_gradients(p, walk, sums);
-#if ROW_SCALED
+#if ROW_SCALE
     load_of_row<Scale>(p.scale, walk, factor);
 #endif
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) factor[w] = ROW_SCALED ? inverse[w] * factor[w] : inverse[w];
+    for (int w = 0; w < WIDTH; ++w) factor[w] = ROW_SCALE ? inverse[w] * factor[w] : inverse[w];
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= p.share;
 

@@ -17,7 +17,8 @@
 // ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own, since Prologue stores
 // tensors.
 
-#include "include/rows.cuh"
+#include "include/row_team.cuh"
+#include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;

@@ -22,7 +22,7 @@ _RESERVED_BYTES = 1024
 
 @dataclass(frozen=True)
 class OnChip:
-    """See the module's docstring and ``StayingChunks`` of ``include/rows.cuh``.
+    """See the module's docstring and ``include/staying_chunks.cuh``.
 
     before: what the kernel's Prologue does.  others: tensors that are read beside it and stay too.
     """

@@ -10,7 +10,7 @@
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
 // else i64; IS_LOG; CHUNKED; STATS (m + log(s), times stats_factor), MAX (m), SUM (s): whether they are stored.
 
-#include "include/rows.cuh"
+#include "include/row_team.cuh"
 #include "softmax/exponential.cuh"
 #include "generated.cuh"
 
