@@ -1,55 +1,99 @@
 // Chunks of a row (rows.cuh) that stay in shared memory from their first use to the second.
 //
-// All of them are copied there at once, a group of copies for each, and waited for one after the other.
+// There are slots for the first chunks, which are copied there all at once. Where a row has more chunks than slots, the
+// last RING slots are used again and again: by the later chunks on the way to the last one, and by those that did not
+// stay on the way back. A group of copies is closed with each chunk, also where there is nothing to copy, so that the
+// number of groups behind a chunk's own is known.
 
 #pragma once
 
 #include "include/cp_async.cuh"
 #include "include/rows.cuh"
 
-// Groups of copies (cp_async.cuh) that are closed ahead of a row: one for each chunk that stays, or more.
-constexpr int CHUNK_GROUPS = 16;
+// Which chunk has which slot, and when it is copied there by `copy(chunk)`. A row has at least as many chunks as slots,
+// and more than RING of these where it has more. Without ANY there are none.
+template <bool ANY> struct ChunkSlots {
+  static constexpr int RING = 2;
+  static constexpr int FIRST_GROUPS = 16;  // at least, closed before the first chunk is used
 
-// After the last chunk's group.
-__device__ __forceinline__ void close_chunk_groups(i64 chunks) {
-  for (i64 group = chunks; group < CHUNK_GROUPS; ++group) cp_async_commit();
-}
+  const i64 chunks;
+  const i64 count;
 
-// For the chunks one after the other: a further group each time, and then the oldest of them is there.
-__device__ __forceinline__ void wait_for_chunk() {
-  cp_async_commit();
-  cp_async_wait<CHUNK_GROUPS>();
-}
+  __device__ __forceinline__ i64 staying() const { return chunks == count ? count : count - RING; }
 
-// What a functor reads of the first `count` chunks, in shared memory: [chunks][Tile::HELD][threads]. Each thread has
-// places of its own there. Without ANY there are none.
+  __device__ __forceinline__ int of(i64 chunk) const {
+    return int(chunk < staying() ? chunk : staying() + (chunk - staying()) % RING);
+  }
+
+  template <class Copy> __device__ __forceinline__ void begin(Copy copy) const {
+    if constexpr (ANY) {
+#pragma unroll 1
+      for (i64 chunk = 0; chunk < count; ++chunk) close(true, copy, chunk);
+      for (i64 group = count; group < FIRST_GROUPS; ++group) cp_async_commit();
+    }
+  }
+
+  // On the way to the last chunk: before a chunk is read from its slot, and after.
+  __device__ __forceinline__ void wait(i64 chunk) const {
+    if constexpr (ANY) {
+      if (chunk < count) cp_async_wait<FIRST_GROUPS - 1>();
+      else cp_async_wait<RING - 1>();
+    }
+  }
+  template <class Copy> __device__ __forceinline__ void go_on(i64 chunk, Copy copy) const {
+    const i64 later = chunk + RING;
+    close(later >= count && later < chunks, copy, later);
+  }
+
+  // On the way back from the last chunk, which needs its slot no more.
+  template <class Copy> __device__ __forceinline__ void turn_back(Copy copy) const { go_back(chunks - 1, copy); }
+  __device__ __forceinline__ void wait_back(i64 chunk) const {
+    if constexpr (ANY) {
+      if (chunk >= staying()) cp_async_wait<RING - 1>();
+    }
+  }
+  template <class Copy> __device__ __forceinline__ void go_back(i64 chunk, Copy copy) const {
+    close(chunk - RING >= staying(), copy, chunk - RING);
+  }
+
+ private:
+  template <class Copy> __device__ __forceinline__ void close(bool any, Copy copy, i64 chunk) const {
+    if constexpr (ANY) {
+      if (any) copy(chunk);
+      cp_async_commit();
+    }
+  }
+};
+
+// What a functor reads of the chunks, in their slots: [slots][Tile::HELD][threads]. Each thread has places of its own
+// there. Without ANY chunks are read from device memory.
 template <class Source, class Tile, bool ANY> struct StayingChunks {
   typedef typename ReadChunk<Source, Tile>::Loaded Loaded;
 
   Loaded* const first;  // of all threads
-  const i64 count;
+  const ChunkSlots<ANY>& slots;
 
   // Where the next area may begin.
-  __device__ __forceinline__ void* end() const { return first + count * (Tile::HELD * Tile::BLOCK_SIZE); }
+  __device__ __forceinline__ void* end() const { return first + slots.count * (Tile::HELD * Tile::BLOCK_SIZE); }
 
   __device__ __forceinline__ void copy(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) const {
+    if constexpr (ANY) {
 #pragma unroll
-    for (int i = 0; i < Tile::HELD; ++i) {
-      i64 column;
-      if (!walk.locate(chunk, i, column)) continue;
-      Source::template copy<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column, Tile::VECTOR_SIZE,
-                                               *place(chunk, i));
+      for (int i = 0; i < Tile::HELD; ++i) {
+        i64 column;
+        if (!walk.locate(chunk, i, column)) continue;
+        Source::template copy<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column,
+                                                 Tile::VECTOR_SIZE, *place(chunk, i));
+      }
     }
   }
 
-  // A chunk for a functor that reads the same tensors: what stays, when it is there, or from device memory.
+  // A chunk for a functor that reads the same tensors.
   template <class Same>
   __device__ __forceinline__ void load(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                        ReadChunk<Same, Tile>& read) const {
-    if constexpr (ANY) {
-      if (chunk < count) return fetch(walk, chunk, read);
-    }
-    read.load(args, walk, chunk);
+    if constexpr (ANY) fetch(walk, chunk, read);
+    else read.load(args, walk, chunk);
   }
 
  private:
@@ -66,6 +110,6 @@ template <class Source, class Tile, bool ANY> struct StayingChunks {
   }
 
   __device__ __forceinline__ Loaded* place(i64 chunk, int item) const {
-    return first + ((chunk * Tile::HELD + item) * Tile::BLOCK_SIZE + threadIdx.x);
+    return first + ((slots.of(chunk) * Tile::HELD + item) * Tile::BLOCK_SIZE + threadIdx.x);
   }
 };

@@ -159,7 +159,7 @@ class BackwardRows:
             functors=(*self._functors(on_chip), *on_chip.again()),
             scalars=(
                 share(self.space.count, self.compute_type),
-                *i64((on_chip.staying,)),
+                *i64((on_chip.slots,)),
                 *on_chip.partials(chain),
                 *((Struct(tuple(WorkspacePointer(offset) for offset in offsets)),) if gradients else ()),
             ),

@@ -66,14 +66,14 @@ class ForwardRows:
         return RowLayout.of(self.space, (self.before, self.after))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self.compute_type, arrays=1, on_chip=True)
+        return tile.knobs(self.layout, arch, self.compute_type, self._arrays, on_chip=True)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         """One launch, none where there are no rows."""
         chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape = tile.tile_of(self.layout, chosen, self.compute_type, arrays=1)
+        shape = tile.tile_of(self.layout, chosen, self.compute_type, self._arrays)
         on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before)
         first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)
         parameters = _row_parameters(operation)
@@ -102,7 +102,7 @@ class ForwardRows:
                 share(first_elements, self.compute_type),
                 share(self.space.count, self.compute_type),
                 number(unbiased(self.space.count), self.compute_type),
-                *i64((on_chip.staying, max(1, self.layout.groups // shape.TEAM))),
+                *i64((on_chip.slots, max(1, self.layout.groups // shape.TEAM))),
                 *on_chip.partials(chain),
             ),
         )
@@ -112,6 +112,11 @@ class ForwardRows:
         reference, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
         chain.launches.append(kernel.launch(reference, operation.flops, moved, shared_bytes=shared_bytes))
         return chain
+
+    @property
+    def _arrays(self) -> int:
+        """Values that a thread holds for each element: of rows side by side also what it reads behind them."""
+        return 1 if self.space.is_row or not self.after.loads else 2
 
     @property
     def _parameters(self) -> tuple[Functor, ...]:

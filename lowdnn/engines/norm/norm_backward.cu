@@ -10,8 +10,8 @@
 // read once; of a longer one chunks are read again. GRADIENTS needs rows of one chunk, along the vector axis: then each
 // thread has the same elements of all of its rows, and sums them in registers; the slots of a block join theirs in
 // order, and the blocks theirs in the workspace, [blocks / SHARING][elements of a row].
-// Shared memory: RowTeam's; with GRADIENTS and several slots, VECTOR sums of each thread; with STAYS (dynamic) what was
-// read of `staying` chunks, first x, then dy.
+// Shared memory: RowTeam's; with GRADIENTS and several slots, VECTOR sums of each thread; with STAYS (dynamic) `slots`
+// slots of chunks of x, then of dy.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
@@ -34,7 +34,7 @@ typedef Prologue Again;
 struct Params {
   RowSizes<Tile::RANK> sizes;
   Value share;  // 1 / elements of a row
-  i64 staying;
+  i64 slots;
 #if SHARING > CLUSTER
   Value* partials;
 #endif
@@ -74,12 +74,19 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 
 // What stays of x and dy.
 struct Staying {
+  const ChunkSlots<STAYS>& slots;
   const StayingChunks<Data, Tile, STAYS> x;
   const StayingChunks<Prologue, Tile, STAYS> dy;
 
-  __device__ __forceinline__ Staying(void* memory, i64 count)
-      : x{static_cast<StayingChunks<Data, Tile, STAYS>::Loaded*>(memory), count},
-        dy{static_cast<StayingChunks<Prologue, Tile, STAYS>::Loaded*>(x.end()), count} {}
+  __device__ __forceinline__ Staying(void* memory, const ChunkSlots<STAYS>& slots)
+      : slots(slots),
+        x{static_cast<StayingChunks<Data, Tile, STAYS>::Loaded*>(memory), slots},
+        dy{static_cast<StayingChunks<Prologue, Tile, STAYS>::Loaded*>(x.end()), slots} {}
+
+  __device__ __forceinline__ void copy(const Params& p, RowWalk<Tile>& walk, i64 chunk) const {
+    x.copy(p.x, walk, chunk);
+    dy.copy(p.dy, walk, chunk);
+  }
 };
 
 // From x to xhat.
@@ -94,38 +101,33 @@ __device__ __forceinline__ void normalise(RowWalk<Tile>& walk, i64 chunk, const 
   }
 }
 
-__device__ __forceinline__ void copy_staying(const Params& p, const Staying& staying, RowWalk<Tile>& walk) {
-#if STAYS
-#pragma unroll 1
-  for (i64 chunk = 0; chunk < staying.x.count; ++chunk) {
-    staying.x.copy(p.x, walk, chunk);
-    staying.dy.copy(p.dy, walk, chunk);
-    cp_async_commit();
-  }
-  close_chunk_groups(staying.x.count);
-#endif
-}
-
-// xhat and dy of a chunk: dy by Prologue for the first time, then by Again.
-template <class Gradient>
-__device__ __forceinline__ void load_values(const Params& p, const typename Gradient::Args& gradient,
-                                            const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                            const Value (&mean)[WIDTH], const Value (&inverse)[WIDTH],
-                                            Value (&xhat)[ITEMS][VECTOR], Value (&dy)[ITEMS][VECTOR]) {
-  ReadChunk<Data, Tile> read_x;
-  ReadChunk<Gradient, Tile> read_dy;
-  staying.x.load(p.x, walk, chunk, read_x);
-  staying.dy.load(gradient, walk, chunk, read_dy);
-  read_x.finish(p.x, walk, chunk, xhat);
-  read_dy.finish(gradient, walk, chunk, dy);
-  normalise(walk, chunk, mean, inverse, xhat);
-}
-
+// xhat and dy of a chunk: for the first time, on the way to the last one, and again, on the way back.
 __device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
                                            const Value (&mean)[WIDTH], const Value (&inverse)[WIDTH],
                                            Value (&xhat)[ITEMS][VECTOR], Value (&dy)[ITEMS][VECTOR]) {
-  if (chunk < staying.x.count) wait_for_chunk();
-  load_values<Prologue>(p, p.dy, staying, walk, chunk, mean, inverse, xhat, dy);
+  ReadChunk<Data, Tile> read_x;
+  ReadChunk<Prologue, Tile> read_dy;
+  staying.slots.wait(chunk);
+  staying.x.load(p.x, walk, chunk, read_x);
+  staying.dy.load(p.dy, walk, chunk, read_dy);
+  read_x.finish(p.x, walk, chunk, xhat);
+  read_dy.finish(p.dy, walk, chunk, dy);
+  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p, walk, later); });
+  normalise(walk, chunk, mean, inverse, xhat);
+}
+
+__device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
+                                           const Value (&mean)[WIDTH], const Value (&inverse)[WIDTH],
+                                           Value (&xhat)[ITEMS][VECTOR], Value (&dy)[ITEMS][VECTOR]) {
+  ReadChunk<Data, Tile> read_x;
+  ReadChunk<Again, Tile> read_dy;
+  staying.slots.wait_back(chunk);
+  staying.x.load(p.x, walk, chunk, read_x);
+  staying.dy.load(again(p), walk, chunk, read_dy);
+  read_x.finish(p.x, walk, chunk, xhat);
+  read_dy.finish(again(p), walk, chunk, dy);
+  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p, walk, earlier); });
+  normalise(walk, chunk, mean, inverse, xhat);
 }
 
 // From dy to g.
@@ -216,12 +218,9 @@ __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& 
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
-#if STAYS
   extern __shared__ __align__(16) u8 memory[];
-  const Staying staying(memory, p.staying);
-#else
-  const Staying staying(nullptr, 0);
-#endif
+  const ChunkSlots<STAYS> slots = {p.sizes.chunks, p.slots};
+  const Staying staying(memory, slots);
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
 #else
@@ -240,7 +239,8 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     load_of_row<Mean>(p.mean, walk, mean);
 #endif
     load_of_row<Inverse>(p.inverse, walk, inverse);
-    copy_staying(p, staying, walk);
+    const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk); };
+    slots.begin(copy);
     load_first(p, staying, walk, 0, mean, inverse, xhat, g);
 #if GRADIENTS
 #pragma unroll
@@ -271,9 +271,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= p.share;
 
     store_gradient(p, walk, p.sizes.chunks - 1, xhat, g, factor, sums);
+    slots.turn_back(copy);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
-      load_values<Again>(p, again(p), staying, walk, chunk, mean, inverse, xhat, g);
+      load_again(p, staying, walk, chunk, mean, inverse, xhat, g);
       scale_chunk(p, walk, chunk, g);
       store_gradient(p, walk, chunk, xhat, g, factor, sums);
     }

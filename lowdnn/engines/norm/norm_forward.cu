@@ -9,7 +9,7 @@
 // squares shows in y. The estimate is the average of the first chunk; where blocks share rows, of TEAM groups from all
 // over the row, which each of the blocks reads, so that they agree without meeting. Of a row that is too long, chunks
 // are read again, backwards, as the cache still has them.
-// Shared memory: RowTeam's; with STAYS (dynamic) what was read of `staying` chunks.
+// Shared memory: RowTeam's; with STAYS (dynamic) `slots` slots of chunks.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
@@ -35,7 +35,7 @@ struct Params {
   Value first_share;  // 1 / elements of a row that `shift` is the average of
   Value share;        // 1 / elements of a row
   Value unbiased;     // elements of a row / (elements - 1)
-  i64 staying;
+  i64 slots;
   i64 step;  // groups from one of those that `shift` is the average of to the next
 #if SHARING > CLUSTER
   Value* partials;
@@ -107,30 +107,23 @@ __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk,
   }
 }
 
-__device__ __forceinline__ void copy_staying(const Params& p, const Staying& staying, RowWalk<Tile>& walk) {
-#if STAYS
-#pragma unroll 1
-  for (i64 chunk = 0; chunk < staying.count; ++chunk) {
-    staying.copy(p.before, walk, chunk);
-    cp_async_commit();
-  }
-  close_chunk_groups(staying.count);
-#endif
-}
-
+// A chunk for the first time, on the way to the last one, and again, on the way back.
 __device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
                                            Value (&x)[ITEMS][VECTOR]) {
   ReadChunk<Prologue, Tile> read;
-  if (chunk < staying.count) wait_for_chunk();
+  staying.slots.wait(chunk);
   staying.load(p.before, walk, chunk, read);
   read.finish(p.before, walk, chunk, x);
+  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p.before, walk, later); });
 }
 
 __device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
                                            Value (&x)[ITEMS][VECTOR]) {
   ReadChunk<Again, Tile> read;
+  staying.slots.wait_back(chunk);
   staying.load(again(p), walk, chunk, read);
   read.finish(again(p), walk, chunk, x);
+  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p.before, walk, earlier); });
 }
 
 // An estimate of each row's mean, the same in all blocks that share it; 0 where it is no finite number, since
@@ -168,12 +161,9 @@ __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>&
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
-#if STAYS
   extern __shared__ __align__(16) u8 memory[];
-  const Staying staying = {reinterpret_cast<Staying::Loaded*>(memory), p.staying};
-#else
-  const Staying staying = {nullptr, 0};
-#endif
+  const ChunkSlots<STAYS> slots = {p.sizes.chunks, p.slots};
+  const Staying staying = {reinterpret_cast<Staying::Loaded*>(memory), slots};
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
 #else
@@ -184,7 +174,8 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Value x[ITEMS][VECTOR];
-    copy_staying(p, staying, walk);
+    const auto copy = [&](i64 chunk) { staying.copy(p.before, walk, chunk); };
+    slots.begin(copy);
     load_first(p, staying, walk, 0, x);
     Value shift[WIDTH], sums[2 * WIDTH];
     first_mean(p, team, walk, x, shift);
@@ -228,6 +219,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
 #endif
     store_normalised(p, walk, p.sizes.chunks - 1, x, shift, correction, inverse, bias);
+    slots.turn_back(copy);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, x);

@@ -18,6 +18,8 @@ from lowdnn.plan import Argument, WorkspacePointer
 
 #: What the device takes of each block's shared memory.
 _RESERVED_BYTES = 1024
+#: Slots that chunks without one of their own share: ``ChunkSlots::RING``.
+_RING = 2
 
 
 @dataclass(frozen=True)
@@ -41,25 +43,25 @@ class OnChip:
 
     @property
     def stays(self) -> bool:
-        """Whether chunks stay in shared memory, and so have to be copied there."""
-        return self.staying > 0
+        """Whether chunks are copied to shared memory."""
+        return self.slots > 0
 
     @property
-    def staying(self) -> int:
-        """Chunks that stay in shared memory, of several as many as have room; a single one stays in registers."""
+    def slots(self) -> int:
+        """Chunks that shared memory has room for: all where there are several; a single one stays in registers."""
         room = self.arch.shared_bytes_per_sm // self.tile.RESIDENT - _RESERVED_BYTES - self._team_bytes
-        chunks = self.tile.chunks(self.layout)
-        return min(chunks, max(room, 0) // self._chunk_bytes) if chunks > 1 else 0
+        chunks, fitting = self._chunks, max(room, 0) // self._chunk_bytes
+        return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
 
     @property
     def shared_bytes(self) -> int:
-        return self.staying * self._chunk_bytes
+        return self.slots * self._chunk_bytes
 
     @property
     def bytes_read_again(self) -> int:
-        """Of device memory; the last chunk stays in registers."""
-        chunks = self.tile.chunks(self.layout)
-        return bytes_of((*self.before.loads, *self.others)) * max(chunks - 1 - self.staying, 0) // chunks
+        """Of device memory: of what had no slot of its own all but the last chunks, which still have theirs."""
+        kept = 1 if not self.stays else self.slots
+        return bytes_of((*self.before.loads, *self.others)) * (self._chunks - kept) // self._chunks
 
     def again(self) -> tuple[Functor, ...]:
         """The functor Again: Prologue without what it stores, where it is run more than once for an element."""
@@ -76,7 +78,11 @@ class OnChip:
 
     @property
     def _has_again(self) -> bool:
-        return bool(self.before.stores) and (self.tile.SHARING > 1 or self.tile.chunks(self.layout) > 1)
+        return bool(self.before.stores) and (self.tile.SHARING > 1 or self._chunks > 1)
+
+    @property
+    def _chunks(self) -> int:
+        return self.tile.chunks(self.layout)
 
     @property
     def _chunk_bytes(self) -> int:

@@ -131,7 +131,7 @@ def test_batch_norms_are_one_launch_whose_blocks_are_there_at_a_time(channels: i
         assert launch.cooperative
         assert 0.8 * arch.sm_count < launch.grid[0] <= arch.sm_count
         if arch is SM_90A and channels >= 1024:
-            assert launch.work.bytes < 1.01 * sum(tensor.size_bytes for tensor in plan.tensors)
+            assert launch.work.bytes < 1.15 * sum(tensor.size_bytes for tensor in plan.tensors)
 
 
 def test_rows_side_by_side(device: Runtime) -> None:
