@@ -181,6 +181,8 @@ class Launch:
     cluster: the blocks of a cluster. Cheapest to launch where the kernel itself has the same ``__cluster_dims__``.
     overlaps_previous: the launch may start before the stream's previous kernel has ended (programmatic dependent
     launch). Each of its blocks must execute ``griddepcontrol.wait``, and touch no memory before.
+    cooperative: blocks wait for each other, so all of the grid must fit the device at a time; else the driver refuses
+    the launch.
     """
 
     kernel: int
@@ -191,6 +193,7 @@ class Launch:
     cluster: tuple[int, int, int] = (1, 1, 1)
     work: Work = Work()
     overlaps_previous: bool = False
+    cooperative: bool = False
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ PLAN = Plan(
             cluster=(2, 1, 1),
             work=Work(7, 90, MathUnit.FMA_F32),
             overlaps_previous=True,
+            cooperative=True,
         ),
     ),
     tensors=(PlanTensor(1, "x", DataType.BFLOAT16, 64, 16, is_output=False),),

@@ -16,6 +16,8 @@ the text.
       template <int V> struct Loaded;  // what was read for V elements
       static Cursor cursor(const Args&, const i64 (&coordinate)[RANK]);
       template <int V> static void load(const Args&, const Cursor&, i64 column, int valid, Loaded<V>& in);
+      template <int V> static void copy(const Args&, const Cursor&, i64 column, int valid, Loaded<V>& copied);
+      template <int V> static void fetch(const Loaded<V>& copied, Loaded<V>& in);
       template <int V> static void finish(const Args&, const Cursor&, i64 column, int valid, const Loaded<V>& in,
                                           const Accumulator (&accumulator)[V], Result (&result)[V]);
       template <int V> static void apply(const Args&, const Cursor&, i64 column, int valid,
@@ -24,8 +26,9 @@ the text.
 
 ``apply`` is ``load`` and then ``finish``, for the elements ``column .. column + V - 1`` along the vector axis, of which
 the first ``valid`` exist; ``column`` must be a multiple of V. A kernel that calls ``load`` for several groups before it
-finishes the first has more bytes in flight. ``accumulator``, ``handed0`` and so on, ``result`` and ``exit`` are
-parameters only where the types exist, in this order.
+finishes the first has more bytes in flight. ``copy``, where it was asked for, is ``load`` into shared memory by copies
+(``cp_async.cuh``), of elements that all exist; ``fetch`` reads them there. ``accumulator``, ``handed0`` and so on,
+``result`` and ``exit`` are parameters only where the types exist, in this order.
 """
 
 from __future__ import annotations
@@ -84,6 +87,7 @@ def generate(
     exit: Tensor | None = None,
     space: IndexSpace | None = None,
     name: str = "Functor",
+    copies: bool = False,
 ) -> Functor:
     """The functor of ``dag``.
 
@@ -95,8 +99,9 @@ def generate(
     exit: a tensor of the DAG whose value is handed back in fp32 beside the result.
     space: the coordinates that the kernel uses; by default the DAG's own axes.
     name: the C name of the struct, for kernels with two functors.
+    copies: with ``copy`` and ``fetch``; the arrays of ``Loaded`` are then aligned to their size, at most to 16 bytes.
     """
-    writer = _Writer(dag, space if space is not None else space_of(dag), vector_axis)
+    writer = _Writer(dag, space if space is not None else space_of(dag), vector_axis, copies)
     if dag.anchor is not None:
         writer.take_accumulator(dag.anchor, accumulator if accumulator is not None else dag.anchor.data_type)
     for tensor in dag.loads:
@@ -148,14 +153,17 @@ class _Value:
 class _Writer:
     """Collects the functor's parts in the order in which they are asked for."""
 
-    def __init__(self, dag: PointwiseDag, space: IndexSpace, vector_axis: int) -> None:
+    def __init__(self, dag: PointwiseDag, space: IndexSpace, vector_axis: int, copies: bool) -> None:
         self.arguments: list[Argument] = []
         self._stored = {tensor.uid for tensor in dag.stores}
         self._space = space
         self._vector_axis = vector_axis
         self._fields: list[str] = []
         self._types: list[str] = []
-        self._headers = {"numeric", "pointwise", "vector"}
+        self._headers = {"numeric", "pointwise", "vector"} | ({"cp_async"} if copies else set())
+        self._has_copies = copies
+        self._copies: list[str] = []
+        self._fetches: list[str] = []
         self._handed: list[tuple[str, str]] = []
         self._loaded: list[str] = []
         self._loads: list[str] = []
@@ -193,7 +201,8 @@ class _Writer:
         name, stride = self._pointer(tensor), self._stride(tensor)
         storage, held = dtypes.info(tensor.data_type).c_type, register_type(tensor.data_type)
         address, loaded = self._address(tensor), f"in.{name}[i]"
-        self._loaded.append(f"{storage} {name}{'' if stride == 0 else '[V]'};")
+        aligned = f"alignas(sizeof({storage}) * V < 16 ? sizeof({storage}) * V : 16) " if self._has_copies else ""
+        self._loaded.append(f"{storage} {name};" if stride == 0 else f"{aligned}{storage} {name}[V];")
         if stride == 0:
             loaded = f"in.{name}"
             self._loads.append(f"{loaded} = {address}[0];")
@@ -203,6 +212,10 @@ class _Writer:
         else:
             step = f"args.{name}_stride{self._vector_axis}"
             self._loads.append(f"load_strided(in.{name}, {address} + column * {step}, {step}, valid);")
+        copy = f"copy_row<{self._width(tensor)}>(in.{name}, {address} + column);" if stride == 1 else self._loads[-1]
+        self._copies.append(copy.replace("in.", "copied."))
+        fetch = f"in.{name} = copied.{name};" if stride == 0 else f"::load<Plain, V>(in.{name}, copied.{name});"
+        self._fetches.append(fetch)
         value = _Value(f"value{next(self._numbers)}", held, loaded)
         self._body.append(f"const {held} {value.name} = {_converted(loaded, storage, held)};")
         self._values[tensor.uid] = value
@@ -324,6 +337,7 @@ class _Writer:
             *(f"    {line}" for line in self._loads),
             "  }",
             "",
+            *(self._copy_methods(group) if self._has_copies else ()),
             "  template <int V>",
             "  static __device__ __forceinline__ void finish(",
             f"      {group}, const Loaded<V>& in{parameters}) {{",
@@ -346,6 +360,21 @@ class _Writer:
             "",
         ]
         return "\n".join(lines)
+
+    def _copy_methods(self, group: str) -> tuple[str, ...]:
+        return (
+            "  template <int V>",
+            "  static __device__ __forceinline__ void copy(",
+            f"      {group}, Loaded<V>& copied) {{",
+            *(f"    {line}" for line in self._copies),
+            "  }",
+            "",
+            "  template <int V>",
+            "  static __device__ __forceinline__ void fetch(const Loaded<V>& copied, Loaded<V>& in) {",
+            *(f"    {line}" for line in self._fetches),
+            "  }",
+            "",
+        )
 
     def _field(self, c_type: str, name: str, argument: Argument) -> None:
         self._fields.append(f"{c_type} {name};")

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from lowdnn.enums import DataType, NormFwdPhase, NormMode
+from lowdnn.enums import BnFinalizeStatsMode, DataType, NormFwdPhase, NormMode
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.nodes import Lowered, ReductionNode, stride_order
 from lowdnn.ops.base import Operation
+from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.ops.norm import NormShape
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
@@ -36,12 +38,20 @@ _SUFFIXES = {
     "dscale": "DSCALE",
     "dbias": "DBIAS",
     "stats": "STATS",
+    "sum": "SUM",
+    "sum_of_squares": "SQ_SUM",
+    "accum_count": "ACCUM_COUNT",
+    "inv_std": "INV_VARIANCE",
+    "eq_scale": "EQ_SCALE",
+    "eq_bias": "EQ_BIAS",
 }
 
 
 @dataclass(frozen=True)
 class _PortsNode:
-    """A node whose inputs and outputs are ports of the operation, by name."""
+    """A node whose inputs and outputs are ports of the operation, by name; ``source``: the one that outputs follow."""
+
+    source: ClassVar[str] = "x"
 
     given: Mapping[str, Tensor]
     made: tuple[str, ...]
@@ -64,7 +74,7 @@ class _PortsNode:
 
     def _fill(self, outputs: tuple[Tensor, ...], dims: Mapping[str, tuple[int, ...] | None]) -> None:
         """Gives each output its dims and strides, where it has none."""
-        x = self.given["x"]
+        x = self.given[self.source]
         for port, output in zip(self.made, outputs, strict=True):
             if not output.get_dim():
                 wanted = dims[port]
@@ -110,6 +120,18 @@ class NormBackwardNode(_PortsNode):
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         return NormBackward(self.mode, **self._lowered(outputs, lowered))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class BnFinalizeNode(_PortsNode):
+    source = "sum"
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        self._fill(outputs, dict.fromkeys(self.made, self._dims("sum")))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        tensors = self._lowered(outputs, lowered)
+        return BnFinalize(BnFinalizeStatsMode.TRAINING, compute_type, **tensors)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The norms and softmax of pygraph. cudnn-frontend has no ``groupnorm``, ``softmax`` and their gradients in Python.
+"""The norms and softmax of pygraph. cudnn-frontend has no ``groupnorm``, ``softmax`` and their gradients in Python, and
+``bn_finalize`` in C++ alone.
 
 Epsilon and momentum are by-value tensors (``tensor_scalar``, or ``tensor`` with is_pass_by_value). Without scale and
 bias nothing is scaled. Outputs that a phase does not have are None.
@@ -15,7 +16,7 @@ from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import backend_norm_phase, norm_forward_phase
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.nodes import PointwiseNode, PointwiseParameters
-from lowdnn.frontend.norm_nodes import NormBackwardNode, NormForwardNode, RowSumNode, SoftmaxNode
+from lowdnn.frontend.norm_nodes import BnFinalizeNode, NormBackwardNode, NormForwardNode, RowSumNode, SoftmaxNode
 from lowdnn.status import BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
@@ -138,6 +139,41 @@ class NormMethods(GraphBuilder):
         node = NormForwardNode(_present(given), made, NormMode.BATCH_NORM, NormFwdPhase.TRAINING)
         y, mean, inv_variance, *running = self._add_all(node, compute_data_type, name)
         return (y, mean, inv_variance, *(running or (None, None)))
+
+    def bn_finalize(
+        self,
+        sum: Tensor,
+        sq_sum: Tensor,
+        scale: Tensor,
+        bias: Tensor,
+        epsilon: Tensor,
+        accum_count: Tensor,
+        in_running_mean: Tensor | None = None,
+        in_running_var: Tensor | None = None,
+        momentum: Tensor | None = None,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """(EQ_SCALE, EQ_BIAS, mean, inv_variance, next running mean, next running variance) of each channel from the
+        sums of ``genstats`` over accum_count elements, a by-value tensor: x * EQ_SCALE + EQ_BIAS is the batch norm."""
+        given = {
+            "sum": sum,
+            "sum_of_squares": sq_sum,
+            "scale": scale,
+            "bias": bias,
+            "epsilon": epsilon,
+            "accum_count": accum_count,
+            "exp_avg_factor": momentum,
+            "input_running_mean": in_running_mean,
+            "input_running_var": in_running_var,
+        }
+        made: tuple[str, ...] = ("eq_scale", "eq_bias", "mean", "inv_std")
+        if in_running_mean is not None or in_running_var is not None:
+            made += ("output_running_mean", "output_running_var")
+        node = BnFinalizeNode(_present(given), made)
+        eq_scale, eq_bias, mean, inv_variance, *running = self._add_all(node, compute_data_type, name)
+        next_mean, next_var = running or (None, None)
+        return eq_scale, eq_bias, mean, inv_variance, next_mean, next_var
 
     def batchnorm_inference(
         self,

@@ -1,7 +1,8 @@
 """How long a plan takes, estimated from the plan and the architecture's facts alone.
 
     time(plan)   = sum over its launches of time(launch)
-    time(launch) = overhead + longer + exposed * shorter, of arithmetic and copying, or work.busy_s if longer
+    time(launch) = overhead + meeting of a cooperative grid + busy
+    busy         = longer + exposed * shorter, of arithmetic and copying, or work.busy_s if longer
     arithmetic   = flops / (attained rate * utilisation)
     copying      = bytes / (bandwidth * reach)
     utilisation  = blocks / (sm_count * ceil(blocks / sm_count))
@@ -27,6 +28,8 @@ from lowdnn.plan import Launch, Plan
 #: The share of the shorter of arithmetic and copying that the longer one does not hide: an estimate, which puts the
 #: kernel with faster arithmetic first where memory limits both.
 _EXPOSED = 0.1
+#: The blocks of a cooperative launch meet once: an estimate, of atomic operations on one word and the reads after them.
+_MEETING_S = 1.2e-6
 #: Of the launch overhead, where a kernel starts while the one before it ends; measured on an H200.
 _DEPENDENT_LAUNCH_SAVES_S = 0.6e-6
 
@@ -42,7 +45,9 @@ def launch_us(launch: Launch, arch: ArchSpec) -> float:
     arithmetic_s = work.flops / (arch.attained_rate(work.unit) * utilisation(blocks, arch.sm_count))
     copy_s = work.bytes / (arch.copy_bytes_per_s * _reach(blocks, arch.sm_count))
     saved_s = _DEPENDENT_LAUNCH_SAVES_S if launch.overlaps_previous else 0.0
-    return 1e6 * (arch.launch_overhead_s - saved_s + max(_busy_s(arithmetic_s, copy_s), work.busy_s))
+    meeting_s = _MEETING_S if launch.cooperative else 0.0
+    busy_s = max(_busy_s(arithmetic_s, copy_s), work.busy_s)
+    return 1e6 * (arch.launch_overhead_s - saved_s + meeting_s + busy_s)
 
 
 def utilisation(blocks: int, sm_count: int) -> float:

@@ -166,6 +166,7 @@ def _launch_config(launch: Launch) -> LaunchConfig:
         launch.block,
         launch.shared_bytes,
         launch.cluster,
+        launch.cooperative,
         programmatic_serialization=launch.overlaps_previous,
     )
 

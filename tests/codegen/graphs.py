@@ -23,9 +23,16 @@ class Golden:
     vector_axis: int
     accumulator: DataType | None = None
     result: DataType | None = None
+    copies: bool = False
 
     def functor(self) -> Functor:
-        return generate(self.dag, accumulator=self.accumulator, vector_axis=self.vector_axis, result=self.result)
+        return generate(
+            self.dag,
+            accumulator=self.accumulator,
+            vector_axis=self.vector_axis,
+            result=self.result,
+            copies=self.copies,
+        )
 
 
 def goldens() -> dict[str, Golden]:
@@ -35,6 +42,7 @@ def goldens() -> dict[str, Golden]:
         "residual_gelu": residual_gelu(),
         "index_select": index_select(),
         "squares": squares(),
+        "masked": masked(),
         "dropout": dropout(),
     }
 
@@ -44,6 +52,15 @@ def copy() -> Golden:
     x = builder.tensor((4, 64), DataType.BFLOAT16)
     builder.pointwise(MODES.IDENTITY, x, store=DataType.FLOAT)
     return Golden(_dag(builder), vector_axis=1)
+
+
+def masked() -> Golden:
+    """A prologue whose tensors are copied to shared memory: a value, its mask, and a scale of each row."""
+    builder = GraphBuilder()
+    x, mask = (builder.tensor((4, 64), data_type) for data_type in (DataType.BFLOAT16, DataType.BOOLEAN))
+    scaled = builder.pointwise(MODES.MUL, x, builder.tensor((4, 1), DataType.FLOAT))
+    y = builder.pointwise(MODES.MUL, scaled, mask)
+    return Golden(_dag(builder, result=y), vector_axis=1, result=DataType.FLOAT, copies=True)
 
 
 def scale_bias_relu() -> Golden:

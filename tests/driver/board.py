@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -62,11 +63,12 @@ class Board:
         self.driver.stream_synchronize(0)
         return array
 
-    def function(self, source: str, name: str) -> int:
-        """A kernel of CUDA C++."""
+    def function(self, source: str, name: str, headers: tuple[str, ...] = ()) -> int:
+        """A kernel of CUDA C++, which may include these of the engines' ``headers``."""
         options = (f"--gpu-architecture={ARCH}", "-default-device")
+        texts = {header: (files("lowdnn.engines") / header).read_text() for header in headers}
         return self.ptx_function(
-            nvrtc.compile_program(source, name=f"{name}.cu", headers={}, options=options).image, name
+            nvrtc.compile_program(source, name=f"{name}.cu", headers=texts, options=options).image, name
         )
 
     def ptx_function(self, ptx: bytes, name: str) -> int:

@@ -49,6 +49,19 @@ extern "C" __global__ void meet(unsigned* counter, unsigned* out) {
   }
 }
 """
+#: ``rounds(slots, out)``: in each round a block leaves a number, all meet, and it reads its neighbour's.
+ROUNDS = """
+#include "include/grid_barrier.cuh"
+extern "C" __global__ void rounds(u32* slots, u32* out) {
+  u32 total = 0;
+  for (u32 round = 0; round < 3; ++round) {
+    if (threadIdx.x == 0) slots[round * gridDim.x + blockIdx.x] = 100 * round + blockIdx.x;
+    grid_sync();
+    total += slots[round * gridDim.x + (blockIdx.x + 1) % gridDim.x];
+  }
+  if (threadIdx.x == 0) out[blockIdx.x] = total;
+}
+"""
 
 
 def size_ptx(directives: str) -> bytes:
@@ -201,6 +214,25 @@ def test_cooperative_blocks_meet(board: Board) -> None:
     counter, out = board.put(np.zeros(1, np.uint32)), board.empty(4 * 64)
     board.launch(function, line(64, 32, cooperative=True), counter, out)
     assert (board.get(out, 64) == 64).all()
+
+
+@pytest.mark.parametrize("as_graph", [False, True])
+def test_a_cooperative_grid_has_a_barrier(board: Board, as_graph: bool) -> None:
+    """Launched twice: the barrier needs no clearing, whatever memory the kernel is given."""
+    driver, config = board.driver, line(24, 64, cooperative=True)
+    function = board.function(ROUNDS, "rounds", ("include/grid_barrier.cuh", "include/numeric.cuh"))
+    slots, out = board.empty(4 * 3 * 24), board.empty(4 * 24)
+    if as_graph:
+        graph, parameters = driver.graph_create(), Arguments(slots, out)
+        driver.graph_add_kernel_node(graph, (), function, config, parameters.address)
+        replayed = driver.graph_instantiate(graph)
+    for _ in range(2):
+        driver.memset_d32_async(out, 0, 24, 0)
+        if as_graph:
+            driver.graph_launch(replayed, 0)
+        else:
+            board.launch(function, config, slots, out)
+        assert board.get(out, 24).tolist() == [300 + 3 * ((block + 1) % 24) for block in range(24)]
 
 
 def test_a_cooperative_grid_must_fit(board: Board) -> None:

@@ -81,6 +81,31 @@ def test_batch_norm_carries_statistics_on(handle: Handle) -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_batch_norm_in_two_graphs(handle: Handle) -> None:
+    """Sums where x is made, then what the next graph applies to x."""
+    rng = np.random.default_rng(fresh_seed())
+    x = rng.normal(1, 2, (4, 8, 3, 3)).astype(np.float32)
+    scale, bias, before = (rng.normal(0, 1, (1, 8, 1, 1)).astype(np.float32) for _ in range(3))
+    graph = new_graph(handle)
+    tx = graph.tensor(x.shape, channels_last_strides(x.shape))
+    total, squares = run(graph, handle, {tx: x}, *graph.genstats(tx))
+
+    graph, channels = new_graph(handle), (total, squares, scale, bias, before, np.abs(before))
+    tensors = [graph.tensor(values.shape) for values in channels]
+    scalars = (graph.tensor_scalar(1e-3), graph.tensor_scalar(x.size // 8))
+    outputs = graph.bn_finalize(*tensors[:4], *scalars, *tensors[4:], graph.tensor_scalar(0.25))
+    given = dict(zip(tensors, channels, strict=True))
+    eq_scale, eq_bias, mean, inverse, next_mean, next_var = run(graph, handle, given, *outputs)
+    axes = (0, 2, 3)
+    np.testing.assert_allclose(mean, x.mean(axes, keepdims=True), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(inverse, 1 / np.sqrt(x.var(axes, keepdims=True) + 1e-3), rtol=1e-4)
+    np.testing.assert_allclose(eq_scale, scale * inverse, rtol=1e-5)
+    np.testing.assert_allclose(eq_bias, bias - mean * eq_scale, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(next_mean, 0.75 * before + 0.25 * mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(next_var, 0.75 * abs(before) + 0.25 * x.var(axes, keepdims=True, ddof=1), rtol=1e-4)
+    assert new_graph().bn_finalize(*tensors[:4], *scalars)[4:] == (None, None)
+
+
 def test_batch_norm_inference_is_pointwise() -> None:
     graph = new_graph()
     x, *statistics = (graph.tensor(dims) for dims in ((2, 8, 3, 3), *[(1, 8, 1, 1)] * 4))

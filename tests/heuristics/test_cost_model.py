@@ -59,6 +59,11 @@ def test_a_plan_is_the_sum_of_its_launches() -> None:
     assert plan_us(plan, ARCH) == pytest.approx((2 + 1) + (2 + 2))
 
 
+def test_blocks_that_meet_take_longer() -> None:
+    meeting = replace(launch(100, size_bytes=10**6), cooperative=True)
+    assert launch_us(meeting, ARCH) == pytest.approx(2 + 1.2 + 1)
+
+
 def test_half_of_the_multiprocessors_keep_the_memory_busy() -> None:
     times = [launch_us(launch(blocks, size_bytes=10**6), ARCH) for blocks in (10, 50, 101)]
     assert times == pytest.approx([2 + 5, 2 + 1, 2 + 1])

@@ -112,7 +112,7 @@ stated bounds. ``tests/calibration/README.md`` has the figures, and what a GPU d
 | textures, surfaces           |                                              | refused when loaded                   |
 | asynchronous copies          | ``cp.async``, bulk, ``st.async``, reductions | byte masks of bulk stores             |
 | warps                        | divergence, member masks, all exchanges      | where hardware brings lanes together  |
-| CTAs                         | 16 barriers, all forms; cooperative launches |                                       |
+| CTAs                         | 16 barriers, all forms; cooperative launches | ``%envreg`` but the grid's workspace  |
 | clusters                     | shared memory of all CTAs, barrier, launch   | ``.blocksareclusters``                |
 | atomics                      | 16 to 128 bits, vectors; in lane order       | other orders; ``multimem``            |
 | memory order                 | data races found; a store is seen at once    | weak memory as such                   |

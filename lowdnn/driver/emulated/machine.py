@@ -31,6 +31,7 @@ from lowdnn.driver.emulated.running.scheduler import BlockFault, Scheduler, Step
 
 #: Host memory for the shared and local memory of one batch.
 _BATCH_BYTES = 32 << 20
+_GRID_WORKSPACE_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class Machine:
         picker = policy.picker(options.landing)
         content = _parameter_block(kernel, parameters)
         address = self._parameter_address(kernel, content)
+        workspace = self._grid_workspace() if config.cooperative else 0
         self.clock.launch()
         deadline = time.monotonic() + options.timeout_s
         previous = self._last_history if config.programmatic_serialization else None
@@ -127,14 +129,15 @@ class Machine:
                     options.checks,
                     picker,
                     history,
+                    workspace,
                     clock=self.clock,
                 )
                 self._run(function, batch, deadline)
         finally:
             if history is not None:
                 history.previous = None
-            if address:
-                self.memory.free(address)
+            for own in filter(None, (address, workspace)):
+                self.memory.free(own)
 
     def _run(self, function: Function, batch: Batch, deadline: float) -> None:
         scheduler = Scheduler(batch, function.steps, deadline)
@@ -167,6 +170,13 @@ class Machine:
         if not kernel.program.takes_parameter_address:
             return 0
         address = self.memory.allocate(content.size, f"parameters of {kernel.name}", read_only=True)
+        self.memory.host_write(address, content)
+        return address
+
+    def _grid_workspace(self) -> int:
+        """What the driver gives a cooperative launch for a barrier of its grid: u32 bytes, u32 barrier, at first 0."""
+        content = np.array([_GRID_WORKSPACE_BYTES, 0], dtype=np.uint32).view(np.uint8)
+        address = self.memory.allocate(content.size, "grid workspace")
         self.memory.host_write(address, content)
         return address
 

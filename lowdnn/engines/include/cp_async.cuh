@@ -7,6 +7,7 @@
 #pragma once
 
 #include "include/shared_memory.cuh"
+#include "include/vector.cuh"
 
 template <int BYTES> __device__ __forceinline__ void cp_async(u32 destination, const void* source, bool exists) {
   const i32 bytes = exists ? BYTES : 0;
@@ -18,6 +19,17 @@ template <int BYTES> __device__ __forceinline__ void cp_async(u32 destination, c
     asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;"
                  :: "r"(destination), "l"(__cvta_generic_to_global(source)), "r"(bytes), "n"(BYTES)
                  : "memory");
+  }
+}
+
+// V neighbouring elements into shared memory, in accesses of WIDTH elements as those of vector.cuh; what is too narrow
+// for a copy is there at once. Both addresses must be aligned to an access.
+template <int WIDTH, class T, int V> __device__ __forceinline__ void copy_row(T (&to)[V], const T* from) {
+  constexpr int W = access_width(WIDTH, V, sizeof(T)), BYTES = W * sizeof(T);
+#pragma unroll
+  for (int i = 0; i < V; i += W) {
+    if constexpr (BYTES >= 4) cp_async<BYTES>(shared_address(to + i), from + i, true);
+    else *reinterpret_cast<Vector<T, W>*>(to + i) = Plain::load<T, W>(from + i);
   }
 }
 

@@ -1,4 +1,4 @@
-// Rows: how the threads of a block, or of a cluster of blocks, own the rows of a tensor, hold them and join statistics.
+// Rows: how the threads of a block, or of several blocks, own the rows of a tensor and hold them.
 //
 // A row is what one statistic is taken over: the elements at one coordinate of the KEPT kept axes, along the other axes
 // of the space. One axis is cut into groups of VECTOR neighbouring elements: the last of the row (IS_ROW), or the last
@@ -6,17 +6,16 @@
 //
 // A block has THREADS threads: slots of TEAM members of SIDE threads side by side, the last of these fastest. A team
 // owns one group of rows, and its threads the groups member, member + TEAM, ... of it. In registers a thread holds a
-// chunk: ITEMS groups. The CLUSTER blocks of a cluster share the rows; a row that is longer than their chunks has
-// several, which are read again when they are needed again.
-//
-// Order of summation: the thread's own elements one after the other, the lanes as a tree, then the warps and the blocks
-// one after the other. It depends on the parameters only.
+// chunk: ITEMS groups. SHARING blocks share rows: a cluster of them or, where CLUSTER is less, neighbours in a
+// cooperative grid in which each group of rows has blocks of its own. A row that is longer than their chunks has
+// several. What was read of the first ones can stay in shared memory; the others are read again when they are needed.
 
 #pragma once
 
 #include "include/cluster.cuh"
 #include "include/division.cuh"
 #include "include/pointwise.cuh"
+#include "include/vector.cuh"
 
 // The bounds of a kernel over rows, by its macros: RESIDENT blocks of a multiprocessor, since ptxas by itself now and
 // then spills a few registers to fit one more.
@@ -27,12 +26,13 @@
 #endif
 
 template <int RANK_, int KEPT_AXES_, bool IN_ROW_, int VECTOR_SIZE_, int BLOCK_SIZE_, int TEAM_SIZE_, int SIDE_SIZE_,
-          int HELD_, int BLOCKS_, class Index_>
+          int HELD_, int BLOCKS_, int CLUSTER_SIZE, class Index_>
 struct RowTile {
   static constexpr int RANK = RANK_, KEPT_AXES = KEPT_AXES_, VECTOR_SIZE = VECTOR_SIZE_;
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
-  static constexpr int HELD = HELD_;      // groups of a chunk, in a thread
-  static constexpr int BLOCKS = BLOCKS_;  // of a cluster
+  static constexpr int HELD = HELD_;                       // groups of a chunk, in a thread
+  static constexpr int BLOCKS = BLOCKS_;                   // that share rows
+  static constexpr bool IN_GRID = BLOCKS_ > CLUSTER_SIZE;  // they are of a cooperative grid
   static constexpr int SLOTS = BLOCK_SIZE / (TEAM_SIZE * SIDE_SIZE);
   static constexpr bool IN_ROW = IN_ROW_;
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
@@ -79,7 +79,11 @@ template <class Tile> struct RowWalk {
   // Moves to an item of a chunk: gives its place along the functors' vector axis, in `column`; false where the row has
   // no such group, and the place means nothing.
   __device__ __forceinline__ bool locate(i64 chunk, int item, i64& column) {
-    const i64 number = group(chunk, item);
+    return locate_group(group(chunk, item), column);
+  }
+
+  // The same for a group of the row by its number.
+  __device__ __forceinline__ bool locate_group(i64 number, i64& column) {
     if constexpr (Tile::RANK - Tile::KEPT_AXES == 1) {
       coordinate[Tile::KEPT_AXES] = number;  // not by way of 32 bits: items then lie at constant offsets
     } else {
@@ -96,7 +100,10 @@ template <class Tile> struct RowWalk {
   }
 
  private:
-  __device__ __forceinline__ static u32 rank() { return Tile::BLOCKS > 1 ? cluster_rank() : 0; }
+  __device__ __forceinline__ static u32 rank() {
+    if constexpr (Tile::IN_GRID) return blockIdx.x % Tile::BLOCKS;
+    return Tile::BLOCKS > 1 ? cluster_rank() : 0;
+  }
 
   __device__ __forceinline__ void start(i64 row) {
     first = row;
@@ -108,27 +115,74 @@ template <class Tile> struct RowWalk {
   }
 };
 
-// A chunk of the values that a functor hands back; all loads before the first use. What does not exist becomes 0.
+// What a functor reads of a chunk; all loads before the first use.
+template <class Source, class Tile> struct ReadChunk {
+  typedef typename Source::template Loaded<Tile::VECTOR_SIZE> Loaded;
+
+  alignas(16) Loaded in[Tile::HELD] = {};
+
+  __device__ __forceinline__ void load(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) {
+#pragma unroll
+    for (int i = 0; i < Tile::HELD; ++i) {
+      i64 column;
+      if (!walk.locate(chunk, i, column)) continue;
+      Source::template load<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column, Tile::VECTOR_SIZE,
+                                               in[i]);
+    }
+  }
+
+  // The values that the functor hands back. What does not exist becomes 0.
+  template <class Value>
+  __device__ __forceinline__ void finish(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk,
+                                         Value (&values)[Tile::HELD][Tile::VECTOR_SIZE]) const {
+#pragma unroll
+    for (int i = 0; i < Tile::HELD; ++i) {
+      i64 column;
+      if (walk.locate(chunk, i, column)) {
+        Source::template finish<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column,
+                                                   Tile::VECTOR_SIZE, in[i], values[i]);
+      } else {
+#pragma unroll
+        for (int v = 0; v < Tile::VECTOR_SIZE; ++v) values[i][v] = Value(0);
+      }
+    }
+  }
+};
+
 template <class Source, class Tile, class Value>
 __device__ __forceinline__ void load_chunk(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                            Value (&values)[Tile::HELD][Tile::VECTOR_SIZE]) {
-  typename Source::template Loaded<Tile::VECTOR_SIZE> in[Tile::HELD] = {};
-  typename Source::Cursor at[Tile::HELD];
-  i64 columns[Tile::HELD];
-  bool exists[Tile::HELD];
+  ReadChunk<Source, Tile> read;
+  read.load(args, walk, chunk);
+  read.finish(args, walk, chunk, values);
+}
+
+// A chunk of values handed to a functor that stores. Rows side by side leave registers for what it reads besides: of
+// several groups before the first use, unless that is much.
+template <class Target, class Tile, class Value>
+__device__ __forceinline__ void store_chunk(const typename Target::Args& args, RowWalk<Tile>& walk, i64 chunk,
+                                            const Value (&values)[Tile::HELD][Tile::VECTOR_SIZE]) {
+  constexpr int V = Tile::VECTOR_SIZE;
+  typedef typename Target::template Loaded<V> Loaded;
+  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || Tile::HELD == 1 ? 1 : 2;
 #pragma unroll
-  for (int i = 0; i < Tile::HELD; ++i) {
-    exists[i] = walk.locate(chunk, i, columns[i]);
-    at[i] = Source::cursor(args, walk.coordinate);
-    if (exists[i]) Source::template load<Tile::VECTOR_SIZE>(args, at[i], columns[i], Tile::VECTOR_SIZE, in[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < Tile::HELD; ++i) {
-    if (exists[i]) {
-      Source::template finish<Tile::VECTOR_SIZE>(args, at[i], columns[i], Tile::VECTOR_SIZE, in[i], values[i]);
+  for (int first = 0; first < Tile::HELD; first += AHEAD) {
+    i64 column;
+    if constexpr (AHEAD == 1) {
+      if (!walk.locate(chunk, first, column)) continue;
+      Target::template apply<V>(args, Target::cursor(args, walk.coordinate), column, V, values[first]);
     } else {
+      Loaded in[AHEAD];
 #pragma unroll
-      for (int v = 0; v < Tile::VECTOR_SIZE; ++v) values[i][v] = Value(0);
+      for (int i = 0; i < AHEAD; ++i) {
+        if (!walk.locate(chunk, first + i, column)) continue;
+        Target::template load<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) {
+        if (!walk.locate(chunk, first + i, column)) continue;
+        Target::template finish<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i], values[first + i]);
+      }
     }
   }
 }
@@ -152,80 +206,3 @@ __device__ __forceinline__ void store_of_row(const typename Target::Args& args, 
   walk.locate_row(kept);
   Target::template apply<Tile::WIDTH>(args, Target::cursor(args, kept), walk.kept_column, Tile::WIDTH, values);
 }
-
-struct Plus {
-  template <class T> static __device__ __forceinline__ T join(T a, T b) { return a + b; }
-};
-struct Largest {
-  template <class T> static __device__ __forceinline__ T join(T a, T b) { return maximum(a, b); }
-};
-
-// Joins numbers of the threads of a team: afterwards each has the result of all. At most MOST at once.
-template <class Tile, class T, int MOST> struct RowTeam {
-  static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WARPS = SPAN / WARP_SIZE;
-
-  struct Shared {
-    T warps[2][SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1][Tile::SIDE_SIZE][MOST];
-    T blocks[2][Tile::SIDE_SIZE][MOST];
-  };
-
-  Shared& shared;
-  int turn = 0;  // two areas in turn: what was read last time may still be read
-
-  __device__ __forceinline__ RowTeam(Shared& shared) : shared(shared) {}
-
-  template <class Operator, int COUNT> __device__ __forceinline__ void all(T (&values)[COUNT]) {
-    static_assert(COUNT <= MOST, "the areas have room");
-#pragma unroll
-    for (int offset = Tile::SIDE_SIZE; offset < WARP_SIZE && offset < SPAN; offset *= 2) {
-#pragma unroll
-      for (int k = 0; k < COUNT; ++k) {
-        values[k] = Operator::join(values[k], __shfl_xor_sync(0xffffffffu, values[k], offset));
-      }
-    }
-    if constexpr (SPAN > WARP_SIZE) all_warps<Operator>(values);
-    if constexpr (Tile::BLOCKS > 1) all_blocks<Operator>(values);
-    turn ^= 1;
-  }
-
-  // At the kernel's end: no block may leave while another reads its memory.
-  __device__ __forceinline__ void leave() const {
-    if constexpr (Tile::BLOCKS > 1) cluster_sync();
-  }
-
- private:
-  template <class Operator, int COUNT> __device__ __forceinline__ void all_warps(T (&values)[COUNT]) {
-    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-    if (lane < Tile::SIDE_SIZE) {
-#pragma unroll
-      for (int k = 0; k < COUNT; ++k) shared.warps[turn][warp][lane][k] = values[k];
-    }
-    __syncthreads();
-    const int first = warp / WARPS * WARPS, side = lane % Tile::SIDE_SIZE;
-#pragma unroll
-    for (int k = 0; k < COUNT; ++k) {
-      values[k] = shared.warps[turn][first][side][k];
-#pragma unroll
-      for (int other = 1; other < WARPS; ++other) {
-        values[k] = Operator::join(values[k], shared.warps[turn][first + other][side][k]);
-      }
-    }
-  }
-
-  template <class Operator, int COUNT> __device__ __forceinline__ void all_blocks(T (&values)[COUNT]) {
-    const int side = threadIdx.x % Tile::SIDE_SIZE;
-    if (threadIdx.x < Tile::SIDE_SIZE) {
-#pragma unroll
-      for (int k = 0; k < COUNT; ++k) shared.blocks[turn][side][k] = values[k];
-    }
-    cluster_sync();
-#pragma unroll
-    for (int k = 0; k < COUNT; ++k) {
-      values[k] = load_of_block(&shared.blocks[turn][side][k], 0);
-#pragma unroll
-      for (u32 block = 1; block < Tile::BLOCKS; ++block) {
-        values[k] = Operator::join(values[k], load_of_block(&shared.blocks[turn][side][k], block));
-      }
-    }
-  }
-};

@@ -14,14 +14,15 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.launch import bytes_of, i64, moved_bytes
 from lowdnn.engines.norm.join import Join
-from lowdnn.engines.norm.split import split_dag, split_operation, split_tensor
+from lowdnn.engines.norm.split import is_of_rows, split_dag, split_operation, split_tensor
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
+from lowdnn.engines.rows.on_chip import OnChip
 from lowdnn.enums import DIM_MAX, DataType, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -34,6 +35,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct, WorkspacePointer
 
 _REDUCTION = ReductionEngine()
+_GRADIENTS = {"dscale": "SCALE", "dbias": "BIAS"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class BackwardRows:
         after = dag_of(own["dx"].dims, tuple(split_operation(op, shape) for op in fused.after), anchor=own["dx"])
         space = fused_space((before, after), shape.axes, own.values())
         found = BackwardRows(operation, own, before, after, space)
-        if before.operations and found.gradients and not found._may_sum_on_the_way:
+        if before.operations and found.gradients and not (found._may_sum_on_the_way or found._sums_are_of_rows):
             return "operations: expected none before dy where scale and bias need sums of their own, got one"
         return found
 
@@ -82,14 +84,14 @@ class BackwardRows:
         return RowLayout.of(self.space, (self.before, self.after), self.tensors["x"])
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self.compute_type, self._arrays)
+        return tile.knobs(self.layout, arch, self.compute_type, self._arrays, on_chip=True)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         chain, shape = Chain(), tile.tile_of(self.layout, chosen, self.compute_type, self._arrays)
         sums_on_the_way = self._may_sum_on_the_way and shape.chunks(self.layout) == 1
         if self.layout.row_groups:
             self._add_rows(chain, arch, shape, sums_on_the_way)
-        if not sums_on_the_way:
+        if not sums_on_the_way and not self._sums_are_of_rows:
             for port in ("dscale", "dbias"):
                 if port in self.tensors:
                     graph = OperationGraph(self._gradient(port))
@@ -114,13 +116,32 @@ class BackwardRows:
         is_enough = self.space.is_row and self.layout.row_groups > 0 and self.space.count > 0
         return bool(self.gradients) and repeats and row_elements and is_enough
 
+    @property
+    def _sums_are_of_rows(self) -> bool:
+        """Whether dscale and dbias are the sums over rows that dx needs."""
+        shape = self.operation.shape
+        return shape.scale_dims == shape.stats_dims and self.layout.row_groups > 0
+
+    @property
+    def _scale_is_of_rows(self) -> bool:
+        """Whether the scale has one element for each row."""
+        scale = self.tensors.get("scale")
+        return scale is not None and is_of_rows(scale, self.operation.shape)
+
+    @property
+    def _row_gradients(self) -> dict[str, Tensor]:
+        """dscale and dbias where they are sums over rows."""
+        return {port: self.tensors[port] for port in _GRADIENTS if self._sums_are_of_rows and port in self.tensors}
+
     def _add_rows(self, chain: Chain, arch: ArchSpec, shape: tile.RowTile, sums: bool) -> None:
         """The launch for dx; where it sums on the way, the launch that joins its blocks' sums too."""
         operation, gradients = self.operation, self.gradients if sums else ()
         blocks = self._blocks(arch, shape) if sums else 0
-        count = blocks // shape.CLUSTER
+        count = blocks // shape.SHARING
         offsets = tuple(chain.reserve(count * self.space.count * self._element_bytes) for _ in gradients)
         join = Join(gradients, self.space.row_space, self.compute_type, count, offsets)
+        others = (self.tensors["x"],)
+        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before, others)
         kernel = RowKernel(
             source="norm/norm_backward.cu",
             data_type=operation.x.data_type,
@@ -129,18 +150,25 @@ class BackwardRows:
             tile=shape,
             switches=(
                 ("CENTRED", int(operation.mode is not NormMode.RMS_NORM)),
-                ("SCALED", int(operation.scale is not None)),
+                ("SCALED", int(operation.scale is not None and not self._scale_is_of_rows)),
+                ("ROW_SCALE", int(self._scale_is_of_rows)),
                 ("GRADIENTS", len(gradients)),
+                *((f"{name}_GRADIENT", int(port in self._row_gradients)) for port, name in _GRADIENTS.items()),
+                *on_chip.switches,
             ),
-            functors=self._functors,
+            functors=(*self._functors(on_chip), *on_chip.again()),
             scalars=(
                 share(self.space.count, self.compute_type),
+                *i64((on_chip.slots,)),
+                *on_chip.partials(chain),
                 *((Struct(tuple(WorkspacePointer(offset) for offset in offsets)),) if gradients else ()),
             ),
         )
-        others = bytes_of(tensor for tensor in inputs_of(operation).values() if not tensor.is_virtual)
-        moved = moved_bytes(self.before) + moved_bytes(self.after) + others - self._counted_twice + join.partial_bytes
-        chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved, blocks))
+        read = bytes_of(tensor for tensor in inputs_of(operation).values() if not tensor.is_virtual)
+        moved = moved_bytes(self.before) + moved_bytes(self.after) + read - self._counted_twice + join.partial_bytes
+        moved += bytes_of(self._row_gradients.values()) + on_chip.bytes_read_again
+        number, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
+        chain.launches.append(kernel.launch(number, operation.flops, moved, blocks, shared_bytes))
         if gradients:
             joining, arguments = join.kernel_and_arguments()
             chain.launches.append(join.launch(chain.kernel(joining), arguments))
@@ -152,22 +180,24 @@ class BackwardRows:
 
     def _blocks(self, arch: ArchSpec, shape: tile.RowTile) -> int:
         """A grid that stays, and writes no more partial sums than its blocks have."""
-        resident = arch.sm_count * shape.RESIDENT // shape.CLUSTER * shape.CLUSTER
-        return min(shape.blocks(self.layout), max(resident, shape.CLUSTER))
+        resident = arch.sm_count * shape.RESIDENT // shape.SHARING * shape.SHARING
+        return min(shape.blocks(self.layout), max(resident, shape.SHARING))
 
-    @property
-    def _functors(self) -> tuple[Functor, ...]:
+    def _functors(self, on_chip: OnChip) -> tuple[Functor, ...]:
         space, compute_type, tensors = self.space, self.compute_type, self.tensors
         functors = [
-            space.load(tensors["x"], compute_type, "Data"),
-            space.functor(self.before, "Prologue", None, compute_type),
+            space.load(tensors["x"], compute_type, "Data", copies=on_chip.stays),
+            space.functor(self.before, "Prologue", None, compute_type, copies=on_chip.stays),
             space.functor(self.after, "Epilogue", compute_type, None),
             space.load_of_row(tensors["inv_variance"], compute_type, "Inverse"),
         ]
         if "mean" in tensors:
             functors.append(space.load_of_row(tensors["mean"], compute_type, "Mean"))
         if "scale" in tensors:
-            functors.append(space.load(tensors["scale"], compute_type, "Scale"))
+            load = space.load_of_row if self._scale_is_of_rows else space.load
+            functors.append(load(tensors["scale"], compute_type, "Scale"))
+        for port, tensor in self._row_gradients.items():
+            functors.append(space.store_of_row(tensor, compute_type, f"{_GRADIENTS[port].title()}Gradient"))
         return tuple(functors)
 
     def _gradient(self, port: str) -> list[Operation]:

@@ -1,7 +1,7 @@
 """``batch_norm``: batch normalisation as reductions over all but the channels and a pointwise pass.
 
-A channel is too long for a team of threads, and there are too few of them for the device, so statistics are split over
-blocks (``engines.reduction``):
+Where the launch of ``norm_rows`` is none for the device or the graph, statistics are split over blocks
+(``engines.reduction``):
 
     forward    shift = average of the first image;  sums of x - shift and of its square, from these mean and variance;
                y = (x - mean) * inverse * scale + bias

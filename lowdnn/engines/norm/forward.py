@@ -1,8 +1,8 @@
 """The forward pass of a norm as one launch over rows (``norm_forward.cu``).
 
-Scale and bias are the first pointwise operations behind the normalised value, and the running statistics of batch
-normalisation pointwise operations behind mean and variance: so every type, stride and repetition comes from the code
-generator, and what the graph has behind y joins them.
+Scale and bias of elements are the first pointwise operations behind the normalised value, and the running statistics of
+batch normalisation pointwise operations behind mean and variance: so every type, stride and repetition comes from the
+code generator, and what the graph has behind y joins them. A scale and a bias of rows are read once for each.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from functools import cached_property
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.launch import bytes_of, i64, moved_bytes
 from lowdnn.engines.norm.passes import unbiased
-from lowdnn.engines.norm.split import split_dag, split_operation, split_tensor
+from lowdnn.engines.norm.split import is_of_rows, split_dag, split_operation, split_tensor
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
+from lowdnn.engines.rows.on_chip import OnChip
 from lowdnn.enums import DIM_MAX, DataType, NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -52,8 +53,8 @@ class ForwardRows:
         if len(shape.split(operation.x.dims)) > DIM_MAX:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
         before, after = split_dag(fused.before, shape), _after(fused)
-        statistics = [split_tensor(t, shape) for t in (*outputs_of(operation).values(), *operation.running)]
-        space = fused_space((before, after), shape.axes, statistics)
+        of_rows = (*outputs_of(operation).values(), *operation.running, *_row_parameters(operation).values())
+        space = fused_space((before, after), shape.axes, [split_tensor(tensor, shape) for tensor in of_rows])
         return ForwardRows(operation, before, after, space)
 
     @property
@@ -65,14 +66,17 @@ class ForwardRows:
         return RowLayout.of(self.space, (self.before, self.after))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self.compute_type, arrays=1)
+        return tile.knobs(self.layout, arch, self.compute_type, self._arrays, on_chip=True)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         """One launch, none where there are no rows."""
         chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape = tile.tile_of(self.layout, chosen, self.compute_type, arrays=1)
+        shape = tile.tile_of(self.layout, chosen, self.compute_type, self._arrays)
+        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before)
+        first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)
+        parameters = _row_parameters(operation)
         kernel = RowKernel(
             source="norm/norm_forward.cu",
             data_type=operation.x.data_type,
@@ -83,27 +87,44 @@ class ForwardRows:
                 ("CENTRED", int(operation.mode is not NormMode.RMS_NORM)),
                 ("TRAINING", int(operation.phase is NormFwdPhase.TRAINING)),
                 ("RUNNING", int(bool(operation.running))),
+                *((f"ROW_{name}", int(name in parameters)) for name in ("SCALE", "BIAS")),
+                *on_chip.switches,
             ),
-            functors=(self._prologue, self._epilogue, *self._statistics),
+            functors=(
+                self.space.functor(self.before, "Prologue", None, self.compute_type, copies=on_chip.stays),
+                *on_chip.again(),
+                self.space.functor(self.after, "Epilogue", self.compute_type, None),
+                *self._parameters,
+                *self._statistics,
+            ),
             scalars=(
                 scalar_argument(operation.epsilon, self.compute_type),
-                share(shape.first_count(self.layout), self.compute_type),
+                share(first_elements, self.compute_type),
                 share(self.space.count, self.compute_type),
                 number(unbiased(self.space.count), self.compute_type),
+                *i64((on_chip.slots, max(1, self.layout.groups // shape.TEAM))),
+                *on_chip.partials(chain),
             ),
         )
-        statistics = (t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid)
-        moved = moved_bytes(self.before) + moved_bytes(self.after) + bytes_of(statistics)
-        chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved))
+        statistics = [t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid]
+        of_rows = bytes_of((*statistics, *parameters.values()))
+        moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows + on_chip.bytes_read_again
+        reference, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
+        chain.launches.append(kernel.launch(reference, operation.flops, moved, shared_bytes=shared_bytes))
         return chain
 
-    @cached_property
-    def _prologue(self) -> Functor:
-        return self.space.functor(self.before, "Prologue", None, self.compute_type)
+    @property
+    def _arrays(self) -> int:
+        """Values that a thread holds for each element: of rows side by side also what it reads behind them."""
+        return 1 if self.space.is_row or not self.after.loads else 2
 
-    @cached_property
-    def _epilogue(self) -> Functor:
-        return self.space.functor(self.after, "Epilogue", self.compute_type, None)
+    @property
+    def _parameters(self) -> tuple[Functor, ...]:
+        """Scale and bias where each row has one."""
+        return tuple(
+            self.space.load_of_row(split_tensor(tensor, self.operation.shape), self.compute_type, name.title())
+            for name, tensor in _row_parameters(self.operation).items()
+        )
 
     @property
     def _statistics(self) -> tuple[Functor, ...]:
@@ -143,11 +164,21 @@ class ForwardRows:
         return PointwiseOperation(Pointwise(mode, self.compute_type), x=x, b=b, y=y)
 
 
+def _row_parameters(operation: NormForward) -> dict[str, Tensor]:
+    """SCALE and BIAS, those that there are, where each row has one."""
+    given = {"SCALE": operation.scale, "BIAS": operation.bias}
+    found = {name: tensor for name, tensor in given.items() if tensor is not None}
+    are_of_rows = all(is_of_rows(split_tensor(tensor, operation.shape), operation.shape) for tensor in found.values())
+    return found if are_of_rows else {}
+
+
 def _after(fused: FusedRows[NormForward]) -> PointwiseDag:
-    """From the normalised value on: times scale, plus bias, then what the graph has behind y."""
+    """What is behind the kernel's value: times scale, plus bias, where elements have their own; then what the graph has
+    behind y."""
     operation, shape = fused.operation, fused.operation.shape
     y, compute_type = split_tensor(operation.y, shape), operation.compute_type
-    steps = [(PointwiseMode.MUL, operation.scale), (PointwiseMode.ADD, operation.bias)]
+    of_elements = [(PointwiseMode.MUL, operation.scale), (PointwiseMode.ADD, operation.bias)]
+    steps = [] if _row_parameters(operation) else of_elements
     wanted = [(mode, split_tensor(tensor, shape)) for mode, tensor in steps if tensor is not None]
     value = anchor = replace(
         y, uid=_NORMALISED, data_type=compute_type, alignment_bytes=16, is_virtual=True, name="normalised"

@@ -1,29 +1,43 @@
 // norm_backward: for each row, with xhat = (x - mean) * inverse and g = dy * scale, dy = prologue(...),
 //   dx = epilogue(inverse * (g - average(g) - xhat * average(g * xhat)))
 // and, with GRADIENTS, the sums over this block's rows of dy * xhat and (2) of dy, for each element of a row. Without
-// CENTRED the mean is 0 and average(g) is left out.
+// CENTRED the mean is 0 and average(g) is left out. A scale with one element for each row is a factor behind it all:
+// then the sums that dx needs are of dy * xhat and of dy, which are the row's own gradients (SCALE_GRADIENT,
+// BIAS_GRADIENT).
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
-// Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
-// registers is read once; of a longer one all chunks but the last are read again. GRADIENTS needs rows of one chunk,
-// along the vector axis: each thread then has the same elements of all of its rows, and sums them in registers; the
-// slots of a block join theirs in order, and the blocks theirs in the workspace, [blocks / CLUSTER][elements of a row].
-// Shared memory (static): RowTeam's; with GRADIENTS and several slots, VECTOR sums of each thread.
-// Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups, else i64;
-// CENTRED; SCALED: whether there is a scale; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias).
+// Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
+// read once; of a longer one chunks are read again. GRADIENTS needs rows of one chunk, along the vector axis: then each
+// thread has the same elements of all of its rows, and sums them in registers; the slots of a block join theirs in
+// order, and the blocks theirs in the workspace, [blocks / SHARING][elements of a row].
+// Shared memory: RowTeam's; with GRADIENTS and several slots, VECTOR sums of each thread; with STAYS (dynamic) `slots`
+// slots of chunks of x, then of dy.
+// Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
+// blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
+// else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each row has; GRADIENTS: 0,
+// 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a
+// functor of its own, since Prologue stores tensors.
 
-#include "include/rows.cuh"
+#include "include/row_team.cuh"
+#include "include/staying_chunks.cuh"
 #include "include/vector.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Data::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, CLUSTER, INDEX> Tile;
+typedef RowTile<Data::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
+#if !AGAIN
+typedef Prologue Again;
+#endif
 
 struct Params {
   RowSizes<Tile::RANK> sizes;
   Value share;  // 1 / elements of a row
+  i64 slots;
+#if SHARING > CLUSTER
+  Value* partials;
+#endif
 #if GRADIENTS
   Value* gradients[GRADIENTS];
 #endif
@@ -34,19 +48,50 @@ struct Params {
 #if CENTRED
   Mean::Args mean;
 #endif
-#if SCALED
+#if SCALED || ROW_SCALE
   Scale::Args scale;
+#endif
+#if SCALE_GRADIENT
+  ScaleGradient::Args scale_gradient;
+#endif
+#if BIAS_GRADIENT
+  BiasGradient::Args bias_gradient;
+#endif
+#if AGAIN
+  Again::Args again;
 #endif
 };
 
 constexpr int WIDTH = Tile::WIDTH;
 
-// xhat and dy of a chunk.
-__device__ __forceinline__ void load_values(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Value (&mean)[WIDTH],
-                                            const Value (&inverse)[WIDTH], Value (&xhat)[ITEMS][VECTOR],
-                                            Value (&dy)[ITEMS][VECTOR]) {
-  load_chunk<Data>(p.x, walk, chunk, xhat);
-  load_chunk<Prologue>(p.dy, walk, chunk, dy);
+__device__ __forceinline__ const Again::Args& again(const Params& p) {
+#if AGAIN
+  return p.again;
+#else
+  return p.dy;
+#endif
+}
+
+// What stays of x and dy.
+struct Staying {
+  const ChunkSlots<STAYS>& slots;
+  const StayingChunks<Data, Tile, STAYS> x;
+  const StayingChunks<Prologue, Tile, STAYS> dy;
+
+  __device__ __forceinline__ Staying(void* memory, const ChunkSlots<STAYS>& slots)
+      : slots(slots),
+        x{static_cast<StayingChunks<Data, Tile, STAYS>::Loaded*>(memory), slots},
+        dy{static_cast<StayingChunks<Prologue, Tile, STAYS>::Loaded*>(x.end()), slots} {}
+
+  __device__ __forceinline__ void copy(const Params& p, RowWalk<Tile>& walk, i64 chunk) const {
+    x.copy(p.x, walk, chunk);
+    dy.copy(p.dy, walk, chunk);
+  }
+};
+
+// From x to xhat.
+__device__ __forceinline__ void normalise(RowWalk<Tile>& walk, i64 chunk, const Value (&mean)[WIDTH],
+                                          const Value (&inverse)[WIDTH], Value (&xhat)[ITEMS][VECTOR]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i64 column;
@@ -54,6 +99,35 @@ __device__ __forceinline__ void load_values(const Params& p, RowWalk<Tile>& walk
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) xhat[i][v] = (xhat[i][v] - mean[v % WIDTH]) * inverse[v % WIDTH];
   }
+}
+
+// xhat and dy of a chunk: for the first time, on the way to the last one, and again, on the way back.
+__device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
+                                           const Value (&mean)[WIDTH], const Value (&inverse)[WIDTH],
+                                           Value (&xhat)[ITEMS][VECTOR], Value (&dy)[ITEMS][VECTOR]) {
+  ReadChunk<Data, Tile> read_x;
+  ReadChunk<Prologue, Tile> read_dy;
+  staying.slots.wait(chunk);
+  staying.x.load(p.x, walk, chunk, read_x);
+  staying.dy.load(p.dy, walk, chunk, read_dy);
+  read_x.finish(p.x, walk, chunk, xhat);
+  read_dy.finish(p.dy, walk, chunk, dy);
+  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p, walk, later); });
+  normalise(walk, chunk, mean, inverse, xhat);
+}
+
+__device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
+                                           const Value (&mean)[WIDTH], const Value (&inverse)[WIDTH],
+                                           Value (&xhat)[ITEMS][VECTOR], Value (&dy)[ITEMS][VECTOR]) {
+  ReadChunk<Data, Tile> read_x;
+  ReadChunk<Again, Tile> read_dy;
+  staying.slots.wait_back(chunk);
+  staying.x.load(p.x, walk, chunk, read_x);
+  staying.dy.load(again(p), walk, chunk, read_dy);
+  read_x.finish(p.x, walk, chunk, xhat);
+  read_dy.finish(again(p), walk, chunk, dy);
+  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p, walk, earlier); });
+  normalise(walk, chunk, mean, inverse, xhat);
 }
 
 // From dy to g.
@@ -83,21 +157,36 @@ __device__ __forceinline__ void add_products(const Value (&xhat)[ITEMS][VECTOR],
   }
 }
 
-__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                            const Value (&xhat)[ITEMS][VECTOR], const Value (&g)[ITEMS][VECTOR],
-                                            const Value (&inverse)[WIDTH], const Value (&averages)[2 * WIDTH]) {
+// From g to dx, which is stored.
+__device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk,
+                                               const Value (&xhat)[ITEMS][VECTOR], Value (&g)[ITEMS][VECTOR],
+                                               const Value (&factor)[WIDTH], const Value (&averages)[2 * WIDTH]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value dx[VECTOR];
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
       const Value centred = CENTRED ? g[i][v] - averages[v % WIDTH] : g[i][v];
-      dx[v] = inverse[v % WIDTH] * (centred - xhat[i][v] * averages[WIDTH + v % WIDTH]);
+      g[i][v] = factor[v % WIDTH] * (centred - xhat[i][v] * averages[WIDTH + v % WIDTH]);
     }
-    Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, walk.coordinate), column, VECTOR, dx);
   }
+  store_chunk<Epilogue>(p.dx, walk, chunk, g);
+}
+
+// dscale and dbias of rows that have a scale and a bias each.
+__device__ __forceinline__ void store_row_gradients(const Params& p, const RowWalk<Tile>& walk,
+                                                    const Value (&sums)[2 * WIDTH]) {
+  Value of_bias[WIDTH], of_scale[WIDTH];
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) {
+    of_bias[w] = sums[w];
+    of_scale[w] = sums[WIDTH + w];
+  }
+#if SCALE_GRADIENT
+  store_of_row<ScaleGradient>(p.scale_gradient, walk, of_scale);
+#endif
+#if BIAS_GRADIENT
+  store_of_row<BiasGradient>(p.bias_gradient, walk, of_bias);
+#endif
 }
 
 #if GRADIENTS
@@ -106,7 +195,7 @@ __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& 
                                                 Value* gradients) {
   __shared__ Value joined[Tile::SLOTS > 1 ? THREADS : 1][VECTOR];
   const i64 elements = p.sizes.groups * VECTOR;
-  Value* const own = gradients + i64(blockIdx.x / CLUSTER) * elements;
+  Value* const own = gradients + i64(blockIdx.x / SHARING) * elements;
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     if constexpr (Tile::SLOTS > 1) {
@@ -129,7 +218,14 @@ __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& 
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
+  extern __shared__ __align__(16) u8 memory[];
+  const ChunkSlots<STAYS> slots = {p.sizes.chunks, p.slots};
+  const Staying staying(memory, slots);
+#if SHARING > CLUSTER
+  Team team(shared, p.partials);
+#else
   Team team(shared);
+#endif
   RowWalk<Tile> walk(p.sizes);
 #if GRADIENTS
   Value gradients[GRADIENTS][ITEMS][VECTOR] = {};
@@ -137,12 +233,15 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Value mean[WIDTH] = {}, inverse[WIDTH] = {}, xhat[ITEMS][VECTOR], g[ITEMS][VECTOR], sums[2 * WIDTH] = {};
+    Value mean[WIDTH] = {}, inverse[WIDTH] = {}, factor[WIDTH] = {}, sums[2 * WIDTH] = {};
+    Value xhat[ITEMS][VECTOR], g[ITEMS][VECTOR];
 #if CENTRED
     load_of_row<Mean>(p.mean, walk, mean);
 #endif
     load_of_row<Inverse>(p.inverse, walk, inverse);
-    load_values(p, walk, 0, mean, inverse, xhat, g);
+    const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk); };
+    slots.begin(copy);
+    load_first(p, staying, walk, 0, mean, inverse, xhat, g);
 #if GRADIENTS
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
@@ -157,20 +256,27 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     add_products(xhat, g, sums);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
-      load_values(p, walk, chunk, mean, inverse, xhat, g);
+      load_first(p, staying, walk, chunk, mean, inverse, xhat, g);
       scale_chunk(p, walk, chunk, g);
       add_products(xhat, g, sums);
     }
     team.all<Plus>(sums);
+    store_row_gradients(p, walk, sums);
+#if ROW_SCALE
+    load_of_row<Scale>(p.scale, walk, factor);
+#endif
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) factor[w] = ROW_SCALE ? inverse[w] * factor[w] : inverse[w];
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= p.share;
 
-    store_chunk(p, walk, p.sizes.chunks - 1, xhat, g, inverse, sums);
+    store_gradient(p, walk, p.sizes.chunks - 1, xhat, g, factor, sums);
+    slots.turn_back(copy);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
-      load_values(p, walk, chunk, mean, inverse, xhat, g);
+      load_again(p, staying, walk, chunk, mean, inverse, xhat, g);
       scale_chunk(p, walk, chunk, g);
-      store_chunk(p, walk, chunk, xhat, g, inverse, sums);
+      store_gradient(p, walk, chunk, xhat, g, factor, sums);
     }
   }
 #if GRADIENTS

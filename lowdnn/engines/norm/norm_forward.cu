@@ -1,32 +1,56 @@
-// norm_forward: y = epilogue((x - mean) * inverse) with x = prologue(...), for each row the mean and
-// inverse = 1 / sqrt(average of (x - mean)^2 + epsilon); without CENTRED the mean is 0.
+// norm_forward: y = epilogue((x - mean) * inverse * scale + bias) with x = prologue(...), for each row the mean and
+// inverse = 1 / sqrt(average of (x - mean)^2 + epsilon); without CENTRED the mean is 0. Scale and bias are the row's
+// (ROW_SCALE, ROW_BIAS); those of elements are part of the epilogue.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
-// Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
-// registers is read once: the mean of its first chunk (`shift`), then the sums of x - shift and of its square over the
-// whole row, which correct that mean and give the variance. So neither the rounding of a large mean nor the
-// cancellation of squares shows in y. Of a longer row all chunks but the last are read again, backwards, as the cache
-// still has them.
-// Shared memory (static): RowTeam's.
-// Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups, else i64;
-// CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is used.
+// Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
+// read once: first an estimate of the mean (`shift`), then the sums of x - shift and of its square over the whole row,
+// which correct the estimate and give the variance. So neither the rounding of a large mean nor the cancellation of
+// squares shows in y. The estimate is the average of the first chunk; where blocks share rows, of TEAM groups from all
+// over the row, which each of the blocks reads, so that they agree without meeting. Of a row that is too long, chunks
+// are read again, backwards, as the cache still has them.
+// Shared memory: RowTeam's; with STAYS (dynamic) `slots` slots of chunks.
+// Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
+// blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
+// else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is used;
+// ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own, since Prologue stores
+// tensors.
 
-#include "include/rows.cuh"
+#include "include/row_team.cuh"
+#include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Prologue::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, CLUSTER, INDEX> Tile;
+typedef RowTile<Prologue::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
 typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
+typedef StayingChunks<Prologue, Tile, STAYS> Staying;
+#if !AGAIN
+typedef Prologue Again;
+#endif
 
 struct Params {
   RowSizes<Tile::RANK> sizes;
   Value epsilon;
-  Value first_share;  // 1 / elements of a row in its first chunk
+  Value first_share;  // 1 / elements of a row that `shift` is the average of
   Value share;        // 1 / elements of a row
   Value unbiased;     // elements of a row / (elements - 1)
+  i64 slots;
+  i64 step;  // groups from one of those that `shift` is the average of to the next
+#if SHARING > CLUSTER
+  Value* partials;
+#endif
   Prologue::Args before;
+#if AGAIN
+  Again::Args again;
+#endif
   Epilogue::Args after;
+#if ROW_SCALE
+  Scale::Args scale;
+#endif
+#if ROW_BIAS
+  Bias::Args bias;
+#endif
 #if TRAINING
 #if CENTRED
   Mean::Args mean;
@@ -56,19 +80,61 @@ __device__ __forceinline__ void add_deviations(RowWalk<Tile>& walk, i64 chunk, c
   }
 }
 
-// The mean of each row's first chunk, which `x` holds; 0 where it is no finite number, since deviations from it would
-// not be either.
-__device__ __forceinline__ void first_mean(const Params& p, Team& team, const Value (&x)[ITEMS][VECTOR],
-                                           Value (&mean)[WIDTH]) {
+__device__ __forceinline__ const Again::Args& again(const Params& p) {
+#if AGAIN
+  return p.again;
+#else
+  return p.before;
+#endif
+}
+
+// The sums of what `shift` is the average of: `x`, the first chunk, or a group for each member.
+__device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Value (&x)[ITEMS][VECTOR],
+                                           Value (&sums)[WIDTH]) {
+  if constexpr (SHARING > 1) {
+    Value sample[VECTOR];
+    i64 column;
+    if (!walk.locate_group(walk.member() * p.step, column)) return;
+    Again::apply<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, sample);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += sample[v];
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[i][v];
+    }
+  }
+}
+
+// A chunk for the first time, on the way to the last one, and again, on the way back.
+__device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
+                                           Value (&x)[ITEMS][VECTOR]) {
+  ReadChunk<Prologue, Tile> read;
+  staying.slots.wait(chunk);
+  staying.load(p.before, walk, chunk, read);
+  read.finish(p.before, walk, chunk, x);
+  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p.before, walk, later); });
+}
+
+__device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
+                                           Value (&x)[ITEMS][VECTOR]) {
+  ReadChunk<Again, Tile> read;
+  staying.slots.wait_back(chunk);
+  staying.load(again(p), walk, chunk, read);
+  read.finish(again(p), walk, chunk, x);
+  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p.before, walk, earlier); });
+}
+
+// An estimate of each row's mean, the same in all blocks that share it; 0 where it is no finite number, since
+// deviations from it would not be either.
+__device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<Tile>& walk,
+                                           const Value (&x)[ITEMS][VECTOR], Value (&mean)[WIDTH]) {
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
 #if CENTRED
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) mean[v % WIDTH] += x[i][v];
-  }
-  team.all<Plus>(mean);
+  first_sums(p, walk, x, mean);
+  team.all_of_block<Plus>(mean);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
     mean[w] *= p.first_share;
@@ -77,39 +143,48 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, const Va
 #endif
 }
 
-__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                            const Value (&x)[ITEMS][VECTOR], const Value (&shift)[WIDTH],
-                                            const Value (&correction)[WIDTH], const Value (&inverse)[WIDTH]) {
+// From x to y, which is stored.
+__device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk,
+                                                 Value (&x)[ITEMS][VECTOR], const Value (&shift)[WIDTH],
+                                                 const Value (&correction)[WIDTH], const Value (&factor)[WIDTH],
+                                                 const Value (&bias)[WIDTH]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value y[VECTOR];
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      y[v] = (x[i][v] - shift[v % WIDTH] - correction[v % WIDTH]) * inverse[v % WIDTH];
+      x[i][v] = (x[i][v] - shift[v % WIDTH] - correction[v % WIDTH]) * factor[v % WIDTH];
+      if (ROW_BIAS) x[i][v] += bias[v % WIDTH];
     }
-    Epilogue::apply<VECTOR>(p.after, Epilogue::cursor(p.after, walk.coordinate), column, VECTOR, y);
   }
+  store_chunk<Epilogue>(p.after, walk, chunk, x);
 }
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
+  extern __shared__ __align__(16) u8 memory[];
+  const ChunkSlots<STAYS> slots = {p.sizes.chunks, p.slots};
+  const Staying staying = {reinterpret_cast<Staying::Loaded*>(memory), slots};
+#if SHARING > CLUSTER
+  Team team(shared, p.partials);
+#else
   Team team(shared);
+#endif
   RowWalk<Tile> walk(p.sizes);
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Value x[ITEMS][VECTOR];
-    load_chunk<Prologue>(p.before, walk, 0, x);
+    const auto copy = [&](i64 chunk) { staying.copy(p.before, walk, chunk); };
+    slots.begin(copy);
+    load_first(p, staying, walk, 0, x);
     Value shift[WIDTH], sums[2 * WIDTH];
-    first_mean(p, team, x, shift);
+    first_mean(p, team, walk, x, shift);
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
     add_deviations(walk, 0, x, shift, sums);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
-      load_chunk<Prologue>(p.before, walk, chunk, x);
+      load_first(p, staying, walk, chunk, x);
       add_deviations(walk, chunk, x, shift, sums);
     }
     team.all<Plus>(sums);
@@ -133,11 +208,22 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     store_of_row<Variance>(p.variance, walk, variance);
 #endif
 #endif
-    store_chunk(p, walk, p.sizes.chunks - 1, x, shift, correction, inverse);
+    Value bias[WIDTH] = {};
+#if ROW_BIAS
+    load_of_row<Bias>(p.bias, walk, bias);
+#endif
+#if ROW_SCALE
+    Value scale[WIDTH] = {};
+    load_of_row<Scale>(p.scale, walk, scale);
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
+#endif
+    store_normalised(p, walk, p.sizes.chunks - 1, x, shift, correction, inverse, bias);
+    slots.turn_back(copy);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
-      load_chunk<Prologue>(p.before, walk, chunk, x);
-      store_chunk(p, walk, chunk, x, shift, correction, inverse);
+      load_again(p, staying, walk, chunk, x);
+      store_normalised(p, walk, chunk, x, shift, correction, inverse, bias);
     }
   }
   team.leave();

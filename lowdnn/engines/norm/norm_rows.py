@@ -1,5 +1,6 @@
 """``norm_rows``: norms over any axes, forward and backward: each row is owned by a team of threads, which reads it once
-and holds it in registers (a longer one is read twice).
+and holds it in registers and shared memory. Few and long rows, as those of batch normalisation, are shared by the
+blocks of a cluster or of a whole cooperative grid; what does not fit on chip then is read twice.
 """
 
 from __future__ import annotations

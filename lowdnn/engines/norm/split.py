@@ -19,6 +19,11 @@ def split_tensor(tensor: Tensor, shape: NormShape) -> Tensor:
     return replace(tensor, dims=dims, strides=shape.split_strides(tensor.dims, tensor.strides))
 
 
+def is_of_rows(tensor: Tensor, shape: NormShape) -> bool:
+    """Whether ``tensor``, split, has one element for all that a mean is taken over."""
+    return all(tensor.dims[axis] == 1 for axis in shape.axes)
+
+
 def split_operation(operation: PointwiseOperation, shape: NormShape) -> PointwiseOperation:
     ports = inputs_of(operation) | outputs_of(operation)
     split = {port: split_tensor(tensor, shape) for port, tensor in ports.items()}

@@ -59,8 +59,8 @@ class RowKernel:
             generated=text,
         )
 
-    def launch(self, number: int, flops: int, moved_bytes: int, blocks: int = 0) -> Launch:
-        """blocks: where they are fewer than one for each group of rows."""
+    def launch(self, number: int, flops: int, moved_bytes: int, blocks: int = 0, shared_bytes: int = 0) -> Launch:
+        """blocks: where they are fewer than one for each group of rows.  shared_bytes: for chunks that stay."""
         sizes = self.layout.sizes(self.tile.chunks(self.layout))
         arguments = Struct((sizes, *self.scalars, *(functor.arguments for functor in self.functors)))
         return Launch(
@@ -68,8 +68,10 @@ class RowKernel:
             grid=(blocks or self.tile.blocks(self.layout), 1, 1),
             block=(self.tile.THREADS, 1, 1),
             arguments=(arguments,),
+            shared_bytes=shared_bytes,
             cluster=(self.tile.CLUSTER, 1, 1),
             work=Work(flops=flops, bytes=moved_bytes, unit=fma_unit(self.compute_type)),
+            cooperative=self.tile.is_cooperative,
         )
 
 

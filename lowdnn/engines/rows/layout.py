@@ -49,10 +49,23 @@ class RowSpace:
         """Elements of a row."""
         return prod(self.space.extents[self.kept :])
 
-    def functor(self, dag: PointwiseDag, name: str, accumulator: DataType | None, result: DataType | None) -> Functor:
+    def functor(
+        self,
+        dag: PointwiseDag,
+        name: str,
+        accumulator: DataType | None,
+        result: DataType | None,
+        copies: bool = False,
+    ) -> Functor:
         """Of a DAG over whole rows."""
         return generate(
-            dag, accumulator=accumulator, result=result, vector_axis=self.vector_axis, space=self.space, name=name
+            dag,
+            accumulator=accumulator,
+            result=result,
+            vector_axis=self.vector_axis,
+            space=self.space,
+            name=name,
+            copies=copies,
         )
 
     def load_of_row(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
@@ -67,10 +80,10 @@ class RowSpace:
         dag = dag_of(tensor.dims, (), anchor=tensor)
         return generate(dag, accumulator=compute_type, vector_axis=self.kept - 1, space=self.kept_space, name=name)
 
-    def load(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
+    def load(self, tensor: Tensor, compute_type: DataType, name: str, copies: bool = False) -> Functor:
         """The functor that reads one number of each element."""
         dag = replace(dag_of(tensor.dims, (), result=tensor), loads=(tensor,))
-        return self.functor(dag, name, accumulator=None, result=compute_type)
+        return self.functor(dag, name, None, compute_type, copies)
 
     def vector(self, tensors: Iterable[Tensor]) -> int:
         """Elements of a group: 16 bytes of the narrowest of ``tensors`` that is contiguous along the vector axis, fewer
@@ -156,6 +169,17 @@ class RowLayout:
     def index(self) -> str:
         """The type of indices."""
         return "u32" if max(self.row_groups, self.groups) < 2**31 else "i64"
+
+    def read_bytes(self, tensors: Iterable[Tensor]) -> int:
+        """The size of ``Loaded`` of a functor that copies a group of ``tensors``."""
+        size_bytes, widest = 0, 1
+        for tensor in tensors:
+            is_single = not self.space.space.strides[tensor.uid][self.space.vector_axis]
+            own_bytes = tensor.element_bytes * (1 if is_single else self.vector)
+            alignment = min(own_bytes, 16)
+            size_bytes = ceil_div(size_bytes, alignment) * alignment + own_bytes
+            widest = max(widest, alignment)
+        return ceil_div(size_bytes, widest) * widest
 
     def sizes(self, chunks: int) -> Struct:
         """``RowSizes`` of ``include/rows.cuh``."""

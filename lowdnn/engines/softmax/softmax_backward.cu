@@ -6,14 +6,14 @@
 // registers is read once; of a longer one all chunks but the last are read again.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups, else i64;
-// IS_LOG.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
+// else i64; IS_LOG.
 
-#include "include/rows.cuh"
+#include "include/row_team.cuh"
 #include "softmax/exponential.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Data::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, CLUSTER, INDEX> Tile;
+typedef RowTile<Data::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, Tile::WIDTH> Team;
 

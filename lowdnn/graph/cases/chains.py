@@ -54,7 +54,7 @@ def prologue_of(
         channel_dims=line_dims,
         operand_type=DataType.FLOAT,
         compute_type=DataType.DOUBLE if data_type is DataType.DOUBLE else DataType.FLOAT,
-        operand_layout=layout_of(value),
+        operand_layout=layout_like(value),
     )
     changed = chain.build(builder, value, None, Layout.ROW_MAJOR)
     return builder.pointwise(PointwiseMode.IDENTITY, changed, compute_type=chain.compute_type, virtual=data_type)
@@ -72,7 +72,7 @@ def epilogue_of(
         channel_dims=channel_dims,
         operand_type=DataType.FLOAT if is_integer else data_type,
         compute_type=DataType.DOUBLE if compute is DataType.DOUBLE else DataType.FLOAT,
-        operand_layout=layout_of(value),
+        operand_layout=layout_like(value),
     )
 
 
@@ -87,8 +87,8 @@ def same_dims_chain(steps: tuple[str, ...], value: Tensor, data_type: DataType, 
     )
 
 
-def layout_of(value: Tensor) -> Layout:
-    """That of operands with the dims of ``value``."""
+def layout_like(value: Tensor) -> Layout:
+    """Channels-last where ``value`` is, otherwise row-major."""
     is_channels_last = value.rank > 2 and value.strides[1] == 1 and value.strides[-1] != 1
     return Layout.CHANNELS_LAST if is_channels_last else Layout.ROW_MAJOR
 

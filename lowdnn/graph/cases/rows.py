@@ -19,7 +19,7 @@ from lowdnn.enums import DataType, NormFwdPhase, NormMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.cases import steps, text
 from lowdnn.graph.cases.base import Case
-from lowdnn.graph.cases.chains import layout_of
+from lowdnn.graph.cases.chains import layout_like
 from lowdnn.graph.cases.steps import Chain
 from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
@@ -215,5 +215,5 @@ def _chain(steps: tuple[str, ...], value: Tensor, data_type: DataType) -> Chain:
         channel_dims=channels,
         operand_type=data_type,
         compute_type=_compute_type(data_type),
-        operand_layout=layout_of(value),
+        operand_layout=layout_like(value),
     )

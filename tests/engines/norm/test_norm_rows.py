@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lowdnn.arch.specs import SM_90A
+from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.norm.norm_rows import NormRows
-from lowdnn.enums import KnobType
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import DataType, HeurMode, KnobType, NormMode, PointwiseMode
+from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.cases import parse_case
+from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import BadParamError
 from tests.support.builders import matmul_graph
 from tests.support.data import fresh_seed
 from tests.support.running import check_case, check_outputs, run_plan
@@ -23,7 +27,8 @@ SMALL = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
 #: Teams of a quarter of a warp.
 NARROW = SMALL | {KnobType.TILE_ROWS: 8}
-#: Two warps of threads with rows side by side.
+#: Two warps of threads with rows side by side, or one row; four blocks of a cooperative grid share them.
+GRID = {KnobType.TILE_ROWS: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 4}
 COLUMNS = {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 
 
@@ -42,9 +47,91 @@ def test_odd_rows(device: Runtime) -> None:
         check(device, f"dims=6x{length} mode=layer", NARROW)
 
 
-def test_a_row_of_a_mebi_elements(device: Runtime) -> None:
+def test_a_row_of_a_mebi_elements_has_the_whole_device(device: Runtime) -> None:
     plan = check(device, f"dims=1x{1 << 20} mode=rms scale=none dtype=bf16 phase=inference")
-    assert plan.launches[0].cluster == (8, 1, 1)
+    assert plan.launches[0].cooperative
+    assert plan.launches[0].grid[0] == SM_90A.sm_count
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dims=4x64x5x4 mode=batch layout=nhwc running=yes epilogue=residual+relu dtype=bf16",
+        "dims=3x72x5x5 mode=batch layout=nhwc dtype=bf16 mean=10000",
+        "dims=4x64x5x4 mode=batch layout=nhwc dir=bwd dtype=bf16 epilogue=relu",
+        "dims=3x10x7x7 mode=batch layout=nhwc dir=bwd dtype=fp64",
+        "dims=3x5x7x7 mode=batch layout=nhwc dir=bwd dtype=bf16",
+        "dims=3x6x7x7 mode=batch dir=bwd dtype=bf16",
+        "dims=2x3000 mode=rms scale=scale dtype=bf16 before=residual+store",
+        "dims=2x120 mode=layer dir=bwd dtype=bf16",
+    ],
+)
+def test_blocks_of_a_grid_share_rows(racing: Runtime, line: str) -> None:
+    plan = check(racing, line, GRID)
+    assert plan.launches[0].cooperative
+    assert plan.launches[0].grid[0] % 4 == 0
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_chunks_stay_in_shared_memory(device: Runtime, direction: str) -> None:
+    """All eight, of two or three tensors; as many as fit where a row is too long."""
+    before = "residual+store" if direction == "fwd" else "relu_bwd"
+    line = f"dims=2x64x120x1 mode=batch layout=nhwc dtype=bf16 before={before} dir={direction}"
+    tensors = 2 if direction == "fwd" else 3
+    assert check(device, line, GRID).launches[0].shared_bytes == 8 * 64 * tensors * 16
+    line = f"dims=1x64x2048x1 mode=batch layout=nhwc dtype=bf16 dir={direction}"
+    plan = check(device, line, {KnobType.TILE_ROWS: 64, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1})
+    assert 0.6 * SM_90A.shared_bytes_per_block < plan.launches[0].shared_bytes < SM_90A.shared_bytes_per_block
+
+
+def test_a_mask_stays_too(device: Runtime) -> None:
+    """Arrays of different widths, and what is stored of dy stored once."""
+    builder, dims = GraphBuilder(Layout.CHANNELS_LAST), (2, 64, 60, 1)
+    x, dy = (builder.tensor(dims, DataType.HALF) for _ in range(2))
+    mask = builder.tensor(dims, DataType.BOOLEAN)
+    masked = builder.pointwise(PointwiseMode.MUL, dy, mask, store=DataType.HALF)
+    scale = builder.tensor((1, 64, 1, 1), DataType.FLOAT)
+    builder.norm_backward(NormMode.BATCH_NORM, x, masked, scale, store=DataType.HALF)
+    graph, rng = builder.graph(), np.random.default_rng(fresh_seed())
+    inputs = {tensor.uid: rng.uniform(0.5, 1.5, tensor.dims).astype(np.float32) for tensor in graph.inputs}
+    inputs |= {t.uid: rng.normal(0, 1, dims).astype(np.float16) for t in (x, dy)}
+    inputs[mask.uid] = rng.random(dims) > 0.5
+    plan = ENGINE.plan(graph, SM_90A, GRID)
+    assert plan.launches[0].shared_bytes == 4 * 64 * (16 + 32)
+    check_outputs(device, plan, graph, inputs, 120)
+
+
+def test_a_shared_row_is_read_once_and_summed_exactly(device: Runtime) -> None:
+    """A large mean costs nothing where the blocks agree on an estimate of it."""
+    case = parse_case("norm dims=8x64x16x1 mode=batch layout=nhwc mean=10000 deviation=1")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    results = run_plan(device, ENGINE.plan(graph, SM_90A, GRID), graph, inputs)
+    x = inputs[1].astype(np.float64)
+    inverse = next(results[tensor.uid] for tensor in graph.outputs if tensor.name == "inv_variance")
+    expected = 1 / np.sqrt(x.var((0, 2, 3), keepdims=True) + 1e-3)
+    np.testing.assert_allclose(inverse, expected, rtol=1e-5)
+
+
+def test_rows_are_shared_in_one_way(device: Runtime) -> None:
+    graph = parse_case("norm dims=4x64x5x4 mode=batch layout=nhwc").graph()
+    with pytest.raises(BadParamError, match="TILE_CGA_M: expected 1 with CTA_COUNT 4, got 2"):
+        ENGINE.plan(graph, SM_90A, GRID | {KnobType.TILE_CGA_M: 2})
+
+
+@pytest.mark.parametrize("channels", [64, 256, 512, 1024, 2048])
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_batch_norms_are_one_launch_whose_blocks_are_there_at_a_time(channels: int, direction: str) -> None:
+    """Of a ResNet at batch 32, and on a device with half the multiprocessors: the first choice everywhere."""
+    extent = {64: 112, 256: 56, 512: 28, 1024: 14, 2048: 7}[channels]
+    line = f"norm dims=32x{channels}x{extent}x{extent} mode=batch layout=nhwc dtype=bf16 dir={direction}"
+    graph = parse_case(line).graph()
+    for arch in (SM_80, SM_90A, SM_90A.with_sm_count(66)):
+        plan = rank(graph, arch, HeurMode.A, ENGINES).candidates[0].plan
+        (launch,) = plan.launches
+        assert launch.cooperative
+        assert 0.8 * arch.sm_count < launch.grid[0] <= arch.sm_count
+        if arch is SM_90A and channels >= 1024:
+            assert launch.work.bytes < 1.15 * sum(tensor.size_bytes for tensor in plan.tensors)
 
 
 def test_rows_side_by_side(device: Runtime) -> None:
@@ -137,6 +224,7 @@ def test_every_scheduling_policy(scheduled: Runtime) -> None:
     check(scheduled, "dims=5x1000 mode=layer", CLUSTER)
     check(scheduled, "dims=5x1000 mode=layer", SMALL | {KnobType.TILE_ROWS: 128})
     check(scheduled, "dims=40x64 mode=layer dir=bwd", NARROW)
+    check(scheduled, "dims=4x64x5x4 mode=batch layout=nhwc", GRID)
 
 
 def test_no_races_and_the_same_bits(racing: Runtime) -> None:
@@ -145,6 +233,7 @@ def test_no_races_and_the_same_bits(racing: Runtime) -> None:
         ("dims=5x1000 mode=layer", CLUSTER),
         ("dims=40x64 mode=layer dir=bwd", NARROW),
         ("dims=2x24x150x1 mode=instance layout=nhwc dtype=bf16", COLUMNS),
+        ("dims=4x64x5x4 mode=batch layout=nhwc", GRID),
     ):
         case = parse_case(f"norm {line}")
         graph, inputs = case.graph(), case.inputs(3, exact=False)

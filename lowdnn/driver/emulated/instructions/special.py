@@ -15,7 +15,7 @@ _LANE_MASKS = ("%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "
 _PLAIN = frozenset({
     "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%dynamic_smem_size", "%total_smem_size",
     "%aggr_smem_size", "%is_explicit_cluster", "%cluster_ctarank", "%cluster_nctarank", "%reserved_smem_offset_0",
-    *_LANE_MASKS,
+    "%envreg1", "%envreg2", *_LANE_MASKS,
 })  # fmt: skip
 _VECTORS = frozenset(
     {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
@@ -77,6 +77,8 @@ def special_array(batch: Batch, name: str) -> Any:
         "%cluster_ctarank": batch.rank.astype(np.uint32),
         "%cluster_nctarank": np.uint32(batch.cluster_size),
         "%reserved_smem_offset_0": np.uint32(SHARED_START),
+        "%envreg1": np.uint32(batch.grid_workspace >> 32),
+        "%envreg2": np.uint32(batch.grid_workspace & 0xFFFF_FFFF),
     }
     return values[name]
 

@@ -89,7 +89,8 @@ class Geometry:
 @dataclass
 class Batch:
     """State of the CTAs that run together. ``checks``: report reads of never-written bytes. ``picker`` makes the
-    choices that a GPU leaves open. ``history``: what data races are looked for with; None where they are not."""
+    choices that a GPU leaves open. ``history``: what data races are looked for with; None where they are not.
+    ``grid_workspace``: an address for a cooperative launch, 0 for others."""
 
     geometry: Geometry
     arena: Arena
@@ -102,6 +103,7 @@ class Batch:
     checks: bool
     picker: Picker
     history: LaunchHistory | None = None
+    grid_workspace: int = 0
     stores: int = 0
     clock: DeviceClock = field(default_factory=DeviceClock)
     shared: Bytes = field(init=False)

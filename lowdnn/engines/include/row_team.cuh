@@ -1,0 +1,157 @@
+// Teams: how the threads that own a row (rows.cuh) join what each of them has of it.
+//
+// Order of summation: the thread's own elements one after the other, the lanes as a tree, then the warps and the blocks
+// one after the other, many blocks in a few interleaved parts. It depends on the parameters only.
+
+#pragma once
+
+#include "include/grid_barrier.cuh"
+#include "include/rows.cuh"
+
+struct Plus {
+  template <class T> static __device__ __forceinline__ T join(T a, T b) { return a + b; }
+};
+struct Largest {
+  template <class T> static __device__ __forceinline__ T join(T a, T b) { return maximum(a, b); }
+};
+
+// Joins numbers of the threads of a team: afterwards each has the result of all. At most MOST at once.
+template <class Tile, class T, int MOST> struct RowTeam {
+  static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WARPS = SPAN / WARP_SIZE;
+  static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // of a block
+  // Whether a thread joins one of many numbers and leaves it to the others; few are joined by every thread for itself.
+  static constexpr bool BY_NUMBER = Tile::IN_GRID || (Tile::SIDE_SIZE > 1 && SPAN > WARP_SIZE);
+
+  struct Shared {
+    T warps[2][BY_NUMBER || SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1][Tile::SIDE_SIZE][MOST];
+    T blocks[2][Tile::SIDE_SIZE * MOST];
+    T shares[!BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
+  };
+
+  Shared& shared;
+  T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block
+  int turn = 0;       // two areas in turn: what was read last time may still be read
+
+  __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {}
+
+  // Of a cooperative grid once in a launch, as there is one area of partial results.
+  template <class Operator, int COUNT> __device__ __forceinline__ void all(T (&values)[COUNT]) {
+    join<Operator, Tile::BLOCKS>(values);
+  }
+
+  // Of the team's threads in this block alone.
+  template <class Operator, int COUNT> __device__ __forceinline__ void all_of_block(T (&values)[COUNT]) {
+    join<Operator, 1>(values);
+  }
+
+  // At the kernel's end: no block may leave while another reads its memory.
+  __device__ __forceinline__ void leave() const {
+    if constexpr (Tile::BLOCKS > 1 && !Tile::IN_GRID) cluster_sync();
+  }
+
+ private:
+  template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join(T (&values)[COUNT]) {
+    static_assert(COUNT <= MOST, "the areas have room");
+#pragma unroll
+    for (int offset = Tile::SIDE_SIZE; offset < WARP_SIZE && offset < SPAN; offset *= 2) {
+#pragma unroll
+      for (int k = 0; k < COUNT; ++k) {
+        values[k] = Operator::join(values[k], __shfl_xor_sync(0xffffffffu, values[k], offset));
+      }
+    }
+    if constexpr (BY_NUMBER) {
+      join_by_number<Operator, BLOCKS>(values);
+    } else {
+      if constexpr (SPAN > WARP_SIZE) join_warps<Operator>(values);
+      if constexpr (BLOCKS > 1) join_blocks<Operator>(values);
+    }
+    turn ^= 1;
+  }
+
+  // The warps' numbers into shared memory.
+  template <int COUNT> __device__ __forceinline__ void publish(const T (&values)[COUNT]) {
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    if (lane < Tile::SIDE_SIZE) {
+#pragma unroll
+      for (int k = 0; k < COUNT; ++k) shared.warps[turn][warp][lane][k] = values[k];
+    }
+    __syncthreads();
+  }
+
+  template <class Operator, int COUNT> __device__ __forceinline__ void join_warps(T (&values)[COUNT]) {
+    publish(values);
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    const int first = warp / WARPS * WARPS, side = lane % Tile::SIDE_SIZE;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+      values[k] = shared.warps[turn][first][side][k];
+#pragma unroll
+      for (int other = 1; other < WARPS; ++other) {
+        values[k] = Operator::join(values[k], shared.warps[turn][first + other][side][k]);
+      }
+    }
+  }
+
+  template <class Operator, int COUNT> __device__ __forceinline__ void join_blocks(T (&values)[COUNT]) {
+    T* const own = shared.blocks[turn] + threadIdx.x % Tile::SIDE_SIZE * MOST;
+    if (threadIdx.x < Tile::SIDE_SIZE) {
+#pragma unroll
+      for (int k = 0; k < COUNT; ++k) own[k] = values[k];
+    }
+    cluster_sync();
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+      values[k] = load_of_block(own + k, 0);
+#pragma unroll
+      for (u32 block = 1; block < Tile::BLOCKS; ++block) {
+        values[k] = Operator::join(values[k], load_of_block(own + k, block));
+      }
+    }
+  }
+
+  // A thread for each of the block's numbers joins the warps'; when all blocks have told theirs, several threads for
+  // each number join those of the blocks that share the rows.
+  template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join_by_number(T (&values)[COUNT]) {
+    constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
+    constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < BLOCKS ? MOST_SHARES : BLOCKS;
+    publish(values);
+    T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn];
+    for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
+      const int side = number / COUNT, k = number % COUNT;
+      T joined = shared.warps[turn][0][side][k];
+#pragma unroll
+      for (int warp = 1; warp < WARPS; ++warp) joined = Operator::join(joined, shared.warps[turn][warp][side][k]);
+      told[number] = joined;
+    }
+    if constexpr (BLOCKS > 1) {
+      if constexpr (Tile::IN_GRID) grid_sync();
+      else cluster_sync();
+      for (int place = threadIdx.x; place < SHARES * OWN; place += Tile::BLOCK_SIZE) {
+        T joined = told_by<OWN>(place / OWN, place % OWN);
+#pragma unroll 16
+        for (int block = place / OWN + SHARES; block < BLOCKS; block += SHARES) {
+          joined = Operator::join(joined, told_by<OWN>(block, place % OWN));
+        }
+        shared.shares[place] = joined;
+      }
+    }
+    __syncthreads();
+    const T* const own = shared.shares + threadIdx.x % Tile::SIDE_SIZE * COUNT;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+      values[k] = own[k];
+#pragma unroll
+      for (int share = 1; share < SHARES; ++share) values[k] = Operator::join(values[k], own[share * OWN + k]);
+    }
+  }
+
+  template <int OWN> __device__ __forceinline__ T* place_of_block(int offset = 0) const {
+    return partials + (i64(blockIdx.x) + offset) * OWN;
+  }
+
+  // What a block of those that share the rows has told.
+  template <int OWN> __device__ __forceinline__ T told_by(int block, int number) const {
+    if constexpr (Tile::IN_GRID) return place_of_block<OWN>(block - int(blockIdx.x % Tile::BLOCKS))[number];
+    return load_of_block(shared.blocks[turn] + number, block);
+  }
+};

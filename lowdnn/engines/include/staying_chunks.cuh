@@ -1,0 +1,115 @@
+// Chunks of a row (rows.cuh) that stay in shared memory from their first use to the second.
+//
+// There are slots for the first chunks, which are copied there all at once. Where a row has more chunks than slots, the
+// last RING slots are used again and again: by the later chunks on the way to the last one, and by those that did not
+// stay on the way back. A group of copies is closed with each chunk, also where there is nothing to copy, so that the
+// number of groups behind a chunk's own is known.
+
+#pragma once
+
+#include "include/cp_async.cuh"
+#include "include/rows.cuh"
+
+// Which chunk has which slot, and when it is copied there by `copy(chunk)`. A row has at least as many chunks as slots,
+// and more than RING of these where it has more. Without ANY there are none.
+template <bool ANY> struct ChunkSlots {
+  static constexpr int RING = 2;
+  static constexpr int FIRST_GROUPS = 16;  // at least, closed before the first chunk is used
+
+  const i64 chunks;
+  const i64 count;
+
+  __device__ __forceinline__ i64 staying() const { return chunks == count ? count : count - RING; }
+
+  __device__ __forceinline__ int of(i64 chunk) const {
+    return int(chunk < staying() ? chunk : staying() + (chunk - staying()) % RING);
+  }
+
+  template <class Copy> __device__ __forceinline__ void begin(Copy copy) const {
+    if constexpr (ANY) {
+#pragma unroll 1
+      for (i64 chunk = 0; chunk < count; ++chunk) close(true, copy, chunk);
+      for (i64 group = count; group < FIRST_GROUPS; ++group) cp_async_commit();
+    }
+  }
+
+  // On the way to the last chunk: before a chunk is read from its slot, and after.
+  __device__ __forceinline__ void wait(i64 chunk) const {
+    if constexpr (ANY) {
+      if (chunk < count) cp_async_wait<FIRST_GROUPS - 1>();
+      else cp_async_wait<RING - 1>();
+    }
+  }
+  template <class Copy> __device__ __forceinline__ void go_on(i64 chunk, Copy copy) const {
+    const i64 later = chunk + RING;
+    close(later >= count && later < chunks, copy, later);
+  }
+
+  // On the way back from the last chunk, which needs its slot no more.
+  template <class Copy> __device__ __forceinline__ void turn_back(Copy copy) const { go_back(chunks - 1, copy); }
+  __device__ __forceinline__ void wait_back(i64 chunk) const {
+    if constexpr (ANY) {
+      if (chunk >= staying()) cp_async_wait<RING - 1>();
+    }
+  }
+  template <class Copy> __device__ __forceinline__ void go_back(i64 chunk, Copy copy) const {
+    close(chunk - RING >= staying(), copy, chunk - RING);
+  }
+
+ private:
+  template <class Copy> __device__ __forceinline__ void close(bool any, Copy copy, i64 chunk) const {
+    if constexpr (ANY) {
+      if (any) copy(chunk);
+      cp_async_commit();
+    }
+  }
+};
+
+// What a functor reads of the chunks, in their slots: [slots][Tile::HELD][threads]. Each thread has places of its own
+// there. Without ANY chunks are read from device memory.
+template <class Source, class Tile, bool ANY> struct StayingChunks {
+  typedef typename ReadChunk<Source, Tile>::Loaded Loaded;
+
+  Loaded* const first;  // of all threads
+  const ChunkSlots<ANY>& slots;
+
+  // Where the next area may begin.
+  __device__ __forceinline__ void* end() const { return first + slots.count * (Tile::HELD * Tile::BLOCK_SIZE); }
+
+  __device__ __forceinline__ void copy(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) const {
+    if constexpr (ANY) {
+#pragma unroll
+      for (int i = 0; i < Tile::HELD; ++i) {
+        i64 column;
+        if (!walk.locate(chunk, i, column)) continue;
+        Source::template copy<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column,
+                                                 Tile::VECTOR_SIZE, *place(chunk, i));
+      }
+    }
+  }
+
+  // A chunk for a functor that reads the same tensors.
+  template <class Same>
+  __device__ __forceinline__ void load(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
+                                       ReadChunk<Same, Tile>& read) const {
+    if constexpr (ANY) fetch(walk, chunk, read);
+    else read.load(args, walk, chunk);
+  }
+
+ private:
+  template <class Same>
+  __device__ __forceinline__ void fetch(RowWalk<Tile>& walk, i64 chunk, ReadChunk<Same, Tile>& read) const {
+    typedef typename ReadChunk<Same, Tile>::Loaded Copied;
+    static_assert(sizeof(Copied) == sizeof(Loaded), "the same tensors");
+#pragma unroll
+    for (int i = 0; i < Tile::HELD; ++i) {
+      i64 column;
+      if (!walk.locate(chunk, i, column)) continue;
+      Same::template fetch<Tile::VECTOR_SIZE>(*reinterpret_cast<const Copied*>(place(chunk, i)), read.in[i]);
+    }
+  }
+
+  __device__ __forceinline__ Loaded* place(i64 chunk, int item) const {
+    return first + ((slots.of(chunk) * Tile::HELD + item) * Tile::BLOCK_SIZE + threadIdx.x);
+  }
+};

@@ -1,0 +1,105 @@
+"""What a kernel over rows keeps on chip of rows that are longer than the registers of its threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.launch import bytes_of, ceil_div
+from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.rows.layout import RowLayout
+from lowdnn.engines.rows.tile import RowTile
+from lowdnn.enums import DataType
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, WorkspacePointer
+
+#: What the device takes of each block's shared memory.
+_RESERVED_BYTES = 1024
+#: Slots that chunks without one of their own share: ``ChunkSlots::RING``.
+_RING = 2
+
+
+@dataclass(frozen=True)
+class OnChip:
+    """See the module's docstring and ``include/staying_chunks.cuh``.
+
+    before: what the kernel's Prologue does.  others: tensors that are read beside it and stay too.
+    """
+
+    tile: RowTile
+    layout: RowLayout
+    compute_type: DataType
+    arch: ArchSpec
+    before: PointwiseDag
+    others: tuple[Tensor, ...] = ()
+
+    @property
+    def switches(self) -> tuple[tuple[str, int], ...]:
+        """The macros STAYS and AGAIN."""
+        return ("STAYS", int(self.stays)), ("AGAIN", int(self._has_again))
+
+    @property
+    def stays(self) -> bool:
+        """Whether chunks are copied to shared memory."""
+        return self.slots > 0
+
+    @property
+    def slots(self) -> int:
+        """Chunks that shared memory has room for: all where there are several; a single one stays in registers."""
+        room = self.arch.shared_bytes_per_sm // self.tile.RESIDENT - _RESERVED_BYTES - self._team_bytes
+        chunks, fitting = self._chunks, max(room, 0) // self._chunk_bytes
+        return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.slots * self._chunk_bytes
+
+    @property
+    def bytes_read_again(self) -> int:
+        """Of device memory: of what had no slot of its own all but the last chunks, which still have theirs."""
+        kept = 1 if not self.stays else self.slots
+        return bytes_of((*self.before.loads, *self.others)) * (self._chunks - kept) // self._chunks
+
+    def again(self) -> tuple[Functor, ...]:
+        """The functor Again: Prologue without what it stores, where it is run more than once for an element."""
+        if not self._has_again:
+            return ()
+        once = replace(self.before, stores=())
+        return (self.layout.space.functor(once, "Again", None, self.compute_type, copies=self.stays),)
+
+    def partials(self, chain: Chain) -> tuple[Argument, ...]:
+        """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""
+        if not self.tile.is_cooperative:
+            return ()
+        return (WorkspacePointer(chain.reserve(self.tile.blocks(self.layout) * self._sums_bytes)),)
+
+    @property
+    def _has_again(self) -> bool:
+        return bool(self.before.stores) and (self.tile.SHARING > 1 or self._chunks > 1)
+
+    @property
+    def _chunks(self) -> int:
+        return self.tile.chunks(self.layout)
+
+    @property
+    def _chunk_bytes(self) -> int:
+        """What a block reads of a chunk."""
+        each = ((tensor,) for tensor in self.others)
+        of_group = sum(self.layout.read_bytes(tensors) for tensors in (*each, self.before.loads))
+        return self.tile.ITEMS * self.tile.THREADS * of_group
+
+    @property
+    def _sums_bytes(self) -> int:
+        """Of two sums for each of a block's rows."""
+        width = 1 if self.layout.space.is_row else self.layout.vector
+        return self.tile.SIDE * 2 * width * dtypes.info(self.compute_type).size_bytes
+
+    @property
+    def _team_bytes(self) -> int:
+        """At most, of ``RowTeam::Shared``."""
+        warps = ceil_div(self.tile.THREADS, 32)
+        shares = self.tile.THREADS * dtypes.info(self.compute_type).size_bytes
+        return 2 * (warps + 1) * self._sums_bytes + max(shares, self._sums_bytes)
