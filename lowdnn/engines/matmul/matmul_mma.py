@@ -4,7 +4,7 @@ fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits
 int32). Any strides, broadcasts, tails and alignments, any pointwise epilogue. Operands are read in place in either
 order; those without a contiguous dimension, and large ones with odd strides, are repacked into the workspace first. A
 value of the epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole.
-Kernels: ``matmul_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
+Kernels: ``matmul_mma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``,
 ``reduction/reduction_combine.cu``.
 """
 

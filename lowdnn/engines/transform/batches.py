@@ -14,6 +14,7 @@ from lowdnn.engines.transform.layout import Axis, access_width, common_axes
 from lowdnn.engines.transform.matching import Copy, Moves
 from lowdnn.engines.transform.views import View
 from lowdnn.enums import DataType
+from lowdnn.ops.tensor import span_elements
 from lowdnn.plan import Pointer, Scalar, ScalarType, Struct, Work
 
 #: Parts of one launch: what a kernel's parameters hold.
@@ -68,6 +69,12 @@ class Batch:
     def strides(self, part: int) -> tuple[Scalar, ...]:
         """The fields ``x_strides`` and ``y_strides`` of one part."""
         return i64([*(axis.x_strides[part] for axis in self.axes), *(axis.y_strides[part] for axis in self.axes)])
+
+    def span(self, part: int) -> int:
+        """Elements from the first to just past the last that one part reads."""
+        return span_elements(
+            tuple(axis.extents[part] for axis in self.axes), tuple(axis.x_strides[part] for axis in self.axes)
+        )
 
     def pointers(self, part: int) -> tuple[Pointer, Pointer]:
         """The fields ``x`` and ``y`` of one part."""
