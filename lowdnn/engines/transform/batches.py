@@ -57,12 +57,15 @@ class Batch:
         return replace(self, axes=tuple(axes))
 
     def x_width(self, axis: int, most: int) -> int:
-        """Elements of one access along ``axis``, along which x is contiguous."""
-        strides = [[row.x_strides[n] for row in self._others(axis)] for n in range(len(self.copies))]
-        return access_width([copy.x for copy in self.copies], strides, most)
+        """Elements of one access along ``axis``, along which x is contiguous; they divide its extent."""
+        steps = [
+            [extent, *(row.x_strides[n] for row in self._others(axis))]
+            for n, extent in enumerate(self.axes[axis].extents)
+        ]
+        return access_width([copy.x for copy in self.copies], steps, most)
 
     def y_width(self, axis: int, most: int) -> int:
-        """The same for y."""
+        """Elements of one access along ``axis``, along which y is contiguous."""
         strides = [[row.y_strides[n] for row in self._others(axis)] for n in range(len(self.copies))]
         return access_width([copy.y for copy in self.copies], strides, most)
 

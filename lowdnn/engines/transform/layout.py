@@ -64,13 +64,13 @@ def _joins(outer: Axis, inner: Axis) -> bool:
     )
 
 
-def access_width(views: Sequence[View], strides: Sequence[Sequence[int]], most: int) -> int:
+def access_width(views: Sequence[View], steps: Sequence[Sequence[int]], most: int) -> int:
     """Elements of one access, a power of two up to ``most``, that divide where every row of ``views`` begins.
 
-    strides: for each view, those of all axes but the one of the row.
+    steps: for each view, the strides of all axes but the one of the row, and what else they divide.
     """
     width = most
-    for view, others in zip(views, strides, strict=True):
+    for view, others in zip(views, steps, strict=True):
         size = dtypes.info(view.data_type).size_bytes
         width = min(width, max(16 // size, 1))
         while width > 1 and (view.alignment_bytes % (width * size) or any(s % width for s in (view.offset, *others))):

@@ -30,6 +30,7 @@ class Params:
     X_WIDTH: int
     Y_WIDTH: int
     INDEX: str
+    HAS_TAIL: int
     OVERLAPS_PREVIOUS: int
 
 
@@ -80,6 +81,7 @@ class Rows:
             X_WIDTH=self.batch.x_width(self.column, self.vector) if set(column.x_strides) == {1} else 0,
             Y_WIDTH=self.batch.y_width(self.column, self.vector) if set(column.y_strides) == {1} else 0,
             INDEX="u32" if all(prod(self._radices(part)) < 2**31 for part in parts) else "i64",
+            HAS_TAIL=int(any(extent % self.vector for extent in column.y_extents)),
             OVERLAPS_PREVIOUS=int(overlaps),
         )
 
@@ -113,7 +115,7 @@ class Rows:
 def kernel_of(params: Params, types: str) -> KernelRef:
     shape = (
         f"r{params.RANK}a{params.COLUMN_AXIS}p{params.PARTS}_v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
-        f"u{params.UNROLL}_{params.INDEX}"
+        f"{'t' * params.HAS_TAIL}u{params.UNROLL}_{params.INDEX}"
     )
     target = "sm_90a" if params.OVERLAPS_PREVIOUS else "sm_80"
     name = f"transform_rows_{types}_{shape}_{target.replace('_', '')}"

@@ -31,6 +31,7 @@ class Params:
     PARTS: int
     X_WIDTH: int
     Y_WIDTH: int
+    HAS_TAIL: int
     OVERLAPS_PREVIOUS: int
 
 
@@ -82,6 +83,7 @@ class Tiles:
             PARTS=len(self.batch.copies),
             X_WIDTH=self.batch.x_width(rank - 2, self._micro),
             Y_WIDTH=self.batch.y_width(rank - 1, self._micro),
+            HAS_TAIL=int(any(extent % self._micro for extent in self.batch.axes[-1].y_extents)),
             OVERLAPS_PREVIOUS=int(overlaps),
         )
 
@@ -117,7 +119,7 @@ class Tiles:
 def kernel_of(params: Params, types: str) -> KernelRef:
     shape = (
         f"{params.LANES_U * params.MICRO}x{params.LANES_V * params.MICRO}_o{params.OUTER}p{params.PARTS}"
-        f"x{params.X_WIDTH}y{params.Y_WIDTH}"
+        f"x{params.X_WIDTH}y{params.Y_WIDTH}{'t' * params.HAS_TAIL}"
     )
     target = "sm_90a" if params.OVERLAPS_PREVIOUS else "sm_80"
     name = f"transform_tiled_{types}_{shape}_{target.replace('_', '')}"

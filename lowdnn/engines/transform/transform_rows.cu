@@ -9,8 +9,7 @@
 // Shared memory: none.
 // Launch: THREADS threads, for each part ceil(groups / (THREADS * UNROLL)) blocks.
 // Macros: X Y RANK COLUMN_AXIS PARTS THREADS UNROLL VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise
-// i64.
-// OVERLAPS_PREVIOUS: as a dependent launch.
+// i64; HAS_TAIL: whether y ends within a group; OVERLAPS_PREVIOUS: as a dependent launch.
 
 #include "include/transform.cuh"
 
@@ -41,8 +40,8 @@ __device__ __forceinline__ Group locate(const Part& part, INDEX group) {
   digits<RANK>(part.axes, group, coordinate);
   coordinate[COLUMN_AXIS] *= VECTOR;
   const i64 column = coordinate[COLUMN_AXIS];
-  Group found{part.x, part.y, clamped_count<VECTOR>(part.x_extent - column),
-      clamped_count<VECTOR>(part.y_extent - column)};
+  const int valid_y = HAS_TAIL ? clamped_count<VECTOR>(part.y_extent - column) : VECTOR;
+  Group found{part.x, part.y, clamped_count<VECTOR>(part.x_extent - column), valid_y};
 #pragma unroll
   for (int axis = 0; axis < RANK; ++axis) {
     found.x += coordinate[axis] * part.x_strides[axis];
@@ -51,18 +50,12 @@ __device__ __forceinline__ Group locate(const Part& part, INDEX group) {
   return found;
 }
 
-__device__ __forceinline__ void read(const Part& part, const Group& group, X (&to)[VECTOR]) {
-  if constexpr (X_WIDTH == 0) {
-    load_strided(to, group.x, part.x_strides[COLUMN_AXIS], group.valid_x);
-  } else {
-    load_neighbours<X_WIDTH>(to, group.x, group.valid_x, part.x, part.x + part.span);
-  }
-}
+typedef Elements<X, VECTOR, X_WIDTH> Input;
 
-__device__ __forceinline__ void write(const Part& part, const Group& group, const X (&from)[VECTOR]) {
+__device__ __forceinline__ void write(const Part& part, const Group& group, const Input& from) {
   Y out[VECTOR];
 #pragma unroll
-  for (int i = 0; i < VECTOR; ++i) out[i] = Moved<Y, X>::of(from[i]);
+  for (int i = 0; i < VECTOR; ++i) out[i] = Moved<Y, X>::of(from.get(i));
   if constexpr (Y_WIDTH == 0) {
     store_strided(group.y, out, part.y_strides[COLUMN_AXIS], group.valid_y);
   } else {
@@ -78,12 +71,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 
   // All loads before the first store.
   Group groups[UNROLL];
-  X in[UNROLL][VECTOR];
+  Input in[UNROLL];
 #pragma unroll
   for (int u = 0; u < UNROLL; ++u) {
     if (first + u * THREADS < part.groups) {
       groups[u] = locate(part, INDEX(first + u * THREADS));
-      read(part, groups[u], in[u]);
+      const i64 stride = part.x_strides[COLUMN_AXIS];
+      in[u].load(groups[u].x, stride, groups[u].valid_x, part.x, part.x + part.span);
     }
   }
 #pragma unroll

@@ -10,7 +10,7 @@
 // vector's number, which are turned over by the number of the square, so that no two threads of a phase meet in a bank.
 // Launch: LANES_U * LANES_V threads, a block for each tile; the coordinates of tile t of a part are its digits over the
 // radices `axes`: the OUTER other axes, tiles along u, tiles along v.
-// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH; OVERLAPS_PREVIOUS: as a dependent launch.
+// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH; HAS_TAIL: whether y ends within a square; OVERLAPS_PREVIOUS: as a dependent launch.
 
 #include "include/transform.cuh"
 
@@ -42,13 +42,15 @@ __device__ __forceinline__ int slot(int u, int column) {
   return (u * LANES_V + column) ^ (u / MICRO * STEP & (PHASE - 1));
 }
 
+typedef Elements<X, MICRO, X_WIDTH> Row;
+
 template <bool WHOLE>
 __device__ __forceinline__ void read_square(
-    const Part& part, X (&to)[MICRO][MICRO], const X* from, i64 pitch, int valid_u, int valid_v) {
+    const Part& part, Row (&to)[MICRO], const X* from, i64 pitch, int valid_u, int valid_v) {
 #pragma unroll
   for (int j = 0; j < MICRO; ++j) {
     const int valid = WHOLE ? MICRO : j < valid_v ? valid_u : 0;
-    load_neighbours<X_WIDTH>(to[j], from + j * pitch, valid, part.x, part.x + part.span);
+    to[j].load(from + j * pitch, 1, valid, part.x, part.x + part.span);
   }
 }
 
@@ -75,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const int valid_u = clamped_count<MICRO>(part.extent_u - u), valid_v = clamped_count<MICRO>(part.x_extent_v - v);
     const i64 pitch = part.x_strides[OUTER + 1];
     const X* from = x + u + v * pitch;
-    X in[MICRO][MICRO];
+    Row in[MICRO];
     if (valid_u == MICRO && valid_v == MICRO) {
       read_square<true>(part, in, from, pitch, MICRO, MICRO);
     } else {
@@ -87,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
       typedef typename Word<MICRO * sizeof(Y)>::Type Whole;
       Vector<Y, MICRO> column;
 #pragma unroll
-      for (int j = 0; j < MICRO; ++j) column.v[j] = Moved<Y, X>::of(in[j][i]);
+      for (int j = 0; j < MICRO; ++j) column.v[j] = Moved<Y, X>::of(in[j].get(i));
       *reinterpret_cast<Whole*>(tile + slot(lane_u * MICRO + i, lane_v) * MICRO) = *reinterpret_cast<Whole*>(&column);
     }
   }
@@ -96,11 +98,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   // shared memory -> y: LANES_U rows at a time
   const int lane_v = threadIdx.x % LANES_V, row = threadIdx.x / LANES_V;
   const i64 v = first_v + lane_v * MICRO, pitch = part.y_strides[OUTER];
-  const int valid_v = clamped_count<MICRO>(part.y_extent_v - v);
+  const i64 remaining_v = part.y_extent_v - v;
+  const int valid_v = HAS_TAIL ? clamped_count<MICRO>(remaining_v) : MICRO;
 #pragma unroll
   for (int i = 0; i < MICRO; ++i) {
     const int u = row + i * LANES_U;
-    if (first_u + u < part.extent_u) {
+    if (first_u + u < part.extent_u && remaining_v > 0) {
       Y out[MICRO];
       load<Plain, MICRO>(out, tile + slot(u, lane_v) * MICRO);
       store_neighbours<Y_WIDTH>(y + v + (first_u + u) * pitch, out, valid_v);

@@ -117,9 +117,8 @@ def test_padding(device: Runtime, groups: int, unit_bytes: int, line_bytes: int,
 
 
 def test_strides_of_neither_order(device: Runtime) -> None:
-    """Gaps between positions, repeated images, no contiguous axis."""
+    """Gaps between positions, no contiguous axis."""
     check(device, Packing(tensor(DataType.HALF, (2, 20, 3, 17), (2000, 1, 600, 24)), 1, 16))
-    check(device, Packing(tensor(DataType.HALF, (3, 20, 17), (0, 1, 21)), 1, 16))
     check(device, Packing(tensor(DataType.FLOAT, (2, 9, 17), (700, 70, 3)), 1, 16))
 
 
@@ -128,7 +127,8 @@ def test_a_dependent_launch(raced: Runtime, layout: str) -> None:
     dims = (2, 37, 5, 5)
     packing = Packing(tensor(DataType.HALF, dims, LAYOUTS[layout](dims)), 1, 16)
     launch, macros = launch_of(packing, overlaps=True)
-    assert launch.overlaps_previous and macros["OVERLAPS_PREVIOUS"] == 1
+    assert launch.overlaps_previous
+    assert macros["OVERLAPS_PREVIOUS"] == 1
     check(raced, packing, overlaps=True)
 
 
