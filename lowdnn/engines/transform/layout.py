@@ -14,7 +14,7 @@ from lowdnn.engines.transform.views import View
 class Axis:
     """One axis of several copies at once: its extent, its stride in x and that in y for each of them.
 
-    padding: zeros that y has behind them, where it is contiguous along this axis.
+    padding: zeros behind them that only y has, which is contiguous along this axis.
     """
 
     extents: tuple[int, ...]

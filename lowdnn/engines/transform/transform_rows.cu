@@ -29,6 +29,8 @@ struct Params {
   u32 ends[PARTS];
 };
 
+typedef Elements<X, VECTOR, X_WIDTH> Input;
+
 struct Group {
   const X* x;
   Y* y;
@@ -50,8 +52,6 @@ __device__ __forceinline__ Group locate(const Part& part, INDEX group) {
   return found;
 }
 
-typedef Elements<X, VECTOR, X_WIDTH> Input;
-
 __device__ __forceinline__ void write(const Part& part, const Group& group, const Input& from) {
   Y out[VECTOR];
 #pragma unroll
@@ -72,11 +72,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   // All loads before the first store.
   Group groups[UNROLL];
   Input in[UNROLL];
+  const i64 stride = part.x_strides[COLUMN_AXIS];
 #pragma unroll
   for (int u = 0; u < UNROLL; ++u) {
     if (first + u * THREADS < part.groups) {
       groups[u] = locate(part, INDEX(first + u * THREADS));
-      const i64 stride = part.x_strides[COLUMN_AXIS];
       in[u].load(groups[u].x, stride, groups[u].valid_x, part.x, part.x + part.span);
     }
   }
