@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.gemm.channels_last_pack import Packing, pack_kernel, pack_launch
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, reduction_kernel, reduction_launch
+from lowdnn.engines.gemm.packing import Packing
 from lowdnn.plan import KernelRef, Launch, Pointer, TensorPointer, WorkspacePointer
 
 
@@ -53,10 +53,13 @@ class PlanParts:
         )
         self.launches.append(launch)
 
-    def operand(self, uid: int, packing: Packing | None) -> Pointer:
-        """Where a kernel reads tensor ``uid``: in place, or in the workspace, after a launch that packs it there."""
+    def operand(self, uid: int, packing: Packing | None, *, overlaps: bool = False) -> Pointer:
+        """Where a kernel reads tensor ``uid``: in place, or in the workspace, after a launch that packs it there.
+
+        overlaps: as a dependent launch, on sm_90a.
+        """
         if packing is None:
             return TensorPointer(uid)
         offset_bytes = self.reserve(packing.size_bytes)
-        self.launches.append(pack_launch(self.kernel(pack_kernel(packing)), packing, offset_bytes))
+        self.launches.append(packing.launch(self.kernel, offset_bytes, overlaps=overlaps))
         return WorkspacePointer(offset_bytes)

@@ -5,7 +5,7 @@ persistent kernel computes the tiles of all of them, the deepest products first,
 together. A list that is too long for a kernel's parameters takes several launches. All products have the same data
 types, the same orders of operands in memory and the same pointwise epilogue with operands of their own; at most one
 batch axis. Types, repacking and accuracy are those of ``matmul_wgmma``.
-Kernels: ``matmul_list_wgmma.cu``, ``gemm/channels_last_pack.cu``.
+Kernels: ``matmul_list_wgmma.cu``, those of ``gemm/packing.py``.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class _Cut:
         operands = ((product.rows, tile.m // tile.cluster_n), (product.columns, tile.n // tile.cluster_m))
         maps = tuple(
             TensorMap(
-                parts.operand(operand.tensor.uid, operand.packing),
+                parts.operand(operand.tensor.uid, operand.packing, overlaps=True),
                 operand.layout(kind.map_type, product.batch_extents, own, kind.stage_k),
             )
             for operand, own in operands

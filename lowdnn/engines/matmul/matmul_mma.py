@@ -5,7 +5,7 @@ int32). Any strides, broadcasts, tails and alignments, any pointwise epilogue. O
 order; those without a contiguous dimension, and large ones with odd strides, are repacked into the workspace first. A
 value of the epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole. Convolutions
 that read each pixel once are such products too, in all three directions (``pixel_matmul``).
-Kernels: ``matmul_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
+Kernels: ``matmul_mma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``,
 ``reduction/reduction_combine.cu``.
 """
 

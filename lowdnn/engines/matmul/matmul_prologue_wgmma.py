@@ -4,7 +4,7 @@ Scales, biases and activations before the product, and operands of one byte in p
 goes through registers (``include/register_operand.cuh``) instead of through memory in a launch of its own. It lies
 contiguous along k; what else its function reads repeats along its rows or along k. Any batches, tails and pointwise
 epilogue. Forward convolutions of one tap are such products too (``pixel_matmul``).
-Kernels: ``matmul_prologue_wgmma.cu``, ``gemm/channels_last_pack.cu`` for the other operand.
+Kernels: ``matmul_prologue_wgmma.cu``, those of ``gemm/packing.py`` for the other operand.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class _Cut:
     def parts(self, arch: ArchSpec) -> PlanParts:
         parts, problem = PlanParts(), self.problem
         p, q, stage_k = problem.p, problem.q, problem.kind.stage_k
-        q_at = parts.operand(q.tensor.uid, q.packing)
+        q_at = parts.operand(q.tensor.uid, q.packing, overlaps=True)
         maps = (
             TensorMap(TensorPointer(p.tensor.uid), _raw_layout(problem, self.tile.m)),
             TensorMap(q_at, q.layout(problem.kind.map_type, problem.batch_extents, self.tile.n, stage_k)),

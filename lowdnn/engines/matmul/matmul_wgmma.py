@@ -7,7 +7,7 @@ epilogue may be reduced on its way: each of its columns, each of its rows, and a
 Convolutions that read each pixel once are such products too, in all three directions (``pixel_matmul``).
 k may be cut into parts: by SPLIT_K_SLC for a second launch that sums them, by SPLIT_K_BUF for the blocks of a cluster,
 which sum them through their shared memory; with STREAM_K, of the last tiles only. The order of the sums is fixed.
-Kernels: ``matmul_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
+Kernels: ``matmul_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``,
 ``reduction/reduction_combine.cu``.
 """
 
@@ -304,7 +304,7 @@ class _Cut:
         """Of boxes of ``own`` rows or columns, after a launch that repacks the operand where it has to be."""
         kind, batch_extents = self.problem.kind, self.problem.batch_extents
         layout = operand.layout(kind.map_type, batch_extents, own, kind.stage_k)
-        return TensorMap(parts.operand(operand.tensor.uid, operand.packing), layout)
+        return TensorMap(parts.operand(operand.tensor.uid, operand.packing, overlaps=True), layout)
 
     def _launch(
         self, kernel: int, maps: tuple[TensorMap, TensorMap], output: Struct, written_bytes: int, arch: ArchSpec

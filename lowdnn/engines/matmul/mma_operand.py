@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lowdnn.engines.gemm.channels_last_pack import Packing
+from lowdnn.engines.gemm.packing import Packing
 from lowdnn.ops.tensor import Tensor
 
 #: Bytes of the largest copy; a packed operand is aligned to them.
 MAX_ALIGNMENT = 16
-#: Axes beside k that ``channels_last_pack.cu`` walks.
+#: Axes beside k of a packed operand.
 MAX_PACKED_AXES = 4
 
 #: Below this alignment the kernel copies element by element, which is worth a repacking launch from this much work on.
@@ -102,7 +102,7 @@ def packed_matrix(tensor: Tensor, along: int, other: int) -> tuple[Packing, tupl
     """Matrices repacked with axis ``along`` innermost and padded to MAX_ALIGNMENT or lines; ``other``: the second axis.
 
     The strides are those of the packed tensor over all axes, 0 where it repeats. None where there are too many axes or
-    positions for ``channels_last_pack.cu``, or no elements.
+    positions, or no elements.
     """
     axes = [axis for axis in range(tensor.rank) if axis != along and tensor.dims[axis] != 1 and tensor.strides[axis]]
     if len(axes) > MAX_PACKED_AXES or not tensor.element_count:

@@ -3,7 +3,7 @@
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
 int32). Any strides and alignments, every mode, any pointwise epilogue. Rows to gather are gathered into the workspace
 first; weights without a contiguous dimension are repacked there.
-Kernels: ``moe_matmul_mma.cu``, ``moe_gather.cu``, ``gemm/channels_last_pack.cu``.
+Kernels: ``moe_matmul_mma.cu``, ``moe_gather.cu``, those of ``gemm/packing.py``.
 """
 
 from __future__ import annotations

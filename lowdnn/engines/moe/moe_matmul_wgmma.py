@@ -4,7 +4,7 @@ One persistent launch over all experts; which tiles there are is worked out on t
 fp8 in any pair and fp32 by TF32 (inputs rounded to 10 fraction bits) are summed in fp32, int8 in int32. Operands are
 read in place where a tensor map describes them, others are repacked into the workspace first, and rows to gather are
 gathered there. Any pointwise epilogue.
-Kernels: ``moe_matmul_wgmma.cu``, ``moe_gather.cu``, ``gemm/channels_last_pack.cu``.
+Kernels: ``moe_matmul_wgmma.cu``, ``moe_gather.cu``, those of ``gemm/packing.py``.
 """
 
 from __future__ import annotations
@@ -233,8 +233,8 @@ class _Cut:
         problem, parts = self.problem, PlanParts()
         token, weight = problem.token, problem.weight
         gather = problem.gather
-        token_at = gather.add_to(parts) if gather else parts.operand(token.tensor.uid, token.packing)
-        weight_at = parts.operand(weight.tensor.uid, weight.packing)
+        token_at = gather.add_to(parts) if gather else parts.operand(token.tensor.uid, token.packing, overlaps=True)
+        weight_at = parts.operand(weight.tensor.uid, weight.packing, overlaps=True)
         kind, tile = problem.kind, self.tile
         experts = problem.operation.groups.experts
         p = TensorMap(token_at, token.layout(kind.map_type, (1,), tile.m // tile.cluster_n, kind.stage_k))

@@ -3,7 +3,7 @@
 One persistent launch over all experts, each tile over as many rows as the offsets say on the device. fp16 and bf16,
 summed in fp32. Operands whose elements are contiguous are read in place where a tensor map describes them, others are
 repacked into the workspace first. Any pointwise epilogue.
-Kernels: ``moe_wgrad_wgmma.cu``, ``gemm/channels_last_pack.cu``.
+Kernels: ``moe_wgrad_wgmma.cu``, those of ``gemm/packing.py``.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class _Cut:
         """Of boxes of ``own`` elements, after a launch that repacks the operand where it has to be."""
         kind = self.problem.kind
         layout = operand.layout(kind.map_type, (1,), own, kind.stage_k)
-        return TensorMap(parts.operand(operand.tensor.uid, operand.packing), layout)
+        return TensorMap(parts.operand(operand.tensor.uid, operand.packing, overlaps=True), layout)
 
     def _kernel(self) -> KernelRef:
         kind, output = self.problem.kind, self.output

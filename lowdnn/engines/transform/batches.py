@@ -14,6 +14,7 @@ from lowdnn.engines.transform.layout import Axis, access_width, common_axes
 from lowdnn.engines.transform.matching import Copy, Moves
 from lowdnn.engines.transform.views import View
 from lowdnn.enums import DataType
+from lowdnn.ops.tensor import span_elements
 from lowdnn.plan import Pointer, Scalar, ScalarType, Struct, Work
 
 #: Parts of one launch: what a kernel's parameters hold.
@@ -56,18 +57,27 @@ class Batch:
         return replace(self, axes=tuple(axes))
 
     def x_width(self, axis: int, most: int) -> int:
-        """Elements of one access along ``axis``, along which x is contiguous."""
-        strides = [[row.x_strides[n] for row in self._others(axis)] for n in range(len(self.copies))]
-        return access_width([copy.x for copy in self.copies], strides, most)
+        """Elements of one access along ``axis``, along which x is contiguous; they divide its extent."""
+        steps = [
+            [extent, *(row.x_strides[n] for row in self._others(axis))]
+            for n, extent in enumerate(self.axes[axis].extents)
+        ]
+        return access_width([copy.x for copy in self.copies], steps, most)
 
     def y_width(self, axis: int, most: int) -> int:
-        """The same for y."""
+        """Elements of one access along ``axis``, along which y is contiguous."""
         strides = [[row.y_strides[n] for row in self._others(axis)] for n in range(len(self.copies))]
         return access_width([copy.y for copy in self.copies], strides, most)
 
     def strides(self, part: int) -> tuple[Scalar, ...]:
         """The fields ``x_strides`` and ``y_strides`` of one part."""
         return i64([*(axis.x_strides[part] for axis in self.axes), *(axis.y_strides[part] for axis in self.axes)])
+
+    def span(self, part: int) -> int:
+        """Elements from the first to just past the last that one part reads."""
+        return span_elements(
+            tuple(axis.extents[part] for axis in self.axes), tuple(axis.x_strides[part] for axis in self.axes)
+        )
 
     def pointers(self, part: int) -> tuple[Pointer, Pointer]:
         """The fields ``x`` and ``y`` of one part."""

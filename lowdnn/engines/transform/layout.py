@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
 from lowdnn.engines.transform.matching import Copy
@@ -12,21 +12,30 @@ from lowdnn.engines.transform.views import View
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of several copies at once: its extent, its stride in x and that in y for each of them."""
+    """One axis of several copies at once: its extent, its stride in x and that in y for each of them.
+
+    padding: zeros behind them that only y has, which is contiguous along this axis.
+    """
 
     extents: tuple[int, ...]
     x_strides: tuple[int, ...]
     y_strides: tuple[int, ...]
+    padding: int = 0
+
+    @property
+    def y_extents(self) -> tuple[int, ...]:
+        return tuple(extent + self.padding for extent in self.extents)
 
 
-def common_axes(copies: Sequence[Copy]) -> tuple[Axis, ...]:
+def common_axes(copies: Sequence[Copy], padding: int = 0) -> tuple[Axis, ...]:
     """The axes of copies of equal rank, none empty, those slowest in y first, neighbours merged where all copies allow.
 
-    Without axes of extent 1, but for one that stays where no other is left.
+    Without axes of extent 1, but for one that stays where no other is left. padding: of the last axis.
     """
     rank = len(copies[0].y.dims)
     axes = [_axis(copies, axis) for axis in range(rank)]
-    axes = [axis for axis in axes if max(axis.extents) > 1]
+    axes[-1] = replace(axes[-1], padding=padding)
+    axes = [axis for axis in axes if max(axis.y_extents) > 1]
     axes.sort(key=lambda axis: axis.y_strides[0], reverse=True)
     merged: list[Axis] = []
     for axis in axes:
@@ -48,20 +57,20 @@ def _axis(copies: Sequence[Copy], axis: int) -> Axis:
 
 
 def _joins(outer: Axis, inner: Axis) -> bool:
-    return all(
+    return not inner.padding and all(
         outside == inside * extent
         for strides, insides in ((outer.x_strides, inner.x_strides), (outer.y_strides, inner.y_strides))
         for outside, inside, extent in zip(strides, insides, inner.extents, strict=True)
     )
 
 
-def access_width(views: Sequence[View], strides: Sequence[Sequence[int]], most: int) -> int:
+def access_width(views: Sequence[View], steps: Sequence[Sequence[int]], most: int) -> int:
     """Elements of one access, a power of two up to ``most``, that divide where every row of ``views`` begins.
 
-    strides: for each view, those of all axes but the one of the row.
+    steps: for each view, the strides of all axes but the one of the row, and what else they divide.
     """
     width = most
-    for view, others in zip(views, strides, strict=True):
+    for view, others in zip(views, steps, strict=True):
         size = dtypes.info(view.data_type).size_bytes
         width = min(width, max(16 // size, 1))
         while width > 1 and (view.alignment_bytes % (width * size) or any(s % width for s in (view.offset, *others))):

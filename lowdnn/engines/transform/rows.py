@@ -30,6 +30,8 @@ class Params:
     X_WIDTH: int
     Y_WIDTH: int
     INDEX: str
+    HAS_TAIL: int
+    OVERLAPS_PREVIOUS: int
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Rows:
         if lanes is not column:
             axes = [*(axis for axis in axes if axis is not lanes), lanes]
         most = 16 // min(batch.element_bytes)
-        return Rows(batch.with_axes(axes), axes.index(column), min(most, ceil_power(max(column.extents))))
+        return Rows(batch.with_axes(axes), axes.index(column), min(most, ceil_power(max(column.y_extents))))
 
     @property
     def refusal(self) -> str:
@@ -62,7 +64,8 @@ class Rows:
         fitting = [u for u in UNROLLS if u * self.vector * self.batch.element_bytes[0] <= _BYTES_IN_FLIGHT]
         return max([u for u in fitting if u * arch.sm_count * arch.threads_per_sm <= groups] or [1])
 
-    def params(self, unroll: int) -> Params:
+    def params(self, unroll: int, *, overlaps: bool = False) -> Params:
+        """overlaps: as a dependent launch, on sm_90a."""
         parts = range(len(self.batch.copies))
         x_type, y_type = self.batch.c_types
         column = self.batch.axes[self.column]
@@ -78,6 +81,8 @@ class Rows:
             X_WIDTH=self.batch.x_width(self.column, self.vector) if set(column.x_strides) == {1} else 0,
             Y_WIDTH=self.batch.y_width(self.column, self.vector) if set(column.y_strides) == {1} else 0,
             INDEX="u32" if all(prod(self._radices(part)) < 2**31 for part in parts) else "i64",
+            HAS_TAIL=int(any(extent % self.vector for extent in column.y_extents)),
+            OVERLAPS_PREVIOUS=int(overlaps),
         )
 
     def launch(self, params: Params, kernel: int) -> Launch:
@@ -89,25 +94,29 @@ class Rows:
             block=(THREADS, 1, 1),
             arguments=(launch_struct(map(self._part, parts), blocks),),
             work=self.batch.work,
+            overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )
 
     def _radices(self, part: int) -> list[int]:
         """Groups along each axis."""
         return [
-            ceil_div(axis.extents[part], self.vector) if number == self.column else axis.extents[part]
+            ceil_div(axis.y_extents[part], self.vector) if number == self.column else axis.extents[part]
             for number, axis in enumerate(self.batch.axes)
         ]
 
     def _part(self, part: int) -> Struct:
         radices = self._radices(part)
         axes = (field for radix in (1, *radices[1:]) for field in divider(radix))
-        sizes = i64([prod(radices), self.batch.axes[self.column].extents[part]])
+        column = self.batch.axes[self.column]
+        sizes = i64([prod(radices), self.batch.span(part), column.extents[part], column.y_extents[part]])
         return Struct((*self.batch.pointers(part), *sizes, *self.batch.strides(part), *axes))
 
 
 def kernel_of(params: Params, types: str) -> KernelRef:
     shape = (
         f"r{params.RANK}a{params.COLUMN_AXIS}p{params.PARTS}_v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
-        f"u{params.UNROLL}_{params.INDEX}"
+        f"{'t' * params.HAS_TAIL}u{params.UNROLL}_{params.INDEX}"
     )
-    return KernelRef(f"transform_rows_{types}_{shape}_sm80", "transform/transform_rows.cu", "sm_80", macros(params))
+    target = "sm_90a" if params.OVERLAPS_PREVIOUS else "sm_80"
+    name = f"transform_rows_{types}_{shape}_{target.replace('_', '')}"
+    return KernelRef(name, "transform/transform_rows.cu", target, macros(params))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 
 from lowdnn.engines.launch import ceil_div, divider, i64, macros
 from lowdnn.engines.transform.batches import Batch, launch_struct, refuse_size
 from lowdnn.plan import KernelRef, Launch, Struct
 
-#: Threads along u, of _THREADS.
+#: Threads along u, of 256.
 LANES_U = (4, 8, 16, 32, 64)
-_THREADS = 256
 #: Elements along a side of the square that a thread turns over, by the bytes of the wider type: 16 bytes, less where
 #: the square would not fit into registers.
 _MICRO = {1: 8, 2: 8, 4: 4, 8: 2}
@@ -32,13 +31,16 @@ class Params:
     PARTS: int
     X_WIDTH: int
     Y_WIDTH: int
+    HAS_TAIL: int
+    OVERLAPS_PREVIOUS: int
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """batch: its axes in the kernel's order: the outer ones, u, v."""
+    """batch: its axes in the kernel's order: the outer ones, u, v.  threads: of a block, 64 or 256."""
 
     batch: Batch
+    threads: int = 256
 
     @staticmethod
     def of(batch: Batch) -> Tiles | None:
@@ -58,16 +60,17 @@ class Tiles:
     def default_lanes_u(self) -> int:
         """The tile with the least threads beyond the edges; the squarest of those with equally few."""
         parts = range(len(self.batch.copies))
-        squarest = LANES_U[len(LANES_U) // 2]
+        squarest = isqrt(self.threads)
         return min(
-            LANES_U,
+            (lanes for lanes in LANES_U if lanes * min(LANES_U) <= self.threads),
             key=lambda lanes: (
                 sum(prod(self._radices(part, lanes)) for part in parts),
                 abs(lanes.bit_length() - squarest.bit_length()),
             ),
         )
 
-    def params(self, lanes_u: int) -> Params:
+    def params(self, lanes_u: int, *, overlaps: bool = False) -> Params:
+        """overlaps: as a dependent launch, on sm_90a."""
         x_type, y_type = self.batch.c_types
         rank = len(self.batch.axes)
         return Params(
@@ -75,11 +78,13 @@ class Tiles:
             Y=y_type,
             MICRO=self._micro,
             LANES_U=lanes_u,
-            LANES_V=_THREADS // lanes_u,
+            LANES_V=self.threads // lanes_u,
             OUTER=rank - 2,
             PARTS=len(self.batch.copies),
             X_WIDTH=self.batch.x_width(rank - 2, self._micro),
             Y_WIDTH=self.batch.y_width(rank - 1, self._micro),
+            HAS_TAIL=int(any(extent % self._micro for extent in self.batch.axes[-1].y_extents)),
+            OVERLAPS_PREVIOUS=int(overlaps),
         )
 
     def launch(self, params: Params, kernel: int) -> Launch:
@@ -88,9 +93,10 @@ class Tiles:
         return Launch(
             kernel=kernel,
             grid=(sum(blocks), 1, 1),
-            block=(_THREADS, 1, 1),
+            block=(params.LANES_U * params.LANES_V, 1, 1),
             arguments=(launch_struct((self._part(part, params) for part in parts), blocks),),
             work=self.batch.work,
+            overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )
 
     @property
@@ -99,19 +105,22 @@ class Tiles:
 
     def _radices(self, part: int, lanes_u: int) -> list[int]:
         """Tiles along each axis."""
-        *outer, u, v = (axis.extents[part] for axis in self.batch.axes)
-        sides = (lanes_u * self._micro, _THREADS // lanes_u * self._micro)
+        *outer, u, v = (axis.y_extents[part] for axis in self.batch.axes)
+        sides = (lanes_u * self._micro, self.threads // lanes_u * self._micro)
         return [*outer, ceil_div(u, sides[0]), ceil_div(v, sides[1])]
 
     def _part(self, part: int, params: Params) -> Struct:
         axes = (field for radix in (1, *self._radices(part, params.LANES_U)[1:]) for field in divider(radix))
-        extents = i64(axis.extents[part] for axis in self.batch.axes[-2:])
-        return Struct((*self.batch.pointers(part), *extents, *self.batch.strides(part), *axes))
+        u, v = self.batch.axes[-2:]
+        sizes = i64([self.batch.span(part), u.extents[part], v.extents[part], v.y_extents[part]])
+        return Struct((*self.batch.pointers(part), *sizes, *self.batch.strides(part), *axes))
 
 
 def kernel_of(params: Params, types: str) -> KernelRef:
     shape = (
         f"{params.LANES_U * params.MICRO}x{params.LANES_V * params.MICRO}_o{params.OUTER}p{params.PARTS}"
-        f"x{params.X_WIDTH}y{params.Y_WIDTH}"
+        f"x{params.X_WIDTH}y{params.Y_WIDTH}{'t' * params.HAS_TAIL}"
     )
-    return KernelRef(f"transform_tiled_{types}_{shape}_sm80", "transform/transform_tiled.cu", "sm_80", macros(params))
+    target = "sm_90a" if params.OVERLAPS_PREVIOUS else "sm_80"
+    name = f"transform_tiled_{types}_{shape}_{target.replace('_', '')}"
+    return KernelRef(name, "transform/transform_tiled.cu", target, macros(params))

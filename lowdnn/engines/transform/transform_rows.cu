@@ -1,5 +1,5 @@
 // transform_rows: y[i] = x[i] for every coordinate i, converted where the types differ; several such copies in a
-// launch.
+// launch. Along COLUMN_AXIS y may reach further than x; it is zero there.
 //
 // Layouts: any strides over RANK axes. Along COLUMN_AXIS, in which y is fastest, the elements are cut into groups of
 // VECTOR neighbours, which one thread moves: in accesses of X_WIDTH and Y_WIDTH elements, or where that is 0 element by
@@ -9,7 +9,7 @@
 // Shared memory: none.
 // Launch: THREADS threads, for each part ceil(groups / (THREADS * UNROLL)) blocks.
 // Macros: X Y RANK COLUMN_AXIS PARTS THREADS UNROLL VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise
-// i64.
+// i64; HAS_TAIL: whether y ends within a group; OVERLAPS_PREVIOUS: as a dependent launch.
 
 #include "include/transform.cuh"
 
@@ -17,7 +17,8 @@ struct Part {
   const X* x;
   Y* y;
   i64 groups;
-  i64 extent;  // elements along COLUMN_AXIS
+  i64 span;                // elements from x to behind its last
+  i64 x_extent, y_extent;  // along COLUMN_AXIS
   i64 x_strides[RANK];
   i64 y_strides[RANK];
   Divider axes[RANK];  // groups along each axis; the first is not used
@@ -28,18 +29,21 @@ struct Params {
   u32 ends[PARTS];
 };
 
+typedef Elements<X, VECTOR, X_WIDTH> Input;
+
 struct Group {
   const X* x;
   Y* y;
-  int valid;
+  int valid_x, valid_y;
 };
 
 __device__ __forceinline__ Group locate(const Part& part, INDEX group) {
   i64 coordinate[RANK];
   digits<RANK>(part.axes, group, coordinate);
   coordinate[COLUMN_AXIS] *= VECTOR;
-  const i64 remaining = part.extent - coordinate[COLUMN_AXIS];
-  Group found{part.x, part.y, remaining >= VECTOR ? VECTOR : int(remaining)};
+  const i64 column = coordinate[COLUMN_AXIS];
+  const int valid_y = HAS_TAIL ? clamped_count<VECTOR>(part.y_extent - column) : VECTOR;
+  Group found{part.x, part.y, clamped_count<VECTOR>(part.x_extent - column), valid_y};
 #pragma unroll
   for (int axis = 0; axis < RANK; ++axis) {
     found.x += coordinate[axis] * part.x_strides[axis];
@@ -48,38 +52,32 @@ __device__ __forceinline__ Group locate(const Part& part, INDEX group) {
   return found;
 }
 
-__device__ __forceinline__ void read(const Part& part, const Group& group, X (&to)[VECTOR]) {
-  if constexpr (X_WIDTH == 0) {
-    load_strided(to, group.x, part.x_strides[COLUMN_AXIS], group.valid);
-  } else {
-    load_row<PathOf<X_WIDTH * sizeof(X)>::Type, X_WIDTH>(to, group.x, group.valid);
-  }
-}
-
-__device__ __forceinline__ void write(const Part& part, const Group& group, const X (&from)[VECTOR]) {
+__device__ __forceinline__ void write(const Part& part, const Group& group, const Input& from) {
   Y out[VECTOR];
 #pragma unroll
-  for (int i = 0; i < VECTOR; ++i) out[i] = Moved<Y, X>::of(from[i]);
+  for (int i = 0; i < VECTOR; ++i) out[i] = Moved<Y, X>::of(from.get(i));
   if constexpr (Y_WIDTH == 0) {
-    store_strided(group.y, out, part.y_strides[COLUMN_AXIS], group.valid);
+    store_strided(group.y, out, part.y_strides[COLUMN_AXIS], group.valid_y);
   } else {
-    store_row<Y_WIDTH>(group.y, out, group.valid);
+    store_neighbours<Y_WIDTH>(group.y, out, group.valid_y);
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  begin_launch();
   u32 block = blockIdx.x;
   const Part& part = p.parts[part_of(p.ends, block)];
   const i64 first = i64(block) * (THREADS * UNROLL) + threadIdx.x;
 
   // All loads before the first store.
   Group groups[UNROLL];
-  X in[UNROLL][VECTOR];
+  Input in[UNROLL];
+  const i64 stride = part.x_strides[COLUMN_AXIS];
 #pragma unroll
   for (int u = 0; u < UNROLL; ++u) {
     if (first + u * THREADS < part.groups) {
       groups[u] = locate(part, INDEX(first + u * THREADS));
-      read(part, groups[u], in[u]);
+      in[u].load(groups[u].x, stride, groups[u].valid_x, part.x, part.x + part.span);
     }
   }
 #pragma unroll

@@ -1,5 +1,6 @@
 // transform_tiled: y[u, v] = x[u, v] where x is contiguous along u and y along v, for every coordinate of the other
-// axes; converted where the types differ; several such copies in a launch.
+// axes; converted where the types differ; several such copies in a launch. Along v y may reach further than x; it is
+// zero there.
 //
 // Layouts: x has u at stride 1, y has v at stride 1; all other strides are free.
 // Block: one tile of (LANES_U * MICRO) u by (LANES_V * MICRO) v. Thread (lane_u, lane_v) reads MICRO rows of MICRO
@@ -9,7 +10,8 @@
 // vector's number, which are turned over by the number of the square, so that no two threads of a phase meet in a bank.
 // Launch: LANES_U * LANES_V threads, a block for each tile; the coordinates of tile t of a part are its digits over the
 // radices `axes`: the OUTER other axes, tiles along u, tiles along v.
-// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH.
+// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH; HAS_TAIL: whether y ends within a square;
+// OVERLAPS_PREVIOUS: as a dependent launch.
 
 #include "include/transform.cuh"
 
@@ -20,7 +22,8 @@ constexpr int SIDE_U = LANES_U * MICRO, SIDE_V = LANES_V * MICRO;
 struct Part {
   const X* x;
   Y* y;
-  i64 extent_u, extent_v;
+  i64 span;  // elements from x to behind its last
+  i64 extent_u, x_extent_v, y_extent_v;
   i64 x_strides[RANK];  // the outer axes, u (1), v
   i64 y_strides[RANK];  // the outer axes, u, v (1)
   Divider axes[RANK];   // the first is not used
@@ -40,25 +43,22 @@ __device__ __forceinline__ int slot(int u, int column) {
   return (u * LANES_V + column) ^ (u / MICRO * STEP & (PHASE - 1));
 }
 
+typedef Elements<X, MICRO, X_WIDTH> Row;
+
 template <bool WHOLE>
-__device__ __forceinline__ void read_square(X (&to)[MICRO][MICRO], const X* from, i64 pitch, int valid_u, int valid_v) {
+__device__ __forceinline__ void read_square(
+    const Part& part, Row (&to)[MICRO], const X* from, i64 pitch, int valid_u, int valid_v) {
 #pragma unroll
   for (int j = 0; j < MICRO; ++j) {
-    if constexpr (WHOLE) {
-      load<PathOf<X_WIDTH * sizeof(X)>::Type, X_WIDTH>(to[j], from + j * pitch);
-    } else {
-      load_strided(to[j], from + j * pitch, 1, j < valid_v ? valid_u : 0);
-    }
+    const int valid = WHOLE ? MICRO : j < valid_v ? valid_u : 0;
+    to[j].load(from + j * pitch, 1, valid, part.x, part.x + part.span);
   }
-}
-
-__device__ __forceinline__ int clamped_count(i64 remaining) {
-  return remaining >= MICRO ? MICRO : remaining > 0 ? int(remaining) : 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ alignas(16) Y tile[SIDE_U * SIDE_V];
 
+  begin_launch();
   u32 block = blockIdx.x;
   const Part& part = p.parts[part_of(p.ends, block)];
   i64 coordinate[RANK];
@@ -75,13 +75,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   {  // x -> registers: a square of MICRO by MICRO, row j at v + j
     const int lane_u = threadIdx.x % LANES_U, lane_v = threadIdx.x / LANES_U;
     const i64 u = first_u + lane_u * MICRO, v = first_v + lane_v * MICRO;
-    const int valid_u = clamped_count(part.extent_u - u), valid_v = clamped_count(part.extent_v - v);
+    const int valid_u = clamped_count<MICRO>(part.extent_u - u), valid_v = clamped_count<MICRO>(part.x_extent_v - v);
     const i64 pitch = part.x_strides[OUTER + 1];
-    X in[MICRO][MICRO];
+    const X* from = x + u + v * pitch;
+    Row in[MICRO];
     if (valid_u == MICRO && valid_v == MICRO) {
-      read_square<true>(in, x + u + v * pitch, pitch, valid_u, valid_v);
+      read_square<true>(part, in, from, pitch, MICRO, MICRO);
     } else {
-      read_square<false>(in, x + u + v * pitch, pitch, valid_u, valid_v);
+      read_square<false>(part, in, from, pitch, valid_u, valid_v);
     }
     // registers -> shared memory: the square's columns
 #pragma unroll
@@ -89,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
       typedef typename Word<MICRO * sizeof(Y)>::Type Whole;
       Vector<Y, MICRO> column;
 #pragma unroll
-      for (int j = 0; j < MICRO; ++j) column.v[j] = Moved<Y, X>::of(in[j][i]);
+      for (int j = 0; j < MICRO; ++j) column.v[j] = Moved<Y, X>::of(in[j].get(i));
       *reinterpret_cast<Whole*>(tile + slot(lane_u * MICRO + i, lane_v) * MICRO) = *reinterpret_cast<Whole*>(&column);
     }
   }
@@ -98,14 +99,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   // shared memory -> y: LANES_U rows at a time
   const int lane_v = threadIdx.x % LANES_V, row = threadIdx.x / LANES_V;
   const i64 v = first_v + lane_v * MICRO, pitch = part.y_strides[OUTER];
-  const int valid_v = clamped_count(part.extent_v - v);
+  const i64 remaining_v = part.y_extent_v - v;
+  const int valid_v = HAS_TAIL ? clamped_count<MICRO>(remaining_v) : MICRO;
 #pragma unroll
   for (int i = 0; i < MICRO; ++i) {
     const int u = row + i * LANES_U;
-    if (first_u + u < part.extent_u) {
+    if (first_u + u < part.extent_u && remaining_v > 0) {
       Y out[MICRO];
       load<Plain, MICRO>(out, tile + slot(u, lane_v) * MICRO);
-      store_row<Y_WIDTH>(y + v + (first_u + u) * pitch, out, valid_v);
+      store_neighbours<Y_WIDTH>(y + v + (first_u + u) * pitch, out, valid_v);
     }
   }
 }

@@ -5,7 +5,7 @@ to 10 fraction bits), int8 forward. Groups of up to 64 channels and filters, in 
 spatial axes, any strides, dilations and paddings whose box of inputs fits shared memory, flipped filters, any pointwise
 epilogue. Channels-last tensors are read in place; others are repacked into the workspace first. Backward in the filter
 the sum is split over blocks and added up in a fixed order. Kernels: ``conv_grouped_mma.cu``,
-``conv_grouped_wgrad_mma.cu``, ``gemm/split_k_reduce.cu``, ``gemm/channels_last_pack.cu``.
+``conv_grouped_wgrad_mma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from lowdnn.engines.conv.grouped.tiles import (
     place_limits,
 )
 from lowdnn.engines.conv.implicit_gemm.geometry import is_krsc
-from lowdnn.engines.gemm.channels_last_pack import Packing
 from lowdnn.engines.gemm.output_space import OutputSpace, functor_of, output_space
+from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import UNITS
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, divider, i32, macros, moved_bytes

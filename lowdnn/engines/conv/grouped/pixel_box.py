@@ -7,7 +7,7 @@ from functools import cached_property
 from math import prod
 
 from lowdnn.engines.conv.grouped.axes import AXES
-from lowdnn.engines.gemm.channels_last_pack import Packing
+from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.launch import divider, i32, i64
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct

@@ -3,7 +3,7 @@
 // as a matrix product with mma.sync, for sm_80 and newer.
 //
 // Layouts: x channels-last with any other strides; w [filters][taps][channels], packed; both with channels padded to
-// ALIGNMENT bytes (x in place, or repacked by gemm/channels_last_pack.cu). Product: pixels (n, o) by filters, or, where
+// ALIGNMENT bytes (x in place, or repacked: gemm/packing.py). Product: pixels (n, o) by filters, or, where
 // PIXELS_ARE_COLUMNS (y contiguous along its last spatial axis), filters by pixels; k = (taps, channels).
 // Block: blockIdx.x = ((split * groups) + group) * tiles + tile in grouped order; it computes one TILE_M x TILE_N tile
 // over `split_tiles` k tiles.

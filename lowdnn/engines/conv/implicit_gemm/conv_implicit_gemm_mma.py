@@ -7,7 +7,7 @@ Except behind a gradient of the filter, a value of the epilogue may be reduced o
 pixel (behind a gradient of the data without strides only), and as a whole.
 The gradients run as forward convolutions over parts of their tensors, without groups: see ``data_gradient_views`` (one
 for each residue class of dx's pixels modulo the stride) and ``filter_gradient_view``. For sm_80 and newer.
-Kernels: ``conv_implicit_gemm_mma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``,
+Kernels: ``conv_implicit_gemm_mma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``,
 ``reduction/reduction_combine.cu``.
 """
 

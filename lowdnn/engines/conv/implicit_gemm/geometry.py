@@ -7,8 +7,8 @@ from functools import cached_property
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.engines.gemm.channels_last_pack import Packing
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, full_loads, output_space
+from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.tiles import Product
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode, DataType

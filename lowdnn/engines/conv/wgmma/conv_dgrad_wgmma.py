@@ -5,7 +5,7 @@ axes, both modes, groups whose filters fill whole stages, any pointwise epilogue
 as im2col tensor maps reach. With strides, the pixels of dx fall into classes that meet the same taps of the filter; one
 launch computes them all, and no multiplication is spent on zeros (``im2col.py``). Channels-last tensors are read in
 place; others are repacked into the workspace first, and so are filters of types that wgmma takes K-major only.
-Kernels: ``conv_im2col_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
+Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ fp16, bf16 and fp8 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction
 int32). 1 to 3 spatial axes, both modes, groups whose channels fill whole stages, any pointwise epilogue; strides,
 paddings and dilations as far as im2col tensor maps reach. Channels-last tensors are read in place; others are repacked
 into the workspace first.
-Kernels: ``conv_im2col_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
+Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
 from __future__ import annotations

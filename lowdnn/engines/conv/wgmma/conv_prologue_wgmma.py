@@ -6,7 +6,7 @@ registers (``include/register_operand.cuh``), or is converted in shared memory w
 pixels (``include/converted_pixels.cuh``), instead of through memory in a launch of its own. Padding is zero behind the
 function. What else it reads repeats over the pixels of an image, or over the taps of a filter. Geometry, epilogues and
 reductions behind them as in ``conv_fprop_wgmma`` and ``conv_dgrad_wgmma``.
-Kernels: ``conv_im2col_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
+Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ pointwise epilogue; strides, paddings and dilations as far as im2col tensor maps
 fill the device; their sums are added in a fixed order, so that equal inputs give equal bits. Channels-last tensors are
 read in place; others are repacked into the workspace first. x may be a pointwise function of what lies in memory (batch
 norm applied to the input), which is converted in shared memory.
-Kernels: ``conv_wgrad_wgmma.cu``, ``gemm/channels_last_pack.cu``, ``gemm/split_k_reduce.cu``.
+Kernels: ``conv_wgrad_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def _parts(tiling: WgradTiling, arch: ArchSpec) -> PlanParts:
         return parts
     functor = functor_of(product.dag, product.operation.x.data_type, product.output)
     vector = product.vector(product.output.vector(functor))
-    dy = parts.operand(product.operation.dy.uid, product.dy.packing)
-    x = parts.operand(product.x.tensor.uid, product.x.packing)
+    dy = parts.operand(product.operation.dy.uid, product.dy.packing, overlaps=True)
+    x = parts.operand(product.x.tensor.uid, product.x.packing, overlaps=True)
     splits = tiling.schedule.splits
     slices = Slices(splits, product.output.rows, product.output.columns)
     slices_at = parts.reserve(slices.size_bytes if splits > 1 else 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn.engines.conv.wgmma.im2col import PixelClass
-from lowdnn.engines.gemm.channels_last_pack import Packing
+from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES, STAGE_ROW_BYTES, box_rows
 from lowdnn.ops.tensor import Tensor
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap

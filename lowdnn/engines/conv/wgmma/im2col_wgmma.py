@@ -131,8 +131,8 @@ class Im2colWgmma(Floored):
         if problem := product.swap_problem(is_transposed):
             raise BadParamError.at(f"{self.name}.SWAP_AB", expected=problem, got=int(is_transposed))
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
-        image = parts.operand(product.image.tensor.uid, product.image.packing)
-        weights = parts.operand(product.filter.tensor.uid, product.filter.packing)
+        image = parts.operand(product.image.tensor.uid, product.image.packing, overlaps=True)
+        weights = parts.operand(product.filter.tensor.uid, product.filter.packing, overlaps=True)
         cut = _Cut(product, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), image, weights)
         slices = Slices(cut.splits, product.output.rows, product.output.columns)
         slices_at = parts.reserve(slices.size_bytes if cut.splits > 1 else 0)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from lowdnn.engines.gemm.channels_last_pack import Packing
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand
 from lowdnn.engines.gemm.output_space import OutputSpace, output_space
+from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WgmmaType
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode
