@@ -15,6 +15,8 @@ _THREADS = 256
 #: Elements along a side of the square that a thread turns over, by the bytes of the wider type: 16 bytes, less where
 #: the square would not fit into registers.
 _MICRO = {1: 8, 2: 8, 4: 4, 8: 2}
+#: Blocks that a squarer tile may take, as a multiple of the fewest.
+_FEW_MORE = 1.06
 #: Both axes have at least this extent.
 _MIN_EXTENT = 16
 
@@ -56,16 +58,14 @@ class Tiles:
 
     @property
     def default_lanes_u(self) -> int:
-        """The tile with the least threads beyond the edges; the squarest of those with equally few."""
-        parts = range(len(self.batch.copies))
+        """The squarest of the tiles with few threads beyond the edges."""
         squarest = LANES_U[len(LANES_U) // 2]
-        return min(
-            LANES_U,
-            key=lambda lanes: (
-                sum(prod(self._radices(part, lanes)) for part in parts),
-                abs(lanes.bit_length() - squarest.bit_length()),
-            ),
-        )
+        blocks = {
+            lanes: sum(prod(self._radices(part, lanes)) for part in range(len(self.batch.copies))) for lanes in LANES_U
+        }
+        few = _FEW_MORE * min(blocks.values())
+        fitting = (lanes for lanes in LANES_U if blocks[lanes] <= few)
+        return min(fitting, key=lambda lanes: abs(lanes.bit_length() - squarest.bit_length()))
 
     def params(self, lanes_u: int) -> Params:
         x_type, y_type = self.batch.c_types
@@ -78,8 +78,8 @@ class Tiles:
             LANES_V=_THREADS // lanes_u,
             OUTER=rank - 2,
             PARTS=len(self.batch.copies),
-            X_WIDTH=self.batch.x_width(rank - 2, self._micro),
-            Y_WIDTH=self.batch.y_width(rank - 1, self._micro),
+            X_WIDTH=self._width(self.batch.x_width(rank - 2, self._micro)),
+            Y_WIDTH=self._width(self.batch.y_width(rank - 1, self._micro)),
         )
 
     def launch(self, params: Params, kernel: int) -> Launch:
@@ -96,6 +96,10 @@ class Tiles:
     @property
     def _micro(self) -> int:
         return _MICRO[max(self.batch.element_bytes)]
+
+    def _width(self, aligned: int) -> int:
+        """Elements of an access; 0 where two accesses at any address are fewer than aligned ones."""
+        return aligned if 2 * aligned >= self._micro else 0
 
     def _radices(self, part: int, lanes_u: int) -> list[int]:
         """Tiles along each axis."""

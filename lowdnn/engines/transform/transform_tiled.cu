@@ -4,12 +4,13 @@
 // Layouts: x has u at stride 1, y has v at stride 1; all other strides are free.
 // Block: one tile of (LANES_U * MICRO) u by (LANES_V * MICRO) v. Thread (lane_u, lane_v) reads MICRO rows of MICRO
 // neighbours along u, turns this square over in its registers and writes it as MICRO vectors along v to shared memory,
-// from where the block writes rows of y: accesses are as wide as the layouts allow on both sides.
+// from where the block writes rows of y: accesses are as wide as the layouts allow on both sides. Where rows begin
+// anywhere, MICRO neighbours come from two aligned accesses, and go as aligned ones to where these begin in the row.
 // Shared memory: vectors of MICRO elements of y, LANES_V of them for each u, in order but for the low bits of a
 // vector's number, which are turned over by the number of the square, so that no two threads of a phase meet in a bank.
 // Launch: LANES_U * LANES_V threads, a block for each tile; the coordinates of tile t of a part are its digits over the
 // radices `axes`: the OUTER other axes, tiles along u, tiles along v.
-// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH.
+// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH (0: rows begin anywhere).
 
 #include "include/transform.cuh"
 
@@ -41,19 +42,45 @@ __device__ __forceinline__ int slot(int u, int column) {
 }
 
 template <bool WHOLE>
-__device__ __forceinline__ void read_square(X (&to)[MICRO][MICRO], const X* from, i64 pitch, int valid_u, int valid_v) {
+__device__ __forceinline__ void read_square(
+    Vector<X, MICRO> (&to)[MICRO], const X* from, i64 pitch, int valid_u, int valid_v) {
 #pragma unroll
   for (int j = 0; j < MICRO; ++j) {
-    if constexpr (WHOLE) {
-      load<PathOf<X_WIDTH * sizeof(X)>::Type, X_WIDTH>(to[j], from + j * pitch);
+    if constexpr (WHOLE && X_WIDTH == 0) {
+      to[j] = load_anywhere<X, MICRO>(from + j * pitch);
+    } else if constexpr (WHOLE) {
+      load<PathOf<X_WIDTH * sizeof(X)>::Type, X_WIDTH>(to[j].v, from + j * pitch);
     } else {
-      load_strided(to[j], from + j * pitch, 1, j < valid_v ? valid_u : 0);
+      load_strided(to[j].v, from + j * pitch, 1, j < valid_v ? valid_u : 0);
     }
   }
 }
 
 __device__ __forceinline__ int clamped_count(i64 remaining) {
   return remaining >= MICRO ? MICRO : remaining > 0 ? int(remaining) : 0;
+}
+
+// This thread's MICRO elements of row u of the tile, which has `valid` of them.
+__device__ __forceinline__ void write_row(Y* to, const Y* tile, int u, int lane_v, int valid) {
+  Vector<Y, MICRO> out = Plain::load<Y, MICRO>(tile + slot(u, lane_v) * MICRO);
+  int column = lane_v * MICRO;
+  if constexpr (Y_WIDTH > 0) {
+    store_row<Y_WIDTH>(to + column, out.v, clamped_count(valid - column));
+    return;
+  }
+  // From an aligned address on; the last thread has the row's end and, before its first such address, its beginning.
+  const int skipped = int((0 - u64(to) / sizeof(Y)) % MICRO);
+  out = window(out, Plain::load<Y, MICRO>(tile + slot(u, (lane_v + 1) % LANES_V) * MICRO), skipped);
+  column += skipped;
+  if (column + MICRO <= valid) {
+    store<MICRO>(to + column, out.v);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < MICRO; ++j) {
+    const int at = (column + j) % SIDE_V;
+    if (at < valid) to[at] = out.v[j];
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -77,19 +104,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const i64 u = first_u + lane_u * MICRO, v = first_v + lane_v * MICRO;
     const int valid_u = clamped_count(part.extent_u - u), valid_v = clamped_count(part.extent_v - v);
     const i64 pitch = part.x_strides[OUTER + 1];
-    X in[MICRO][MICRO];
-    if (valid_u == MICRO && valid_v == MICRO) {
+    Vector<X, MICRO> in[MICRO];
+    // What an aligned access reads beside the square lies in the same row.
+    const bool is_inside = X_WIDTH > 0 || (u >= MICRO && u + 2 * MICRO <= part.extent_u);
+    if (valid_u == MICRO && valid_v == MICRO && is_inside) {
       read_square<true>(in, x + u + v * pitch, pitch, valid_u, valid_v);
     } else {
       read_square<false>(in, x + u + v * pitch, pitch, valid_u, valid_v);
     }
     // registers -> shared memory: the square's columns
+    turn(in);
 #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
       typedef typename Word<MICRO * sizeof(Y)>::Type Whole;
       Vector<Y, MICRO> column;
 #pragma unroll
-      for (int j = 0; j < MICRO; ++j) column.v[j] = Moved<Y, X>::of(in[j][i]);
+      for (int j = 0; j < MICRO; ++j) column.v[j] = Moved<Y, X>::of(in[i].v[j]);
       *reinterpret_cast<Whole*>(tile + slot(lane_u * MICRO + i, lane_v) * MICRO) = *reinterpret_cast<Whole*>(&column);
     }
   }
@@ -97,15 +127,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 
   // shared memory -> y: LANES_U rows at a time
   const int lane_v = threadIdx.x % LANES_V, row = threadIdx.x / LANES_V;
-  const i64 v = first_v + lane_v * MICRO, pitch = part.y_strides[OUTER];
-  const int valid_v = clamped_count(part.extent_v - v);
+  const i64 pitch = part.y_strides[OUTER], remaining = part.extent_v - first_v;
+  const int valid = remaining < SIDE_V ? int(remaining) : SIDE_V;
 #pragma unroll
   for (int i = 0; i < MICRO; ++i) {
     const int u = row + i * LANES_U;
-    if (first_u + u < part.extent_u) {
-      Y out[MICRO];
-      load<Plain, MICRO>(out, tile + slot(u, lane_v) * MICRO);
-      store_row<Y_WIDTH>(y + v + (first_u + u) * pitch, out, valid_v);
-    }
+    if (first_u + u < part.extent_u) write_row(y + first_v + (first_u + u) * pitch, tile, u, lane_v, valid);
   }
 }

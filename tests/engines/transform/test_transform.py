@@ -249,7 +249,24 @@ def test_equal_forms_share_a_kernel() -> None:
     assert kernels((64, 64)) == kernels((640, 1280))
 
 
-def test_parts_in_tiles_under_the_race_detector() -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "transform op=concat dims=2x0x5x5 axis=1 parts=24,16 out_layout=nhwc dtype=fp32",
+        "transform op=transpose dims=75x83 perm=1,0 dtype=bf16",
+        "transform op=transpose dims=2x37x49 perm=0,2,1 dtype=int8",
+        "transform op=concat dims=2x0x5x5 axis=1 parts=20,33 out_layout=nhwc dtype=fp32 out=bf16",
+    ],
+)
+def test_tiles_under_the_race_detector(line: str) -> None:
+    """Whole vectors, rows that begin anywhere in one, the ends of both."""
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
-        line = "transform op=concat dims=2x0x5x5 axis=1 parts=24,16 out_layout=nhwc dtype=fp32"
         assert not failures(handle, line, seed=1, engine="transform")
+
+
+def test_rows_that_begin_anywhere_are_read_and_written_in_whole_vectors() -> None:
+    builder = GraphBuilder()
+    builder.transpose(builder.tensor((8191, 8193), DataType.BFLOAT16), (1, 0), store=DataType.BFLOAT16)
+    [kernel] = ENGINE.plan(builder.graph(), SM_90A, {}).kernels
+    shape = [dict(kernel.parameters)[name] for name in ("MICRO", "LANES_U", "X_WIDTH", "Y_WIDTH")]
+    assert shape == [8, 16, 0, 0]
