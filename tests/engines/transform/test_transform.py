@@ -15,6 +15,7 @@ from lowdnn.engines.transform.tiles import LANES_U
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReshapeMode
 from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.concat import Concat
 from lowdnn.ops.tensor import Tensor
@@ -260,6 +261,24 @@ def test_equal_forms_share_a_kernel() -> None:
 )
 def test_tiles_under_the_race_detector(line: str) -> None:
     """Whole vectors, rows that begin anywhere in one, the ends of both."""
+    with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
+        assert not failures(handle, line, seed=1, engine="transform")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "transform op=copy dims=2x3x17x9 dtype=bf16 out_layout=nhwc",
+        "transform op=copy dims=2x3x64x18 dtype=bf16 layout=nhwc",
+        "transform op=copy dims=1x4x30x20 dtype=fp32 out=bf16 out_layout=nhwc",
+        "transform op=transpose dims=2x530x5 perm=0,2,1 dtype=int8",
+        "transform op=transpose dims=7x200 perm=1,0 dtype=fp64",
+    ],
+)
+def test_a_few_columns_under_the_race_detector(line: str) -> None:
+    """Side by side in x or in y, in whole vectors and not, in one block of a row and in two."""
+    plan = ENGINE.plan(parse_case(line).graph(), SM_90A, {})
+    assert sources(plan) == ["narrow.cu"]
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
         assert not failures(handle, line, seed=1, engine="transform")
 
