@@ -127,7 +127,8 @@ __device__ __forceinline__ S along_rows(const Params& p, const X* x, Y* y, i64 b
   return stored;
 }
 
-// What a thread has of VECTOR blocks: `rows` rows of `valid` elements, its own `lane` and every LANES-th one from there.
+// What a thread has of VECTOR blocks: of `rows` rows of `valid` elements, the one of its `lane` and every LANES-th one
+// from there.
 struct Columns {
   const X* x;
   Y* y;

@@ -14,6 +14,7 @@ from lowdnn.engines.launch import (
     bytes_of,
     ceil_div,
     ceil_power,
+    conversion_target,
     divider,
     i64,
     macros,
@@ -196,9 +197,8 @@ class Quantization:
 
 
 def kernel_of(params: Params, operation: BlockScaleQuantize, arch: ArchSpec) -> KernelRef:
-    """For the architecture itself where it converts to eight bits in one instruction."""
     x, y, scale = (dtypes.info(t.data_type).short_name for t in (operation.x, operation.y, operation.scale))
-    target = arch.name if arch.compute_capability >= (8, 9) else "sm_80"
+    target = conversion_target((operation.y.data_type,), arch)
     form = "c" if params.COLUMNS else "r"
     widths = f"v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
     tiled = f"t{params.SCALE_ROW}{params.SCALE_COLUMN}" if params.TILED else ""

@@ -2,9 +2,9 @@
 
 The pointwise operations before the reduction run on the elements as they are read, those after it on the result. Where
 the axis that is contiguous in memory is reduced, a team of threads joins its elements (``reduction_rows.cu``);
-where it is kept, each thread owns neighbouring outputs (``reduction_columns.cu``). Many short rows behind each other,
-which begin anywhere, are read as one (``reduction_short_rows.cu``). If that gives too few blocks
-for the device, every output is cut into slices, whose totals a second launch joins (``reduction_combine.cu``).
+where it is kept, each thread owns neighbouring outputs (``reduction_columns.cu``). If that gives too few blocks for the
+device, every output is cut into slices, whose totals a second launch joins (``reduction_combine.cu``). Many short rows
+behind each other, which begin anywhere, are read as one (``reduction_short_rows.cu``).
 The order of summation depends on the plan only.
 """
 
@@ -125,8 +125,8 @@ def _default_width(layout: ReductionLayout, arch: ArchSpec) -> int:
     """Rows: as many threads as lie along the contiguous axis, no more than have work (but a whole memory sector of two
     16-byte vectors), and no idle teams.
 
-    Columns: one warp along the contiguous axis, more where there are few steps or many blocks, fewer where there are few
-    outputs.
+    Columns: one warp along the contiguous axis, more where there are few steps or many blocks, fewer where there are
+    few outputs.
     """
     if layout.is_row:
         along = min(floor_power(layout.radices[-1]), max(2, floor_power(layout.reduced_groups // _MIN_GROUPS)))

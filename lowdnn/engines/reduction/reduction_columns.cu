@@ -50,8 +50,8 @@ __device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordi
   return Prologue::cursor(p.before, coordinate);
 }
 
-// The steps `step`, step + ROWS, ... before `end` joined to chains: UNROLL of them, or without ALL as many as there are:
-// the first one stands in for those behind the end, since a load under a condition would hold its elements in a
+// The steps `step`, step + ROWS, ... before `end` joined to chains: UNROLL of them, or without ALL as many as there
+// are: the first one stands in for those behind the end, since a load under a condition would hold its elements in a
 // register each.
 template <bool ALL>
 __device__ __forceinline__ void add_steps(

@@ -28,8 +28,8 @@ THREADS = 256
 BLOCKS_PER_SM = 4
 
 _FEW_SLICES = 16
-#: From here on one thread of 32 to an output would wait for memory a dozen times, one after the other.
-_MANY_SLICES = 1024
+#: From here on one thread of 32 to an output would wait for memory more than twice, one after the other.
+_MANY_SLICES = 256
 #: Iterations from which on a slice is long.
 _LONG_SLICE = 4
 _OPERATORS = {
