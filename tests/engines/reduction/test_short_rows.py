@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.driver import open_driver
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder, Layout
@@ -16,6 +18,7 @@ from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import reduction_graph
 from tests.support.running import check_exact
+from tests.support.runtime import open_runtime
 
 ENGINE = ReductionEngine()
 OPS = ReduceTensorOp
@@ -45,9 +48,9 @@ def test_shares_of_a_warp_and_ragged_ends(
     assert are_short_rows(plan)
 
 
-def images(layout: Layout = Layout.ROW_MAJOR) -> OperationGraph:
+def images() -> OperationGraph:
     """The averages of images, with operations on both sides and a product that is stored on the way."""
-    builder = GraphBuilder(layout)
+    builder = GraphBuilder()
     x, other = (builder.tensor((5, 16, 5, 5), DataType.HALF) for _ in range(2))
     product = builder.pointwise(PointwiseMode.MUL, x, other, store=DataType.FLOAT)
     largest = builder.reduction(OPS.MAX, builder.pointwise(PointwiseMode.ABS, product), (2, 3))
@@ -57,6 +60,11 @@ def images(layout: Layout = Layout.ROW_MAJOR) -> OperationGraph:
 
 def test_operations_on_both_sides_under_every_scheduling_policy(scheduled: Runtime) -> None:
     assert are_short_rows(check_exact(scheduled, ENGINE, images(), arch=SMALL))
+
+
+def test_no_races(kernel_cache_dir: Path) -> None:
+    with open_runtime(open_driver("emulated", policy="fuzz(7),early,races"), kernel_cache_dir) as runtime:
+        assert are_short_rows(check_exact(runtime, ENGINE, images(), arch=SMALL))
 
 
 def test_both_sums_in_one_pass(device: Runtime) -> None:
