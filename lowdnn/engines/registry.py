@@ -44,22 +44,22 @@ _CONVOLUTIONS: tuple[Engine, ...] = (
     ConvWgradWgmma(),
 )
 
-#: The engine that takes global pooling too.
-_REDUCTION = ReductionEngine()
+#: The engines that take global pooling too.
+_REDUCTION, _POINTWISE = ReductionEngine(), PointwiseEngine()
 
 _SINGLE: tuple[Engine, ...] = (
     *_CONVOLUTIONS,
     ConvDirect(),
     MatmulMma(),
     MatmulSimt(),
-    PointwiseEngine(),
+    _POINTWISE,
     _REDUCTION,
     MatmulWgmma(),
     ConvDepthwise(),
     ConvStem(_CONVOLUTIONS),
     MatmulPrologueWgmma(),
     ResampleEngine(),
-    ResampleReduction(_REDUCTION),
+    ResampleReduction(_REDUCTION, _POINTWISE),
     NormRows(),
     SoftmaxEngine(),
     BatchNorm(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.arch.specs import SPECS, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.block_scale import dequantize, quantize
 from lowdnn.engines.block_scale.quantize import Quantization
@@ -65,12 +65,12 @@ class BlockScale:
             return plan_of(self, graph, arch, chosen, *dequantize.launches_of(operation, arch))
         quantization = Quantization.of(operation)
         params = quantization.params()
-        kernel = quantize.kernel_of(params, operation)
+        kernel = quantize.kernel_of(params, operation, arch)
         return plan_of(self, graph, arch, chosen, (kernel,), (quantization.launch(params),))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """MXFP8 of bf16 along rows and along columns."""
-        return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
+        return tuple(kernel for graph in samples() for arch in SPECS for kernel in self.plan(graph, arch, {}).kernels)
 
     def _matched(self, graph: OperationGraph) -> _Found | Refusal:
         operation = graph.operations[0]

@@ -5,17 +5,18 @@
 // TILED 1: the scales lie in tiles of 128 by 4 (F8_128x4), rows along SCALE_ROW, columns along SCALE_COLUMN; the space
 // is that of whole tiles, and what lies beyond `limits` has no elements and a scale of zero bits.
 // COLUMNS 0: x is contiguous along the blocks. LANES neighbouring threads have a block, VECTOR elements each.
-// COLUMNS 1: a thread has VECTOR blocks side by side, one for each of VECTOR columns, and reads them row by row: CHUNK
-// rows at a time, twice where a block has more of them than stay in registers.
+// COLUMNS 1: LANES threads of a warp have VECTOR blocks side by side, one for each of VECTOR columns: each reads every
+// LANES-th row of them, CHUNK rows at a time, twice where a block has more of them than stay in registers. Threads of
+// the same row are neighbours, so that a warp reads whole lines.
 // Block: THREADS threads on neighbouring blocks. Shared memory: none.
-// Launch: THREADS threads, ceil(items / THREADS) blocks; item g is lane g % LANES of the block, or of the group of
-// columns, whose coordinates are the digits of g / LANES over the radices `axes`.
+// Launch: THREADS threads, LANES of them for each item, which is a block or a group of columns; the coordinates of an
+// item are its digits over the radices `axes`. Each warp has SIDE items at a time: a multiple of SIDE items.
 // Macros: X Y S Y_LARGEST RANK THREADS BLOCK VECTOR LANES COLUMNS CHUNK X_WIDTH Y_WIDTH (0: at a stride) TILED
-// SCALE_ROW SCALE_COLUMN; INDEX: u32 up to 2^31 items, otherwise i64.
+// SCALE_ROW SCALE_COLUMN; INDEX: u32 up to 2^31 threads, otherwise i64.
 
 #include "include/division.cuh"
-#include "include/pointwise.cuh"
 #include "include/vector.cuh"
+#include "reduction/operators.cuh"
 
 struct Params {
   const X* x;
@@ -35,6 +36,7 @@ struct Params {
 };
 
 constexpr int BLOCK_AXIS = RANK - 1 - COLUMNS, COLUMN_AXIS = RANK - 1;
+constexpr int SIDE = COLUMNS ? WARP_SIZE / LANES : 1;  // neighbouring threads with the same lane
 
 __device__ __forceinline__ int clamped_count(i64 remaining, int most) {
   return remaining >= most ? most : remaining > 0 ? int(remaining) : 0;
@@ -61,10 +63,32 @@ __device__ __forceinline__ bool within_limits(const Params& p, const i64 (&coord
   return within;
 }
 
-__device__ __forceinline__ S scale_of(f32 largest) { return convert<S>(largest / Y_LARGEST); }
+// What divides by a scale; by 0 it gives 0.
+template <class T> struct Divisor {
+  f32 scale;
 
-__device__ __forceinline__ Y quantized(X x, f32 scale) {
-  return convert<Y>(scale == 0.0f ? 0.0f : convert<f32>(x) / scale);
+  __device__ __forceinline__ explicit Divisor(T stored) : scale(convert<f32>(stored)) {}
+  __device__ __forceinline__ f32 divide(f32 x) const { return scale == 0.0f ? 0.0f : x / scale; }
+};
+// A power of two has an exact inverse, and a product with that is the quotient.
+template <> struct Divisor<e8m0> {
+  f32 inverse;
+
+  __device__ __forceinline__ explicit Divisor(e8m0 stored) : inverse(convert<f32>(e8m0{u8(254 - stored.bits)})) {}
+  __device__ __forceinline__ f32 divide(f32 x) const { return x * inverse; }
+};
+
+__device__ __forceinline__ f32 greater(f32 largest, X x) {
+  return Amax::combine(largest, Amax::prepare(convert<f32>(x)));
+}
+
+// The scale of a block whose LANES threads found these greatest magnitudes.
+__device__ __forceinline__ S scale_of(f32 largest) {
+#pragma unroll
+  for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
+    largest = Amax::combine(largest, __shfl_xor_sync(0xffffffffu, largest, lanes * SIDE));
+  }
+  return convert<S>(largest / Y_LARGEST);
 }
 
 template <int WIDTH, int COUNT>
@@ -93,68 +117,92 @@ __device__ __forceinline__ S along_rows(const Params& p, const X* x, Y* y, i64 b
   read<X_WIDTH>(in, x + first, 1, valid);
   f32 largest = 0.0f;
 #pragma unroll
-  for (int i = 0; i < VECTOR; ++i) {
-    if (i < valid) largest = maximum(fabsf(convert<f32>(in[i])), largest);
-  }
-#pragma unroll
-  for (int distance = LANES / 2; distance > 0; distance /= 2) {
-    largest = maximum(__shfl_xor_sync(0xffffffffu, largest, distance), largest);
-  }
+  for (int i = 0; i < VECTOR; ++i) largest = greater(largest, in[i]);
   const S stored = scale_of(largest);
+  const Divisor<S> divisor(stored);
   Y out[VECTOR];
 #pragma unroll
-  for (int i = 0; i < VECTOR; ++i) out[i] = quantized(in[i], convert<f32>(stored));
+  for (int i = 0; i < VECTOR; ++i) out[i] = convert<Y>(divisor.divide(convert<f32>(in[i])));
   write<Y_WIDTH>(y + first * p.y_step, out, p.y_step, valid);
   return stored;
 }
 
-__device__ __forceinline__ void read_rows(
-    X (&to)[CHUNK][VECTOR], const Params& p, const X* x, int first, int rows, int valid) {
+// What a thread has of VECTOR blocks: of `rows` rows of `valid` elements, the one of its `lane` and every LANES-th one
+// from there.
+struct Columns {
+  const X* x;
+  Y* y;
+  int rows;
+  int valid;
+  int lane;
+
+  __device__ __forceinline__ int count(int row) const { return row < rows ? valid : 0; }
+};
+
+// Rows of a thread at once; WHOLE: all of them exist.
+template <bool WHOLE>
+__device__ __forceinline__ void read_rows(X (&to)[CHUNK][VECTOR], const Params& p, const Columns& columns, int first) {
 #pragma unroll
-  for (int row = 0; row < CHUNK; ++row) {
-    read<X_WIDTH>(to[row], x + (first + row) * p.x_step, p.x_strides[COLUMN_AXIS], first + row < rows ? valid : 0);
+  for (int i = 0; i < CHUNK; ++i) {
+    const int row = first + i * LANES + columns.lane;
+    const int valid = WHOLE ? VECTOR : columns.count(row);
+    read<X_WIDTH>(to[i], columns.x + row * p.x_step, p.x_strides[COLUMN_AXIS], valid);
   }
 }
 
-// VECTOR blocks by one thread; gives their scales.
-__device__ __forceinline__ void along_columns(
-    const Params& p, const X* x, Y* y, i64 block, i64 column, S (&stored)[VECTOR]) {
-  const int rows = clamped_count(p.extent - block * BLOCK, BLOCK);
-  const int valid = clamped_count(p.columns - column, VECTOR);
+template <bool WHOLE>
+__device__ __forceinline__ void write_rows(
+    const X (&from)[CHUNK][VECTOR], const S (&stored)[VECTOR], const Params& p, const Columns& columns, int first) {
+#pragma unroll
+  for (int i = 0; i < CHUNK; ++i) {
+    const int row = first + i * LANES + columns.lane;
+    Y out[VECTOR];
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) out[v] = convert<Y>(Divisor<S>(stored[v]).divide(convert<f32>(from[i][v])));
+    const int valid = WHOLE ? VECTOR : columns.count(row);
+    write<Y_WIDTH>(columns.y + row * p.y_step, out, p.y_strides[COLUMN_AXIS], valid);
+  }
+}
+
+// VECTOR blocks by LANES threads; gives their scales. Threads without any go along for the exchange.
+__device__ __forceinline__ void along_columns(const Params& p, const Columns& columns, S (&stored)[VECTOR]) {
+  const bool is_whole = columns.rows == BLOCK && columns.valid == VECTOR && BLOCK % (CHUNK * LANES) == 0;
   X in[CHUNK][VECTOR];
   f32 largest[VECTOR] = {};
 #pragma unroll 1
-  for (int first = 0; first < BLOCK; first += CHUNK) {
-    read_rows(in, p, x, first, rows, valid);
+  for (int first = 0; first < BLOCK; first += CHUNK * LANES) {
+    if (is_whole) {
+      read_rows<true>(in, p, columns, first);
+    } else {
+      read_rows<false>(in, p, columns, first);
+    }
 #pragma unroll
-    for (int row = 0; row < CHUNK; ++row) {
+    for (int i = 0; i < CHUNK; ++i) {
 #pragma unroll
-      for (int i = 0; i < VECTOR; ++i) {
-        if (first + row < rows && i < valid) largest[i] = maximum(fabsf(convert<f32>(in[row][i])), largest[i]);
-      }
+      for (int v = 0; v < VECTOR; ++v) largest[v] = greater(largest[v], in[i][v]);
     }
   }
 #pragma unroll
-  for (int i = 0; i < VECTOR; ++i) stored[i] = scale_of(largest[i]);
+  for (int v = 0; v < VECTOR; ++v) stored[v] = scale_of(largest[v]);
 #pragma unroll 1
-  for (int first = 0; first < BLOCK; first += CHUNK) {
-    if (CHUNK < BLOCK) read_rows(in, p, x, first, rows, valid);
-#pragma unroll
-    for (int row = 0; row < CHUNK; ++row) {
-      Y out[VECTOR];
-#pragma unroll
-      for (int i = 0; i < VECTOR; ++i) out[i] = quantized(in[row][i], convert<f32>(stored[i]));
-      const int here = first + row < rows ? valid : 0;
-      write<Y_WIDTH>(y + (first + row) * p.y_step, out, p.y_strides[COLUMN_AXIS], here);
+  for (int first = 0; first < BLOCK; first += CHUNK * LANES) {
+    if (is_whole) {
+      if (CHUNK * LANES < BLOCK) read_rows<true>(in, p, columns, first);
+      write_rows<true>(in, stored, p, columns, first);
+    } else {
+      if (CHUNK * LANES < BLOCK) read_rows<false>(in, p, columns, first);
+      write_rows<false>(in, stored, p, columns, first);
     }
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
-  const i64 item = i64(blockIdx.x) * THREADS + threadIdx.x;
+  const INDEX thread = INDEX(blockIdx.x) * THREADS + threadIdx.x;
+  const INDEX item = thread / (SIDE * LANES) * SIDE + thread % SIDE;
+  const int lane = threadIdx.x / SIDE % LANES;
   const bool exists = item < p.items;
   i64 coordinate[RANK];
-  digits<RANK>(p.axes, INDEX(exists ? item / LANES : 0), coordinate);
+  digits<RANK>(p.axes, INDEX(exists ? item : 0), coordinate);
   if (COLUMNS) coordinate[COLUMN_AXIS] *= VECTOR;
   const X* x = p.x;
   Y* y = p.y;
@@ -167,15 +215,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const bool is_there = exists && (!TILED || within_limits(p, coordinate));
   const i64 block = is_there ? coordinate[BLOCK_AXIS] : p.extent;
   if constexpr (COLUMNS) {
-    if (!exists) return;
+    const int rows = clamped_count(p.extent - block * BLOCK, BLOCK);
+    const int valid = clamped_count(p.columns - coordinate[COLUMN_AXIS], VECTOR);
     S scales[VECTOR];
-    along_columns(p, x, y, block, coordinate[COLUMN_AXIS], scales);
+    along_columns(p, {x, y, rows, valid, lane}, scales);
+    if (!exists || lane != 0) return;
 #pragma unroll
     for (int i = 0; i < VECTOR; ++i) {
       if (coordinate[COLUMN_AXIS] + i < p.scale_columns) *scale_at(p, coordinate, i) = scales[i];
     }
   } else {
-    const int lane = threadIdx.x % LANES;
     const S scale = along_rows(p, x, y, block, lane);
     if (exists && lane == 0) *scale_at(p, coordinate, 0) = scale;
   }

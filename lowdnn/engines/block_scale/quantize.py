@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import IndexSpace, collapsed, with_axis
 from lowdnn.engines.launch import (
     MAX_EXTENT,
@@ -13,6 +14,7 @@ from lowdnn.engines.launch import (
     bytes_of,
     ceil_div,
     ceil_power,
+    conversion_target,
     divider,
     i64,
     macros,
@@ -25,11 +27,13 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
 _THREADS = 128
 _WARP = 32
-#: Rows of a block that a thread keeps in registers, and bytes of each: a warp reads whole lines of 128 bytes.
-_MOST_HELD = 32
-_COLUMN_BYTES = 4
-#: Rows at a time of a block that has more.
-_READ_TWICE = 8
+#: Bytes of x in flight for a thread along rows: two accesses, whose elements are one access of y.
+_ROW_BYTES = 32
+#: By columns, bytes of x that a thread reads of a row, and rows that it keeps in registers.
+_COLUMN_BYTES = 16
+_MOST_HELD = 8
+#: Threads that share the rows of a block: a warp of so many reads whole lines of 128 bytes, or half of one.
+_MOST_LANES = 8
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class Quantization:
         extent = max(self._radices[1:], default=1)
         if extent > MAX_EXTENT:
             return f"tensor.dims: expected at most {MAX_EXTENT} blocks along an axis, got {extent}"
-        blocks = self._blocks(self.params())
+        blocks = self._blocks
         return f"tensor.dims: expected at most {MAX_GRID_X} blocks, got {blocks}" if blocks > MAX_GRID_X else ""
 
     def params(self) -> Params:
@@ -95,7 +99,6 @@ class Quantization:
             (self.space.strides[t.uid][last] if self.by_columns else t.strides[operation.axis])
             for t in (operation.x, operation.y)
         )
-        lanes = 1 if self.by_columns else ceil_power(operation.block_size) // vector
         return Params(
             X=x,
             Y=y,
@@ -105,29 +108,29 @@ class Quantization:
             THREADS=_THREADS,
             BLOCK=operation.block_size,
             VECTOR=vector,
-            LANES=lanes,
+            LANES=self._lanes,
             COLUMNS=int(self.by_columns),
-            CHUNK=self._chunk,
+            CHUNK=min(ceil_div(operation.block_size, self._lanes), _MOST_HELD) if self.by_columns else 1,
             X_WIDTH=self._width(operation.x) if x_stride == 1 else 0,
             Y_WIDTH=self._width(operation.y) if y_stride == 1 else 0,
             TILED=int(_is_tiled(operation)),
             SCALE_ROW=self._axis_of(operation.x.rank - 2),
             SCALE_COLUMN=self._axis_of(operation.x.rank - 1),
-            INDEX="u32" if prod(self._radices) < 2**31 else "i64",
+            INDEX="u32" if self._threads < 2**31 else "i64",
         )
 
     def launch(self, params: Params) -> Launch:
         operation, uids = self.operation, [self.operation.x.uid, self.operation.y.uid, self.operation.scale.uid]
         limits = self._limits
         columns = (limits[-1], self.space.extents[-1]) if self.by_columns else (1, 1)
-        sizes = (prod(self._radices) * params.LANES, operation.x.dims[operation.axis], *columns)
+        sizes = (prod(self._radices), operation.x.dims[operation.axis], *columns)
         tiles = operation.scale.dims[-1] // TILE_COLUMNS
         steps = (operation.x.strides[operation.axis], operation.y.strides[operation.axis])
         strides = (stride for uid in uids for stride in self.space.strides[uid])
         axes = (field for radix in (1, *self._radices[1:]) for field in divider(radix))
         return Launch(
             kernel=0,
-            grid=(self._blocks(params), 1, 1),
+            grid=(self._blocks, 1, 1),
             block=(_THREADS, 1, 1),
             arguments=(Struct((*map(TensorPointer, uids), *i64((*sizes, tiles, *steps, *strides, *limits)), *axes)),),
             work=Work(
@@ -160,10 +163,11 @@ class Quantization:
         return min(most, ceil_power(self.space.extents[-1]))
 
     @property
-    def _chunk(self) -> int:
+    def _lanes(self) -> int:
+        """Threads that share a block."""
         if not self.by_columns:
-            return 1
-        return self.operation.block_size if self.operation.block_size <= _MOST_HELD else _READ_TWICE
+            return self.operation.block_size // self._vector
+        return min(ceil_power(ceil_div(self.operation.block_size, _MOST_HELD)), _MOST_LANES)
 
     @property
     def _radices(self) -> tuple[int, ...]:
@@ -172,8 +176,15 @@ class Quantization:
             return self.space.extents
         return (*self.space.extents[:-1], ceil_div(self.space.extents[-1], self._vector))
 
-    def _blocks(self, params: Params) -> int:
-        return ceil_div(prod(self._radices) * params.LANES, params.THREADS)
+    @property
+    def _threads(self) -> int:
+        """Those of whole warps, where their items lie side by side."""
+        side = _WARP // self._lanes if self.by_columns else 1
+        return ceil_div(prod(self._radices), side) * side * self._lanes
+
+    @property
+    def _blocks(self) -> int:
+        return ceil_div(self._threads, _THREADS)
 
     def _width(self, tensor: Tensor) -> int:
         """Elements of one access, which divide where every row of the tensor's elements begins."""
@@ -185,16 +196,17 @@ class Quantization:
         return width
 
 
-def kernel_of(params: Params, operation: BlockScaleQuantize) -> KernelRef:
+def kernel_of(params: Params, operation: BlockScaleQuantize, arch: ArchSpec) -> KernelRef:
     x, y, scale = (dtypes.info(t.data_type).short_name for t in (operation.x, operation.y, operation.scale))
+    target = conversion_target((operation.y.data_type,), arch)
     form = "c" if params.COLUMNS else "r"
     widths = f"v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
     tiled = f"t{params.SCALE_ROW}{params.SCALE_COLUMN}" if params.TILED else ""
     shape = f"b{params.BLOCK}{form}{params.RANK}{tiled}_{widths}_{params.INDEX}"
     return KernelRef(
-        name=f"block_scale_quantize_{x}_{y}_{scale}_{shape}_sm80",
+        name=f"block_scale_quantize_{x}_{y}_{scale}_{shape}_{target.replace('_', '')}",
         source="block_scale/block_scale_quantize.cu",
-        target="sm_80",
+        target=target,
         parameters=macros(params),
     )
 
@@ -202,7 +214,7 @@ def kernel_of(params: Params, operation: BlockScaleQuantize) -> KernelRef:
 def _rows_vector(operation: BlockScaleQuantize) -> int:
     """Elements of a thread where whole warps share out a block; 0 where its size is no power of two, or too great."""
     size = operation.block_size
-    vector = min(16 // operation.x.element_bytes, size)
+    vector = min(_ROW_BYTES // operation.x.element_bytes, 16 // operation.y.element_bytes, size)
     return vector if size == ceil_power(size) and size // vector <= _WARP else 0
 
 

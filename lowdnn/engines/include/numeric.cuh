@@ -157,8 +157,19 @@ template <class From> __device__ __forceinline__ bf16 narrow(Tag<bf16>, From x) 
   return result;
 }
 
-// Bits of the nearest value of a float with EXPONENT and MANTISSA bits, saturating at the pattern LARGEST. Devices have
-// this as an instruction from 8.9 on only.
+#if __CUDA_ARCH__ >= 890
+template <class From> __device__ __forceinline__ e4m3 narrow(Tag<e4m3>, From x) {
+  u16 pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(sticky(x)));
+  return e4m3{u8(pair)};
+}
+template <class From> __device__ __forceinline__ e5m2 narrow(Tag<e5m2>, From x) {
+  u16 pair;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(sticky(x)));
+  return e5m2{u8(pair)};
+}
+#else
+// Bits of the nearest value of a float with EXPONENT and MANTISSA bits, saturating at the pattern LARGEST.
 template <int EXPONENT, int MANTISSA, u32 LARGEST, u32 NOT_A_NUMBER> __device__ __forceinline__ u8 to_fp8(f32 x) {
   constexpr u32 BIAS = (1u << (EXPONENT - 1)) - 1;
   constexpr u32 DROPPED = 23 - MANTISSA;
@@ -180,6 +191,7 @@ template <class From> __device__ __forceinline__ e4m3 narrow(Tag<e4m3>, From x) 
 template <class From> __device__ __forceinline__ e5m2 narrow(Tag<e5m2>, From x) {
   return e5m2{to_fp8<5, 2, 0x7b, 0x7e>(sticky(x))};
 }
+#endif
 
 template <class From> __device__ __forceinline__ e8m0 narrow(Tag<e8m0>, From x) {
   const f32 value = sticky(x);

@@ -109,6 +109,84 @@ __device__ __forceinline__ void store_neighbours(T* to, const T (&from)[V], int 
   for (int i = 0; i < V; i += W) store_row<W>(to + i, reinterpret_cast<const T(&)[W]>(from[i]), min(valid - i, W));
 }
 
+// How rows of V elements lie in registers: PER_UNIT of them in a word where they are narrower and fill some.
+template <class T, int PER_UNIT> struct UnitOf { typedef u32 Type; };
+template <class T> struct UnitOf<T, 1> { typedef T Type; };
+template <class T, int V> struct Units {
+  static constexpr int PER_UNIT = sizeof(T) < 4 && V * sizeof(T) >= 4 ? 4 / sizeof(T) : 1;
+  static constexpr int COUNT = V / PER_UNIT;
+  typedef typename UnitOf<T, PER_UNIT>::Type Type;
+};
+
+// The elements from `count` (0 to V - 1) on of low and high one behind the other.
+template <class T, int V>
+__device__ __forceinline__ Vector<T, V> window(const Vector<T, V>& low, const Vector<T, V>& high, int count) {
+  typedef Units<T, V> U;
+  typedef typename U::Type Unit;
+  Unit both[2 * U::COUNT];
+#pragma unroll
+  for (int i = 0; i < U::COUNT; ++i) {
+    both[i] = reinterpret_cast<const Unit*>(&low)[i];
+    both[U::COUNT + i] = reinterpret_cast<const Unit*>(&high)[i];
+  }
+#pragma unroll
+  for (int step = U::COUNT / 2; step > 0; step /= 2) {
+    const bool moves = count / U::PER_UNIT & step;
+#pragma unroll
+    for (int i = 0; i < U::COUNT + step; ++i) {
+      const Unit further = both[i + step];
+      both[i] = moves ? further : both[i];
+    }
+  }
+  Vector<T, V> result;
+  Unit* to = reinterpret_cast<Unit*>(&result);
+#pragma unroll
+  for (int i = 0; i < U::COUNT; ++i) {
+    if constexpr (U::PER_UNIT > 1) {
+      to[i] = __funnelshift_r(both[i], both[i + 1], count % U::PER_UNIT * (8 * sizeof(T)));
+    } else {
+      to[i] = both[i];
+    }
+  }
+  return result;
+}
+
+// Rows become columns. Elements that share a word change places by permutes of two words; whole words only get names.
+template <class T, int N> __device__ __forceinline__ void turn(Vector<T, N> (&square)[N]) {
+  typedef Units<T, N> U;
+  typedef typename U::Type Unit;
+  Unit rows[N][U::COUNT];
+#pragma unroll
+  for (int row = 0; row < N; ++row) {
+#pragma unroll
+    for (int i = 0; i < U::COUNT; ++i) rows[row][i] = reinterpret_cast<const Unit*>(&square[row])[i];
+  }
+  if constexpr (U::PER_UNIT > 1) {
+#pragma unroll
+    for (int step = 1; step < U::PER_UNIT; step *= 2) {
+      const bool are_halves = 2 * step == U::PER_UNIT;
+#pragma unroll
+      for (int row = 0; row < N; ++row) {
+        if (row & step) continue;
+#pragma unroll
+        for (int i = 0; i < U::COUNT; ++i) {
+          const u32 upper = rows[row][i], lower = rows[row + step][i];
+          rows[row][i] = __byte_perm(upper, lower, are_halves ? 0x5410 : 0x6240);
+          rows[row + step][i] = __byte_perm(upper, lower, are_halves ? 0x7632 : 0x7351);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < N; ++row) {
+#pragma unroll
+    for (int i = 0; i < U::COUNT; ++i) {
+      const int block = row / U::PER_UNIT * U::PER_UNIT;
+      reinterpret_cast<Unit*>(&square[row])[i] = rows[i * U::PER_UNIT + row - block][block / U::PER_UNIT];
+    }
+  }
+}
+
 // The part that `block` works on; `block` becomes its number within the part. ends[n]: the blocks of parts 0 to n.
 template <int COUNT> __device__ __forceinline__ int part_of(const u32 (&ends)[COUNT], u32& block) {
   int part = 0;

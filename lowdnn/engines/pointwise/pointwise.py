@@ -23,6 +23,7 @@ from lowdnn.engines.launch import (
     bytes_touched,
     ceil_div,
     ceil_power,
+    conversion_target,
     divider,
     i64,
     macros,
@@ -90,7 +91,8 @@ class PointwiseEngine:
         )
         if not layout.groups:
             return plan_of(self, graph, arch, chosen, (), ())
-        kernel = _kernel(params, layout.functor, dag.stores[0].data_type)
+        types = [tensor.data_type for tensor in (*dag.stores, *dag.loads)]
+        kernel = _kernel(params, layout.functor, types[0], conversion_target(types, arch))
         return plan_of(self, graph, arch, chosen, (kernel,), (_launch(params, layout, dag),))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -230,12 +232,12 @@ def _knobs(dag: PointwiseDag, layout: _Layout, arch: ArchSpec) -> tuple[Knob, ..
     )
 
 
-def _kernel(params: Params, functor: Functor, data_type: DataType) -> KernelRef:
+def _kernel(params: Params, functor: Functor, data_type: DataType, target: str) -> KernelRef:
     shape = f"v{params.VECTOR}u{params.UNROLL}t{params.THREADS}a{params.VECTOR_AXIS}_{params.INDEX}"
     return KernelRef(
-        name=f"pointwise_{dtypes.info(data_type).short_name}_{shape}_sm80_{functor.digest}",
+        name=f"pointwise_{dtypes.info(data_type).short_name}_{shape}_{target.replace('_', '')}_{functor.digest}",
         source="pointwise/pointwise.cu",
-        target="sm_80",
+        target=target,
         parameters=macros(params),
         generated=functor.text,
     )

@@ -15,9 +15,10 @@ from lowdnn.graph.reduction_pattern import FusedReduction
 from lowdnn.plan import Struct
 
 #: Accumulators of one thread: more would cost occupancy.
-_MAX_VECTOR = 8
+MAX_VECTOR = 8
 
-#: The functors behind the reduction, one for each of its results.
+#: The functor before the reduction, and those behind it, one for each of its results.
+PROLOGUE = "Prologue"
 _EPILOGUES = ("Epilogue", "SquaresEpilogue")
 
 
@@ -97,14 +98,14 @@ def layout_of(fused: FusedReduction) -> ReductionLayout:
     vector_axis = space.rank - 1 if is_row else kept - 1
     compute_type = fused.compute_type
     before = generate(
-        fused.before, accumulator=None, vector_axis=vector_axis, result=compute_type, space=space, name="Prologue"
+        fused.before, accumulator=None, vector_axis=vector_axis, result=compute_type, space=space, name=PROLOGUE
     )
     kept_space = space.permuted(tuple(range(kept)))
     after = tuple(
         generate(dag, accumulator=compute_type, vector_axis=kept - 1, space=kept_space, name=name)
         for name, dag in zip(_EPILOGUES, fused.after, strict=False)
     )
-    vector = min(before.vector, _MAX_VECTOR // len(after), ceil_power(space.extents[vector_axis]))
+    vector = min(before.vector, MAX_VECTOR // len(after), ceil_power(space.extents[vector_axis]))
     return ReductionLayout(space, kept, is_row, vector, before, after)
 
 
@@ -117,10 +118,10 @@ def _ordered(fused: FusedReduction) -> IndexSpace:
     axes = tuple((axis,) for axis in range(len(before.dims)))
     space = IndexSpace(before.dims, tensors | behind, axes)
     order = sorted(range(space.rank), key=lambda axis: tuple(-row[axis] for row in space.strides.values()))
-    indexed = frozenset().union(*(_indexed(dag) for dag in (before, *fused.after)))
+    indexed = frozenset().union(*(indexed_axes(dag) for dag in (before, *fused.after)))
     return collapsed(space.permuted(tuple(order)), alone=indexed, apart=fused.operation.axes)
 
 
-def _indexed(dag: PointwiseDag) -> set[int]:
+def indexed_axes(dag: PointwiseDag) -> set[int]:
     """The axes along which a GEN_INDEX needs the coordinate."""
     return {op.pointwise.axis for op in dag.operations if op.mode is PointwiseMode.GEN_INDEX}

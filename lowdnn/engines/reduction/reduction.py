@@ -2,8 +2,9 @@
 
 The pointwise operations before the reduction run on the elements as they are read, those after it on the result. Where
 the axis that is contiguous in memory is reduced, a team of threads joins its elements (``reduction_rows.cu``);
-where it is kept, each thread owns neighbouring outputs (``reduction_columns.cu``). If that gives too few blocks
-for the device, every output is cut into slices, whose totals a second launch joins (``reduction_combine.cu``).
+where it is kept, each thread owns neighbouring outputs (``reduction_columns.cu``). If that gives too few blocks for the
+device, every output is cut into slices, whose totals a second launch joins (``reduction_combine.cu``). Many short rows
+behind each other, which begin anywhere, are read as one (``reduction_short_rows.cu``).
 The order of summation depends on the plan only.
 """
 
@@ -11,12 +12,13 @@ from __future__ import annotations
 
 from math import prod
 
-from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.arch.specs import SM_90A, SPECS, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, aligned_bytes, ceil_div, ceil_power, floor_power
 from lowdnn.engines.reduction.layout import ReductionLayout, layout_of
 from lowdnn.engines.reduction.samples import samples
-from lowdnn.engines.reduction.stages import THREADS, Stages, blocks_of_slice, threads_per_output
+from lowdnn.engines.reduction.short_rows import FEWEST_OUTPUTS, ShortRows
+from lowdnn.engines.reduction.stages import BLOCKS_PER_SM, THREADS, Stages, blocks_of_slice, threads_per_output
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.reduction_pattern import FusedReduction, match_reduction
@@ -26,8 +28,8 @@ from lowdnn.status import Status
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _UNROLLS = (1, 2, 4, 8)
 _SLICES = tuple(1 << power for power in range(11))
-#: Blocks per multiprocessor that keep device memory busy.
-_BLOCKS_PER_SM = 4
+#: Blocks per multiprocessor beyond which longer columns of a thread are worth more.
+_MANY_BLOCKS_PER_SM = 16
 #: Groups that a thread should have before an output is worth more threads.
 _MIN_GROUPS = 4
 
@@ -46,16 +48,30 @@ class ReductionEngine:
         return fused if isinstance(fused, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_COLS (threads of an output, or side by side), MULTIPLY (groups in flight per thread), SPLIT_K_BUF."""
-        return _knobs(layout_of(accepted(graph.derive(self._matched))), arch)
+        """TILE_COLS (threads of an output, or side by side), MULTIPLY (groups in flight per thread), SPLIT_K_BUF; for
+        short rows TILE_COLS alone: the outputs of a block."""
+        fused = accepted(graph.derive(self._matched))
+        layout = layout_of(fused)
+        short = ShortRows.of(fused, layout, arch)
+        return _knobs(layout, arch) if short is None else _short_knobs(short, arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch, two where outputs are cut into slices, none where there are no outputs."""
         fused = accepted(graph.derive(self._matched))
         layout = layout_of(fused)
+        short = ShortRows.of(fused, layout, arch)
+        if short is not None:
+            chosen = resolve_choices(self.name, _short_knobs(short, arch), choices)
+            outputs = chosen[KnobType.TILE_COLS]
+            return plan_of(self, graph, arch, chosen, (short.kernel(outputs),), (short.launch(outputs),))
         chosen = resolve_choices(self.name, _knobs(layout, arch), choices)
         stages = Stages(
-            fused, layout, chosen[KnobType.TILE_COLS], chosen[KnobType.MULTIPLY], chosen[KnobType.SPLIT_K_BUF]
+            fused,
+            layout,
+            chosen[KnobType.TILE_COLS],
+            chosen[KnobType.MULTIPLY],
+            chosen[KnobType.SPLIT_K_BUF],
+            overlaps=arch.name == SM_90A.name,
         )
         if not layout.outputs:
             return plan_of(self, graph, arch, chosen, (), ())
@@ -64,7 +80,8 @@ class ReductionEngine:
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Sums of rows, of columns and of everything in fp32, fp16 and bf16."""
-        return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
+        plans = (self.plan(graph, arch, {}) for graph in samples() for arch in SPECS)
+        return tuple(dict.fromkeys(kernel for plan in plans for kernel in plan.kernels))
 
     def _matched(self, graph: OperationGraph) -> FusedReduction | Refusal:
         fused = match_reduction(graph)
@@ -88,7 +105,7 @@ def _refuse_size(fused: FusedReduction) -> str:
 
 
 def _knobs(layout: ReductionLayout, arch: ArchSpec) -> tuple[Knob, ...]:
-    width = _default_width(layout)
+    width = _default_width(layout, arch)
     unroll = _default_unroll(layout, width)
     slices = _default_slices(layout, width, arch)
     side = "threads that join one output" if layout.is_row else "threads side by side"
@@ -99,16 +116,24 @@ def _knobs(layout: ReductionLayout, arch: ArchSpec) -> tuple[Knob, ...]:
     )
 
 
-def _default_width(layout: ReductionLayout) -> int:
+def _short_knobs(short: ShortRows, arch: ArchSpec) -> tuple[Knob, ...]:
+    values = tuple(1 << power for power in range(FEWEST_OUTPUTS.bit_length() - 1, short.most_outputs.bit_length()))
+    return (Knob("outputs", KnobType.TILE_COLS, values, short.default_outputs(arch), "outputs of a block"),)
+
+
+def _default_width(layout: ReductionLayout, arch: ArchSpec) -> int:
     """Rows: as many threads as lie along the contiguous axis, no more than have work (but a whole memory sector of two
     16-byte vectors), and no idle teams.
 
-    Columns: one warp along the contiguous axis, more where there are few steps, fewer where there are few outputs.
+    Columns: one warp along the contiguous axis, more where there are few steps or many blocks, fewer where there are
+    few outputs.
     """
     if layout.is_row:
         along = min(floor_power(layout.radices[-1]), max(2, floor_power(layout.reduced_groups // _MIN_GROUPS)))
         return min(THREADS, max(along, THREADS // ceil_power(layout.outputs)))
     rows = min(THREADS // 32, ceil_power(ceil_div(layout.reduced_groups, _MIN_GROUPS)))
+    while rows > 1 and layout.kept_groups * rows >= 2 * THREADS * arch.sm_count * _MANY_BLOCKS_PER_SM:
+        rows //= 2
     return min(THREADS // rows, ceil_power(layout.kept_groups))
 
 
@@ -122,4 +147,4 @@ def _default_slices(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
     """As many slices as fill the device, each long enough to be worth a block."""
     blocks = max(1, blocks_of_slice(layout, width))
     longest = max(1, layout.reduced_groups // (threads_per_output(layout, width) * _MIN_GROUPS))
-    return min(max(1, arch.sm_count * _BLOCKS_PER_SM // blocks), longest, _SLICES[-1])
+    return min(max(1, arch.sm_count * BLOCKS_PER_SM // blocks), longest, _SLICES[-1])

@@ -50,6 +50,28 @@ __device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordi
   return Prologue::cursor(p.before, coordinate);
 }
 
+// The steps `step`, step + ROWS, ... before `end` joined to chains: UNROLL of them, or without ALL as many as there
+// are: the first one stands in for those behind the end, since a load under a condition would hold its elements in a
+// register each.
+template <bool ALL>
+__device__ __forceinline__ void add_steps(
+    const Params& p, i64 (&coordinate)[RANK], i64 column, INDEX step, INDEX end, Totals& chains) {
+  Prologue::Cursor rows[UNROLL];
+  Prologue::Loaded<VECTOR> in[UNROLL];
+#pragma unroll
+  for (int u = 0; u < UNROLL; ++u) {
+    const INDEX own = step + u * ROWS;
+    rows[u] = locate(p, coordinate, ALL || own < end ? own : step);
+    Prologue::load<VECTOR>(p.before, rows[u], column, VECTOR, in[u]);
+  }
+#pragma unroll
+  for (int u = 0; u < UNROLL; ++u) {
+    Prologue::Result values[VECTOR];
+    Prologue::finish<VECTOR>(p.before, rows[u], column, VECTOR, in[u], values);
+    if (ALL || step + u * ROWS < end) chains.add(values);
+  }
+}
+
 // One thread's part of a slice: the steps begin, begin + ROWS, ... before `end`, for `valid` outputs from `column` on.
 __device__ __forceinline__ Totals reduce_slice(
     const Params& p, i64 (&coordinate)[RANK], i64 column, int valid, INDEX begin, INDEX end) {
@@ -57,24 +79,16 @@ __device__ __forceinline__ Totals reduce_slice(
   totals.clear();
   INDEX step = begin;
 
-  while (valid == VECTOR && step + (UNROLL - 1) * ROWS < end) {
+  while (valid == VECTOR && step < end) {
     Totals chains;
     chains.clear();
-    for (int i = 0; i < STEPS && step + (UNROLL - 1) * ROWS < end; ++i) {
-      Prologue::Cursor rows[UNROLL];
-      Prologue::Loaded<VECTOR> in[UNROLL];
-#pragma unroll
-      for (int u = 0; u < UNROLL; ++u) {
-        rows[u] = locate(p, coordinate, step + u * ROWS);
-        Prologue::load<VECTOR>(p.before, rows[u], column, VECTOR, in[u]);
-      }
-#pragma unroll
-      for (int u = 0; u < UNROLL; ++u) {
-        Prologue::Result values[VECTOR];
-        Prologue::finish<VECTOR>(p.before, rows[u], column, VECTOR, in[u], values);
-        chains.add(values);
-      }
-      step += UNROLL * ROWS;
+    int i = 0;
+    for (; i < STEPS && step + (UNROLL - 1) * ROWS < end; ++i, step += UNROLL * ROWS) {
+      add_steps<true>(p, coordinate, column, step, end, chains);
+    }
+    if (i < STEPS && step < end) {
+      add_steps<false>(p, coordinate, column, step, end, chains);
+      step = end;
     }
     totals.join(chains);
   }

@@ -51,32 +51,48 @@ __device__ __forceinline__ Prologue::Cursor locate(const Params& p, i64 (&coordi
   return Prologue::cursor(p.before, coordinate);
 }
 
+// The whole groups `group`, group + TEAM, ... before `end` joined to chains: UNROLL of them, or without ALL as many as
+// there are: the first one stands in for those behind the end, since a load under a condition would hold its elements
+// in a register each. Gives the next one.
+template <bool ALL>
+__device__ __forceinline__ INDEX add_groups(
+    const Params& p, i64 (&coordinate)[RANK], INDEX group, INDEX end, Chains& chains) {
+  Prologue::Cursor rows[UNROLL];
+  i64 columns[UNROLL];
+  Prologue::Loaded<VECTOR> in[UNROLL];
+#pragma unroll
+  for (int u = 0; u < UNROLL; ++u) {
+    const INDEX own = group + u * TEAM;
+    rows[u] = locate(p, coordinate, ALL || own < end ? own : group, columns[u]);
+    Prologue::load<VECTOR>(p.before, rows[u], columns[u], VECTOR, in[u]);
+  }
+  INDEX next = group;
+#pragma unroll
+  for (int u = 0; u < UNROLL; ++u) {
+    Prologue::Result values[VECTOR];
+    Prologue::finish<VECTOR>(p.before, rows[u], columns[u], VECTOR, in[u], values);
+    if (ALL || group + u * TEAM < end) {
+      chains.add(values);
+      next += TEAM;
+    }
+  }
+  return next;
+}
+
 // One thread's part of a slice: the groups begin + lane, begin + lane + TEAM, ... before `end`.
 __device__ __forceinline__ Total reduce_slice(
     const Params& p, i64 (&coordinate)[RANK], INDEX begin, INDEX end, INDEX whole_end) {
   Total total = OPERATOR::neutral<Prologue::Result>();
   INDEX group = begin;
 
-  while (group + (UNROLL - 1) * TEAM < whole_end) {
+  while (group < whole_end) {
     Chains chains;
     chains.clear();
-    for (int step = 0; step < STEPS && group + (UNROLL - 1) * TEAM < whole_end; ++step) {
-      Prologue::Cursor rows[UNROLL];
-      i64 columns[UNROLL];
-      Prologue::Loaded<VECTOR> in[UNROLL];
-#pragma unroll
-      for (int u = 0; u < UNROLL; ++u) {
-        rows[u] = locate(p, coordinate, group + u * TEAM, columns[u]);
-        Prologue::load<VECTOR>(p.before, rows[u], columns[u], VECTOR, in[u]);
-      }
-#pragma unroll
-      for (int u = 0; u < UNROLL; ++u) {
-        Prologue::Result values[VECTOR];
-        Prologue::finish<VECTOR>(p.before, rows[u], columns[u], VECTOR, in[u], values);
-        chains.add(values);
-      }
-      group += UNROLL * TEAM;
+    int step = 0;
+    for (; step < STEPS && group + (UNROLL - 1) * TEAM < whole_end; ++step) {
+      group = add_groups<true>(p, coordinate, group, whole_end, chains);
     }
+    if (step < STEPS && group < whole_end) group = add_groups<false>(p, coordinate, group, whole_end, chains);
     total = OPERATOR::combine(total, chains.joined());
   }
 

@@ -24,10 +24,12 @@ from lowdnn.plan import (
 
 #: Threads of a block.
 THREADS = 256
+#: Blocks per multiprocessor that keep device memory busy.
+BLOCKS_PER_SM = 4
 
 _FEW_SLICES = 16
-#: From here on one thread of 32 to an output would wait for memory a dozen times, one after the other.
-_MANY_SLICES = 1024
+#: From here on one thread of 32 to an output would wait for memory more than twice, one after the other.
+_MANY_SLICES = 256
 #: Iterations from which on a slice is long.
 _LONG_SLICE = 4
 _OPERATORS = {
@@ -74,6 +76,19 @@ class ColumnParams:
 
 
 @dataclass(frozen=True)
+class ShortParams:
+    """Compile-time parameters of ``reduction_short_rows.cu``."""
+
+    OPERATOR: str
+    THREADS: int
+    TEAM: int
+    UNROLL: int
+    VECTOR: int
+    STAGED: int
+    MOMENTS: int
+
+
+@dataclass(frozen=True)
 class CombineParams:
     """Compile-time parameters of ``reduction_combine.cu``."""
 
@@ -85,7 +100,7 @@ class CombineParams:
     INDEX: str
 
 
-Params = RowParams | ColumnParams | CombineParams
+Params = RowParams | ColumnParams | ShortParams | CombineParams
 
 
 @dataclass(frozen=True)
@@ -94,6 +109,7 @@ class Stages:
 
     width: threads of a team (rows), or threads side by side (columns).  unroll: groups in flight per thread.
     wanted_slices: how many slices an output is cut into; fewer where it has fewer groups.
+    overlaps: as ``Combination.overlaps``.
     """
 
     fused: FusedReduction
@@ -101,6 +117,7 @@ class Stages:
     width: int
     unroll: int
     wanted_slices: int
+    overlaps: bool
 
     @cached_property
     def slice_groups(self) -> int:
@@ -149,9 +166,9 @@ class Stages:
         )
         params = RowParams(self._operator, *shape) if layout.is_row else ColumnParams(self._operator, *shape)
         functors = (layout.before,) if self.is_split else (layout.before, *layout.after)
-        name = f"w{self.width}u{self.unroll}v{layout.vector}k{layout.kept}"
+        name = f"w{self.width}u{self.unroll}v{layout.vector}k{layout.kept}_{self._index}"
         stage = ("rows" if layout.is_row else "columns") + ("_split" if self.is_split else "")
-        return _kernel(stage, self._data_type, name, params, tuple((f.text, f.digest) for f in functors))
+        return kernel_ref(stage, self._data_type, name, params, tuple((f.text, f.digest) for f in functors))
 
     def _first_launch(self) -> Launch:
         layout = self.layout
@@ -174,7 +191,7 @@ class Stages:
 
     @property
     def _combination(self) -> Combination:
-        return Combination(self.fused, self.layout, self.slices)
+        return Combination(self.fused, self.layout, self.slices, self.overlaps)
 
     @property
     def _operator(self) -> str:
@@ -182,7 +199,7 @@ class Stages:
 
     @property
     def _moments(self) -> int:
-        return _moments(self.fused)
+        return moments_of(self.fused)
 
     @property
     def _data_type(self) -> DataType:
@@ -221,11 +238,12 @@ class Combination:
     def kernel(self) -> KernelRef:
         fused, layout = self.fused, self.layout
         params = CombineParams(
-            operator_of(fused.operation), THREADS, self._width, _moments(fused), int(self.overlaps), _index(layout)
+            operator_of(fused.operation), THREADS, self._width, moments_of(fused), int(self.overlaps), _index(layout)
         )
         functors = tuple((f.text, f.digest) for f in layout.after)
         target = "sm_90a" if self.overlaps else "sm_80"
-        return _kernel("combine", fused.operation.x.data_type, f"w{self._width}", params, functors, target)
+        shape = f"w{self._width}_{_index(layout)}"
+        return kernel_ref("combine", fused.operation.x.data_type, shape, params, functors, target)
 
     def launch(self, kernel: int, partials: WorkspacePointer) -> Launch:
         layout = self.layout
@@ -269,15 +287,11 @@ def blocks_of_slice(layout: ReductionLayout, width: int) -> int:
     return ceil_div(layout.kept_groups, width)
 
 
-def _moments(fused: FusedReduction) -> int:
+def moments_of(fused: FusedReduction) -> int:
     return int(isinstance(fused.operation, GenStats))
 
 
-def _index(layout: ReductionLayout) -> str:
-    return "u32" if max(layout.outputs, layout.kept_groups, layout.reduced_groups) < 2**31 else "i64"
-
-
-def _kernel(
+def kernel_ref(
     stage: str,
     data_type: DataType,
     shape: str,
@@ -290,12 +304,16 @@ def _kernel(
     operator = params.OPERATOR.lower()
     source = f"reduction/reduction_{stage.removesuffix('_split')}.cu"
     return KernelRef(
-        name=f"reduction_{stage}_{short}_{operator}_{shape}_{params.INDEX}_{target.replace('_', '')}_{digests}",
+        name=f"reduction_{stage}_{short}_{operator}_{shape}_{target.replace('_', '')}_{digests}",
         source=source,
         target=target,
         parameters=macros(params),
         generated="\n".join(text for text, _ in functors),
     )
+
+
+def _index(layout: ReductionLayout) -> str:
+    return "u32" if max(layout.outputs, layout.kept_groups, layout.reduced_groups) < 2**31 else "i64"
 
 
 def _axes(radices: tuple[int, ...]) -> tuple[Argument, ...]:

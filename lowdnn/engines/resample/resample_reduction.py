@@ -1,72 +1,110 @@
 """``resample_reduction``: pooling with one window that holds the whole image (global pooling) is a reduction.
 
-Its average or maximum is taken by the ``reduction`` engine, with the pointwise operations before and behind it, where a
-team of threads joins the elements of one output. Estimates of its time and of ``resample``'s are often the same; it has
+Its average or maximum is taken by the ``reduction`` engine, with the pointwise operations before and behind it, where
+teams of threads join the elements of an output. The gradient of the average is a quotient, the same for a whole image:
+the ``pointwise`` engine repeats it. Estimates of their times and of ``resample``'s are often the same; this engine has
 the lower index, and so comes first.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
+from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of
 from lowdnn.engines.resample.axes import leaves_image
-from lowdnn.enums import NanPropagation, NumericalNote, PaddingMode, ReduceTensorOp, ResampleMode
+from lowdnn.enums import (
+    NanPropagation,
+    NumericalNote,
+    PaddingMode,
+    PointwiseMode,
+    ReduceTensorOp,
+    ResampleMode,
+)
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import Operation
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.resample import ResampleOperation
+from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Plan
 
 
 class ResampleReduction:
-    """See the module's docstring. ``reduction``: the engine that takes the reduction."""
+    """See the module's docstring. ``reduction``, ``pointwise``: the engines that take what the resampling is."""
 
     name = "resample_reduction"
     index = 28
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
 
-    def __init__(self, reduction: Engine) -> None:
+    def __init__(self, reduction: Engine, pointwise: Engine) -> None:
         self._reduction = reduction
+        self._pointwise = pointwise
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses all but one average or maximum over whole images, and what the reduction engine refuses."""
-        reduced = graph.derive(_reduced)
-        if isinstance(reduced, Refusal):
-            return reduced
-        refusal = self._reduction.refuse(reduced, arch)
+        """Refuses all but one average or maximum over whole images or gradient of an average, and what the engine that
+        takes it refuses."""
+        found = graph.derive(_rewritten)
+        if isinstance(found, Refusal):
+            return found
+        refusal = self._engine(found).refuse(found, arch)
         return None if refusal is None else replace(refusal, engine=self.name)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """The reduction engine's."""
-        return self._reduction.knobs(accepted(graph.derive(_reduced)), arch)
+        """Those of the engine that takes it."""
+        found = accepted(graph.derive(_rewritten))
+        return self._engine(found).knobs(found, arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """That of the reduction engine."""
-        plan = self._reduction.plan(accepted(graph.derive(_reduced)), arch, choices)
+        """That of the engine that takes it."""
+        found = accepted(graph.derive(_rewritten))
+        plan = self._engine(found).plan(found, arch, choices)
         return plan_of(self, graph, arch, dict(plan.choices), plan.kernels, plan.launches, plan.workspace_bytes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """None of its own."""
         return ()
 
+    def _engine(self, rewritten: OperationGraph) -> Engine:
+        is_reduction = any(isinstance(op, ReductionOperation) for op in rewritten.operations)
+        return self._reduction if is_reduction else self._pointwise
 
-def _reduced(graph: OperationGraph) -> OperationGraph | Refusal:
-    """The graph with a reduction in place of the resampling, or why there is none."""
-    found = [op for op in graph.operations if isinstance(op, ResampleForward)]
+
+def _rewritten(graph: OperationGraph) -> OperationGraph | Refusal:
+    """The graph with a reduction or a quotient in place of the resampling, or why there is none."""
+    found = [op for op in graph.operations if isinstance(op, ResampleOperation)]
     if len(found) != 1:
-        return Refusal(ResampleReduction.name, f"operations: expected one ResampleForward, got {len(found)}")
+        return Refusal(ResampleReduction.name, f"operations: expected one resampling, got {len(found)}")
     operator = _operator(found[0])
     if isinstance(operator, str):
         return Refusal(ResampleReduction.name, f"resample.{operator}")
-    reduction = Reduction(operator, found[0].resample.compute_type)
-    return OperationGraph(
-        ReductionOperation(reduction, op.x, op.y) if isinstance(op, ResampleForward) else op for op in graph.operations
-    )
+    constant_uid = max(graph.tensors) + 1
+    return OperationGraph(_replaced(op, operator, constant_uid) for op in graph.operations)
 
 
-def _operator(operation: ResampleForward) -> ReduceTensorOp | str:
+def _replaced(operation: Operation, operator: ReduceTensorOp, constant_uid: int) -> Operation:
+    """What stands for an operation; constant_uid: of no other tensor."""
+    match operation:
+        case ResampleForward():
+            return ReductionOperation(Reduction(operator, operation.resample.compute_type), operation.x, operation.y)
+        case ResampleBackward():
+            ones = (1,) * operation.dx.rank
+            data_type = operation.resample.compute_type
+            count = prod(axis.inputs for axis in operation.axes)
+            size_bytes = dtypes.info(data_type).size_bytes
+            divisor = Tensor(constant_uid, data_type, ones, ones, size_bytes, constant_value=count)
+            quotient = Pointwise(PointwiseMode.DIV, data_type)
+            return PointwiseOperation(quotient, x=operation.dy, b=divisor, y=operation.dx)
+        case _:
+            return operation
+
+
+def _operator(operation: ResampleOperation) -> ReduceTensorOp | str:
     """What reduces the image, or why nothing does."""
     resample = operation.resample
     for axis in operation.axes:
@@ -82,6 +120,8 @@ def _operator(operation: ResampleForward) -> ReduceTensorOp | str:
             return ReduceTensorOp.AVG
         case ResampleMode.AVGPOOL_INCLUDE_PADDING if not reads_padding:
             return ReduceTensorOp.AVG
+        case ResampleMode.MAXPOOL if isinstance(operation, ResampleBackward):
+            return "mode: expected an average for a gradient, got MAXPOOL"
         case ResampleMode.MAXPOOL if resample.nan_propagation is NanPropagation.NOT_PROPAGATE_NAN:
             return "nan_propagation: expected PROPAGATE_NAN, got NOT_PROPAGATE_NAN"
         case ResampleMode.MAXPOOL if not reads_padding or resample.padding_mode is not PaddingMode.ZERO_PAD:

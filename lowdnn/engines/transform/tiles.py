@@ -14,6 +14,8 @@ LANES_U = (4, 8, 16, 32, 64)
 #: Elements along a side of the square that a thread turns over, by the bytes of the wider type: 16 bytes, less where
 #: the square would not fit into registers.
 _MICRO = {1: 8, 2: 8, 4: 4, 8: 2}
+#: Blocks that a squarer tile may take, as a multiple of the fewest.
+_FEW_MORE = 1.06
 #: Both axes have at least this extent.
 _MIN_EXTENT = 16
 
@@ -58,15 +60,14 @@ class Tiles:
 
     @property
     def default_lanes_u(self) -> int:
-        """The tile with the least threads beyond the edges; the squarest of those with equally few."""
-        parts = range(len(self.batch.copies))
-        squarest = isqrt(self.threads)
+        """The squarest of the tiles with few threads beyond the edges."""
+        squarest, parts = isqrt(self.threads), range(len(self.batch.copies))
+        fitting = [lanes for lanes in LANES_U if lanes * min(LANES_U) <= self.threads]
+        blocks = {lanes: sum(prod(self._radices(part, lanes)) for part in parts) for lanes in fitting}
+        few = _FEW_MORE * min(blocks.values())
         return min(
-            (lanes for lanes in LANES_U if lanes * min(LANES_U) <= self.threads),
-            key=lambda lanes: (
-                sum(prod(self._radices(part, lanes)) for part in parts),
-                abs(lanes.bit_length() - squarest.bit_length()),
-            ),
+            (lanes for lanes in fitting if blocks[lanes] <= few),
+            key=lambda lanes: abs(lanes.bit_length() - squarest.bit_length()),
         )
 
     def params(self, lanes_u: int, *, overlaps: bool = False) -> Params:
@@ -82,7 +83,7 @@ class Tiles:
             OUTER=rank - 2,
             PARTS=len(self.batch.copies),
             X_WIDTH=self.batch.x_width(rank - 2, self._micro),
-            Y_WIDTH=self.batch.y_width(rank - 1, self._micro),
+            Y_WIDTH=self._stored_width(self.batch.y_width(rank - 1, self._micro)),
             HAS_TAIL=int(any(extent % self._micro for extent in self.batch.axes[-1].y_extents)),
             OVERLAPS_PREVIOUS=int(overlaps),
         )
@@ -102,6 +103,10 @@ class Tiles:
     @property
     def _micro(self) -> int:
         return _MICRO[max(self.batch.element_bytes)]
+
+    def _stored_width(self, aligned: int) -> int:
+        """Elements of an access to y; 0 where two accesses at any address are fewer than aligned ones."""
+        return aligned if 2 * aligned >= self._micro else 0
 
     def _radices(self, part: int, lanes_u: int) -> list[int]:
         """Tiles along each axis."""

@@ -2,8 +2,9 @@
 
 Whatever a graph moves through virtual tensors is one copy between two strided views for each stored tensor, or for each
 part of a concatenation, whose parts share a launch. Where input and output are contiguous along different axes, tiles
-go through shared memory (``transform_tiled.cu``), otherwise rows go straight from memory to memory
-(``transform_rows.cu``). Elements of equal types move as bits of their size, whatever the type.
+go through shared memory (``transform_tiled.cu``), and a few columns that lie side by side in one of them too
+(``transform_narrow.cu``); otherwise rows go straight from memory to memory (``transform_rows.cu``). Elements of equal
+types move as bits of their size, whatever the type.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.transform import rows, tiles
+from lowdnn.engines.transform import narrow, rows, tiles
 from lowdnn.engines.transform.batches import Batch, batches_of
 from lowdnn.engines.transform.matching import Moves, match
+from lowdnn.engines.transform.narrow import Narrow
 from lowdnn.engines.transform.rows import Rows
 from lowdnn.engines.transform.samples import samples
 from lowdnn.engines.transform.tiles import Tiles
@@ -60,9 +62,9 @@ class Transform:
         moves = match(graph)
         if isinstance(moves, str):
             return Refusal(self.name, moves)
-        found = [Tiles.of(batch) or Rows.of(batch) for batch in batches_of(moves)]
+        found = [Tiles.of(batch) or Narrow.of(batch) or Rows.of(batch) for batch in batches_of(moves)]
         are_conversions = all(isinstance(operation, PointwiseOperation) for operation in graph.operations)
-        if are_conversions and not any(isinstance(one, Tiles) for one in found):
+        if are_conversions and all(isinstance(one, Rows) for one in found):
             return Refusal(self.name, "operations: expected a move of elements, got conversions within rows")
         reason = next((one.refusal for one in found if one.refusal), "")
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else moves
@@ -82,6 +84,10 @@ def _launch(batch: Batch, chosen: Choices, arch: ArchSpec, kernels: dict[KernelR
         tile_params = tiled.params(chosen[KnobType.TILE_ROWS] or tiled.default_lanes_u)
         kernel = tiles.kernel_of(tile_params, types)
         return tiled.launch(tile_params, kernels.setdefault(kernel, len(kernels)))
+    few = Narrow.of(batch)
+    if few is not None:
+        kernel = narrow.kernel_of(few.params(), types)
+        return few.launch(kernels.setdefault(kernel, len(kernels)))
     in_rows = Rows.of(batch)
     row_params = in_rows.params(chosen[KnobType.MULTIPLY] or in_rows.default_unroll(arch))
     kernel = rows.kernel_of(row_params, types)

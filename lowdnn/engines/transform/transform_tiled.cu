@@ -5,13 +5,14 @@
 // Layouts: x has u at stride 1, y has v at stride 1; all other strides are free.
 // Block: one tile of (LANES_U * MICRO) u by (LANES_V * MICRO) v. Thread (lane_u, lane_v) reads MICRO rows of MICRO
 // neighbours along u, turns this square over in its registers and writes it as MICRO vectors along v to shared memory,
-// from where the block writes rows of y: accesses are as wide as the layouts allow on both sides.
+// from where the block writes rows of y: accesses are as wide as the layouts allow on both sides. Where rows begin
+// anywhere, MICRO neighbours come from two aligned accesses, and go as aligned ones to where these begin in the row.
 // Shared memory: vectors of MICRO elements of y, LANES_V of them for each u, in order but for the low bits of a
 // vector's number, which are turned over by the number of the square, so that no two threads of a phase meet in a bank.
 // Launch: LANES_U * LANES_V threads, a block for each tile; the coordinates of tile t of a part are its digits over the
 // radices `axes`: the OUTER other axes, tiles along u, tiles along v.
-// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH; HAS_TAIL: whether y ends within a square;
-// OVERLAPS_PREVIOUS: as a dependent launch.
+// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH (0: rows of y begin anywhere); HAS_TAIL: whether y ends
+// within a square; OVERLAPS_PREVIOUS: as a dependent launch.
 
 #include "include/transform.cuh"
 
@@ -55,6 +56,31 @@ __device__ __forceinline__ void read_square(
   }
 }
 
+// This thread's MICRO elements of row u of the tile, which has `valid` of them.
+__device__ __forceinline__ void write_row(Y* to, const Y* tile, int u, int lane_v, int valid) {
+  Vector<Y, MICRO> out = Plain::load<Y, MICRO>(tile + slot(u, lane_v) * MICRO);
+  int column = lane_v * MICRO;
+  if constexpr (Y_WIDTH > 0) {
+    if (column < valid) {
+      store_neighbours<Y_WIDTH>(to + column, out.v, HAS_TAIL ? clamped_count<MICRO>(valid - column) : MICRO);
+    }
+    return;
+  }
+  // From an aligned address on; the last thread has the row's end and, before its first such address, its beginning.
+  const int skipped = int((0 - u64(to) / sizeof(Y)) % MICRO);
+  out = window(out, Plain::load<Y, MICRO>(tile + slot(u, (lane_v + 1) % LANES_V) * MICRO), skipped);
+  column += skipped;
+  if (column + MICRO <= valid) {
+    store<MICRO>(to + column, out.v);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < MICRO; ++j) {
+    const int at = (column + j) % SIDE_V;
+    if (at < valid) to[at] = out.v[j];
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ alignas(16) Y tile[SIDE_U * SIDE_V];
 
@@ -78,19 +104,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     const int valid_u = clamped_count<MICRO>(part.extent_u - u), valid_v = clamped_count<MICRO>(part.x_extent_v - v);
     const i64 pitch = part.x_strides[OUTER + 1];
     const X* from = x + u + v * pitch;
-    Row in[MICRO];
+    Row read[MICRO];
     if (valid_u == MICRO && valid_v == MICRO) {
-      read_square<true>(part, in, from, pitch, MICRO, MICRO);
+      read_square<true>(part, read, from, pitch, MICRO, MICRO);
     } else {
-      read_square<false>(part, in, from, pitch, valid_u, valid_v);
+      read_square<false>(part, read, from, pitch, valid_u, valid_v);
+    }
+    Vector<X, MICRO> in[MICRO];
+#pragma unroll
+    for (int j = 0; j < MICRO; ++j) {
+#pragma unroll
+      for (int i = 0; i < MICRO; ++i) in[j].v[i] = read[j].get(i);
     }
     // registers -> shared memory: the square's columns
+    turn(in);
 #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
       typedef typename Word<MICRO * sizeof(Y)>::Type Whole;
       Vector<Y, MICRO> column;
 #pragma unroll
-      for (int j = 0; j < MICRO; ++j) column.v[j] = Moved<Y, X>::of(in[j].get(i));
+      for (int j = 0; j < MICRO; ++j) column.v[j] = Moved<Y, X>::of(in[i].v[j]);
       *reinterpret_cast<Whole*>(tile + slot(lane_u * MICRO + i, lane_v) * MICRO) = *reinterpret_cast<Whole*>(&column);
     }
   }
@@ -98,16 +131,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 
   // shared memory -> y: LANES_U rows at a time
   const int lane_v = threadIdx.x % LANES_V, row = threadIdx.x / LANES_V;
-  const i64 v = first_v + lane_v * MICRO, pitch = part.y_strides[OUTER];
-  const i64 remaining_v = part.y_extent_v - v;
-  const int valid_v = HAS_TAIL ? clamped_count<MICRO>(remaining_v) : MICRO;
+  const i64 pitch = part.y_strides[OUTER], remaining = part.y_extent_v - first_v;
+  const int valid = remaining < SIDE_V ? int(remaining) : SIDE_V;
 #pragma unroll
   for (int i = 0; i < MICRO; ++i) {
     const int u = row + i * LANES_U;
-    if (first_u + u < part.extent_u && remaining_v > 0) {
-      Y out[MICRO];
-      load<Plain, MICRO>(out, tile + slot(u, lane_v) * MICRO);
-      store_neighbours<Y_WIDTH>(y + v + (first_u + u) * pitch, out, valid_v);
-    }
+    if (first_u + u < part.extent_u) write_row(y + first_v + (first_u + u) * pitch, tile, u, lane_v, valid);
   }
 }

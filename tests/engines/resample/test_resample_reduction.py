@@ -19,6 +19,9 @@ ENGINE = engine_named("resample_reduction")
         "resample n=2 c=8 hw=7x7 mode=avg window=7 layout=nchw dtype=bf16 epilogue=relu",
         "resample n=2 c=8 hw=7x5 mode=avg_inside window=9x6 pad=1:1x0:1",
         "resample n=2 c=8 hw=7x5 mode=max size=1x1",
+        "resample n=2 c=8 hw=7x7 mode=avg window=7 dir=bwd layout=nchw dtype=bf16 epilogue=relu",
+        "resample n=2 c=8 hw=7x5 mode=avg_inside window=9x6 pad=1:1x0:1 dir=bwd",
+        "resample n=2 c=8 hw=3x4x5 mode=avg size=1x1x1 dir=bwd dtype=fp64 compute=fp64",
     ],
 )
 def test_global_pooling(device: Runtime, text: str) -> None:
@@ -35,6 +38,7 @@ def test_global_pooling(device: Runtime, text: str) -> None:
         ),
         ("mode=max hw=7x5 window=7x5 nan=loses", "nan_propagation: expected PROPAGATE_NAN, got NOT_PROPAGATE_NAN"),
         ("mode=max hw=7x5 window=7x5 index=int8", "index: expected none, got tensor 'index'"),
+        ("mode=max hw=7x5 window=7x5 dir=bwd nan=wins", "mode: expected an average for a gradient, got MAXPOOL"),
         ("mode=linear hw=2x2", "mode: expected an average or a maximum, got BILINEAR"),
     ],
 )

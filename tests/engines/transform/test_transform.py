@@ -15,6 +15,7 @@ from lowdnn.engines.transform.tiles import LANES_U
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReshapeMode
 from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.concat import Concat
 from lowdnn.ops.tensor import Tensor
@@ -251,7 +252,42 @@ def test_equal_forms_share_a_kernel() -> None:
     assert kernels((64, 64)) == kernels((640, 1280))
 
 
-def test_parts_in_tiles_under_the_race_detector() -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "transform op=concat dims=2x0x5x5 axis=1 parts=24,16 out_layout=nhwc dtype=fp32",
+        "transform op=transpose dims=75x83 perm=1,0 dtype=bf16",
+        "transform op=transpose dims=2x37x49 perm=0,2,1 dtype=int8",
+        "transform op=concat dims=2x0x5x5 axis=1 parts=20,33 out_layout=nhwc dtype=fp32 out=bf16",
+    ],
+)
+def test_tiles_under_the_race_detector(line: str) -> None:
+    """Whole vectors, rows that begin anywhere in one, the ends of both."""
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
-        line = "transform op=concat dims=2x0x5x5 axis=1 parts=24,16 out_layout=nhwc dtype=fp32"
         assert not failures(handle, line, seed=1, engine="transform")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "transform op=copy dims=2x3x17x9 dtype=bf16 out_layout=nhwc",
+        "transform op=copy dims=2x3x64x18 dtype=bf16 layout=nhwc",
+        "transform op=copy dims=1x4x30x20 dtype=fp32 out=bf16 out_layout=nhwc",
+        "transform op=transpose dims=2x530x5 perm=0,2,1 dtype=int8",
+        "transform op=transpose dims=7x200 perm=1,0 dtype=fp64",
+    ],
+)
+def test_a_few_columns_under_the_race_detector(line: str) -> None:
+    """Side by side in x or in y, in whole vectors and not, in one block of a row and in two."""
+    plan = ENGINE.plan(parse_case(line).graph(), SM_90A, {})
+    assert sources(plan) == ["narrow.cu"]
+    with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
+        assert not failures(handle, line, seed=1, engine="transform")
+
+
+def test_rows_that_begin_anywhere_are_read_by_words_and_written_in_whole_vectors() -> None:
+    builder = GraphBuilder()
+    builder.transpose(builder.tensor((8191, 8193), DataType.BFLOAT16), (1, 0), store=DataType.BFLOAT16)
+    [kernel] = ENGINE.plan(builder.graph(), SM_90A, {}).kernels
+    shape = [dict(kernel.parameters)[name] for name in ("MICRO", "LANES_U", "X_WIDTH", "Y_WIDTH")]
+    assert shape == [8, 16, 1, 0]

@@ -1,0 +1,114 @@
+"""The launch of ``transform_narrow.cu``: a few columns side by side in one tensor and apart in the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from lowdnn.engines.launch import ceil_div, divider, i64, macros
+from lowdnn.engines.transform.batches import Batch, refuse_size
+from lowdnn.engines.transform.layout import Axis
+from lowdnn.plan import KernelRef, Launch, Struct
+
+_THREADS = 128
+#: Columns: more are tiles, or cost registers.
+_MOST_COLUMNS = 8
+_MOST_VECTOR = 8
+#: Elements along the other axis.
+_MIN_EXTENT = 64
+
+
+@dataclass(frozen=True)
+class Params:
+    """Compile-time parameters of the kernel; field names are its macros."""
+
+    X: str
+    Y: str
+    OUTER: int
+    NARROW: int
+    VECTOR: int
+    THREADS: int
+    X_WIDTH: int
+    Y_WIDTH: int
+    JOINT_Y: int
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """One copy; along ``u`` both tensors go on, ``columns`` lie side by side in y (joint_y) or in x."""
+
+    batch: Batch
+    outer: tuple[Axis, ...]
+    u: Axis
+    columns: Axis
+    joint_y: bool
+
+    @staticmethod
+    def of(batch: Batch) -> Narrow | None:
+        """None for other layouts, and for several copies."""
+        if len(batch.copies) > 1:
+            return None
+        for joint_y in (True, False):
+            found = {_strides(axis, joint_y): axis for axis in batch.axes}
+            columns = next((axis for (joint, apart), axis in found.items() if joint == 1 and apart > 1), None)
+            if columns is None or not 2 <= columns.extents[0] <= _MOST_COLUMNS:
+                continue
+            u = found.get((columns.extents[0], 1))
+            if u is not None and u.extents[0] >= _MIN_EXTENT:
+                return Narrow(batch, tuple(a for a in batch.axes if a not in (u, columns)), u, columns, joint_y)
+        return None
+
+    @property
+    def refusal(self) -> str:
+        return refuse_size([self._radices], prod(self._radices))
+
+    def params(self) -> Params:
+        x_type, y_type = self.batch.c_types
+        joint = self.batch.with_axes((*self.outer, self.u))
+        apart = self.batch.with_axes((*self.outer, self.columns, self.u))
+        x, y = (apart, joint) if self.joint_y else (joint, apart)
+        return Params(
+            X=x_type,
+            Y=y_type,
+            OUTER=len(self.outer),
+            NARROW=self.columns.extents[0],
+            VECTOR=self._vector,
+            THREADS=_THREADS,
+            X_WIDTH=x.x_width(len(x.axes) - 1, self._vector),
+            Y_WIDTH=y.y_width(len(y.axes) - 1, self._vector),
+            JOINT_Y=int(self.joint_y),
+        )
+
+    def launch(self, kernel: int) -> Launch:
+        _, apart_stride = _strides(self.columns, self.joint_y)
+        strides = self.batch.with_axes((*self.outer, self.u)).strides(0)
+        axes = (field for radix in (1, *self._radices[1:]) for field in divider(radix))
+        sizes = i64((self.u.extents[0], apart_stride))
+        return Launch(
+            kernel=kernel,
+            grid=(prod(self._radices), 1, 1),
+            block=(_THREADS, 1, 1),
+            arguments=(Struct((*self.batch.pointers(0), *sizes, *strides, *axes)),),
+            work=self.batch.work,
+        )
+
+    @property
+    def _vector(self) -> int:
+        return min(_MOST_VECTOR, 16 // max(self.batch.element_bytes))
+
+    @property
+    def _radices(self) -> list[int]:
+        """Rows along each outer axis, then the blocks of a row."""
+        return [*(axis.extents[0] for axis in self.outer), ceil_div(self.u.extents[0], _THREADS * self._vector)]
+
+
+def kernel_of(params: Params, types: str) -> KernelRef:
+    form = f"n{params.NARROW}{'y' if params.JOINT_Y else 'x'}"
+    shape = f"{form}_o{params.OUTER}v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
+    return KernelRef(f"transform_narrow_{types}_{shape}_sm80", "transform/transform_narrow.cu", "sm_80", macros(params))
+
+
+def _strides(axis: Axis, joint_y: bool) -> tuple[int, int]:
+    """In the tensor that is joint, and in the other one."""
+    x, y = axis.x_strides[0], axis.y_strides[0]
+    return (y, x) if joint_y else (x, y)
