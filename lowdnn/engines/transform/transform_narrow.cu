@@ -26,19 +26,15 @@ struct Params {
   Divider axes[OUTER + 1];     // the first is not used
 };
 
-__device__ __forceinline__ int clamped_count(i64 remaining) {
-  return remaining >= VECTOR ? VECTOR : remaining > 0 ? int(remaining) : 0;
-}
-
 __device__ __forceinline__ void read(X (&to)[VECTOR], const X* from, i64 remaining) {
-  load_row<PathOf<X_WIDTH * sizeof(X)>::Type, X_WIDTH>(to, from, clamped_count(remaining));
+  load_row<PathOf<X_WIDTH * sizeof(X)>::Type, X_WIDTH>(to, from, clamped_count<VECTOR>(remaining));
 }
 
 __device__ __forceinline__ void write(Y* to, const X (&from)[VECTOR], i64 remaining) {
   Y out[VECTOR];
 #pragma unroll
   for (int i = 0; i < VECTOR; ++i) out[i] = Moved<Y, X>::of(from[i]);
-  store_row<Y_WIDTH>(to, out, clamped_count(remaining));
+  store_row<Y_WIDTH>(to, out, clamped_count<VECTOR>(remaining));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
