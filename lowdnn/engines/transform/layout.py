@@ -34,7 +34,8 @@ def common_axes(copies: Sequence[Copy], padding: int = 0) -> tuple[Axis, ...]:
     """
     rank = len(copies[0].y.dims)
     axes = [_axis(copies, axis) for axis in range(rank)]
-    axes[-1] = replace(axes[-1], padding=padding)
+    if padding:
+        axes[-1] = replace(axes[-1], padding=padding)
     axes = [axis for axis in axes if max(axis.y_extents) > 1]
     axes.sort(key=lambda axis: axis.y_strides[0], reverse=True)
     merged: list[Axis] = []
