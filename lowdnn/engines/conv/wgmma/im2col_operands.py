@@ -22,7 +22,10 @@ _UNIT_BYTES = 16
 
 @dataclass(frozen=True)
 class ImageOperand:
-    """The tensor whose pixels are read: x, or dy. packing: how it gets channels-last, or None."""
+    """The tensor whose pixels are read: x, or dy.
+
+    packing: how it gets channels-last, and no row of a stage channels of two groups; or None.
+    """
 
     tensor: Tensor
     groups: int
@@ -30,6 +33,9 @@ class ImageOperand:
 
     @classmethod
     def of(cls, tensor: Tensor, groups: int) -> ImageOperand:
+        group_bytes = tensor.dims[1] // groups * tensor.element_bytes
+        if groups > 1 and group_bytes % STAGE_ROW_BYTES:
+            return cls(tensor, groups, Packing(tensor, groups, _UNIT_BYTES, STAGE_ROW_BYTES))
         return cls(tensor, groups, None if _is_channels_last(tensor) else Packing(tensor, groups, _UNIT_BYTES))
 
     @property

@@ -126,11 +126,14 @@ class Im2colProduct:
         """``converted``: dy, where the operation does not find it in memory."""
         operation = matched.anchor
         strides, taps = operation.convolution.strides, operation.w.dims[2:]
+        image = ImageOperand.of(operation.dy if converted is None else converted.raw, operation.groups)
+        # Behind a group's filters, an MN-major operand would have those of the next one beside the image's padding.
+        ends_amid_rows = operation.groups > 1 and image.packing is not None
         product = cls._of(
             matched,
             instruction,
-            ImageOperand.of(operation.dy if converted is None else converted.raw, operation.groups),
-            FilterOperand.gradient(operation.w, operation.groups, instruction.has_mn_major),
+            image,
+            FilterOperand.gradient(operation.w, operation.groups, instruction.has_mn_major and not ends_amid_rows),
             gradient_classes(operation.convolution, taps, operation.dx.dims[2:]),
             strides if max(strides) > 1 else (),
         )
@@ -459,8 +462,8 @@ class Im2colProduct:
         depth_bytes = self.filter.depth * self.instruction.element_bytes
         if not depth_bytes:
             return f"{self.filter.tensor.label}.dims: expected terms to sum, got {list(self.filter.tensor.dims)}"
-        if self.groups > 1 and depth_bytes % STAGE_ROW_BYTES:
-            return f"groups: expected channels of a group in multiples of {STAGE_ROW_BYTES} bytes, got {depth_bytes}"
+        if self.groups > 1 and 2 * depth_bytes < STAGE_ROW_BYTES:
+            return f"groups: expected at least {STAGE_ROW_BYTES // 2} bytes of channels of a group, got {depth_bytes}"
         if len(self.classes) > _MAX_CLASSES:
             return f"convolution.strides: expected at most {_MAX_CLASSES} residues, got {len(self.classes)}"
         packing = self.filter.packing

@@ -383,7 +383,7 @@ class _Cut:
         firsts = (0, *accumulate(schedule.items for schedule in self.schedules))
         extents = [corner.extents for corner in product.image.corners(product.classes)]
         # A whole k block, since a copy's rows begin at a multiple of 16 bytes.
-        channels_end = ceil_div(product.groups * product.filter.depth, product.stage_k) * product.stage_k
+        channels_end = ceil_div(product.groups * product.image.group_channels, product.stage_k) * product.stage_k
         return (
             Struct((*(schedule.argument for schedule in self.schedules), *i32(firsts))),
             *(

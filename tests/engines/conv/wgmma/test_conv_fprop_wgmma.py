@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.engines.base import Engine
+from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.cases import parse_case
+from lowdnn.graph.oracle import evaluate
 from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
-from tests.support.running import check_close, check_exact
-from tests.support.tolerance import OpClass
+from tests.support.running import check_close, check_exact, run_plan
+from tests.support.tolerance import OpClass, assert_exact
 from tools.assemble import assemble
 
 ENGINE = ConvFpropWgmma()
@@ -197,10 +201,25 @@ def test_real_numbers(device: Runtime) -> None:
     assert NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
 
 
-def test_infinities_stay_in_their_group() -> None:
-    """Channels of a group fill whole stages, so that no product of another group's values with zero is formed."""
-    refusal = ENGINE.refuse(parse_case("conv n=1 c=96 hw=4x4 k=8 rs=1x1 groups=2 dtype=bf16").graph(), SM_90A)
-    assert "groups: expected channels of a group in multiples of 128 bytes, got 96" in str(refusal)
+@pytest.mark.parametrize("direction", ["fprop", "dgrad"])
+def test_infinities_stay_in_their_group(device: Runtime, direction: str) -> None:
+    """A group's channels end amid a stage's row: no product of another group's values with zero is formed."""
+    engine: Engine = ENGINE if direction == "fprop" else ConvDgradWgmma()
+    case = parse_case(f"conv n=2 c=96 hw=5x6 k=96 rs=3x3 pad=1 groups=2 dir={direction} dtype=fp16")
+    graph = case.graph()
+    inputs = case.inputs(3, exact=True)
+    for uid, values in inputs.items():
+        is_filter = graph.tensors[uid].name == "w"
+        (values[48:] if is_filter else values[:, 48:])[...] = np.inf
+    [output] = graph.outputs
+    actual = run_plan(device, engine.plan(graph, SM_90A, {}), graph, inputs)[output.uid][:, :48]
+    expected = evaluate(graph, {uid: np.nan_to_num(values, posinf=0) for uid, values in inputs.items()})
+    assert_exact(actual, expected[output.uid][:, :48], output.data_type)
+
+
+def test_narrow_groups_are_refused() -> None:
+    refusal = ENGINE.refuse(parse_case("conv n=1 c=32 hw=4x4 k=8 rs=1x1 groups=2 dtype=bf16").graph(), SM_90A)
+    assert "groups: expected at least 64 bytes of channels of a group, got 32" in str(refusal)
 
 
 def test_empty_tensors() -> None:
