@@ -21,7 +21,7 @@ from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, share
-from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
 from lowdnn.enums import DIM_MAX, DataType, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -34,6 +34,8 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct, WorkspacePointer
 
 _REDUCTION = ReductionEngine()
+#: For statistics and scales.
+_REGISTERS = 16
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class BackwardRows:
         found = BackwardRows(operation, own, before, after, space)
         if before.operations and found.gradients and not found._may_sum_on_the_way:
             return "operations: expected none before dy where scale and bias need sums of their own, got one"
-        return found
+        # Sums on the way need the same elements of all rows in a thread.
+        return replace(found, space=replace(space, skew=())) if found._may_sum_on_the_way else found
 
     @property
     def compute_type(self) -> DataType:
@@ -82,10 +85,10 @@ class BackwardRows:
         return RowLayout.of(self.space, (self.before, self.after), self.tensors["x"])
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self.compute_type, self._arrays)
+        return tile.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
-        chain, shape = Chain(), tile.tile_of(self.layout, chosen, self.compute_type, self._arrays)
+        chain, shape = Chain(), tile.tile_of(self.layout, chosen, self._held)
         sums_on_the_way = self._may_sum_on_the_way and shape.chunks(self.layout) == 1
         if self.layout.row_groups:
             self._add_rows(chain, arch, shape, sums_on_the_way)
@@ -97,9 +100,9 @@ class BackwardRows:
         return chain
 
     @property
-    def _arrays(self) -> int:
-        """Values that a thread holds for each element."""
-        return 2 + (len(self.gradients) if self._may_sum_on_the_way else 0)
+    def _held(self) -> tile.Held:
+        sums = len(self.gradients) if self._may_sum_on_the_way else 0
+        return tile.Held.of(self.compute_type, reading(self.tensors["x"]), self.before, sums=sums, beside=_REGISTERS)
 
     @property
     def _element_bytes(self) -> int:

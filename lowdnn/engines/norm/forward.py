@@ -65,14 +65,14 @@ class ForwardRows:
         return RowLayout.of(self.space, (self.before, self.after))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self.compute_type, arrays=1)
+        return tile.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         """One launch, none where there are no rows."""
         chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape = tile.tile_of(self.layout, chosen, self.compute_type, arrays=1)
+        shape = tile.tile_of(self.layout, chosen, self._held)
         kernel = RowKernel(
             source="norm/norm_forward.cu",
             data_type=operation.x.data_type,
@@ -96,6 +96,10 @@ class ForwardRows:
         moved = moved_bytes(self.before) + moved_bytes(self.after) + bytes_of(statistics)
         chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved))
         return chain
+
+    @property
+    def _held(self) -> tile.Held:
+        return tile.Held.of(self.compute_type, self.before)
 
     @cached_property
     def _prologue(self) -> Functor:

@@ -10,14 +10,13 @@
 // slots of a block join theirs in order, and the blocks theirs in the workspace, [blocks / CLUSTER][elements of a row].
 // Shared memory (static): RowTeam's; with GRADIENTS and several slots, VECTOR sums of each thread.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups, else i64;
-// CENTRED; SCALED: whether there is a scale; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias).
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW; INDEX: u32 below 2^31 rows and
+// groups, else i64; CENTRED; SCALED: whether there is a scale; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias).
 
 #include "include/rows.cuh"
-#include "include/vector.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Data::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, CLUSTER, INDEX> Tile;
+typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, ITEMS, CLUSTER, INDEX> Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
 
@@ -41,66 +40,107 @@ struct Params {
 
 constexpr int WIDTH = Tile::WIDTH;
 
-// xhat and dy of a chunk.
-__device__ __forceinline__ void load_values(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Value (&mean)[WIDTH],
-                                            const Value (&inverse)[WIDTH], Value (&xhat)[ITEMS][VECTOR],
-                                            Value (&dy)[ITEMS][VECTOR]) {
-  load_chunk<Data>(p.x, walk, chunk, xhat);
-  load_chunk<Prologue>(p.dy, walk, chunk, dy);
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) xhat[i][v] = (xhat[i][v] - mean[v % WIDTH]) * inverse[v % WIDTH];
-  }
-}
+// What a thread holds of its rows.
+struct Operands {
+  RowChunk<Data, Tile, AS_READ> x;
+  RowChunk<Prologue, Tile, AS_READ> dy;
+  Value mean[WIDTH], inverse[WIDTH];
 
-// From dy to g.
-__device__ __forceinline__ void scale_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                            Value (&g)[ITEMS][VECTOR]) {
+  __device__ __forceinline__ void load(const Params& p, RowWalk<Tile>& walk, i64 chunk) {
+    x.load(p.x, walk, chunk);
+    dy.load(p.dy, walk, chunk);
+  }
+
+  __device__ __forceinline__ void begin_pass() {
+    x.begin_pass();
+    dy.begin_pass();
+  }
+
+  // What does not exist is 0 and adds nothing.
+  __device__ __forceinline__ void get(const Params& p, const RowWalk<Tile>& walk, i64 column, int item,
+                                      Value (&xhat)[VECTOR], Value (&dy_of)[VECTOR]) const {
+    x.get(p.x, item, xhat);
+    dy.get(p.dy, item, dy_of);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) xhat[v] = (xhat[v] - mean[v % WIDTH]) * inverse[v % WIDTH];
+    walk.fill_absent(column, Value(0), xhat);
+  }
+};
+
+// From dy to g. A chunk's scales are read whenever they are used: the cache has them, and registers are few.
+struct Scales {
 #if SCALED
-  Value scale[ITEMS][VECTOR];
-  load_chunk<Scale>(p.scale, walk, chunk, scale);
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) g[i][v] *= scale[i][v];
-  }
+  RowChunk<Scale, Tile, false> chunk;
 #endif
-}
 
-// What does not exist is 0 and adds nothing.
-__device__ __forceinline__ void add_products(const Value (&xhat)[ITEMS][VECTOR], const Value (&g)[ITEMS][VECTOR],
-                                             Value (&sums)[2 * WIDTH]) {
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
-      sums[v % WIDTH] += g[i][v];
-      sums[WIDTH + v % WIDTH] += g[i][v] * xhat[i][v];
-    }
+  __device__ __forceinline__ Scales(const Params& p, RowWalk<Tile>& walk, i64 number) {
+#if SCALED
+    chunk.load(p.scale, walk, number);
+#endif
   }
-}
 
-__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                            const Value (&xhat)[ITEMS][VECTOR], const Value (&g)[ITEMS][VECTOR],
-                                            const Value (&inverse)[WIDTH], const Value (&averages)[2 * WIDTH]) {
+  __device__ __forceinline__ void apply(int item, Value (&g)[VECTOR]) const {
+#if SCALED
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) g[v] *= chunk.held[item][v];
+#endif
+  }
+};
+
+__device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
+                                             Value (&sums)[2 * WIDTH]) {
+  const Scales scales(p, walk, chunk);
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i64 column;
     if (!walk.locate(chunk, i, column)) continue;
-    Value dx[VECTOR];
+    Value xhat[VECTOR], g[VECTOR];
+    held.get(p, walk, column, i, xhat, g);
+    scales.apply(i, g);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      const Value centred = CENTRED ? g[i][v] - averages[v % WIDTH] : g[i][v];
-      dx[v] = inverse[v % WIDTH] * (centred - xhat[i][v] * averages[WIDTH + v % WIDTH]);
+      sums[v % WIDTH] += g[v];
+      sums[WIDTH + v % WIDTH] += g[v] * xhat[v];
     }
-    Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, walk.coordinate), column, VECTOR, dx);
+  }
+}
+
+__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
+                                            const Value (&averages)[2 * WIDTH]) {
+  const Scales scales(p, walk, chunk);
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    i64 column;
+    if (!walk.locate(chunk, i, column)) continue;
+    Value xhat[VECTOR], g[VECTOR], dx[VECTOR];
+    held.get(p, walk, column, i, xhat, g);
+    scales.apply(i, g);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) {
+      const Value centred = CENTRED ? g[v] - averages[v % WIDTH] : g[v];
+      dx[v] = held.inverse[v % WIDTH] * (centred - xhat[v] * averages[WIDTH + v % WIDTH]);
+    }
+    Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, walk.coordinate), column, walk.window(column), dx);
   }
 }
 
 #if GRADIENTS
+__device__ __forceinline__ void add_gradients(const Params& p, RowWalk<Tile>& walk, const Operands& held,
+                                              Value (&gradients)[GRADIENTS][ITEMS][VECTOR]) {
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    i64 column;
+    if (!walk.locate(0, i, column)) continue;
+    Value xhat[VECTOR], dy[VECTOR];
+    held.get(p, walk, column, i, xhat, dy);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) {
+      gradients[0][i][v] += dy[v] * xhat[v];
+      if (GRADIENTS > 1) gradients[GRADIENTS - 1][i][v] += dy[v];
+    }
+  }
+}
+
 // The sums of a block's slots joined, and stored at the elements of a row.
 __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& walk, Value (&sums)[ITEMS][VECTOR],
                                                 Value* gradients) {
@@ -137,40 +177,33 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Value mean[WIDTH] = {}, inverse[WIDTH] = {}, xhat[ITEMS][VECTOR], g[ITEMS][VECTOR], sums[2 * WIDTH] = {};
+    Operands held = {};
+    Value sums[2 * WIDTH] = {};
 #if CENTRED
-    load_of_row<Mean>(p.mean, walk, mean);
+    load_of_row<Mean>(p.mean, walk, held.mean);
 #endif
-    load_of_row<Inverse>(p.inverse, walk, inverse);
-    load_values(p, walk, 0, mean, inverse, xhat, g);
+    load_of_row<Inverse>(p.inverse, walk, held.inverse);
+    held.load(p, walk, 0);
 #if GRADIENTS
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-      for (int v = 0; v < VECTOR; ++v) {
-        gradients[0][i][v] += g[i][v] * xhat[i][v];
-        if (GRADIENTS > 1) gradients[GRADIENTS - 1][i][v] += g[i][v];
-      }
-    }
+    add_gradients(p, walk, held, gradients);
+    held.begin_pass();
 #endif
-    scale_chunk(p, walk, 0, g);
-    add_products(xhat, g, sums);
+    add_products(p, walk, 0, held, sums);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
-      load_values(p, walk, chunk, mean, inverse, xhat, g);
-      scale_chunk(p, walk, chunk, g);
-      add_products(xhat, g, sums);
+      held.load(p, walk, chunk);
+      add_products(p, walk, chunk, held, sums);
     }
     team.all<Plus>(sums);
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= p.share;
 
-    store_chunk(p, walk, p.sizes.chunks - 1, xhat, g, inverse, sums);
+    held.begin_pass();
+    store_chunk(p, walk, p.sizes.chunks - 1, held, sums);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
-      load_values(p, walk, chunk, mean, inverse, xhat, g);
-      scale_chunk(p, walk, chunk, g);
-      store_chunk(p, walk, chunk, xhat, g, inverse, sums);
+      held.load(p, walk, chunk);
+      store_chunk(p, walk, chunk, held, sums);
     }
   }
 #if GRADIENTS

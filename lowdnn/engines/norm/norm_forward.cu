@@ -9,20 +9,21 @@
 // still has them.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups, else i64;
-// CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is used.
+// Macros: THREADS TEAM SIDE ITEMS CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW; INDEX: u32 below 2^31 rows and
+// groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is used.
 
 #include "include/rows.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Prologue::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, CLUSTER, INDEX> Tile;
+typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, ITEMS, CLUSTER, INDEX> Tile;
+typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
 
 struct Params {
   RowSizes<Tile::RANK> sizes;
   Value epsilon;
-  Value first_share;  // 1 / elements of a row in its first chunk
+  Value first_share;  // 1 / elements in the first chunk of a row without a skew
   Value share;        // 1 / elements of a row
   Value unbiased;     // elements of a row / (elements - 1)
   Prologue::Args before;
@@ -41,55 +42,65 @@ struct Params {
 constexpr int WIDTH = Tile::WIDTH;
 
 // Adds what a chunk has of each row: the deviations from `shift`, then their squares.
-__device__ __forceinline__ void add_deviations(RowWalk<Tile>& walk, i64 chunk, const Value (&x)[ITEMS][VECTOR],
+__device__ __forceinline__ void add_deviations(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                                const Value (&shift)[WIDTH], Value (&sums)[2 * WIDTH]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i64 column;
     if (!walk.locate(chunk, i, column)) continue;
+    Value deviation[VECTOR];
+    held.get(p.before, i, deviation);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) deviation[v] -= shift[v % WIDTH];
+    walk.fill_absent(column, Value(0), deviation);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      const Value deviation = x[i][v] - shift[v % WIDTH];
-      sums[v % WIDTH] += deviation;
-      sums[WIDTH + v % WIDTH] += deviation * deviation;
+      sums[v % WIDTH] += deviation[v];
+      sums[WIDTH + v % WIDTH] += deviation[v] * deviation[v];
     }
   }
 }
 
-// The mean of each row's first chunk, which `x` holds; 0 where it is no finite number, since deviations from it would
+// The mean of each row's first chunk, which is held; 0 where it is no finite number, since deviations from it would
 // not be either.
-__device__ __forceinline__ void first_mean(const Params& p, Team& team, const Value (&x)[ITEMS][VECTOR],
+__device__ __forceinline__ void first_mean(const Params& p, RowWalk<Tile>& walk, Team& team, const Chunk& held,
                                            Value (&mean)[WIDTH]) {
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
 #if CENTRED
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
+    i64 column;
+    if (!walk.locate(0, i, column)) continue;
+    Value x[VECTOR];
+    held.get(p.before, i, x);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) mean[v % WIDTH] += x[i][v];
+    for (int v = 0; v < VECTOR; ++v) mean[v % WIDTH] += x[v];
   }
   team.all<Plus>(mean);
+  const Value first_share = HAS_SKEW ? reciprocal(Value(walk.first_count())) : p.first_share;
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
-    mean[w] *= p.first_share;
+    mean[w] *= first_share;
     if (mean[w] - mean[w] != Value(0)) mean[w] = Value(0);
   }
 #endif
 }
 
-__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                            const Value (&x)[ITEMS][VECTOR], const Value (&shift)[WIDTH],
-                                            const Value (&correction)[WIDTH], const Value (&inverse)[WIDTH]) {
+__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
+                                            const Value (&shift)[WIDTH], const Value (&correction)[WIDTH],
+                                            const Value (&inverse)[WIDTH]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i64 column;
     if (!walk.locate(chunk, i, column)) continue;
     Value y[VECTOR];
+    held.get(p.before, i, y);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      y[v] = (x[i][v] - shift[v % WIDTH] - correction[v % WIDTH]) * inverse[v % WIDTH];
+      y[v] = (y[v] - shift[v % WIDTH] - correction[v % WIDTH]) * inverse[v % WIDTH];
     }
-    Epilogue::apply<VECTOR>(p.after, Epilogue::cursor(p.after, walk.coordinate), column, VECTOR, y);
+    Epilogue::apply<VECTOR>(p.after, Epilogue::cursor(p.after, walk.coordinate), column, walk.window(column), y);
   }
 }
 
@@ -100,17 +111,18 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Value x[ITEMS][VECTOR];
-    load_chunk<Prologue>(p.before, walk, 0, x);
+    Chunk held;
+    held.load(p.before, walk, 0);
     Value shift[WIDTH], sums[2 * WIDTH];
-    first_mean(p, team, x, shift);
+    first_mean(p, walk, team, held, shift);
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
-    add_deviations(walk, 0, x, shift, sums);
+    held.begin_pass();
+    add_deviations(p, walk, 0, held, shift, sums);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
-      load_chunk<Prologue>(p.before, walk, chunk, x);
-      add_deviations(walk, chunk, x, shift, sums);
+      held.load(p.before, walk, chunk);
+      add_deviations(p, walk, chunk, held, shift, sums);
     }
     team.all<Plus>(sums);
 
@@ -133,11 +145,12 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     store_of_row<Variance>(p.variance, walk, variance);
 #endif
 #endif
-    store_chunk(p, walk, p.sizes.chunks - 1, x, shift, correction, inverse);
+    held.begin_pass();
+    store_chunk(p, walk, p.sizes.chunks - 1, held, shift, correction, inverse);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
-      load_chunk<Prologue>(p.before, walk, chunk, x);
-      store_chunk(p, walk, chunk, x, shift, correction, inverse);
+      held.load(p.before, walk, chunk);
+      store_chunk(p, walk, chunk, held, shift, correction, inverse);
     }
   }
   team.leave();

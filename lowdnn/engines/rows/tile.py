@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -10,6 +11,7 @@ from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, ceil_power, floor_power
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.enums import DataType, KnobType
+from lowdnn.graph.pattern import PointwiseDag
 
 _TEAMS = tuple(1 << power for power in range(10))
 _ITEMS = (1, 2, 4, 8, 16)
@@ -17,20 +19,52 @@ _CLUSTERS = (1, 2, 4, 8)
 
 #: Registers of a thread that hold elements: twice as many where a row needs them.
 _REGISTERS, _MAX_REGISTERS = 32, 64
+#: The same where sums over rows are among them: the fewer threads share a row, the more of its registers are these.
+_SUM_REGISTERS = 96
 #: Groups of a thread whose rows have several axes: each has a place of its own in registers.
 _MAX_WALKED = 8
 #: Threads of a block: at least, where rows are short.
 _MIN_THREADS = 128
-#: Registers of a thread besides the elements that it holds: in all, for each group of a row with one axis or several,
-#: and for each row side by side.
-_BASE_REGISTERS, _ITEM_REGISTERS, _WALK_REGISTERS, _SIDE_REGISTERS = 28, 3, 12, 8
+#: Registers of a thread besides the elements that it holds as values, or as they are read: in all, for each group of a
+#: row with one axis, and with several.
+_VALUE_REGISTERS, _READ_REGISTERS = (28, 3, 12), (32, 0, 4)
+#: For each row side by side, and for a skew.
+_SIDE_REGISTERS, _SKEW_REGISTERS = 8, 16
 _MIN_REGISTERS, _REGISTERS_PER_SM, _MAX_RESIDENT = 48, 65536, 16
+#: Blocks of a multiprocessor, so that some read rows while others join statistics and store.
+_WANTED_RESIDENT = 3
 #: Threads of a team that read neighbouring vectors: a memory line of 128 bytes.
 _MIN_TEAM = 8
 #: Bytes of a row that are worth a block of their own, where there are too few rows for the device.
 _MIN_BLOCK_BYTES = 8192
 #: Threads of a block whose rows lie side by side, and how many of these are neighbours: what makes a memory line.
 _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 256, 8, 32
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes of registers that a thread needs for an element: for its ``values``, or for what it holds ``as_read`` and
+    converts whenever it is used (0 where it cannot); with both for ``sums`` over rows.
+
+    beside: registers for what else the thread has.
+    """
+
+    values: int
+    as_read: int
+    sums: int
+    beside: int
+
+    @staticmethod
+    def of(compute_type: DataType, *sources: PointwiseDag, sums: int = 0, beside: int = 0) -> Held:
+        """sources: where the values come from.  sums: further values of ``compute_type``."""
+        size_bytes = dtypes.info(compute_type).size_bytes
+        are_plain = all(not dag.operations and len(dag.loads) == 1 for dag in sources)
+        as_read = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
+        return Held(len(sources) * size_bytes, as_read, sums * size_bytes, beside)
+
+    def words(self, vector: int, is_as_read: bool) -> int:
+        """Registers for a group of ``vector`` elements."""
+        return ceil_div(((self.as_read if is_as_read else self.values) + self.sums) * vector, 4)
 
 
 @dataclass(frozen=True)
@@ -42,6 +76,7 @@ class RowTile:
     SIDE: int
     ITEMS: int
     CLUSTER: int
+    AS_READ: int
     RESIDENT: int
 
     @property
@@ -52,12 +87,12 @@ class RowTile:
     @property
     def text(self) -> str:
         """For kernel names."""
-        return f"t{self.THREADS}m{self.TEAM}s{self.SIDE}i{self.ITEMS}c{self.CLUSTER}"
+        return f"t{self.THREADS}m{self.TEAM}s{self.SIDE}i{self.ITEMS}c{self.CLUSTER}{'n' if self.AS_READ else ''}"
 
     def first_count(self, layout: RowLayout) -> int:
         """Elements of a row in its first chunk."""
-        groups = min(self.TEAM * self.ITEMS * self.CLUSTER, layout.groups)
-        return groups * (layout.vector if layout.space.is_row else 1)
+        groups = self.TEAM * self.ITEMS * self.CLUSTER
+        return min(groups * (layout.vector if layout.space.is_row else 1), layout.space.count)
 
     def chunks(self, layout: RowLayout) -> int:
         return max(1, ceil_div(layout.groups, self.TEAM * self.ITEMS * self.CLUSTER))
@@ -67,12 +102,9 @@ class RowTile:
         return min(ceil_div(layout.row_groups, self.slots), MAX_GRID_X // self.CLUSTER) * self.CLUSTER
 
 
-def knobs(layout: RowLayout, arch: ArchSpec, compute_type: DataType, arrays: int) -> tuple[Knob, ...]:
-    """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M (blocks that share rows).
-
-    arrays: values of ``compute_type`` that a thread holds for each element.
-    """
-    team, items, cluster = _defaults(layout, arch, dtypes.info(compute_type).size_bytes, arrays)
+def knobs(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[Knob, ...]:
+    """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M (blocks that share rows)."""
+    team, items, cluster = _defaults(layout, arch, held)
     clusters = _CLUSTERS if arch.name == "sm_90a" else (1,)
     most = _most_team(layout)
     return (
@@ -82,8 +114,8 @@ def knobs(layout: RowLayout, arch: ArchSpec, compute_type: DataType, arrays: int
     )
 
 
-def tile_of(layout: RowLayout, chosen: Choices, compute_type: DataType, arrays: int) -> RowTile:
-    """The tile of resolved knobs; ``arrays`` as for ``knobs``."""
+def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
+    """The tile of resolved knobs."""
     team, cluster, side = chosen[KnobType.TILE_ROWS], chosen[KnobType.TILE_CGA_M], _side(layout)
     threads = team * side
     if cluster == 1:
@@ -92,17 +124,27 @@ def tile_of(layout: RowLayout, chosen: Choices, compute_type: DataType, arrays: 
     if threads < 32:
         team, threads = 32 // side, 32
     items = chosen[KnobType.MULTIPLY]
-    held = arrays * items * layout.vector * dtypes.info(compute_type).size_bytes // 4
-    return RowTile(threads, team, side, items, cluster, _resident(layout, threads, items, held))
+    is_as_read, resident = _holding(layout, threads, items, held)
+    return RowTile(threads, team, side, items, cluster, int(is_as_read), resident)
 
 
-def _resident(layout: RowLayout, threads: int, items: int, held: int) -> int:
-    """Blocks for which a multiprocessor has registers, of threads that hold ``held`` of them in elements."""
-    space = layout.space
-    each = _ITEM_REGISTERS if space.space.rank - space.kept == 1 else _WALK_REGISTERS
-    beside = 0 if space.is_row else _SIDE_REGISTERS * layout.vector
-    registers = max(_MIN_REGISTERS, ceil_div(_BASE_REGISTERS + held + each * items + beside, 8) * 8)
+def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_read: bool) -> int:
+    """Blocks for which a multiprocessor has registers."""
+    space, vector = layout.space, layout.vector
+    base, item, walked_item = _READ_REGISTERS if is_as_read else _VALUE_REGISTERS
+    each = held.words(vector, is_as_read) + (item if space.space.rank - space.kept == 1 else walked_item)
+    beside = (0 if space.is_row else _SIDE_REGISTERS * vector) + (_SKEW_REGISTERS if space.skew else 0) + held.beside
+    registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
     return max(1, min(_REGISTERS_PER_SM // (threads * registers), _MAX_RESIDENT))
+
+
+def _holding(layout: RowLayout, threads: int, items: int, held: Held) -> tuple[bool, int]:
+    """(whether chunks are held as they are read, blocks of a multiprocessor): so where too few would fit otherwise, and
+    with sums, whose registers are better spent on these."""
+    resident = _resident(layout, threads, items, held, is_as_read=False)
+    if not held.as_read or (resident >= _WANTED_RESIDENT and not held.sums):
+        return False, resident
+    return True, min(_resident(layout, threads, items, held, is_as_read=True), _WANTED_RESIDENT)
 
 
 def _side(layout: RowLayout) -> int:
@@ -116,18 +158,34 @@ def _most_team(layout: RowLayout) -> int:
     return _TEAMS[-1] if layout.space.is_row else _COLUMN_THREADS // _side(layout)
 
 
-def _defaults(layout: RowLayout, arch: ArchSpec, element_bytes: int, arrays: int) -> tuple[int, int, int]:
-    """(team, items, cluster): each thread a few vectors, more where a row would not fit the block or the cluster."""
-    words = arrays * element_bytes // 4 * layout.vector
+def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, int]:
+    """(team, items, cluster): each thread a few vectors, more where several blocks fit a multiprocessor even so, and
+    otherwise more blocks; in the end rows of several chunks."""
     limit = _ITEMS[-1] if layout.space.space.rank - layout.space.kept == 1 else _MAX_WALKED
-    usual, most = (min(max(1, registers // words), limit) for registers in (_REGISTERS, _MAX_REGISTERS))
-    groups, most_team = max(layout.groups, 1), _most_team(layout)
+    usual = min(max(1, _REGISTERS // held.words(layout.vector, is_as_read=False)), limit)
+    most_words = _SUM_REGISTERS if held.sums else _MAX_REGISTERS
+    most = floor_power(min(max(1, most_words // held.words(layout.vector, held.as_read > 0)), limit))
+    if held.sums:
+        usual = most
+    groups, most_team, side = max(layout.groups, 1), _most_team(layout), _side(layout)
     most_cluster = _CLUSTERS[-1] if arch.name == "sm_90a" else 1
-    cluster = min(most_cluster, ceil_power(ceil_div(groups, most_team * most)))
-    blocks = max(1, layout.row_groups // (1 if layout.space.is_row else _side(layout)))
-    least = _MIN_BLOCK_BYTES // (layout.vector * element_bytes)
-    while cluster < most_cluster and 2 * blocks * cluster <= arch.sm_count and groups // (2 * cluster) >= least:
+    clusters = [c for c in _CLUSTERS if _least_cluster(layout, arch, most_cluster) <= c <= most_cluster]
+    for resident, cluster in product(range(_WANTED_RESIDENT, 1, -1), clusters):
+        own = ceil_div(groups, cluster)
+        for wanted in (w for w in _ITEMS if usual <= w <= most):
+            team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
+            items = ceil_power(ceil_div(own, team))
+            if team <= most_team and _holding(layout, team * side, items, held)[1] >= resident:
+                return team, items, cluster
+    in_chunks = (i for i in _ITEMS if i <= most and _holding(layout, most_team * side, i, held)[1] > 1)
+    whole = ceil_power(ceil_div(groups, most_cluster * most_team))
+    return most_team, whole if whole <= most else max(in_chunks, default=most), most_cluster
+
+
+def _least_cluster(layout: RowLayout, arch: ArchSpec, most: int) -> int:
+    """Blocks that share rows where there are too few rows for the device."""
+    blocks, cluster = max(1, layout.row_groups // _side(layout)), 1
+    least_groups = _MIN_BLOCK_BYTES // (layout.vector * 4)
+    while cluster < most and 2 * blocks * cluster <= arch.sm_count and layout.groups // (2 * cluster) >= least_groups:
         cluster *= 2
-    own = ceil_div(groups, cluster)
-    team = min(most_team, max(ceil_power(ceil_div(own, usual)), min(_MIN_TEAM, ceil_power(own))))
-    return team, min(floor_power(most), ceil_power(ceil_div(own, team))), cluster
+    return cluster
