@@ -496,7 +496,7 @@ def _common_type(types: Iterable[str]) -> str:
 
 
 def contiguous_elements(tensor: Tensor, strides: tuple[int, ...], vector_axis: int, skew: tuple[int, ...] = ()) -> int:
-    """The greatest power of two, at most MAX_VECTOR, of which the address of every row, less its skew, is a multiple."""
+    """The greatest power of two, at most MAX_VECTOR, of which every row's address, less its skew, is a multiple."""
     elements = min(MAX_VECTOR, tensor.alignment_bytes // tensor.element_bytes)
     for axis, (stride, skewed) in enumerate(zip(strides, skew or (0,) * len(strides), strict=True)):
         while axis != vector_axis and (stride - skewed) % elements:

@@ -29,7 +29,7 @@ _MIN_THREADS = 128
 #: row with one axis, and with several.
 _VALUE_REGISTERS, _READ_REGISTERS = (28, 3, 12), (32, 0, 4)
 #: For each row side by side, and for a skew.
-_SIDE_REGISTERS, _SKEW_REGISTERS = 8, 16
+_SIDE_REGISTERS, _SKEW_REGISTERS = 9, 16
 _MIN_REGISTERS, _REGISTERS_PER_SM, _MAX_RESIDENT = 48, 65536, 16
 #: Blocks of a multiprocessor, so that some read rows while others join statistics and store.
 _WANTED_RESIDENT = 3
@@ -125,7 +125,7 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
         team, threads = 32 // side, 32
     items = chosen[KnobType.MULTIPLY]
     is_as_read, resident = _holding(layout, threads, items, held)
-    return RowTile(threads, team, side, items, cluster, int(is_as_read), resident)
+    return RowTile(threads, team, side, items, cluster, int(is_as_read), max(1, resident))
 
 
 def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_read: bool) -> int:
@@ -135,7 +135,7 @@ def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_rea
     each = held.words(vector, is_as_read) + (item if space.space.rank - space.kept == 1 else walked_item)
     beside = (0 if space.is_row else _SIDE_REGISTERS * vector) + (_SKEW_REGISTERS if space.skew else 0) + held.beside
     registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
-    return max(1, min(_REGISTERS_PER_SM // (threads * registers), _MAX_RESIDENT))
+    return min(_REGISTERS_PER_SM // (threads * registers), _MAX_RESIDENT)
 
 
 def _holding(layout: RowLayout, threads: int, items: int, held: Held) -> tuple[bool, int]:
@@ -159,27 +159,30 @@ def _most_team(layout: RowLayout) -> int:
 
 
 def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, int]:
-    """(team, items, cluster): each thread a few vectors, more where several blocks fit a multiprocessor even so, and
-    otherwise more blocks; in the end rows of several chunks."""
-    limit = _ITEMS[-1] if layout.space.space.rank - layout.space.kept == 1 else _MAX_WALKED
-    usual = min(max(1, _REGISTERS // held.words(layout.vector, is_as_read=False)), limit)
-    most_words = _SUM_REGISTERS if held.sums else _MAX_REGISTERS
-    most = floor_power(min(max(1, most_words // held.words(layout.vector, held.as_read > 0)), limit))
-    if held.sums:
-        usual = most
-    groups, most_team, side = max(layout.groups, 1), _most_team(layout), _side(layout)
+    """(team, items, cluster): each thread a few vectors; more, or more blocks, where fewer than wanted would fit a
+    multiprocessor; rows of several chunks where nothing holds them."""
+    fewest, most = _item_bounds(layout, held)
+    most_team, side = _most_team(layout), _side(layout)
     most_cluster = _CLUSTERS[-1] if arch.name == "sm_90a" else 1
     clusters = [c for c in _CLUSTERS if _least_cluster(layout, arch, most_cluster) <= c <= most_cluster]
-    for resident, cluster in product(range(_WANTED_RESIDENT, 1, -1), clusters):
-        own = ceil_div(groups, cluster)
-        for wanted in (w for w in _ITEMS if usual <= w <= most):
+    for resident, cluster in product(range(_WANTED_RESIDENT, 0, -1), clusters):
+        own = ceil_div(max(layout.groups, 1), cluster)
+        for wanted in (i for i in _ITEMS if fewest <= i <= most):
             team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
             items = ceil_power(ceil_div(own, team))
             if team <= most_team and _holding(layout, team * side, items, held)[1] >= resident:
                 return team, items, cluster
     in_chunks = (i for i in _ITEMS if i <= most and _holding(layout, most_team * side, i, held)[1] > 1)
-    whole = ceil_power(ceil_div(groups, most_cluster * most_team))
-    return most_team, whole if whole <= most else max(in_chunks, default=most), most_cluster
+    return most_team, max(in_chunks, default=1), most_cluster
+
+
+def _item_bounds(layout: RowLayout, held: Held) -> tuple[int, int]:
+    """Groups that a thread holds, at least where the row has them, and at most."""
+    limit = _ITEMS[-1] if layout.space.space.rank - layout.space.kept == 1 else _MAX_WALKED
+    usual = _REGISTERS // held.words(layout.vector, is_as_read=False)
+    registers = _SUM_REGISTERS if held.sums else _MAX_REGISTERS
+    most = min(floor_power(registers // held.words(layout.vector, held.as_read > 0)), limit)
+    return most if held.sums else min(floor_power(usual), most), most
 
 
 def _least_cluster(layout: RowLayout, arch: ArchSpec, most: int) -> int:
