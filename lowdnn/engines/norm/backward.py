@@ -35,7 +35,7 @@ from lowdnn.plan import Struct, WorkspacePointer
 
 _REDUCTION = ReductionEngine()
 #: For statistics and scales.
-_REGISTERS = 16
+_REGISTERS = 32
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,18 @@ _CLUSTERS = (1, 2, 4, 8)
 _REGISTERS, _MAX_REGISTERS = 32, 64
 #: The same where sums over rows are among them: the fewer threads share a row, the more of its registers are these.
 _SUM_REGISTERS = 96
-#: Groups of a thread whose rows have several axes: each has a place of its own in registers.
-_MAX_WALKED = 8
+#: Groups of a thread whose rows have several axes, or which sums over rows: each has a place of its own in registers.
+_MAX_PLACED = 8
 #: Threads of a block: at least, where rows are short.
 _MIN_THREADS = 128
 #: Registers of a thread besides the elements that it holds as values, or as they are read: in all, for each group of a
 #: row with one axis, and with several.
-_VALUE_REGISTERS, _READ_REGISTERS = (28, 3, 12), (32, 0, 4)
+_VALUE_REGISTERS, _READ_REGISTERS = (28, 3, 12), (36, 0, 4)
 #: For each row side by side, and for a skew.
-_SIDE_REGISTERS, _SKEW_REGISTERS = 9, 16
-_MIN_REGISTERS, _REGISTERS_PER_SM, _MAX_RESIDENT = 48, 65536, 16
+_SIDE_REGISTERS, _SKEW_REGISTERS = 9, 12
+_MIN_REGISTERS, _MAX_RESIDENT = 48, 16
+#: Quarters of a multiprocessor have registers of their own, for whole warps.
+_QUARTERS, _REGISTERS_PER_QUARTER = 4, 16384
 #: Blocks of a multiprocessor, so that some read rows while others join statistics and store.
 _WANTED_RESIDENT = 3
 #: Threads of a team that read neighbouring vectors: a memory line of 128 bytes.
@@ -135,7 +137,8 @@ def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_rea
     each = held.words(vector, is_as_read) + (item if space.space.rank - space.kept == 1 else walked_item)
     beside = (0 if space.is_row else _SIDE_REGISTERS * vector) + (_SKEW_REGISTERS if space.skew else 0) + held.beside
     registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
-    return min(_REGISTERS_PER_SM // (threads * registers), _MAX_RESIDENT)
+    warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * registers))
+    return min(32 * warps // threads, _MAX_RESIDENT)
 
 
 def _holding(layout: RowLayout, threads: int, items: int, held: Held) -> tuple[bool, int]:
@@ -144,7 +147,7 @@ def _holding(layout: RowLayout, threads: int, items: int, held: Held) -> tuple[b
     resident = _resident(layout, threads, items, held, is_as_read=False)
     if not held.as_read or (resident >= _WANTED_RESIDENT and not held.sums):
         return False, resident
-    return True, min(_resident(layout, threads, items, held, is_as_read=True), _WANTED_RESIDENT)
+    return True, _resident(layout, threads, items, held, is_as_read=True)
 
 
 def _side(layout: RowLayout) -> int:
@@ -178,7 +181,8 @@ def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, 
 
 def _item_bounds(layout: RowLayout, held: Held) -> tuple[int, int]:
     """Groups that a thread holds, at least where the row has them, and at most."""
-    limit = _ITEMS[-1] if layout.space.space.rank - layout.space.kept == 1 else _MAX_WALKED
+    is_line = layout.space.space.rank - layout.space.kept == 1
+    limit = _ITEMS[-1] if is_line and not held.sums else _MAX_PLACED
     usual = _REGISTERS // held.words(layout.vector, is_as_read=False)
     registers = _SUM_REGISTERS if held.sums else _MAX_REGISTERS
     most = min(floor_power(registers // held.words(layout.vector, held.as_read > 0)), limit)
