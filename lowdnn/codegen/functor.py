@@ -25,10 +25,11 @@ the text.
     };
 
 ``apply`` is ``load`` and then ``finish``, for the elements ``column .. column + V - 1`` along the vector axis, of which
-the first ``valid`` exist; ``column`` must be a multiple of V. A kernel that calls ``load`` for several groups before it
-finishes the first has more bytes in flight. ``copy``, where it was asked for, is ``load`` into shared memory by copies
-(``cp_async.cuh``), of elements that all exist; ``fetch`` reads them there. ``accumulator``, ``handed0`` and so on,
-``result`` and ``exit`` are parameters only where the types exist, in this order.
+the first ``valid`` exist; ``column`` must be a multiple of V. Of rows that begin anywhere (``skew``), columns are those
+that lie at whole vectors in memory: ``column`` plus the row's skew is a multiple of V, and ``valid`` a ``Window``. A
+kernel that calls ``load`` for several groups before it finishes the first has more bytes in flight. ``copy``, where it
+was asked for, is ``load`` into shared memory by copies (``cp_async.cuh``); ``fetch`` reads them there. ``accumulator``,
+``handed0`` and so on, ``result`` and ``exit`` are parameters only where the types exist, in this order.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def generate(
     stores_result: bool = False,
     exit: Tensor | None = None,
     space: IndexSpace | None = None,
+    skew: tuple[int, ...] = (),
     name: str = "Functor",
     copies: bool = False,
 ) -> Functor:
@@ -98,10 +100,11 @@ def generate(
     stores_result: hand it back as its data type is stored instead.
     exit: a tensor of the DAG whose value is handed back in fp32 beside the result.
     space: the coordinates that the kernel uses; by default the DAG's own axes.
+    skew: strides over ``space``, of which a row's skew is the offset of its start; empty where rows begin at vectors.
     name: the C name of the struct, for kernels with two functors.
     copies: with ``copy`` and ``fetch``; the arrays of ``Loaded`` are then aligned to their size, at most to 16 bytes.
     """
-    writer = _Writer(dag, space if space is not None else space_of(dag), vector_axis, copies)
+    writer = _Writer(dag, space if space is not None else space_of(dag), vector_axis, skew, copies)
     if dag.anchor is not None:
         writer.take_accumulator(dag.anchor, accumulator if accumulator is not None else dag.anchor.data_type)
     for tensor in dag.loads:
@@ -153,11 +156,14 @@ class _Value:
 class _Writer:
     """Collects the functor's parts in the order in which they are asked for."""
 
-    def __init__(self, dag: PointwiseDag, space: IndexSpace, vector_axis: int, copies: bool) -> None:
+    def __init__(
+        self, dag: PointwiseDag, space: IndexSpace, vector_axis: int, skew: tuple[int, ...], copies: bool
+    ) -> None:
         self.arguments: list[Argument] = []
         self._stored = {tensor.uid for tensor in dag.stores}
         self._space = space
         self._vector_axis = vector_axis
+        self._skew = skew
         self._fields: list[str] = []
         self._types: list[str] = []
         self._headers = {"numeric", "pointwise", "vector"} | ({"cp_async"} if copies else set())
@@ -207,12 +213,15 @@ class _Writer:
             loaded = f"in.{name}"
             self._loads.append(f"{loaded} = {address}[0];")
         elif stride == 1:
-            path = self._path(tensor)
-            self._loads.append(f"load_row<{path}, {self._width(tensor)}>(in.{name}, {address} + column, valid);")
+            path, width = self._path(tensor), self._width(tensor)
+            is_beside = self._skew and width * tensor.element_bytes < 16 <= tensor.alignment_bytes
+            how = f"load_anywhere<{path}>" if is_beside else f"load_row<{path}, {width}>"
+            self._loads.append(f"{how}(in.{name}, {address} + column, valid);")
         else:
             step = f"args.{name}_stride{self._vector_axis}"
             self._loads.append(f"load_strided(in.{name}, {address} + column * {step}, {step}, valid);")
-        copy = f"copy_row<{self._width(tensor)}>(in.{name}, {address} + column);" if stride == 1 else self._loads[-1]
+        copied = f"copy_row<{self._width(tensor)}>(in.{name}, {address} + column, valid);"
+        copy = copied if stride == 1 else self._loads[-1]
         self._copies.append(copy.replace("in.", "copied."))
         fetch = f"in.{name} = copied.{name};" if stride == 0 else f"::load<Plain, V>(in.{name}, copied.{name});"
         self._fetches.append(fetch)
@@ -303,7 +312,7 @@ class _Writer:
             self._field("i32", "unused", Scalar(ScalarType.I32, 0))
         parameters = "".join(f",\n      {declared}" for declared, _ in self._handed)
         passed = "".join(f", {name}" for _, name in self._handed)
-        group = "const Args& args, const Cursor& at, i64 column, int valid"
+        group = f"const Args& args, const Cursor& at, i64 column, {'Window' if self._skew else 'int'} valid"
         lines = [
             "#pragma once",
             "",
@@ -398,7 +407,7 @@ class _Writer:
                 self._field("i64", f"{name}_stride{axis}", Scalar(ScalarType.I64, stride))
         self._offsets[name] = "\n      + ".join(terms) or "0"
         if strides[self._vector_axis] == 1:
-            self._widths.append(contiguous_elements(tensor, strides, self._vector_axis))
+            self._widths.append(contiguous_elements(tensor, strides, self._vector_axis, self._skew))
             self._narrowest_bytes = min(self._narrowest_bytes, facts.size_bytes)
         return name
 
@@ -420,7 +429,7 @@ class _Writer:
         return "Stream" if self._width(tensor) * tensor.element_bytes == 16 else "Plain"
 
     def _width(self, tensor: Tensor) -> int:
-        elements = contiguous_elements(tensor, self._space.strides[tensor.uid], self._vector_axis)
+        elements = contiguous_elements(tensor, self._space.strides[tensor.uid], self._vector_axis, self._skew)
         return min(elements, 16 // tensor.element_bytes)
 
     def _index(self, op: PointwiseOperation) -> str:
@@ -455,7 +464,7 @@ class _Writer:
         if step == 0:
             return "draw_strided", f"at.{name}", "0"
         if step == 1:
-            is_whole = all(stride % BLOCK_WORDS == 0 for stride in others.values())
+            is_whole = not self._skew and all(stride % BLOCK_WORDS == 0 for stride in others.values())
             return "draw_whole" if is_whole else "draw_row", f"at.{name} + column", "1"
         self._field("i64", f"{name}_step", Scalar(ScalarType.I64, step))
         return "draw_strided", f"at.{name} + column * args.{name}_step", f"args.{name}_step"
@@ -518,11 +527,11 @@ def _common_type(types: Iterable[str]) -> str:
     return "i64" if distinct <= {"i32", "i64"} else "f64"
 
 
-def contiguous_elements(tensor: Tensor, strides: tuple[int, ...], vector_axis: int) -> int:
-    """The greatest power of two, at most MAX_VECTOR, of which the address of every row is a multiple."""
+def contiguous_elements(tensor: Tensor, strides: tuple[int, ...], vector_axis: int, skew: tuple[int, ...] = ()) -> int:
+    """The greatest power of two, at most MAX_VECTOR, of which every row's address, less its skew, is a multiple."""
     elements = min(MAX_VECTOR, tensor.alignment_bytes // tensor.element_bytes)
-    for axis, stride in enumerate(strides):
-        while axis != vector_axis and stride % elements:
+    for axis, (stride, skewed) in enumerate(zip(strides, skew or (0,) * len(strides), strict=True)):
+        while axis != vector_axis and (stride - skewed) % elements:
             elements //= 2
     return elements
 

@@ -4,11 +4,16 @@
 // of the space. One axis is cut into groups of VECTOR neighbouring elements: the last of the row (IS_ROW), or the last
 // kept one, so that a thread has VECTOR rows side by side and a group is one element of each.
 //
+// Rows with a SKEW, of one axis, begin anywhere in memory. Their groups are the whole vectors there: the first has fewer
+// elements by the skew, and the last may have fewer too.
+//
 // A block has THREADS threads: slots of TEAM members of SIDE threads side by side, the last of these fastest. A team
 // owns one group of rows, and its threads the groups member, member + TEAM, ... of it. In registers a thread holds a
 // chunk: ITEMS groups. SHARING blocks share rows: a cluster of them or, where CLUSTER is less, neighbours in a
 // cooperative grid in which each group of rows has blocks of its own. A row that is longer than their chunks has
 // several. What was read of the first ones can stay in shared memory; the others are read again when they are needed.
+// A chunk of a narrow type may be held AS_READ, and converted whenever it is used: a multiprocessor then has registers
+// for more rows, some of which are read while others join their statistics.
 
 #pragma once
 
@@ -25,8 +30,8 @@
 #define ROW_KERNEL __launch_bounds__(THREADS, RESIDENT)
 #endif
 
-template <int RANK_, int KEPT_AXES_, bool IN_ROW_, int VECTOR_SIZE_, int BLOCK_SIZE_, int TEAM_SIZE_, int SIDE_SIZE_,
-          int HELD_, int BLOCKS_, int CLUSTER_SIZE, class Index_>
+template <int RANK_, int KEPT_AXES_, bool IN_ROW_, bool SKEWED_, int VECTOR_SIZE_, int BLOCK_SIZE_, int TEAM_SIZE_,
+          int SIDE_SIZE_, int HELD_, int BLOCKS_, int CLUSTER_SIZE, class Index_>
 struct RowTile {
   static constexpr int RANK = RANK_, KEPT_AXES = KEPT_AXES_, VECTOR_SIZE = VECTOR_SIZE_;
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
@@ -34,16 +39,19 @@ struct RowTile {
   static constexpr int BLOCKS = BLOCKS_;                   // that share rows
   static constexpr bool IN_GRID = BLOCKS_ > CLUSTER_SIZE;  // they are of a cooperative grid
   static constexpr int SLOTS = BLOCK_SIZE / (TEAM_SIZE * SIDE_SIZE);
-  static constexpr bool IN_ROW = IN_ROW_;
+  static constexpr bool IN_ROW = IN_ROW_, SKEWED = SKEWED_;
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
   typedef Index_ Index;
   static_assert(SIDE_SIZE <= WARP_SIZE && (BLOCKS == 1 || SLOTS == 1), "lanes of a warp have rows of their own");
+  static_assert(!SKEWED || (IN_ROW && RANK == KEPT_AXES + 1), "a skew is of a row's only axis");
 };
 
 template <int RANK> struct RowSizes {
   i64 rows;    // groups of rows
   i64 groups;  // of a row
   i64 chunks;
+  i64 elements;     // along the vector axis
+  i64 skews[RANK];  // of a row, for each step along an axis
   Divider axes[RANK];  // the axis with groups in groups
 };
 
@@ -56,6 +64,7 @@ template <class Tile> struct RowWalk {
   bool exists;
   i64 coordinate[Tile::RANK];
   i64 kept_column;  // the first of the thread's rows, along the last kept axis
+  i64 skew;         // elements of the row's first vector that lie before the row
 
   __device__ __forceinline__ RowWalk(const RowSizes<Tile::RANK>& sizes) : sizes(sizes) {}
 
@@ -90,7 +99,30 @@ template <class Tile> struct RowWalk {
       digits<Tile::RANK - Tile::KEPT_AXES>(sizes.axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
     }
     column = Tile::IN_ROW ? coordinate[Tile::RANK - 1] * Tile::VECTOR_SIZE : kept_column;
+    if constexpr (Tile::SKEWED) {
+      column -= skew;
+      return exists && column < sizes.elements;
+    }
     return exists && number < sizes.groups;
+  }
+
+  // Which elements of the group at `column` exist: all, where rows have no skew.
+  __device__ __forceinline__ auto window(i64 column) const {
+    if constexpr (Tile::SKEWED) {
+      return Window{-column, sizes.elements - column};
+    } else {
+      return Tile::VECTOR_SIZE;
+    }
+  }
+
+  // Gives `value` to what the row has not of the group at `column`.
+  template <class Value>
+  __device__ __forceinline__ void fill_absent(i64 column, Value value, Value (&values)[Tile::VECTOR_SIZE]) const {
+    if (is_whole<Tile::VECTOR_SIZE>(window(column))) return;
+#pragma unroll
+    for (int v = 0; v < Tile::VECTOR_SIZE; ++v) {
+      if (!has(window(column), v)) values[v] = value;
+    }
   }
 
   // The coordinates along the kept axes.
@@ -112,6 +144,12 @@ template <class Tile> struct RowWalk {
     exists = own < sizes.rows;
     digits<Tile::KEPT_AXES>(sizes.axes, Index(own), coordinate);
     kept_column = coordinate[Tile::KEPT_AXES - 1] * Tile::WIDTH;
+    skew = 0;
+    if constexpr (Tile::SKEWED) {
+#pragma unroll
+      for (int axis = 0; axis < Tile::KEPT_AXES; ++axis) skew += coordinate[axis] * sizes.skews[axis];
+      skew %= Tile::VECTOR_SIZE;
+    }
   }
 };
 
@@ -126,51 +164,108 @@ template <class Source, class Tile> struct ReadChunk {
     for (int i = 0; i < Tile::HELD; ++i) {
       i64 column;
       if (!walk.locate(chunk, i, column)) continue;
-      Source::template load<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column, Tile::VECTOR_SIZE,
-                                               in[i]);
-    }
-  }
-
-  // The values that the functor hands back. What does not exist becomes 0.
-  template <class Value>
-  __device__ __forceinline__ void finish(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk,
-                                         Value (&values)[Tile::HELD][Tile::VECTOR_SIZE]) const {
-#pragma unroll
-    for (int i = 0; i < Tile::HELD; ++i) {
-      i64 column;
-      if (walk.locate(chunk, i, column)) {
-        Source::template finish<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column,
-                                                   Tile::VECTOR_SIZE, in[i], values[i]);
-      } else {
-#pragma unroll
-        for (int v = 0; v < Tile::VECTOR_SIZE; ++v) values[i][v] = Value(0);
-      }
+      Source::template load<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column,
+                                               walk.window(column), in[i]);
     }
   }
 };
 
-template <class Source, class Tile, class Value>
-__device__ __forceinline__ void load_chunk(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk,
-                                           Value (&values)[Tile::HELD][Tile::VECTOR_SIZE]) {
-  ReadChunk<Source, Tile> read;
-  read.load(args, walk, chunk);
-  read.finish(args, walk, chunk, values);
-}
+// A chunk of the values that a functor hands back. What does not exist is 0.
+template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
+  typedef typename Source::Result Value;
+  static constexpr int V = Tile::VECTOR_SIZE;
 
-// A chunk of values handed to a functor that stores. Rows side by side leave registers for what it reads besides: of
-// several groups before the first use, unless that is much.
-template <class Target, class Tile, class Value>
+  Value values[Tile::HELD][V];
+
+  __device__ __forceinline__ void load(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) {
+    auto read = reading<Source>();
+    read.load(args, walk, chunk);
+    take(args, walk, chunk, read);
+  }
+
+  // Where a functor with the same values reads to, and what becomes of it.
+  template <class Same> __device__ __forceinline__ ReadChunk<Same, Tile> reading() const { return {}; }
+  template <class Same>
+  __device__ __forceinline__ void take(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
+                                       const ReadChunk<Same, Tile>& read) {
+#pragma unroll
+    for (int i = 0; i < Tile::HELD; ++i) {
+      i64 column;
+      if (walk.locate(chunk, i, column)) {
+        Same::template finish<V>(args, Same::cursor(args, walk.coordinate), column, walk.window(column), read.in[i],
+                                 values[i]);
+        walk.fill_absent(column, Value(0), values[i]);
+      } else {
+#pragma unroll
+        for (int v = 0; v < V; ++v) values[i][v] = Value(0);
+      }
+    }
+  }
+
+  // Before all items are used once more.
+  __device__ __forceinline__ void begin_pass() {}
+
+  __device__ __forceinline__ void get(const typename Source::Args&, int item, Value (&of_item)[V]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) of_item[v] = values[item][v];
+  }
+
+  // Keeps what was made of an item in its place.
+  __device__ __forceinline__ void replace(int item, const Value (&of_item)[V]) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) values[item][v] = of_item[v];
+  }
+};
+
+// The same AS_READ, of a functor that hands back the elements of one tensor. To the compiler they are others in each
+// pass: it would keep the converted ones in registers.
+template <class Source, class Tile> struct RowChunk<Source, Tile, true> {
+  typedef typename Source::Result Value;
+  static constexpr int V = Tile::VECTOR_SIZE;
+  static constexpr int WORDS = sizeof(typename ReadChunk<Source, Tile>::Loaded) / 4;  // narrower ones are not worth it
+
+  ReadChunk<Source, Tile> read;
+
+  __device__ __forceinline__ void load(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) {
+    reading<Source>().load(args, walk, chunk);
+  }
+
+  template <class Same> __device__ __forceinline__ ReadChunk<Same, Tile>& reading() {
+    read = {};
+    return read;
+  }
+  __device__ __forceinline__ void take(const typename Source::Args&, RowWalk<Tile>&, i64,
+                                       const ReadChunk<Source, Tile>&) {}
+
+  __device__ __forceinline__ void begin_pass() {
+#pragma unroll
+    for (int i = 0; i < Tile::HELD; ++i) {
+#pragma unroll
+      for (int k = 0; k < WORDS; ++k) asm volatile("" : "+r"(reinterpret_cast<u32*>(read.in + i)[k]));
+    }
+  }
+
+  __device__ __forceinline__ void get(const typename Source::Args& args, int item, Value (&of_item)[V]) const {
+    Source::template finish<V>(args, {}, 0, {}, read.in[item], of_item);
+  }
+};
+
+// A chunk of values handed to a functor that stores: `make(item, column, values)` gives those of an item. Rows side by
+// side leave registers for what the functor reads besides: of several groups before the first use, unless that is much.
+template <class Target, class Value, class Tile, class Make>
 __device__ __forceinline__ void store_chunk(const typename Target::Args& args, RowWalk<Tile>& walk, i64 chunk,
-                                            const Value (&values)[Tile::HELD][Tile::VECTOR_SIZE]) {
+                                            Make make) {
   constexpr int V = Tile::VECTOR_SIZE;
   typedef typename Target::template Loaded<V> Loaded;
   constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || Tile::HELD == 1 ? 1 : 2;
 #pragma unroll
   for (int first = 0; first < Tile::HELD; first += AHEAD) {
     i64 column;
+    Value values[V];
     if constexpr (AHEAD == 1) {
       if (!walk.locate(chunk, first, column)) continue;
-      Target::template apply<V>(args, Target::cursor(args, walk.coordinate), column, V, values[first]);
+      make(first, column, values);
+      Target::template apply<V>(args, Target::cursor(args, walk.coordinate), column, walk.window(column), values);
     } else {
       Loaded in[AHEAD];
 #pragma unroll
@@ -181,7 +276,8 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
 #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
         if (!walk.locate(chunk, first + i, column)) continue;
-        Target::template finish<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i], values[first + i]);
+        make(first + i, column, values);
+        Target::template finish<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i], values);
       }
     }
   }

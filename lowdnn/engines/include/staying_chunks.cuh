@@ -83,7 +83,7 @@ template <class Source, class Tile, bool ANY> struct StayingChunks {
         i64 column;
         if (!walk.locate(chunk, i, column)) continue;
         Source::template copy<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column,
-                                                 Tile::VECTOR_SIZE, *place(chunk, i));
+                                                 walk.window(column), *place(chunk, i));
       }
     }
   }

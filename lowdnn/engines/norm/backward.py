@@ -21,7 +21,7 @@ from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, share
-from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
 from lowdnn.engines.rows.on_chip import OnChip
 from lowdnn.enums import DIM_MAX, DataType, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
@@ -36,6 +36,8 @@ from lowdnn.plan import Struct, WorkspacePointer
 
 _REDUCTION = ReductionEngine()
 _GRADIENTS = {"dscale": "SCALE", "dbias": "BIAS"}
+#: Of a thread, for the scales of elements and what comes with them.
+_SCALE_REGISTERS = 32
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class BackwardRows:
         found = BackwardRows(operation, own, before, after, space)
         if before.operations and found.gradients and not (found._may_sum_on_the_way or found._sums_are_of_rows):
             return "operations: expected none before dy where scale and bias need sums of their own, got one"
-        return found
+        # Sums on the way need the same elements of all rows in a thread.
+        return replace(found, space=replace(space, skew=())) if found._may_sum_on_the_way else found
 
     @property
     def compute_type(self) -> DataType:
@@ -84,10 +87,10 @@ class BackwardRows:
         return RowLayout.of(self.space, (self.before, self.after), self.tensors["x"])
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self.compute_type, self._arrays, on_chip=True)
+        return tile.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
-        chain, shape = Chain(), tile.tile_of(self.layout, chosen, self.compute_type, self._arrays)
+        chain, shape = Chain(), tile.tile_of(self.layout, chosen, self._held)
         sums_on_the_way = self._may_sum_on_the_way and shape.chunks(self.layout) == 1
         if self.layout.row_groups:
             self._add_rows(chain, arch, shape, sums_on_the_way)
@@ -99,9 +102,15 @@ class BackwardRows:
         return chain
 
     @property
-    def _arrays(self) -> int:
-        """Values that a thread holds for each element."""
-        return 2 + (len(self.gradients) if self._may_sum_on_the_way else 0)
+    def _held(self) -> tile.Held:
+        return tile.Held.of(
+            self.compute_type,
+            reading(self.tensors["x"]),
+            self.before,
+            sums=len(self.gradients) if self._may_sum_on_the_way else 0,
+            beside=_SCALE_REGISTERS if self._is_scaled else 0,
+            stays=True,
+        )
 
     @property
     def _element_bytes(self) -> int:
@@ -129,6 +138,11 @@ class BackwardRows:
         return scale is not None and is_of_rows(scale, self.operation.shape)
 
     @property
+    def _is_scaled(self) -> bool:
+        """Whether each element has a scale."""
+        return self.operation.scale is not None and not self._scale_is_of_rows
+
+    @property
     def _row_gradients(self) -> dict[str, Tensor]:
         """dscale and dbias where they are sums over rows."""
         return {port: self.tensors[port] for port in _GRADIENTS if self._sums_are_of_rows and port in self.tensors}
@@ -150,7 +164,7 @@ class BackwardRows:
             tile=shape,
             switches=(
                 ("CENTRED", int(operation.mode is not NormMode.RMS_NORM)),
-                ("SCALED", int(operation.scale is not None and not self._scale_is_of_rows)),
+                ("SCALED", int(self._is_scaled)),
                 ("ROW_SCALE", int(self._scale_is_of_rows)),
                 ("GRADIENTS", len(gradients)),
                 *((f"{name}_GRADIENT", int(port in self._row_gradients)) for port, name in _GRADIENTS.items()),

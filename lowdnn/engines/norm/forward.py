@@ -66,14 +66,14 @@ class ForwardRows:
         return RowLayout.of(self.space, (self.before, self.after))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self.compute_type, self._arrays, on_chip=True)
+        return tile.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         """One launch, none where there are no rows."""
         chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape = tile.tile_of(self.layout, chosen, self.compute_type, self._arrays)
+        shape = tile.tile_of(self.layout, chosen, self._held)
         on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before)
         first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)
         parameters = _row_parameters(operation)
@@ -114,9 +114,10 @@ class ForwardRows:
         return chain
 
     @property
-    def _arrays(self) -> int:
-        """Values that a thread holds for each element: of rows side by side also what it reads behind them."""
-        return 1 if self.space.is_row or not self.after.loads else 2
+    def _held(self) -> tile.Held:
+        """Of rows side by side also what is read behind them."""
+        held = tile.Held.of(self.compute_type, self.before, stays=True)
+        return held if self.space.is_row or not self.after.loads else replace(held, values=2)
 
     @property
     def _parameters(self) -> tuple[Functor, ...]:

@@ -14,17 +14,16 @@
 // slots of chunks of x, then of dy.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
-// else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each row has; GRADIENTS: 0,
-// 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW; INDEX: u32 below 2^31 rows
+// and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each row has; GRADIENTS:
+// 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a
 // functor of its own, since Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
-#include "include/vector.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Data::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
+typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
 #if !AGAIN
@@ -89,87 +88,124 @@ struct Staying {
   }
 };
 
-// From x to xhat.
-__device__ __forceinline__ void normalise(RowWalk<Tile>& walk, i64 chunk, const Value (&mean)[WIDTH],
-                                          const Value (&inverse)[WIDTH], Value (&xhat)[ITEMS][VECTOR]) {
+// What a thread holds of its rows: x and dy as they are read, or the values of xhat and dy.
+struct Operands {
+  RowChunk<Data, Tile, AS_READ> x;
+  RowChunk<Prologue, Tile, AS_READ> dy;
+  Value mean[WIDTH], inverse[WIDTH];
+
+  template <class Same>
+  __device__ __forceinline__ void take(const Params& p, const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
+                                       const ReadChunk<Data, Tile>& read_x, const ReadChunk<Same, Tile>& read_dy) {
+    x.take(p.x, walk, chunk, read_x);
+    dy.take(args, walk, chunk, read_dy);
+#if !AS_READ
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      i64 column;
+      if (walk.locate(chunk, i, column)) normalise(walk, column, x.values[i]);
+    }
+#endif
+  }
+
+  __device__ __forceinline__ void begin_pass() {
+    x.begin_pass();
+    dy.begin_pass();
+  }
+
+  // What does not exist is 0 and adds nothing.
+  __device__ __forceinline__ void get(const Params& p, const RowWalk<Tile>& walk, i64 column, int item,
+                                      Value (&xhat)[VECTOR], Value (&dy_of)[VECTOR]) const {
+    x.get(p.x, item, xhat);
+    dy.get(p.dy, item, dy_of);
+#if AS_READ
+    normalise(walk, column, xhat);
+#endif
+  }
+
+ private:
+  // From x to xhat.
+  __device__ __forceinline__ void normalise(const RowWalk<Tile>& walk, i64 column, Value (&of_item)[VECTOR]) const {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) of_item[v] = (of_item[v] - mean[v % WIDTH]) * inverse[v % WIDTH];
+    walk.fill_absent(column, Value(0), of_item);
+  }
+};
+
+// A chunk for the first time, on the way to the last one, and again, on the way back.
+__device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
+                                           Operands& held) {
+  auto&& read_x = held.x.reading<Data>();
+  auto&& read_dy = held.dy.reading<Prologue>();
+  staying.slots.wait(chunk);
+  staying.x.load(p.x, walk, chunk, read_x);
+  staying.dy.load(p.dy, walk, chunk, read_dy);
+  held.take(p, p.dy, walk, chunk, read_x, read_dy);
+  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p, walk, later); });
+}
+
+__device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
+                                           Operands& held) {
+  auto&& read_x = held.x.reading<Data>();
+  auto&& read_dy = held.dy.reading<Again>();
+  staying.slots.wait_back(chunk);
+  staying.x.load(p.x, walk, chunk, read_x);
+  staying.dy.load(again(p), walk, chunk, read_dy);
+  held.take(p, again(p), walk, chunk, read_x, read_dy);
+  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p, walk, earlier); });
+}
+
+// From dy to g. A chunk's scales are read whenever they are used: the cache has them, and registers are few.
+struct Scales {
+#if SCALED
+  RowChunk<Scale, Tile, false> chunk;
+#endif
+
+  __device__ __forceinline__ Scales(const Params& p, RowWalk<Tile>& walk, i64 number) {
+#if SCALED
+    chunk.load(p.scale, walk, number);
+#endif
+  }
+
+  __device__ __forceinline__ void apply(int item, Value (&g)[VECTOR]) const {
+#if SCALED
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) g[v] *= chunk.values[item][v];
+#endif
+  }
+};
+
+__device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
+                                             Value (&sums)[2 * WIDTH]) {
+  const Scales scales(p, walk, chunk);
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i64 column;
     if (!walk.locate(chunk, i, column)) continue;
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) xhat[i][v] = (xhat[i][v] - mean[v % WIDTH]) * inverse[v % WIDTH];
-  }
-}
-
-// xhat and dy of a chunk: for the first time, on the way to the last one, and again, on the way back.
-__device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           const Value (&mean)[WIDTH], const Value (&inverse)[WIDTH],
-                                           Value (&xhat)[ITEMS][VECTOR], Value (&dy)[ITEMS][VECTOR]) {
-  ReadChunk<Data, Tile> read_x;
-  ReadChunk<Prologue, Tile> read_dy;
-  staying.slots.wait(chunk);
-  staying.x.load(p.x, walk, chunk, read_x);
-  staying.dy.load(p.dy, walk, chunk, read_dy);
-  read_x.finish(p.x, walk, chunk, xhat);
-  read_dy.finish(p.dy, walk, chunk, dy);
-  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p, walk, later); });
-  normalise(walk, chunk, mean, inverse, xhat);
-}
-
-__device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           const Value (&mean)[WIDTH], const Value (&inverse)[WIDTH],
-                                           Value (&xhat)[ITEMS][VECTOR], Value (&dy)[ITEMS][VECTOR]) {
-  ReadChunk<Data, Tile> read_x;
-  ReadChunk<Again, Tile> read_dy;
-  staying.slots.wait_back(chunk);
-  staying.x.load(p.x, walk, chunk, read_x);
-  staying.dy.load(again(p), walk, chunk, read_dy);
-  read_x.finish(p.x, walk, chunk, xhat);
-  read_dy.finish(again(p), walk, chunk, dy);
-  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p, walk, earlier); });
-  normalise(walk, chunk, mean, inverse, xhat);
-}
-
-// From dy to g.
-__device__ __forceinline__ void scale_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                            Value (&g)[ITEMS][VECTOR]) {
-#if SCALED
-  Value scale[ITEMS][VECTOR];
-  load_chunk<Scale>(p.scale, walk, chunk, scale);
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) g[i][v] *= scale[i][v];
-  }
-#endif
-}
-
-// What does not exist is 0 and adds nothing.
-__device__ __forceinline__ void add_products(const Value (&xhat)[ITEMS][VECTOR], const Value (&g)[ITEMS][VECTOR],
-                                             Value (&sums)[2 * WIDTH]) {
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
+    Value xhat[VECTOR], g[VECTOR];
+    held.get(p, walk, column, i, xhat, g);
+    scales.apply(i, g);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      sums[v % WIDTH] += g[i][v];
-      sums[WIDTH + v % WIDTH] += g[i][v] * xhat[i][v];
+      sums[v % WIDTH] += g[v];
+      sums[WIDTH + v % WIDTH] += g[v] * xhat[v];
     }
   }
 }
 
-// From g to dx, which is stored.
-__device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                               const Value (&xhat)[ITEMS][VECTOR], Value (&g)[ITEMS][VECTOR],
+__device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
                                                const Value (&factor)[WIDTH], const Value (&averages)[2 * WIDTH]) {
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
+  const Scales scales(p, walk, chunk);
+  store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](int i, i64 column, Value (&dx)[VECTOR]) {
+    Value xhat[VECTOR];
+    held.get(p, walk, column, i, xhat, dx);
+    scales.apply(i, dx);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      const Value centred = CENTRED ? g[i][v] - averages[v % WIDTH] : g[i][v];
-      g[i][v] = factor[v % WIDTH] * (centred - xhat[i][v] * averages[WIDTH + v % WIDTH]);
+      const Value centred = CENTRED ? dx[v] - averages[v % WIDTH] : dx[v];
+      dx[v] = factor[v % WIDTH] * (centred - xhat[v] * averages[WIDTH + v % WIDTH]);
     }
-  }
-  store_chunk<Epilogue>(p.dx, walk, chunk, g);
+  });
 }
 
 // dscale and dbias of rows that have a scale and a bias each.
@@ -190,6 +226,22 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
 }
 
 #if GRADIENTS
+__device__ __forceinline__ void add_gradients(const Params& p, RowWalk<Tile>& walk, const Operands& held,
+                                              Value (&gradients)[GRADIENTS][ITEMS][VECTOR]) {
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    i64 column;
+    if (!walk.locate(0, i, column)) continue;
+    Value xhat[VECTOR], dy[VECTOR];
+    held.get(p, walk, column, i, xhat, dy);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) {
+      gradients[0][i][v] += dy[v] * xhat[v];
+      if (GRADIENTS > 1) gradients[GRADIENTS - 1][i][v] += dy[v];
+    }
+  }
+}
+
 // The sums of a block's slots joined, and stored at the elements of a row.
 __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& walk, Value (&sums)[ITEMS][VECTOR],
                                                 Value* gradients) {
@@ -233,32 +285,24 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Value mean[WIDTH] = {}, inverse[WIDTH] = {}, factor[WIDTH] = {}, sums[2 * WIDTH] = {};
-    Value xhat[ITEMS][VECTOR], g[ITEMS][VECTOR];
+    Operands held = {};
+    Value factor[WIDTH] = {}, sums[2 * WIDTH] = {};
 #if CENTRED
-    load_of_row<Mean>(p.mean, walk, mean);
+    load_of_row<Mean>(p.mean, walk, held.mean);
 #endif
-    load_of_row<Inverse>(p.inverse, walk, inverse);
+    load_of_row<Inverse>(p.inverse, walk, held.inverse);
     const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk); };
     slots.begin(copy);
-    load_first(p, staying, walk, 0, mean, inverse, xhat, g);
+    load_first(p, staying, walk, 0, held);
 #if GRADIENTS
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-      for (int v = 0; v < VECTOR; ++v) {
-        gradients[0][i][v] += g[i][v] * xhat[i][v];
-        if (GRADIENTS > 1) gradients[GRADIENTS - 1][i][v] += g[i][v];
-      }
-    }
+    add_gradients(p, walk, held, gradients);
+    held.begin_pass();
 #endif
-    scale_chunk(p, walk, 0, g);
-    add_products(xhat, g, sums);
+    add_products(p, walk, 0, held, sums);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
-      load_first(p, staying, walk, chunk, mean, inverse, xhat, g);
-      scale_chunk(p, walk, chunk, g);
-      add_products(xhat, g, sums);
+      load_first(p, staying, walk, chunk, held);
+      add_products(p, walk, chunk, held, sums);
     }
     team.all<Plus>(sums);
     store_row_gradients(p, walk, sums);
@@ -266,17 +310,17 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     load_of_row<Scale>(p.scale, walk, factor);
 #endif
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) factor[w] = ROW_SCALE ? inverse[w] * factor[w] : inverse[w];
+    for (int w = 0; w < WIDTH; ++w) factor[w] = ROW_SCALE ? held.inverse[w] * factor[w] : held.inverse[w];
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= p.share;
 
-    store_gradient(p, walk, p.sizes.chunks - 1, xhat, g, factor, sums);
+    held.begin_pass();
+    store_gradient(p, walk, p.sizes.chunks - 1, held, factor, sums);
     slots.turn_back(copy);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
-      load_again(p, staying, walk, chunk, mean, inverse, xhat, g);
-      scale_chunk(p, walk, chunk, g);
-      store_gradient(p, walk, chunk, xhat, g, factor, sums);
+      load_again(p, staying, walk, chunk, held);
+      store_gradient(p, walk, chunk, held, factor, sums);
     }
   }
 #if GRADIENTS

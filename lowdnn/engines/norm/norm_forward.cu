@@ -12,16 +12,18 @@
 // Shared memory: RowTeam's; with STAYS (dynamic) `slots` slots of chunks.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
-// else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is used;
-// ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own, since Prologue stores
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW; INDEX: u32 below 2^31 rows
+// and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is
+// used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own, since Prologue stores
 // tensors.
 
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Prologue::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
+typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX>
+    Tile;
+typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
 typedef StayingChunks<Prologue, Tile, STAYS> Staying;
@@ -32,7 +34,7 @@ typedef Prologue Again;
 struct Params {
   RowSizes<Tile::RANK> sizes;
   Value epsilon;
-  Value first_share;  // 1 / elements of a row that `shift` is the average of
+  Value first_share;  // 1 / elements that `shift` is the average of, of a row without a skew
   Value share;        // 1 / elements of a row
   Value unbiased;     // elements of a row / (elements - 1)
   i64 slots;
@@ -65,17 +67,21 @@ struct Params {
 constexpr int WIDTH = Tile::WIDTH;
 
 // Adds what a chunk has of each row: the deviations from `shift`, then their squares.
-__device__ __forceinline__ void add_deviations(RowWalk<Tile>& walk, i64 chunk, const Value (&x)[ITEMS][VECTOR],
+__device__ __forceinline__ void add_deviations(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                                const Value (&shift)[WIDTH], Value (&sums)[2 * WIDTH]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i64 column;
     if (!walk.locate(chunk, i, column)) continue;
+    Value deviation[VECTOR];
+    held.get(p.before, i, deviation);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) deviation[v] -= shift[v % WIDTH];
+    walk.fill_absent(column, Value(0), deviation);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      const Value deviation = x[i][v] - shift[v % WIDTH];
-      sums[v % WIDTH] += deviation;
-      sums[WIDTH + v % WIDTH] += deviation * deviation;
+      sums[v % WIDTH] += deviation[v];
+      sums[WIDTH + v % WIDTH] += deviation[v] * deviation[v];
     }
   }
 }
@@ -88,75 +94,87 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 #endif
 }
 
-// The sums of what `shift` is the average of: `x`, the first chunk, or a group for each member.
-__device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Value (&x)[ITEMS][VECTOR],
-                                           Value (&sums)[WIDTH]) {
-  if constexpr (SHARING > 1) {
-    Value sample[VECTOR];
-    i64 column;
-    if (!walk.locate_group(walk.member() * p.step, column)) return;
-    Again::apply<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, sample);
+// Of a row with a skew the elements are counted too: behind the sum.
+typedef Value FirstSums[WIDTH + HAS_SKEW];
+
+__device__ __forceinline__ void add_first(const RowWalk<Tile>& walk, i64 column, const Value (&x)[VECTOR],
+                                          FirstSums& sums) {
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += sample[v];
+  for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
+#if HAS_SKEW
+#pragma unroll
+  for (int v = 0; v < VECTOR; ++v) sums[WIDTH] += Value(has(walk.window(column), v));
+#endif
+}
+
+// The sums of what `shift` is the average of: the first chunk, which is held, or a group for each member.
+__device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held, FirstSums& sums) {
+  i64 column;
+  Value x[VECTOR];
+  if constexpr (SHARING > 1) {
+    if (!walk.locate_group(walk.member() * p.step, column)) return;
+    Again::apply<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, walk.window(column), x);
+    walk.fill_absent(column, Value(0), x);
+    add_first(walk, column, x, sums);
   } else {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-      for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[i][v];
+      if (!walk.locate(0, i, column)) continue;
+      held.get(p.before, i, x);
+      add_first(walk, column, x, sums);
     }
   }
 }
 
 // A chunk for the first time, on the way to the last one, and again, on the way back.
 __device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           Value (&x)[ITEMS][VECTOR]) {
-  ReadChunk<Prologue, Tile> read;
+                                           Chunk& held) {
+  auto&& read = held.reading<Prologue>();
   staying.slots.wait(chunk);
   staying.load(p.before, walk, chunk, read);
-  read.finish(p.before, walk, chunk, x);
+  held.take(p.before, walk, chunk, read);
   staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p.before, walk, later); });
 }
 
 __device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           Value (&x)[ITEMS][VECTOR]) {
-  ReadChunk<Again, Tile> read;
+                                           Chunk& held) {
+  auto&& read = held.reading<Again>();
   staying.slots.wait_back(chunk);
   staying.load(again(p), walk, chunk, read);
-  read.finish(again(p), walk, chunk, x);
+  held.take(again(p), walk, chunk, read);
   staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p.before, walk, earlier); });
 }
 
 // An estimate of each row's mean, the same in all blocks that share it; 0 where it is no finite number, since
 // deviations from it would not be either.
-__device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<Tile>& walk,
-                                           const Value (&x)[ITEMS][VECTOR], Value (&mean)[WIDTH]) {
+__device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<Tile>& walk, const Chunk& held,
+                                           Value (&mean)[WIDTH]) {
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
 #if CENTRED
-  first_sums(p, walk, x, mean);
-  team.all_of_block<Plus>(mean);
+  FirstSums sums = {};
+  first_sums(p, walk, held, sums);
+  team.all_of_block<Plus>(sums);
+  const Value first_share = HAS_SKEW ? reciprocal(sums[HAS_SKEW]) : p.first_share;
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
-    mean[w] *= p.first_share;
+    mean[w] = sums[w] * first_share;
     if (mean[w] - mean[w] != Value(0)) mean[w] = Value(0);
   }
 #endif
 }
 
-// From x to y, which is stored.
-__device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                                 Value (&x)[ITEMS][VECTOR], const Value (&shift)[WIDTH],
-                                                 const Value (&correction)[WIDTH], const Value (&factor)[WIDTH],
-                                                 const Value (&bias)[WIDTH]) {
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
+__device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
+                                                 const Value (&shift)[WIDTH], const Value (&correction)[WIDTH],
+                                                 const Value (&factor)[WIDTH], const Value (&bias)[WIDTH]) {
+  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](int i, i64, Value (&y)[VECTOR]) {
+    held.get(p.before, i, y);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      x[i][v] = (x[i][v] - shift[v % WIDTH] - correction[v % WIDTH]) * factor[v % WIDTH];
-      if (ROW_BIAS) x[i][v] += bias[v % WIDTH];
+      y[v] = (y[v] - shift[v % WIDTH] - correction[v % WIDTH]) * factor[v % WIDTH];
+      if (ROW_BIAS) y[v] += bias[v % WIDTH];
     }
-  }
-  store_chunk<Epilogue>(p.after, walk, chunk, x);
+  });
 }
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
@@ -173,19 +191,20 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Value x[ITEMS][VECTOR];
+    Chunk held;
     const auto copy = [&](i64 chunk) { staying.copy(p.before, walk, chunk); };
     slots.begin(copy);
-    load_first(p, staying, walk, 0, x);
+    load_first(p, staying, walk, 0, held);
     Value shift[WIDTH], sums[2 * WIDTH];
-    first_mean(p, team, walk, x, shift);
+    first_mean(p, team, walk, held, shift);
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
-    add_deviations(walk, 0, x, shift, sums);
+    held.begin_pass();
+    add_deviations(p, walk, 0, held, shift, sums);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
-      load_first(p, staying, walk, chunk, x);
-      add_deviations(walk, chunk, x, shift, sums);
+      load_first(p, staying, walk, chunk, held);
+      add_deviations(p, walk, chunk, held, shift, sums);
     }
     team.all<Plus>(sums);
 
@@ -218,12 +237,13 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
 #endif
-    store_normalised(p, walk, p.sizes.chunks - 1, x, shift, correction, inverse, bias);
+    held.begin_pass();
+    store_normalised(p, walk, p.sizes.chunks - 1, held, shift, correction, inverse, bias);
     slots.turn_back(copy);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
-      load_again(p, staying, walk, chunk, x);
-      store_normalised(p, walk, chunk, x, shift, correction, inverse, bias);
+      load_again(p, staying, walk, chunk, held);
+      store_normalised(p, walk, chunk, held, shift, correction, inverse, bias);
     }
   }
   team.leave();

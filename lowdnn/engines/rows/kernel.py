@@ -44,13 +44,15 @@ class RowKernel:
             ("VECTOR", layout.vector),
             ("KEPT", layout.space.kept),
             ("IS_ROW", int(layout.space.is_row)),
+            ("HAS_SKEW", int(bool(layout.space.skew))),
             *self.switches,
             ("INDEX", layout.index),
         )
         family = self.source.rpartition("/")[2].removesuffix(".cu")
         short = dtypes.info(self.data_type).short_name
         chosen = "".join(str(value) for _, value in self.switches)
-        form = f"{self.tile.text}v{layout.vector}k{layout.space.kept}{'r' if layout.space.is_row else 'c'}{chosen}"
+        walk = "s" if layout.space.skew else "r" if layout.space.is_row else "c"
+        form = f"{self.tile.text}v{layout.vector}k{layout.space.kept}{walk}{chosen}"
         return KernelRef(
             name=f"{family}_{short}_{form}_{layout.index}_{target.replace('_', '')}_{digest}",
             source=self.source,

@@ -17,6 +17,8 @@ from lowdnn.plan import Argument, Struct
 
 #: Elements of a group: more would cost registers.
 _MAX_VECTOR = 8
+#: Groups of a row from which on it may have a skew: its first and its last are read element by element.
+_MIN_SKEWED = 4
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,22 @@ class RowSpace:
     """Axes of the kernels: ``kept`` kept ones, then those of a row; at least one of each.
 
     is_row: the vector axis is the last of a row, otherwise the last kept one.
+    skew: strides of the rows' starts, where these lie beside vectors (``codegen.functor``).
     """
 
     space: IndexSpace
     kept: int
     is_row: bool
+    skew: tuple[int, ...] = ()
 
     @property
     def vector_axis(self) -> int:
         return self.space.rank - 1 if self.is_row else self.kept - 1
+
+    @property
+    def is_line(self) -> bool:
+        """Whether rows have one axis, which is cut into vectors."""
+        return self.is_row and self.kept + 1 == self.space.rank
 
     @cached_property
     def kept_space(self) -> IndexSpace:
@@ -64,15 +73,20 @@ class RowSpace:
             result=result,
             vector_axis=self.vector_axis,
             space=self.space,
+            skew=self.skew,
             name=name,
             copies=copies,
         )
 
     def load_of_row(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
         """The functor that reads one number of each row."""
-        dag = replace(dag_of(tensor.dims, (), result=tensor), loads=(tensor,))
         return generate(
-            dag, accumulator=None, result=compute_type, vector_axis=self.kept - 1, space=self.kept_space, name=name
+            reading(tensor),
+            accumulator=None,
+            result=compute_type,
+            vector_axis=self.kept - 1,
+            space=self.kept_space,
+            name=name,
         )
 
     def store_of_row(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
@@ -82,15 +96,16 @@ class RowSpace:
 
     def load(self, tensor: Tensor, compute_type: DataType, name: str, copies: bool = False) -> Functor:
         """The functor that reads one number of each element."""
-        dag = replace(dag_of(tensor.dims, (), result=tensor), loads=(tensor,))
-        return self.functor(dag, name, None, compute_type, copies)
+        return self.functor(reading(tensor), name, None, compute_type, copies)
 
     def vector(self, tensors: Iterable[Tensor]) -> int:
-        """Elements of a group: 16 bytes of the narrowest of ``tensors`` that is contiguous along the vector axis, fewer
-        where an alignment says so; they divide the axis."""
+        """Elements of a group: 16 bytes of the narrowest of ``tensors`` that is contiguous along the vector axis; where
+        there is no skew fewer where an alignment says so, and they divide the axis."""
         axis, strides = self.vector_axis, self.space.strides
         contiguous = [tensor for tensor in tensors if strides[tensor.uid][axis] == 1]
-        vector = min(_MAX_VECTOR, 16 // min((tensor.element_bytes for tensor in contiguous), default=16))
+        vector = _widest(contiguous)
+        if self.skew:
+            return vector
         for tensor in contiguous:
             elements = contiguous_elements(tensor, strides[tensor.uid], axis)
             if elements * tensor.element_bytes < 16:
@@ -98,6 +113,28 @@ class RowSpace:
         while self.space.extents[axis] % vector:
             vector //= 2
         return vector
+
+    def skewed(self, tensors: Iterable[Tensor]) -> RowSpace:
+        """The space with a skew, where it makes wider groups of rows with one axis: that of the largest of
+        ``tensors``, if all that do not repeat over the rows share it."""
+        axis, strides = self.vector_axis, self.space.strides
+        contiguous = [tensor for tensor in tensors if strides[tensor.uid][axis] == 1]
+        whole = [tensor for tensor in contiguous if any(strides[tensor.uid][: self.kept])] or contiguous
+        widest = _widest(contiguous)
+        is_long = self.is_line and self.count >= _MIN_SKEWED * widest
+        if not whole or not is_long or self.vector(contiguous) == widest:
+            return self
+        skew = strides[max(whole, key=bytes_touched).uid]
+        is_shared = all(
+            contiguous_elements(tensor, strides[tensor.uid], axis, skew) >= min(widest, 16 // tensor.element_bytes)
+            for tensor in whole
+        )
+        return replace(self, skew=skew) if is_shared else self
+
+
+def reading(tensor: Tensor) -> PointwiseDag:
+    """The DAG that hands back the elements of ``tensor``."""
+    return replace(dag_of(tensor.dims, (), result=tensor), loads=(tensor,))
 
 
 def row_space(
@@ -128,7 +165,12 @@ def fused_space(dags: tuple[PointwiseDag, ...], axes: Collection[int], others: I
     """The space of ``row_space`` for DAGs over whole rows and the ``others`` that their kernel reads or writes."""
     tensors = (*(tensor for dag in dags for tensor in (*dag.loads, *dag.stores)), *others)
     in_memory = {tensor.uid: tensor for tensor in tensors if not tensor.is_virtual and not tensor.is_scalar_value}
-    return row_space(dags[0].dims, axes, in_memory.values(), _indexed_axes(dags))
+    return row_space(dags[0].dims, axes, in_memory.values(), _indexed_axes(dags)).skewed(in_memory.values())
+
+
+def _widest(tensors: Iterable[Tensor]) -> int:
+    """Elements in 16 bytes of the narrowest of ``tensors``."""
+    return min(_MAX_VECTOR, 16 // min((tensor.element_bytes for tensor in tensors), default=16))
 
 
 def _indexed_axes(dags: Iterable[PointwiseDag]) -> set[int]:
@@ -151,9 +193,10 @@ class RowLayout:
 
     @cached_property
     def radices(self) -> tuple[int, ...]:
-        """Extents, with the vector axis in groups."""
+        """Extents, with the vector axis in groups, of the row that has most."""
         axis, extents = self.space.vector_axis, self.space.space.extents
-        return (*extents[:axis], ceil_div(extents[axis], self.vector), *extents[axis + 1 :])
+        beside = self.vector - 1 if self.space.skew and extents[axis] else 0
+        return (*extents[:axis], ceil_div(extents[axis] + beside, self.vector), *extents[axis + 1 :])
 
     @cached_property
     def row_groups(self) -> int:
@@ -186,7 +229,9 @@ class RowLayout:
         axes: tuple[Argument, ...] = tuple(
             field for radix in self.radices for field in divider(min(max(radix, 1), MAX_EXTENT))
         )
-        return Struct((*i64((self.row_groups, self.groups, chunks)), *axes))
+        skews = tuple(stride % self.vector for stride in self.space.skew) or (0,) * len(self.radices)
+        elements = self.space.space.extents[self.space.vector_axis]
+        return Struct((*i64((self.row_groups, self.groups, chunks, elements, *skews)), *axes))
 
     def refuse_size(self) -> str:
         """Why the kernels' indices do not reach all elements, or an empty string."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -10,6 +11,7 @@ from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, ceil_power, floor_power
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.enums import DataType, KnobType
+from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.status import BadParamError
 
 _TEAMS = tuple(1 << power for power in range(10))
@@ -19,14 +21,22 @@ _SHARES_OF_GRID = tuple(1 << power for power in range(8))
 
 #: Registers of a thread that hold elements: twice as many where a row needs them.
 _REGISTERS, _MAX_REGISTERS = 32, 64
-#: Groups of a thread whose rows have several axes: each has a place of its own in registers.
-_MAX_WALKED = 8
+#: The same where sums over rows are among them: the fewer threads share a row, the more of its registers are these.
+_SUM_REGISTERS = 96
+#: Groups of a thread whose rows have several axes, or which sums over rows: each has a place of its own in registers.
+_MAX_PLACED = 8
 #: Threads of a block: at least, where rows are short.
 _MIN_THREADS = 128
-#: Registers of a thread besides the elements that it holds: in all, for each group of a row with one axis or several,
-#: and for each row side by side.
-_BASE_REGISTERS, _ITEM_REGISTERS, _WALK_REGISTERS, _SIDE_REGISTERS = 28, 3, 12, 8
-_MIN_REGISTERS, _REGISTERS_PER_SM, _MAX_RESIDENT = 48, 65536, 16
+#: Registers of a thread besides the elements that it holds as values, or as they are read: in all, for each group of a
+#: row with one axis, and with several.
+_VALUE_REGISTERS, _READ_REGISTERS = (28, 3, 12), (36, 0, 4)
+#: For each row side by side, and for a skew.
+_SIDE_REGISTERS, _SKEW_REGISTERS = 9, 12
+_MIN_REGISTERS, _MAX_RESIDENT = 48, 16
+#: Quarters of a multiprocessor have registers of their own, for whole warps.
+_QUARTERS, _REGISTERS_PER_QUARTER = 4, 16384
+#: Blocks of a multiprocessor, so that some read rows while others join statistics and store.
+_WANTED_RESIDENT = 3
 #: Threads of a team that read neighbouring vectors: a memory line of 128 bytes.
 _MIN_TEAM = 8
 #: Bytes of a row that are worth a block of their own, where there are too few rows for the device.
@@ -42,6 +52,38 @@ _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
 
 
 @dataclass(frozen=True)
+class Held:
+    """What a thread holds of each element, in registers.
+
+    values, sums: numbers of ``element_bytes``; the sums are over rows.
+    read_bytes: of what the values are, where they can be held as they are read and converted whenever they are used;
+    otherwise 0.
+    beside: registers for what else the thread has.
+    stays: whether the kernel lets the values' chunks stay in shared memory, and the blocks of a cooperative grid share
+    rows.
+    """
+
+    element_bytes: int
+    values: int
+    sums: int
+    read_bytes: int
+    beside: int
+    stays: bool
+
+    @staticmethod
+    def of(compute_type: DataType, *sources: PointwiseDag, sums: int = 0, beside: int = 0, stays: bool = False) -> Held:
+        """sources: where the values come from."""
+        are_plain = all(not dag.operations and len(dag.loads) == 1 for dag in sources)
+        read_bytes = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
+        return Held(dtypes.info(compute_type).size_bytes, len(sources), sums, read_bytes, beside, stays)
+
+    def words(self, vector: int, is_as_read: bool) -> int:
+        """Registers for a group of ``vector`` elements."""
+        held_bytes = self.read_bytes if is_as_read else self.values * self.element_bytes
+        return ceil_div((held_bytes + self.sums * self.element_bytes) * vector, 4)
+
+
+@dataclass(frozen=True)
 class RowTile:
     """See ``include/rows.cuh``; the field names are the kernels' macros."""
 
@@ -51,6 +93,7 @@ class RowTile:
     ITEMS: int
     SHARING: int
     CLUSTER: int
+    AS_READ: int
     RESIDENT: int
 
     @property
@@ -62,7 +105,8 @@ class RowTile:
     def text(self) -> str:
         """For kernel names."""
         meeting = f"g{self.SHARING}" if self.is_cooperative else ""
-        return f"t{self.THREADS}m{self.TEAM}s{self.SIDE}i{self.ITEMS}c{self.CLUSTER}{meeting}"
+        holding = "n" if self.AS_READ else ""
+        return f"t{self.THREADS}m{self.TEAM}s{self.SIDE}i{self.ITEMS}c{self.CLUSTER}{meeting}{holding}"
 
     @property
     def is_cooperative(self) -> bool:
@@ -82,16 +126,10 @@ class RowTile:
         return min(ceil_div(layout.row_groups, self.slots), MAX_GRID_X // self.SHARING) * self.SHARING
 
 
-def knobs(
-    layout: RowLayout, arch: ArchSpec, compute_type: DataType, arrays: int, on_chip: bool = False
-) -> tuple[Knob, ...]:
-    """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M, CTA_COUNT (blocks that share rows).
-
-    arrays: values of ``compute_type`` that a thread holds for each element.
-    on_chip: whether the kernel lets chunks stay in shared memory, and the blocks of a cooperative grid share rows
-    (CTA_COUNT).
-    """
-    team, items, cluster, sharing = _defaults(layout, arch, dtypes.info(compute_type).size_bytes, arrays, on_chip)
+def knobs(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[Knob, ...]:
+    """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where chunks may stay, CTA_COUNT
+    (blocks that share rows)."""
+    team, items, cluster, sharing = _defaults(layout, arch, held)
     clusters = _CLUSTERS if arch.name == "sm_90a" else (1,)
     most = _most_team(layout)
     found = (
@@ -99,7 +137,7 @@ def knobs(
         Knob("items", KnobType.MULTIPLY, _ITEMS, items, "groups in registers"),
         Knob("cluster", KnobType.TILE_CGA_M, clusters, cluster, "blocks of a cluster that share rows"),
     )
-    if not on_chip:
+    if not held.stays:
         return found
     fitting = {share for share in _SHARES_OF_GRID if share <= _most_sharing(layout, arch)}
     values = tuple(sorted(fitting | {1, sharing}))
@@ -109,8 +147,8 @@ def knobs(
     )
 
 
-def tile_of(layout: RowLayout, chosen: Choices, compute_type: DataType, arrays: int) -> RowTile:
-    """The tile of resolved knobs; ``arrays`` as for ``knobs``.
+def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
+    """The tile of resolved knobs.
 
     Raises BadParamError where rows are to be shared both by a cluster and by a whole grid.
     """
@@ -125,18 +163,31 @@ def tile_of(layout: RowLayout, chosen: Choices, compute_type: DataType, arrays: 
     if threads < 32:
         team, threads = 32 // side, 32
     items = chosen[KnobType.MULTIPLY]
-    held = arrays * items * layout.vector * dtypes.info(compute_type).size_bytes // 4
-    resident = _resident(layout, threads, items, held) if sharing == cluster else 1
-    return RowTile(threads, team, side, items, sharing, cluster, resident)
+    is_as_read, resident = False, 1
+    if sharing == cluster:
+        is_as_read, resident = _holding(layout, threads, items, held, layout.groups > team * items * cluster)
+    return RowTile(threads, team, side, items, sharing, cluster, int(is_as_read), max(1, resident))
 
 
-def _resident(layout: RowLayout, threads: int, items: int, held: int) -> int:
-    """Blocks for which a multiprocessor has registers, of threads that hold ``held`` of them in elements."""
-    space = layout.space
-    each = _ITEM_REGISTERS if space.space.rank - space.kept == 1 else _WALK_REGISTERS
-    beside = 0 if space.is_row else _SIDE_REGISTERS * layout.vector
-    registers = max(_MIN_REGISTERS, ceil_div(_BASE_REGISTERS + held + each * items + beside, 8) * 8)
-    return max(1, min(_REGISTERS_PER_SM // (threads * registers), _MAX_RESIDENT))
+def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_read: bool) -> int:
+    """Blocks for which a multiprocessor has registers."""
+    space, vector = layout.space, layout.vector
+    base, item, walked_item = _READ_REGISTERS if is_as_read else _VALUE_REGISTERS
+    each = held.words(vector, is_as_read) + (item if space.space.rank - space.kept == 1 else walked_item)
+    beside = (0 if space.is_row else _SIDE_REGISTERS * vector) + (_SKEW_REGISTERS if space.skew else 0) + held.beside
+    registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
+    warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * registers))
+    return min(32 * warps // threads, _MAX_RESIDENT)
+
+
+def _holding(layout: RowLayout, threads: int, items: int, held: Held, in_chunks: bool) -> tuple[bool, int]:
+    """(whether chunks are held as they are read, blocks of a multiprocessor): so where too few would fit otherwise, and
+    with sums, whose registers are better spent on these; not where chunks may stay in shared memory."""
+    resident = _resident(layout, threads, items, held, is_as_read=False)
+    may_stay = held.stays and (in_chunks or not layout.space.is_line)
+    if not held.read_bytes or may_stay or (resident >= _WANTED_RESIDENT and not held.sums):
+        return False, resident
+    return True, _resident(layout, threads, items, held, is_as_read=True)
 
 
 def _side(layout: RowLayout) -> int:
@@ -150,6 +201,11 @@ def _most_team(layout: RowLayout) -> int:
     return _TEAMS[-1] if layout.space.is_row else _MAX_COLUMN_THREADS // _side(layout)
 
 
+def _usual_team(layout: RowLayout) -> int:
+    """The same where a block shares a multiprocessor with others."""
+    return _TEAMS[-1] if layout.space.is_row else _COLUMN_THREADS // _side(layout)
+
+
 def _row_blocks(layout: RowLayout) -> int:
     """Blocks of a grid in which none share rows, of one team each."""
     return max(1, ceil_div(layout.row_groups, _side(layout)))
@@ -160,31 +216,64 @@ def _most_sharing(layout: RowLayout, arch: ArchSpec) -> int:
     return max(1, arch.sm_count // _row_blocks(layout))
 
 
-def _defaults(
-    layout: RowLayout, arch: ArchSpec, element_bytes: int, arrays: int, on_chip: bool
-) -> tuple[int, int, int, int]:
+def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, int, int]:
+    """(team, items, cluster, sharing)."""
+    if held.stays and (_row_blocks(layout) <= arch.sm_count or not layout.space.is_line):
+        return _shared_defaults(layout, arch, held)
+    return (*_resident_defaults(layout, arch, held), 1)
+
+
+def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, int]:
+    """(team, items, cluster): each thread a few vectors; more, or more blocks, where fewer than wanted would fit a
+    multiprocessor; rows of several chunks where nothing holds them."""
+    fewest, most = _item_bounds(layout, held)
+    most_team, side = _usual_team(layout), _side(layout)
+    most_cluster = _most_cluster(arch)
+    clusters = [c for c in _CLUSTERS if _filling_cluster(layout, arch, 1) <= c <= most_cluster]
+    for resident, cluster in product(range(_WANTED_RESIDENT, 0, -1), clusters):
+        own = ceil_div(max(layout.groups, 1), cluster)
+        for wanted in (i for i in _ITEMS if fewest <= i <= most):
+            team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
+            items = ceil_power(ceil_div(own, team))
+            if team <= most_team and _holding(layout, team * side, items, held, in_chunks=False)[1] >= resident:
+                return team, items, cluster
+    fitting = (i for i in _ITEMS if i <= most and _holding(layout, most_team * side, i, held, in_chunks=True)[1] > 1)
+    return most_team, max(fitting, default=1), most_cluster
+
+
+def _item_bounds(layout: RowLayout, held: Held) -> tuple[int, int]:
+    """Groups that a thread holds, at least where the row has them, and at most."""
+    is_one_axis = layout.space.space.rank - layout.space.kept == 1
+    limit = _ITEMS[-1] if is_one_axis and not held.sums else _MAX_PLACED
+    usual = _REGISTERS // held.words(layout.vector, is_as_read=False)
+    registers = _SUM_REGISTERS if held.sums else _MAX_REGISTERS
+    most = min(floor_power(registers // held.words(layout.vector, held.read_bytes > 0)), limit)
+    return most if held.sums else min(floor_power(usual), most), most
+
+
+def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, int, int]:
     """(team, items, cluster, sharing): each thread a few vectors, more where a row would not fit the block or the
     cluster; a whole grid's blocks where those of a cluster would have much to read."""
-    words = arrays * element_bytes // 4 * layout.vector
-    limit = _ITEMS[-1] if layout.space.space.rank - layout.space.kept == 1 else _MAX_WALKED
+    limit = _ITEMS[-1] if layout.space.space.rank - layout.space.kept == 1 else _MAX_PLACED
+    words = held.words(layout.vector, is_as_read=False)
     usual, most = (min(max(1, registers // words), limit) for registers in (_REGISTERS, _MAX_REGISTERS))
-    groups = max(layout.groups, 1)
-    most_team = _TEAMS[-1] if layout.space.is_row else _COLUMN_THREADS // _side(layout)
-    cluster, sharing = _default_cluster(layout, arch, element_bytes, most_team * most), 1
-    if on_chip and _row_blocks(layout) <= arch.sm_count:
-        cluster, sharing = _one_wave(layout, arch, arrays, cluster)
+    groups, most_team = max(layout.groups, 1), _usual_team(layout)
+    least = ceil_power(ceil_div(groups, most_team * most))
+    cluster, sharing = _filling_cluster(layout, arch, min(least, _most_cluster(arch))), 1
+    if _row_blocks(layout) <= arch.sm_count:
+        cluster, sharing = _one_wave(layout, arch, held, cluster)
         if sharing > 1:
-            most_team, most = _most_team(layout), max(1, usual * 4 // element_bytes)
+            most_team, most = _most_team(layout), max(1, usual * 4 // held.element_bytes)
     own = ceil_div(groups, max(cluster, sharing))
     team = min(most_team, max(ceil_power(ceil_div(own, usual)), min(_MIN_TEAM, ceil_power(own))))
     return team, min(floor_power(most), ceil_power(ceil_div(own, team))), cluster, sharing
 
 
-def _one_wave(layout: RowLayout, arch: ArchSpec, arrays: int, cluster: int) -> tuple[int, int]:
+def _one_wave(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) -> tuple[int, int]:
     """(cluster, sharing) from the preferred cluster, for blocks that have a multiprocessor each, and its shared memory:
     so many that all are there at a time."""
     row_blocks, most_sharing = _row_blocks(layout), _most_sharing(layout, arch)
-    bytes_of_rows = layout.groups * _side(layout) * arrays * _GROUP_BYTES
+    bytes_of_rows = layout.groups * _side(layout) * (held.values + held.sums) * _GROUP_BYTES
     too_long = most_sharing >= 2 * cluster and bytes_of_rows > cluster * _CLUSTER_BYTES
     if layout.space.is_row:
         return (1, most_sharing) if too_long else (cluster, 1)
@@ -195,13 +284,14 @@ def _one_wave(layout: RowLayout, arch: ArchSpec, arrays: int, cluster: int) -> t
     return cluster, 1
 
 
-def _default_cluster(layout: RowLayout, arch: ArchSpec, element_bytes: int, held: int) -> int:
-    """Enough blocks for a row of which a block holds ``held`` groups, and for the device."""
-    if arch.name != "sm_90a":
-        return 1
-    groups, row_blocks, most = max(layout.groups, 1), _row_blocks(layout), _CLUSTERS[-1]
-    cluster = min(most, ceil_power(ceil_div(groups, held)))
-    least = _MIN_BLOCK_BYTES // (layout.vector * element_bytes)
-    while cluster < most and 2 * row_blocks * cluster <= arch.sm_count and groups // (2 * cluster) >= least:
+def _filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:
+    """Blocks that share rows: ``least``, or more where there are too few rows for the device."""
+    row_blocks, cluster, most = _row_blocks(layout), least, _most_cluster(arch)
+    worth = layout.groups // (_MIN_BLOCK_BYTES // (layout.vector * 4))
+    while cluster < most and 2 * row_blocks * cluster <= arch.sm_count and 2 * cluster <= worth:
         cluster *= 2
     return cluster
+
+
+def _most_cluster(arch: ArchSpec) -> int:
+    return _CLUSTERS[-1] if arch.name == "sm_90a" else 1

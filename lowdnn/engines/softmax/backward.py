@@ -11,7 +11,7 @@ from lowdnn.engines.launch import bytes_of, moved_bytes
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel
-from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
+from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.softmax_pattern import SoftmaxGradient, match_softmax_gradient
 
@@ -39,7 +39,7 @@ class BackwardSoftmax:
         return RowLayout.of(self.space, (self.gradient.before, self.gradient.after), self.gradient.y)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self.gradient.compute_type, arrays=2)
+        return tile.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         """One launch, none where there are no rows."""
@@ -51,7 +51,7 @@ class BackwardSoftmax:
             data_type=found.y.data_type,
             compute_type=found.compute_type,
             layout=self.layout,
-            tile=tile.tile_of(self.layout, chosen, found.compute_type, arrays=2),
+            tile=tile.tile_of(self.layout, chosen, self._held),
             switches=(("IS_LOG", int(found.is_log)),),
             functors=(
                 self.space.load(found.y, found.compute_type, "Data"),
@@ -65,3 +65,7 @@ class BackwardSoftmax:
         launch = kernel.launch(chain.kernel(kernel.kernel), _FLOPS * found.y.element_count, moved)
         chain.launches.append(launch)
         return chain
+
+    @property
+    def _held(self) -> tile.Held:
+        return tile.Held.of(self.gradient.compute_type, reading(self.gradient.y), self.gradient.before)

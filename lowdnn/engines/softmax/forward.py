@@ -53,14 +53,14 @@ class ForwardSoftmax:
         return RowLayout.of(self.space, (self.before, self.after))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self.compute_type, arrays=1)
+        return tile.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         """One launch, none where there are no rows."""
         chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape = tile.tile_of(self.layout, chosen, self.compute_type, arrays=1)
+        shape = tile.tile_of(self.layout, chosen, self._held)
         statistics = _statistics(operation)
         kernel = RowKernel(
             source="softmax/softmax_forward.cu",
@@ -80,6 +80,10 @@ class ForwardSoftmax:
         moved = moved_bytes(self.before) + moved_bytes(self.after) + stored
         chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved))
         return chain
+
+    @property
+    def _held(self) -> tile.Held:
+        return tile.Held.of(self.compute_type, self.before)
 
     @property
     def _stats_factor(self) -> Scalar:

@@ -6,14 +6,14 @@
 // registers is read once; of a longer one all chunks but the last are read again.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
-// else i64; IS_LOG.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW; INDEX: u32 below 2^31 rows
+// and groups, else i64; IS_LOG.
 
 #include "include/row_team.cuh"
 #include "softmax/exponential.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Data::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
+typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, Tile::WIDTH> Team;
 
@@ -26,30 +26,45 @@ struct Params {
 
 constexpr int WIDTH = Tile::WIDTH;
 
+struct Operands {
+  RowChunk<Data, Tile, AS_READ> y;
+  RowChunk<Prologue, Tile, AS_READ> dy;
+
+  __device__ __forceinline__ void load(const Params& p, RowWalk<Tile>& walk, i64 chunk) {
+    y.load(p.y, walk, chunk);
+    dy.load(p.dy, walk, chunk);
+  }
+  __device__ __forceinline__ void begin_pass() {
+    y.begin_pass();
+    dy.begin_pass();
+  }
+  __device__ __forceinline__ void get(const Params& p, int item, Value (&y_of)[VECTOR], Value (&dy_of)[VECTOR]) const {
+    y.get(p.y, item, y_of);
+    dy.get(p.dy, item, dy_of);
+  }
+};
+
 // What does not exist is 0 and adds nothing.
-__device__ __forceinline__ void add_terms(const Value (&y)[ITEMS][VECTOR], const Value (&dy)[ITEMS][VECTOR],
-                                          Value (&sum)[WIDTH]) {
+__device__ __forceinline__ void add_terms(const Params& p, const Operands& held, Value (&sum)[WIDTH]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
+    Value y[VECTOR], dy[VECTOR];
+    held.get(p, i, y, dy);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) sum[v % WIDTH] += IS_LOG ? dy[i][v] : dy[i][v] * y[i][v];
+    for (int v = 0; v < VECTOR; ++v) sum[v % WIDTH] += IS_LOG ? dy[v] : dy[v] * y[v];
   }
 }
 
-__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                            const Value (&y)[ITEMS][VECTOR], const Value (&dy)[ITEMS][VECTOR],
-                                            const Value (&sum)[WIDTH]) {
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value dx[VECTOR];
+__device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
+                                               const Value (&sum)[WIDTH]) {
+  store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](int i, i64, Value (&dx)[VECTOR]) {
+    Value y[VECTOR], dy[VECTOR];
+    held.get(p, i, y, dy);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      dx[v] = IS_LOG ? dy[i][v] - exponential(y[i][v]) * sum[v % WIDTH] : y[i][v] * (dy[i][v] - sum[v % WIDTH]);
+      dx[v] = IS_LOG ? dy[v] - exponential(y[v]) * sum[v % WIDTH] : y[v] * (dy[v] - sum[v % WIDTH]);
     }
-    Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, walk.coordinate), column, VECTOR, dx);
-  }
+  });
 }
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
@@ -59,24 +74,23 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Value y[ITEMS][VECTOR], dy[ITEMS][VECTOR], sum[WIDTH] = {};
-    load_chunk<Data>(p.y, walk, 0, y);
-    load_chunk<Prologue>(p.dy, walk, 0, dy);
-    add_terms(y, dy, sum);
+    Operands held;
+    Value sum[WIDTH] = {};
+    held.load(p, walk, 0);
+    add_terms(p, held, sum);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
-      load_chunk<Data>(p.y, walk, chunk, y);
-      load_chunk<Prologue>(p.dy, walk, chunk, dy);
-      add_terms(y, dy, sum);
+      held.load(p, walk, chunk);
+      add_terms(p, held, sum);
     }
     team.all<Plus>(sum);
 
-    store_chunk(p, walk, p.sizes.chunks - 1, y, dy, sum);
+    held.begin_pass();
+    store_gradient(p, walk, p.sizes.chunks - 1, held, sum);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
-      load_chunk<Data>(p.y, walk, chunk, y);
-      load_chunk<Prologue>(p.dy, walk, chunk, dy);
-      store_chunk(p, walk, chunk, y, dy, sum);
+      held.load(p, walk, chunk);
+      store_gradient(p, walk, chunk, held, sum);
     }
   }
   team.leave();

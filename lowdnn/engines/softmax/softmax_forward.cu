@@ -7,14 +7,17 @@
 // and a sum relative to it as it goes along, and all chunks but the last are read again, backwards.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER RESIDENT VECTOR KEPT IS_ROW; INDEX: u32 below 2^31 rows and groups,
-// else i64; IS_LOG; CHUNKED; STATS (m + log(s), times stats_factor), MAX (m), SUM (s): whether they are stored.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW; INDEX: u32 below 2^31 rows
+// and groups, else i64; IS_LOG; CHUNKED; STATS (m + log(s), times stats_factor), MAX (m), SUM (s): whether they are
+// stored.
 
 #include "include/row_team.cuh"
 #include "softmax/exponential.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Prologue::RANK, KEPT, IS_ROW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
+typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX>
+    Tile;
+typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, Tile::WIDTH> Team;
 
@@ -35,32 +38,41 @@ struct Params {
 };
 
 constexpr int WIDTH = Tile::WIDTH;
+// Whether a chunk's exponentials replace its elements.
+#define KEEPS_EXPONENTIALS (!CHUNKED && !IS_LOG && !AS_READ)
 
-__device__ __forceinline__ void add_largest(RowWalk<Tile>& walk, i64 chunk, const Value (&x)[ITEMS][VECTOR],
+__device__ __forceinline__ void add_largest(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                             Value (&largest)[WIDTH]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i64 column;
     if (!walk.locate(chunk, i, column)) continue;
+    Value x[VECTOR];
+    held.get(p.before, i, x);
+    walk.fill_absent(column, Value(-INFINITE), x);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) largest[v % WIDTH] = maximum(largest[v % WIDTH], x[i][v]);
+    for (int v = 0; v < VECTOR; ++v) largest[v % WIDTH] = maximum(largest[v % WIDTH], x[v]);
   }
 }
 
-// Adds exp(x - base); where the results are kept they replace x.
-template <bool KEEPS>
-__device__ __forceinline__ void add_exponentials(RowWalk<Tile>& walk, i64 chunk, Value (&x)[ITEMS][VECTOR],
+// Adds exp(x - base).
+__device__ __forceinline__ void add_exponentials(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& held,
                                                  const Value (&base)[WIDTH], Value (&sum)[WIDTH]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i64 column;
     if (!walk.locate(chunk, i, column)) continue;
+    Value x[VECTOR];
+    held.get(p.before, i, x);
+    walk.fill_absent(column, Value(-INFINITE), x);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      const Value e = exponential(x[i][v] - base[v % WIDTH]);
-      sum[v % WIDTH] += e;
-      if (KEEPS) x[i][v] = e;
+      x[v] = exponential(x[v] - base[v % WIDTH]);
+      sum[v % WIDTH] += x[v];
     }
+#if KEEPS_EXPONENTIALS
+    held.replace(i, x);
+#endif
   }
 }
 
@@ -69,39 +81,34 @@ __device__ __forceinline__ void add_exponentials(RowWalk<Tile>& walk, i64 chunk,
 __device__ __forceinline__ Value base_of(Value largest) { return largest == Value(-INFINITE) ? Value(0) : largest; }
 
 // A chunk joined to the thread's largest elements and sums.
-__device__ __forceinline__ void add_chunk(RowWalk<Tile>& walk, i64 chunk, Value (&x)[ITEMS][VECTOR],
+__device__ __forceinline__ void add_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& held,
                                           Value (&largest)[WIDTH], Value (&sum)[WIDTH]) {
   Value base[WIDTH];
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) base[w] = base_of(largest[w]);
-  add_largest(walk, chunk, x, largest);
+  add_largest(p, walk, chunk, held, largest);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
     const Value before = base[w];
     base[w] = base_of(largest[w]);
     sum[w] *= exponential(before - base[w]);
   }
-  add_exponentials<false>(walk, chunk, x, base, sum);
+  held.begin_pass();
+  add_exponentials(p, walk, chunk, held, base, sum);
 }
 #endif
 
-// x holds elements, or with neither CHUNKED nor IS_LOG their exponentials.
-__device__ __forceinline__ void store_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk,
-                                            const Value (&x)[ITEMS][VECTOR], const Value (&largest)[WIDTH],
-                                            const Value (&last)[WIDTH]) {
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value y[VECTOR];
+__device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
+                                              const Value (&largest)[WIDTH], const Value (&last)[WIDTH]) {
+  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](int i, i64, Value (&y)[VECTOR]) {
+    held.get(p.before, i, y);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
       const int w = v % WIDTH;
-      y[v] = IS_LOG ? x[i][v] - largest[w] - last[w]
-                    : (CHUNKED ? exponential(x[i][v] - largest[w]) : x[i][v]) * last[w];
+      y[v] = IS_LOG ? y[v] - largest[w] - last[w]
+                    : (KEEPS_EXPONENTIALS ? y[v] : exponential(y[v] - largest[w])) * last[w];
     }
-    Epilogue::apply<VECTOR>(p.after, Epilogue::cursor(p.after, walk.coordinate), column, VECTOR, y);
-  }
+  });
 }
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
@@ -111,16 +118,17 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Value x[ITEMS][VECTOR], largest[WIDTH], sum[WIDTH] = {};
+    Chunk held;
+    Value largest[WIDTH], sum[WIDTH] = {};
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) largest[w] = Value(-INFINITE);
-    load_chunk<Prologue>(p.before, walk, 0, x);
+    held.load(p.before, walk, 0);
 #if CHUNKED
-    add_chunk(walk, 0, x, largest, sum);
+    add_chunk(p, walk, 0, held, largest, sum);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
-      load_chunk<Prologue>(p.before, walk, chunk, x);
-      add_chunk(walk, chunk, x, largest, sum);
+      held.load(p.before, walk, chunk);
+      add_chunk(p, walk, chunk, held, largest, sum);
     }
     Value own[WIDTH];
 #pragma unroll
@@ -129,9 +137,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) sum[w] *= exponential(own[w] - largest[w]);
 #else
-    add_largest(walk, 0, x, largest);
+    add_largest(p, walk, 0, held, largest);
     team.all<Largest>(largest);
-    add_exponentials<!IS_LOG>(walk, 0, x, largest, sum);
+    held.begin_pass();
+    add_exponentials(p, walk, 0, held, largest, sum);
 #endif
     team.all<Plus>(sum);
 
@@ -150,11 +159,12 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #if SUM
     store_of_row<Sum>(p.sum, walk, sum);
 #endif
-    store_chunk(p, walk, p.sizes.chunks - 1, x, largest, last);
+    held.begin_pass();
+    store_softmax(p, walk, p.sizes.chunks - 1, held, largest, last);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
-      load_chunk<Prologue>(p.before, walk, chunk, x);
-      store_chunk(p, walk, chunk, x, largest, last);
+      held.load(p.before, walk, chunk);
+      store_softmax(p, walk, chunk, held, largest, last);
     }
   }
   team.leave();

@@ -49,9 +49,9 @@ struct Functor {
   template <int V>
   static __device__ __forceinline__ void copy(
       const Args& args, const Cursor& at, i64 column, int valid, Loaded<V>& copied) {
-    copy_row<8>(copied.tensor0, (args.tensor0 + at.tensor0) + column);
+    copy_row<8>(copied.tensor0, (args.tensor0 + at.tensor0) + column, valid);
     copied.tensor1 = (args.tensor1 + at.tensor1)[0];
-    copy_row<16>(copied.tensor2, (args.tensor2 + at.tensor2) + column);
+    copy_row<16>(copied.tensor2, (args.tensor2 + at.tensor2) + column, valid);
   }
 
   template <int V>

@@ -27,6 +27,8 @@ SMALL = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
 #: Teams of a quarter of a warp.
 NARROW = SMALL | {KnobType.TILE_ROWS: 8}
+#: Of values only one block would fit a multiprocessor.
+WIDE = {KnobType.TILE_ROWS: 512, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
 #: Two warps of threads with rows side by side, or one row; four blocks of a cooperative grid share them.
 GRID = {KnobType.TILE_ROWS: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 4}
 COLUMNS = {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
@@ -45,6 +47,41 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
 def test_odd_rows(device: Runtime) -> None:
     for length in (1, 3, 97, 1009):
         check(device, f"dims=6x{length} mode=layer", NARROW)
+
+
+@pytest.mark.parametrize(
+    ("line", "choices"),
+    [
+        ("dims=9x509 mode=layer dtype=bf16", CLUSTER),
+        ("dims=9x519 mode=layer dtype=bf16", CLUSTER),
+        ("dims=9x1023 mode=layer dtype=bf16", CLUSTER),
+        ("dims=3x5x11x7 mode=instance scale=none dtype=fp16", NARROW),
+    ],
+)
+def test_rows_that_begin_beside_vectors(device: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    """Groups are whole vectors in memory nevertheless, and scale and bias are shifted into place."""
+    plan = check(device, line, choices)
+    assert shape_of(plan)["HAS_SKEW"] == 1
+    assert shape_of(plan)["VECTOR"] == 8
+
+
+@pytest.mark.parametrize(
+    ("line", "is_as_read"),
+    [
+        ("dims=2x16384 mode=layer dtype=bf16", 1),
+        ("dims=2x16377 mode=layer dtype=bf16", 1),
+        ("dims=3x4096 mode=layer dtype=bf16 dir=bwd", 1),
+        ("dims=2x16392 mode=layer dtype=bf16", 0),
+        ("dims=2x16384 mode=rms scale=scale dtype=bf16 before=residual+store", 0),
+    ],
+)
+def test_long_narrow_rows_are_held_as_they_are_read(device: Runtime, line: str, is_as_read: int) -> None:
+    """Unless their chunks stay in shared memory, or their elements are made of several."""
+    assert shape_of(check(device, line, {} if "bwd" in line else WIDE))["AS_READ"] == is_as_read
+
+
+def shape_of(plan: Plan) -> dict[str, int | str]:
+    return dict(plan.kernels[0].parameters)
 
 
 def test_a_row_of_a_mebi_elements_has_the_whole_device(device: Runtime) -> None:
@@ -225,6 +262,7 @@ def test_every_scheduling_policy(scheduled: Runtime) -> None:
     check(scheduled, "dims=5x1000 mode=layer", SMALL | {KnobType.TILE_ROWS: 128})
     check(scheduled, "dims=40x64 mode=layer dir=bwd", NARROW)
     check(scheduled, "dims=4x64x5x4 mode=batch layout=nhwc", GRID)
+    check(scheduled, "dims=5x509 mode=layer dtype=bf16", CLUSTER)
 
 
 def test_no_races_and_the_same_bits(racing: Runtime) -> None:
@@ -234,6 +272,7 @@ def test_no_races_and_the_same_bits(racing: Runtime) -> None:
         ("dims=40x64 mode=layer dir=bwd", NARROW),
         ("dims=2x24x150x1 mode=instance layout=nhwc dtype=bf16", COLUMNS),
         ("dims=4x64x5x4 mode=batch layout=nhwc", GRID),
+        ("dims=5x509 mode=layer dtype=bf16", CLUSTER),
     ):
         case = parse_case(f"norm {line}")
         graph, inputs = case.graph(), case.inputs(3, exact=False)

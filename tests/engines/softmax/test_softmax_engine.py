@@ -24,6 +24,8 @@ ENGINE = SoftmaxEngine()
 SMALL = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
 NARROW = SMALL | {KnobType.TILE_ROWS: 8}
+#: Of values only one block would fit a multiprocessor.
+WIDE = {KnobType.TILE_ROWS: 512, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
 
 
 def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None) -> Plan:
@@ -39,6 +41,50 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
 def test_odd_rows(device: Runtime) -> None:
     for length in (1, 3, 13):
         check(device, f"dims=6x{length}", NARROW)
+
+
+@pytest.mark.parametrize(
+    ("line", "choices"),
+    [
+        ("dims=9x65 dtype=bf16 out=fp32", NARROW),
+        ("dims=9x1500 dtype=bf16 stats=fp32", SMALL),
+        ("dims=9x509 dtype=bf16", CLUSTER),
+        ("dims=3x5x77 dtype=fp16 dir=bwd before=mul", NARROW),
+    ],
+)
+def test_rows_that_begin_beside_vectors(device: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    """Groups are whole vectors in memory nevertheless; rows begin at each place of one."""
+    plan = check(device, line, choices)
+    assert shape_of(plan)["HAS_SKEW"] == 1
+    assert shape_of(plan)["VECTOR"] == 8
+
+
+def test_tensors_with_other_starts_than_the_rows(device: Runtime) -> None:
+    """A bias for each element of a row is shifted into place; no byte outside of it is read."""
+    builder = GraphBuilder()
+    x, bias = builder.tensor((9, 109), DataType.HALF), builder.tensor((1, 109), DataType.FLOAT)
+    biased = builder.pointwise(PointwiseMode.ADD, x, bias)
+    builder.softmax(biased, (1,), store=DataType.HALF)
+    graph = builder.graph()
+    rng = np.random.default_rng(fresh_seed())
+    inputs = {
+        x.uid: rng.standard_normal((9, 109)).astype(np.float16),
+        bias.uid: rng.standard_normal((1, 109)).astype(np.float32),
+    }
+    plan = ENGINE.plan(graph, SM_90A, SMALL)
+    assert shape_of(plan)["HAS_SKEW"] == 1
+    check_outputs(device, plan, graph, inputs, 109)
+
+
+def test_long_narrow_rows_are_held_as_they_are_read(device: Runtime) -> None:
+    for line in ("dims=2x16392 dtype=bf16 stats=fp32", "dims=2x8201 dtype=fp16 dir=bwd"):
+        plan = check(device, line, WIDE)
+        assert shape_of(plan)["AS_READ"] == 1
+    assert shape_of(check(device, "dims=2x16392 dtype=bf16 before=add", WIDE))["AS_READ"] == 0
+
+
+def shape_of(plan: Plan) -> dict[str, int | str]:
+    return dict(plan.kernels[0].parameters)
 
 
 def test_a_row_of_a_mebi_elements(device: Runtime) -> None:
@@ -78,11 +124,17 @@ def test_extreme_elements(device: Runtime, length: int) -> None:
 def test_every_scheduling_policy(scheduled: Runtime) -> None:
     check(scheduled, "dims=5x1000 stats=fp32", CLUSTER)
     check(scheduled, "dims=5x256 stats=fp32", SMALL)
+    check(scheduled, "dims=5x509 dtype=bf16", CLUSTER)
 
 
 def test_no_races_and_the_same_bits(racing: Runtime) -> None:
     """Random order of the warps, twice: no race, and nothing depends on the order."""
-    for line, choices in (("dims=5x1000 stats=fp32", CLUSTER), ("dims=5x8x24 axes=1 dtype=bf16 stats=fp32", {})):
+    for line, choices in (
+        ("dims=5x1000 stats=fp32", CLUSTER),
+        ("dims=5x8x24 axes=1 dtype=bf16 stats=fp32", {}),
+        ("dims=5x509 dtype=bf16", CLUSTER),
+        ("dims=2x8201 dtype=bf16 dir=bwd", WIDE),
+    ):
         case = parse_case(f"softmax {line}")
         graph, inputs = case.graph(), case.inputs(3, exact=False)
         plan = ENGINE.plan(graph, SM_90A, choices)
