@@ -88,7 +88,28 @@ struct Staying {
   }
 };
 
-// What a thread holds of its rows: x and dy as they are read, or the values of xhat and dy.
+// A chunk's scales, from dy to g.
+template <bool ANY> struct Scales {
+  __device__ __forceinline__ Scales(const Params&, RowWalk<Tile>&, i64) {}
+  __device__ __forceinline__ void apply(int, Value (&)[VECTOR]) const {}
+};
+#if SCALED
+template <> struct Scales<true> {
+  RowChunk<Scale, Tile, false> chunk;
+
+  __device__ __forceinline__ Scales(const Params& p, RowWalk<Tile>& walk, i64 number) {
+    chunk.load(p.scale, walk, number);
+  }
+  __device__ __forceinline__ void apply(int item, Value (&g)[VECTOR]) const {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) g[v] *= chunk.values[item][v];
+  }
+};
+#endif
+// Where x and dy are held as they are read, scales are read whenever they are used: the cache has them.
+typedef Scales<AS_READ> ScalesOnUse;
+
+// What a thread holds of its rows: x and dy as they are read, or the values of xhat and dy, then of g.
 struct Operands {
   RowChunk<Data, Tile, AS_READ> x;
   RowChunk<Prologue, Tile, AS_READ> dy;
@@ -105,6 +126,15 @@ struct Operands {
       i64 column;
       if (walk.locate(chunk, i, column)) normalise(walk, column, x.values[i]);
     }
+#endif
+  }
+
+  // From values of dy to g.
+  __device__ __forceinline__ void scale(const Params& p, RowWalk<Tile>& walk, i64 chunk) {
+#if !AS_READ
+    const Scales<true> scales(p, walk, chunk);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) scales.apply(i, dy.values[i]);
 #endif
   }
 
@@ -155,29 +185,9 @@ __device__ __forceinline__ void load_again(const Params& p, const Staying& stayi
   staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p, walk, earlier); });
 }
 
-// From dy to g. A chunk's scales are read whenever they are used: the cache has them, and registers are few.
-struct Scales {
-#if SCALED
-  RowChunk<Scale, Tile, false> chunk;
-#endif
-
-  __device__ __forceinline__ Scales(const Params& p, RowWalk<Tile>& walk, i64 number) {
-#if SCALED
-    chunk.load(p.scale, walk, number);
-#endif
-  }
-
-  __device__ __forceinline__ void apply(int item, Value (&g)[VECTOR]) const {
-#if SCALED
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) g[v] *= chunk.values[item][v];
-#endif
-  }
-};
-
 __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
                                              Value (&sums)[2 * WIDTH]) {
-  const Scales scales(p, walk, chunk);
+  const ScalesOnUse scales(p, walk, chunk);
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i64 column;
@@ -195,7 +205,7 @@ __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& wal
 
 __device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
                                                const Value (&factor)[WIDTH], const Value (&averages)[2 * WIDTH]) {
-  const Scales scales(p, walk, chunk);
+  const ScalesOnUse scales(p, walk, chunk);
   store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](int i, i64 column, Value (&dx)[VECTOR]) {
     Value xhat[VECTOR];
     held.get(p, walk, column, i, xhat, dx);
@@ -298,10 +308,12 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     add_gradients(p, walk, held, gradients);
     held.begin_pass();
 #endif
+    held.scale(p, walk, 0);
     add_products(p, walk, 0, held, sums);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
       load_first(p, staying, walk, chunk, held);
+      held.scale(p, walk, chunk);
       add_products(p, walk, chunk, held, sums);
     }
     team.all<Plus>(sums);
@@ -320,6 +332,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, held);
+      held.scale(p, walk, chunk);
       store_gradient(p, walk, chunk, held, factor, sums);
     }
   }
