@@ -30,8 +30,8 @@ _MIN_THREADS = 128
 #: Registers of a thread besides the elements that it holds as values, or as they are read: in all, for each group of a
 #: row with one axis, and with several.
 _VALUE_REGISTERS, _READ_REGISTERS = (28, 3, 12), (36, 0, 4)
-#: For each row side by side, and for a skew.
-_SIDE_REGISTERS, _SKEW_REGISTERS = 9, 12
+#: For each row side by side, for a skew, and for values of rows with one axis that are made of several tensors.
+_SIDE_REGISTERS, _SKEW_REGISTERS, _MAKING_REGISTERS = 9, 12, 16
 _MIN_REGISTERS, _MAX_RESIDENT = 48, 16
 #: Quarters of a multiprocessor have registers of their own, for whole warps.
 _QUARTERS, _REGISTERS_PER_QUARTER = 4, 16384
@@ -174,7 +174,9 @@ def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_rea
     space, vector = layout.space, layout.vector
     base, item, walked_item = _READ_REGISTERS if is_as_read else _VALUE_REGISTERS
     each = held.words(vector, is_as_read) + (item if space.space.rank - space.kept == 1 else walked_item)
-    beside = (0 if space.is_row else _SIDE_REGISTERS * vector) + (_SKEW_REGISTERS if space.skew else 0) + held.beside
+    beside = held.beside + (_SKEW_REGISTERS if space.skew else 0)
+    beside += 0 if space.is_row else _SIDE_REGISTERS * vector
+    beside += _MAKING_REGISTERS if space.is_line and not held.read_bytes else 0
     registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
     warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * registers))
     return min(32 * warps // threads, _MAX_RESIDENT)
