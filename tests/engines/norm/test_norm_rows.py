@@ -50,19 +50,33 @@ def test_odd_rows(device: Runtime) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "choices"),
+    ("line", "choices", "vector"),
     [
-        ("dims=9x509 mode=layer dtype=bf16", CLUSTER),
-        ("dims=9x519 mode=layer dtype=bf16", CLUSTER),
-        ("dims=9x1023 mode=layer dtype=bf16", CLUSTER),
-        ("dims=3x5x11x7 mode=instance scale=none dtype=fp16", NARROW),
+        ("dims=9x509 mode=layer dtype=bf16", CLUSTER, 8),
+        ("dims=9x519 mode=layer dtype=bf16", CLUSTER, 8),
+        ("dims=9x1023 mode=layer dtype=bf16", CLUSTER, 8),
+        ("dims=3x5x11x7 mode=instance scale=none dtype=fp16", NARROW, 8),
+        ("dims=9x517 mode=layer mean=10000", CLUSTER, 4),
+        ("dims=9x517 mode=layer mean=10000", NARROW, 4),
     ],
 )
-def test_rows_that_begin_beside_vectors(device: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+def test_rows_that_begin_beside_vectors(device: Runtime, line: str, choices: dict[KnobType, int], vector: int) -> None:
     """Groups are whole vectors in memory nevertheless, and scale and bias are shifted into place."""
-    plan = check(device, line, choices)
-    assert shape_of(plan)["HAS_SKEW"] == 1
-    assert shape_of(plan)["VECTOR"] == 8
+    shape = shape_of(check(device, line, choices))
+    assert (shape["HAS_SKEW"], shape["VECTOR"]) == (1, vector)
+
+
+@pytest.mark.parametrize(
+    ("line", "choices"),
+    [
+        ("dims=5x1533 mode=layer dtype=bf16", SMALL),
+        ("dims=2x3x23x71 mode=instance dir=bwd dtype=fp16", SMALL),
+        ("dims=2x3003 mode=rms scale=scale dtype=bf16 before=residual+store", GRID),
+    ],
+)
+def test_chunks_that_begin_beside_vectors_stay(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    shape = shape_of(check(racing, line, choices))
+    assert (shape["HAS_SKEW"], shape["STAYS"]) == (1, 1)
 
 
 @pytest.mark.parametrize(
