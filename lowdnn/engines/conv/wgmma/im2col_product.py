@@ -463,7 +463,7 @@ class Im2colProduct:
         if not depth_bytes:
             return f"{self.filter.tensor.label}.dims: expected terms to sum, got {list(self.filter.tensor.dims)}"
         if self.groups > 1 and 2 * depth_bytes < STAGE_ROW_BYTES:
-            return f"groups: expected at least {STAGE_ROW_BYTES // 2} bytes of channels of a group, got {depth_bytes}"
+            return f"groups: expected groups of at least {STAGE_ROW_BYTES // 2} bytes of channels, got {depth_bytes}"
         if len(self.classes) > _MAX_CLASSES:
             return f"convolution.strides: expected at most {_MAX_CLASSES} residues, got {len(self.classes)}"
         packing = self.filter.packing

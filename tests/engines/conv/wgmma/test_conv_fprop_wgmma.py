@@ -219,7 +219,7 @@ def test_infinities_stay_in_their_group(device: Runtime, direction: str) -> None
 
 def test_narrow_groups_are_refused() -> None:
     refusal = ENGINE.refuse(parse_case("conv n=1 c=32 hw=4x4 k=8 rs=1x1 groups=2 dtype=bf16").graph(), SM_90A)
-    assert "groups: expected at least 64 bytes of channels of a group, got 32" in str(refusal)
+    assert "groups: expected groups of at least 64 bytes of channels, got 32" in str(refusal)
 
 
 def test_empty_tensors() -> None:
