@@ -71,7 +71,7 @@ _L2_BYTES_PER_S = 114e9
 _HALF_ROW_COST = 0.82
 _ASKEW_ROW_COST = 0.7
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
-_PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 8e-9
+_PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 16e-9
 #: Of the steps from one stage to the next.
 _STAGE_S = 16e-9
 #: Clock of blocks that do not wait for the tensor cores: those draw the power that lowers it.
