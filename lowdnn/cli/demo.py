@@ -38,7 +38,7 @@ def demo(arguments: argparse.Namespace) -> int:
     activation_type = DataType.HALF if arguments.mixed_precision else DataType.FLOAT
     with Handle.open(arguments.device) as handle, Session(handle, activation_type) as session:
         print(f"device     {handle.runtime.driver.device_name(0)}, {handle.arch.name}")
-        print(f"data       {training.count} handwritten digits; {held_out.count} others, every fifth of the file, are held out")
+        print(f"data       {training.count} handwritten digits; every fifth of the file, {held_out.count}, is held out")
         precision = "fp16 with fp32 masters and a dynamic loss scale" if arguments.mixed_precision else "fp32"
         print(f"training   {arguments.steps} steps of {_BATCH} images, {precision}, seed {arguments.seed}\n")
         with clock.phase("data"):

@@ -1,4 +1,4 @@
-"""What a trained network says of images: one graph from the pixels to the shares of the classes."""
+"""What a trained network says of images: one graph from the pixels to the logits."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from lowdnn.cli.training.session import BoundGraph, Session, dims_of
 
 
 def accuracy(session: Session, network: Network, digits: Digits) -> float:
-    """The share of ``digits`` that are named correctly: whose label has the largest share."""
-    return float(np.mean(class_shares(session, network, digits.images).argmax(1) == digits.labels))
+    """The share of ``digits`` that are named correctly: whose label has the largest logit."""
+    return float(np.mean(logits(session, network, digits.images).argmax(1) == digits.labels))
 
 
-def class_shares(session: Session, network: Network, images: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(N, 10) for images of (N, 8, 8): the softmax of the logits."""
+def logits(session: Session, network: Network, images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(N, 10) for images of (N, 8, 8)."""
     graph = session.graph("inference")
     x = graph.read(session.on_device(images[:, None], session.activation_type))
     for number, running in enumerate(network.running, 1):
         x = _block(graph, x, network, number, running).set_data_type(session.activation_type)
     weight, bias = network.parameters["linear.weight"], network.parameters["linear.bias"]
     rows = graph.reshape(x).set_dim((1, len(images), dims_of(weight.value)[1]))
-    logits = graph.bias(graph.matmul(rows, graph.read(weight.value)), graph.read(bias.master))
-    shares = session.zeros((1, len(images), CLASSES))
-    graph.write(graph.softmax(logits)[0], shares)
+    y = session.zeros((1, len(images), CLASSES))
+    graph.write(graph.bias(graph.matmul(rows, graph.read(weight.value)), graph.read(bias.master)), y)
     graph.built().run()
-    result: NDArray[np.float32] = session.read_back(shares)[0]
+    result: NDArray[np.float32] = session.read_back(y)[0]
     return result
 
 

@@ -26,7 +26,7 @@ Initial = dict[str, NDArray[np.float64]]
 
 
 def initial_parameters(rng: np.random.Generator) -> Initial:
-    """Normal weights of variance 2 / (terms of a sum) before a ReLU; zeros before the softmax: equal shares at first.
+    """Normal weights of variance 2 / (terms of a sum) before a ReLU; zeros before the softmax.
 
     Source: K. He et al., 2015, "Delving Deep into Rectifiers", section 2.2.
     """
