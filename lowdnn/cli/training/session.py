@@ -22,9 +22,10 @@ from lowdnn.status import BadParamError
 class BoundGraph(cudnn.pygraph):
     """A pygraph whose inputs and outputs have their memory from the start; arithmetic and edges are fp32."""
 
-    def __init__(self, name: str, handle: cudnn.Handle, workspace: Workspace) -> None:
+    def __init__(self, name: str, handle: cudnn.Handle, mode: cudnn.heur_mode, workspace: Workspace) -> None:
         float32 = cudnn.data_type.FLOAT
         super().__init__(name, intermediate_data_type=float32, compute_data_type=float32, handle=handle)
+        self._mode = mode
         self._workspace = workspace
         self._memory: dict[cudnn.Tensor, object] = {}
 
@@ -47,7 +48,7 @@ class BoundGraph(cudnn.pygraph):
 
     def built(self) -> Self:
         """Plans and loads the graph, and sees to it that the workspace suffices."""
-        self.build([cudnn.heur_mode.A])
+        self.build([self._mode])
         self._workspace.grow(self.get_workspace_size())
         return self
 
@@ -66,12 +67,19 @@ class Session:
     """The device memory, the workspace and the graphs of one training; ``close`` or ``with`` frees them.
 
     ``activation_type``: what activations and their gradients, and the weights that meet them, are stored in.
+    ``mode``: the heuristics that plan the graphs; FALLBACK keeps fp32 from being rounded to TF32.
     """
 
-    def __init__(self, handle: cudnn.Handle, activation_type: DataType = DataType.FLOAT) -> None:
+    def __init__(
+        self,
+        handle: cudnn.Handle,
+        activation_type: DataType = DataType.FLOAT,
+        mode: cudnn.heur_mode = cudnn.heur_mode.A,
+    ) -> None:
         self.handle = handle
         self.activation_type = activation_type
         self.graphs: list[BoundGraph] = []
+        self._mode = mode
         self._owned = ExitStack()
         self._workspace = self._owned.enter_context(Workspace(handle.runtime.context, 0))
 
@@ -82,7 +90,7 @@ class Session:
 
     def graph(self, name: str) -> BoundGraph:
         """A graph to be written, then ``built``."""
-        self.graphs.append(BoundGraph(name, self.handle, self._workspace))
+        self.graphs.append(BoundGraph(name, self.handle, self._mode, self._workspace))
         return self.graphs[-1]
 
     def zeros(self, dims: tuple[int, ...], data_type: DataType = DataType.FLOAT) -> DeviceBuffer:
