@@ -53,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cuda", "emulated"), help="where to run (default: LOWDNN_DEVICE)")
     parser.add_argument("--mixed-precision", action="store_true", help="activations in fp16, with a dynamic loss scale")
-    parser.add_argument("--steps", type=int, default=80, metavar="N", help="steps of the training (default 80)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights, order and distortions (default 0)")
+    parser.add_argument("--steps", type=int, default=70, metavar="N", help="steps of the training (default 70)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the order (default 0)")
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:

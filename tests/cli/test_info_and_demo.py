@@ -31,14 +31,15 @@ def test_info_as_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_demo_reports_what_it_did(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A training that is cut short names too few digits, and says so."""
-    monkeypatch.setattr("lowdnn.cli.demo._BATCH", 8)
+    monkeypatch.setattr("lowdnn.cli.demo._BATCH", 4)
+    monkeypatch.setattr("lowdnn.cli.digits._HELD_OUT", slice(4))
     assert main(["demo", "--device", "emulated", "--steps", "1", "--mixed-precision"]) == 1
     output = capsys.readouterr().out
-    assert "88 handwritten digits, and 40 that the training does not see" in output
+    assert "1793 handwritten digits; every fifth of the file, 4, is held out" in output
     assert "step    1   loss" in output
     assert re.search(r"^conv2 weight gradient +conv_\w+$", output, re.MULTILINE)
     assert re.search(r"^backward +\d+\.\d\d s$", output, re.MULTILINE)
-    assert re.search(r"^test accuracy .* of 40\), expected at least 97%$", output, re.MULTILINE)
+    assert re.search(r"^test accuracy .* of 4\), expected at least 97%$", output, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("argument", "least"), [("steps", 1), ("seed", 0)])

@@ -1,4 +1,4 @@
-"""What a trained network says of images: one graph from the pixels to the shares of the classes."""
+"""What a trained network says of images: one graph from the pixels to the logits."""
 
 from __future__ import annotations
 
@@ -6,37 +6,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lowdnn.frontend as cudnn
-from lowdnn.cli.digits import Digits, distorted
+from lowdnn.cli.digits import Digits
 from lowdnn.cli.training.layers import EPSILON, PADDING, WINDOW, Statistics
 from lowdnn.cli.training.network import CLASSES, Network
 from lowdnn.cli.training.session import BoundGraph, Session, dims_of
 
-#: Copies of each image that are judged together, and how far they differ from it: see ``digits.distorted``.
-_COPIES, _STRETCH, _SHIFT = 16, 0.1, 0.4
+
+def accuracy(session: Session, network: Network, digits: Digits) -> float:
+    """The share of ``digits`` that are named correctly: whose label has the largest logit."""
+    return float(np.mean(logits(session, network, digits.images).argmax(1) == digits.labels))
 
 
-def accuracy(session: Session, network: Network, digits: Digits, rng: np.random.Generator) -> float:
-    """The share of ``digits`` whose label has the largest share, on the mean over slightly distorted copies."""
-    images = np.stack([distorted(digits.images, rng, _STRETCH, _SHIFT) for _ in range(_COPIES)])
-    return float(np.mean(class_shares(session, network, images).argmax(1) == digits.labels))
-
-
-def class_shares(session: Session, network: Network, images: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(N, 10) for images of (copies, N, 8, 8): the softmax of the logits, the mean over the copies of each image."""
-    copies, count = images.shape[:2]
+def logits(session: Session, network: Network, images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(N, 10) for images of (N, 8, 8)."""
     graph = session.graph("inference")
-    x = graph.read(session.on_device(images.reshape(-1, 1, *images.shape[2:]), session.activation_type))
+    x = graph.read(session.on_device(images[:, None], session.activation_type))
     for number, running in enumerate(network.running, 1):
         x = _block(graph, x, network, number, running).set_data_type(session.activation_type)
     weight, bias = network.parameters["linear.weight"], network.parameters["linear.bias"]
-    features = dims_of(weight.value)[1]
-    rows = graph.reshape(x).set_dim((1, copies * count, features))
-    logits = graph.bias(graph.matmul(rows, graph.read(weight.value)), graph.read(bias.master))
-    shares, _ = graph.softmax(graph.reshape(logits).set_dim((copies, count, CLASSES)))
-    means = session.zeros((1, count, CLASSES))
-    graph.write(graph.reduction(shares, cudnn.reduction_mode.AVG), means)
+    rows = graph.reshape(x).set_dim((1, len(images), dims_of(weight.value)[1]))
+    y = session.zeros((1, len(images), CLASSES))
+    graph.write(graph.bias(graph.matmul(rows, graph.read(weight.value)), graph.read(bias.master)), y)
     graph.built().run()
-    result: NDArray[np.float32] = session.read_back(means)[0]
+    result: NDArray[np.float32] = session.read_back(y)[0]
     return result
 
 

@@ -1,6 +1,6 @@
-"""Stochastic gradient descent with momentum and weight decay, one graph for all parameters:
+"""Stochastic gradient descent with momentum, one graph for all parameters:
 
-    g = grad / loss_scale + DECAY * p        v = MOMENTUM * v + g        p = p - rate * v
+    v = MOMENTUM * v + grad / loss_scale        p = p - rate * v
 
 In mixed precision p is the fp32 master, a copy of it in the type of the activations is written beside it, and p and v
 stay as they are where a gradient is not finite.
@@ -13,10 +13,9 @@ from lowdnn.cli.training.loss_scale import LossScale
 from lowdnn.cli.training.parameters import Parameters
 from lowdnn.cli.training.session import Session
 
-MOMENTUM = 0.9
-DECAY = 5e-3
+MOMENTUM = 0.8
 #: The largest learning rate, and the steps in which it is reached.
-_RATE, _WARM_UP = 0.2, 10
+_RATE, _WARM_UP = 0.3, 20
 
 
 def learning_rate(step: int, steps: int) -> float:
@@ -38,8 +37,7 @@ class Sgd:
         self._rate = graph.tensor((1, 1, 1), data_type=cudnn.data_type.FLOAT, is_pass_by_value=True, name="rate")
         if loss_scale is not None:
             grads = graph.div(grads, graph.read(loss_scale.value))
-        decayed = graph.add(grads, graph.mul(masters, DECAY))
-        new_momenta = graph.add(graph.mul(momenta, MOMENTUM), decayed)
+        new_momenta = graph.add(graph.mul(momenta, MOMENTUM), grads)
         new_masters = graph.sub(masters, graph.mul(new_momenta, self._rate))
         if loss_scale is not None:
             is_finite = graph.read(loss_scale.is_finite)

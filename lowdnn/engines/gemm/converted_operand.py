@@ -62,6 +62,11 @@ _PLAIN_MODES = frozenset(
 )
 
 
+def functions_of(dag: PointwiseDag) -> int:
+    """Operations of more than an instruction or two for an element."""
+    return sum(op.mode not in _PLAIN_MODES for op in dag.operations)
+
+
 @dataclass(frozen=True)
 class Params:
     """Macros of a kernel with such an operand."""
@@ -111,8 +116,7 @@ class ConvertedOperand:
 
     @property
     def functions(self) -> int:
-        """Operations of more than an instruction or two for an element."""
-        return sum(op.mode not in _PLAIN_MODES for op in self.prologue.operations)
+        return functions_of(self.prologue)
 
     @cached_property
     def functor(self) -> Functor:

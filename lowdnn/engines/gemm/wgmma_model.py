@@ -71,7 +71,7 @@ _L2_BYTES_PER_S = 114e9
 _HALF_ROW_COST = 0.82
 _ASKEW_ROW_COST = 0.7
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
-_PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 8e-9
+_PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 16e-9
 #: Of the steps from one stage to the next.
 _STAGE_S = 16e-9
 #: Clock of blocks that do not wait for the tensor cores: those draw the power that lowers it.
@@ -136,7 +136,8 @@ class WgmmaProduct:
     is_located: the functor stores, each group of elements at coordinates of its own.
     classes: (m, n, k_blocks) of parts that are computed one after the other, the deepest first; empty if one.
     conversion: of an operand on its way to the tensor cores; in registers of A, in 64 rows of each warpgroup.
-    functions: operations of its functor that take more than an instruction or two.
+    functions, epilogue_functions: operations of its functor, and of the epilogue's, that take more than an instruction
+    or two.
     sums_columns: warpgroups keep totals of the columns of their tiles for as long as those stay the same.
     """
 
@@ -168,6 +169,7 @@ class WgmmaProduct:
     classes: tuple[tuple[int, int, int], ...] = ()
     conversion: Conversion = Conversion.NONE
     functions: int = 0
+    epilogue_functions: int = 0
     sums_columns: bool = False
     table_bytes: int = 0
 
@@ -651,11 +653,13 @@ def _first_in_turn(product: WgmmaProduct, rates: _Rates, machine: _Machine) -> t
 
 def _leaving_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:
     """Of a tile's accumulators on their way out, beside their bytes."""
+    elements = tile.m * tile.n / tile.warpgroups
+    computed_s = elements * traits.epilogue_functions * _FUNCTION_CLOCKS / _LIGHT_CLOCK_HZ
     if traits.is_located:
-        return tile.m * tile.n / tile.warpgroups / _LOCATED_ELEMENTS_PER_S
+        return elements / _LOCATED_ELEMENTS_PER_S + computed_s
     chunk_s = _OPERAND_CHUNK_S if traits.has_operand else _PIXELS_CHUNK_S if traits.classes else _CHUNK_S
     chunks = tile.m // (WARPGROUP_ROWS * tile.warpgroups) * (tile.n // gcd(tile.n, _CHUNK_COLUMNS))
-    return chunks * chunk_s
+    return chunks * chunk_s + computed_s
 
 
 def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: _Machine) -> tuple[float, float]:

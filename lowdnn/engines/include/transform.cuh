@@ -33,82 +33,6 @@ template <int V> __device__ __forceinline__ int clamped_count(i64 remaining) {
   return remaining >= V ? V : remaining > 0 ? int(remaining) : 0;
 }
 
-// Whether rows that begin at multiples of WIDTH elements are read by words of 4 bytes that lie askew to them.
-template <class T, int V> constexpr bool is_askew(int width) {
-  return width > 0 && width * sizeof(T) < 4 && V * sizeof(T) % 4 == 0;
-}
-
-// V elements of x, of which the first `valid` are read and the others are zero bits. WIDTH: elements of an access along
-// which x is contiguous, a divisor of all counts `valid`; 0: single elements at a stride. Loads of several may be in
-// flight before the first get.
-template <class T, int V, int WIDTH, bool ASKEW = is_askew<T, V>(WIDTH)> struct Elements {
-  T values[V];
-
-  // `begin`, `end`: where all that may be read lies.
-  __device__ __forceinline__ void load(const T* from, i64 stride, int valid, const T* begin, const T* end) {
-    if constexpr (WIDTH == 0) {
-      load_strided(values, from, stride, valid);
-    } else {
-      constexpr int W = access_width(WIDTH, V, sizeof(T));
-#pragma unroll
-      for (int i = 0; i < V; i += W) {
-        Vector<T, W> part{};
-        if (i < valid) part = PathOf<W * sizeof(T)>::Type::template load<T, W>(from + i);
-#pragma unroll
-        for (int j = 0; j < W; ++j) values[i + j] = part.v[j];
-      }
-    }
-  }
-
-  __device__ __forceinline__ T get(int i) const { return values[i]; }
-};
-
-template <class T, int V, int WIDTH> struct Elements<T, V, WIDTH, true> {
-  static constexpr int WORDS = V * sizeof(T) / 4, IN_WORD = 4 / sizeof(T);
-  u32 words[WORDS + 1];  // the first of them has the first element
-  u32 skew;              // bytes in front of it there
-  i32 bytes;             // of the elements that are read
-
-  __device__ __forceinline__ void load(const T* from, i64, int valid, const T* begin, const T* end) {
-    bytes = valid * sizeof(T);
-    skew = u64(from) % 4;
-    const u32* first = reinterpret_cast<const u32*>(u64(from) - skew);
-    const i32 count = (skew + bytes + 3) / 4;
-    if (u64(first) >= u64(begin) && u64(first + count) <= u64(end)) {
-#pragma unroll
-      for (int i = 0; i <= WORDS; ++i) words[i] = i < count ? first[i] : 0;
-    } else {
-      const i32 before = skew / sizeof(T);
-#pragma unroll
-      for (int i = 0; i <= WORDS; ++i) {
-        Vector<T, IN_WORD> word;
-#pragma unroll
-        for (int j = 0; j < IN_WORD; ++j) {
-          const i32 element = i * IN_WORD + j - before;
-          word.v[j] = element >= 0 && element < valid ? from[element] : T{};
-        }
-        words[i] = *reinterpret_cast<const u32*>(&word);
-      }
-    }
-  }
-
-  __device__ __forceinline__ T get(int i) const {
-    const int word = i / IN_WORD;
-    const i32 kept = bytes - 4 * word;
-    const u32 mask = kept >= 4 ? ~0u : kept > 0 ? (1u << 8 * kept) - 1 : 0;
-    const u32 shifted = __funnelshift_r(words[word], words[word + 1], 8 * skew) & mask;
-    return reinterpret_cast<const Vector<T, IN_WORD>*>(&shifted)->v[i % IN_WORD];
-  }
-};
-
-// The first `valid` of V neighbours, in accesses of WIDTH elements where these are whole.
-template <int WIDTH, class T, int V>
-__device__ __forceinline__ void store_neighbours(T* to, const T (&from)[V], int valid) {
-  constexpr int W = access_width(WIDTH, V, sizeof(T));
-#pragma unroll
-  for (int i = 0; i < V; i += W) store_row<W>(to + i, reinterpret_cast<const T(&)[W]>(from[i]), min(valid - i, W));
-}
-
 // How rows of V elements lie in registers: PER_UNIT of them in a word where they are narrower and fill some.
 template <class T, int PER_UNIT> struct UnitOf { typedef u32 Type; };
 template <class T> struct UnitOf<T, 1> { typedef T Type; };
@@ -149,6 +73,71 @@ __device__ __forceinline__ Vector<T, V> window(const Vector<T, V>& low, const Ve
     }
   }
   return result;
+}
+
+// Whether rows that begin at multiples of WIDTH elements are read by vectors that lie askew to them.
+template <class T, int V> constexpr bool is_askew(int width) {
+  return width > 0 && width * sizeof(T) < 4 && V * sizeof(T) % 4 == 0;
+}
+
+// V elements of x, of which the first `valid` are read and the others are zero bits. WIDTH: elements of an access along
+// which x is contiguous, a divisor of all counts `valid`; 0: single elements at a stride. Loads of several may be in
+// flight before the first get.
+template <class T, int V, int WIDTH, bool ASKEW = is_askew<T, V>(WIDTH)> struct Elements {
+  alignas(Vector<T, V>) T values[V];
+
+  // `begin`, `end`: where all that may be read lies.
+  __device__ __forceinline__ void load(const T* from, i64 stride, int valid, const T* begin, const T* end) {
+    if constexpr (WIDTH == 0) {
+      load_strided(values, from, stride, valid);
+    } else {
+      constexpr int W = access_width(WIDTH, V, sizeof(T));
+#pragma unroll
+      for (int i = 0; i < V; i += W) {
+        Vector<T, W> part{};
+        if (i < valid) part = PathOf<W * sizeof(T)>::Type::template load<T, W>(from + i);
+#pragma unroll
+        for (int j = 0; j < W; ++j) values[i + j] = part.v[j];
+      }
+    }
+  }
+
+  __device__ __forceinline__ Vector<T, V> get() const { return *reinterpret_cast<const Vector<T, V>*>(values); }
+};
+
+template <class T, int V, int WIDTH> struct Elements<T, V, WIDTH, true> {
+  Vector<T, V> low, high;  // the aligned vectors in which they lie
+  int skipped, valid;      // elements in front of the first one there, and how many are read
+
+  __device__ __forceinline__ void load(const T* from, i64, int count, const T* begin, const T* end) {
+    valid = count;
+    skipped = int(u64(from) / sizeof(T) % V);
+    const T* aligned = from - skipped;
+    if (aligned >= begin && aligned + 2 * V <= end) {
+      low = Plain::load<T, V>(aligned);
+      high = Plain::load<T, V>(aligned + V);
+    } else {
+      skipped = 0;
+      high = {};
+#pragma unroll
+      for (int i = 0; i < V; ++i) low.v[i] = i < valid ? from[i] : T{};
+    }
+  }
+
+  __device__ __forceinline__ Vector<T, V> get() const {
+    Vector<T, V> found = window(low, high, skipped);
+#pragma unroll
+    for (int i = 0; i < V; ++i) found.v[i] = i < valid ? found.v[i] : T{};
+    return found;
+  }
+};
+
+// The first `valid` of V neighbours, in accesses of WIDTH elements where these are whole.
+template <int WIDTH, class T, int V>
+__device__ __forceinline__ void store_neighbours(T* to, const T (&from)[V], int valid) {
+  constexpr int W = access_width(WIDTH, V, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < V; i += W) store_row<W>(to + i, reinterpret_cast<const T(&)[W]>(from[i]), min(valid - i, W));
 }
 
 // Rows become columns. Elements that share a word change places by permutes of two words; whole words only get names.

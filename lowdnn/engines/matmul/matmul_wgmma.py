@@ -19,6 +19,7 @@ from functools import cached_property
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.gemm import tiles, wgmma_model
+from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.output_space import Slices
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -215,6 +216,7 @@ class _Problem:
             is_a_askew=p.is_askew,
             is_b_askew=q.is_askew,
             sums_columns=self.exits.column is not None,
+            epilogue_functions=functions_of(self.dag),
         )
 
     def prefers_transposed(self, arch: ArchSpec) -> bool:

@@ -53,9 +53,10 @@ __device__ __forceinline__ Group locate(const Part& part, INDEX group) {
 }
 
 __device__ __forceinline__ void write(const Part& part, const Group& group, const Input& from) {
+  const Vector<X, VECTOR> values = from.get();
   Y out[VECTOR];
 #pragma unroll
-  for (int i = 0; i < VECTOR; ++i) out[i] = Moved<Y, X>::of(from.get(i));
+  for (int i = 0; i < VECTOR; ++i) out[i] = Moved<Y, X>::of(values.v[i]);
   if constexpr (Y_WIDTH == 0) {
     store_strided(group.y, out, part.y_strides[COLUMN_AXIS], group.valid_y);
   } else {

@@ -112,10 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     }
     Vector<X, MICRO> in[MICRO];
 #pragma unroll
-    for (int j = 0; j < MICRO; ++j) {
-#pragma unroll
-      for (int i = 0; i < MICRO; ++i) in[j].v[i] = read[j].get(i);
-    }
+    for (int j = 0; j < MICRO; ++j) in[j] = read[j].get();
     // registers -> shared memory: the square's columns
     turn(in);
 #pragma unroll

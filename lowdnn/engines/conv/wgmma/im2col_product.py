@@ -12,7 +12,7 @@ from lowdnn.engines.conv.wgmma.im2col import PixelClass, forward_class, gradient
 from lowdnn.engines.conv.wgmma.im2col_operands import FilterOperand, ImageOperand
 from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, part_of, pixel_rows
 from lowdnn.engines.gemm import wgmma_model
-from lowdnn.engines.gemm.converted_operand import ConvertedOperand, fusion_problem
+from lowdnn.engines.gemm.converted_operand import ConvertedOperand, functions_of, fusion_problem
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
 from lowdnn.engines.gemm.wgmma_model import Conversion, WgmmaProduct, WgmmaTiling
@@ -327,6 +327,7 @@ class Im2colProduct:
             is_promoted=self.is_promoted,
             conversion=self._conversion,
             functions=self.converted.functions if self.converted else 0,
+            epilogue_functions=functions_of(self.dag),
         )
 
     @property
@@ -463,7 +464,7 @@ class Im2colProduct:
         if not depth_bytes:
             return f"{self.filter.tensor.label}.dims: expected terms to sum, got {list(self.filter.tensor.dims)}"
         if self.groups > 1 and 2 * depth_bytes < STAGE_ROW_BYTES:
-            return f"groups: expected at least {STAGE_ROW_BYTES // 2} bytes of channels of a group, got {depth_bytes}"
+            return f"groups: expected groups of at least {STAGE_ROW_BYTES // 2} bytes of channels, got {depth_bytes}"
         if len(self.classes) > _MAX_CLASSES:
             return f"convolution.strides: expected at most {_MAX_CLASSES} residues, got {len(self.classes)}"
         packing = self.filter.packing

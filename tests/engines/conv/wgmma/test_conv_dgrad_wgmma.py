@@ -138,7 +138,7 @@ def test_every_scheduling_policy(scheduled: Runtime, stride: int) -> None:
         ("conv n=1 c=8 hw=20x20 k=8 rs=9x9 stride=9 dtype=fp16", "residues, got 81"),
         (
             "conv n=1 c=8 hw=20x20 k=8 rs=3x3 pad=1 groups=2 dtype=fp16",
-            "at least 64 bytes of channels of a group, got 8",
+            "at least 64 bytes of channels, got 8",
         ),
         ("conv n=1 c=8 hw=4x4x4 k=64 rs=1x1x1 groups=2 dtype=fp32", "expected 1 with 3 spatial axes of this type"),
     ],

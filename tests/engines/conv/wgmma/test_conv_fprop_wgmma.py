@@ -91,7 +91,7 @@ def test_parts_of_k_and_tiles_across_the_output(
     device: Runtime, swap: int, splits: int, layout: str, groups: int
 ) -> None:
     line = f"conv n=2 c=128 hw=6x7 k=72 rs=2x2 groups={groups} layout={layout} dtype=fp16 epilogue=bias"
-    check(device, line, SWAP_AB=swap, SPLIT_K_SLC=splits, SPECFILT=0, TILE_M=64, TILE_N=64)
+    check(device, line, SWAP_AB=swap, SPLIT_K_SLC=splits, SPECFILT=0, **tile(64, 64, 1))
 
 
 @pytest.mark.parametrize(("epilogue", "swap"), [("residual", 0), ("bias", 1)])
@@ -183,11 +183,11 @@ def test_epilogues(device: Runtime, tail: str, by_map: int) -> None:
 
 @pytest.mark.parametrize("line", ["rs=1x1 epilogue=bias+add+relu out=fp32", "rs=3x3 pad=1 groups=2 alpha=2 beta=1"])
 def test_an_operand_of_the_epilogue_comes_by_tensor_map(scheduled: Runtime, line: str) -> None:
-    plan = check(scheduled, f"conv n=3 c=128 hw=9x8 k=208 {line} dtype=bf16", TILE_M=128, TILE_N=96, STAGES=2)
+    plan = check(scheduled, f"conv n=3 c=128 hw=9x8 k=208 {line} dtype=bf16", **tile(128, 96, 1))
     assert "_map_ahead" in plan.kernels[-1].name
 
 
-@pytest.mark.parametrize("choices", [{}, {"TILE_CGA_M": 2, "TILE_M": 128, "TILE_N": 128, "STAGES": 3}])
+@pytest.mark.parametrize("choices", [{}, tile(128, 128, 1, (2, 1), stages=3)])
 def test_every_scheduling_policy(scheduled: Runtime, choices: dict[str, int]) -> None:
     check(scheduled, "conv n=2 c=72 hw=9x8 k=40 rs=3x3 pad=1 stride=2 dtype=bf16", **choices)
 
@@ -219,7 +219,7 @@ def test_infinities_stay_in_their_group(device: Runtime, direction: str) -> None
 
 def test_narrow_groups_are_refused() -> None:
     refusal = ENGINE.refuse(parse_case("conv n=1 c=32 hw=4x4 k=8 rs=1x1 groups=2 dtype=bf16").graph(), SM_90A)
-    assert "groups: expected at least 64 bytes of channels of a group, got 32" in str(refusal)
+    assert "groups: expected groups of at least 64 bytes of channels, got 32" in str(refusal)
 
 
 def test_empty_tensors() -> None:
