@@ -219,7 +219,8 @@ def _most_sharing(layout: RowLayout, arch: ArchSpec) -> int:
 
 
 def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, int, int]:
-    """(team, items, cluster, sharing)."""
+    """(team, items, cluster, sharing): by what is on chip of a row where there are few rows or long ones of several
+    axes, otherwise by how many blocks fit a multiprocessor."""
     if held.stays and (_row_blocks(layout) <= arch.sm_count or not layout.space.is_line):
         return _shared_defaults(layout, arch, held)
     return (*_resident_defaults(layout, arch, held), 1)
