@@ -26,10 +26,11 @@ the text.
 
 ``apply`` is ``load`` and then ``finish``, for the elements ``column .. column + V - 1`` along the vector axis, of which
 the first ``valid`` exist; ``column`` must be a multiple of V. Of rows that begin anywhere (``skew``), columns are those
-that lie at whole vectors in memory: ``column`` plus the row's skew is a multiple of V, and ``valid`` a ``Window``. A
-kernel that calls ``load`` for several groups before it finishes the first has more bytes in flight. ``copy``, where it
-was asked for, is ``load`` into shared memory by copies (``cp_async.cuh``); ``fetch`` reads them there. ``accumulator``,
-``handed0`` and so on, ``result`` and ``exit`` are parameters only where the types exist, in this order.
+that lie at whole vectors in memory: ``column`` plus the row's skew is a multiple of V, and ``valid`` an
+``ElementRange``. A kernel that calls ``load`` for several groups before it finishes the first has more bytes in flight.
+``copy``, where it was asked for, is ``load`` into shared memory by copies (``cp_async.cuh``); ``fetch`` reads them
+there. ``accumulator``, ``handed0`` and so on, ``result`` and ``exit`` are parameters only where the types exist, in this
+order.
 """
 
 from __future__ import annotations
@@ -312,7 +313,7 @@ class _Writer:
             self._field("i32", "unused", Scalar(ScalarType.I32, 0))
         parameters = "".join(f",\n      {declared}" for declared, _ in self._handed)
         passed = "".join(f", {name}" for _, name in self._handed)
-        group = f"const Args& args, const Cursor& at, i64 column, {'Window' if self._skew else 'int'} valid"
+        group = f"const Args& args, const Cursor& at, i64 column, {'ElementRange' if self._skew else 'int'} valid"
         lines = [
             "#pragma once",
             "",

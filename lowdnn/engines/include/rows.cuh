@@ -109,7 +109,7 @@ template <class Tile> struct RowWalk {
   // Which elements of the group at `column` exist: all, where rows have no skew.
   __device__ __forceinline__ auto window(i64 column) const {
     if constexpr (Tile::SKEWED) {
-      return Window{-column, sizes.elements - column};
+      return ElementRange{-column, sizes.elements - column};
     } else {
       return Tile::VECTOR_SIZE;
     }

@@ -84,12 +84,12 @@ template <class T, int V> constexpr bool is_askew(int width) {
 // which x is contiguous, a divisor of all counts `valid`; 0: single elements at a stride. Loads of several may be in
 // flight before the first get.
 template <class T, int V, int WIDTH, bool ASKEW = is_askew<T, V>(WIDTH)> struct Elements {
-  alignas(Vector<T, V>) T values[V];
+  Vector<T, V> values;
 
   // `begin`, `end`: where all that may be read lies.
   __device__ __forceinline__ void load(const T* from, i64 stride, int valid, const T* begin, const T* end) {
     if constexpr (WIDTH == 0) {
-      load_strided(values, from, stride, valid);
+      load_strided(values.v, from, stride, valid);
     } else {
       constexpr int W = access_width(WIDTH, V, sizeof(T));
 #pragma unroll
@@ -97,12 +97,12 @@ template <class T, int V, int WIDTH, bool ASKEW = is_askew<T, V>(WIDTH)> struct 
         Vector<T, W> part{};
         if (i < valid) part = PathOf<W * sizeof(T)>::Type::template load<T, W>(from + i);
 #pragma unroll
-        for (int j = 0; j < W; ++j) values[i + j] = part.v[j];
+        for (int j = 0; j < W; ++j) values.v[i + j] = part.v[j];
       }
     }
   }
 
-  __device__ __forceinline__ Vector<T, V> get() const { return *reinterpret_cast<const Vector<T, V>*>(values); }
+  __device__ __forceinline__ Vector<T, V> get() const { return values; }
 };
 
 template <class T, int V, int WIDTH> struct Elements<T, V, WIDTH, true> {

@@ -144,7 +144,7 @@ template <int WIDTH, class T, int V> __device__ __forceinline__ void store(T* to
 }
 
 // Which elements of a group exist: those from `first` on, below `end`; either may lie far outside the group.
-struct Window {
+struct ElementRange {
   i64 first, end;
   __device__ __forceinline__ bool has(int i) const { return i >= first && i < end; }
   __device__ __forceinline__ bool has_all(int count) const { return first <= 0 && count <= end; }
@@ -152,9 +152,9 @@ struct Window {
 
 // The same of a group of which the first `valid` elements exist.
 __device__ __forceinline__ bool has(int valid, int i) { return i < valid; }
-__device__ __forceinline__ bool has(Window valid, int i) { return valid.has(i); }
+__device__ __forceinline__ bool has(ElementRange valid, int i) { return valid.has(i); }
 template <int V> __device__ __forceinline__ bool is_whole(int valid) { return valid == V; }
-template <int V> __device__ __forceinline__ bool is_whole(Window valid) { return valid.has_all(V); }
+template <int V> __device__ __forceinline__ bool is_whole(ElementRange valid) { return valid.has_all(V); }
 
 // Those of V elements that exist and lie `stride` apart; the others become zero bits, or stay unwritten.
 template <class T, int V, class Valid>
@@ -193,7 +193,7 @@ __device__ __forceinline__ void store_row(T* to, const T (&from)[V], Valid valid
 // Neighbouring elements of a tensor that begins at a vector of 16 bytes, from anywhere in it: whole vectors, shifted into
 // place, where the row goes on for one more behind the group.
 template <class Path, class T, int V>
-__device__ __forceinline__ void load_anywhere(T (&to)[V], const T* from, Window valid) {
+__device__ __forceinline__ void load_anywhere(T (&to)[V], const T* from, ElementRange valid) {
   static_assert(sizeof(T) * V % 4 == 0, "shifted in words");
   constexpr int WORDS = sizeof(T) * V / 4, VECTORS = (WORDS + 3) / 4 + 1;
   if (!valid.has_all(V + 16 / int(sizeof(T)))) {

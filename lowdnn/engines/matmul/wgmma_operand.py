@@ -34,8 +34,14 @@ class WgmmaOperand:
     packing: Packing | None = None
 
     @classmethod
-    def of(cls, tensor: Tensor, line_axis: int, k_axis: int, kind: WgmmaType) -> WgmmaOperand | str:
-        """``tensor`` in place where a tensor map can describe it, otherwise repacked, or why neither is possible."""
+    def of(
+        cls, tensor: Tensor, line_axis: int, k_axis: int, kind: WgmmaType, *, allows_mn_major: bool = True
+    ) -> WgmmaOperand | str:
+        """``tensor`` in place where a tensor map can describe it, otherwise repacked, or why neither is possible.
+
+        allows_mn_major: where no tile begins amid 16 bytes of rows or columns.
+        """
+        may_be_mn_major = kind.has_mn_major and allows_mn_major
         pairs = zip(tensor.dims, tensor.strides, strict=True)
         strides = tuple(0 if extent == 1 else stride for extent, stride in pairs)
 
@@ -43,11 +49,11 @@ class WgmmaOperand:
             extents = tensor.dims[line_axis], tensor.dims[k_axis]
             return cls(tensor, strides[:-2], strides[line_axis], strides[k_axis], *extents, is_mn_major, packing)
 
-        orders = ((k_axis, line_axis), (line_axis, k_axis)) if kind.has_mn_major else ((k_axis, line_axis),)
+        orders = ((k_axis, line_axis), (line_axis, k_axis)) if may_be_mn_major else ((k_axis, line_axis),)
         for along, _ in orders:
             if _has_map(tensor, strides, along):
                 return lying(strides, along == line_axis, None)
-        is_mn_major = kind.has_mn_major and strides[line_axis] == 1
+        is_mn_major = may_be_mn_major and strides[line_axis] == 1
         along, other = (line_axis, k_axis) if is_mn_major else (k_axis, line_axis)
         packed = packed_matrix(tensor, along, other)
         if packed is None:

@@ -138,7 +138,7 @@ class _Problem:
             depth = operation.token.dims[2]
             token = WgmmaOperand(operation.token, (0,), gather.pitch, 1, gather.rows, depth, is_mn_major=False)
         else:
-            found = WgmmaOperand.of(operation.token, 1, 2, kind)
+            found = WgmmaOperand.of(operation.token, 1, 2, kind, allows_mn_major=False)
             if isinstance(found, str):
                 return found
             token = found

@@ -177,7 +177,7 @@ def test_precision_is_kept_where_an_engine_keeps_it() -> None:
     """fp32 inputs are not rounded to TF32; bf16 inputs go to the tensor cores."""
     assert set(engines_of(ENGINE.plan(matmul_chain(2), SM_90A, {}))) == {"matmul_simt"}
     narrow = matmul_chain(2, data_type=DataType.BFLOAT16)
-    assert set(engines_of(ENGINE.plan(narrow, SM_90A, {}))) == {"matmul_wgmma"}
+    assert set(engines_of(ENGINE.plan(narrow, SM_90A, {}))) <= {"matmul_mma", "matmul_wgmma"}
 
 
 def test_every_workspace_offset_is_aligned() -> None:

@@ -212,7 +212,7 @@ def test_refusals_name_field_limit_and_value() -> None:
         assert refusal is not None
         return str(refusal)
 
-    assert "expected exactly one MatmulOperation" in reason(convolution_graph())
+    assert "expected one tap" in reason(convolution_graph())
     double = matmul_graph(data_type=DataType.DOUBLE, compute_type=DataType.DOUBLE)
     assert "matmul.a.data_type: expected one of HALF" in reason(double)
     builder = GraphBuilder()
