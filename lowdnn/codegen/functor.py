@@ -29,8 +29,8 @@ the first ``valid`` exist; ``column`` must be a multiple of V. Of rows that begi
 that lie at whole vectors in memory: ``column`` plus the row's skew is a multiple of V, and ``valid`` an
 ``ElementRange``. A kernel that calls ``load`` for several groups before it finishes the first has more bytes in flight.
 ``copy``, where it was asked for, is ``load`` into shared memory by copies (``cp_async.cuh``); ``fetch`` reads them
-there. ``accumulator``, ``handed0`` and so on, ``result`` and ``exit`` are parameters only where the types exist, in this
-order.
+there. ``accumulator``, ``handed0`` and so on, ``result`` and ``exit`` are parameters only where the types exist, in
+this order.
 """
 
 from __future__ import annotations

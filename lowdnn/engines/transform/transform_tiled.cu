@@ -9,8 +9,8 @@
 // anywhere, MICRO neighbours come from two aligned accesses, and go as aligned ones to where these begin in the row.
 // Shared memory: vectors of MICRO elements of y, LANES_V of them for each u, in order but for the low bits of a
 // vector's number, which are turned over by the number of the square, so that no two threads of a phase meet in a bank.
-// Launch: LANES_U * LANES_V threads (the bound leaves registers for the square), a block for each tile; the coordinates of tile t of a part are its digits over the
-// radices `axes`: the OUTER other axes, tiles along u, tiles along v.
+// Launch: LANES_U * LANES_V threads (the bound leaves registers for the square), a block for each tile; the coordinates
+// of tile t of a part are its digits over the radices `axes`: the OUTER other axes, tiles along u, tiles along v.
 // Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH (0: rows of y begin anywhere); HAS_TAIL: whether y ends
 // within a square; OVERLAPS_PREVIOUS: as a dependent launch.
 
