@@ -81,7 +81,7 @@ __device__ __forceinline__ void write_row(Y* to, const Y* tile, int u, int lane_
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 384 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ alignas(16) Y tile[SIDE_U * SIDE_V];
 
   begin_launch();
