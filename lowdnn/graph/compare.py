@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType, NumericalNote, ResampleMode
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import inputs_of
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
@@ -68,9 +69,13 @@ _EXACT_OPERATIONS = (
     ExpandBandMatrix,
     ContractBandMatrix,
 )
+_CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward)
 _TF32_EPSILON = 2.0**-10
 #: Roundings of unit size between a row's elements and its result.
 _ROW_ROUNDINGS = 64
+#: What one term of unit deviations changes where one factor rounds to the other neighbour: a unit in the last place of
+#: four deviations, times four deviations.
+_OTHER_NEIGHBOUR = 16.0
 #: Of sums of fp8 in the tensor cores, which cut terms off that far below the greatest one.
 _FAST_FP8_EPSILON = 2.0**-13
 
@@ -129,6 +134,8 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
     order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.ROWS, OpClass.POINTWISE)
     worst = next(op_class for op_class in order if op_class in classes)
     allowed = tolerance(worst, tensor.data_type, length, classes[worst])
+    if worst in order[:2]:
+        allowed = Tolerance(allowed.relative, allowed.absolute + _of_rounded_operands(graph))
     if isinstance(producer, ReductionOperation | GenStats) and worst in order[:2]:
         terms = tolerance(worst, producer.x.data_type, length, classes[worst])
         return _summed(terms, allowed, producer.x.element_count // max(tensor.element_count, 1), length)
@@ -136,6 +143,19 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
         terms_of_sum = producer.x.element_count // max(tensor.element_count, 1)
         return tolerance(OpClass.REDUCTION, tensor.data_type, terms_of_sum, producer.compute_type)
     return allowed
+
+
+def _of_rounded_operands(graph: OperationGraph) -> float:
+    """What operations before a contraction may change: of values next to a tie, fused steps round one otherwise."""
+    produced = {
+        tensor.data_type
+        for op in graph.operations
+        if isinstance(op, _CONTRACTIONS)
+        for tensor in inputs_of(op).values()
+        if isinstance(graph.producer(tensor), PointwiseOperation)
+    }
+    floats = [dtypes.info(data_type) for data_type in produced if dtypes.info(data_type).kind is dtypes.Kind.FLOAT]
+    return _OTHER_NEIGHBOUR * max((facts.epsilon for facts in floats), default=0.0)
 
 
 def _summed(terms: Tolerance, result: Tolerance, count: int, length: int) -> Tolerance:
@@ -172,7 +192,7 @@ def _report(got: NDArray[np.float64], wanted: NDArray[np.float64], bad: NDArray[
 
 
 def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
-    if isinstance(operation, ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGroupedMatmulBackward):
+    if isinstance(operation, _CONTRACTIONS):
         is_tf32 = NumericalNote.DOWN_CONVERT_INPUTS in notes
         return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
     if isinstance(operation, ResampleForward) and operation.resample.mode is ResampleMode.MAXPOOL:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Engine
-from lowdnn.enums import DataType
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.compare import tolerance_of
 from lowdnn.graph.data import exact_values, real_values
@@ -26,7 +25,7 @@ from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.workspace import Workspace
 from tests.support.data import fresh_seed, poison
 from tests.support.runtime import download, upload
-from tests.support.tolerance import OpClass, Tolerance, assert_close, tolerance
+from tests.support.tolerance import Tolerance, assert_close
 
 #: One scheduling policy of each kind; every engine runs under each.
 POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
@@ -53,7 +52,7 @@ def check_exact(
         arch,
         choices or {},
         draw=lambda rng, tensor: exact_values(rng, tensor.dims, tensor.data_type, length),
-        allowed=lambda tensor: _EXACT,
+        allowed=lambda plan, tensor: _EXACT,
     )
 
 
@@ -62,13 +61,14 @@ def check_close(
     engine: Engine,
     graph: OperationGraph,
     *,
-    op_class: OpClass,
     length: int,
-    compute_type: DataType = DataType.FLOAT,
     choices: Choices | None = None,
     arch: ArchSpec = SM_90A,
 ) -> Plan:
-    """Normally distributed data must come within the tolerance table. Returns the plan."""
+    """Normally distributed data must come within the tolerance table; ``length`` as for ``tolerance_of``.
+
+    Returns the plan.
+    """
     return _check(
         runtime,
         engine,
@@ -76,7 +76,7 @@ def check_close(
         arch,
         choices or {},
         draw=lambda rng, tensor: real_values(rng, tensor.dims, tensor.data_type),
-        allowed=lambda tensor: tolerance(op_class, tensor.data_type, length, compute_type),
+        allowed=lambda plan, tensor: tolerance_of(graph, tensor, plan.numerical_notes, length),
     )
 
 
@@ -139,7 +139,7 @@ def _check(
     arch: ArchSpec,
     choices: Choices,
     draw: Callable[[np.random.Generator, Tensor], NDArray[Any]],
-    allowed: Callable[[Tensor], Tolerance],
+    allowed: Callable[[Plan, Tensor], Tolerance],
 ) -> Plan:
     refusal = engine.refuse(graph, arch)
     assert refusal is None, str(refusal)
@@ -151,7 +151,7 @@ def _check(
     for uid, expected in evaluate(graph, inputs).items():
         tensor = graph.tensors[uid]
         context = f"{tensor.label}, seed {seed}, {plan.name}"
-        assert_close(actual[uid], expected, tensor.data_type, allowed(tensor), context)
+        assert_close(actual[uid], expected, tensor.data_type, allowed(plan, tensor), context)
     return plan
 
 

@@ -114,8 +114,8 @@ template <class T, int V, int WIDTH> struct Elements<T, V, WIDTH, true> {
     skipped = int(u64(from) / sizeof(T) % V);
     const T* aligned = from - skipped;
     if (aligned >= begin && aligned + 2 * V <= end) {
-      low = Plain::load<T, V>(aligned);
-      high = Plain::load<T, V>(aligned + V);
+      ::load<Plain, V>(low.v, aligned);
+      ::load<Plain, V>(high.v, aligned + V);
     } else {
       skipped = 0;
       high = {};

@@ -14,7 +14,7 @@ from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
 from tests.support.running import check_close, check_exact, run_plan
-from tests.support.tolerance import OpClass, assert_exact
+from tests.support.tolerance import assert_exact
 from tools.assemble import assemble
 
 ENGINE = MatmulMma()
@@ -180,12 +180,12 @@ def test_every_scheduling_policy(scheduled: Runtime, splits: int) -> None:
 @pytest.mark.parametrize("data_type", [DataType.HALF, DataType.BFLOAT16])
 def test_real_numbers(device: Runtime, data_type: DataType) -> None:
     graph = matmul_graph((), 70, 66, 300, data_type=data_type)
-    check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION, length=300)
+    check_close(device, ENGINE, graph, length=300)
 
 
 def test_tf32_rounds_its_inputs(device: Runtime) -> None:
     graph = matmul_graph((), 70, 66, 300, data_type=DataType.FLOAT)
-    plan = check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION_TF32, length=300)
+    plan = check_close(device, ENGINE, graph, length=300)
     assert plan.numerical_notes == (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
 
 

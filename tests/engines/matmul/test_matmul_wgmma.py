@@ -22,7 +22,6 @@ from tests.support.cases import check_case
 from tests.support.data import fresh_seed, real_values
 from tests.support.running import check_close, check_exact, read_tensors, run_plan
 from tests.support.runtime import open_runtime
-from tests.support.tolerance import OpClass
 from tools.assemble import assemble
 
 ENGINE = MatmulWgmma()
@@ -431,12 +430,12 @@ def test_default_tile_fills_the_device() -> None:
 @pytest.mark.parametrize("data_type", [BF16, DataType.HALF])
 def test_real_numbers(device: Runtime, data_type: DataType) -> None:
     graph = matmul_graph((), 70, 40, 192, data_type=data_type, b_layout=Layout.TRANSPOSED)
-    check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION, length=192, choices=knobs())
+    check_close(device, ENGINE, graph, length=192, choices=knobs())
 
 
 def test_tf32_rounds_its_inputs(device: Runtime) -> None:
     graph = matmul_graph((), 70, 64, 64, b_layout=Layout.TRANSPOSED)
-    plan = check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION_TF32, length=64, choices=knobs())
+    plan = check_close(device, ENGINE, graph, length=64, choices=knobs())
     assert plan.numerical_notes == (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
     assert ENGINE.plan(bf16_graph(70, 64, 64), SM_90A, {}).numerical_notes == (NumericalNote.TENSOR_CORE,)
 

@@ -19,7 +19,7 @@ from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.runtime.runtime import Runtime
 from tests.support.running import check_close, check_exact, run_plan
-from tests.support.tolerance import OpClass, assert_exact
+from tests.support.tolerance import assert_exact
 from tests.sweeps.checking import failures
 
 ENGINE = PointwiseEngine()
@@ -60,7 +60,7 @@ def test_rows_that_begin_within_a_block(device: Runtime, extent: int) -> None:
     [operation] = builder.graph().operations
     assert isinstance(operation, RngOperation)
     graph = OperationGraph([replace(operation, y=replace(operation.y, strides=(24, 1)))])
-    check_close(device, ENGINE, graph, op_class=OpClass.POINTWISE, length=1)
+    check_close(device, ENGINE, graph, length=1)
 
 
 @pytest.mark.parametrize("data_type", [DataType.BOOLEAN, DataType.INT64])

@@ -19,7 +19,7 @@ from lowdnn.status import BadParamError, NotSupportedError
 from tests.support.builders import matmul_graph, reduction_graph
 from tests.support.data import fresh_seed
 from tests.support.running import check_close, check_exact, run_plan
-from tests.support.tolerance import OpClass, assert_exact
+from tests.support.tolerance import assert_exact
 
 ENGINE = ReductionEngine()
 OPS = ReduceTensorOp
@@ -208,7 +208,7 @@ def test_real_values_after_an_average(device: Runtime) -> None:
     x = builder.tensor((30, 300), DataType.HALF)
     mean = builder.reduction(OPS.AVG, builder.pointwise(MODES.MUL, x, x), (1,))
     builder.pointwise(MODES.SQRT, mean, store=DataType.FLOAT)
-    check_close(device, ENGINE, builder.graph(), op_class=OpClass.REDUCTION, length=300)
+    check_close(device, ENGINE, builder.graph(), length=300)
 
 
 def test_every_scheduling_policy(scheduled: Runtime) -> None:

@@ -15,7 +15,6 @@ from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
 from tests.support.running import check_close, check_exact
-from tests.support.tolerance import OpClass
 from tools.assemble import assemble
 
 ENGINE = ConvImplicitGemmMma()
@@ -167,9 +166,9 @@ def test_every_scheduling_policy(scheduled: Runtime, layout: Layout, splits: int
 
 def test_real_numbers(device: Runtime) -> None:
     half = convolution_graph((1, 32, 8, 8), (16, 32, 3, 3), data_type=DataType.HALF, pads=(1, 1))
-    check_close(device, ENGINE, half, op_class=OpClass.CONTRACTION, length=288)
+    check_close(device, ENGINE, half, length=288)
     single = convolution_graph((1, 32, 8, 8), (16, 32, 3, 3), data_type=DataType.FLOAT, pads=(1, 1))
-    plan = check_close(device, ENGINE, single, op_class=OpClass.CONTRACTION_TF32, length=288)
+    plan = check_close(device, ENGINE, single, length=288)
     assert NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
 
 

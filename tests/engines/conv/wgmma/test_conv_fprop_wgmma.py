@@ -15,7 +15,7 @@ from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
 from tests.support.running import check_close, check_exact, run_plan
-from tests.support.tolerance import OpClass, assert_exact
+from tests.support.tolerance import assert_exact
 from tools.assemble import assemble
 
 ENGINE = ConvFpropWgmma()
@@ -176,9 +176,7 @@ def test_few_filters_have_windows() -> None:
 def test_epilogues(device: Runtime, tail: str, by_map: int) -> None:
     case = parse_case(f"conv n=2 c=64 hw=6x6 k=72 rs=3x3 pad=1 dtype=fp32 {tail}")
     choices = {KnobType.OUTPUT_TMA_ENABLE: by_map}
-    check_close(
-        device, ENGINE, case.graph(), op_class=OpClass.CONTRACTION_TF32, length=case.length, choices=choices, arch=SMALL
-    )
+    check_close(device, ENGINE, case.graph(), length=case.length, choices=choices, arch=SMALL)
 
 
 @pytest.mark.parametrize("line", ["rs=1x1 epilogue=bias+add+relu out=fp32", "rs=3x3 pad=1 groups=2 alpha=2 beta=1"])
@@ -194,10 +192,10 @@ def test_every_scheduling_policy(scheduled: Runtime, choices: dict[str, int]) ->
 
 def test_real_numbers(device: Runtime) -> None:
     half = convolution_graph((1, 32, 8, 8), (16, 32, 3, 3), data_type=DataType.HALF, pads=(1, 1))
-    plan = check_close(device, ENGINE, half, op_class=OpClass.CONTRACTION, length=288)
+    plan = check_close(device, ENGINE, half, length=288)
     assert plan.numerical_notes == (NumericalNote.TENSOR_CORE,)
     single = convolution_graph((1, 32, 8, 8), (16, 32, 3, 3), data_type=DataType.FLOAT, pads=(1, 1))
-    plan = check_close(device, ENGINE, single, op_class=OpClass.CONTRACTION_TF32, length=288)
+    plan = check_close(device, ENGINE, single, length=288)
     assert NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
 
 

@@ -12,7 +12,6 @@ from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.running import check_close, check_exact
-from tests.support.tolerance import OpClass
 
 ENGINE = ConvWgradWgmma()
 #: Two multiprocessors: each block of a persistent grid computes several tiles.
@@ -155,7 +154,7 @@ def test_every_scheduling_policy(scheduled: Runtime) -> None:
 
 def test_real_numbers(device: Runtime) -> None:
     graph = graph_of("n=2 c=32 hw=8x8 k=32 rs=3x3 pad=1 dtype=fp16")
-    check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION, length=128, arch=SMALL)
+    check_close(device, ENGINE, graph, length=128, arch=SMALL)
 
 
 def test_few_outputs_are_split_over_the_device() -> None:
@@ -192,7 +191,7 @@ def test_x_is_converted_in_place(racing: Runtime, case: str, choices: dict[KnobT
 @pytest.mark.parametrize("case", ["rs=1x3 pad=0x1", "rs=1x1"])
 def test_infinities_of_padding_stay_out(device: Runtime, case: str) -> None:
     graph = graph_of(f"n=1 c=16 hw=5x5 k=8 {case} dtype=bf16 prologue=reciprocal")
-    check_close(device, ENGINE, graph, op_class=OpClass.CONTRACTION, length=25, arch=SMALL)
+    check_close(device, ENGINE, graph, length=25, arch=SMALL)
 
 
 @pytest.mark.parametrize(
