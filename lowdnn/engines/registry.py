@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.engines.base import Engine
 from lowdnn.engines.block_scale.block_scale import BlockScale
@@ -73,6 +74,7 @@ _SINGLE: tuple[Engine, ...] = (
     ConvPrologueWgmma(),
     MatmulListWgmma(),
     MoeMatmulMma(),
+    AttentionMma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

@@ -12,6 +12,7 @@
     moe experts=4 rows=300 n=96 k=64 mode=gather tokens=150 layout=nt dtype=bf16 epilogue=swish
     norm dims=64x768 mode=layer dtype=bf16 epilogue=relu
     softmax dims=64x768 dtype=bf16 dir=bwd
+    sdpa b=2 h=8 hk=2 q=100 d=64 causal=top_left dtype=bf16 stats=yes
     transform op=transpose dims=2x3x8x8 perm=0,2,3,1 dtype=bf16
     block_scale dims=64x256 axis=1 block=32 dtype=bf16 out=e4m3
     rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
@@ -26,6 +27,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lowdnn.graph.cases import text
+from lowdnn.graph.cases.attention import AttentionCase
 from lowdnn.graph.cases.base import Case
 from lowdnn.graph.cases.convolution import ConvolutionCase
 from lowdnn.graph.cases.matmul import MatmulCase, MatmulListCase
@@ -38,6 +40,7 @@ from lowdnn.graph.cases.rows import NormCase, SoftmaxCase
 from lowdnn.status import BadParamError
 
 __all__ = [
+    "AttentionCase",
     "BlockScaleCase",
     "Case",
     "ConvolutionCase",
@@ -66,6 +69,7 @@ _FAMILIES: Mapping[str, type[Any]] = {
         ReductionCase,
         NormCase,
         SoftmaxCase,
+        AttentionCase,
         ResampleCase,
         TransformCase,
         BlockScaleCase,

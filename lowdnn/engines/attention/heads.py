@@ -1,0 +1,55 @@
+"""Operands of attention as kernels read them: rows of heads in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowdnn.engines.launch import i32, i64
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Struct, TensorPointer
+
+_COPY_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Heads:
+    """size: elements of a row, contiguous.  strides: of batch, head and row; 0 where one repeats.
+    sharing: heads of the queries that share one of these."""
+
+    tensor: Tensor
+    rows: int
+    size: int
+    strides: tuple[int, int, int]
+    size_stride: int
+    sharing: int
+
+    @staticmethod
+    def of(tensor: Tensor, heads: int, *, row_axis: int) -> Heads:
+        """``tensor`` (batch, heads, rows, size), or with the last two exchanged where ``row_axis`` is 3."""
+        size_axis = 5 - row_axis
+        batch, head, row = (0 if tensor.dims[axis] == 1 else tensor.strides[axis] for axis in (0, 1, row_axis))
+        return Heads(
+            tensor,
+            rows=tensor.dims[row_axis],
+            size=tensor.dims[size_axis],
+            strides=(batch, head, row),
+            size_stride=tensor.strides[size_axis],
+            sharing=max(1, heads // max(1, tensor.dims[1])),
+        )
+
+    @property
+    def argument(self) -> Struct:
+        """The fields of the kernel's ``Heads``."""
+        return Struct((TensorPointer(self.tensor.uid), *i64(self.strides), *i32((self.sharing,))))
+
+
+def refuse_heads(heads: Heads) -> str:
+    """Why rows cannot be copied 16 bytes at a time, or an empty string."""
+    label, elements = heads.tensor.label, _COPY_BYTES // heads.tensor.element_bytes
+    if heads.size_stride != 1:
+        return f"{label}.strides: expected 1 along a head's elements, got {heads.size_stride}"
+    if heads.tensor.alignment_bytes % _COPY_BYTES:
+        return f"{label}.alignment_bytes: expected a multiple of {_COPY_BYTES}, got {heads.tensor.alignment_bytes}"
+    if any(stride % elements for stride in heads.strides):
+        return f"{label}.strides: expected multiples of {elements} beside a head's, got {list(heads.strides)}"
+    return ""

@@ -1,0 +1,176 @@
+"""Attention in a graph: two matrix products with a softmax between them,
+
+    o = w v,    w = weights(softmax(s)),    s = scores(q k^T)
+
+with pointwise operations where the formula has ``scores`` (scale, bias, masks) and ``weights`` (dropout) and behind o.
+q is (B, H, S_q, D), the second operand of the first product (B, H_k, D, S_kv), v (B, H_v, S_kv, D_v).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.band_pattern import Band, band_of
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
+from lowdnn.graph.reduction_pattern import ancestors
+from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.rng import RngOperation
+from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.tensor import Tensor
+
+#: Modes of ``weights`` that a common factor of a row passes through.
+_LINEAR = (PointwiseMode.MUL, PointwiseMode.IDENTITY)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """See the module's docstring.
+
+    scores: its anchor is the first product, its result what the softmax is of.  weights: from the softmax's output to
+    the second product's operand, linear in the former.  output: behind the second product.
+    band: where scores are not minus infinity for certain.  inside: ``scores`` within the band, without its masks.
+    """
+
+    first: MatmulOperation
+    softmax: Softmax
+    second: MatmulOperation
+    scores: PointwiseDag
+    weights: PointwiseDag
+    output: PointwiseDag
+    band: Band
+    inside: PointwiseDag
+
+
+def match_attention(graph: OperationGraph) -> Attention | str:
+    """The graph as one attention, or why it is not one."""
+    return graph.derive(_match)
+
+
+def _match(graph: OperationGraph) -> Attention | str:
+    products = [op for op in graph.operations if isinstance(op, MatmulOperation)]
+    softmaxes = [op for op in graph.operations if isinstance(op, Softmax)]
+    if len(products) != 2 or len(softmaxes) != 1:
+        got = f"{len(products)} and {len(softmaxes)}"
+        return f"operations: expected two MatmulOperation and one Softmax between them, got {got}"
+    (first, second), softmax = products, softmaxes[0]
+    refused = _refuse_core(graph, first, softmax, second)
+    if refused:
+        return refused
+    before, between, behind = _parts(graph, softmax, second)
+    randoms = tuple(op for op in between if isinstance(op, RngOperation))
+    refused = _refuse_parts(first, softmax, second, before, between, behind)
+    if refused:
+        return refused
+    dims = first.c.dims
+    score_steps, weight_steps, output_steps = (
+        tuple(op for op in part if isinstance(op, PointwiseOperation)) for part in (before, between, behind)
+    )
+    band = band_of(score_steps, softmax.x)
+    return Attention(
+        first,
+        softmax,
+        second,
+        scores=dag_of(dims, score_steps, anchor=first.c, result=softmax.x),
+        weights=dag_of(dims, weight_steps, anchor=softmax.y, result=second.a, randoms=randoms),
+        output=dag_of(second.c.dims, output_steps, anchor=second.c),
+        band=band,
+        inside=dag_of(dims, _needed(score_steps, band.scores), anchor=first.c, result=band.scores),
+    )
+
+
+def _refuse_core(graph: OperationGraph, first: MatmulOperation, softmax: Softmax, second: MatmulOperation) -> str:
+    """Why the three are no attention, or an empty string."""
+    for name, tensor in {"a": first.a, "b": first.b}.items():
+        if graph.producer(tensor) is not None or tensor.is_scalar_value:
+            return f"first product's {name}: expected a graph input in device memory, got {tensor.label}"
+    if graph.producer(second.b) is not None or second.b.is_scalar_value:
+        return f"second product's b: expected a graph input in device memory, got {second.b.label}"
+    if first.a.rank != 4:
+        return f"{first.a.label}.dims: expected (batch, heads, length, size), got {list(first.a.dims)}"
+    if softmax.is_log or softmax.normalised_axes != (3,):
+        return f"softmax: expected plain, over the last axis, got {softmax.normalised_axes}"
+    order = ancestors(graph, softmax), ancestors(graph, second)
+    if id(first) not in order[0] or id(softmax) not in order[1] or first.c.dims != softmax.x.dims:
+        return "operations: expected a softmax of the first product's scores before the second product's a"
+    for tensor in (first.c, softmax.x, softmax.y, second.a):
+        if not tensor.is_virtual:
+            return f"{tensor.label}: expected a virtual tensor, got one that is stored"
+    for port, tensor in outputs_of(softmax).items():
+        if port != "y" and (tensor.is_virtual or graph.consumers(tensor)):
+            return f"softmax.{port}: expected an output that is stored and not read, got {tensor.label}"
+    if softmax.compute_type is not DataType.FLOAT or softmax.stats_log2:
+        return "softmax: expected FLOAT, with a natural logarithm"
+    return ""
+
+
+def _parts(
+    graph: OperationGraph, softmax: Softmax, second: MatmulOperation
+) -> tuple[list[Operation], list[Operation], list[Operation]]:
+    """The other operations: those that the softmax depends on, those that only the second product does, the rest."""
+    to_softmax, to_second = ancestors(graph, softmax), ancestors(graph, second)
+    others = [op for op in graph.operations if not isinstance(op, MatmulOperation | Softmax)]
+    before = [op for op in others if id(op) in to_softmax]
+    between = [op for op in others if id(op) in to_second and id(op) not in to_softmax]
+    return before, between, [op for op in others if id(op) not in to_second]
+
+
+def _refuse_parts(
+    first: MatmulOperation,
+    softmax: Softmax,
+    second: MatmulOperation,
+    before: list[Operation],
+    between: list[Operation],
+    behind: list[Operation],
+) -> str:
+    """Why the other operations cannot be computed with the products, or an empty string."""
+    for op in (*before, *behind):
+        if not isinstance(op, PointwiseOperation):
+            return f"operations: expected pointwise operations around the softmax, got {type(op).__name__}"
+    for op in between:
+        if not isinstance(op, PointwiseOperation | RngOperation):
+            return f"operations: expected pointwise operations and random numbers, got {type(op).__name__}"
+    for op in (*before, *between):
+        for tensor in outputs_of(op).values():
+            if not tensor.is_virtual:
+                return f"{tensor.label}: expected a virtual tensor, got one that is stored"
+    written = {softmax.x.uid, *(tensor.uid for op in before for tensor in outputs_of(op).values()), first.c.uid}
+    for op in between:
+        if not written.isdisjoint(tensor.uid for tensor in inputs_of(op).values()):
+            return "operations: expected none behind the softmax that read scores, got one"
+    written |= {softmax.y.uid, *(tensor.uid for op in between for tensor in outputs_of(op).values())}
+    for op in behind:
+        if not written.isdisjoint(tensor.uid for tensor in inputs_of(op).values()):
+            return "operations: expected none behind the second product that read scores or weights, got one"
+    return (
+        _refuse_nonlinear(softmax.y, between)
+        or refuse_index_space([op for op in before if isinstance(op, PointwiseOperation)], first.c.dims)
+        or refuse_index_space([op for op in between if isinstance(op, PointwiseOperation | RngOperation)], first.c.dims)
+        or refuse_index_space([op for op in behind if isinstance(op, PointwiseOperation)], second.c.dims)
+    )
+
+
+def _refuse_nonlinear(weights: Tensor, operations: list[Operation]) -> str:
+    """Rows are divided by their sum last, so what is done to the weights before must let a factor through."""
+    dependent = {weights.uid}
+    for op in operations:
+        reads = [tensor for tensor in inputs_of(op).values() if tensor.uid in dependent]
+        if not reads:
+            continue
+        if not isinstance(op, PointwiseOperation) or op.mode not in _LINEAR or len(reads) > 1:
+            return "operations: expected products of the softmax's output with other tensors, got another operation"
+        dependent.add(op.output.uid)
+    return ""
+
+
+def _needed(operations: tuple[PointwiseOperation, ...], result: Tensor) -> tuple[PointwiseOperation, ...]:
+    """Those that ``result`` depends on."""
+    wanted, needed = {result.uid}, []
+    for op in reversed(operations):
+        if op.output.uid in wanted:
+            needed.append(op)
+            wanted |= {tensor.uid for tensor in op.operands.values()}
+    return tuple(reversed(needed))

@@ -1,0 +1,111 @@
+"""Masks of attention scores that leave a band around a diagonal, as pointwise operations write them:
+
+    y = row + a >= column + b ? x : -infinity        and the like with >, <=, <; row, column: GEN_INDEX of either axis
+    y = column < length ? x : -infinity              length: a tensor, one number for each batch
+
+A kernel that knows the band passes over what is outside of it, and needs no mask for what is well inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from lowdnn.enums import PointwiseMode
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.tensor import Tensor
+
+_ROW_AXIS, _COLUMN_AXIS = 2, 3
+#: ``x mode b`` as a bound of ``x - b``: (whether from below, what equality does not reach).
+_COMPARISONS = {
+    PointwiseMode.CMP_GE: (True, 0),
+    PointwiseMode.CMP_GT: (True, 1),
+    PointwiseMode.CMP_LE: (False, 0),
+    PointwiseMode.CMP_LT: (False, 1),
+}
+_Producers = dict[int, PointwiseOperation]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Scores of row r and column c are minus infinity unless r - left <= c <= r + right and c < lengths[batch].
+
+    None: no such bound.  scores: what the masks that say so are applied to.
+    """
+
+    scores: Tensor
+    left: int | None = None
+    right: int | None = None
+    lengths: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _Index:
+    """axis: of GEN_INDEX, to which ``offset`` is added."""
+
+    axis: int
+    offset: int
+
+
+def band_of(operations: tuple[PointwiseOperation, ...], scores: Tensor) -> Band:
+    """The band that the last of ``operations``, of which ``scores`` is the result, leave of (B, H, S_q, S_kv)."""
+    producers = {op.output.uid: op for op in operations}
+    band = Band(scores)
+    while (mask := producers.get(band.scores.uid)) is not None:
+        narrowed = _narrowed(band, mask, producers)
+        if narrowed is None:
+            break
+        band = narrowed
+    return band
+
+
+def _narrowed(band: Band, mask: PointwiseOperation, producers: _Producers) -> Band | None:
+    """The band with ``mask``, or None where it is no such mask."""
+    if mask.mode is not PointwiseMode.BINARY_SELECT or mask.b is None or mask.b.constant_value != -inf:
+        return None
+    comparison = producers.get(mask.operands["t"].uid)
+    if comparison is None or comparison.mode not in _COMPARISONS:
+        return None
+    scores, (left, right) = mask.operands["x"], (comparison.operands["x"], comparison.operands["b"])
+    from_below, gap = _COMPARISONS[comparison.mode]
+    x, b = _index(left, producers), _index(right, producers)
+    if x is None or b is None:
+        return _with_lengths(replace(band, scores=scores), x, right, comparison.mode, producers)
+    if {x.axis, b.axis} != {_ROW_AXIS, _COLUMN_AXIS}:
+        return None
+    # x - b >= gap, or x - b <= -gap, where x and b are row and column with their offsets.
+    if (x.axis == _ROW_AXIS) == from_below:
+        row, column = (x, b) if x.axis == _ROW_AXIS else (b, x)
+        bound = row.offset - column.offset - gap
+        return replace(band, scores=scores, right=bound if band.right is None else min(band.right, bound))
+    row, column = (x, b) if x.axis == _ROW_AXIS else (b, x)
+    bound = column.offset - row.offset - gap
+    return replace(band, scores=scores, left=bound if band.left is None else min(band.left, bound))
+
+
+def _with_lengths(
+    band: Band, column: _Index | None, lengths: Tensor, mode: PointwiseMode, producers: _Producers
+) -> Band | None:
+    is_length = lengths.uid not in producers and not lengths.is_scalar_value and lengths.dims[1:] == (1, 1, 1)
+    is_limit = mode is PointwiseMode.CMP_LT and column == _Index(_COLUMN_AXIS, 0)
+    if not (is_length and is_limit and band.lengths is None):
+        return None
+    return replace(band, lengths=lengths)
+
+
+def _index(tensor: Tensor, producers: _Producers) -> _Index | None:
+    """GEN_INDEX along rows or columns, with whole constants added."""
+    op = producers.get(tensor.uid)
+    if op is None or (op.alpha1, op.alpha2) != (1.0, 1.0):
+        return None
+    if op.mode is PointwiseMode.GEN_INDEX:
+        return _Index(op.pointwise.axis, 0)
+    if op.mode is PointwiseMode.IDENTITY:
+        return _index(op.operands["x"], producers)
+    if op.mode not in (PointwiseMode.ADD, PointwiseMode.SUB):
+        return None
+    constant, index = op.operands["b"].constant_value, _index(op.operands["x"], producers)
+    if index is None or constant is None or constant != int(constant):
+        return None
+    sign = 1 if op.mode is PointwiseMode.ADD else -1
+    return replace(index, offset=index.offset + sign * int(constant))

@@ -1,0 +1,141 @@
+"""Attention, node by node.
+
+sdpa b=2 h=8 hk=2 q=100 kv=120 d=64 causal=top_left dtype=bf16 stats=yes
+sdpa b=2 h=4 q=100 kv=120 d=64 dv=128 left=32 right=0 lengths=yes scores=bias layout=bshd dropout=0.1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import DataType, PointwiseMode, RngDistribution
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.cases import steps, text
+from lowdnn.graph.cases.base import Case
+from lowdnn.graph.cases.chains import same_dims_chain
+from lowdnn.graph.cases.text import key
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.pointwise import Pointwise
+from lowdnn.ops.rng import Rng
+from lowdnn.ops.tensor import Tensor, packed_strides
+
+#: Dimensions of memory from the outermost in, of (batch, heads, length, size).
+_ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (2, 0, 1, 3)}
+
+
+@dataclass(frozen=True)
+class AttentionCase(Case):
+    """o = softmax(masked(q k^T / sqrt(d))) v for q (b, h, q, d), k (b, hk, kv, d), v (b, hv, kv, dv).
+
+    hk, hv, kv, dv: by default as h, hk, q, d.  causal: a query sees the keys up to its own place, counted from the first
+    (top_left) or from the last ones on (bottom_right).  left, right: how far it sees from its place, -1 without bound.
+    lengths: whether each batch has a number of keys of its own.  scores: steps on the scores, before the masks.
+    stats: whether the log-sum-exp, maximum and sum of rows are stored.
+    """
+
+    family: ClassVar[str] = "sdpa"
+
+    b: int = key(text.integer(0))
+    h: int = key(text.integer(0))
+    q: int = key(text.integer(0))
+    d: int = key(text.integer(0))
+    hk: int = key(text.integer(0), 0)
+    hv: int = key(text.integer(0), 0)
+    kv: int = key(text.integer(0), 0)
+    dv: int = key(text.integer(0), 0)
+    causal: str = key(text.choice("no", "top_left", "bottom_right"), "no")
+    left: int = key(text.integer(-1), -1)
+    right: int = key(text.integer(-1), -1)
+    lengths: str = key(text.choice("no", "yes"), "no")
+    scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
+    dropout: float = key(text.number(), 0.0)
+    stats: str = key(text.choice("no", "yes"), "no")
+    layout: str = key(text.choice(*_ORDERS), "bhsd")
+    dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
+    out: DataType | None = key(text.data_type(), None)
+    align: int = key(text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(alignment_bytes=self.align)
+        q = self._heads(builder, (self.b, self.h, self.q, self.d), "q")
+        k = self._heads(builder, (self.b, self._hk, self._kv, self.d), "k")
+        v = self._heads(builder, (self.b, self.hv or self._hk, self._kv, self.dv or self.d), "v")
+        scale = builder.constant(4, DataType.FLOAT, max(self.d, 1) ** -0.5, name="scale")
+        scores = builder.pointwise(PointwiseMode.MUL, builder.matmul(q, _transposed(k)), scale)
+        scores = same_dims_chain(self.scores, scores, self.dtype, DataType.FLOAT).build(
+            builder, scores, None, Layout.ROW_MAJOR
+        )
+        statistics = DataType.FLOAT if self.stats == "yes" else None
+        weights = builder.softmax(self._masked(builder, scores), (3,), statistics=statistics)
+        if self.dropout:
+            kept = builder.rng(Rng(RngDistribution.BERNOULLI, probability=1 - self.dropout), weights.dims, seed=7)
+            weights = builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - self.dropout))
+        weights = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=self.dtype)
+        builder.matmul(weights, v, store=self.out or self.dtype)
+        return builder.graph()
+
+    @property
+    def length(self) -> int:
+        return max(self.d, self._kv)
+
+    @property
+    def is_exact(self) -> bool:
+        return False
+
+    @property
+    def _hk(self) -> int:
+        return self.hk or self.h
+
+    @property
+    def _kv(self) -> int:
+        return self.kv or self.q
+
+    def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
+        return builder.tensor(dims, self.dtype, strides=packed_strides(dims, _ORDERS[self.layout]), name=name)
+
+    def _masked(self, builder: GraphBuilder, scores: Tensor) -> Tensor:
+        """Scores with minus infinity where a query does not see a key."""
+        shift = self._kv - self.q if self.causal == "bottom_right" else 0
+        right = [bound for bound in (self.right, *([0] if self.causal != "no" else [])) if bound >= 0]
+        if right:
+            row, column = _index(builder, scores, 2, shift + min(right)), _index(builder, scores, 3)
+            scores = _select(builder, scores, PointwiseMode.CMP_GE, row, column)
+        if self.left >= 0:
+            row, column = _index(builder, scores, 2, shift - self.left), _index(builder, scores, 3)
+            scores = _select(builder, scores, PointwiseMode.CMP_LE, row, column)
+        if self.lengths == "yes":
+            lengths = builder.tensor((self.b, 1, 1, 1), DataType.INT32, name="lengths")
+            scores = _select(builder, scores, PointwiseMode.CMP_LT, _index(builder, scores, 3), lengths)
+        return scores
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        if tensor.name == "lengths":
+            return rng.integers(0, self._kv + 1, tensor.dims).astype(np.int32)
+        return super()._values(rng, tensor, exact)
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    """The same memory with the last two dimensions exchanged."""
+    order = (0, 1, 3, 2)
+    dims, strides = (tuple(values[axis] for axis in order) for values in (tensor.dims, tensor.strides))
+    return replace(tensor, dims=dims, strides=strides)
+
+
+def _index(builder: GraphBuilder, scores: Tensor, axis: int, offset: int = 0) -> Tensor:
+    index = builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores)
+    if not offset:
+        return index
+    constant = builder.constant(4, DataType.INT32, offset)
+    return builder.pointwise(PointwiseMode.ADD, index, constant, compute_type=DataType.INT32)
+
+
+def _select(builder: GraphBuilder, scores: Tensor, mode: PointwiseMode, x: Tensor, b: Tensor) -> Tensor:
+    """Scores where ``x mode b`` holds, elsewhere minus infinity."""
+    nothing = builder.constant(4, DataType.FLOAT, -inf)
+    seen = builder.pointwise(mode, x, b, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
+    return builder.pointwise(PointwiseMode.BINARY_SELECT, scores, nothing, seen)
