@@ -13,9 +13,8 @@ from lowdnn.cli.execution import run_graph
 from lowdnn.driver.base import DriverError
 from lowdnn.enums import HeurMode
 from lowdnn.graph.cases.base import Case
-from lowdnn.graph.compare import EXACT, differences, tolerance_of
+from lowdnn.graph.compare import EXACT, differences, expected_outputs
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 
@@ -125,13 +124,12 @@ def _differences(
     outputs: dict[int, NDArray[Any]],
     is_exact: bool,
 ) -> str:
-    expected = evaluate(graph, inputs)
+    expected = expected_outputs(graph, inputs, candidate.plan.numerical_notes, case.length)
     reports = []
     for tensor in graph.outputs:
-        allowed = tolerance_of(graph, tensor, candidate.plan.numerical_notes, case.length)
-        if is_exact and case.is_exact:
-            allowed = EXACT
-        report = differences(outputs[tensor.uid], expected[tensor.uid], tensor.data_type, allowed)
+        wanted = expected[tensor.uid]
+        allowed = EXACT if is_exact and case.is_exact else wanted.allowed
+        report = differences(outputs[tensor.uid], wanted.values, tensor.data_type, allowed)
         if report:
             reports.append(f"{tensor.label}: {report}")
     return "\n".join(reports)

@@ -3,12 +3,13 @@
     o = w v,    w = weights(softmax(s)),    s = scores(q k^T)
 
 with pointwise operations where the formula has ``scores`` (scale, bias, masks) and ``weights`` (dropout) and behind o.
-q is (B, H, S_q, D), the second operand of the first product (B, H_k, D, S_kv), v (B, H_v, S_kv, D_v).
+q is (B, H, S_q, D), the second operand of the first product (B, H_k, D, S_kv), v (B, H_v, S_kv, D_v). That operand may be
+a transpose of k (B, H_k, S_kv, D).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.band_pattern import Band, band_of
@@ -21,7 +22,10 @@ from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.transpose import Transpose
 
+#: Permutation of k's last two axes.
+_EXCHANGED = (0, 1, 3, 2)
 #: Modes of ``weights`` that a common factor of a row passes through.
 _LINEAR = (PointwiseMode.MUL, PointwiseMode.IDENTITY)
 
@@ -30,7 +34,7 @@ _LINEAR = (PointwiseMode.MUL, PointwiseMode.IDENTITY)
 class Attention:
     """See the module's docstring.
 
-    scores: its anchor is the first product, its result what the softmax is of.  weights: from the softmax's output to
+    k: (B, H_k, D, S_kv), where it lies in memory.  scores: its anchor is the first product, its result what the softmax is of.  weights: from the softmax's output to
     the second product's operand, linear in the former.  output: behind the second product.
     band: where scores are not minus infinity for certain.  inside: ``scores`` within the band, without its masks.
     """
@@ -38,6 +42,7 @@ class Attention:
     first: MatmulOperation
     softmax: Softmax
     second: MatmulOperation
+    k: Tensor
     scores: PointwiseDag
     weights: PointwiseDag
     output: PointwiseDag
@@ -57,10 +62,11 @@ def _match(graph: OperationGraph) -> Attention | str:
         got = f"{len(products)} and {len(softmaxes)}"
         return f"operations: expected two MatmulOperation and one Softmax between them, got {got}"
     (first, second), softmax = products, softmaxes[0]
-    refused = _refuse_core(graph, first, softmax, second)
+    k, transposed = _keys(graph, first)
+    refused = _refuse_core(graph, first, k, softmax, second)
     if refused:
         return refused
-    before, between, behind = _parts(graph, softmax, second)
+    before, between, behind = _parts(graph, softmax, second, transposed)
     randoms = tuple(op for op in between if isinstance(op, RngOperation))
     refused = _refuse_parts(first, softmax, second, before, between, behind)
     if refused:
@@ -74,6 +80,7 @@ def _match(graph: OperationGraph) -> Attention | str:
         first,
         softmax,
         second,
+        k,
         scores=dag_of(dims, score_steps, anchor=first.c, result=softmax.x),
         weights=dag_of(dims, weight_steps, anchor=softmax.y, result=second.a, randoms=randoms),
         output=dag_of(second.c.dims, output_steps, anchor=second.c),
@@ -82,13 +89,27 @@ def _match(graph: OperationGraph) -> Attention | str:
     )
 
 
-def _refuse_core(graph: OperationGraph, first: MatmulOperation, softmax: Softmax, second: MatmulOperation) -> str:
+def _keys(graph: OperationGraph, first: MatmulOperation) -> tuple[Tensor, Transpose | None]:
+    """(the first product's second operand as it lies in memory, the operation that transposes it)."""
+    producer = graph.producer(first.b)
+    is_virtual = isinstance(producer, Transpose) and producer.y.is_virtual and len(graph.consumers(producer.y)) == 1
+    if not isinstance(producer, Transpose) or not is_virtual or producer.permutation != _EXCHANGED:
+        return first.b, None
+    x = producer.x
+    if x.data_type is not first.b.data_type:
+        return first.b, None
+    dims, strides = (tuple(values[axis] for axis in _EXCHANGED) for values in (x.dims, x.strides))
+    return replace(x, dims=dims, strides=strides), producer
+
+
+def _refuse_core(
+    graph: OperationGraph, first: MatmulOperation, k: Tensor, softmax: Softmax, second: MatmulOperation
+) -> str:
     """Why the three are no attention, or an empty string."""
-    for name, tensor in {"a": first.a, "b": first.b}.items():
+    operands = {"first product's a": first.a, "first product's b": k, "second product's b": second.b}
+    for name, tensor in operands.items():
         if graph.producer(tensor) is not None or tensor.is_scalar_value:
-            return f"first product's {name}: expected a graph input in device memory, got {tensor.label}"
-    if graph.producer(second.b) is not None or second.b.is_scalar_value:
-        return f"second product's b: expected a graph input in device memory, got {second.b.label}"
+            return f"{name}: expected a graph input in device memory, got {tensor.label}"
     if first.a.rank != 4:
         return f"{first.a.label}.dims: expected (batch, heads, length, size), got {list(first.a.dims)}"
     if softmax.is_log or softmax.normalised_axes != (3,):
@@ -108,11 +129,11 @@ def _refuse_core(graph: OperationGraph, first: MatmulOperation, softmax: Softmax
 
 
 def _parts(
-    graph: OperationGraph, softmax: Softmax, second: MatmulOperation
+    graph: OperationGraph, softmax: Softmax, second: MatmulOperation, transposed: Transpose | None
 ) -> tuple[list[Operation], list[Operation], list[Operation]]:
     """The other operations: those that the softmax depends on, those that only the second product does, the rest."""
     to_softmax, to_second = ancestors(graph, softmax), ancestors(graph, second)
-    others = [op for op in graph.operations if not isinstance(op, MatmulOperation | Softmax)]
+    others = [op for op in graph.operations if not isinstance(op, MatmulOperation | Softmax) and op is not transposed]
     before = [op for op in others if id(op) in to_softmax]
     between = [op for op in others if id(op) in to_second and id(op) not in to_softmax]
     return before, between, [op for op in others if id(op) not in to_second]

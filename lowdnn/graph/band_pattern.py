@@ -11,11 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
-from lowdnn.enums import PointwiseMode
+from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor
 
 _ROW_AXIS, _COLUMN_AXIS = 2, 3
+#: Types of indices that hold each one, and of scores that hold minus infinity.
+_INDEX_TYPES = (DataType.INT32, DataType.INT64, DataType.FLOAT, DataType.DOUBLE)
+_SCORE_TYPES = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
 #: ``x mode b`` as a bound of ``x - b``: (whether from below, what equality does not reach).
 _COMPARISONS = {
     PointwiseMode.CMP_GE: (True, 0),
@@ -61,7 +64,9 @@ def band_of(operations: tuple[PointwiseOperation, ...], scores: Tensor) -> Band:
 
 def _narrowed(band: Band, mask: PointwiseOperation, producers: _Producers) -> Band | None:
     """The band with ``mask``, or None where it is no such mask."""
-    if mask.mode is not PointwiseMode.BINARY_SELECT or mask.b is None or mask.b.constant_value != -inf:
+    if mask.mode is not PointwiseMode.BINARY_SELECT or mask.operands["b"].constant_value != -inf:
+        return None
+    if mask.output.data_type not in _SCORE_TYPES or mask.pointwise.compute_type not in _SCORE_TYPES:
         return None
     comparison = producers.get(mask.operands["t"].uid)
     if comparison is None or comparison.mode not in _COMPARISONS:
@@ -97,6 +102,8 @@ def _index(tensor: Tensor, producers: _Producers) -> _Index | None:
     """GEN_INDEX along rows or columns, with whole constants added."""
     op = producers.get(tensor.uid)
     if op is None or (op.alpha1, op.alpha2) != (1.0, 1.0):
+        return None
+    if op.output.data_type not in _INDEX_TYPES or op.pointwise.compute_type not in _INDEX_TYPES:
         return None
     if op.mode is PointwiseMode.GEN_INDEX:
         return _Index(op.pointwise.axis, 0)

@@ -8,7 +8,7 @@ infinity.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType, NumericalNote, ResampleMode
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.oracle import evaluate
+from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
@@ -117,6 +119,51 @@ def tolerance(
     if op_class is OpClass.CONTRACTION_TF32:
         absolute += 4 * _TF32_EPSILON * float(np.sqrt(length))
     return Tolerance(relative, absolute)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an output should be, a storage array, and how near to it a result must come."""
+
+    values: NDArray[Any]
+    allowed: Tolerance
+
+
+def expected_outputs(
+    graph: OperationGraph, inputs: Mapping[int, NDArray[Any]], notes: Collection[NumericalNote], length: int
+) -> dict[int, Expected]:
+    """By uid; ``notes`` and ``length`` as for ``tolerance_of``.
+
+    Attention's outputs are compared with those of a graph that rounds nothing on its way: the error may be twice the
+    greatest one of rounding each virtual tensor, since weights that are divided by their sum last round otherwise.
+    """
+    rounded = evaluate(graph, inputs)
+    found = {
+        uid: Expected(values, tolerance_of(graph, graph.tensors[uid], notes, length)) for uid, values in rounded.items()
+    }
+    if not _is_attention(graph):
+        return found
+    exact = evaluate(graph, inputs, rounds_virtual=False)
+    return {
+        uid: Expected(exact[uid], _twice_the_error(graph.tensors[uid].data_type, rounded[uid], exact[uid]))
+        for uid in found
+    }
+
+
+def _is_attention(graph: OperationGraph) -> bool:
+    """Whether a contraction depends on a softmax."""
+    softmaxes = {id(op) for op in graph.operations if isinstance(op, Softmax)}
+    return any(isinstance(op, _CONTRACTIONS) and softmaxes & ancestors(graph, op) for op in graph.operations)
+
+
+def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[Any]) -> Tolerance:
+    """Of ``rounded``; of few elements, which may all round well, at least the share of their size that one may be off."""
+    values, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (rounded, exact))
+    finite = np.isfinite(values) & np.isfinite(wanted)
+    errors, sizes = np.abs(values[finite] - wanted[finite]), wanted[finite]
+    own = tolerance(OpClass.ROWS, data_type)
+    size = float(np.sqrt(np.mean(sizes**2))) if sizes.size else 0.0
+    return Tolerance(own.relative, own.absolute + max(2 * float(errors.max(initial=0.0)), own.relative * size))
 
 
 def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[NumericalNote], length: int) -> Tolerance:

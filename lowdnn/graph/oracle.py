@@ -19,17 +19,21 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
 
-def evaluate(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) -> dict[int, NDArray[Any]]:
+def evaluate(
+    graph: OperationGraph, inputs: Mapping[int, NDArray[Any]], *, rounds_virtual: bool = True
+) -> dict[int, NDArray[Any]]:
     """The graph's outputs by uid, from its inputs by uid; arrays have storage type and logical dims.
 
-    Every tensor's value is rounded to its data type, virtual ones too. Constants need no input; an output that an
-    operation accumulates into (beta) needs its old value. Raises BadParamError for a missing uid, a wrong storage type
-    or shape.
+    Every tensor's value is rounded to its data type, virtual ones too unless told otherwise. Constants need no input;
+    an output that an operation accumulates into (beta) needs its old value. Raises BadParamError for a missing uid, a
+    wrong storage type or shape.
     """
-    return {tensor.uid: stored for tensor, stored in trace(graph, inputs) if not tensor.is_virtual}
+    return {tensor.uid: stored for tensor, stored in trace(graph, inputs, rounds_virtual) if not tensor.is_virtual}
 
 
-def trace(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) -> list[tuple[Tensor, NDArray[Any]]]:
+def trace(
+    graph: OperationGraph, inputs: Mapping[int, NDArray[Any]], rounds_virtual: bool = True
+) -> list[tuple[Tensor, NDArray[Any]]]:
     """Every tensor that an operation writes, virtual ones too, with its storage array, in the order of execution."""
     values = {tensor.uid: _input_value(tensor, inputs) for tensor in graph.inputs}
     written: list[tuple[Tensor, NDArray[Any]]] = []
@@ -37,7 +41,8 @@ def trace(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) -> list[tup
         results = operation.reference(_operands(operation, values, inputs))
         for port, tensor in outputs_of(operation).items():
             stored = dtypes.from_float64(results[port], tensor.data_type)
-            values[tensor.uid] = dtypes.to_values(stored, tensor.data_type)
+            is_rounded = rounds_virtual or not tensor.is_virtual
+            values[tensor.uid] = dtypes.to_values(stored, tensor.data_type) if is_rounded else results[port]
             written.append((tensor, stored))
     return written
 

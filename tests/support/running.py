@@ -12,7 +12,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Engine
 from lowdnn.graph.cases import parse_case
-from lowdnn.graph.compare import tolerance_of
+from lowdnn.graph.compare import EXACT, Expected, expected_outputs
 from lowdnn.graph.data import exact_values, real_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
@@ -25,14 +25,12 @@ from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.workspace import Workspace
 from tests.support.data import fresh_seed, poison
 from tests.support.runtime import download, upload
-from tests.support.tolerance import Tolerance, assert_close
+from tests.support.tolerance import assert_close
 
 #: One scheduling policy of each kind; every engine runs under each.
 POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
 
 Arrays = Mapping[int, NDArray[Any]]
-
-_EXACT = Tolerance(0.0, 0.0)
 
 
 def check_exact(
@@ -52,7 +50,7 @@ def check_exact(
         arch,
         choices or {},
         draw=lambda rng, tensor: exact_values(rng, tensor.dims, tensor.data_type, length),
-        allowed=lambda plan, tensor: _EXACT,
+        expected=lambda plan, inputs: {uid: Expected(values, EXACT) for uid, values in evaluate(graph, inputs).items()},
     )
 
 
@@ -76,7 +74,7 @@ def check_close(
         arch,
         choices or {},
         draw=lambda rng, tensor: real_values(rng, tensor.dims, tensor.data_type),
-        allowed=lambda plan, tensor: tolerance_of(graph, tensor, plan.numerical_notes, length),
+        expected=lambda plan, inputs: expected_outputs(graph, inputs, plan.numerical_notes, length),
     )
 
 
@@ -98,11 +96,7 @@ def check_outputs(
     runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays, length: int, context: str = ""
 ) -> None:
     """The plan's outputs must come within the tolerance table; ``length`` as for ``tolerance_of``."""
-    actual = run_plan(runtime, plan, graph, inputs)
-    for uid, expected in evaluate(graph, inputs).items():
-        tensor = graph.tensors[uid]
-        allowed = tolerance_of(graph, tensor, plan.numerical_notes, length)
-        assert_close(actual[uid], expected, tensor.data_type, allowed, f"{tensor.label}, {context}")
+    _compare(runtime, plan, graph, inputs, expected_outputs(graph, inputs, plan.numerical_notes, length), context)
 
 
 def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays) -> dict[int, NDArray[Any]]:
@@ -139,7 +133,7 @@ def _check(
     arch: ArchSpec,
     choices: Choices,
     draw: Callable[[np.random.Generator, Tensor], NDArray[Any]],
-    allowed: Callable[[Plan, Tensor], Tolerance],
+    expected: Callable[[Plan, Arrays], dict[int, Expected]],
 ) -> Plan:
     refusal = engine.refuse(graph, arch)
     assert refusal is None, str(refusal)
@@ -147,12 +141,17 @@ def _check(
     seed = fresh_seed()
     rng = np.random.default_rng(seed)
     inputs = {tensor.uid: _repeated(draw(rng, tensor), tensor) for tensor in read_tensors(graph)}
-    actual = run_plan(runtime, plan, graph, inputs)
-    for uid, expected in evaluate(graph, inputs).items():
-        tensor = graph.tensors[uid]
-        context = f"{tensor.label}, seed {seed}, {plan.name}"
-        assert_close(actual[uid], expected, tensor.data_type, allowed(plan, tensor), context)
+    _compare(runtime, plan, graph, inputs, expected(plan, inputs), f"seed {seed}, {plan.name}")
     return plan
+
+
+def _compare(
+    runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays, expected: Mapping[int, Expected], context: str
+) -> None:
+    actual = run_plan(runtime, plan, graph, inputs)
+    for uid, wanted in expected.items():
+        tensor = graph.tensors[uid]
+        assert_close(actual[uid], wanted.values, tensor.data_type, wanted.allowed, f"{tensor.label}, {context}")
 
 
 def _memory_of(tensor: Tensor, inputs: Arrays) -> NDArray[Any]:

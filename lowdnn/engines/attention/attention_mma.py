@@ -63,7 +63,7 @@ class AttentionMma:
 
     name = "attention_mma"
     index = 30
-    numerical_notes = (NumericalNote.TENSOR_CORE,)
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
@@ -135,7 +135,7 @@ class _Problem:
         return _Problem(
             attention,
             Heads.of(first.a, heads, row_axis=2),
-            Heads.of(first.b, heads, row_axis=3),
+            Heads.of(attention.k, heads, row_axis=3),
             Heads.of(second.b, heads, row_axis=2),
         )
 
@@ -183,7 +183,7 @@ class _Problem:
                 *(functor.arguments for functor in functors),
             )
         )
-        operands = (attention.first.a, attention.first.b, attention.second.b, *attention.scores.loads)
+        operands = (attention.first.a, attention.k, attention.second.b, *attention.scores.loads)
         launch = Launch(
             kernel=0,
             grid=(tiles * heads * batch, 1, 1),
@@ -304,7 +304,7 @@ def _sampled(queries: int) -> range:
 def _refuse_types(attention: Attention) -> str:
     """Why the kernel does not compute in these types, or an empty string."""
     first, second, softmax = attention.first, attention.second, attention.softmax
-    operands = {"first product's a": first.a, "first product's b": first.b}
+    operands = {"first product's a": first.a, "first product's b": attention.k}
     operands |= {"second product's a": second.a, "second product's b": second.b}
     for name, tensor in operands.items():
         if tensor.data_type not in _TYPES or tensor.data_type is not first.a.data_type:

@@ -32,8 +32,9 @@ _ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (2, 0, 1, 3)}
 class AttentionCase(Case):
     """o = softmax(masked(q k^T / sqrt(d))) v for q (b, h, q, d), k (b, hk, kv, d), v (b, hv, kv, dv).
 
-    hk, hv, kv, dv: by default as h, hk, q, d.  causal: a query sees the keys up to its own place, counted from the first
-    (top_left) or from the last ones on (bottom_right).  left, right: how far it sees from its place, -1 without bound.
+    hk, hv, kv, dv: by default as h, hk, q, d.  causal: a query sees the keys up to its own place, counted from the
+    first (top_left) or from the last ones on (bottom_right).  left, right: how far it sees from its place, -1 without
+    bound.
     lengths: whether each batch has a number of keys of its own.  scores: steps on the scores, before the masks.
     stats: whether the log-sum-exp, maximum and sum of rows are stored.
     """
