@@ -4,9 +4,11 @@ from lowdnn.backend.handle import Handle
 from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.device_tensor import DeviceTensor, from_numpy
 from lowdnn.frontend.enums import (
+    attention_implementation,
     behavior_note,
     build_plan_policy,
     convolution_mode,
+    diagonal_alignment,
     heur_mode,
     knob_type,
     moe_grouped_matmul_mode,
@@ -41,6 +43,7 @@ __all__ = [
     "DeviceTensor",
     "Handle",
     "Tensor",
+    "attention_implementation",
     "backend_version",
     "backend_version_string",
     "behavior_note",
@@ -51,6 +54,7 @@ __all__ = [
     "cudnnGraphNotSupportedError",
     "data_type",
     "destroy_handle",
+    "diagonal_alignment",
     "from_numpy",
     "get_stream",
     "graph",

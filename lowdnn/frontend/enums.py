@@ -129,6 +129,21 @@ class reshape_mode(IntEnum):
     LOGICAL = 2
 
 
+class diagonal_alignment(IntEnum):
+    """cudnn.diagonal_alignment: from the first or from the last ones on places of queries and keys are counted."""
+
+    TOP_LEFT = 0
+    BOTTOM_RIGHT = 1
+
+
+class attention_implementation(IntEnum):
+    """cudnn.attention_implementation."""
+
+    AUTO = 0
+    COMPOSITE = 1
+    UNIFIED = 2
+
+
 class rng_distribution(IntEnum):
     """The numbers are those of cudnn-frontend's C++ RngDistribution_t."""
 

@@ -50,12 +50,15 @@ class ReshapeNode:
 class TransposeNode:
     inputs: tuple[Tensor, ...]
     permutation: tuple[int, ...]
+    keeps_type: bool = False
     output_suffixes: tuple[str, ...] = ("Y",)
     input_names: tuple[str, ...] = ("X",)
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
-        """Strides row-major: in those of the input nothing would move."""
+        """Strides row-major: in those of the input nothing would move. keeps_type: the output has the input's."""
         (output,) = outputs
+        if self.keeps_type:
+            output.set_data_type(self.inputs[0].get_data_type())
         if not output.get_dim():
             output.set_dim(transpose.output_dims(tuple(self.inputs[0].get_dim()), self.permutation))
         if not output.get_stride():

@@ -94,14 +94,19 @@ class PointwiseParameters:
 
 @dataclass(frozen=True)
 class PointwiseNode:
+    """type_of: the tensor whose data type the output has."""
+
     mode: PointwiseMode
     inputs: tuple[Tensor, ...]
     parameters: PointwiseParameters
+    type_of: Tensor | None = None
     output_suffixes: tuple[str, ...] = ("OUT_0",)
     input_names: tuple[str, ...] = ("IN_0", "IN_1", "IN_2")
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         (output,) = outputs
+        if self.type_of is not None:
+            output.set_data_type(self.type_of.get_data_type())
         for tensor in self.inputs:
             if tensor.is_constant:
                 _infer_constant(tensor, compute_type)

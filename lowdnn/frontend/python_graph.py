@@ -24,6 +24,7 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.frontend.arguments import boolean, integer, member, members, text
+from lowdnn.frontend.attention import AttentionMethods
 from lowdnn.frontend.block_scaling import BlockScaleMethods
 from lowdnn.frontend.builder import Defaults
 from lowdnn.frontend.convolutions import ConvolutionMethods
@@ -75,6 +76,7 @@ class pygraph(
     MoveMethods,
     RandomMethods,
     BlockScaleMethods,
+    AttentionMethods,
 ):
     """See the module's docstring."""
 

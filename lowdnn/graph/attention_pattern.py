@@ -3,8 +3,8 @@
     o = w v,    w = weights(softmax(s)),    s = scores(q k^T)
 
 with pointwise operations where the formula has ``scores`` (scale, bias, masks) and ``weights`` (dropout) and behind o.
-q is (B, H, S_q, D), the second operand of the first product (B, H_k, D, S_kv), v (B, H_v, S_kv, D_v). That operand may be
-a transpose of k (B, H_k, S_kv, D).
+q is (B, H, S_q, D), the second operand of the first product (B, H_k, D, S_kv), v (B, H_v, S_kv, D_v). That operand may
+be a transpose of k (B, H_k, S_kv, D).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _LINEAR = (PointwiseMode.MUL, PointwiseMode.IDENTITY)
 class Attention:
     """See the module's docstring.
 
-    k: (B, H_k, D, S_kv), where it lies in memory.  scores: its anchor is the first product, its result what the softmax is of.  weights: from the softmax's output to
+    k: (B, H_k, D, S_kv), where it lies in memory.
+    scores: its anchor is the first product, its result what the softmax is of.  weights: from the softmax's output to
     the second product's operand, linear in the former.  output: behind the second product.
     band: where scores are not minus infinity for certain.  inside: ``scores`` within the band, without its masks.
     """

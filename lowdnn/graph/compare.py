@@ -157,7 +157,7 @@ def _is_attention(graph: OperationGraph) -> bool:
 
 
 def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[Any]) -> Tolerance:
-    """Of ``rounded``; of few elements, which may all round well, at least the share of their size that one may be off."""
+    """Of ``rounded``. Few elements may all round well: at least the share of their size that one may be off."""
     values, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (rounded, exact))
     finite = np.isfinite(values) & np.isfinite(wanted)
     errors, sizes = np.abs(values[finite] - wanted[finite]), wanted[finite]
