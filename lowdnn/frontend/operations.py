@@ -19,7 +19,7 @@ class OperationMethods(GraphBuilder):
     def matmul(
         self, A: Tensor, B: Tensor, compute_data_type: DataTypeLike = NOT_SET, padding: float = 0.0, name: str = ""
     ) -> Tensor:
-        """A (batch..., M, K) times B (batch..., K, N); a batch extent of 1 repeats."""
+        """A (batch..., M, K) times B (batch..., K, N); a batch extent may be 1 or a divisor of the other operand's."""
         return self._add(MatmulNode((A, B), number(padding, "matmul.padding")), compute_data_type, name)
 
     def moe_grouped_matmul(

@@ -1,6 +1,8 @@
 """Matrix product: c[b, m, n] = sum over k of a[b, m, k] * b[b, k, n].
 
-a is (batch..., M, K), b is (batch..., K, N), c is (batch..., M, N); a batch extent of 1 in a or b repeats it.
+a is (batch..., M, K), b is (batch..., K, N), c is (batch..., M, N). A batch extent of a or b may be a divisor of the
+other's: with n batches in one and n / g in the other, batch i of the first goes with matrix i // g of the second, so
+that groups of g share one (grouped-query attention; an extent of 1 repeats).
 Source: cudnn_graph.h, CUDNN_BACKEND_MATMUL_DESCRIPTOR, OPERATION_MATMUL.
 """
 
@@ -58,7 +60,8 @@ class MatmulOperation:
         return 2 * self.c.element_count * self.a.dims[-1]
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
-        return {"c": wrap_accumulator(np.matmul(inputs["a"], inputs["b"]), self.matmul.compute_type)}
+        a, b = (_repeated(inputs[port], self.c.dims[:-2]) for port in ("a", "b"))
+        return {"c": wrap_accumulator(np.matmul(a, b), self.matmul.compute_type)}
 
 
 def output_dims(a_dims: tuple[int, ...], b_dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -69,9 +72,24 @@ def output_dims(a_dims: tuple[int, ...], b_dims: tuple[int, ...]) -> tuple[int, 
         raise ShapeMismatchError.at("matmul.b.dims", expected=f"rank {len(a_dims)} as a", got=list(b_dims))
     if a_dims[-1] != b_dims[-2]:
         raise ShapeMismatchError.at("matmul.b.dims[-2]", expected=f"K = {a_dims[-1]} of a", got=b_dims[-2])
-    batch = []
-    for axis, (left, right) in enumerate(zip(a_dims[:-2], b_dims[:-2], strict=True)):
-        if left != right and 1 not in (left, right):
-            raise ShapeMismatchError.at(f"matmul.b.dims[{axis}]", expected=f"1 or {left} of a", got=right)
-        batch.append(right if left == 1 else left)
-    return (*batch, a_dims[-2], b_dims[-1])
+    batches = (_batches(axis, *extents) for axis, extents in enumerate(zip(a_dims[:-2], b_dims[:-2], strict=True)))
+    return (*batches, a_dims[-2], b_dims[-1])
+
+
+def _batches(axis: int, of_a: int, of_b: int) -> int:
+    """The extent of c along a batch axis."""
+    if 1 in (of_a, of_b):
+        return of_a * of_b
+    (few, port), (many, other) = sorted(((of_a, "a"), (of_b, "b")))
+    if few != many and (few == 0 or many % few):
+        expected = f"1, {many} of {other} or a divisor of {many}"
+        raise ShapeMismatchError.at(f"matmul.{port}.dims[{axis}]", expected=expected, got=few)
+    return many
+
+
+def _repeated(values: NDArray[Any], batch: tuple[int, ...]) -> NDArray[Any]:
+    """``values`` with each matrix as often as batches share it; extents of 1 are left to NumPy."""
+    for axis, extent in enumerate(batch):
+        if values.shape[axis] not in (1, extent):
+            values = np.repeat(values, extent // values.shape[axis], axis)
+    return values

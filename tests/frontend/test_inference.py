@@ -142,12 +142,12 @@ def test_statistics_are_those_of_channels() -> None:
     assert (total.get_dim(), squares.get_stride()) == ([1, 8, 1, 1], [8, 1, 8, 8])
 
 
-def test_a_matmul_broadcasts_its_batch_and_is_row_major() -> None:
+def test_a_matmul_repeats_batches_and_shares_matrices_and_is_row_major() -> None:
     graph = new_graph()
-    c = graph.matmul(graph.tensor([1, 3, 4, 5]), graph.tensor([2, 1, 5, 6])).set_output(True)
+    c = graph.matmul(graph.tensor([1, 6, 4, 5]), graph.tensor([2, 2, 5, 6])).set_output(True)
     graph.validate()
-    assert c.get_dim() == [2, 3, 4, 6]
-    assert c.get_stride() == [72, 24, 6, 1]
+    assert c.get_dim() == [2, 6, 4, 6]
+    assert c.get_stride() == [144, 24, 6, 1]
 
 
 def test_a_pointwise_output_takes_the_strides_of_the_first_full_input() -> None:

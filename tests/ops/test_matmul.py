@@ -36,6 +36,20 @@ def test_reference() -> None:
     np.testing.assert_array_equal(got, np.einsum("imk,bkn->bmn", a, b))
 
 
+@pytest.mark.parametrize(
+    ("a_batch", "b_batch"), [((2, 6), (2, 2)), ((2, 2), (4, 6)), ((6, 2), (3, 4)), ((1, 3), (5, 9))]
+)
+def test_groups_of_batches_share_a_matrix(a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> None:
+    rng = np.random.default_rng()
+    a, b = rng.integers(-9, 9, (*a_batch, 3, 4)), rng.integers(-9, 9, (*b_batch, 4, 5))
+    product = operation(a.shape, b.shape)
+    got = product.reference({"a": a, "b": b})["c"]
+    assert got.shape == product.c.dims
+    for i, j in np.ndindex(*product.c.dims[:-2]):
+        of_a, of_b = ((i * n // product.c.dims[0], j * m // product.c.dims[1]) for n, m in (a_batch, b_batch))
+        np.testing.assert_array_equal(got[i, j], a[of_a] @ b[of_b])
+
+
 def test_an_empty_sum_is_0() -> None:
     got = operation((2, 0), (0, 3)).reference({"a": np.zeros((2, 0)), "b": np.zeros((0, 3))})["c"]
     np.testing.assert_array_equal(got, np.zeros((2, 3)))
@@ -50,6 +64,7 @@ def test_integer_accumulators_wrap() -> None:
 def test_output_dims_and_flops() -> None:
     assert output_dims((2, 1, 3, 4), (1, 5, 4, 6)) == (2, 5, 3, 6)
     assert output_dims((0, 3, 4), (1, 4, 6)) == (0, 3, 6)
+    assert output_dims((2, 32, 3, 4), (4, 8, 4, 6)) == (4, 32, 3, 6)
     assert operation((2, 3, 4), (2, 4, 5)).flops == 2 * 2 * 3 * 4 * 5
 
 
@@ -59,7 +74,9 @@ def test_output_dims_and_flops() -> None:
         ((4,), (4, 5), UnsupportedShapeError, "matmul.a.dims, b.dims", "rank >= 2", "[4]"),
         ((3, 4), (1, 4, 5), ShapeMismatchError, "matmul.b.dims", "rank 2 as a", "[1, 4, 5]"),
         ((3, 4), (5, 6), ShapeMismatchError, "matmul.b.dims[-2]", "K = 4 of a", "5"),
-        ((2, 3, 4), (3, 4, 5), ShapeMismatchError, "matmul.b.dims[0]", "1 or 2 of a", "3"),
+        ((2, 3, 4), (3, 4, 5), ShapeMismatchError, "matmul.a.dims[0]", "1, 3 of b or a divisor of 3", "2"),
+        ((8, 32, 3, 4), (8, 12, 4, 5), ShapeMismatchError, "matmul.b.dims[1]", "1, 32 of a or a divisor of 32", "12"),
+        ((4, 3, 4), (0, 4, 5), ShapeMismatchError, "matmul.b.dims[0]", "1, 4 of a or a divisor of 4", "0"),
     ],
 )
 def test_dims_are_checked(

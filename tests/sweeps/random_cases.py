@@ -95,7 +95,7 @@ class ConvolutionForm:
 
 @dataclass(frozen=True)
 class ProductForm:
-    """``batch``: none, one, two or broadcast. ``words``: the rest of the line, as it stands."""
+    """``batch``: none, one, two, broadcast or shared. ``words``: the rest of the line, as it stands."""
 
     batch: str
     words: str
@@ -163,7 +163,7 @@ def _product_form(rng: np.random.Generator, types: str) -> ProductForm:
     layout = _pick(rng, ("layout=nn", "layout=nt", "layout=tn", "layout=tt"))
     align = _pick(rng, ("", "", "", "align=4"))
     epilogue = _pick(rng, ("", "", "epilogue=bias+relu", "epilogue=scale+residual", "epilogue=bias+gelu"))
-    batch = _pick(rng, ("none", "one", "two", "broadcast"))
+    batch = _pick(rng, ("none", "one", "two", "broadcast", "shared"))
     return ProductForm(batch, _line(types, layout, align, _prologue(rng, "product", types), epilogue))
 
 
@@ -225,11 +225,15 @@ def _channels(kind: str, rng: np.random.Generator, size: Size) -> tuple[int, int
 
 def _product(form: ProductForm, rng: np.random.Generator, size: Size) -> str:
     m, n, k = (_count(rng, size.matrix) for _ in "mnk")
+    few = int(rng.integers(2, 4))
+    batches = [few, few * int(rng.integers(2, 4))]
+    rng.shuffle(batches)
     batch = {
         "none": "",
         "one": f"b={rng.integers(1, 5)}",
         "two": f"b={rng.integers(1, 4)}x{rng.integers(1, 4)}",
         "broadcast": f"b={rng.integers(2, 5)} broadcast={_pick(rng, ('a', 'b'))}",
+        "shared": f"b={batches[0]} bb={batches[1]}",
     }[form.batch]
     return _line(f"matmul m={m} n={n} k={k}", batch, form.words)
 

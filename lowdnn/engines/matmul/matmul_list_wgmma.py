@@ -24,11 +24,12 @@ from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, Schedule, WgmmaTile, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, divider, i32, macros, moved_bytes
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
+from lowdnn.engines.matmul.shared_batches import match_matmul
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.parts import independent_parts
-from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
+from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct, TensorMap, Work
 from lowdnn.status import Status
@@ -99,7 +100,7 @@ class MatmulListWgmma:
             return Refusal(self.name, "operations: expected several independent products, got 1 part")
         products: list[_Product] = []
         for part in parts:
-            matched = match_anchored(part, MatmulOperation)
+            matched = match_matmul(part)
             if isinstance(matched, str):
                 return Refusal(self.name, matched)
             product = _Product.of(matched)

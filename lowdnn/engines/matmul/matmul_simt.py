@@ -16,9 +16,10 @@ from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, vector_axis
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
+from lowdnn.engines.matmul.shared_batches import match_matmul
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
+from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.compute import accumulator_type
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
@@ -79,7 +80,7 @@ class MatmulSimt:
         )
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        matched = match_anchored(graph, MatmulOperation)
+        matched = match_matmul(graph)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         problem = _Problem.of(matched)

@@ -15,6 +15,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
+from lowdnn.engines.matmul.shared_batches import split_batches
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import AnchoredWithExits, match_anchored_with_exits
@@ -30,7 +31,10 @@ _View = Callable[[Tensor], Tensor | str]
 
 
 def as_matmul(graph: OperationGraph) -> OperationGraph | str:
-    """``graph`` with its convolutions as matrix products, or why one is none; unchanged where it has none."""
+    """``graph`` with its convolutions as matrix products, or why one is none.
+
+    Of a graph without any, the batch axes are split where they share matrices (``shared_batches``).
+    """
     return graph.derive(_as_matmul)
 
 
@@ -43,7 +47,7 @@ def match_product(graph: OperationGraph) -> AnchoredWithExits[MatmulOperation] |
 def _as_matmul(graph: OperationGraph) -> OperationGraph | str:
     convolutions = [op for op in graph.operations if isinstance(op, ConvolutionOperation)]
     if not convolutions:
-        return graph
+        return split_batches(graph)
     gives_filter = any(isinstance(op, ConvolutionBackwardFilter) for op in convolutions)
     operations: list[Operation] = []
     for op in graph.operations:

@@ -31,6 +31,7 @@ from lowdnn.status import BadParamError
 class MatmulCase(Case):
     """c = a b, then the epilogue. layout: memory order of a and b, n as the formula has it or t transposed.
 
+    b: batches of a, and of b where ``bb`` gives no others.
     prologue: steps before the input that ``before`` names, which lies in memory in type ``raw``; their operands are of
     fp32, for each k of a or each n of b.
     exits: what is reduced of the epilogue's result: sum (over all axes but the last), rowsum, rowmax (over the last),
@@ -43,6 +44,7 @@ class MatmulCase(Case):
     n: int = key(text.integer(0))
     k: int = key(text.integer(0))
     b: tuple[int, ...] = key(text.extents(0, 6), ())
+    bb: tuple[int, ...] = key(text.extents(0, 6), ())
     broadcast: str = key(text.choice("none", "a", "b"), "none")
     layout: str = key(text.choice("nn", "nt", "tn", "tt"), "nn")
     dtype: DataType = key(text.data_type(), DataType.FLOAT)
@@ -61,7 +63,8 @@ class MatmulCase(Case):
         compute = self.compute or contraction_type(self.dtype)
         a_layout, b_layout = (Layout.TRANSPOSED if letter == "t" else Layout.ROW_MAJOR for letter in self.layout)
         ones = (1,) * len(self.b)
-        a_batch, b_batch = (ones if self.broadcast == name else self.b for name in "ab")
+        a_batch = ones if self.broadcast == "a" else self.b
+        b_batch = ones if self.broadcast == "b" else self.bb or self.b
         a = self._input(builder, (*a_batch, self.m, self.k), a_layout, "a")
         b = self._input(builder, (*b_batch, self.k, self.n), b_layout, "b")
         store, final, steps = stores(self.epilogue, self.out or contraction_output(self.dtype))
@@ -78,7 +81,7 @@ class MatmulCase(Case):
 
     @property
     def is_exact(self) -> bool:
-        elements = prod(self.b) * self.m * self.n
+        elements = prod(map(max, self.b, self.bb or self.b)) * self.m * self.n
         chain = (*self.prologue, *self.epilogue)
         return steps.is_exact(chain) and exits.is_exact(self.exits, self.length, elements)
 

@@ -42,6 +42,15 @@ def test_batches_and_operands_that_products_share(device: Runtime) -> None:
     check_exact(device, ENGINE, builder.graph(), length=64)
 
 
+def test_batches_that_share_matrices(device: Runtime) -> None:
+    builder = GraphBuilder()
+    a = builder.tensor((4, 40, 64), DataType.BFLOAT16)
+    for n in (16, 48):
+        b = builder.tensor((2, 64, n), DataType.BFLOAT16, layout=Layout.TRANSPOSED)
+        builder.matmul(a, b, store=DataType.FLOAT)
+    check_exact(device, ENGINE, builder.graph(), length=64)
+
+
 def test_a_list_too_long_for_the_parameters_takes_several_launches() -> None:
     def launches(count: int) -> int:
         extents = "x".join(["64"] * count)
