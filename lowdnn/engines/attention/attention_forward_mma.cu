@@ -317,7 +317,7 @@ __device__ __forceinline__ void store_output(const Params& p, const Place& place
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) u8 memory[];
   const Queries q = {shared_address(memory)};
   const Keys k = {q.address + Queries::BYTES};

@@ -330,8 +330,11 @@ def _refuse_shape(attention: Attention) -> str:
     for name, size in sizes.items():
         if size % 8 or not 0 < size <= _MAX_SIZE:
             return f"{name}'s head: expected a multiple of 8 up to {_MAX_SIZE}, got {size}"
-    if attention.second.c.dims[:2] != (batch, heads):
-        return f"v's batch and heads: expected to repeat to {[batch, heads]}, got {list(attention.second.b.dims[:2])}"
+    if attention.first.a.dims[:2] != (batch, heads) or attention.second.c.dims[:2] != (batch, heads):
+        return f"q's batch and heads: expected those of the output, got {list(attention.first.a.dims[:2])}"
+    for name, tensor in {"k": attention.k, "v": attention.second.b}.items():
+        if tensor.dims[0] not in (1, batch):
+            return f"{name}'s batch: expected 1 or {batch}, got {tensor.dims[0]}"
     if max(queries, keys) > _MAX_LENGTH:
         return f"lengths: expected at most {_MAX_LENGTH}, got {queries} and {keys}"
     blocks = batch * heads * ceil_div(queries, _TILES[0])

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.engines.attention.attention_mma import AttentionMma
+from lowdnn.enums import KnobType
+from lowdnn.graph.attention_pattern import Attention, match_attention
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.oracle import evaluate
+from lowdnn.ops.base import with_tensors
+from lowdnn.runtime.runtime import Runtime
+from tests.support.data import fresh_seed
+from tests.support.running import check_case, run_plan
+
+ENGINE = AttentionMma()
+
+#: Each crosses several features; sizes are odd on purpose.
+LINES = (
+    "sdpa b=2 h=2 q=33 kv=77 d=24 dv=40 lengths=yes stats=yes layout=bshd",
+    "sdpa b=1 h=4 hk=2 q=70 kv=50 d=64 causal=bottom_right stats=yes dtype=fp16",
+    "sdpa b=1 h=4 hk=1 hv=2 q=65 kv=129 d=16 causal=top_left left=20",
+    "sdpa b=2 h=1 q=19 kv=70 d=128 left=5 right=9 stats=yes layout=sbhd",
+    "sdpa b=1 h=2 q=33 kv=77 d=64 scores=bias dropout=0.25 dtype=fp16",
+    "sdpa b=1 h=1 q=20 kv=40 d=192 dv=128 scores=tanh right=3",
+    "sdpa b=1 h=1 q=70 kv=33 d=256 dtype=fp16",
+    "sdpa b=1 h=2 q=1 kv=1 d=8 stats=yes",
+    "sdpa b=2 h=2 q=1 kv=150 d=64 lengths=yes",
+    "sdpa b=1 h=2 q=24 kv=64 d=64 out=fp32",
+)
+
+
+def graph_of(line: str) -> OperationGraph:
+    return parse_case(line).graph()
+
+
+def matched(line: str) -> Attention:
+    found = match_attention(graph_of(line))
+    assert isinstance(found, Attention), found
+    return found
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_lines(device: Runtime, line: str) -> None:
+    check_case(device, ENGINE, line)
+
+
+@pytest.mark.parametrize("queries", [64, 128])
+def test_tiles_of_queries(racing: Runtime, queries: int) -> None:
+    line = "sdpa b=1 h=2 hk=1 q=100 kv=130 d=32 causal=top_left stats=yes"
+    check_case(racing, ENGINE, line, {KnobType.TILE_M: queries})
+
+
+def test_a_query_without_keys_gives_nothing(device: Runtime) -> None:
+    """The first 20 of 50 queries stand before the first of 30 keys; the second batch has none."""
+    line = "sdpa b=2 h=1 q=50 kv=30 d=16 causal=bottom_right lengths=yes stats=yes"
+    case = parse_case(line)
+    graph = case.graph()
+    inputs = case.inputs(fresh_seed(), exact=False)
+    (lengths,) = (tensor for tensor in graph.inputs if tensor.name == "lengths")
+    inputs[lengths.uid] = np.array([30, 0], np.int32).reshape(lengths.dims)
+    results = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
+    found = {tensor.name: results[tensor.uid].reshape(2, 50, -1) for tensor in graph.outputs}
+    assert not found["c"][0, :20].any()
+    assert found["c"][0, 20:].any()
+    assert not found["c"][1].any()
+    assert np.isneginf(found["stats"][0, :20]).all()
+    assert np.isfinite(found["stats"][0, 20:]).all()
+    assert np.isneginf(found["stats"][1]).all()
+    assert not found["sum_exp"][1].any()
+
+
+def test_scores_of_any_size(device: Runtime) -> None:
+    """Log-sum-exps of a few hundred, on both sides of 0, neither overflow nor vanish."""
+    line = "sdpa b=1 h=1 q=16 kv=40 d=16 stats=yes"
+    case = parse_case(line)
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    (q, *_) = graph.inputs
+    inputs[q.uid] = np.where(np.arange(16)[:, None] % 2, inputs[q.uid] + 0x0400, inputs[q.uid]).astype(np.uint16)
+    results = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
+    expected = evaluate(graph, inputs, rounds_virtual=False)
+    stats = next(tensor for tensor in graph.outputs if tensor.name == "stats")
+    assert np.abs(expected[stats.uid]).max() > 200
+    np.testing.assert_allclose(results[stats.uid], expected[stats.uid], rtol=2e-6)
+
+
+@pytest.mark.parametrize("size", [8, 40, 64, 96, 128, 192, 256])
+def test_sizes_have_kernels_that_fit(size: int) -> None:
+    for line in (f"sdpa b=1 h=1 q=200 kv=70 d={size}", f"sdpa b=1 h=1 q=9 d={size} dtype=fp16 causal=top_left"):
+        for arch in (SM_80, SM_90A):
+            plan = ENGINE.plan(graph_of(line), arch, {})
+            assert all(launch.shared_bytes <= arch.shared_bytes_per_block for launch in plan.launches)
+
+
+def test_masks_leave_a_band() -> None:
+    plain = matched("sdpa b=1 h=1 q=20 kv=30 d=16")
+    assert (plain.band.left, plain.band.right, plain.band.lengths) == (None, None, None)
+    assert plain.band.scores.uid == plain.softmax.x.uid
+    causal = matched("sdpa b=1 h=1 q=20 kv=30 d=16 causal=bottom_right left=7 lengths=yes")
+    assert (causal.band.left, causal.band.right) == (7 - 10, 10)
+    assert causal.band.lengths is not None
+    assert len(causal.inside.operations) == 1  # the scale
+    narrow = matched("sdpa b=1 h=1 q=20 kv=30 d=16 left=0 right=0")
+    assert (narrow.band.left, narrow.band.right) == (0, 0)
+
+
+def test_work_is_that_of_the_band() -> None:
+    full, causal, narrow = (
+        ENGINE.plan(graph_of(f"sdpa b=1 h=2 q=512 d=64 {mask}"), SM_90A, {}).work.flops
+        for mask in ("", "causal=top_left", "causal=top_left left=15")
+    )
+    assert full == 4 * 2 * 512 * 512 * 64
+    assert causal == pytest.approx(full / 2, rel=0.02)
+    assert narrow == pytest.approx(full * 16 / 512, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("sdpa b=1 h=1 q=20 d=20", "q's head: expected a multiple of 8 up to 256, got 20"),
+        ("sdpa b=1 h=1 q=20 d=16 dv=264", "v's head: expected a multiple of 8 up to 256, got 264"),
+        ("sdpa b=1 h=1 q=20 d=16 dtype=fp32", "first product's a: expected HALF or BFLOAT16, all the same, got FLOAT"),
+        ("sdpa b=1 h=1 q=20 d=16 align=8", "alignment_bytes: expected a multiple of 16, got 8"),
+        ("matmul m=4 n=4 k=4", "operations: expected two MatmulOperation and one Softmax between them, got 1 and 0"),
+        ("softmax dims=4x4", "operations: expected two MatmulOperation and one Softmax between them, got 0 and 1"),
+    ],
+)
+def test_refusals_say_why(line: str, reason: str) -> None:
+    assert reason in str(ENGINE.refuse(graph_of(line), SM_90A))
+
+
+def test_a_stored_score_is_refused() -> None:
+    graph = graph_of("sdpa b=1 h=1 q=20 d=16")
+    stored = replace(matched("sdpa b=1 h=1 q=20 d=16").first.c, is_virtual=False)
+    changed = OperationGraph(with_tensors(op, {stored.uid: stored}) for op in graph.operations)
+    assert "expected a virtual tensor, got one that is stored" in str(ENGINE.refuse(changed, SM_90A))

@@ -1,0 +1,180 @@
+"""``pygraph.sdpa``, end to end, against attention written out in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowdnn.frontend as cudnn
+from lowdnn.backend.handle import Handle
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.python_graph import pygraph
+from lowdnn.status import BadParamError, NotSupportedError
+from tests.support.data import fresh_seed
+from tests.support.errors import raises
+
+B, H, HK, SQ, SKV, D, DV = 2, 4, 2, 21, 37, 16, 24
+SCALE = D**-0.5
+HALF, FLOAT = cudnn.data_type.HALF, cudnn.data_type.FLOAT
+QUERY, KEY = np.arange(SQ)[:, None], np.arange(SKV)[None, :]
+
+
+def drawn() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(fresh_seed())
+    shapes = {"q": (B, H, SQ, D), "k": (B, HK, SKV, D), "v": (B, HK, SKV, DV)}
+    return {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+
+
+def expected(data: dict[str, np.ndarray], scores_of: Any = None, seen: Any = True) -> tuple[np.ndarray, np.ndarray]:
+    """(O, Stats) in float64; ``scores_of`` changes the scaled scores, ``seen`` says which keys a query sees."""
+    q, k, v = (data[name].astype(np.float64) for name in "qkv")
+    k, v = (np.repeat(values, H // HK, axis=1) for values in (k, v))
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * SCALE
+    scores = np.where(seen, scores if scores_of is None else scores_of(scores), -np.inf)
+    with np.errstate(all="ignore"):
+        stats = np.log(np.exp(scores).sum(-1, keepdims=True))
+        weights = np.where(np.isneginf(stats), 0, np.exp(scores - stats))
+    return weights @ v, stats
+
+
+class Case:
+    """A graph with q, k and v, and what it gives."""
+
+    def __init__(self, handle: Handle, data: dict[str, np.ndarray] | None = None) -> None:
+        self.handle, self.data = handle, data or drawn()
+        self.graph = pygraph("sdpa", HALF, FLOAT, FLOAT, handle)
+        self.q, self.k, self.v = (self.graph.tensor(self.data[name].shape) for name in "qkv")
+        self.values: dict[Tensor, Any] = {
+            tensor: cudnn.from_numpy(self.data[name], handle)
+            for name, tensor in zip("qkv", (self.q, self.k, self.v), strict=True)
+        }
+
+    def input(self, values: np.ndarray) -> Tensor:
+        tensor = self.graph.tensor_like(cudnn.from_numpy(values, self.handle))
+        self.values[tensor] = cudnn.from_numpy(values, self.handle)
+        return tensor
+
+    def run(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+        o, stats = self.graph.sdpa(self.q, self.k, self.v, attn_scale=SCALE, generate_stats=True, **arguments)
+        assert stats is not None
+        o.set_output(True)
+        stats.set_output(True)
+        self.graph.build([cudnn.heur_mode.A])
+        outputs = {o: np.zeros((B, H, SQ, DV), np.float16), stats: np.zeros((B, H, SQ, 1), np.float32)}
+        self.values |= {tensor: cudnn.from_numpy(zeros, self.handle) for tensor, zeros in outputs.items()}
+        self.graph.execute(self.values, cudnn.from_numpy(np.zeros(1, np.uint8), self.handle))
+        return self.values[o].numpy(), self.values[stats].numpy()
+
+    def check(self, wanted: tuple[np.ndarray, np.ndarray], **arguments: Any) -> None:
+        o, stats = self.run(**arguments)
+        np.testing.assert_allclose(o.astype(np.float64), wanted[0], rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(stats, wanted[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture
+def case(handle: Handle) -> Case:
+    return Case(handle)
+
+
+def test_plain(case: Case) -> None:
+    case.check(expected(case.data))
+    assert case.graph.get_plan_name_at_index(0).startswith("eng30_attention_mma")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seen"),
+    [
+        ({"use_causal_mask": True}, KEY <= QUERY),
+        ({"use_causal_mask_bottom_right": True}, KEY <= QUERY + SKV - SQ),
+        ({"use_causal_mask": True, "sliding_window_length": 5}, (KEY <= QUERY) & (KEY > QUERY - 5)),
+        ({"diagonal_band_left_bound": 3, "diagonal_band_right_bound": 2}, (KEY <= QUERY + 2) & (KEY > QUERY - 3)),
+        (
+            {"diagonal_band_left_bound": 4, "diagonal_alignment": cudnn.diagonal_alignment.BOTTOM_RIGHT},
+            KEY > QUERY + SKV - SQ - 4,
+        ),
+    ],
+)
+def test_masks(case: Case, arguments: dict[str, Any], seen: np.ndarray) -> None:
+    case.check(expected(case.data, seen=seen), **arguments)
+
+
+def test_scale_and_bias_are_tensors(case: Case) -> None:
+    bias = np.random.default_rng(fresh_seed()).standard_normal((1, H, SQ, SKV)).astype(np.float16)
+    wanted = expected(case.data, lambda scores: scores + bias.astype(np.float64))
+    case.check(wanted, bias=case.input(bias))
+
+
+def test_alibi(case: Case) -> None:
+    slopes = 2.0 ** (-8 * (np.arange(H) + 1) / H)
+    wanted = expected(case.data, lambda s: s + slopes[:, None, None] * (KEY - QUERY), KEY <= QUERY)
+    case.check(wanted, use_alibi_mask=True, use_causal_mask=True)
+
+
+@pytest.mark.parametrize("is_bottom_right", [False, True])
+def test_lengths(case: Case, is_bottom_right: bool) -> None:
+    """The second batch has no key."""
+    queries, keys = (np.array(values, np.int32).reshape(B, 1, 1, 1) for values in ([SQ - 4, 3], [SKV - 9, 0]))
+    seen = (queries > QUERY) & (keys > KEY)
+    if is_bottom_right:
+        seen = seen & (QUERY + keys - queries >= KEY)
+    case.check(
+        expected(case.data, seen=seen),
+        use_padding_mask=True,
+        seq_len_q=case.input(queries),
+        seq_len_kv=case.input(keys),
+        use_causal_mask_bottom_right=is_bottom_right,
+    )
+
+
+def test_a_score_modifier(case: Case) -> None:
+    def soft_cap(graph: Any, scores: Tensor) -> Tensor:
+        return graph.mul(graph.tanh(graph.mul(scores, 0.5)), 2.0)
+
+    case.check(expected(case.data, lambda scores: 2 * np.tanh(scores / 2)), score_mod=soft_cap)
+
+
+def test_dropout(case: Case) -> None:
+    """A mask of the caller's; and random numbers, which are the same for the same seed and offset."""
+    mask = np.random.default_rng(fresh_seed()).integers(0, 2, (B, H, SQ, SKV)).astype(np.float16)
+    o, stats = case.run(dropout=(case.input(mask), 2.0))
+    scores = np.einsum(
+        "bhqd,bhkd->bhqk", *(np.repeat(case.data[n].astype(float), r, 1) for n, r in (("q", 1), ("k", 2)))
+    )
+    weights = np.exp(scores * SCALE - stats) * mask * 2
+    wanted = weights @ np.repeat(case.data["v"].astype(float), 2, 1)
+    np.testing.assert_allclose(o.astype(float), wanted, rtol=2e-3, atol=4e-3)
+
+
+def test_random_dropout(handle: Handle) -> None:
+    found, data = [], drawn()
+    for number in (5, 5, 6):
+        case = Case(handle, data)
+        seed, offset = (case.input(np.array([value], np.int64)) for value in (99, number))
+        found.append(case.run(dropout=(0.5, seed, offset))[0])
+    np.testing.assert_array_equal(found[0], found[1])
+    assert (found[0] != found[2]).any()
+
+
+def test_what_is_not_there_is_refused() -> None:
+    graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
+    q = graph.tensor((1, 1, 8, 16))
+    with raises(NotSupportedError, "sdpa.sink_token", expected="the default"):
+        graph.sdpa(q, q, q, sink_token=q)
+    with raises(NotSupportedError, "sdpa.implementation", expected="AUTO or COMPOSITE", got="UNIFIED"):
+        graph.sdpa(q, q, q, implementation=cudnn.attention_implementation.UNIFIED)
+    with raises(BadParamError, "sdpa.use_causal_mask", expected="one causal mask", got="two"):
+        graph.sdpa(q, q, q, use_causal_mask=True, use_causal_mask_bottom_right=True)
+    with raises(BadParamError, "sdpa.diagonal_band_right_bound", expected="None with a causal mask", got="0"):
+        graph.sdpa(q, q, q, use_causal_mask=True, diagonal_band_right_bound=0)
+    with raises(BadParamError, "sdpa.use_padding_mask", expected="seq_len_q and seq_len_kv", got="True"):
+        graph.sdpa(q, q, q, use_padding_mask=True)
+    with raises(BadParamError, "sdpa.q", expected="4 dims", got="[8, 16]"):
+        graph.sdpa(graph.tensor((8, 16)), q, q)
+    with raises(BadParamError, "sdpa.dropout.probability", expected="0 to 1", got="1.0"):
+        graph.sdpa(q, q, q, dropout=(1.0, q, q))
+    with raises(BadParamError, "sdpa.is_inference", expected="None", got="True"):
+        graph.sdpa(q, q, q, is_inference=True, generate_stats=True)
+    with raises(BadParamError, "sdpa.score_mod", expected="no other mask"):
+        graph.sdpa(q, q, q, use_causal_mask=True, score_mod=lambda graph, scores: scores)
