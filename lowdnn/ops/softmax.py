@@ -3,6 +3,9 @@
     y = exp(x - m) / s        is_log: y = x - m - log(s)
     max = m        sum_exp = s        stats = m + log(s), the log-sum-exp (stats_log2: its logarithm to base 2)
 
+A row of nothing but minus infinity, all of it masked, gives y = 0 (is_log: minus infinity), max and stats of minus
+infinity and sum_exp = 0. NaN and plus infinity give NaN.
+
 max, sum_exp and stats are there where they are asked for, with extent 1 along the axes. The axes are ``axes``, those
 along which these tensors have extent 1, or the last one.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SOFTMAX_DESCRIPTOR. The logarithm is cudnnSoftmaxForward's
@@ -78,11 +81,12 @@ class Softmax:
         x, axes = inputs["x"], self.normalised_axes
         with np.errstate(all="ignore"):
             largest = np.max(x, axes, keepdims=True, initial=-np.inf)
-            centred = x - largest
+            centred = x - np.where(largest == -np.inf, 0, largest)
             total = np.exp(centred).sum(axes, keepdims=True)
             stats = largest + np.log(total)
+            divisor = np.where(total == 0, 1, total)
             results = {
-                "y": centred - np.log(total) if self.is_log else np.exp(centred) / total,
+                "y": centred - np.log(divisor) if self.is_log else np.exp(centred) / divisor,
                 "stats": stats / log(2) if self.stats_log2 else stats,
                 "max": largest,
                 "sum_exp": total,

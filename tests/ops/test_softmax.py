@@ -44,7 +44,19 @@ def test_reference_is_the_formula(axes: tuple[int, ...]) -> None:
 def test_large_numbers_do_not_overflow() -> None:
     results = softmax(np.array([[1e4, 1e4 - 1, -np.inf]]), (1,))
     np.testing.assert_allclose(results["y"], [[1 / (1 + np.exp(-1)), np.exp(-1) / (1 + np.exp(-1)), 0]], rtol=1e-12)
-    assert np.isnan(softmax(np.array([[-np.inf, -np.inf]]), (1,))["y"]).all()
+
+
+def test_rows_of_nothing_but_minus_infinity() -> None:
+    x = np.array([[-np.inf, -np.inf], [-np.inf, 3], [np.nan, -np.inf], [np.inf, 0]])
+    results = softmax(x, (1,))
+    nothing, nan = [-np.inf], [np.nan]
+    np.testing.assert_array_equal(results["y"], [[0, 0], [0, 1], 2 * nan, 2 * nan])
+    np.testing.assert_array_equal(results["max"], [nothing, [3], nan, [np.inf]])
+    np.testing.assert_array_equal(results["sum_exp"], [[0], [1], nan, nan])
+    for stats_log2 in (False, True):
+        np.testing.assert_array_equal(softmax(x[:1], (1,), stats_log2=stats_log2)["stats"], [nothing])
+    np.testing.assert_array_equal(softmax(x, (1,), is_log=True)["y"], [2 * nothing, [-np.inf, 0], 2 * nan, 2 * nan])
+    assert softmax(x[:1, :1], (1,))["y"] == 0
 
 
 @pytest.mark.parametrize("is_log", [False, True])

@@ -1,5 +1,7 @@
 // softmax_forward: for each row of x = prologue(...), with m its largest element and s = sum of exp(x - m),
 //   y = epilogue(exp(x - m) / s)        IS_LOG: y = epilogue(x - m - log(s))
+// and, for a row of nothing but minus infinity (a masked one), with m = minus infinity and s = 0,
+//   y = epilogue(0)                     IS_LOG: y = epilogue(minus infinity)
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
@@ -76,22 +78,21 @@ __device__ __forceinline__ void add_exponentials(const Params& p, RowWalk<Tile>&
   }
 }
 
-#if CHUNKED
-// What a thread's sum is relative to: its largest element, or 0 where all were minus infinity.
+// What a sum is relative to: the largest element, or 0 where all are minus infinity.
 __device__ __forceinline__ Value base_of(Value largest) { return largest == Value(-INFINITE) ? Value(0) : largest; }
 
+#if CHUNKED
 // A chunk joined to the thread's largest elements and sums.
 __device__ __forceinline__ void add_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& held,
                                           Value (&largest)[WIDTH], Value (&sum)[WIDTH]) {
-  Value base[WIDTH];
+  Value before[WIDTH], base[WIDTH];
 #pragma unroll
-  for (int w = 0; w < WIDTH; ++w) base[w] = base_of(largest[w]);
+  for (int w = 0; w < WIDTH; ++w) before[w] = largest[w];
   add_largest(p, walk, chunk, held, largest);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
-    const Value before = base[w];
     base[w] = base_of(largest[w]);
-    sum[w] *= exponential(before - base[w]);
+    sum[w] *= exponential(before[w] - base[w]);  // 0 where all before were minus infinity
   }
   held.begin_pass();
   add_exponentials(p, walk, chunk, held, base, sum);
@@ -99,14 +100,14 @@ __device__ __forceinline__ void add_chunk(const Params& p, RowWalk<Tile>& walk, 
 #endif
 
 __device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
-                                              const Value (&largest)[WIDTH], const Value (&last)[WIDTH]) {
+                                              const Value (&base)[WIDTH], const Value (&last)[WIDTH]) {
   store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](int i, i64, Value (&y)[VECTOR]) {
     held.get(p.before, i, y);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
       const int w = v % WIDTH;
-      y[v] = IS_LOG ? y[v] - largest[w] - last[w]
-                    : (KEEPS_EXPONENTIALS ? y[v] : exponential(y[v] - largest[w])) * last[w];
+      y[v] = IS_LOG ? y[v] - base[w] - last[w]
+                    : (KEEPS_EXPONENTIALS ? y[v] : exponential(y[v] - base[w])) * last[w];
     }
   });
 }
@@ -119,7 +120,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Chunk held;
-    Value largest[WIDTH], sum[WIDTH] = {};
+    Value largest[WIDTH], base[WIDTH], sum[WIDTH] = {};
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) largest[w] = Value(-INFINITE);
     held.load(p.before, walk, 0);
@@ -132,39 +133,49 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     }
     Value own[WIDTH];
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) own[w] = base_of(largest[w]);
+    for (int w = 0; w < WIDTH; ++w) own[w] = largest[w];
     team.all<Largest>(largest);
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) sum[w] *= exponential(own[w] - largest[w]);
+    for (int w = 0; w < WIDTH; ++w) {
+      base[w] = base_of(largest[w]);
+      sum[w] *= exponential(own[w] - base[w]);
+    }
 #else
     add_largest(p, walk, 0, held, largest);
     team.all<Largest>(largest);
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) base[w] = base_of(largest[w]);
     held.begin_pass();
-    add_exponentials(p, walk, 0, held, largest, sum);
+    add_exponentials(p, walk, 0, held, base, sum);
 #endif
     team.all<Plus>(sum);
 
+    // A sum is at least 1, or 0 where all elements are minus infinity: y is 0 then (IS_LOG: minus infinity).
     Value last[WIDTH];
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) last[w] = IS_LOG ? log(sum[w]) : reciprocal(sum[w]);
+    for (int w = 0; w < WIDTH; ++w) last[w] = sum[w] == 0 ? Value(0) : IS_LOG ? log(sum[w]) : reciprocal(sum[w]);
 #if STATS
     Value stats[WIDTH];
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) stats[w] = (largest[w] + log(sum[w])) * p.stats_factor;
+    for (int w = 0; w < WIDTH; ++w) stats[w] = (base[w] + log(sum[w])) * p.stats_factor;
     store_of_row<Stats>(p.stats, walk, stats);
 #endif
 #if MAX
-    store_of_row<Max>(p.max, walk, largest);
+    // Not by way of `largest`, which would keep its registers.
+    Value max[WIDTH];
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) max[w] = sum[w] == 0 ? Value(-INFINITE) : base[w];
+    store_of_row<Max>(p.max, walk, max);
 #endif
 #if SUM
     store_of_row<Sum>(p.sum, walk, sum);
 #endif
     held.begin_pass();
-    store_softmax(p, walk, p.sizes.chunks - 1, held, largest, last);
+    store_softmax(p, walk, p.sizes.chunks - 1, held, base, last);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
       held.load(p.before, walk, chunk);
-      store_softmax(p, walk, chunk, held, largest, last);
+      store_softmax(p, walk, chunk, held, base, last);
     }
   }
   team.leave();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.registry import ENGINES
 from lowdnn.engines.softmax.softmax import SoftmaxEngine
@@ -108,17 +109,47 @@ def test_axes_types_and_fusions(device: Runtime, line: str) -> None:
     check(device, line)
 
 
-@pytest.mark.parametrize("length", [200, 1000])
-def test_extreme_elements(device: Runtime, length: int) -> None:
-    """Large numbers, rows that begin with minus infinity, rows of nothing else, infinities and NaN."""
-    case = parse_case(f"softmax dims=6x{length} stats=fp32")
+@pytest.mark.parametrize("log", ["no", "yes"])
+@pytest.mark.parametrize(("length", "choices"), [(200, SMALL), (1000, SMALL), (1000, CLUSTER), (1001, NARROW)])
+def test_extreme_elements(device: Runtime, length: int, choices: dict[KnobType, int], log: str) -> None:
+    """Large numbers of either sign, minus infinity at one end or all over, infinities and NaN, alone or among it."""
+    case = parse_case(f"softmax dims=10x{length} stats=fp32 log={log}")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     x = inputs[1]
     x[0] += 1e4
-    x[1, : length // 2] = -np.inf
-    x[2] = -np.inf
-    x[3, 9], x[4, 60] = np.inf, np.nan
-    check_outputs(device, ENGINE.plan(graph, SM_90A, SMALL), graph, inputs, length)
+    x[1] -= 1e4
+    x[2, : length // 2] = -np.inf
+    x[3, length // 2 :] = -np.inf
+    x[3] -= 1e4
+    x[4:8] = -np.inf
+    x[5, 7], x[6, 60], x[7, 60], x[8, 9] = np.nan, np.inf, -1e4, np.inf
+    check_outputs(device, ENGINE.plan(graph, SM_90A, choices), graph, inputs, length)
+
+
+@pytest.mark.parametrize(
+    ("line", "choices"),
+    [
+        ("dims=6x1 stats=fp32", {}),
+        ("dims=6x1 stats=fp32 log=yes", {}),
+        ("dims=6x13 dtype=fp16 stats=fp32", NARROW),
+        ("dims=6x256 dtype=bf16 stats=fp32", {}),
+        ("dims=6x509 dtype=bf16 out=fp32 stats=fp32", CLUSTER),
+        ("dims=6x8x24 axes=1 dtype=bf16 stats=fp32", {}),
+        ("dims=6x600x8 axes=1 stats=fp32", SMALL),
+        ("dims=6x33 dtype=fp64 stats=fp64", {}),
+        ("dims=6x700 dtype=fp64 stats=fp64 log=yes", SMALL),
+        ("dims=4x16384 dtype=bf16 stats=fp32", WIDE),
+        ("dims=4x16392 dtype=bf16 stats=fp32", WIDE),
+        ("dims=6x300 dtype=bf16 before=residual epilogue=scalar", {}),
+        ("dims=6x1000 dtype=bf16 before=residual epilogue=bias", SMALL),
+    ],
+)
+def test_masked_rows(device: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    """A row of nothing but minus infinity, among others, gives zeros (of the logarithm, minus infinity)."""
+    case = parse_case(f"softmax {line}")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    inputs[1][[0, 3]] = dtypes.from_float64(np.array(-np.inf), graph.tensors[1].data_type)
+    check_outputs(device, ENGINE.plan(graph, SM_90A, choices), graph, inputs, case.length)
 
 
 def test_every_scheduling_policy(scheduled: Runtime) -> None:
