@@ -51,6 +51,7 @@ from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
@@ -433,6 +434,32 @@ class GraphBuilder:
         total = self.reduction(add, self.pointwise(mul, dy, y, compute_type=compute), axes, compute_type=compute)
         rest = self.pointwise(PointwiseMode.SUB, dy, total, compute_type=compute)
         return self.pointwise(mul, rest, y, compute_type=compute, store=store, layout=layout)
+
+    def sdpa_backward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        o: Tensor,
+        d_o: Tensor,
+        stats: Tensor,
+        *,
+        scale: Tensor | None = None,
+        seq_len_q: Tensor | None = None,
+        seq_len_kv: Tensor | None = None,
+        left: int | None = None,
+        right: int | None = None,
+        is_bottom_right: bool = False,
+        store: DataType | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(dq, dk, dv), stored as q, k and v lie, in ``store`` or in their types."""
+        dq, dk, dv = (
+            self.tensor(tensor.dims, store or tensor.data_type, strides=tensor.strides, name=name)
+            for name, tensor in {"dq": q, "dk": k, "dv": v}.items()
+        )
+        ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv)
+        self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right))
+        return dq, dk, dv
 
     def rng(
         self,

@@ -43,6 +43,7 @@ from lowdnn.ops.resample import ResampleOperation
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import RngOperation
+from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
@@ -71,7 +72,7 @@ _EXACT_OPERATIONS = (
     ExpandBandMatrix,
     ContractBandMatrix,
 )
-_CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward)
+_CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward, SdpaBackward)
 _TF32_EPSILON = 2.0**-10
 #: Roundings of unit size between a row's elements and its result.
 _ROW_ROUNDINGS = 64
@@ -263,7 +264,7 @@ def _compute_type(operation: object) -> DataType:
         return operation.compute_type
     if isinstance(operation, RngOperation):
         return operation.compute_type
-    if isinstance(operation, MoeGroupedMatmul | MoeGroupedMatmulBackward):
+    if isinstance(operation, MoeGroupedMatmul | MoeGroupedMatmulBackward | SdpaBackward):
         return operation.compute_type
     if isinstance(operation, ResampleOperation):
         return operation.resample.compute_type

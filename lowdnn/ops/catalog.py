@@ -29,6 +29,7 @@ from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
@@ -61,6 +62,7 @@ OPERATIONS: tuple[type, ...] = (
     ContractBandMatrix,
     BnFinalize,
     BnBackwardWeights,
+    SdpaBackward,
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, Rng, *OPERATIONS)

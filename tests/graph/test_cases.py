@@ -19,6 +19,7 @@ from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
+from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.status import BadParamError, LowdnnError, ShapeMismatchError, UnsupportedDataTypeError
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
@@ -273,3 +274,30 @@ def test_exits() -> None:
     assert parse_case("matmul m=1024 n=64 k=64 exits=amax").is_exact
     columns = parse_case("matmul b=2 m=4 n=8 k=4 exits=sum").graph().outputs[-1]
     assert columns.dims == (1, 1, 8)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "hk=2 q=5 kv=7 right=0 place=bottom_right",
+        "hk=2 hv=1 q=5 left=2 right=0 dv=16 layout=bshd scale=none",
+        "q=1 kv=7 lengths=both index=int64 scale=host dtype=fp16",
+        "q=5 kv=1 lengths=kv scale=device layout=sbhd out=fp32",
+    ],
+)
+def test_gradients_of_attention_start_from_what_belongs_together(words: str) -> None:
+    """o and stats: exponentials of scores relative to stats sum to 1, or to 0 where the gradient of q is 0."""
+    case = parse_case(f"sdpa_bwd b=2 h=4 d=8 {words}")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    (operation,) = graph.operations
+    assert isinstance(operation, SdpaBackward)
+    q, k, stats = (dtypes.to_values(inputs[t.uid], t.data_type) for t in (operation.q, operation.k, operation.stats))
+    scale = 1.0 if operation.scale is None else 8**-0.5
+    weights = np.exp(scale * (q @ np.repeat(k, 4 // k.shape[1], 1).swapaxes(2, 3)) - stats)
+    dq = evaluate(graph, inputs)[operation.dq.uid]
+    for b, h, r in np.ndindex(*q.shape[:3]):
+        if np.isneginf(stats[b, h, r]):
+            assert not dq[b, h, r].any()
+        elif operation.right is None and operation.seq_len_kv is None:
+            assert weights[b, h, r].sum() == pytest.approx(1, abs=1e-5)
+    assert parse_case(str(case)) == case

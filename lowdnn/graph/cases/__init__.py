@@ -13,6 +13,7 @@
     norm dims=64x768 mode=layer dtype=bf16 epilogue=relu
     softmax dims=64x768 dtype=bf16 dir=bwd
     sdpa b=2 h=8 hk=2 q=100 d=64 causal=top_left dtype=bf16 stats=yes
+    sdpa_bwd b=2 h=8 hk=2 q=100 d=64 right=0 dtype=bf16
     transform op=transpose dims=2x3x8x8 perm=0,2,3,1 dtype=bf16
     block_scale dims=64x256 axis=1 block=32 dtype=bf16 out=e4m3
     rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
@@ -28,6 +29,7 @@ from typing import Any
 
 from lowdnn.graph.cases import text
 from lowdnn.graph.cases.attention import AttentionCase
+from lowdnn.graph.cases.attention_backward import AttentionBackwardCase
 from lowdnn.graph.cases.base import Case
 from lowdnn.graph.cases.convolution import ConvolutionCase
 from lowdnn.graph.cases.matmul import MatmulCase, MatmulListCase
@@ -40,6 +42,7 @@ from lowdnn.graph.cases.rows import NormCase, SoftmaxCase
 from lowdnn.status import BadParamError
 
 __all__ = [
+    "AttentionBackwardCase",
     "AttentionCase",
     "BlockScaleCase",
     "Case",
@@ -70,6 +73,7 @@ _FAMILIES: Mapping[str, type[Any]] = {
         NormCase,
         SoftmaxCase,
         AttentionCase,
+        AttentionBackwardCase,
         ResampleCase,
         TransformCase,
         BlockScaleCase,

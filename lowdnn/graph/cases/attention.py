@@ -24,8 +24,8 @@ from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.tensor import Tensor, packed_strides
 
-#: Dimensions of memory from the outermost in, of (batch, heads, length, size).
-_ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (2, 0, 1, 3)}
+#: Layouts of heads: dimensions of memory from the outermost in, of (batch, heads, length, size).
+ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (2, 0, 1, 3)}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class AttentionCase(Case):
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
     dropout: float = key(text.number(), 0.0)
     stats: str = key(text.choice("no", "yes"), "no")
-    layout: str = key(text.choice(*_ORDERS), "bhsd")
+    layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
     out: DataType | None = key(text.data_type(), None)
     align: int = key(text.integer(1), 16)
@@ -97,7 +97,7 @@ class AttentionCase(Case):
         return self.kv or self.q
 
     def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
-        return builder.tensor(dims, self.dtype, strides=packed_strides(dims, _ORDERS[self.layout]), name=name)
+        return builder.tensor(dims, self.dtype, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
 
     def _masked(self, builder: GraphBuilder, scores: Tensor) -> Tensor:
         """Scores with minus infinity where a query does not see a key."""

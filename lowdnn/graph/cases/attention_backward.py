@@ -1,0 +1,136 @@
+"""The gradients of attention, one operation.
+
+sdpa_bwd b=2 h=8 hk=2 q=100 kv=120 d=64 right=0 place=bottom_right dtype=bf16
+sdpa_bwd b=2 h=4 q=100 d=64 dv=128 left=32 right=0 lengths=both layout=bshd scale=host
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn import dtypes
+from lowdnn.enums import DataType
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.cases import text
+from lowdnn.graph.cases.attention import ORDERS
+from lowdnn.graph.cases.base import Case, Inputs
+from lowdnn.graph.cases.text import key
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import inputs_of
+from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.tensor import Tensor, packed_strides
+
+
+@dataclass(frozen=True)
+class AttentionBackwardCase(Case):
+    """dq, dk, dv of o = softmax(q k^T / sqrt(d)) v for q (b, h, q, d), k (b, hk, kv, d), v (b, hv, kv, dv).
+
+    hk, hv, kv, dv: by default as h, hk, q, d.  left, right: how far a query sees from its place, -1 without bound;
+    place: whether that is counted from the first or the last query and key.  lengths: which of keys and queries each
+    batch has a number of its own of.  scale: where 1 / sqrt(d) is, in the graph, in host or device memory, or nowhere.
+    """
+
+    family: ClassVar[str] = "sdpa_bwd"
+
+    b: int = key(text.integer(0))
+    h: int = key(text.integer(0))
+    q: int = key(text.integer(0))
+    d: int = key(text.integer(0))
+    hk: int = key(text.integer(0), 0)
+    hv: int = key(text.integer(0), 0)
+    kv: int = key(text.integer(0), 0)
+    dv: int = key(text.integer(0), 0)
+    left: int = key(text.integer(-1), -1)
+    right: int = key(text.integer(-1), -1)
+    place: str = key(text.choice("top_left", "bottom_right"), "top_left")
+    lengths: str = key(text.choice("no", "kv", "both"), "no")
+    index: DataType = key(text.data_type(), DataType.INT32)
+    scale: str = key(text.choice("constant", "host", "device", "none"), "constant")
+    layout: str = key(text.choice(*ORDERS), "bhsd")
+    dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
+    out: DataType | None = key(text.data_type(), None)
+    align: int = key(text.integer(1), 16)
+
+    def graph(self) -> OperationGraph:
+        builder = GraphBuilder(alignment_bytes=self.align)
+        keys, size_v = self.kv or self.q, self.dv or self.d
+        heads_k = self.hk or self.h
+        dims = {
+            "q": (self.b, self.h, self.q, self.d),
+            "k": (self.b, heads_k, keys, self.d),
+            "v": (self.b, self.hv or heads_k, keys, size_v),
+            "o": (self.b, self.h, self.q, size_v),
+            "d_o": (self.b, self.h, self.q, size_v),
+        }
+        q, k, v, o, d_o = (self._heads(builder, extents, name) for name, extents in dims.items())
+        stats = builder.tensor((self.b, self.h, self.q, 1), DataType.FLOAT, name="stats")
+        builder.sdpa_backward(
+            q,
+            k,
+            v,
+            o,
+            d_o,
+            stats,
+            scale=self._scale(builder),
+            seq_len_q=self._lengths(builder, "seq_len_q") if self.lengths == "both" else None,
+            seq_len_kv=self._lengths(builder, "seq_len_kv") if self.lengths != "no" else None,
+            left=None if self.left < 0 else self.left,
+            right=None if self.right < 0 else self.right,
+            is_bottom_right=self.place == "bottom_right",
+            store=self.out,
+        )
+        return builder.graph()
+
+    def inputs(self, seed: int, exact: bool) -> Inputs:
+        """o and stats are those of the other inputs."""
+        drawn, graph = super().inputs(seed, exact), self.graph()
+        (operation,) = graph.operations
+        if not isinstance(operation, SdpaBackward):
+            raise TypeError(type(operation).__name__)
+        ports = inputs_of(operation)
+        values = {port: dtypes.to_values(drawn[t.uid], t.data_type) for port, t in ports.items() if t.uid in drawn}
+        if self.scale == "constant":
+            values["scale"] = np.array(self._factor)
+        results = operation.forward(values)
+        return drawn | {ports[port].uid: dtypes.from_float64(x, ports[port].data_type) for port, x in results.items()}
+
+    @property
+    def length(self) -> int:
+        """Terms of the longest sums, those of dk and dv."""
+        return max(self.kv or self.q, self.q * max(1, self.h // max(1, self.hv or self.hk or self.h)))
+
+    @property
+    def is_exact(self) -> bool:
+        return False
+
+    @property
+    def _factor(self) -> float:
+        return float(max(self.d, 1) ** -0.5)
+
+    def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
+        return builder.tensor(dims, self.dtype, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
+
+    def _lengths(self, builder: GraphBuilder, name: str) -> Tensor:
+        return builder.tensor((self.b, 1, 1, 1), self.index, name=name)
+
+    def _scale(self, builder: GraphBuilder) -> Tensor | None:
+        match self.scale:
+            case "constant":
+                return builder.constant(4, DataType.FLOAT, self._factor, name="scale")
+            case "host":
+                return builder.by_value(4, DataType.FLOAT, name="scale")
+            case "device":
+                return builder.tensor((1, 1, 1, 1), DataType.FLOAT, name="scale")
+        return None
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        extents = {"seq_len_q": self.q, "seq_len_kv": self.kv or self.q}
+        if tensor.name in extents:
+            return dtypes.from_float64(rng.integers(0, extents[tensor.name] + 1, tensor.dims), tensor.data_type)
+        if tensor.name == "scale":
+            return dtypes.from_float64(np.full(tensor.dims, self._factor), tensor.data_type)
+        return super()._values(rng, tensor, exact)

@@ -1,0 +1,190 @@
+"""The gradients of scaled dot product attention, o = P v with P = exp(scale * q k^T - stats):
+
+    D = sum over the last axis of d_o * o        dP = d_o v^T        dS = P * (dP - D) * scale
+    dv = P^T d_o        dk = dS^T q        dq = dS k
+
+q is (B, H, S_q, D), k (B, H_k, S_kv, D), v (B, H_v, S_kv, D_v), o and d_o are (B, H, S_q, D_v); stats (B, H, S_q, 1)
+is the natural logarithm of the sum of a row's exponentials. H is a multiple of H_k and of H_v: neighbouring heads of q
+share one of k and one of v, whose gradients are sums over them. scale is one number, 1 where there is none.
+
+P is 0 outside of a band: with shift = 0, or with ``is_bottom_right`` keys - queries,
+
+    query r sees key c    where r + shift - left <= c <= r + shift + right,    r < queries    and    c < keys
+
+where a bound that is None does not count, and queries and keys are S_q and S_kv, or what seq_len_q and seq_len_kv,
+(B, 1, 1, 1), say of each batch. Rows past those lengths are not read, and their gradients are 0. P is 0 too in rows
+whose stats are minus infinity.
+Sources: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR, which has no attribute for the band; Dao,
+"FlashAttention-2", section 2.2, for the formulas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import AttributeName, DataType, DescriptorType
+from lowdnn.ops.base import Values
+from lowdnn.ops.norm import check_dims, check_float
+from lowdnn.ops.tensor import Tensor
+from lowdnn.schema import tensor_input, tensor_output
+from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError, UnsupportedShapeError
+
+_WHERE = "sdpa_backward"
+_LENGTH_TYPES = (DataType.INT32, DataType.INT64)
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class SdpaBackward:
+    """See the module's docstring."""
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_SDPA_BWD
+
+    q: Tensor = tensor_input(AttributeName.OPERATION_SDPA_BWD_QDESC)
+    k: Tensor = tensor_input(AttributeName.OPERATION_SDPA_BWD_KDESC)
+    v: Tensor = tensor_input(AttributeName.OPERATION_SDPA_BWD_VDESC)
+    o: Tensor = tensor_input(AttributeName.OPERATION_SDPA_BWD_ODESC)
+    d_o: Tensor = tensor_input(AttributeName.OPERATION_SDPA_BWD_DODDESC)
+    stats: Tensor = tensor_input(AttributeName.OPERATION_SDPA_BWD_STATSDESC)
+    dq: Tensor = tensor_output(AttributeName.OPERATION_SDPA_BWD_DQDESC)
+    dk: Tensor = tensor_output(AttributeName.OPERATION_SDPA_BWD_DKDESC)
+    dv: Tensor = tensor_output(AttributeName.OPERATION_SDPA_BWD_DVDESC)
+    scale: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_SCALEDESC, default=None)
+    seq_len_q: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_SEQ_LEN_QDESC, default=None)
+    seq_len_kv: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_SEQ_LEN_KVDESC, default=None)
+    left: int | None = None
+    right: int | None = None
+    is_bottom_right: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_heads()
+        self._check_others()
+
+    @property
+    def compute_type(self) -> DataType:
+        return DataType.FLOAT
+
+    @property
+    def flops(self) -> int:
+        """Of the five products, whatever the band."""
+        batch, heads, queries, size = self.q.dims
+        return 2 * batch * heads * queries * self.k.dims[2] * (3 * size + 2 * self.v.dims[3])
+
+    def reference(self, inputs: Values) -> dict[str, Array]:
+        row_exists, key_exists = self._existing(inputs)
+        q, o, d_o = (np.where(row_exists, inputs[port], 0) for port in ("q", "o", "d_o"))
+        k, v = (self._repeated(np.where(key_exists, inputs[port], 0)) for port in ("k", "v"))
+        stats, scale = inputs["stats"], self._scale(inputs)
+        with np.errstate(all="ignore"):
+            is_seen = self._band(inputs) & (stats != -np.inf)
+            p = np.where(is_seen, np.exp(scale * (q @ _transposed(k)) - stats), 0)
+            centred = d_o @ _transposed(v) - (d_o * o).sum(-1, keepdims=True)
+            ds = np.where(is_seen, p * centred * scale, 0)
+            return {
+                "dq": ds @ k,
+                "dk": self._shared(_transposed(ds) @ q, self.k.dims[1]),
+                "dv": self._shared(_transposed(p) @ d_o, self.v.dims[1]),
+            }
+
+    def forward(self, inputs: Values) -> dict[str, Array]:
+        """The ``o`` and ``stats`` that belong to the other inputs: 0 and minus infinity where a query sees no key."""
+        row_exists, key_exists = self._existing(inputs)
+        q = np.where(row_exists, inputs["q"], 0)
+        k, v = (self._repeated(np.where(key_exists, inputs[port], 0)) for port in ("k", "v"))
+        with np.errstate(all="ignore"):
+            scores = np.where(self._band(inputs), self._scale(inputs) * (q @ _transposed(k)), -np.inf)
+            largest = scores.max(-1, keepdims=True, initial=-np.inf)
+            weights = np.exp(scores - np.where(largest == -np.inf, 0, largest))
+            total = weights.sum(-1, keepdims=True)
+            stats = np.where(total == 0, -np.inf, largest + np.log(total))
+            return {"o": weights @ v / np.where(total == 0, 1, total), "stats": stats}
+
+    def _check_heads(self) -> None:
+        for port, tensor in {"q": self.q, "k": self.k, "v": self.v}.items():
+            if tensor.rank != 4:
+                expected = "[batch, heads, length, size]"
+                raise UnsupportedShapeError.at(f"{_WHERE}.{port}.dims", expected=expected, got=list(tensor.dims))
+        batch, heads, _, size = self.q.dims
+        if (self.k.dims[0], self.k.dims[3]) != (batch, size):
+            expected = f"[{batch}, H_k, S_kv, {size}]"
+            raise ShapeMismatchError.at(f"{_WHERE}.k.dims", expected=expected, got=list(self.k.dims))
+        if (self.v.dims[0], self.v.dims[2]) != (batch, self.k.dims[2]):
+            expected = f"[{batch}, H_v, {self.k.dims[2]}, D_v]"
+            raise ShapeMismatchError.at(f"{_WHERE}.v.dims", expected=expected, got=list(self.v.dims))
+        for port, tensor in {"k": self.k, "v": self.v}.items():
+            if not tensor.dims[1] or heads % tensor.dims[1]:
+                expected = f"a divisor of q's {heads} heads"
+                raise ShapeMismatchError.at(f"{_WHERE}.{port}.dims[1]", expected=expected, got=tensor.dims[1])
+
+    def _check_others(self) -> None:
+        rows = self.q.dims[:3]
+        check_dims(_WHERE, (*rows, self.v.dims[3]), {"o": self.o, "d_o": self.d_o})
+        check_dims(_WHERE, (*rows, 1), {"stats": self.stats})
+        for port, own in {"dq": self.q, "dk": self.k, "dv": self.v}.items():
+            check_dims(_WHERE, own.dims, {port: getattr(self, port)})
+        ports = ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")
+        check_float(_WHERE, {port: getattr(self, port) for port in ports})
+        if self.stats.data_type is not DataType.FLOAT:
+            got = self.stats.data_type.name
+            raise UnsupportedDataTypeError.at(f"{_WHERE}.stats.data_type", expected="FLOAT", got=got)
+        if self.scale is not None:
+            check_float(_WHERE, {"scale": self.scale})
+            if self.scale.element_count != 1:
+                raise BadParamError.at(f"{_WHERE}.scale.dims", expected="one element", got=list(self.scale.dims))
+        lengths = {"seq_len_q": self.seq_len_q, "seq_len_kv": self.seq_len_kv}
+        check_dims(_WHERE, (self.q.dims[0], 1, 1, 1), lengths)
+        for port, tensor in lengths.items():
+            if tensor is not None and tensor.data_type not in _LENGTH_TYPES:
+                expected = " or ".join(kind.name for kind in _LENGTH_TYPES)
+                got = tensor.data_type.name
+                raise UnsupportedDataTypeError.at(f"{_WHERE}.{port}.data_type", expected=expected, got=got)
+
+    def _scale(self, inputs: Values) -> float:
+        return float(inputs["scale"].reshape(())) if "scale" in inputs else 1.0
+
+    def _lengths(self, inputs: Values) -> tuple[Array, Array]:
+        """Queries and keys of each batch, (B, 1, 1, 1)."""
+        queries, keys = (
+            np.clip(inputs[port], 0, extent) if port in inputs else np.full((self.q.dims[0], 1, 1, 1), extent)
+            for port, extent in (("seq_len_q", self.q.dims[2]), ("seq_len_kv", self.k.dims[2]))
+        )
+        return queries, keys
+
+    def _existing(self, inputs: Values) -> tuple[Array, Array]:
+        """Which rows of q and of k are within the lengths, (B, 1, S, 1)."""
+        queries, keys = self._lengths(inputs)
+        return _rows(self.q) < queries, _rows(self.k) < keys
+
+    def _band(self, inputs: Values) -> Array:
+        """Which queries see which keys, (B, 1, S_q, S_kv)."""
+        queries, keys = self._lengths(inputs)
+        row, key = _rows(self.q), _transposed(_rows(self.k))
+        is_seen = (row < queries) & (key < keys)
+        place = row + (keys - queries if self.is_bottom_right else 0)
+        if self.left is not None:
+            is_seen &= key >= place - self.left
+        if self.right is not None:
+            is_seen &= key <= place + self.right
+        return is_seen
+
+    def _repeated(self, values: Array) -> Array:
+        """Of each of q's heads, what it shares with others."""
+        return np.repeat(values, self.q.dims[1] // values.shape[1], axis=1)
+
+    def _shared(self, values: Array, heads: int) -> Array:
+        """Sums over the heads of q that share one of ``heads``."""
+        batch, own, *rest = values.shape
+        summed: Array = values.reshape(batch, heads, own // heads, *rest).sum(2)
+        return summed
+
+
+def _transposed(values: Array) -> Array:
+    return np.swapaxes(values, -1, -2)
+
+
+def _rows(tensor: Tensor) -> Array:
+    return np.arange(tensor.dims[2]).reshape(1, 1, -1, 1)

@@ -1,0 +1,158 @@
+"""The gradients of attention against differences of a plain attention, written here a second time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lowdnn.enums import DataType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import inputs_of
+from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError, UnsupportedShapeError
+from tests.support.data import fresh_seed
+from tests.support.errors import raises
+
+B, H, QUERIES, KEYS, D, D_V = 2, 4, 5, 7, 3, 2
+Arrays = dict[str, NDArray[Any]]
+
+
+def tensor(uid: int, dims: tuple[int, ...], data_type: DataType = DataType.HALF) -> Tensor:
+    return Tensor(uid, data_type, dims, packed_strides(dims), 16)
+
+
+def operation(heads_k: int = H, heads_v: int = H, **changes: Any) -> SdpaBackward:
+    q, k, v, o = (B, H, QUERIES, D), (B, heads_k, KEYS, D), (B, heads_v, KEYS, D_V), (B, H, QUERIES, D_V)
+    ports: dict[str, Any] = {
+        "q": tensor(1, q),
+        "k": tensor(2, k),
+        "v": tensor(3, v),
+        "o": tensor(4, o),
+        "d_o": tensor(5, o),
+        "stats": tensor(6, (B, H, QUERIES, 1), DataType.FLOAT),
+        "dq": tensor(7, q),
+        "dk": tensor(8, k),
+        "dv": tensor(9, v),
+    }
+    return SdpaBackward(**(ports | changes))
+
+
+def lengths(uid: int, data_type: DataType = DataType.INT32) -> Tensor:
+    return tensor(uid, (B, 1, 1, 1), data_type)
+
+
+def attention(op: SdpaBackward, inputs: Arrays) -> Arrays:
+    """o and stats, query by query."""
+    o, stats = np.zeros(op.o.dims), np.full(op.stats.dims, -np.inf)
+    scale = float(inputs["scale"].reshape(())) if "scale" in inputs else 1.0
+    for b, h, r in np.ndindex(*op.q.dims[:3]):
+        queries = int(inputs["seq_len_q"][b, 0, 0, 0]) if "seq_len_q" in inputs else QUERIES
+        keys = int(inputs["seq_len_kv"][b, 0, 0, 0]) if "seq_len_kv" in inputs else KEYS
+        place = r + keys - queries if op.is_bottom_right else r
+        first = 0 if op.left is None else place - op.left
+        last = keys - 1 if op.right is None else place + op.right
+        seen = [c for c in range(keys) if first <= c <= last] if r < queries else []
+        if not seen:
+            continue
+        k = inputs["k"][b, h * op.k.dims[1] // H, seen]
+        scores = scale * (k @ inputs["q"][b, h, r])
+        weights = np.exp(scores)
+        o[b, h, r] = weights @ inputs["v"][b, h * op.v.dims[1] // H, seen] / weights.sum()
+        stats[b, h, r] = np.log(weights.sum())
+    return {"o": o, "stats": stats}
+
+
+def drawn(op: SdpaBackward) -> Arrays:
+    rng = np.random.default_rng(fresh_seed())
+    values = {port: rng.normal(0, 1, t.dims) for port, t in inputs_of(op).items()}
+    for port, extent in (("seq_len_q", QUERIES), ("seq_len_kv", KEYS)):
+        if port in values:
+            values[port] = rng.integers(1, extent + 1, (B, 1, 1, 1))
+    return values
+
+
+@pytest.mark.parametrize(
+    ("op", "without"),
+    [
+        (operation(), ""),
+        (operation(2, 2, right=0), ""),
+        (operation(1, 2, left=2, is_bottom_right=True, scale=tensor(10, (1, 1, 1, 1), DataType.FLOAT)), ""),
+        (operation(right=0, is_bottom_right=True), ""),
+        (operation(left=1, right=2, seq_len_q=lengths(11), seq_len_kv=lengths(12, DataType.INT64)), ""),
+        (operation(2, right=0, is_bottom_right=True, seq_len_q=lengths(11), seq_len_kv=lengths(12)), ""),
+        (operation(seq_len_q=lengths(11), seq_len_kv=lengths(12)), "seq_len_q"),
+        (operation(2, seq_len_q=lengths(11), seq_len_kv=lengths(12)), "seq_len_kv"),
+        (operation(left=0, right=-1), ""),
+    ],
+    ids=["full", "causal", "heads", "corner", "lengths", "both", "no_queries", "no_keys", "nothing"],
+)
+def test_reference_agrees_with_differences(op: SdpaBackward, without: str) -> None:
+    """Along a random direction of q, of k and of v; ``without``: the length that is 0 in the first batch."""
+    inputs = drawn(op)
+    if without:
+        inputs[without][0] = 0
+    expected = attention(op, inputs)
+    own = op.forward(inputs)
+    np.testing.assert_allclose(own["o"], expected["o"], atol=1e-12)
+    np.testing.assert_allclose(own["stats"], expected["stats"], atol=1e-12)
+    gradients = op.reference(inputs | expected)
+    for port in ("q", "k", "v"):
+        direction = np.random.default_rng(fresh_seed()).normal(0, 1, inputs[port].shape)
+        ends = [attention(op, inputs | {port: inputs[port] + step * direction})["o"] for step in (1e-5, -1e-5)]
+        slope = float(((ends[0] - ends[1]) * inputs["d_o"]).sum()) / 2e-5
+        assert slope == pytest.approx(float((gradients[f"d{port}"] * direction).sum()), rel=1e-6, abs=1e-8)
+
+
+def test_what_lies_past_the_lengths_and_rows_that_see_nothing_add_nothing() -> None:
+    op = operation(seq_len_q=lengths(11), seq_len_kv=lengths(12))
+    inputs = drawn(op)
+    inputs["seq_len_q"][:], inputs["seq_len_kv"][:] = 3, 4
+    inputs |= attention(op, inputs)
+    expected = op.reference(inputs)
+    for port, length in {"q": 3, "o": 3, "d_o": 3, "k": 4, "v": 4}.items():
+        inputs[port][:, :, length:] = np.nan
+    inputs["stats"][:, :, 3:] = np.nan
+    actual = op.reference(inputs)
+    for port, values in expected.items():
+        np.testing.assert_array_equal(actual[port], values)
+    assert not expected["dq"][:, :, 3:].any()
+    assert not expected["dk"][:, :, 4:].any()
+    inputs["stats"][:, :, 0] = -np.inf
+    assert not op.reference(inputs)["dq"][:, :, 0].any()
+
+
+def test_the_band_is_part_of_the_graph() -> None:
+    graphs = [OperationGraph([op]) for op in (operation(), operation(right=0), operation(left=0))]
+    assert len({graph.key for graph in graphs}) == 3
+    assert OperationGraph.from_json(graphs[1].to_json()).operations == graphs[1].operations
+    assert graphs[0].operations[0].flops == 2 * B * H * QUERIES * KEYS * (3 * D + 2 * D_V)
+
+
+def test_checks() -> None:
+    with raises(UnsupportedShapeError, "sdpa_backward.k.dims", expected="[batch, heads, length, size]", got="[2, 4]"):
+        operation(k=tensor(2, (2, 4)))
+    with raises(ShapeMismatchError, "sdpa_backward.k.dims", expected="[2, H_k, S_kv, 3]", got="[2, 4, 7, 2]"):
+        operation(k=tensor(2, (B, H, KEYS, 2)))
+    with raises(ShapeMismatchError, "sdpa_backward.v.dims", expected="[2, H_v, 7, D_v]", got="[2, 4, 8, 2]"):
+        operation(v=tensor(3, (B, H, 8, D_V)))
+    with raises(ShapeMismatchError, "sdpa_backward.k.dims[1]", expected="a divisor of q's 4 heads", got="3"):
+        operation(heads_k=3)
+    with raises(ShapeMismatchError, "sdpa_backward.d_o.dims", expected="[2, 4, 5, 2]", got="[2, 4, 5, 3]"):
+        operation(d_o=tensor(5, (B, H, QUERIES, D)))
+    with raises(ShapeMismatchError, "sdpa_backward.dk.dims", expected="[2, 2, 7, 3]", got="[2, 4, 7, 3]"):
+        operation(heads_k=2, dk=tensor(8, (B, H, KEYS, D)))
+    with raises(UnsupportedDataTypeError, "sdpa_backward.dq.data_type", expected="a float type", got="INT8"):
+        operation(dq=tensor(7, (B, H, QUERIES, D), DataType.INT8))
+    with raises(UnsupportedDataTypeError, "sdpa_backward.stats.data_type", expected="FLOAT", got="HALF"):
+        operation(stats=tensor(6, (B, H, QUERIES, 1)))
+    with raises(BadParamError, "sdpa_backward.scale.dims", expected="one element", got="[2]"):
+        operation(scale=tensor(10, (2,)))
+    with raises(ShapeMismatchError, "sdpa_backward.seq_len_kv.dims", expected="[2, 1, 1, 1]", got="[2]"):
+        operation(seq_len_kv=replace(lengths(11), dims=(2,), strides=(1,)))
+    with raises(UnsupportedDataTypeError, "sdpa_backward.seq_len_q.data_type", expected="INT32 or INT64", got="FLOAT"):
+        operation(seq_len_q=lengths(11, DataType.FLOAT))
