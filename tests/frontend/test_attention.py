@@ -11,6 +11,7 @@ import lowdnn.frontend as cudnn
 from lowdnn.backend.handle import Handle
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.python_graph import pygraph
+from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.status import BadParamError, NotSupportedError
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
@@ -157,6 +158,39 @@ def test_random_dropout(handle: Handle) -> None:
     assert (found[0] != found[2]).any()
 
 
+def test_gradients_are_one_operation() -> None:
+    """With the bounds, the scale and the lengths that were given; outputs lie as q, k and v do."""
+    graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
+    q, o = graph.tensor((B, H, SQ, D)), graph.tensor((B, H, SQ, DV))
+    k, v = graph.tensor((B, HK, SKV, D), (SKV * HK * D, D, HK * D, 1)), graph.tensor((B, HK, SKV, DV))
+    stats = graph.tensor((B, H, SQ, 1), data_type=FLOAT)
+    lengths = [graph.tensor((B, 1, 1, 1), data_type=cudnn.data_type.INT32) for _ in range(2)]
+    gradients = graph.sdpa_backward(
+        q,
+        k,
+        v,
+        o,
+        o,
+        stats,
+        attn_scale=SCALE,
+        use_padding_mask=True,
+        seq_len_q=lengths[0],
+        seq_len_kv=lengths[1],
+        use_causal_mask_bottom_right=True,
+        sliding_window_length=7,
+    )
+    for gradient in gradients:
+        gradient.set_output(True).set_data_type(HALF)
+    (operation,) = graph._lowered().operations
+    assert [tensor.get_dim() for tensor in gradients] == [tensor.get_dim() for tensor in (q, k, v)]
+    assert gradients[1].get_stride() == k.get_stride()
+    assert isinstance(operation, SdpaBackward)
+    assert (operation.left, operation.right, operation.is_bottom_right) == (6, 0, True)
+    assert operation.scale is not None
+    assert operation.scale.constant_value == SCALE
+    assert operation.seq_len_q is not None
+
+
 def test_what_is_not_there_is_refused() -> None:
     graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
     q = graph.tensor((1, 1, 8, 16))
@@ -176,5 +210,7 @@ def test_what_is_not_there_is_refused() -> None:
         graph.sdpa(q, q, q, dropout=(1.0, q, q))
     with raises(BadParamError, "sdpa.is_inference", expected="None", got="True"):
         graph.sdpa(q, q, q, is_inference=True, generate_stats=True)
+    with raises(NotSupportedError, "sdpa_backward.dropout", expected="the default"):
+        graph.sdpa_backward(q, q, q, q, q, q, dropout=(0.5, q, q))
     with raises(BadParamError, "sdpa.score_mod", expected="no other mask"):
         graph.sdpa(q, q, q, use_causal_mask=True, score_mod=lambda graph, scores: scores)

@@ -1,0 +1,248 @@
+"""What ``pygraph.sdpa`` writes into a graph, and the gradient's one operation before lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, log
+from typing import Any
+
+from lowdnn.enums import DataType, PointwiseMode, RngDistribution
+from lowdnn.frontend.arguments import boolean, integer, member, number
+from lowdnn.frontend.builder import GraphBuilder, Operand
+from lowdnn.frontend.data_types import data_type
+from lowdnn.frontend.enums import diagonal_alignment
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.moves import TransposeNode
+from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters
+from lowdnn.frontend.norm_nodes import SoftmaxNode
+from lowdnn.frontend.random_numbers import RngNode
+from lowdnn.ops.base import Operation
+from lowdnn.ops.rng import Rng
+from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.status import BadParamError
+
+NOT_SET = data_type.NOT_SET
+
+BATCH, HEAD, QUERY, KEY = range(4)
+
+#: What default names of tensors end in, by the port of ``SdpaBackward``.
+_SUFFIXES = {
+    "q": "Q",
+    "k": "K",
+    "v": "V",
+    "o": "O",
+    "d_o": "dO",
+    "stats": "Stats",
+    "scale": "Attn_scale",
+    "seq_len_q": "SEQ_LEN_Q",
+    "seq_len_kv": "SEQ_LEN_KV",
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of what q, k and v say: batch, heads, queries, keys."""
+
+    dims: tuple[int, int, int, int]
+
+    @staticmethod
+    def of(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+        for label, tensor in {"q": q, "k": k, "v": v}.items():
+            if not isinstance(tensor, Tensor) or len(tensor.get_dim()) != 4:
+                got = tensor.get_dim() if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise BadParamError.at(f"sdpa.{label}", expected="a tensor with 4 dims", got=got)
+        batch, heads, queries, _ = q.get_dim()
+        return Sizes((batch, heads, queries, k.get_dim()[2]))
+
+    @property
+    def shift(self) -> int:
+        """Of places counted from the last query and key on."""
+        return self.dims[KEY] - self.dims[QUERY]
+
+
+@dataclass(frozen=True)
+class Band:
+    """A query sees the keys from its place minus ``left`` to its place plus ``right``; None: no bound."""
+
+    left: int | None
+    right: int | None
+    is_bottom_right: bool
+
+    @property
+    def is_mask(self) -> bool:
+        return self.left is not None or self.right is not None
+
+    @staticmethod
+    def of(
+        is_causal: bool,
+        is_causal_bottom_right: bool,
+        alignment: diagonal_alignment,
+        left_bound: int | None,
+        right_bound: int | None,
+    ) -> Band:
+        """``left_bound`` counts the key at the query's place."""
+        is_causal = boolean(is_causal, "sdpa.use_causal_mask")
+        is_causal_bottom_right = boolean(is_causal_bottom_right, "sdpa.use_causal_mask_bottom_right")
+        if is_causal and is_causal_bottom_right:
+            raise BadParamError.at("sdpa.use_causal_mask", expected="one causal mask", got="two")
+        if (is_causal or is_causal_bottom_right) and right_bound is not None:
+            raise BadParamError.at(
+                "sdpa.diagonal_band_right_bound", expected="None with a causal mask", got=right_bound
+            )
+        chosen = member(diagonal_alignment, alignment, "sdpa.diagonal_alignment")
+        left = None if left_bound is None else integer(left_bound, "sdpa.diagonal_band_left_bound", 1) - 1
+        right = None if right_bound is None else integer(right_bound, "sdpa.diagonal_band_right_bound", 0)
+        if is_causal or is_causal_bottom_right:
+            right = 0
+        return Band(left, right, is_causal_bottom_right or chosen is diagonal_alignment.BOTTOM_RIGHT)
+
+
+@dataclass(frozen=True)
+class AttentionWriter:
+    """Adds the nodes of one attention to a graph."""
+
+    graph: GraphBuilder
+    sizes: Sizes
+    name: str
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        node = TransposeNode((k,), (BATCH, HEAD, KEY, QUERY), keeps_type=True)
+        return self._add(MatmulNode((q, self._add(node, NOT_SET, "K_T")), 0.0), data_type.FLOAT, "S")
+
+    def softmax(self, scores: Tensor, has_stats: bool) -> tuple[Tensor, Tensor | None]:
+        made = ("y", "stats") if has_stats else ("y",)
+        node = SoftmaxNode({"x": scores}, made, (KEY,), False)
+        weights, *stats = self.graph._add_all(node, data_type.FLOAT, self._label("softmax"))
+        for tensor in (weights, *stats):
+            tensor.set_data_type(data_type.FLOAT)
+        return weights, stats[0] if stats else None
+
+    def product(self, weights: Tensor, q: Tensor, v: Tensor) -> Tensor:
+        """O, of weights in q's type."""
+        node = PointwiseNode(PointwiseMode.IDENTITY, (weights,), PointwiseParameters(), type_of=q)
+        rounded = self._add(node, NOT_SET, "P", compute=data_type.FLOAT)
+        return self._add(MatmulNode((rounded, v), 0.0), NOT_SET, "O", compute=data_type.FLOAT)
+
+    def pointwise(
+        self, mode: PointwiseMode, *operands: Operand, kind: data_type = data_type.FLOAT, result: data_type = NOT_SET
+    ) -> Tensor:
+        """In arithmetic of type ``kind``, which is the result's unless that is given."""
+        tensors = tuple(self.graph._operand("sdpa", operand) for operand in operands)
+        node = PointwiseNode(mode, tensors, PointwiseParameters())
+        return self._add(node, result or kind, mode.name, compute=kind)
+
+    def index(self, scores: Tensor, axis: int, kind: data_type = data_type.INT32) -> Tensor:
+        node = PointwiseNode(PointwiseMode.GEN_INDEX, (scores,), PointwiseParameters(axis=axis))
+        return self._add(node, kind, "index", compute=kind)
+
+    def masked(self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Minus infinity where a query does not see a key."""
+        if band.right is not None:
+            place = self._plus(self._place(scores, band, lengths), band.right)
+            scores = self._select(scores, PointwiseMode.CMP_GE, place, self.index(scores, KEY))
+        if band.left is not None:
+            place = self._plus(self._place(scores, band, lengths), -band.left)
+            scores = self._select(scores, PointwiseMode.CMP_LE, place, self.index(scores, KEY))
+        if lengths is not None:
+            scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, QUERY), lengths[0])
+            scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, KEY), lengths[1])
+        return scores
+
+    def with_alibi(self, scores: Tensor) -> Tensor:
+        """Plus slope * (key - query). Of H heads, 2^n the greatest power of two in H, the first 2^n have the slopes
+        2^(-8 (h + 1) / 2^n), the others 2^(-4 (2 (h - 2^n) + 1) / 2^n). Source: Press et al., "Train short, test long".
+        """
+        heads = self.sizes.dims[HEAD]
+        power = 1 << (max(heads, 1).bit_length() - 1)
+        head, key, query = (self.index(scores, axis, data_type.FLOAT) for axis in (HEAD, KEY, QUERY))
+        exponent = self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.ADD, head, 1.0), -8 / power)
+        if heads > power:
+            later = self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.ADD, head, 0.5 - power), -8 / power)
+            is_first = self.pointwise(PointwiseMode.CMP_LT, head, float(power), result=data_type.BOOLEAN)
+            exponent = self.pointwise(PointwiseMode.BINARY_SELECT, exponent, later, is_first)
+        slope = self.pointwise(PointwiseMode.EXP, self.pointwise(PointwiseMode.MUL, exponent, log(2)))
+        distance = self.pointwise(PointwiseMode.SUB, key, query)
+        return self.pointwise(PointwiseMode.ADD, scores, self.pointwise(PointwiseMode.MUL, slope, distance))
+
+    def dropped(self, weights: Tensor, dropout: tuple[Any, ...]) -> Tensor:
+        """Weights times a mask and its scale."""
+        if len(dropout) == 2:
+            mask, scale = dropout
+            return self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.MUL, weights, mask), scale)
+        if len(dropout) != 3:
+            expected = "(probability, seed, offset) or (mask, scale)"
+            raise BadParamError.at("sdpa.dropout", expected=expected, got=f"{len(dropout)} values")
+        probability = float(number(dropout[0], "sdpa.dropout.probability"))
+        if not 0 <= probability < 1:
+            raise BadParamError.at("sdpa.dropout.probability", expected="0 to 1, not 1", got=probability)
+        for label, tensor in {"seed": dropout[1], "offset": dropout[2]}.items():
+            if not isinstance(tensor, Tensor):
+                raise BadParamError.at(f"sdpa.dropout.{label}", expected="a tensor", got=type(tensor).__name__)
+        kept = Rng(RngDistribution.BERNOULLI, probability=1 - probability)
+        node = RngNode(dropout[1:], seed=None, distribution=kept, dims=self.sizes.dims)
+        mask = self._add(node, data_type.FLOAT, "dropout")
+        return self.pointwise(
+            PointwiseMode.MUL, self.pointwise(PointwiseMode.MUL, weights, mask), 1 / (1 - probability)
+        )
+
+    def _place(self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Of each query, among the keys."""
+        query = self.index(scores, QUERY)
+        if not band.is_bottom_right:
+            return query
+        if lengths is None:
+            return self._plus(query, self.sizes.shift)
+        shift = self.pointwise(PointwiseMode.SUB, lengths[1], lengths[0], kind=data_type.INT32)
+        return self.pointwise(PointwiseMode.ADD, query, shift, kind=data_type.INT32)
+
+    def _plus(self, index: Tensor, offset: int) -> Tensor:
+        if not offset:
+            return index
+        return self.pointwise(PointwiseMode.ADD, index, offset, kind=data_type.INT32)
+
+    def _select(self, scores: Tensor, mode: PointwiseMode, x: Tensor, b: Tensor) -> Tensor:
+        """Scores where ``x mode b`` holds, elsewhere minus infinity."""
+        seen = self.pointwise(mode, x, b, kind=data_type.INT32, result=data_type.BOOLEAN)
+        return self.pointwise(PointwiseMode.BINARY_SELECT, scores, -inf, seen)
+
+    def _add(self, node: Any, result: data_type, label: str, compute: data_type = data_type.FLOAT) -> Tensor:
+        tensor = self.graph._add(node, compute, self._label(label))
+        return tensor.set_data_type(result) if result else tensor
+
+    def _label(self, label: str) -> str:
+        return f"{self.name}::{label}" if self.name else ""
+
+
+@dataclass(frozen=True)
+class SdpaBackwardNode:
+    """given: the inputs by port. What was left out of dQ, dK and dV is that of q, k and v."""
+
+    given: Mapping[str, Tensor]
+    band: Band
+    output_suffixes: tuple[str, ...] = ("dQ", "dK", "dV")
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(self.given.values())
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(_SUFFIXES[port] for port in self.given)
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        for port, output in zip("qkv", outputs, strict=True):
+            own = self.given[port]
+            if not output.get_dim():
+                output.set_dim(own.get_dim())
+            if not output.get_stride():
+                output.set_stride(own.get_stride())
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        tensors = {**self.given, **dict(zip(("dq", "dk", "dv"), outputs, strict=True))}
+        return SdpaBackward(
+            **{port: lowered(tensor) for port, tensor in tensors.items()},
+            left=self.band.left,
+            right=self.band.right,
+            is_bottom_right=self.band.is_bottom_right,
+        )
