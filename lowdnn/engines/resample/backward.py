@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from math import gcd
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.launch import macros
 from lowdnn.engines.resample.axes import Readers, has_inside_taps, reader_period, readers
 from lowdnn.engines.resample.problem import Problem, neighbours
 from lowdnn.engines.resample.tile import (
     Tile,
     can_unroll,
-    chosen_tile,
-    column_counts,
     index_type,
     places_name,
     result_type,
-    row_counts,
     rules_name,
 )
 from lowdnn.plan import KernelRef
@@ -59,34 +54,25 @@ class Params:
     THREADS: int
 
 
-def counts(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The choices of a thread's rows and of its columns."""
+def periods(problem: Problem) -> tuple[int, int]:
+    """Of what a thread's rows and its columns have in common."""
     down, along = map(reader_period, problem.axes[1:])
-    return row_counts(down), column_counts(along, is_vector=not problem.channels_last)
+    return down, along
 
 
-def fits(problem: Problem, channels: int, rows: int, columns: int) -> bool:
-    """Whether a thread can have so many positions: one always, several where their readers are known."""
-    return rows * columns == 1 or _is_tiled(problem, channels, rows, columns)
-
-
-def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
-    """(rows, columns): many positions, which share the outputs that they read, while the device is full of threads.
+def most(problem: Problem) -> tuple[int, int]:
+    """(rows, columns) that a thread has by default, at most. Many positions share the outputs that they read.
 
     Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time.
     """
     if problem.channels_last:
-        most = (4 if problem.searched is None else 8, 4)
-    else:
-        most = (8, max(2, 16 // problem.target.element_bytes))
-    choices = [tile for tile in product(*counts(problem)) if fits(problem, channels, *tile)]
-    periods = tuple(map(reader_period, problem.axes[1:]))
-    return chosen_tile(problem, channels, choices, (max(most[0], periods[0]), max(most[1], periods[1])), arch)
+        return (4 if problem.searched is None else 8, 4)
+    return (8, max(2, 16 // problem.target.element_bytes))
 
 
 def kernel(problem: Problem, tile: Tile) -> KernelRef:
     searched = problem.searched
-    is_tiled = _is_tiled(problem, tile.channels, tile.rows, tile.columns)
+    is_tiled = can_tile(problem, tile.channels, tile.rows, tile.columns)
     down, along = _readers(problem, tile.rows, tile.columns) if is_tiled else (Readers(1, 1, 1, 1, 0),) * 2
     access, shift = _access(problem, along) if is_tiled else (1, 0)
     x_access, x_shift = _x_access(problem, along) if is_tiled else (1, 0)
@@ -135,7 +121,7 @@ def _readers(problem: Problem, rows: int, columns: int) -> tuple[Readers, Reader
     return readers(problem.axes[1], rows), readers(problem.axes[2], columns)
 
 
-def _is_tiled(problem: Problem, channels: int, rows: int, columns: int) -> bool:
+def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:
     """Whether the kernel knows the readers of such a tile at compile time."""
     axes = problem.axes[1:]
     if not problem.has_patterns or any(

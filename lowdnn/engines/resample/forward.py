@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from math import gcd
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.launch import macros
 from lowdnn.engines.resample.axes import Pattern, has_inside_taps, leaves_image, window_pattern, window_period
 from lowdnn.engines.resample.problem import Problem, neighbours
 from lowdnn.engines.resample.tile import (
     Tile,
     can_unroll,
-    chosen_tile,
-    column_counts,
     index_type,
     places_name,
     result_type,
-    row_counts,
     rules_name,
 )
 from lowdnn.plan import KernelRef
@@ -54,33 +49,24 @@ class Params:
     THREADS: int
 
 
-def counts(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The choices of a thread's rows and of its columns."""
+def periods(problem: Problem) -> tuple[int, int]:
+    """Of what a thread's rows and its columns have in common."""
     down, along = map(window_period, problem.axes[1:])
-    return row_counts(down), column_counts(along, is_vector=not problem.channels_last)
+    return down, along
 
 
-def fits(problem: Problem, channels: int, rows: int, columns: int) -> bool:
-    """Whether a thread can have so many outputs: one always, several where their taps are known and registers last."""
-    return rows * columns == 1 or _is_tiled(problem, channels, rows, columns)
-
-
-def default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
-    """(rows, columns): many outputs, which share what they read, while the device is full of threads.
+def most(problem: Problem) -> tuple[int, int]:
+    """(rows, columns) that a thread has by default, at most. Many outputs share what they read.
 
     Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time.
     """
     if problem.channels_last:
-        most = (4, 4) if problem.is_linear else (4, 2) if problem.axes[1].step <= problem.axes[1].unit else (2, 2)
-    else:
-        most = (2 if problem.is_maximum else 8, max(2, 16 // problem.target.element_bytes))
-    choices = [tile for tile in product(*counts(problem)) if fits(problem, channels, *tile)]
-    periods = tuple(map(window_period, problem.axes[1:]))
-    return chosen_tile(problem, channels, choices, (max(most[0], periods[0]), max(most[1], periods[1])), arch)
+        return (4, 4) if problem.is_linear else (4, 2) if problem.axes[1].step <= problem.axes[1].unit else (2, 2)
+    return (2 if problem.is_maximum else 8, max(2, 16 // problem.target.element_bytes))
 
 
 def kernel(problem: Problem, tile: Tile) -> KernelRef:
-    is_tiled = _is_tiled(problem, tile.channels, tile.rows, tile.columns)
+    is_tiled = can_tile(problem, tile.channels, tile.rows, tile.columns)
     down, along = _patterns(problem) if is_tiled else (Pattern(1, 1, 1, 0),) * 2
     access, shift = _access(problem, tile.columns) if is_tiled else (1, 0)
     padding = "CLAMP" if _may_clamp(problem) else problem.padding
@@ -131,7 +117,7 @@ def _patterns(problem: Problem) -> tuple[Pattern, Pattern]:
     return down, along
 
 
-def _is_tiled(problem: Problem, channels: int, rows: int, columns: int) -> bool:
+def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:
     """Whether the kernel knows the taps of such a tile at compile time."""
     if not problem.has_patterns or any(
         count % window_period(axis) for count, axis in zip((rows, columns), problem.axes[1:], strict=True)

@@ -10,12 +10,13 @@ Kernels: ``resample_forward.cu``, ``resample_backward.cu``.
 from __future__ import annotations
 
 from itertools import product
+from types import ModuleType
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.resample import backward, forward
 from lowdnn.engines.resample.problem import Problem
-from lowdnn.engines.resample.tile import BLOCK_SIZES, CHANNELS, Tile, launch
+from lowdnn.engines.resample.tile import BLOCK_SIZES, CHANNELS, Tile, chosen_tile, counts, launch
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
@@ -53,13 +54,9 @@ class ResampleEngine:
         problem = accepted(graph.derive(self._matched))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         tile = Tile(*(chosen[kind] for kind in (*_TILE_KNOBS, KnobType.BLOCK_SIZE)))
-        direction = backward if problem.is_backward else forward
-        if not direction.fits(problem, tile.channels, tile.rows, tile.columns):
-            allowed = [
-                f"{rows}x{columns}"
-                for rows, columns in product(*direction.counts(problem))
-                if direction.fits(problem, tile.channels, rows, columns)
-            ]
+        fitting = _fitting(problem, tile.channels)
+        if (tile.rows, tile.columns) not in fitting:
+            allowed = [f"{rows}x{columns}" for rows, columns in fitting]
             raise NotSupportedError.at(
                 f"{self.name}.TILE_ROWS x TILE_COLS",
                 expected=f"one of {', '.join(allowed)} with {tile.channels} channels",
@@ -67,7 +64,8 @@ class ResampleEngine:
             )
         if problem.target.element_count == 0:
             return plan_of(self, graph, arch, chosen, (), ())
-        return plan_of(self, graph, arch, chosen, (direction.kernel(problem, tile),), (launch(problem, tile),))
+        kernel = _direction(problem).kernel(problem, tile)
+        return plan_of(self, graph, arch, chosen, (kernel,), (launch(problem, tile),))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
@@ -83,12 +81,30 @@ class ResampleEngine:
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
 
 
+def _direction(problem: Problem) -> ModuleType:
+    """``forward`` or ``backward``: periods, most, can_tile and kernel of a problem."""
+    return backward if problem.is_backward else forward
+
+
+def _fitting(problem: Problem, channels: int) -> list[tuple[int, int]]:
+    """(rows, columns) that a thread can have: one of each always, more where taps are known and registers last."""
+    direction = _direction(problem)
+    tiles = product(*counts(problem, direction.periods(problem)))
+    return [tile for tile in tiles if tile == (1, 1) or direction.can_tile(problem, channels, *tile)]
+
+
+def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
+    """(rows, columns): many, which share what they read, while the device is full of threads."""
+    direction = _direction(problem)
+    down, along = map(max, direction.most(problem), direction.periods(problem))
+    return chosen_tile(problem, channels, _fitting(problem, channels), (down, along), arch)
+
+
 def _knobs(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-    direction = backward if problem.is_backward else forward
     channels = tuple(c for c in CHANNELS if c <= problem.most_channels)
-    row_counts, column_counts = direction.counts(problem)
+    row_counts, column_counts = counts(problem, _direction(problem).periods(problem))
     default = min(channels[-1], _MOST_SEARCHED) if problem.searched is not None else channels[-1]
-    rows, columns = direction.default_tile(problem, default, arch)
+    rows, columns = _default_tile(problem, default, arch)
     return (
         Knob("channels", KnobType.LOAD_SIZE, channels, default, "channels of a thread"),
         Knob("rows", KnobType.TILE_ROWS, row_counts, rows, "neighbouring rows of a thread"),

@@ -50,15 +50,13 @@ class Tile:
         return "u32" if prod(problem.radices(self.channels, self.rows, self.columns)) < 2**31 else "i64"
 
 
-def row_counts(period: int) -> tuple[int, ...]:
-    """The choices of a thread's rows, where what they have in common repeats after ``period`` rows."""
-    return _counts(period, _MAX_ROWS)
+def counts(problem: Problem, periods: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The choices of a thread's rows and of its columns, where what they have in common repeats after ``periods``.
 
-
-def column_counts(period: int, *, is_vector: bool) -> tuple[int, ...]:
-    """The same of its columns. is_vector: they are written at once, so that they must be a power of two."""
-    counts = _counts(period, _MAX_COLUMNS)
-    return tuple(count for count in counts if not is_vector or count & (count - 1) == 0)
+    Columns that are written at once must be a power of two.
+    """
+    rows, columns = _counts(periods[0], _MAX_ROWS), _counts(periods[1], _MAX_COLUMNS)
+    return rows, tuple(count for count in columns if problem.channels_last or count & (count - 1) == 0)
 
 
 def can_unroll(tensor: Tensor, channels: int, rows: int, columns: int) -> bool:
