@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.engines.base import Engine
@@ -75,6 +76,7 @@ _SINGLE: tuple[Engine, ...] = (
     MatmulListWgmma(),
     MoeMatmulMma(),
     AttentionMma(),
+    AttentionBackwardMma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

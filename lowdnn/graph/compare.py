@@ -21,7 +21,7 @@ from lowdnn.enums import DataType, NumericalNote, ResampleMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.graph.reduction_pattern import ancestors
-from lowdnn.ops.base import inputs_of
+from lowdnn.ops.base import RoundsInside, inputs_of
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
@@ -152,7 +152,9 @@ def expected_outputs(
 
 
 def _is_attention(graph: OperationGraph) -> bool:
-    """Whether a contraction depends on a softmax."""
+    """Whether a contraction depends on a softmax, within one operation or in several."""
+    if any(isinstance(op, RoundsInside) for op in graph.operations):
+        return True
     softmaxes = {id(op) for op in graph.operations if isinstance(op, Softmax)}
     return any(isinstance(op, _CONTRACTIONS) and softmaxes & ancestors(graph, op) for op in graph.operations)
 

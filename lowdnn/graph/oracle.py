@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.base import Operation, RoundsInside, inputs_of, outputs_of
 from lowdnn.ops.memory import check_storage
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
@@ -24,9 +24,9 @@ def evaluate(
 ) -> dict[int, NDArray[Any]]:
     """The graph's outputs by uid, from its inputs by uid; arrays have storage type and logical dims.
 
-    Every tensor's value is rounded to its data type, virtual ones too unless told otherwise. Constants need no input;
-    an output that an operation accumulates into (beta) needs its old value. Raises BadParamError for a missing uid, a
-    wrong storage type or shape.
+    Every tensor's value is rounded to its data type, virtual ones and those inside of operations too unless told
+    otherwise. Constants need no input; an output that an operation accumulates into (beta) needs its old value. Raises
+    BadParamError for a missing uid, a wrong storage type or shape.
     """
     return {tensor.uid: stored for tensor, stored in trace(graph, inputs, rounds_virtual) if not tensor.is_virtual}
 
@@ -38,7 +38,10 @@ def trace(
     values = {tensor.uid: _input_value(tensor, inputs) for tensor in graph.inputs}
     written: list[tuple[Tensor, NDArray[Any]]] = []
     for operation in graph.operations:
-        results = operation.reference(_operands(operation, values, inputs))
+        reference = operation.reference
+        if rounds_virtual and isinstance(operation, RoundsInside):
+            reference = operation.rounded_reference
+        results = reference(_operands(operation, values, inputs))
         for port, tensor in outputs_of(operation).items():
             stored = dtypes.from_float64(results[port], tensor.data_type)
             is_rounded = rounds_virtual or not tensor.is_virtual

@@ -38,6 +38,14 @@ class Operation(Protocol):
         """Arithmetic operations, one fused multiply-add counting two."""
 
 
+@runtime_checkable
+class RoundsInside(Protocol):
+    """An operation inside which kernels round intermediates to the type of its operands."""
+
+    def rounded_reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        """``reference`` with these intermediates rounded, each once."""
+
+
 def inputs_of(operation: Operation) -> dict[str, Tensor]:
     """The input tensors by port, in declaration order; optional ports that are unset are left out.
 

@@ -1,7 +1,7 @@
 """The gradients of scaled dot product attention, o = P v with P = exp(scale * q k^T - stats):
 
-    D = sum over the last axis of d_o * o        dP = d_o v^T        dS = P * (dP - D) * scale
-    dv = P^T d_o        dk = dS^T q        dq = dS k
+    D = sum over the last axis of d_o * o        dP = d_o v^T        dS = P * (dP - D)
+    dv = P^T d_o        dk = scale * dS^T q        dq = scale * dS k
 
 q is (B, H, S_q, D), k (B, H_k, S_kv, D), v (B, H_v, S_kv, D_v), o and d_o are (B, H, S_q, D_v); stats (B, H, S_q, 1)
 is the natural logarithm of the sum of a row's exponentials. H is a multiple of H_k and of H_v: neighbouring heads of q
@@ -20,12 +20,14 @@ Sources: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR, which has n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn import dtypes
 from lowdnn.enums import AttributeName, DataType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.norm import check_dims, check_float
@@ -75,20 +77,11 @@ class SdpaBackward:
         return 2 * batch * heads * queries * self.k.dims[2] * (3 * size + 2 * self.v.dims[3])
 
     def reference(self, inputs: Values) -> dict[str, Array]:
-        row_exists, key_exists = self._existing(inputs)
-        q, o, d_o = (np.where(row_exists, inputs[port], 0) for port in ("q", "o", "d_o"))
-        k, v = (self._repeated(np.where(key_exists, inputs[port], 0)) for port in ("k", "v"))
-        stats, scale = inputs["stats"], self._scale(inputs)
-        with np.errstate(all="ignore"):
-            is_seen = self._band(inputs) & (stats != -np.inf)
-            p = np.where(is_seen, np.exp(scale * (q @ _transposed(k)) - stats), 0)
-            centred = d_o @ _transposed(v) - (d_o * o).sum(-1, keepdims=True)
-            ds = np.where(is_seen, p * centred * scale, 0)
-            return {
-                "dq": ds @ k,
-                "dk": self._shared(_transposed(ds) @ q, self.k.dims[1]),
-                "dv": self._shared(_transposed(p) @ d_o, self.v.dims[1]),
-            }
+        return self._gradients(inputs, lambda values: values)
+
+    def rounded_reference(self, inputs: Values) -> dict[str, Array]:
+        """P and dS, operands of products, are of the type of q."""
+        return self._gradients(inputs, lambda values: dtypes.rounded(values, self.q.data_type))
 
     def forward(self, inputs: Values) -> dict[str, Array]:
         """The ``o`` and ``stats`` that belong to the other inputs: 0 and minus infinity where a query sees no key."""
@@ -142,6 +135,24 @@ class SdpaBackward:
                 expected = " or ".join(kind.name for kind in _LENGTH_TYPES)
                 got = tensor.data_type.name
                 raise UnsupportedDataTypeError.at(f"{_WHERE}.{port}.data_type", expected=expected, got=got)
+
+    def _gradients(self, inputs: Values, rounded: Callable[[Array], Array]) -> dict[str, Array]:
+        """By port; ``rounded`` is applied to P and dS."""
+        row_exists, key_exists = self._existing(inputs)
+        q, o, d_o = (np.where(row_exists, inputs[port], 0) for port in ("q", "o", "d_o"))
+        k, v = (self._repeated(np.where(key_exists, inputs[port], 0)) for port in ("k", "v"))
+        stats, scale = inputs["stats"], self._scale(inputs)
+        with np.errstate(all="ignore"):
+            is_seen = self._band(inputs) & (stats != -np.inf)
+            p = np.where(is_seen, np.exp(scale * (q @ _transposed(k)) - stats), 0)
+            centred = d_o @ _transposed(v) - (d_o * o).sum(-1, keepdims=True)
+            ds = np.where(is_seen, p * centred, 0)
+            p, ds = rounded(p), rounded(ds)
+            return {
+                "dq": scale * (ds @ k),
+                "dk": scale * self._shared(_transposed(ds) @ q, self.k.dims[1]),
+                "dv": self._shared(_transposed(p) @ d_o, self.v.dims[1]),
+            }
 
     def _scale(self, inputs: Values) -> float:
         return float(inputs["scale"].reshape(())) if "scale" in inputs else 1.0

@@ -26,17 +26,6 @@ constexpr int THREADS = WARPS * WARP_SIZE;
 constexpr int SCORE_BLOCKS = TILE_KV / 8, OUTPUT_BLOCKS = HEAD_V / 8;
 static_assert(TILE_Q == WARPS * PARTS * 16, "each warp has PARTS times 16 queries");
 
-// Rows of heads in memory: element strides of batch, head, row.
-struct Heads {
-  const T* first;
-  i64 strides[3];
-  i32 sharing;  // heads of q that share one of these
-
-  __device__ __forceinline__ const T* at(i32 batch, i32 head, i64 row) const {
-    return first + batch * strides[0] + head / sharing * strides[1] + row * strides[2];
-  }
-};
-
 // One number for each query.
 struct RowOutput {
   f32* first;
@@ -48,7 +37,7 @@ struct RowOutput {
 };
 
 struct Params {
-  Heads q, k, v;
+  Heads<const T> q, k, v;
   Divider tiles, heads;  // of queries of a head; of a batch
   i32 queries, keys, size_qk, size_v;
   i32 left, right;  // query r sees the keys from r - left to r + right
@@ -78,7 +67,7 @@ struct Params {
 // Where a warp's queries are, and the keys that any of the block's see.
 struct Place {
   i32 batch, head, block_row, warp_row;
-  i32 limit;       // keys of the batch
+  Band band;
   i32 begin, end;  // tiles of keys
 
   __device__ __forceinline__ Place(const Params& p) {
@@ -87,19 +76,17 @@ struct Place {
     head = i32(heads_before - batch * p.heads.divisor);
     block_row = i32(p.tiles.divisor - 1 - tile) * TILE_Q;
     warp_row = block_row + threadIdx.x / WARP_SIZE * (PARTS * 16);
-    limit = p.keys;
+    band = {p.left, p.right, p.queries, p.keys};
 #if HAS_LENGTHS
-    limit = i32(clamped<i64>(i64(p.lengths[batch * p.length_stride]), 0, p.keys));
+    band.keys = i32(clamped<i64>(i64(p.lengths[batch * p.length_stride]), 0, p.keys));
 #endif
-    const i32 last_row = min(block_row + TILE_Q, p.queries) - 1;
-    begin = max(block_row - p.left, 0) / TILE_KV;
-    end = (clamped(last_row + p.right + 1, 0, limit) + TILE_KV - 1) / TILE_KV;
+    begin = band.keys_begin(block_row) / TILE_KV;
+    end = (band.keys_end(block_row, TILE_Q) + TILE_KV - 1) / TILE_KV;
   }
 
   // Whether each of the block's queries sees every key of the tile.
-  __device__ __forceinline__ bool sees_all(const Params& p, i32 tile) const {
-    const i32 first = tile * TILE_KV, last = first + TILE_KV - 1;
-    return last < limit && last <= block_row + p.right && first >= block_row + TILE_Q - 1 - p.left;
+  __device__ __forceinline__ bool sees_all(i32 tile) const {
+    return band.sees_all(block_row, TILE_Q, tile * TILE_KV, TILE_KV);
   }
 };
 
@@ -119,34 +106,6 @@ struct Rows {
     coordinate[3] = 0;
   }
 };
-
-// scores = q k^T of the warp's queries and a tile of keys.
-__device__ __forceinline__ void multiply_keys(const Queries& q, const Keys& k,
-                                              f32 (&scores)[PARTS][SCORE_BLOCKS][4]) {
-  const int row = threadIdx.x / WARP_SIZE * (PARTS * 16);
-#pragma unroll
-  for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-    for (int block = 0; block < SCORE_BLOCKS; ++block)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[part][block][i] = 0;
-#pragma unroll
-  for (int step = 0; step < HEAD_QK; step += 16) {
-    u32 a[PARTS][4];
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) q.load_a(a[part], row + part * 16, step);
-#pragma unroll
-    for (int block = 0; block < SCORE_BLOCKS; block += 2) {
-      u32 b[4];
-      k.load_b(b, block * 8, step);
-#pragma unroll
-      for (int part = 0; part < PARTS; ++part) {
-        Mma<T>::apply(scores[part][block], a[part], b[0], b[1]);
-        Mma<T>::apply(scores[part][block + 1], a[part], b[2], b[3]);
-      }
-    }
-  }
-}
 
 // What the softmax is of, from products of queries and keys; minus infinity for keys that do not exist.
 template <class Functor>
@@ -253,33 +212,6 @@ __device__ __forceinline__ u32 weights_of(const Params& p, const Place& place, c
 #endif
 }
 
-// o += weights v.
-__device__ __forceinline__ void multiply_values(const Params& p, const Place& place, const Rows& rows, i32 tile,
-                                                const f32 (&scores)[PARTS][SCORE_BLOCKS][4], const Values& v,
-                                                f32 (&o)[PARTS][OUTPUT_BLOCKS][4]) {
-#pragma unroll
-  for (int step = 0; step < SCORE_BLOCKS; step += 2) {
-    u32 a[PARTS][4];
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int block = step + i / 2, half = i % 2;
-        a[part][i] = weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
-      }
-#pragma unroll
-    for (int block = 0; block < OUTPUT_BLOCKS; block += 2) {
-      u32 b[4];
-      v.load_b_transposed(b, step * 8, block * 8);
-#pragma unroll
-      for (int part = 0; part < PARTS; ++part) {
-        Mma<T>::apply(o[part][block], a[part], b[0], b[1]);
-        Mma<T>::apply(o[part][block + 1], a[part], b[2], b[3]);
-      }
-    }
-  }
-}
-
 // Divides by the sums and stores.
 __device__ __forceinline__ void store_output(const Params& p, const Place& place, const Rows& rows,
                                              const RunningSoftmax& softmax,
@@ -327,12 +259,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
 
   const auto copy_keys = [&](i32 tile) {
     const i64 row = i64(tile) * TILE_KV;
-    k.copy<THREADS>(p.k.at(place.batch, place.head, row), p.k.strides[2], place.limit - i32(row), p.size_qk);
+    k.copy<THREADS>(p.k.at(place.batch, place.head, row), p.k.strides[2], place.band.keys - i32(row), p.size_qk);
     cp_async_commit();
   };
   const auto copy_values = [&](i32 tile) {
     const i64 row = i64(tile) * TILE_KV;
-    v.copy<THREADS>(p.v.at(place.batch, place.head, row), p.v.strides[2], place.limit - i32(row), p.size_v);
+    v.copy<THREADS>(p.v.at(place.batch, place.head, row), p.v.strides[2], place.band.keys - i32(row), p.size_v);
     cp_async_commit();
   };
 
@@ -349,9 +281,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     __syncthreads();  // the keys are there; the values of the tile before are no longer read
     copy_values(tile);
     f32 scores[PARTS][SCORE_BLOCKS][4];
-    multiply_keys(q, k, scores);
+    multiply_rows(q, place.warp_row - place.block_row, k, scores);
 #if IS_BANDED
-    if (place.sees_all(p, tile)) apply_scores<Inside>(p.inside, p, place, rows, tile, scores);
+    if (place.sees_all(tile)) apply_scores<Inside>(p.inside, p, place, rows, tile, scores);
     else apply_scores<Scores>(p.scores, p, place, rows, tile, scores);
 #else
     apply_scores<Scores>(p.scores, p, place, rows, tile, scores);
@@ -360,7 +292,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     __syncthreads();  // the values are there; the keys are no longer read
     if (tile + 1 < place.end) copy_keys(tile + 1);
     softmax.add(scores, o);
-    multiply_values(p, place, rows, tile, scores, v, o);
+    const auto weight = [&](int part, int block, int half) {
+      return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
+    };
+    multiply_columns(weight, v, 0, o);
   }
   softmax.end();
   store_output(p, place, rows, softmax, o);

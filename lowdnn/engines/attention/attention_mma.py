@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.engines.attention.heads import Heads, refuse_heads
+from lowdnn.engines.attention.heads import (
+    MAX_LENGTH,
+    MAX_SIZE,
+    TYPES,
+    Heads,
+    kernel_bounds,
+    padded,
+    refuse_heads,
+    seen_share,
+)
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
@@ -26,11 +35,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
-_TYPES = (DataType.HALF, DataType.BFLOAT16)
 _LENGTH_TYPES = {DataType.INT32: "i32", DataType.INT64: "i64"}
-_MAX_SIZE = 256
-#: Rows and keys are 32-bit in the kernel, and so are sums of a row and a bound.
-_MAX_LENGTH = 2**29
 #: Operations of the softmax for each score.
 _SCORE_FLOPS = 8
 _TILES = (64, 128)
@@ -170,7 +175,7 @@ class _Problem:
         text = "\n".join(functor.text for functor in functors)
         kernel = self._kernel(tile, text)
         tiles = ceil_div(queries, tile.queries)
-        pitches = [_padded(self.q.size) * 2 + 16, _padded(self.v.size) * 2 + 16]
+        pitches = [padded(self.q.size) * 2 + 16, padded(self.v.size) * 2 + 16]
         arguments = Struct(
             (
                 *(operand.argument for operand in (self.q, self.k, self.v)),
@@ -201,19 +206,13 @@ class _Problem:
     @property
     def _bounds(self) -> tuple[int, int]:
         """(left, right), large where there is no bound."""
-        band = self.attention.band
-        given = (band.left, band.right)
-        return tuple(  # type: ignore[return-value]
-            max(-_MAX_LENGTH, min(_MAX_LENGTH, _MAX_LENGTH if bound is None else bound)) for bound in given
-        )
+        return kernel_bounds(self.attention.band.left, self.attention.band.right)
 
     @property
     def _share(self) -> float:
         """Of the scores, those within the band."""
         _, _, queries, keys = self.attention.first.c.dims
-        left, right = self._bounds
-        seen = sum(max(0, min(keys, row + right + 1) - max(0, row - left)) for row in _sampled(queries))
-        return seen / max(1, len(_sampled(queries)) * keys)
+        return seen_share(queries, keys, *self._bounds)
 
     @property
     def _lengths_arguments(self) -> tuple[Argument, ...]:
@@ -250,8 +249,8 @@ class _Problem:
             TILE_KV=tile.keys,
             WARPS=tile.warps,
             PARTS=tile.parts,
-            HEAD_QK=_padded(self.q.size),
-            HEAD_V=_padded(self.v.size),
+            HEAD_QK=padded(self.q.size),
+            HEAD_V=padded(self.v.size),
             IS_BANDED=int(self.is_banded),
             LENGTH_TYPE="i32" if self.lengths is None else _LENGTH_TYPES[self.lengths.data_type],
             HAS_LENGTHS=int(self.lengths is not None),
@@ -292,22 +291,13 @@ def _statistics(attention: Attention) -> dict[str, Tensor | None]:
     return {"STATS": softmax.stats, "MAX": softmax.max, "SUM_EXP": softmax.sum_exp}
 
 
-def _padded(size: int) -> int:
-    """Of whole fragments."""
-    return max(16, ceil_div(size, 16) * 16)
-
-
-def _sampled(queries: int) -> range:
-    return range(0, queries, max(1, queries // 64))
-
-
 def _refuse_types(attention: Attention) -> str:
     """Why the kernel does not compute in these types, or an empty string."""
     first, second, softmax = attention.first, attention.second, attention.softmax
     operands = {"first product's a": first.a, "first product's b": attention.k}
     operands |= {"second product's a": second.a, "second product's b": second.b}
     for name, tensor in operands.items():
-        if tensor.data_type not in _TYPES or tensor.data_type is not first.a.data_type:
+        if tensor.data_type not in TYPES or tensor.data_type is not first.a.data_type:
             return f"{name}: expected HALF or BFLOAT16, all the same, got {tensor.data_type.name}"
     for name, product in {"first": first, "second": second}.items():
         if product.matmul.compute_type is not DataType.FLOAT:
@@ -328,15 +318,15 @@ def _refuse_shape(attention: Attention) -> str:
     batch, heads, queries, keys = attention.first.c.dims
     sizes = {"q": attention.first.a.dims[3], "v": attention.second.b.dims[3]}
     for name, size in sizes.items():
-        if size % 8 or not 0 < size <= _MAX_SIZE:
-            return f"{name}'s head: expected a multiple of 8 up to {_MAX_SIZE}, got {size}"
+        if size % 8 or not 0 < size <= MAX_SIZE:
+            return f"{name}'s head: expected a multiple of 8 up to {MAX_SIZE}, got {size}"
     if attention.first.a.dims[:2] != (batch, heads) or attention.second.c.dims[:2] != (batch, heads):
         return f"q's batch and heads: expected those of the output, got {list(attention.first.a.dims[:2])}"
     for name, tensor in {"k": attention.k, "v": attention.second.b}.items():
         if tensor.dims[0] not in (1, batch):
             return f"{name}'s batch: expected 1 or {batch}, got {tensor.dims[0]}"
-    if max(queries, keys) > _MAX_LENGTH:
-        return f"lengths: expected at most {_MAX_LENGTH}, got {queries} and {keys}"
+    if max(queries, keys) > MAX_LENGTH:
+        return f"lengths: expected at most {MAX_LENGTH}, got {queries} and {keys}"
     blocks = batch * heads * ceil_div(queries, _TILES[0])
     if blocks > MAX_GRID_X:
         return f"dims: expected at most {MAX_GRID_X} tiles of {_TILES[0]} queries, got {blocks}"

@@ -1,12 +1,20 @@
-"""Operands of attention as kernels read them: rows of heads in memory."""
+"""Operands of attention as kernels read them: rows of heads in memory, and bounds of what a query sees."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowdnn.engines.launch import i32, i64
+from lowdnn.engines.launch import ceil_div, i32, i64
+from lowdnn.enums import DataType
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct, TensorPointer
+
+#: Operands of the tensor cores.
+TYPES = (DataType.HALF, DataType.BFLOAT16)
+#: Elements of a head.
+MAX_SIZE = 256
+#: Queries and keys are 32-bit in the kernels, and so are sums of one and two bounds.
+MAX_LENGTH = 2**29
 
 _COPY_BYTES = 16
 
@@ -53,3 +61,23 @@ def refuse_heads(heads: Heads) -> str:
     if any(stride % elements for stride in heads.strides):
         return f"{label}.strides: expected multiples of {elements} beside a head's, got {list(heads.strides)}"
     return ""
+
+
+def padded(size: int, granule: int = 16) -> int:
+    """Elements of a head in whole fragments."""
+    return max(1, ceil_div(size, granule)) * granule
+
+
+def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
+    """A query r sees the keys from r - left to r + right: large where there is no bound."""
+    reach_left, reach_right = (
+        max(-MAX_LENGTH, min(MAX_LENGTH, MAX_LENGTH if bound is None else bound)) for bound in (left, right)
+    )
+    return reach_left, reach_right
+
+
+def seen_share(queries: int, keys: int, left: int, right: int) -> float:
+    """Of all pairs, those of a query and a key that it sees; of many queries, by some of them."""
+    sampled = range(0, queries, max(1, queries // 64))
+    seen = sum(max(0, min(keys, row + right + 1) - max(0, row - left)) for row in sampled)
+    return seen / max(1, len(sampled) * keys)

@@ -1,5 +1,5 @@
-// Pieces of attention on mma.sync: rows of heads in shared memory, fragments of them, and softmax over the rows of
-// accumulators.
+// Pieces of attention on mma.sync: rows of heads in memory and in shared memory, fragments and products of them, which
+// queries see which keys, and sums over the rows of accumulators.
 //
 // Rows of SIZE elements lie PITCH_BYTES apart, 16 bytes more than they have, so that the eight rows of an ldmatrix
 // begin in different banks. Elements that do not exist are zeros.
@@ -42,6 +42,46 @@ __device__ __forceinline__ f32 sum_of_row(f32 x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Rows of heads in memory: element strides of batch, head, row.
+template <class T> struct Heads {
+  T* first;
+  i64 strides[3];
+  i32 sharing;  // heads of q that share one of these
+
+  __device__ __forceinline__ T* at(i32 batch, i32 head, i64 row) const {
+    return first + batch * strides[0] + head / sharing * strides[1] + row * strides[2];
+  }
+};
+
+// Query r sees the keys from r - left to r + right, of those that there are.
+struct Band {
+  i32 left, right, queries, keys;
+
+  __device__ __forceinline__ bool sees(i32 query, i32 key) const {
+    return key < keys && query - left <= key && key <= query + right;
+  }
+
+  // Whether each of these queries sees each of these keys.
+  __device__ __forceinline__ bool sees_all(i32 first_query, i32 query_count, i32 first_key, i32 key_count) const {
+    const i32 last_query = first_query + query_count - 1, last_key = first_key + key_count - 1;
+    return last_key < keys && last_key <= first_query + right && first_key >= last_query - left;
+  }
+
+  // Where the keys that any of these queries sees begin and end; the end may lie before the beginning.
+  __device__ __forceinline__ i32 keys_begin(i32 first_query) const { return max(first_query - left, 0); }
+  __device__ __forceinline__ i32 keys_end(i32 first_query, i32 query_count) const {
+    if (first_query >= queries) return 0;
+    return clamped(min(first_query + query_count, queries) + right, 0, keys);
+  }
+
+  // The same of the queries that see any of these keys.
+  __device__ __forceinline__ i32 queries_begin(i32 first_key) const { return max(first_key - right, 0); }
+  __device__ __forceinline__ i32 queries_end(i32 first_key, i32 key_count) const {
+    if (first_key >= keys) return 0;
+    return clamped(min(first_key + key_count, keys) + left, 0, queries);
+  }
+};
+
 // ROWS_ rows of a head in shared memory.
 template <class T_, int ROWS_, int SIZE_> struct HeadRows {
   typedef T_ T;
@@ -80,3 +120,56 @@ template <class T_, int ROWS_, int SIZE_> struct HeadRows {
     ldmatrix_x4_transposed(b, address + (row + lane % 16) * PITCH_BYTES + (column / 8 + lane / 16) * 16);
   }
 };
+
+// c = a b^T of 16 * ROW_PARTS rows of a, from `row` on, and 8 * COLUMN_BLOCKS rows of b.
+template <class A, class B, int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void multiply_rows(const A& a, int row, const B& b, f32 (&c)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  static_assert(A::SIZE == B::SIZE && COLUMN_BLOCKS * 8 == B::ROWS, "the whole of b");
+#pragma unroll
+  for (int part = 0; part < ROW_PARTS; ++part)
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; ++block)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) c[part][block][i] = 0;
+#pragma unroll
+  for (int step = 0; step < A::SIZE; step += 16) {
+    u32 of_a[ROW_PARTS][4];
+#pragma unroll
+    for (int part = 0; part < ROW_PARTS; ++part) a.load_a(of_a[part], row + part * 16, step);
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; block += 2) {
+      u32 of_b[4];
+      b.load_b(of_b, block * 8, step);
+#pragma unroll
+      for (int part = 0; part < ROW_PARTS; ++part) {
+        Mma<typename B::T>::apply(c[part][block], of_a[part], of_b[0], of_b[1]);
+        Mma<typename B::T>::apply(c[part][block + 1], of_a[part], of_b[2], of_b[3]);
+      }
+    }
+  }
+}
+
+// c += a b of the rows of b and 8 * COLUMN_BLOCKS of its columns, from `column` on. operand(part, block, half) is the word of
+// a with this thread's two elements of a block of 8 columns, where accumulators of a product have them.
+template <class Operand, class B, int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void multiply_columns(const Operand& operand, const B& b, int column,
+                                                 f32 (&c)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+#pragma unroll
+  for (int step = 0; step < B::ROWS / 8; step += 2) {
+    u32 of_a[ROW_PARTS][4];
+#pragma unroll
+    for (int part = 0; part < ROW_PARTS; ++part)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) of_a[part][i] = operand(part, step + i / 2, i % 2);
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; block += 2) {
+      u32 of_b[4];
+      b.load_b_transposed(of_b, step * 8, column + block * 8);
+#pragma unroll
+      for (int part = 0; part < ROW_PARTS; ++part) {
+        Mma<typename B::T>::apply(c[part][block], of_a[part], of_b[0], of_b[1]);
+        Mma<typename B::T>::apply(c[part][block + 1], of_a[part], of_b[2], of_b[3]);
+      }
+    }
+  }
+}

@@ -1,0 +1,181 @@
+// attention_backward_keys: gradients of k and v on mma.sync, without anything of S_q x S_kv in memory: with
+// w = 2^(q k^T * scale * log2(e) - exponent) in the band, elsewhere 0,
+//
+//     dv = w^T d_o        dk = scale * ds^T q        ds = w * (d_o v^T - centre)
+//
+// summed over the heads of q that share one of k and v.
+//
+// Block: TILE_KV keys of one head of k; it goes along the queries that see any of them, TILE_Q at a time, head after
+// head. Scores and products are formed transposed, keys along the rows: accumulators of a product then are, rounded to
+// 16 bits, operands of the next one. A warp has PARTS times 16 keys and, of their gradients, one of SPLIT shares of the
+// columns; warps with the same keys compute the same weights. The next queries are copied while these are multiplied.
+// Memory: as in attention_forward_mma.cu; terms by attention_backward_terms.cu. Queries that do not exist are zeros in
+// shared memory and add nothing; keys that do not exist in their batch get zeros.
+// Shared memory (dynamic): TILE_KV rows of k and of v; twice TILE_Q rows of q, of d_o, and their terms.
+// Launch: TILE_KV / (16 * PARTS) * SPLIT warps; the first keys, which most queries see under a causal mask, first.
+// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS SPLIT HEAD_QK HEAD_V (multiples of 16 * SPLIT).
+// Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 2, with
+// the gradient of q left to a kernel of its own: no sums between blocks.
+
+#include "include/attention_backward.cuh"
+
+typedef TYPE T;
+typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;
+typedef HeadRows<T, TILE_KV, HEAD_V> Values;
+typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
+typedef HeadRows<T, TILE_Q, HEAD_V> OutputGradients;
+
+constexpr int KEY_WARPS = TILE_KV / (16 * PARTS), THREADS = KEY_WARPS * SPLIT * WARP_SIZE, BLOCKS = TILE_Q / 8;
+typedef f32 Scores[PARTS][BLOCKS][4];
+typedef f32 KeyGradients[PARTS][HEAD_QK / SPLIT / 8][4];
+typedef f32 ValueGradients[PARTS][HEAD_V / SPLIT / 8][4];
+
+struct Params {
+  Problem problem;
+  Heads<OUT> dk, dv;
+  Divider tiles, heads;  // of keys of a head; of k in a batch
+};
+
+// Where the block's keys are, and this warp's.
+struct Place {
+  i32 batch, head;  // the first head of q
+  i32 block_key, warp_key, split;
+  Band band;
+  i32 begin, end;  // tiles of queries
+
+  __device__ __forceinline__ Place(const Params& p) {
+    const u32 heads_before = p.tiles.divide(blockIdx.x), tile = blockIdx.x - heads_before * p.tiles.divisor;
+    batch = i32(p.heads.divide(heads_before));
+    head = i32(heads_before - batch * p.heads.divisor) * p.problem.k.sharing;
+    block_key = i32(tile) * TILE_KV;
+    const i32 warp = threadIdx.x / WARP_SIZE;
+    warp_key = warp % KEY_WARPS * (PARTS * 16);
+    split = warp / KEY_WARPS;
+    band = p.problem.band(batch);
+    begin = band.queries_begin(block_key) / TILE_Q;
+    end = max(begin, (band.queries_end(block_key, TILE_KV) + TILE_Q - 1) / TILE_Q);
+  }
+
+  // Zeros where the query of a column does not see the key of a row.
+  __device__ __forceinline__ void mask(i32 tile, Scores& values) const {
+    const i32 first_key = block_key + warp_key;
+    if (band.sees_all(tile * TILE_Q, TILE_Q, first_key, PARTS * 16)) return;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+      for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const i32 key = first_key + part * 16 + i / 2 * 8 + threadIdx.x % WARP_SIZE / 4;
+          const i32 query = tile * TILE_Q + block * 8 + threadIdx.x % 4 * 2 + i % 2;
+          if (!band.sees(query, key)) values[part][block][i] = 0;
+        }
+  }
+};
+
+// A tile of queries of one head in shared memory.
+struct Stage {
+  static constexpr u32 BYTES = Queries::BYTES + OutputGradients::BYTES + TILE_Q * sizeof(Term);
+
+  Queries q;
+  OutputGradients d_o;
+  u32 terms;
+
+  __device__ __forceinline__ Stage(u32 address)
+      : q{address}, d_o{address + Queries::BYTES}, terms(address + Queries::BYTES + OutputGradients::BYTES) {}
+
+  __device__ __forceinline__ void copy(const Problem& p, const Place& place, i32 head, i32 tile) const {
+    const i32 row = tile * TILE_Q, rows = place.band.queries - row;
+    q.copy<THREADS>(p.q.at(place.batch, head, row), p.q.strides[2], rows, p.size_qk);
+    d_o.copy<THREADS>(p.d_o.at(place.batch, head, row), p.d_o.strides[2], rows, p.size_v);
+    const Term* const from = p.terms_of(place.batch, head) + row;
+    for (i32 i = threadIdx.x; i < TILE_Q; i += THREADS) cp_async<8>(terms + i * sizeof(Term), from + i, i < rows);
+    cp_async_commit();
+  }
+
+  // Of this thread's two columns of a block.
+  __device__ __forceinline__ void load_terms(int block, Term (&own)[2]) const {
+    const uint4 words = load_shared_128(terms + (block * 8 + threadIdx.x % 4 * 2) * sizeof(Term));
+    own[0] = {__uint_as_float(words.x), __uint_as_float(words.y)};
+    own[1] = {__uint_as_float(words.z), __uint_as_float(words.w)};
+  }
+};
+
+// Adds what the queries of `stage`, a tile, give.
+__device__ __forceinline__ void add_queries(const Keys& k, const Values& v, const Stage& stage, const Place& place,
+                                            i32 tile, f32 factor, KeyGradients& dk, ValueGradients& dv) {
+  Scores weights, ds;
+  const auto operand_of = [](const Scores& values) {
+    return [&values](int part, int block, int half) {
+      const f32* const pair = values[part][block] + half * 2;
+      return packed(Tag<T>(), pair[0], pair[1]);
+    };
+  };
+
+  multiply_rows(k, place.warp_key, stage.q, weights);
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) {
+    Term terms[2];
+    stage.load_terms(block, terms);
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        weights[part][block][i] = power_of_two(weights[part][block][i] * factor - terms[i % 2].exponent);
+  }
+  place.mask(tile, weights);
+  multiply_columns(operand_of(weights), stage.d_o, place.split * (HEAD_V / SPLIT), dv);
+
+  multiply_rows(v, place.warp_key, stage.d_o, ds);
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) {
+    Term terms[2];
+    stage.load_terms(block, terms);
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        ds[part][block][i] = weights[part][block][i] * (ds[part][block][i] - terms[i % 2].centre);
+  }
+  place.mask(tile, ds);  // once more: what a query that sees no key has as its centre may be NaN
+  multiply_columns(operand_of(ds), stage.q, place.split * (HEAD_QK / SPLIT), dk);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) u8 memory[];
+  const Problem& problem = p.problem;
+  const Keys k = {shared_address(memory)};
+  const Values v = {k.address + Keys::BYTES};
+  const u32 stages = v.address + Values::BYTES;
+  const Place place(p);
+  const f32 scale = problem.scale.value();
+
+  KeyGradients dk = {};
+  ValueGradients dv = {};
+  i32 head = place.head, tile = place.begin;
+  const i32 steps = (place.end - place.begin) * problem.k.sharing;
+  if (steps > 0) {
+    const i32 rows = place.band.keys - place.block_key;
+    k.copy<THREADS>(problem.k.at(place.batch, head, place.block_key), problem.k.strides[2], rows, problem.size_qk);
+    v.copy<THREADS>(problem.v.at(place.batch, head, place.block_key), problem.v.strides[2], rows, problem.size_v);
+    Stage(stages).copy(problem, place, head, tile);
+  }
+#pragma unroll 1
+  for (i32 step = 0; step < steps; ++step) {
+    const i32 own_tile = tile;
+    if (++tile == place.end) {
+      tile = place.begin;
+      ++head;
+    }
+    cp_async_wait<0>();
+    __syncthreads();  // this stage is there; the other one is no longer read
+    if (step + 1 < steps) Stage(stages + (step + 1) % 2 * Stage::BYTES).copy(problem, place, head, tile);
+    add_queries(k, v, Stage(stages + step % 2 * Stage::BYTES), place, own_tile, scale * LOG2_E, dk, dv);
+  }
+
+  const i32 row = place.block_key + place.warp_key;
+  store_gradients(p.dk.at(place.batch, place.head, 0), p.dk.strides[2], row, problem.keys,
+                  place.split * (HEAD_QK / SPLIT), problem.size_qk, scale, dk);
+  store_gradients(p.dv.at(place.batch, place.head, 0), p.dv.strides[2], row, problem.keys,
+                  place.split * (HEAD_V / SPLIT), problem.size_v, 1.0f, dv);
+}

@@ -1,0 +1,49 @@
+// attention_backward_terms: what the other kernels of attention's gradients need of each query,
+//
+//     exponent = stats * log2(e)        centre = sum over the elements of a head of d_o * o
+//
+// and infinity and 0 where stats is minus infinity or the query lies past its batch's length.
+//
+// Team of LANES lanes: one query; each lane has every LANES-th piece of 8 elements of its rows.
+// Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, query).
+// Launch: WARPS warps, enough blocks for a team for each query.
+// Macros: TYPE (f16, bf16), LANES (a power of two up to 32), WARPS.
+
+#include "include/attention_backward.cuh"
+
+constexpr int THREADS = WARPS * WARP_SIZE;
+
+struct Params {
+  Heads<const TYPE> o, d_o;
+  Heads<const f32> stats;
+  Lengths lengths;
+  Term* terms;
+  i32 rows, size;
+  Divider queries, heads;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  const i64 index = i64(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
+  const bool exists = index < p.rows;
+  const u32 row = exists ? u32(index) : 0;  // every lane takes part in the sum
+  const u32 heads_before = p.queries.divide(row), query = row - heads_before * p.queries.divisor;
+  const i32 batch = i32(p.heads.divide(heads_before)), head = i32(heads_before - batch * p.heads.divisor);
+
+  const TYPE* const o = p.o.at(batch, head, query);
+  const TYPE* const d_o = p.d_o.at(batch, head, query);
+  f32 centre = 0;
+  for (i32 column = threadIdx.x % LANES * 8; column < p.size; column += LANES * 8) {
+    TYPE of_o[8], of_d_o[8];
+    load<Stream, 8>(of_o, o + column);
+    load<Stream, 8>(of_d_o, d_o + column);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) centre += widen(of_o[i]) * widen(of_d_o[i]);
+  }
+#pragma unroll
+  for (int distance = LANES / 2; distance > 0; distance /= 2) centre += __shfl_xor_sync(~0u, centre, distance);
+
+  if (!exists || threadIdx.x % LANES != 0) return;
+  const f32 stats = *p.stats.at(batch, head, query);
+  const bool has_weights = i32(query) < p.lengths.of(batch, i32(p.queries.divisor)) && stats != MINUS_INFINITY;
+  p.terms[row] = has_weights ? Term{stats * LOG2_E, centre} : Term{-MINUS_INFINITY, 0};
+}
