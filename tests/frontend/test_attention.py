@@ -158,6 +158,34 @@ def test_random_dropout(handle: Handle) -> None:
     assert (found[0] != found[2]).any()
 
 
+def test_gradients_follow_the_forward_pass(case: Case) -> None:
+    """Along a direction, the sum of gradients times it is the slope of sum(O * dO)."""
+    o, stats = case.run(use_causal_mask_bottom_right=True)
+    rng = np.random.default_rng(fresh_seed())
+    d_o = rng.standard_normal(o.shape).astype(np.float16)
+    graph = pygraph("sdpa_backward", HALF, FLOAT, FLOAT, case.handle)
+    arrays = [*(case.data[name] for name in "qkv"), o, d_o, stats]
+    tensors = [graph.tensor_like(cudnn.from_numpy(array, case.handle)) for array in arrays]
+    gradients = graph.sdpa_backward(*tensors, attn_scale=SCALE, use_causal_mask_bottom_right=True)
+    for gradient in gradients:
+        gradient.set_output(True).set_data_type(FLOAT)
+    graph.build([cudnn.heur_mode.A])
+    values = {tensor: cudnn.from_numpy(array, case.handle) for tensor, array in zip(tensors, arrays, strict=True)}
+    results = [np.zeros(case.data[name].shape, np.float32) for name in "qkv"]
+    values |= {t: cudnn.from_numpy(zeros, case.handle) for t, zeros in zip(gradients, results, strict=True)}
+    workspace = cudnn.from_numpy(np.zeros(graph.get_workspace_size(), np.uint8), case.handle)
+    graph.execute(values, workspace)
+    seen, step = KEY <= QUERY + SKV - SQ, 1e-4
+    for name, gradient in zip("qkv", gradients, strict=True):
+        direction = rng.standard_normal(case.data[name].shape)
+        ends = [
+            expected(case.data | {name: case.data[name].astype(np.float64) + sign * step * direction}, seen=seen)[0]
+            for sign in (-1, 1)
+        ]
+        slope = float(((ends[1] - ends[0]) * d_o.astype(np.float64)).sum()) / (2 * step)
+        assert (values[gradient].numpy() * direction).sum() == pytest.approx(slope, rel=0.02, abs=0.2), name
+
+
 def test_gradients_are_one_operation() -> None:
     """With the bounds, the scale and the lengths that were given; outputs lie as q, k and v do."""
     graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
