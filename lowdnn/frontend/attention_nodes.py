@@ -137,7 +137,9 @@ class AttentionWriter:
         return self._add(node, kind, "index", compute=kind)
 
     def masked(self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Minus infinity where a query does not see a key."""
+        """Minus infinity where a query does not see a key. Masks of keys come last, where engines look for a band."""
+        if lengths is not None:
+            scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, QUERY), lengths[0])
         if band.right is not None:
             place = self._plus(self._place(scores, band, lengths), band.right)
             scores = self._select(scores, PointwiseMode.CMP_GE, place, self.index(scores, KEY))
@@ -145,7 +147,6 @@ class AttentionWriter:
             place = self._plus(self._place(scores, band, lengths), -band.left)
             scores = self._select(scores, PointwiseMode.CMP_LE, place, self.index(scores, KEY))
         if lengths is not None:
-            scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, QUERY), lengths[0])
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, KEY), lengths[1])
         return scores
 

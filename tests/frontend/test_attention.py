@@ -11,6 +11,7 @@ import lowdnn.frontend as cudnn
 from lowdnn.backend.handle import Handle
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.python_graph import pygraph
+from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.status import BadParamError, NotSupportedError
 from tests.support.data import fresh_seed
@@ -127,6 +128,28 @@ def test_lengths(case: Case, is_bottom_right: bool) -> None:
         seq_len_kv=case.input(keys),
         use_causal_mask_bottom_right=is_bottom_right,
     )
+
+
+def test_engines_find_the_band_of_padded_causal_attention() -> None:
+    graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
+    q, k, v = (graph.tensor(dims) for dims in ((B, H, SQ, D), (B, HK, SKV, D), (B, HK, SKV, DV)))
+    lengths = [graph.tensor((B, 1, 1, 1), data_type=cudnn.data_type.INT32) for _ in range(2)]
+    o, _ = graph.sdpa(
+        q,
+        k,
+        v,
+        use_padding_mask=True,
+        seq_len_q=lengths[0],
+        seq_len_kv=lengths[1],
+        diagonal_band_left_bound=5,
+        diagonal_band_right_bound=1,
+    )
+    o.set_output(True)
+    found = match_attention(graph._lowered())
+    assert isinstance(found, Attention)
+    assert (found.band.left, found.band.right) == (4, 1)
+    assert found.band.lengths is not None
+    assert found.band.lengths.uid == lengths[1].get_uid()
 
 
 def test_a_score_modifier(case: Case) -> None:
