@@ -37,6 +37,8 @@ from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataType
 
 _WHERE = "sdpa_backward"
 _LENGTH_TYPES = (DataType.INT32, DataType.INT64)
+#: What tensor cores may cut off a sum of 256 products: an fp32's last bit at each of 16 steps.
+_CUT_OFF = 2.0**-19
 Array = NDArray[Any]
 
 
@@ -80,8 +82,8 @@ class SdpaBackward:
         return self._gradients(inputs, lambda values: values)
 
     def rounded_reference(self, inputs: Values) -> dict[str, Array]:
-        """P and dS, operands of products, are of the type of q."""
-        return self._gradients(inputs, lambda values: dtypes.rounded(values, self.q.data_type))
+        """P and dS, operands of products, are of the type of q; dP, which D may cancel, lacks what is cut off sums."""
+        return self._gradients(inputs, lambda values: dtypes.rounded(values, self.q.data_type), 1 - _CUT_OFF)
 
     def forward(self, inputs: Values) -> dict[str, Array]:
         """The ``o`` and ``stats`` that belong to the other inputs: 0 and minus infinity where a query sees no key."""
@@ -136,8 +138,8 @@ class SdpaBackward:
                 got = tensor.data_type.name
                 raise UnsupportedDataTypeError.at(f"{_WHERE}.{port}.data_type", expected=expected, got=got)
 
-    def _gradients(self, inputs: Values, rounded: Callable[[Array], Array]) -> dict[str, Array]:
-        """By port; ``rounded`` is applied to P and dS."""
+    def _gradients(self, inputs: Values, rounded: Callable[[Array], Array], kept: float = 1.0) -> dict[str, Array]:
+        """By port; ``rounded`` is applied to P and dS.  kept: of dP."""
         row_exists, key_exists = self._existing(inputs)
         q, o, d_o = (np.where(row_exists, inputs[port], 0) for port in ("q", "o", "d_o"))
         k, v = (self._repeated(np.where(key_exists, inputs[port], 0)) for port in ("k", "v"))
@@ -145,7 +147,7 @@ class SdpaBackward:
         with np.errstate(all="ignore"):
             is_seen = self._band(inputs) & (stats != -np.inf)
             p = np.where(is_seen, np.exp(scale * (q @ _transposed(k)) - stats), 0)
-            centred = d_o @ _transposed(v) - (d_o * o).sum(-1, keepdims=True)
+            centred = kept * (d_o @ _transposed(v)) - (d_o * o).sum(-1, keepdims=True)
             ds = np.where(is_seen, p * centred, 0)
             p, ds = rounded(p), rounded(ds)
             return {

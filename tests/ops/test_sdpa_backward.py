@@ -156,3 +156,13 @@ def test_checks() -> None:
         operation(seq_len_kv=replace(lengths(11), dims=(2,), strides=(1,)))
     with raises(UnsupportedDataTypeError, "sdpa_backward.seq_len_q.data_type", expected="INT32 or INT64", got="FLOAT"):
         operation(seq_len_q=lengths(11, DataType.FLOAT))
+
+
+def test_the_rounded_reference_is_off_by_what_16_bits_lose() -> None:
+    op = operation(2, right=0)
+    inputs = drawn(op)
+    inputs |= attention(op, inputs)
+    exact, rounded = op.reference(inputs), op.rounded_reference(inputs)
+    for port, values in exact.items():
+        error = np.abs(rounded[port] - values).max()
+        assert 2.0**-16 * np.abs(values).max() < error < 2.0**-8 * np.abs(values).max()
