@@ -95,3 +95,38 @@ def test_missing_attributes_are_named() -> None:
             (N.OPERATION_CONVOLUTION_BWD_DATA_W, T.BACKEND_DESCRIPTOR, packed(1, W)),
             (N.OPERATION_CONVOLUTION_BWD_DATA_DY, T.BACKEND_DESCRIPTOR, packed(2, DY)),
         )
+
+
+def test_attention_gradients(handle: Handle) -> None:
+    """Two queries that see one key: weights are 1, so dv is the sum of d_o, and nothing depends on q and k."""
+    queries, key, stats = (1, 1, 2, 8), (1, 1, 1, 8), (1, 1, 2, 1)
+    ports = {
+        N.OPERATION_SDPA_BWD_QDESC: queries,
+        N.OPERATION_SDPA_BWD_KDESC: key,
+        N.OPERATION_SDPA_BWD_VDESC: key,
+        N.OPERATION_SDPA_BWD_ODESC: queries,
+        N.OPERATION_SDPA_BWD_DODDESC: queries,
+        N.OPERATION_SDPA_BWD_STATSDESC: stats,
+        N.OPERATION_SDPA_BWD_DQDESC: queries,
+        N.OPERATION_SDPA_BWD_DKDESC: key,
+        N.OPERATION_SDPA_BWD_DVDESC: key,
+    }
+    tensors = [
+        tensor(uid, dims, packed_strides(dims), data_type=DataType.FLOAT if dims is stats else DataType.HALF)
+        for uid, dims in enumerate(ports.values(), 1)
+    ]
+    attributes = ((name, T.BACKEND_DESCRIPTOR, one) for name, one in zip(ports, tensors, strict=True))
+    graph = made(
+        DescriptorType.OPERATIONGRAPH,
+        (N.OPERATIONGRAPH_OPS, T.BACKEND_DESCRIPTOR, made(DescriptorType.OPERATION_SDPA_BWD, *attributes)),
+        (N.OPERATIONGRAPH_HANDLE, T.HANDLE, handle),
+    )
+    plan = plan_of(best_config(graph), (N.EXECUTION_PLAN_HANDLE, T.HANDLE, handle))
+    values = [np.full(dims, 8, np.float32) if dims is stats else np.ones(dims, np.float16) for dims in ports.values()]
+    buffers = [upload(handle.runtime, value.reshape(-1)) for value in values]
+    workspace = upload(handle.runtime, np.zeros(256, np.uint8))
+    execute(handle, plan, variant_pack({uid: one.address for uid, one in enumerate(buffers, 1)}, workspace.address))
+    dq, dk, dv = (download(buffer, np.dtype(np.float16)) for buffer in buffers[-3:])
+    np.testing.assert_array_equal(dv, np.full(8, 2))
+    assert not dq.any()
+    assert not dk.any()
