@@ -37,8 +37,8 @@ def draw(rng: np.random.Generator, most: int) -> str:
 
 def draw_backward(rng: np.random.Generator, most: int) -> str:
     """A case of gradients with lengths up to ``most``."""
-    k_heads = int(rng.choice([1, 1, 2]))
-    words = [f"b={rng.integers(1, 3)}", f"h={k_heads * rng.integers(1, 4)}", f"hk={k_heads}"]
+    k_heads, v_heads = (int(rng.choice([1, 1, 2])) for _ in range(2))
+    words = [f"b={rng.integers(1, 3)}", f"h={2 * rng.integers(1, 3)}", f"hk={k_heads}", f"hv={v_heads}"]
     words += [f"q={_length(rng, most)}", f"kv={_length(rng, most)}", f"d={rng.choice(_SIZES)}"]
     if _happens(rng, 0.3):
         words.append(f"dv={rng.choice(_SIZES)}")

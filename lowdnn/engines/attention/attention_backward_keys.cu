@@ -3,9 +3,10 @@
 //
 //     dv = w^T d_o        dk = scale * ds^T q        ds = w * (d_o v^T - centre)
 //
-// summed over the heads of q that share one of k and v.
+// summed over the heads of q that share one of k and v. Where they share others of k than of v, one launch gives dk and
+// another one dv.
 //
-// Block: TILE_KV keys of one head of k; it goes along the queries that see any of them, TILE_Q at a time, head after
+// Block: TILE_KV keys of one head of k (dk) or v (dv); it goes along the queries that see any of them, TILE_Q at a time, head after
 // head. Scores and products are formed transposed, keys along the rows: accumulators of a product then are, rounded to
 // 16 bits, operands of the next one. A warp has PARTS times 16 keys and, of their gradients, one of SPLIT shares of the
 // columns; warps with the same keys compute the same weights. The next queries are copied while these are multiplied.
@@ -13,7 +14,8 @@
 // shared memory and add nothing; keys that do not exist in their batch get zeros.
 // Shared memory (dynamic): TILE_KV rows of k and of v; twice TILE_Q rows of q, of d_o, and their terms.
 // Launch: TILE_KV / (16 * PARTS) * SPLIT warps; the first keys, which most queries see under a causal mask, first.
-// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS SPLIT HEAD_QK HEAD_V (multiples of 16 * SPLIT).
+// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS SPLIT HEAD_QK HEAD_V (multiples of 16 * SPLIT); HAS_DK, HAS_DV: what
+// the launch gives, both only where each head of q shares the same ones.
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 2, with
 // the gradient of q left to a kernel of its own: no sums between blocks.
 
@@ -32,8 +34,22 @@ typedef f32 ValueGradients[PARTS][HEAD_V / SPLIT / 8][4];
 
 struct Params {
   Problem problem;
-  Heads<OUT> dk, dv;
-  Divider tiles, heads;  // of keys of a head; of k in a batch
+#if HAS_DK
+  Heads<OUT> dk;
+#endif
+#if HAS_DV
+  Heads<OUT> dv;
+#endif
+  Divider tiles, heads;  // of keys of a head; of k, or of v, in a batch
+
+  // Heads of q that share one of those.
+  __device__ __forceinline__ i32 sharing() const {
+#if HAS_DK
+    return dk.sharing;
+#else
+    return dv.sharing;
+#endif
+  }
 };
 
 // Where the block's keys are, and this warp's.
@@ -46,7 +62,7 @@ struct Place {
   __device__ __forceinline__ Place(const Params& p) {
     const u32 heads_before = p.tiles.divide(blockIdx.x), tile = blockIdx.x - heads_before * p.tiles.divisor;
     batch = i32(p.heads.divide(heads_before));
-    head = i32(heads_before - batch * p.heads.divisor) * p.problem.k.sharing;
+    head = i32(heads_before - batch * p.heads.divisor) * p.sharing();
     block_key = i32(tile) * TILE_KV;
     const i32 warp = threadIdx.x / WARP_SIZE;
     warp_key = warp % KEY_WARPS * (PARTS * 16);
@@ -124,8 +140,10 @@ __device__ __forceinline__ void add_queries(const Keys& k, const Values& v, cons
         weights[part][block][i] = power_of_two(weights[part][block][i] * factor - terms[i % 2].exponent);
   }
   place.mask(tile, weights);
+#if HAS_DV
   multiply_columns(operand_of(weights), stage.d_o, place.split * (HEAD_V / SPLIT), dv);
-
+#endif
+#if HAS_DK
   multiply_rows(v, place.warp_key, stage.d_o, ds);
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) {
@@ -139,6 +157,7 @@ __device__ __forceinline__ void add_queries(const Keys& k, const Values& v, cons
   }
   place.mask(tile, ds);  // once more: what a query that sees no key has as its centre may be NaN
   multiply_columns(operand_of(ds), stage.q, place.split * (HEAD_QK / SPLIT), dk);
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -152,30 +171,43 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
 
   KeyGradients dk = {};
   ValueGradients dv = {};
+  const auto copy_keys = [&](i32 head) {
+    const i32 row = place.block_key, rows = place.band.keys - row;
+    k.copy<THREADS>(problem.k.at(place.batch, head, row), problem.k.strides[2], rows, problem.size_qk);
+    if (HAS_DK) v.copy<THREADS>(problem.v.at(place.batch, head, row), problem.v.strides[2], rows, problem.size_v);
+  };
   i32 head = place.head, tile = place.begin;
-  const i32 steps = (place.end - place.begin) * problem.k.sharing;
+  const i32 steps = (place.end - place.begin) * p.sharing();
   if (steps > 0) {
-    const i32 rows = place.band.keys - place.block_key;
-    k.copy<THREADS>(problem.k.at(place.batch, head, place.block_key), problem.k.strides[2], rows, problem.size_qk);
-    v.copy<THREADS>(problem.v.at(place.batch, head, place.block_key), problem.v.strides[2], rows, problem.size_v);
+    copy_keys(head);
     Stage(stages).copy(problem, place, head, tile);
   }
 #pragma unroll 1
   for (i32 step = 0; step < steps; ++step) {
-    const i32 own_tile = tile;
+    const i32 own_head = head, own_tile = tile;
     if (++tile == place.end) {
       tile = place.begin;
       ++head;
     }
     cp_async_wait<0>();
     __syncthreads();  // this stage is there; the other one is no longer read
+    if (!(HAS_DK && HAS_DV) && step > 0 && own_tile == place.begin) {  // the next head may share others
+      copy_keys(own_head);
+      cp_async_commit();
+      cp_async_wait<0>();
+      __syncthreads();
+    }
     if (step + 1 < steps) Stage(stages + (step + 1) % 2 * Stage::BYTES).copy(problem, place, head, tile);
     add_queries(k, v, Stage(stages + step % 2 * Stage::BYTES), place, own_tile, scale * LOG2_E, dk, dv);
   }
 
   const i32 row = place.block_key + place.warp_key;
+#if HAS_DK
   store_gradients(p.dk.at(place.batch, place.head, 0), p.dk.strides[2], row, problem.keys,
                   place.split * (HEAD_QK / SPLIT), problem.size_qk, scale, dk);
+#endif
+#if HAS_DV
   store_gradients(p.dv.at(place.batch, place.head, 0), p.dv.strides[2], row, problem.keys,
                   place.split * (HEAD_V / SPLIT), problem.size_v, 1.0f, dv);
+#endif
 }

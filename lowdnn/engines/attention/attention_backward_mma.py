@@ -2,7 +2,7 @@
 the size of the scores lies in memory, and no sum depends on the order of blocks.
 
 fp16 and bf16, sums and exponentials in fp32. Heads of any size up to 256 that is a multiple of 8, different ones for
-q k and v; heads of k and v that heads of q share in the same way. Keys outside of the band are passed over.
+q k and v; heads of k and v that heads of q share. Keys outside of the band are passed over.
 Kernels: ``attention_backward_terms.cu`` (the workspace, 8 bytes for each query), ``attention_backward_keys.cu`` (dk and
 dv), ``attention_backward_queries.cu`` (dq).
 """
@@ -97,6 +97,8 @@ class KeysParams(QueriesParams):
     """Macros of ``attention_backward_keys.cu``."""
 
     SPLIT: int
+    HAS_DK: int
+    HAS_DV: int
 
 
 class AttentionBackwardMma:
@@ -109,7 +111,7 @@ class AttentionBackwardMma:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, sizes of heads, strides and alignments that 16-byte copies do
-        not reach, heads that k and v share differently, more than it can count."""
+        not reach, more than it can count."""
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
 
@@ -118,11 +120,12 @@ class AttentionBackwardMma:
         return accepted(graph.derive(self._problem)).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Three launches, without those that have nothing to write."""
+        """Three launches, four where heads of q share others of k than of v; none that has nothing to write."""
         problem = accepted(graph.derive(self._problem))
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
         tiles = _Tiles.of(chosen[KnobType.TILE_M], problem.size)
-        made = [part for part in (problem.terms(), problem.keys(tiles), problem.queries(tiles)) if part[1].grid[0]]
+        steps = (problem.terms(), *problem.keys(tiles), problem.queries(tiles))
+        made = [(kernel, launch) for kernel, launch in steps if launch.grid[0]]
         kernels = tuple(kernel for kernel, _ in made)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(made))
         return plan_of(self, graph, arch, chosen, kernels, launches, aligned_bytes(problem.rows * _TERM_BYTES))
@@ -232,19 +235,24 @@ class _Problem:
         blocks = ceil_div(self.rows, _TERMS_WARPS * 32 // lanes)
         return kernel, Launch(0, (blocks, 1, 1), (_TERMS_WARPS * 32, 1, 1), (arguments,), work=work)
 
-    def keys(self, tiles: _Tiles) -> tuple[KernelRef, Launch]:
-        """dk and dv."""
-        tile, heads = tiles.of_keys, self.operation.k.dims[1]
-        params = KeysParams(*self._macros(tile), SPLIT=tile.split)
+    def keys(self, tiles: _Tiles) -> list[tuple[KernelRef, Launch]]:
+        """dk and dv, in one launch where each head of q shares the same ones."""
+        same = self.operation.k.dims[1] == self.operation.v.dims[1]
+        return [self._keys(tiles.of_keys, outputs) for outputs in ([("dk", "dv")] if same else [("dk",), ("dv",)])]
+
+    def _keys(self, tile: _Tile, outputs: tuple[str, ...]) -> tuple[KernelRef, Launch]:
+        has_dk, has_dv = (int(port in outputs) for port in ("dk", "dv"))
+        params = KeysParams(*self._macros(tile), tile.split, has_dk, has_dv)
+        own = self.heads[outputs[0]]
         size, size_v = self.operation.q.dims[3], self.operation.v.dims[3]
-        kernel = _kernel("keys", params, self.operation, f"_{tile.split}")
+        kernel = _kernel("keys", params, self.operation, f"_{tile.split}{'k' * has_dk}{'v' * has_dv}")
         return kernel, self._launch(
-            ("dk", "dv"),
-            tiles=ceil_div(self.operation.k.dims[2], tile.keys),
-            heads=heads,
+            outputs,
+            tiles=ceil_div(own.rows, tile.keys),
+            heads=own.tensor.dims[1],
             warps=tile.keys // (16 * tile.parts) * tile.split,
             shared_bytes=self._keys_bytes(tile),
-            products=2 * size + 2 * size_v,
+            products=size + has_dv * size_v + has_dk * (size + size_v),
         )
 
     def queries(self, tiles: _Tiles) -> tuple[KernelRef, Launch]:
@@ -398,9 +406,6 @@ def _refuse_shape(operation: SdpaBackward) -> str:
     keys = operation.k.dims[2]
     if not heads:
         return "q.dims[1]: expected at least one head, got 0"
-    if operation.k.dims[1] != operation.v.dims[1]:
-        got = [operation.k.dims[1], operation.v.dims[1]]
-        return f"k.dims[1], v.dims[1]: expected as many heads of k as of v, got {got}"
     for port, extent in {"q": size, "v": operation.v.dims[3]}.items():
         if extent % 8 or not 0 < extent <= MAX_SIZE:
             return f"{port}.dims[3]: expected a multiple of 8 up to {MAX_SIZE}, got {extent}"
