@@ -89,6 +89,7 @@ struct Stage {
 __device__ __forceinline__ void add_keys(const Queries& q, const OutputGradients& d_o, const Stage& stage,
                                          const Place& place, i32 tile, f32 factor, const Term (&terms)[PARTS][2],
                                          QueryGradients& dq) {
+  if (!place.band.sees_any(place.block_query + place.warp_query, PARTS * 16, tile * TILE_KV, TILE_KV)) return;
   Scores weights, ds;
   multiply_rows(q, place.warp_query, stage.k, weights);
   multiply_rows(d_o, place.warp_query, stage.v, ds);

@@ -67,6 +67,12 @@ struct Band {
     return last_key < keys && last_key <= first_query + right && first_key >= last_query - left;
   }
 
+  // Whether any of these queries may see any of these keys.
+  __device__ __forceinline__ bool sees_any(i32 first_query, i32 query_count, i32 first_key, i32 key_count) const {
+    const i32 last_query = first_query + query_count - 1, last_key = first_key + key_count - 1;
+    return first_key < keys && first_key <= last_query + right && last_key >= first_query - left;
+  }
+
   // Where the keys that any of these queries sees begin and end; the end may lie before the beginning.
   __device__ __forceinline__ i32 keys_begin(i32 first_query) const { return max(first_query - left, 0); }
   __device__ __forceinline__ i32 keys_end(i32 first_query, i32 query_count) const {
