@@ -1,46 +1,14 @@
-// Pieces of attention on mma.sync: rows of heads in shared memory, fragments of them, and softmax over the rows of
-// accumulators.
+// Pieces of attention on mma.sync: rows of heads in shared memory, and fragments of them.
 //
 // Rows of SIZE elements lie PITCH_BYTES apart, 16 bytes more than they have, so that the eight rows of an ldmatrix
 // begin in different banks. Elements that do not exist are zeros.
 
 #pragma once
 
+#include "include/attention.cuh"
 #include "include/cp_async.cuh"
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
-
-constexpr f32 LOG2_E = 1.44269504088896341f;
-#define MINUS_INFINITY __int_as_float(0xff800000)
-
-// A power of two to 2 units in the last place.
-__device__ __forceinline__ f32 power_of_two(f32 x) {
-  f32 result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-// Two values as one word, the first in its low half.
-__device__ __forceinline__ u32 packed(Tag<bf16>, f32 low, f32 high) {
-  u32 word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-__device__ __forceinline__ u32 packed(Tag<f16>, f32 low, f32 high) {
-  u32 word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-
-// Of the four lanes that hold a row of accumulators.
-__device__ __forceinline__ f32 largest_of_row(f32 x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ __forceinline__ f32 sum_of_row(f32 x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
 
 // ROWS_ rows of a head in shared memory.
 template <class T_, int ROWS_, int SIZE_> struct HeadRows {
