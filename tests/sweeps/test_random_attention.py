@@ -11,7 +11,7 @@ from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
 from tests.sweeps.random_attention import draw
 
-_ENGINE = "attention_mma"
+_ENGINES = ("attention_mma", "attention_wgmma")
 _SAMPLED, _SWEEPS, _CASES_OF_A_SWEEP = 24, 30, 100
 
 
@@ -20,21 +20,23 @@ def test_drawn_lines_are_graphs() -> None:
     assert all(parse_case(draw(rng, 300)).graph().operations for _ in range(50))
 
 
+@pytest.mark.parametrize("engine", _ENGINES)
 @pytest.mark.parametrize("number", range(_SAMPLED))
-def test_sample_under_the_race_detector(number: int) -> None:
+def test_sample_under_the_race_detector(number: int, engine: str) -> None:
     """The same lines in each run, so that their kernels are; the data are drawn afresh."""
     rng = np.random.default_rng(number)
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
-        wrong = failures(handle, draw(rng, 80), fresh_seed(), _ENGINE)
+        wrong = failures(handle, draw(rng, 80), fresh_seed(), engine)
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("engine", _ENGINES)
 @pytest.mark.parametrize("sweep", range(_SWEEPS))
-def test_sweep_on_a_gpu(sweep: int) -> None:
+def test_sweep_on_a_gpu(sweep: int, engine: str) -> None:
     seed = fresh_seed()
     rng = np.random.default_rng(seed)
     with Handle.open("cuda") as handle:
         lines = [draw(rng, 1500) for _ in range(_CASES_OF_A_SWEEP)]
-        wrong = [report for line in lines for report in failures(handle, line, seed, _ENGINE)]
+        wrong = [report for line in lines for report in failures(handle, line, seed, engine)]
     assert not wrong, f"seed {seed}: " + "\n".join(wrong)
