@@ -6,7 +6,8 @@
 // Tiles of TILE_KV keys and values go through two rings of STAGES stages: the producer waits until a stage is empty and
 // starts its copies, which arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A
 // warpgroup multiplies the next tile's keys and this one's values in one go, and computes the softmax of the former
-// while the latter runs; the weights go from its accumulators to the operand in registers.
+// while the latter runs; the weights go from its accumulators to the operand in registers. Warpgroups may take turns at
+// it, so that the multiplications of one run beside the softmax of another.
 // Memory: q, k, v as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements.
 // Shared memory (dynamic): TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, the barriers.
 // Launch: TILE_Q / 64 + 1 warpgroups; the blocks of a head follow each other, those with the most keys under a causal
@@ -27,7 +28,9 @@ typedef SwizzledRows<TILE_KV, HEAD_V> Values;
 
 constexpr int CONSUMERS = TILE_Q / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
-constexpr u32 CLEARING_BARRIER = 1;
+// Of heads that are not larger, a tile's softmax takes as long as its multiplications.
+constexpr bool TAKES_TURNS = CONSUMERS > 1 && HEAD_QK <= 128 && HEAD_V <= 128;
+constexpr u32 CLEARING_BARRIER = 1, TURN_BARRIER = 2;  // the latter and those behind it, for each warpgroup
 static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 
 DEFINE_WGMMA(multiply_by_keys, TILE_KV, 16, f32.TYPE.TYPE)
@@ -115,6 +118,7 @@ struct Consumer {
   const Forward& p;
   const Place& place;
   const Rows rows;
+  const u32 warpgroup;
   Memory& memory;
   ScoreTile scores;
   u32 weights[SCORE_BLOCKS / 2][4];
@@ -122,7 +126,7 @@ struct Consumer {
   RunningSoftmax softmax;
 
   __device__ __forceinline__ Consumer(const Forward& p, const Place& place, Memory& memory)
-      : p(p), place(place), rows{place.warp_row}, memory(memory) {}
+      : p(p), place(place), rows{place.warp_row}, warpgroup(threadIdx.x / WARPGROUP_SIZE), memory(memory) {}
 
   __device__ __forceinline__ void run() {
     if (place.begin < place.end) {
@@ -132,10 +136,13 @@ struct Consumer {
       end_keys<0>();
       add_scores(place.begin, shrinking);  // nothing is there to shrink yet
       make_weights(place.begin);
+      if (warpgroup == CONSUMERS - 1 && place.begin + 1 < place.end) pass_turn();
 #pragma unroll 1
       for (i32 tile = place.begin + 1; tile < place.end; ++tile) {
+        await_turn();
         start_keys();
         start_values(tile - 1);
+        if (warpgroup < CONSUMERS - 1 || tile + 1 < place.end) pass_turn();
         end_keys<1>();
         add_scores(tile, shrinking);
         end_values();
@@ -150,10 +157,17 @@ struct Consumer {
   }
 
  private:
+  __device__ __forceinline__ void await_turn() const {
+    if constexpr (TAKES_TURNS) named_barrier(TURN_BARRIER + warpgroup, 2 * WARPGROUP_SIZE);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if constexpr (TAKES_TURNS) named_barrier_arrive(TURN_BARRIER + (warpgroup + 1) % CONSUMERS, 2 * WARPGROUP_SIZE);
+  }
+
   // scores = q k^T of the next tile of keys.
   __device__ __forceinline__ void start_keys() {
     const Keys keys = memory.keys.wait();
-    const int row = threadIdx.x / WARPGROUP_SIZE * 64;
+    const int row = warpgroup * 64;
     wgmma_fence();
 #pragma unroll
     for (int element = 0; element < HEAD_QK; element += 16) {

@@ -22,7 +22,7 @@ from lowdnn.status import Status
 from lowdnn.tensor_map import TensorMapL2Promotion, TensorMapSwizzle, TiledMap, tensor_map_problem
 
 #: Queries of a block: 64 for each multiplying warpgroup.
-_TILES = (64, 128)
+_TILES = (64, 128, 192)
 #: Of keys, the best first; the last one fits beside everything.
 _TILES_OF_KEYS = (128, 96, 80, 64, 48)
 #: Registers of a thread for scores, weights and outputs: where scores are scaled only; beside more arithmetic.
@@ -100,13 +100,23 @@ class AttentionWgmma:
 
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     default = _TILES[problem.queries > _WARPGROUP_QUERIES]
-    return (Knob("tile_m", KnobType.TILE_M, _TILES, default, "queries of a block"),)
+    tiles = _TILES if _is_light(problem) else _TILES[:2]
+    return (Knob("tile_m", KnobType.TILE_M, tiles, default, "queries of a block"),)
+
+
+def _is_plain(problem: AttentionForward) -> bool:
+    """Whether there is no arithmetic on scores and weights, but for a scale."""
+    return not problem.has_weights and len(problem.attention.inside.operations) <= 1
+
+
+def _is_light(problem: AttentionForward) -> bool:
+    """Whether a third of the registers is enough for a warpgroup."""
+    return _is_plain(problem) and problem.padded_v <= _SMALL_SIZE
 
 
 def _tile_of(problem: AttentionForward, queries: int) -> ForwardTile:
     """With as many keys as leave room in shared memory, and in the registers for scores, weights and outputs."""
-    is_plain = not problem.has_weights and len(problem.attention.inside.operations) <= 1
-    most = _MAX_VALUES if is_plain else _MAX_VALUES_BESIDE_ARITHMETIC
+    most = _MAX_VALUES if _is_plain(problem) else _MAX_VALUES_BESIDE_ARITHMETIC
     tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _TILES_OF_KEYS]
 
     def fits(tile: ForwardTile) -> bool:

@@ -65,6 +65,12 @@ def test_tiles_of_queries(racing: Runtime, engine: Engine, queries: int) -> None
     check_case(racing, engine, line, {KnobType.TILE_M: queries})
 
 
+@pytest.mark.parametrize("queries", [128, 192])
+def test_warpgroups_take_turns(racing: Runtime, queries: int) -> None:
+    line = "sdpa b=2 h=1 q=150 kv=520 d=16 causal=bottom_right lengths=yes stats=yes"
+    check_case(racing, WGMMA, line, {KnobType.TILE_M: queries})
+
+
 @of_each_engine
 def test_a_query_without_keys_gives_nothing(device: Runtime, engine: Engine) -> None:
     """The first 20 of 50 queries stand before the first of 30 keys; the second batch has none."""
@@ -179,3 +185,13 @@ def test_wgmma_is_for_one_architecture() -> None:
     graph = graph_of("sdpa b=1 h=1 q=20 d=16")
     assert MMA.refuse(graph, SM_80) is None
     assert "arch: expected sm_90a, got sm_80" in str(WGMMA.refuse(graph, SM_80))
+
+
+def test_large_tiles_are_for_what_needs_few_registers() -> None:
+    def tiles(line: str) -> tuple[int, ...]:
+        (knob,) = WGMMA.knobs(graph_of(line), SM_90A)
+        return knob.values
+
+    assert tiles("sdpa b=1 h=1 q=20 d=64 causal=top_left lengths=yes") == (64, 128, 192)
+    for words in ("d=64 dropout=0.5", "d=64 scores=bias", "d=72"):
+        assert tiles(f"sdpa b=1 h=1 q=20 {words}") == (64, 128)
