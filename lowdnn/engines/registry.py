@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
 from lowdnn.engines.attention.attention_mma import AttentionMma
+from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.engines.base import Engine
 from lowdnn.engines.block_scale.block_scale import BlockScale
@@ -77,6 +78,7 @@ _SINGLE: tuple[Engine, ...] = (
     MoeMatmulMma(),
     AttentionMma(),
     AttentionBackwardMma(),
+    AttentionWgmma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

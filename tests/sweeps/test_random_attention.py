@@ -15,11 +15,11 @@ from tests.sweeps.random_attention import draw, draw_backward
 
 Draw = Callable[[np.random.Generator, int], str]
 
-_SAMPLED, _SWEEPS, _CASES_OF_A_SWEEP = 24, 30, 100
+_SAMPLED, _SWEEPS, _CASES_OF_A_SWEEP = 16, 30, 100
 _KINDS = pytest.mark.parametrize(
     ("drawn", "engine"),
-    [(draw, "attention_mma"), (draw_backward, "attention_backward_mma")],
-    ids=["forward", "backward"],
+    [(draw, "attention_mma"), (draw, "attention_wgmma"), (draw_backward, "attention_backward_mma")],
+    ids=["mma", "wgmma", "backward"],
 )
 
 

@@ -1,46 +1,14 @@
-// Pieces of attention on mma.sync: rows of heads in memory and in shared memory, fragments and products of them, which
-// queries see which keys, and sums over the rows of accumulators.
+// Pieces of attention on mma.sync: rows of heads in memory and in shared memory, fragments and products of them.
 //
 // Rows of SIZE elements lie PITCH_BYTES apart, 16 bytes more than they have, so that the eight rows of an ldmatrix
 // begin in different banks. Elements that do not exist are zeros.
 
 #pragma once
 
+#include "include/attention.cuh"
 #include "include/cp_async.cuh"
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
-
-constexpr f32 LOG2_E = 1.44269504088896341f;
-#define MINUS_INFINITY __int_as_float(0xff800000)
-
-// A power of two to 2 units in the last place.
-__device__ __forceinline__ f32 power_of_two(f32 x) {
-  f32 result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-// Two values as one word, the first in its low half.
-__device__ __forceinline__ u32 packed(Tag<bf16>, f32 low, f32 high) {
-  u32 word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-__device__ __forceinline__ u32 packed(Tag<f16>, f32 low, f32 high) {
-  u32 word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-
-// Of the four lanes that hold a row of accumulators.
-__device__ __forceinline__ f32 largest_of_row(f32 x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ __forceinline__ f32 sum_of_row(f32 x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
 
 // Rows of heads in memory: element strides of batch, head, row.
 template <class T> struct Heads {
@@ -50,41 +18,6 @@ template <class T> struct Heads {
 
   __device__ __forceinline__ T* at(i32 batch, i32 head, i64 row) const {
     return first + batch * strides[0] + head / sharing * strides[1] + row * strides[2];
-  }
-};
-
-// Query r sees the keys from r - left to r + right, of those that there are.
-struct Band {
-  i32 left, right, queries, keys;
-
-  __device__ __forceinline__ bool sees(i32 query, i32 key) const {
-    return key < keys && query - left <= key && key <= query + right;
-  }
-
-  // Whether each of these queries sees each of these keys.
-  __device__ __forceinline__ bool sees_all(i32 first_query, i32 query_count, i32 first_key, i32 key_count) const {
-    const i32 last_query = first_query + query_count - 1, last_key = first_key + key_count - 1;
-    return last_key < keys && last_key <= first_query + right && first_key >= last_query - left;
-  }
-
-  // Whether any of these queries may see any of these keys.
-  __device__ __forceinline__ bool sees_any(i32 first_query, i32 query_count, i32 first_key, i32 key_count) const {
-    const i32 last_query = first_query + query_count - 1, last_key = first_key + key_count - 1;
-    return first_key < keys && first_key <= last_query + right && last_key >= first_query - left;
-  }
-
-  // Where the keys that any of these queries sees begin and end; the end may lie before the beginning.
-  __device__ __forceinline__ i32 keys_begin(i32 first_query) const { return max(first_query - left, 0); }
-  __device__ __forceinline__ i32 keys_end(i32 first_query, i32 query_count) const {
-    if (first_query >= queries) return 0;
-    return clamped(min(first_query + query_count, queries) + right, 0, keys);
-  }
-
-  // The same of the queries that see any of these keys.
-  __device__ __forceinline__ i32 queries_begin(i32 first_key) const { return max(first_key - right, 0); }
-  __device__ __forceinline__ i32 queries_end(i32 first_key, i32 key_count) const {
-    if (first_key >= keys) return 0;
-    return clamped(min(first_key + key_count, keys) + left, 0, queries);
   }
 };
 

@@ -1,3 +1,5 @@
+"""Attention forward, on each engine that has it."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -7,6 +9,8 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.attention.attention_mma import AttentionMma
+from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
+from lowdnn.engines.base import Engine
 from lowdnn.enums import KnobType
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.cases import parse_case
@@ -17,7 +21,10 @@ from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
 from tests.support.running import check_case, run_plan
 
-ENGINE = AttentionMma()
+MMA, WGMMA = AttentionMma(), AttentionWgmma()
+ENGINES: tuple[Engine, ...] = (MMA, WGMMA)
+
+of_each_engine = pytest.mark.parametrize("engine", ENGINES, ids=[engine.name for engine in ENGINES])
 
 #: Each crosses several features; sizes are odd on purpose.
 LINES = (
@@ -31,6 +38,7 @@ LINES = (
     "sdpa b=1 h=2 q=1 kv=1 d=8 stats=yes",
     "sdpa b=2 h=2 q=1 kv=150 d=64 lengths=yes",
     "sdpa b=1 h=2 q=24 kv=64 d=64 out=fp32",
+    "sdpa b=1 h=1 q=5 kv=700 d=16 stats=yes",
 )
 
 
@@ -44,18 +52,27 @@ def matched(line: str) -> Attention:
     return found
 
 
+@of_each_engine
 @pytest.mark.parametrize("line", LINES)
-def test_lines(device: Runtime, line: str) -> None:
-    check_case(device, ENGINE, line)
+def test_lines(device: Runtime, engine: Engine, line: str) -> None:
+    check_case(device, engine, line)
 
 
+@of_each_engine
 @pytest.mark.parametrize("queries", [64, 128])
-def test_tiles_of_queries(racing: Runtime, queries: int) -> None:
+def test_tiles_of_queries(racing: Runtime, engine: Engine, queries: int) -> None:
     line = "sdpa b=1 h=2 hk=1 q=100 kv=130 d=32 causal=top_left stats=yes"
-    check_case(racing, ENGINE, line, {KnobType.TILE_M: queries})
+    check_case(racing, engine, line, {KnobType.TILE_M: queries})
 
 
-def test_a_query_without_keys_gives_nothing(device: Runtime) -> None:
+@pytest.mark.parametrize("queries", [128, 192])
+def test_warpgroups_take_turns(racing: Runtime, queries: int) -> None:
+    line = "sdpa b=2 h=1 q=150 kv=520 d=16 causal=bottom_right lengths=yes stats=yes"
+    check_case(racing, WGMMA, line, {KnobType.TILE_M: queries})
+
+
+@of_each_engine
+def test_a_query_without_keys_gives_nothing(device: Runtime, engine: Engine) -> None:
     """The first 20 of 50 queries stand before the first of 30 keys; the second batch has none."""
     line = "sdpa b=2 h=1 q=50 kv=30 d=16 causal=bottom_right lengths=yes stats=yes"
     case = parse_case(line)
@@ -63,7 +80,7 @@ def test_a_query_without_keys_gives_nothing(device: Runtime) -> None:
     inputs = case.inputs(fresh_seed(), exact=False)
     (lengths,) = (tensor for tensor in graph.inputs if tensor.name == "lengths")
     inputs[lengths.uid] = np.array([30, 0], np.int32).reshape(lengths.dims)
-    results = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
+    results = run_plan(device, engine.plan(graph, SM_90A, {}), graph, inputs)
     found = {tensor.name: results[tensor.uid].reshape(2, 50, -1) for tensor in graph.outputs}
     assert not found["c"][0, :20].any()
     assert found["c"][0, 20:].any()
@@ -74,14 +91,35 @@ def test_a_query_without_keys_gives_nothing(device: Runtime) -> None:
     assert not found["sum_exp"][1].any()
 
 
-def test_scores_of_any_size(device: Runtime) -> None:
+@of_each_engine
+def test_keys_beyond_the_length_may_be_anything(racing: Runtime, engine: Engine) -> None:
+    line = "sdpa b=2 h=1 q=70 kv=150 d=16 lengths=yes"
+    case = parse_case(line)
+    graph = case.graph()
+    inputs = case.inputs(fresh_seed(), exact=False)
+    of = {tensor.name: tensor.uid for tensor in graph.inputs}
+    existing = (140, 3)
+    inputs[of["lengths"]] = np.array(existing, np.int32).reshape(2, 1, 1, 1)
+    plan = engine.plan(graph, SM_90A, {})
+    expected = run_plan(racing, plan, graph, inputs)
+    nan = 0x7FC0
+    for batch, length in enumerate(existing):
+        inputs[of["k"]][batch, ..., length:] = nan
+        inputs[of["v"]][batch, :, length:] = nan
+    found = run_plan(racing, plan, graph, inputs)
+    for tensor in graph.outputs:
+        np.testing.assert_array_equal(found[tensor.uid], expected[tensor.uid])
+
+
+@of_each_engine
+def test_scores_of_any_size(device: Runtime, engine: Engine) -> None:
     """Log-sum-exps of a few hundred, on both sides of 0, neither overflow nor vanish."""
     line = "sdpa b=1 h=1 q=16 kv=40 d=16 stats=yes"
     case = parse_case(line)
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     (q, *_) = graph.inputs
     inputs[q.uid] = np.where(np.arange(16)[:, None] % 2, inputs[q.uid] + 0x0400, inputs[q.uid]).astype(np.uint16)
-    results = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
+    results = run_plan(device, engine.plan(graph, SM_90A, {}), graph, inputs)
     expected = evaluate(graph, inputs, rounds_virtual=False)
     stats = next(tensor for tensor in graph.outputs if tensor.name == "stats")
     assert np.abs(expected[stats.uid]).max() > 200
@@ -91,8 +129,8 @@ def test_scores_of_any_size(device: Runtime) -> None:
 @pytest.mark.parametrize("size", [8, 40, 64, 96, 128, 192, 256])
 def test_sizes_have_kernels_that_fit(size: int) -> None:
     for line in (f"sdpa b=1 h=1 q=200 kv=70 d={size}", f"sdpa b=1 h=1 q=9 d={size} dtype=fp16 causal=top_left"):
-        for arch in (SM_80, SM_90A):
-            plan = ENGINE.plan(graph_of(line), arch, {})
+        for engine, arch in ((MMA, SM_80), (MMA, SM_90A), (WGMMA, SM_90A)):
+            plan = engine.plan(graph_of(line), arch, {})
             assert all(launch.shared_bytes <= arch.shared_bytes_per_block for launch in plan.launches)
 
 
@@ -108,9 +146,10 @@ def test_masks_leave_a_band() -> None:
     assert (narrow.band.left, narrow.band.right) == (0, 0)
 
 
-def test_work_is_that_of_the_band() -> None:
+@of_each_engine
+def test_work_is_that_of_the_band(engine: Engine) -> None:
     full, causal, narrow = (
-        ENGINE.plan(graph_of(f"sdpa b=1 h=2 q=512 d=64 {mask}"), SM_90A, {}).work.flops
+        engine.plan(graph_of(f"sdpa b=1 h=2 q=512 d=64 {mask}"), SM_90A, {}).work.flops
         for mask in ("", "causal=top_left", "causal=top_left left=15")
     )
     assert full == 4 * 2 * 512 * 512 * 64
@@ -129,12 +168,30 @@ def test_work_is_that_of_the_band() -> None:
         ("softmax dims=4x4", "operations: expected two MatmulOperation and one Softmax between them, got 0 and 1"),
     ],
 )
-def test_refusals_say_why(line: str, reason: str) -> None:
-    assert reason in str(ENGINE.refuse(graph_of(line), SM_90A))
+@of_each_engine
+def test_refusals_say_why(engine: Engine, line: str, reason: str) -> None:
+    assert reason in str(engine.refuse(graph_of(line), SM_90A))
 
 
-def test_a_stored_score_is_refused() -> None:
+@of_each_engine
+def test_a_stored_score_is_refused(engine: Engine) -> None:
     graph = graph_of("sdpa b=1 h=1 q=20 d=16")
     stored = replace(matched("sdpa b=1 h=1 q=20 d=16").first.c, is_virtual=False)
     changed = OperationGraph(with_tensors(op, {stored.uid: stored}) for op in graph.operations)
-    assert "expected a virtual tensor, got one that is stored" in str(ENGINE.refuse(changed, SM_90A))
+    assert "expected a virtual tensor, got one that is stored" in str(engine.refuse(changed, SM_90A))
+
+
+def test_wgmma_is_for_one_architecture() -> None:
+    graph = graph_of("sdpa b=1 h=1 q=20 d=16")
+    assert MMA.refuse(graph, SM_80) is None
+    assert "arch: expected sm_90a, got sm_80" in str(WGMMA.refuse(graph, SM_80))
+
+
+def test_large_tiles_are_for_what_needs_few_registers() -> None:
+    def tiles(line: str) -> tuple[int, ...]:
+        (knob,) = WGMMA.knobs(graph_of(line), SM_90A)
+        return knob.values
+
+    assert tiles("sdpa b=1 h=1 q=20 d=64 causal=top_left lengths=yes") == (64, 128, 192)
+    for words in ("d=64 dropout=0.5", "d=64 scores=bias", "d=72"):
+        assert tiles(f"sdpa b=1 h=1 q=20 {words}") == (64, 128)

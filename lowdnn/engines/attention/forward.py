@@ -1,0 +1,288 @@
+"""Attention forward as its kernels take it, whichever instruction multiplies (``include/attention_forward.cuh``)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from lowdnn import dtypes
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.engines.attention.heads import (
+    MAX_LENGTH,
+    MAX_SIZE,
+    TYPES,
+    Heads,
+    kernel_bounds,
+    padded,
+    refuse_heads,
+    seen_share,
+)
+from lowdnn.engines.base import Refusal
+from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, moved_bytes
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.attention_pattern import Attention, match_attention
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
+from lowdnn.status import Status
+
+_LENGTH_TYPES = {DataType.INT32: "i32", DataType.INT64: "i64"}
+#: Operations of the softmax for each score.
+_SCORE_FLOPS = 8
+#: Queries of a block, at the least.
+_LEAST_QUERIES = 64
+
+
+@dataclass(frozen=True)
+class ForwardTile:
+    """Queries of a block and of each of its warps, and keys that it takes at a time."""
+
+    queries: int
+    keys: int
+    warp_queries: int
+
+    @property
+    def warps(self) -> int:
+        return self.queries // self.warp_queries
+
+
+@dataclass(frozen=True)
+class ForwardParams:
+    """Macros of ``attention_forward.cuh``, and HEAD_QK."""
+
+    TYPE: str
+    TILE_Q: int
+    TILE_KV: int
+    WARP_Q: int
+    HEAD_QK: int
+    HEAD_V: int
+    IS_BANDED: int
+    LENGTH_TYPE: str
+    HAS_LENGTHS: int
+    HAS_WEIGHTS: int
+    STATS: int
+    MAX: int
+    SUM_EXP: int
+
+
+@dataclass(frozen=True)
+class AttentionForward:
+    """The operands as the kernels read them."""
+
+    attention: Attention
+    q: Heads
+    k: Heads
+    v: Heads
+
+    @staticmethod
+    def match(engine: str, graph: OperationGraph) -> AttentionForward | Refusal:
+        """Refuses data types without a tensor core instruction, sizes of heads, strides and alignments that copies of
+        16 bytes do not reach, statistics that are not fp32, more than the kernels can count."""
+        matched = match_attention(graph)
+        if isinstance(matched, str):
+            return Refusal(engine, matched)
+        if refused := _refuse_types(matched):
+            return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
+        if refused := _refuse_shape(matched):
+            return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
+        first, second = matched.first, matched.second
+        heads = first.c.dims[1]
+        q, k, v = (
+            Heads.of(first.a, heads, row_axis=2),
+            Heads.of(matched.k, heads, row_axis=3),
+            Heads.of(second.b, heads, row_axis=2),
+        )
+        for operand in (q, k, v):
+            if refused := refuse_heads(operand):
+                return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
+        return AttentionForward(matched, q, k, v)
+
+    @property
+    def rows(self) -> int:
+        """Queries of all heads."""
+        batch, heads, queries, _ = self.attention.first.c.dims
+        return batch * heads * queries if self.v.size else 0
+
+    @property
+    def lengths(self) -> Tensor | None:
+        return self.attention.band.lengths
+
+    @property
+    def is_banded(self) -> bool:
+        band = self.attention.band
+        return band.scores.uid != self.attention.softmax.x.uid
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether weights are more than rounded to the type of the product."""
+        operations = self.attention.weights.operations
+        tensors = [self.attention.softmax.y, *(op.output for op in operations)]
+        is_plain = all(op.mode is PointwiseMode.IDENTITY and op.alpha1 == 1 for op in operations)
+        return not is_plain or any(t.data_type not in (DataType.FLOAT, self.q.tensor.data_type) for t in tensors)
+
+    @property
+    def queries(self) -> int:
+        return self.attention.first.c.dims[2]
+
+    @property
+    def data_type(self) -> DataType:
+        return self.q.tensor.data_type
+
+    @property
+    def padded_qk(self) -> int:
+        """Of a head of q and k, in whole fragments."""
+        return padded(self.q.size)
+
+    @property
+    def padded_v(self) -> int:
+        return padded(self.v.size)
+
+    def params(self, tile: ForwardTile) -> ForwardParams:
+        statistics = {name: int(tensor is not None) for name, tensor in _statistics(self.attention).items()}
+        return ForwardParams(
+            TYPE=dtypes.info(self.data_type).c_type,
+            TILE_Q=tile.queries,
+            TILE_KV=tile.keys,
+            WARP_Q=tile.warp_queries,
+            HEAD_QK=self.padded_qk,
+            HEAD_V=self.padded_v,
+            IS_BANDED=int(self.is_banded),
+            LENGTH_TYPE="i32" if self.lengths is None else _LENGTH_TYPES[self.lengths.data_type],
+            HAS_LENGTHS=int(self.lengths is not None),
+            HAS_WEIGHTS=int(self.has_weights),
+            **statistics,
+        )
+
+    def kernel(self, idea: str, target: str, tile: ForwardTile, macros: tuple[tuple[str, int | str], ...]) -> KernelRef:
+        """``attention_forward_<idea>.cu`` with ``macros`` beside those of ``params``."""
+        params, text = self.params(tile), "\n".join(functor.text for functor in self._functors)
+        shape = f"{tile.queries}x{tile.keys}_d{params.HEAD_QK}v{params.HEAD_V}"
+        switches = f"b{params.IS_BANDED}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
+        if params.HAS_LENGTHS:
+            switches += f"_{params.LENGTH_TYPE}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+        data_type = dtypes.info(self.data_type).short_name
+        return KernelRef(
+            name=f"attention_forward_{idea}_{data_type}_{shape}_{switches}_{target.replace('_', '')}_{digest}",
+            source=f"attention/attention_forward_{idea}.cu",
+            target=target,
+            parameters=(*vars(params).items(), *macros),
+            generated=text,
+        )
+
+    def launch(
+        self, operands: tuple[Argument, ...], tile: ForwardTile, threads: int, shared_bytes: int, unit: MathUnit
+    ) -> Launch:
+        """Of one block for each tile of queries of a head; ``operands``: the kernel's parameters before ``Forward``."""
+        attention = self.attention
+        batch, heads, queries, keys = attention.first.c.dims
+        tiles, bounds = ceil_div(queries, tile.queries), kernel_bounds(attention.band.left, attention.band.right)
+        forward = Struct(
+            (
+                Struct(divider(tiles)),
+                Struct(divider(heads)),
+                *i32((queries, keys, self.q.size, self.v.size)),
+                *i32(bounds),
+                *self._lengths_arguments,
+                *(_row_output(tensor) for tensor in _statistics(attention).values() if tensor is not None),
+                *(functor.arguments for functor in self._functors),
+            )
+        )
+        read = (attention.first.a, attention.k, attention.second.b, *attention.scores.loads)
+        return Launch(
+            kernel=0,
+            grid=(tiles * heads * batch, 1, 1),
+            block=(threads, 1, 1),
+            arguments=(Struct((*operands, forward)),),
+            shared_bytes=shared_bytes,
+            work=Work(
+                flops=round(seen_share(queries, keys, *bounds) * (attention.first.flops + attention.second.flops)),
+                bytes=bytes_of(read) + moved_bytes(attention.output),
+                unit=unit,
+            ),
+        )
+
+    @property
+    def _lengths_arguments(self) -> tuple[Argument, ...]:
+        if self.lengths is None:
+            return ()
+        stride = self.lengths.strides[0] if self.lengths.dims[0] > 1 else 0
+        return (TensorPointer(self.lengths.uid), *i64((stride,)))
+
+    @cached_property
+    def _functors(self) -> tuple[Functor, ...]:
+        """In the order of the kernel's parameters."""
+        attention = self.attention
+        functors = [_scores(attention.scores, "Scores")]
+        if self.is_banded:
+            functors.append(_scores(attention.inside, "Inside"))
+        if self.has_weights:
+            functors.append(
+                generate(
+                    attention.weights,
+                    accumulator=DataType.FLOAT,
+                    vector_axis=3,
+                    stores_result=True,
+                    name="Weights",
+                )
+            )
+        functors.append(generate(attention.output, accumulator=DataType.FLOAT, vector_axis=3, name="Output"))
+        return tuple(functors)
+
+
+def _scores(dag: PointwiseDag, name: str) -> Functor:
+    return generate(dag, accumulator=DataType.FLOAT, vector_axis=3, result=DataType.FLOAT, name=name)
+
+
+def _row_output(tensor: Tensor) -> Struct:
+    return Struct((TensorPointer(tensor.uid), *i64(tensor.strides[:3])))
+
+
+def _statistics(attention: Attention) -> dict[str, Tensor | None]:
+    """By the kernel's macros, in the order of its parameters."""
+    softmax = attention.softmax
+    return {"STATS": softmax.stats, "MAX": softmax.max, "SUM_EXP": softmax.sum_exp}
+
+
+def _refuse_types(attention: Attention) -> str:
+    """Why the kernel does not compute in these types, or an empty string."""
+    first, second, softmax = attention.first, attention.second, attention.softmax
+    operands = {"first product's a": first.a, "first product's b": attention.k}
+    operands |= {"second product's a": second.a, "second product's b": second.b}
+    for name, tensor in operands.items():
+        if tensor.data_type not in TYPES or tensor.data_type is not first.a.data_type:
+            return f"{name}: expected HALF or BFLOAT16, all the same, got {tensor.data_type.name}"
+    for name, product in {"first": first, "second": second}.items():
+        if product.matmul.compute_type is not DataType.FLOAT:
+            return f"{name} product's compute_type: expected FLOAT, got {product.matmul.compute_type.name}"
+    if softmax.x.data_type is not DataType.FLOAT:
+        return f"softmax.x: expected FLOAT, got {softmax.x.data_type.name}"
+    for name, statistic in _statistics(attention).items():
+        if statistic is not None and statistic.data_type is not DataType.FLOAT:
+            return f"softmax's {name}: expected FLOAT, got {statistic.data_type.name}"
+    lengths = attention.band.lengths
+    if lengths is not None and lengths.data_type not in _LENGTH_TYPES:
+        return f"{lengths.label}: expected INT32 or INT64, got {lengths.data_type.name}"
+    return ""
+
+
+def _refuse_shape(attention: Attention) -> str:
+    """Why the kernel cannot count it, or an empty string."""
+    batch, heads, queries, keys = attention.first.c.dims
+    sizes = {"q": attention.first.a.dims[3], "v": attention.second.b.dims[3]}
+    for name, size in sizes.items():
+        if size % 8 or not 0 < size <= MAX_SIZE:
+            return f"{name}'s head: expected a multiple of 8 up to {MAX_SIZE}, got {size}"
+    if attention.first.a.dims[:2] != (batch, heads) or attention.second.c.dims[:2] != (batch, heads):
+        return f"q's batch and heads: expected those of the output, got {list(attention.first.a.dims[:2])}"
+    for name, tensor in {"k": attention.k, "v": attention.second.b}.items():
+        if tensor.dims[0] not in (1, batch):
+            return f"{name}'s batch: expected 1 or {batch}, got {tensor.dims[0]}"
+    if max(queries, keys) > MAX_LENGTH:
+        return f"lengths: expected at most {MAX_LENGTH}, got {queries} and {keys}"
+    blocks = batch * heads * ceil_div(queries, _LEAST_QUERIES)
+    if blocks > MAX_GRID_X:
+        return f"dims: expected at most {MAX_GRID_X} tiles of {_LEAST_QUERIES} queries, got {blocks}"
+    return ""
