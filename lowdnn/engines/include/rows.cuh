@@ -76,13 +76,13 @@ template <class Tile> struct RowWalk {
   }
 
   // The first thread of a row's first block.
-  __device__ __forceinline__ bool is_first_member() const { return exists && member() == 0 && rank() == 0; }
+  __device__ __forceinline__ bool is_first_member() const { return exists && member() == 0 && rank == 0; }
 
   __device__ __forceinline__ static int member() { return threadIdx.x / Tile::SIDE_SIZE % Tile::TEAM_SIZE; }
 
   // Which group of its rows an item of a chunk is.
-  __device__ __forceinline__ static i64 group(i64 chunk, int item) {
-    return ((chunk * Tile::BLOCKS + rank()) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
+  __device__ __forceinline__ i64 group(i64 chunk, int item) const {
+    return ((chunk * Tile::BLOCKS + rank) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
   }
 
   // Moves to an item of a chunk: gives its place along the functors' vector axis, in `column`; false where the row has
@@ -132,13 +132,16 @@ template <class Tile> struct RowWalk {
   }
 
  private:
-  __device__ __forceinline__ static u32 rank() {
+  u32 rank;         // of the block among those that share the row: read once for it, since each reading takes its time
+
+  __device__ __forceinline__ static u32 rank_of_block() {
     if constexpr (Tile::IN_GRID) return blockIdx.x % Tile::BLOCKS;
     return Tile::BLOCKS > 1 ? cluster_rank() : 0;
   }
 
   __device__ __forceinline__ void start(i64 row) {
     first = row;
+    rank = rank_of_block();
     const int slot = threadIdx.x / (Tile::TEAM_SIZE * Tile::SIDE_SIZE), side = threadIdx.x % Tile::SIDE_SIZE;
     const i64 own = first + slot * Tile::SIDE_SIZE + side;
     exists = own < sizes.rows;
