@@ -36,8 +36,6 @@ from lowdnn.plan import Struct, WorkspacePointer
 
 _REDUCTION = ReductionEngine()
 _GRADIENTS = {"dscale": "SCALE", "dbias": "BIAS"}
-#: Of a thread, for the scales of elements and what comes with them.
-_SCALE_REGISTERS = 32
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ class BackwardRows:
             reading(self.tensors["x"]),
             self.before,
             sums=len(self.gradients) if self._may_sum_on_the_way else 0,
-            beside=_SCALE_REGISTERS if self._is_scaled else 0,
+            passing=int(self._is_scaled),
             stays=True,
         )
 
@@ -150,7 +148,7 @@ class BackwardRows:
     def _add_rows(self, chain: Chain, arch: ArchSpec, shape: tile.RowTile, sums: bool) -> None:
         """The launch for dx; where it sums on the way, the launch that joins its blocks' sums too."""
         operation, gradients = self.operation, self.gradients if sums else ()
-        blocks = self._blocks(arch, shape) if sums else 0
+        blocks = shape.staying_blocks(self.layout, arch) if sums else 0
         count = blocks // shape.SHARING
         offsets = tuple(chain.reserve(count * self.space.count * self._element_bytes) for _ in gradients)
         join = Join(gradients, self.space.row_space, self.compute_type, count, offsets)
@@ -191,11 +189,6 @@ class BackwardRows:
     def _counted_twice(self) -> int:
         """Bytes of dy where the DAG before it reads it too."""
         return bytes_of(t for t in self.before.loads if t.uid == self.operation.dy.uid)
-
-    def _blocks(self, arch: ArchSpec, shape: tile.RowTile) -> int:
-        """A grid that stays, and writes no more partial sums than its blocks have."""
-        resident = arch.sm_count * shape.RESIDENT // shape.SHARING * shape.SHARING
-        return min(shape.blocks(self.layout), max(resident, shape.SHARING))
 
     def _functors(self, on_chip: OnChip) -> tuple[Functor, ...]:
         space, compute_type, tensors = self.space, self.compute_type, self.tensors

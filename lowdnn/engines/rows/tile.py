@@ -47,6 +47,8 @@ _MAX_COLUMN_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 #: Bytes that a thread reads of a group, and bytes of rows for each block of a cluster that are worth more blocks and
 #: the meeting of a whole grid.
 _GROUP_BYTES, _CLUSTER_BYTES = 16, 65536
+#: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
+_CLUSTER_REACH = 18
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
 
@@ -58,6 +60,7 @@ class Held:
     values, sums: numbers of ``element_bytes``; the sums are over rows.
     read_bytes: of what the values are, where they can be held as they are read and converted whenever they are used;
     otherwise 0.
+    passing: numbers of ``element_bytes`` of each element that are read when it is used.
     beside: registers for what else the thread has.
     stays: whether the kernel lets the values' chunks stay in shared memory, and the blocks of a cooperative grid share
     rows.
@@ -67,15 +70,23 @@ class Held:
     values: int
     sums: int
     read_bytes: int
+    passing: int
     beside: int
     stays: bool
 
     @staticmethod
-    def of(compute_type: DataType, *sources: PointwiseDag, sums: int = 0, beside: int = 0, stays: bool = False) -> Held:
+    def of(
+        compute_type: DataType,
+        *sources: PointwiseDag,
+        sums: int = 0,
+        passing: int = 0,
+        beside: int = 0,
+        stays: bool = False,
+    ) -> Held:
         """sources: where the values come from."""
         are_plain = all(not dag.operations and len(dag.loads) == 1 for dag in sources)
         read_bytes = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
-        return Held(dtypes.info(compute_type).size_bytes, len(sources), sums, read_bytes, beside, stays)
+        return Held(dtypes.info(compute_type).size_bytes, len(sources), sums, read_bytes, passing, beside, stays)
 
     def words(self, vector: int, is_as_read: bool) -> int:
         """Registers for a group of ``vector`` elements."""
@@ -125,6 +136,17 @@ class RowTile:
         """Of a grid in which every group of rows has a team of its own; the greatest grid where that is too many."""
         return min(ceil_div(layout.row_groups, self.slots), MAX_GRID_X // self.SHARING) * self.SHARING
 
+    def staying_blocks(self, layout: RowLayout, arch: ArchSpec) -> int:
+        """Of a grid whose blocks are all there at a time, as few as have the same number of rows each.
+
+        A cluster has its blocks within one group of multiprocessors, where some may be left over: one cluster too many
+        would begin when the others end, and take as long.
+        """
+        used = _CLUSTER_REACH * self.RESIDENT // self.CLUSTER * self.CLUSTER
+        there = max(1, arch.sm_count * used // _CLUSTER_REACH // self.SHARING)
+        wanted = self.blocks(layout) // self.SHARING
+        return ceil_div(wanted, ceil_div(wanted, there)) * self.SHARING
+
 
 def knobs(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[Knob, ...]:
     """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where chunks may stay, CTA_COUNT
@@ -173,7 +195,8 @@ def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_rea
     """Blocks for which a multiprocessor has registers."""
     space, vector = layout.space, layout.vector
     base, item, walked_item = _READ_REGISTERS if is_as_read else _VALUE_REGISTERS
-    each = held.words(vector, is_as_read) + (item if space.space.rank - space.kept == 1 else walked_item)
+    each = held.words(vector, is_as_read) + held.passing * vector * held.element_bytes // 4
+    each += item if space.space.rank - space.kept == 1 else walked_item
     beside = held.beside + (_SKEW_REGISTERS if space.skew else 0)
     beside += 0 if space.is_row else _SIDE_REGISTERS * vector
     beside += _MAKING_REGISTERS if space.is_line and not held.read_bytes else 0
@@ -233,7 +256,11 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     most_team, side = _usual_team(layout), _side(layout)
     most_cluster = _most_cluster(arch)
     clusters = [c for c in _CLUSTERS if _filling_cluster(layout, arch, 1) <= c <= most_cluster]
-    for resident, cluster in product(range(_WANTED_RESIDENT, 0, -1), clusters):
+    residents = range(_WANTED_RESIDENT, 0, -1)
+    # Sums take the registers that more rows would need: so the blocks of a cluster would meet for each row, and few
+    # others work meanwhile. One large block meets sooner.
+    orders = ((r, c) for c in clusters for r in residents) if held.sums else product(residents, clusters)
+    for resident, cluster in orders:
         own = ceil_div(max(layout.groups, 1), cluster)
         for wanted in (i for i in _ITEMS if fewest <= i <= most):
             team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
@@ -251,7 +278,7 @@ def _item_bounds(layout: RowLayout, held: Held) -> tuple[int, int]:
     usual = _REGISTERS // held.words(layout.vector, is_as_read=False)
     registers = _SUM_REGISTERS if held.sums else _MAX_REGISTERS
     most = min(floor_power(registers // held.words(layout.vector, held.read_bytes > 0)), limit)
-    return most if held.sums else min(floor_power(usual), most), most
+    return min(floor_power(usual), most), most
 
 
 def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, int, int]:
