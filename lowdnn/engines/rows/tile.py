@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from math import gcd
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -178,12 +179,12 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     sharing = max(cluster, chosen.get(KnobType.CTA_COUNT, 1))
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
+    if sharing > 1 or 32 % side:  # one team is a block
+        team = max(team, ceil_power(ceil_div(32, side)))
     threads = team * side
     if sharing == 1:
         wanted = _MIN_THREADS if layout.space.is_row else 32
         threads = max(threads, min(wanted, max(32, threads * ceil_power(ceil_div(layout.row_groups, side)))))
-    if threads < 32:
-        team, threads = 32 // side, 32
     items = chosen[KnobType.MULTIPLY]
     is_as_read, resident = False, 1
     if sharing == cluster:
@@ -202,7 +203,7 @@ def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_rea
     beside += _MAKING_REGISTERS if space.is_line and not held.read_bytes else 0
     registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
     warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * registers))
-    return min(32 * warps // threads, _MAX_RESIDENT)
+    return min(warps // ceil_div(threads, 32), _MAX_RESIDENT)
 
 
 def _holding(layout: RowLayout, threads: int, items: int, held: Held, in_chunks: bool) -> tuple[bool, int]:
@@ -216,19 +217,21 @@ def _holding(layout: RowLayout, threads: int, items: int, held: Held, in_chunks:
 
 
 def _side(layout: RowLayout) -> int:
-    """Rows side by side: neighbours in memory."""
+    """Rows side by side: neighbours in memory, and whole groups of joined ones."""
     if layout.space.is_row:
         return 1
-    return min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
+    least = layout.space.joined // gcd(layout.space.joined, layout.vector)
+    wanted = min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
+    return least * ceil_power(ceil_div(wanted, least))
 
 
 def _most_team(layout: RowLayout) -> int:
-    return _TEAMS[-1] if layout.space.is_row else _MAX_COLUMN_THREADS // _side(layout)
+    return _TEAMS[-1] if layout.space.is_row else floor_power(_MAX_COLUMN_THREADS // _side(layout))
 
 
 def _usual_team(layout: RowLayout) -> int:
     """The same where a block shares a multiprocessor with others."""
-    return _TEAMS[-1] if layout.space.is_row else _COLUMN_THREADS // _side(layout)
+    return _TEAMS[-1] if layout.space.is_row else floor_power(_COLUMN_THREADS // _side(layout))
 
 
 def _row_blocks(layout: RowLayout) -> int:
@@ -294,6 +297,9 @@ def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int
         cluster, sharing = _one_wave(layout, arch, held, cluster)
         if sharing > 1:
             most_team, most = _most_team(layout), max(1, usual * 4 // held.element_bytes)
+    elif not layout.space.is_row:
+        # What stays in shared memory needs no registers, and no more blocks than have the memory.
+        most, cluster = usual, _staying_cluster(layout, held, cluster, 1)
     own = ceil_div(groups, max(cluster, sharing))
     team = min(most_team, max(ceil_power(ceil_div(own, usual)), min(_MIN_TEAM, ceil_power(own))))
     return team, min(floor_power(most), ceil_power(ceil_div(own, team))), cluster, sharing
@@ -303,15 +309,25 @@ def _one_wave(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) -> tu
     """(cluster, sharing) from the preferred cluster, for blocks that have a multiprocessor each, and its shared memory:
     so many that all are there at a time."""
     row_blocks, most_sharing = _row_blocks(layout), _most_sharing(layout, arch)
-    bytes_of_rows = layout.groups * _side(layout) * (held.values + held.sums) * _GROUP_BYTES
-    too_long = most_sharing >= 2 * cluster and bytes_of_rows > cluster * _CLUSTER_BYTES
+    too_long = most_sharing >= 2 * cluster and _bytes_of_rows(layout, held) > cluster * _CLUSTER_BYTES
     if layout.space.is_row:
         return (1, most_sharing) if too_long else (cluster, 1)
     if most_sharing > 1 and (too_long or row_blocks * cluster > _IN_CLUSTERS * arch.sm_count):
         return 1, most_sharing
-    while cluster > most_sharing and 2 * bytes_of_rows <= cluster * _MAX_STAYING_BYTES:
+    return _staying_cluster(layout, held, cluster, most_sharing), 1
+
+
+def _staying_cluster(layout: RowLayout, held: Held, cluster: int, least: int) -> int:
+    """Blocks that share rows which stay in their shared memory: at most ``cluster``, fewer where as few as ``least``
+    have room."""
+    while cluster > least and 2 * _bytes_of_rows(layout, held) <= cluster * _MAX_STAYING_BYTES:
         cluster //= 2
-    return cluster, 1
+    return cluster
+
+
+def _bytes_of_rows(layout: RowLayout, held: Held) -> int:
+    """What a team reads."""
+    return layout.groups * _side(layout) * (held.values + held.sums) * _GROUP_BYTES
 
 
 def _filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:
