@@ -1,7 +1,8 @@
 // Teams: how the threads that own a row (rows.cuh) join what each of them has of it.
 //
 // Order of summation: the thread's own elements one after the other, the lanes as a tree, then the warps and the blocks
-// one after the other, many blocks in a few interleaved parts. It depends on the parameters only.
+// one after the other, many blocks in a few interleaved parts; joined rows one after the other. Where SIDE does not
+// divide a warp, members of a team take the place of warps. It depends on the parameters only.
 
 #pragma once
 
@@ -17,15 +18,24 @@ struct Largest {
 
 // Joins numbers of the threads of a team: afterwards each has the result of all. At most MOST at once.
 template <class Tile, class T, int MOST> struct RowTeam {
-  static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WARPS = SPAN / WARP_SIZE;
+  static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WIDTH = Tile::WIDTH;
   static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // of a block
+  static constexpr bool IN_LANES = WARP_SIZE % Tile::SIDE_SIZE == 0;
+  static constexpr int PARTS = IN_LANES ? SPAN / WARP_SIZE : Tile::TEAM_SIZE;  // of a team, with numbers each
   // Whether a thread joins one of many numbers and leaves it to the others; few are joined by every thread for itself.
-  static constexpr bool BY_NUMBER = Tile::IN_GRID || (Tile::SIDE_SIZE > 1 && SPAN > WARP_SIZE);
+  static constexpr bool BY_NUMBER = Tile::IN_GRID || !IN_LANES || (Tile::SIDE_SIZE > 1 && SPAN > WARP_SIZE);
+  static_assert(!BY_NUMBER || Tile::SLOTS == 1, "the numbers are those of one team");
+  // Rows of a block, where some are joined with another thread's; and what they become.
+  static constexpr int ROWS = WIDTH % Tile::JOINED_ROWS == 0 ? 0 : Tile::SLOTS * Tile::SIDE_SIZE * WIDTH;
+  static constexpr int GROUPS = ROWS / Tile::JOINED_ROWS;
 
   struct Shared {
-    T warps[2][BY_NUMBER || SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1][Tile::SIDE_SIZE][MOST];
-    T blocks[2][Tile::SIDE_SIZE * MOST];
+    // Of numbers joined one by one there is one area: all have read it when the results are there.
+    T parts[BY_NUMBER ? 1 : 2][MOST][BY_NUMBER ? PARTS : SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1]
+           [Tile::SIDE_SIZE];
+    T blocks[2][NUMBERS];
     T shares[!BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
+    T rows[ROWS > 0 ? MOST / WIDTH * ROWS : 1], groups[ROWS > 0 ? MOST / WIDTH * GROUPS : 1];
   };
 
   Shared& shared;
@@ -44,6 +54,21 @@ template <class Tile, class T, int MOST> struct RowTeam {
     join<Operator, 1>(values);
   }
 
+  // Joins those of joined rows, when each row has its own: WIDTH of one number, then those of the next.
+  template <class Operator, int COUNT> __device__ __forceinline__ void neighbours(T (&values)[COUNT]) {
+    if constexpr (ROWS > 0) {
+      join_in_block<Operator>(values);
+    } else if constexpr (Tile::JOINED_ROWS > 1) {
+#pragma unroll
+      for (int first = 0; first < COUNT; first += Tile::JOINED_ROWS) {
+#pragma unroll
+        for (int k = 1; k < Tile::JOINED_ROWS; ++k) values[first] = Operator::join(values[first], values[first + k]);
+#pragma unroll
+        for (int k = 1; k < Tile::JOINED_ROWS; ++k) values[first + k] = values[first];
+      }
+    }
+  }
+
   // At the kernel's end: no block may leave while another reads its memory.
   __device__ __forceinline__ void leave() const {
     if constexpr (Tile::BLOCKS > 1 && !Tile::IN_GRID) cluster_sync();
@@ -53,7 +78,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join(T (&values)[COUNT]) {
     static_assert(COUNT <= MOST, "the areas have room");
 #pragma unroll
-    for (int offset = Tile::SIDE_SIZE; offset < WARP_SIZE && offset < SPAN; offset *= 2) {
+    for (int offset = Tile::SIDE_SIZE; IN_LANES && offset < WARP_SIZE && offset < SPAN; offset *= 2) {
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) {
         values[k] = Operator::join(values[k], __shfl_xor_sync(0xffffffffu, values[k], offset));
@@ -68,26 +93,29 @@ template <class Tile, class T, int MOST> struct RowTeam {
     turn ^= 1;
   }
 
-  // The warps' numbers into shared memory.
+  // The parts' numbers into shared memory.
   template <int COUNT> __device__ __forceinline__ void publish(const T (&values)[COUNT]) {
-    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-    if (lane < Tile::SIDE_SIZE) {
+    constexpr int PART_SIZE = IN_LANES ? WARP_SIZE : Tile::SIDE_SIZE;
+    const int part = threadIdx.x / PART_SIZE, side = threadIdx.x % PART_SIZE;
+    if (side < Tile::SIDE_SIZE) {
 #pragma unroll
-      for (int k = 0; k < COUNT; ++k) shared.warps[turn][warp][lane][k] = values[k];
+      for (int k = 0; k < COUNT; ++k) area()[k][part][side] = values[k];
     }
     __syncthreads();
   }
 
+  __device__ __forceinline__ auto& area() const { return shared.parts[BY_NUMBER ? 0 : turn]; }
+
   template <class Operator, int COUNT> __device__ __forceinline__ void join_warps(T (&values)[COUNT]) {
     publish(values);
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-    const int first = warp / WARPS * WARPS, side = lane % Tile::SIDE_SIZE;
+    const int first = warp / PARTS * PARTS, side = lane % Tile::SIDE_SIZE;
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) {
-      values[k] = shared.warps[turn][first][side][k];
+      values[k] = area()[k][first][side];
 #pragma unroll
-      for (int other = 1; other < WARPS; ++other) {
-        values[k] = Operator::join(values[k], shared.warps[turn][first + other][side][k]);
+      for (int other = 1; other < PARTS; ++other) {
+        values[k] = Operator::join(values[k], area()[k][first + other][side]);
       }
     }
   }
@@ -109,7 +137,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
     }
   }
 
-  // A thread for each of the block's numbers joins the warps'; when all blocks have told theirs, several threads for
+  // A thread for each of the block's numbers joins the parts'; when all blocks have told theirs, several threads for
   // each number join those of the blocks that share the rows.
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join_by_number(T (&values)[COUNT]) {
     constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
@@ -117,10 +145,10 @@ template <class Tile, class T, int MOST> struct RowTeam {
     publish(values);
     T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn];
     for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
-      const int side = number / COUNT, k = number % COUNT;
-      T joined = shared.warps[turn][0][side][k];
-#pragma unroll
-      for (int warp = 1; warp < WARPS; ++warp) joined = Operator::join(joined, shared.warps[turn][warp][side][k]);
+      const int side = number % Tile::SIDE_SIZE, k = number / Tile::SIDE_SIZE;
+      T joined = area()[k][0][side];
+#pragma unroll 16
+      for (int part = 1; part < PARTS; ++part) joined = Operator::join(joined, area()[k][part][side]);
       told[number] = joined;
     }
     if constexpr (BLOCKS > 1) {
@@ -136,12 +164,37 @@ template <class Tile, class T, int MOST> struct RowTeam {
       }
     }
     __syncthreads();
-    const T* const own = shared.shares + threadIdx.x % Tile::SIDE_SIZE * COUNT;
+    const T* const own = shared.shares + threadIdx.x % Tile::SIDE_SIZE;
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) {
-      values[k] = own[k];
+      values[k] = own[k * Tile::SIDE_SIZE];
 #pragma unroll
-      for (int share = 1; share < SHARES; ++share) values[k] = Operator::join(values[k], own[share * OWN + k]);
+      for (int share = 1; share < SHARES; ++share) {
+        values[k] = Operator::join(values[k], own[share * OWN + k * Tile::SIDE_SIZE]);
+      }
+    }
+  }
+
+  // Joined rows of several threads: a thread for each number of a group.
+  template <class Operator, int COUNT> __device__ __forceinline__ void join_in_block(T (&values)[COUNT]) {
+    const int team = threadIdx.x / SPAN, member = threadIdx.x / Tile::SIDE_SIZE % Tile::TEAM_SIZE;
+    const int first = (team * Tile::SIDE_SIZE + threadIdx.x % Tile::SIDE_SIZE) * WIDTH;
+    if (member == 0) {
+#pragma unroll
+      for (int k = 0; k < COUNT; ++k) shared.rows[k / WIDTH * ROWS + first + k % WIDTH] = values[k];
+    }
+    __syncthreads();
+    for (int number = threadIdx.x; number < COUNT / WIDTH * GROUPS; number += Tile::BLOCK_SIZE) {
+      const T* const own = shared.rows + number * Tile::JOINED_ROWS;
+      T joined = own[0];
+#pragma unroll 16
+      for (int row = 1; row < Tile::JOINED_ROWS; ++row) joined = Operator::join(joined, own[row]);
+      shared.groups[number] = joined;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+      values[k] = shared.groups[k / WIDTH * GROUPS + (first + k % WIDTH) / Tile::JOINED_ROWS];
     }
   }
 

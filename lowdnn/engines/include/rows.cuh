@@ -12,6 +12,7 @@
 // chunk: ITEMS groups. SHARING blocks share rows: a cluster of them or, where CLUSTER is less, neighbours in a
 // cooperative grid in which each group of rows has blocks of its own. A row that is longer than their chunks has
 // several. What was read of the first ones can stay in shared memory; the others are read again when they are needed.
+// JOINED neighbouring rows have their statistics together, as the channels of a group do; then a block has them all.
 // A chunk of a narrow type may be held AS_READ, and converted whenever it is used: a multiprocessor then has registers
 // for more rows, some of which are read while others join their statistics.
 
@@ -31,7 +32,7 @@
 #endif
 
 template <int RANK_, int KEPT_AXES_, bool IN_ROW_, bool SKEWED_, int VECTOR_SIZE_, int BLOCK_SIZE_, int TEAM_SIZE_,
-          int SIDE_SIZE_, int HELD_, int BLOCKS_, int CLUSTER_SIZE, class Index_>
+          int SIDE_SIZE_, int JOINED_ROWS_, int HELD_, int BLOCKS_, int CLUSTER_SIZE, class Index_>
 struct RowTile {
   static constexpr int RANK = RANK_, KEPT_AXES = KEPT_AXES_, VECTOR_SIZE = VECTOR_SIZE_;
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
@@ -41,8 +42,10 @@ struct RowTile {
   static constexpr int SLOTS = BLOCK_SIZE / (TEAM_SIZE * SIDE_SIZE);
   static constexpr bool IN_ROW = IN_ROW_, SKEWED = SKEWED_;
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
+  static constexpr int JOINED_ROWS = JOINED_ROWS_;  // that have their statistics together
   typedef Index_ Index;
-  static_assert(SIDE_SIZE <= WARP_SIZE && (BLOCKS == 1 || SLOTS == 1), "lanes of a warp have rows of their own");
+  static_assert(BLOCKS == 1 || SLOTS == 1, "blocks share one group of rows");
+  static_assert(SIDE_SIZE * WIDTH % JOINED_ROWS == 0, "a block has whole groups of joined rows");
   static_assert(!SKEWED || (IN_ROW && RANK == KEPT_AXES + 1), "a skew is of a row's only axis");
 };
 
@@ -76,13 +79,13 @@ template <class Tile> struct RowWalk {
   }
 
   // The first thread of a row's first block.
-  __device__ __forceinline__ bool is_first_member() const { return exists && member() == 0 && rank() == 0; }
+  __device__ __forceinline__ bool is_first_member() const { return exists && member() == 0 && rank == 0; }
 
   __device__ __forceinline__ static int member() { return threadIdx.x / Tile::SIDE_SIZE % Tile::TEAM_SIZE; }
 
   // Which group of its rows an item of a chunk is.
-  __device__ __forceinline__ static i64 group(i64 chunk, int item) {
-    return ((chunk * Tile::BLOCKS + rank()) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
+  __device__ __forceinline__ i64 group(i64 chunk, int item) const {
+    return ((chunk * Tile::BLOCKS + rank) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
   }
 
   // Moves to an item of a chunk: gives its place along the functors' vector axis, in `column`; false where the row has
@@ -132,13 +135,16 @@ template <class Tile> struct RowWalk {
   }
 
  private:
-  __device__ __forceinline__ static u32 rank() {
+  u32 rank;         // of the block among those that share the row: read once for it, since each reading takes its time
+
+  __device__ __forceinline__ static u32 rank_of_block() {
     if constexpr (Tile::IN_GRID) return blockIdx.x % Tile::BLOCKS;
     return Tile::BLOCKS > 1 ? cluster_rank() : 0;
   }
 
   __device__ __forceinline__ void start(i64 row) {
     first = row;
+    rank = rank_of_block();
     const int slot = threadIdx.x / (Tile::TEAM_SIZE * Tile::SIDE_SIZE), side = threadIdx.x % Tile::SIDE_SIZE;
     const i64 own = first + slot * Tile::SIDE_SIZE + side;
     exists = own < sizes.rows;
@@ -283,22 +289,41 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
   }
 }
 
-// One number of each row of this thread, from a functor over the kept axes.
-template <class Source, class Tile, class Value>
+// One number of each row of this thread, from a functor over the kept axes; or of ROWS joined ones together.
+template <class Source, int ROWS = 1, class Tile, class Value>
 __device__ __forceinline__ void load_of_row(const typename Source::Args& args, const RowWalk<Tile>& walk,
                                             Value (&values)[Tile::WIDTH]) {
   if (!walk.exists) return;
   i64 kept[Tile::KEPT_AXES];
   walk.locate_row(kept);
-  Source::template apply<Tile::WIDTH>(args, Source::cursor(args, kept), walk.kept_column, Tile::WIDTH, values);
+  if constexpr (ROWS == 1) {
+    Source::template apply<Tile::WIDTH>(args, Source::cursor(args, kept), walk.kept_column, Tile::WIDTH, values);
+  } else {
+    Value one[1];
+#pragma unroll
+    for (int w = 0; w < Tile::WIDTH; ++w) {
+      const typename Tile::Index row = walk.kept_column + w;
+      if (w == 0 || row % ROWS == 0) Source::template apply<1>(args, Source::cursor(args, kept), row / ROWS, 1, one);
+      values[w] = one[0];
+    }
+  }
 }
 
-// Stores one number of each row by a functor over the kept axes.
-template <class Target, class Tile, class Value>
+// Stores one number of each row, or of ROWS joined ones together, by a functor over the kept axes.
+template <class Target, int ROWS = 1, class Tile, class Value>
 __device__ __forceinline__ void store_of_row(const typename Target::Args& args, const RowWalk<Tile>& walk,
                                              const Value (&values)[Tile::WIDTH]) {
   if (!walk.is_first_member()) return;
   i64 kept[Tile::KEPT_AXES];
   walk.locate_row(kept);
-  Target::template apply<Tile::WIDTH>(args, Target::cursor(args, kept), walk.kept_column, Tile::WIDTH, values);
+  if constexpr (ROWS == 1) {
+    Target::template apply<Tile::WIDTH>(args, Target::cursor(args, kept), walk.kept_column, Tile::WIDTH, values);
+  } else {
+#pragma unroll
+    for (int w = 0; w < Tile::WIDTH; ++w) {
+      const typename Tile::Index row = walk.kept_column + w;
+      const Value one[1] = {values[w]};
+      if (row % ROWS == 0) Target::template apply<1>(args, Target::cursor(args, kept), row / ROWS, 1, one);
+    }
+  }
 }

@@ -1,8 +1,9 @@
 """The backward pass of a norm: dx in one launch over rows (``norm_backward.cu``), and the gradients of scale and bias.
 
 Where the scale has one element for each element of a row, as in layer and RMS norms, the launch sums these gradients
-over its rows on the way, and a second one joins the blocks' sums. Otherwise they are reductions of their own over x and
-dy (``engines.reduction``).
+over its rows on the way, and a second one joins the blocks' sums. Where it has one for each row, or for the rows of all
+samples, the sums that dx needs are stored, and those of the samples reduced. Otherwise the gradients are reductions of
+their own over x and dy (``engines.reduction``).
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.composite.assembly import moved
 from lowdnn.engines.launch import bytes_of, i64, moved_bytes
 from lowdnn.engines.norm.join import Join
-from lowdnn.engines.norm.split import is_of_rows, split_dag, split_operation, split_tensor
+from lowdnn.engines.norm.split import (
+    is_of_rows,
+    row_shapes,
+    split_dag,
+    split_operation,
+    split_tensor,
+)
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
@@ -26,29 +34,32 @@ from lowdnn.engines.rows.on_chip import OnChip
 from lowdnn.enums import DIM_MAX, DataType, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
-from lowdnn.graph.row_pattern import match_rows
+from lowdnn.graph.row_pattern import FusedRows, match_rows
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.norm import NormShape
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
-from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Struct, WorkspacePointer
+from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.plan import Launch, Struct, WorkspacePointer
 
 _REDUCTION = ReductionEngine()
 _GRADIENTS = {"dscale": "SCALE", "dbias": "BIAS"}
-#: Of a thread, for the scales of elements and what comes with them.
-_SCALE_REGISTERS = 32
 
 
 @dataclass(frozen=True)
 class BackwardRows:
     """One backward norm with what is fused with it, and how the kernel walks over it.
 
-    tensors: the operation's own by port, with group norm's channels split.
+    shape: which says what a row is: one of joined rows, where the space has these.
+    tensors: the operation's own by port, with group norm's channels split where rows are of whole groups.
+    sums: where each row's part of dscale and dbias goes, if the sums that dx needs are these.
     """
 
     operation: NormBackward
+    shape: NormShape
     tensors: dict[str, Tensor]
+    sums: dict[str, Tensor]
     before: PointwiseDag
     after: PointwiseDag
     space: RowSpace
@@ -62,16 +73,26 @@ class BackwardRows:
         operation, shape = fused.operation, fused.operation.shape
         if len(shape.split(operation.x.dims)) > DIM_MAX:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
+        for rows, joined in row_shapes(shape, operation.x):
+            found = BackwardRows._over(fused, rows, joined, last_uid=max(graph.tensors))
+            if found.space.joined == joined:
+                break
+        if found.before.operations and found.gradients and not (found._may_sum_on_the_way or found._row_sums):
+            return "operations: expected none before dy where scale and bias need sums of their own, got one"
+        # Sums on the way need the same elements of all rows in a thread.
+        return replace(found, space=replace(found.space, skew=())) if found._may_sum_on_the_way else found
+
+    @staticmethod
+    def _over(fused: FusedRows[NormBackward], shape: NormShape, joined: int, last_uid: int) -> BackwardRows:
+        operation = fused.operation
         ports = inputs_of(operation) | outputs_of(operation)
         own = {port: split_tensor(tensor, shape) for port, tensor in ports.items() if port != "epsilon"}
         before = split_dag(fused.before, shape)
         after = dag_of(own["dx"].dims, tuple(split_operation(op, shape) for op in fused.after), anchor=own["dx"])
-        space = fused_space((before, after), shape.axes, own.values())
-        found = BackwardRows(operation, own, before, after, space)
-        if before.operations and found.gradients and not (found._may_sum_on_the_way or found._sums_are_of_rows):
-            return "operations: expected none before dy where scale and bias need sums of their own, got one"
-        # Sums on the way need the same elements of all rows in a thread.
-        return replace(found, space=replace(space, skew=())) if found._may_sum_on_the_way else found
+        sums = _sums_of_rows(operation, shape, last_uid)
+        of_rows = (split_tensor(tensor, shape) for tensor in sums.values())
+        space = fused_space((before, after), shape.axes, (*own.values(), *of_rows), joined)
+        return BackwardRows(operation, shape, own, sums, before, after, space)
 
     @property
     def compute_type(self) -> DataType:
@@ -94,7 +115,7 @@ class BackwardRows:
         sums_on_the_way = self._may_sum_on_the_way and shape.chunks(self.layout) == 1
         if self.layout.row_groups:
             self._add_rows(chain, arch, shape, sums_on_the_way)
-        if not sums_on_the_way and not self._sums_are_of_rows:
+        if not sums_on_the_way and not self._row_sums:
             for port in ("dscale", "dbias"):
                 if port in self.tensors:
                     graph = OperationGraph(self._gradient(port))
@@ -108,7 +129,7 @@ class BackwardRows:
             reading(self.tensors["x"]),
             self.before,
             sums=len(self.gradients) if self._may_sum_on_the_way else 0,
-            beside=_SCALE_REGISTERS if self._is_scaled else 0,
+            passing=int(self._is_scaled),
             stays=True,
         )
 
@@ -126,16 +147,10 @@ class BackwardRows:
         return bool(self.gradients) and repeats and row_elements and is_enough
 
     @property
-    def _sums_are_of_rows(self) -> bool:
-        """Whether dscale and dbias are the sums over rows that dx needs."""
-        shape = self.operation.shape
-        return shape.scale_dims == shape.stats_dims and self.layout.row_groups > 0
-
-    @property
     def _scale_is_of_rows(self) -> bool:
         """Whether the scale has one element for each row."""
         scale = self.tensors.get("scale")
-        return scale is not None and is_of_rows(scale, self.operation.shape)
+        return scale is not None and is_of_rows(scale, self.shape)
 
     @property
     def _is_scaled(self) -> bool:
@@ -143,14 +158,14 @@ class BackwardRows:
         return self.operation.scale is not None and not self._scale_is_of_rows
 
     @property
-    def _row_gradients(self) -> dict[str, Tensor]:
-        """dscale and dbias where they are sums over rows."""
-        return {port: self.tensors[port] for port in _GRADIENTS if self._sums_are_of_rows and port in self.tensors}
+    def _row_sums(self) -> dict[str, Tensor]:
+        """Where rows' sums go, if there are rows."""
+        return self.sums if self.layout.row_groups else {}
 
     def _add_rows(self, chain: Chain, arch: ArchSpec, shape: tile.RowTile, sums: bool) -> None:
         """The launch for dx; where it sums on the way, the launch that joins its blocks' sums too."""
         operation, gradients = self.operation, self.gradients if sums else ()
-        blocks = self._blocks(arch, shape) if sums else 0
+        blocks = shape.staying_blocks(self.layout, arch) if sums else 0
         count = blocks // shape.SHARING
         offsets = tuple(chain.reserve(count * self.space.count * self._element_bytes) for _ in gradients)
         join = Join(gradients, self.space.row_space, self.compute_type, count, offsets)
@@ -167,35 +182,41 @@ class BackwardRows:
                 ("SCALED", int(self._is_scaled)),
                 ("ROW_SCALE", int(self._scale_is_of_rows)),
                 ("GRADIENTS", len(gradients)),
-                *((f"{name}_GRADIENT", int(port in self._row_gradients)) for port, name in _GRADIENTS.items()),
+                *((f"{name}_GRADIENT", int(port in self._row_sums)) for port, name in _GRADIENTS.items()),
                 *on_chip.switches,
             ),
             functors=(*self._functors(on_chip), *on_chip.again()),
             scalars=(
-                share(self.space.count, self.compute_type),
+                share(self.operation.shape.count, self.compute_type),
                 *i64((on_chip.slots,)),
                 *on_chip.partials(chain),
                 *((Struct(tuple(WorkspacePointer(offset) for offset in offsets)),) if gradients else ()),
             ),
         )
         read = bytes_of(tensor for tensor in inputs_of(operation).values() if not tensor.is_virtual)
-        moved = moved_bytes(self.before) + moved_bytes(self.after) + read - self._counted_twice + join.partial_bytes
-        moved += bytes_of(self._row_gradients.values()) + on_chip.bytes_read_again
+        read_and_written = moved_bytes(self.before) + moved_bytes(self.after) + read - self._counted_twice
+        read_and_written += join.partial_bytes + bytes_of(self._row_sums.values()) + on_chip.bytes_read_again
         number, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
-        chain.launches.append(kernel.launch(number, operation.flops, moved, blocks, shared_bytes))
+        launch = kernel.launch(number, operation.flops, read_and_written, blocks, shared_bytes)
+        self._add_with_sums(chain, arch, launch)
         if gradients:
             joining, arguments = join.kernel_and_arguments()
             chain.launches.append(join.launch(chain.kernel(joining), arguments))
+
+    def _add_with_sums(self, chain: Chain, arch: ArchSpec, launch: Launch) -> None:
+        """The launch, and the reductions of what it stores of rows that share a scale."""
+        gradients = outputs_of(self.operation)
+        parts = {port: row for port, row in self._row_sums.items() if row.uid != gradients[port].uid}
+        places = {row.uid: chain.reserve(row.span_bytes) for row in parts.values()}
+        chain.launches.append(replace(launch, arguments=tuple(moved(own, places, 0) for own in launch.arguments)))
+        for port, row in parts.items():
+            total = OperationGraph([self._sum(row, gradients[port])])
+            chain.add(_REDUCTION.plan(total, arch, {}), places)
 
     @property
     def _counted_twice(self) -> int:
         """Bytes of dy where the DAG before it reads it too."""
         return bytes_of(t for t in self.before.loads if t.uid == self.operation.dy.uid)
-
-    def _blocks(self, arch: ArchSpec, shape: tile.RowTile) -> int:
-        """A grid that stays, and writes no more partial sums than its blocks have."""
-        resident = arch.sm_count * shape.RESIDENT // shape.SHARING * shape.SHARING
-        return min(shape.blocks(self.layout), max(resident, shape.SHARING))
 
     def _functors(self, on_chip: OnChip) -> tuple[Functor, ...]:
         space, compute_type, tensors = self.space, self.compute_type, self.tensors
@@ -210,7 +231,7 @@ class BackwardRows:
         if "scale" in tensors:
             load = space.load_of_row if self._scale_is_of_rows else space.load
             functors.append(load(tensors["scale"], compute_type, "Scale"))
-        for port, tensor in self._row_gradients.items():
+        for port, tensor in self._row_sums.items():
             functors.append(space.store_of_row(tensor, compute_type, f"{_GRADIENTS[port].title()}Gradient"))
         return tuple(functors)
 
@@ -236,3 +257,16 @@ class BackwardRows:
     def _free_uid(self) -> int:
         """From here on no tensor of the operation has uids."""
         return 1 + max(tensor.uid for tensor in self.tensors.values())
+
+
+def _sums_of_rows(operation: NormBackward, shape: NormShape, last_uid: int) -> dict[str, Tensor]:
+    """Tensors for each row's part of dscale and dbias, where scale and bias have one element for all of a row: the
+    gradients themselves, if no other row has the same."""
+    gradients = {port: tensor for port, tensor in outputs_of(operation).items() if port in _GRADIENTS}
+    if any(not is_of_rows(split_tensor(tensor, shape), shape) for tensor in gradients.values()):
+        return {}
+    dims, compute_type = shape.stats_dims, operation.compute_type
+    return {
+        port: tensor if tensor.dims == dims else Tensor(uid, compute_type, dims, packed_strides(dims), 16)
+        for uid, (port, tensor) in enumerate(gradients.items(), last_uid + 1)
+    }

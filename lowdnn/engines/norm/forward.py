@@ -15,7 +15,13 @@ from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, i64, moved_bytes
 from lowdnn.engines.norm.passes import unbiased
-from lowdnn.engines.norm.split import is_of_rows, split_dag, split_operation, split_tensor
+from lowdnn.engines.norm.split import (
+    is_of_rows,
+    row_shapes,
+    split_dag,
+    split_operation,
+    split_tensor,
+)
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
@@ -26,6 +32,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.graph.row_pattern import FusedRows, match_rows
 from lowdnn.ops.base import outputs_of
+from lowdnn.ops.norm import NormShape
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor
@@ -38,9 +45,13 @@ _BEHIND_REGISTERS = 8
 
 @dataclass(frozen=True)
 class ForwardRows:
-    """One norm with what is fused with it, and how the kernel walks over it."""
+    """One norm with what is fused with it, and how the kernel walks over it.
+
+    shape: which says what a row is: one of joined rows, where the space has these.
+    """
 
     operation: NormForward
+    shape: NormShape
     before: PointwiseDag
     after: PointwiseDag
     space: RowSpace
@@ -54,10 +65,20 @@ class ForwardRows:
         operation, shape = fused.operation, fused.operation.shape
         if len(shape.split(operation.x.dims)) > DIM_MAX:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
-        before, after = split_dag(fused.before, shape), _after(fused)
-        of_rows = (*outputs_of(operation).values(), *operation.running, *_row_parameters(operation).values())
-        space = fused_space((before, after), shape.axes, [split_tensor(tensor, shape) for tensor in of_rows])
-        return ForwardRows(operation, before, after, space)
+        for rows, joined in row_shapes(shape, operation.x):
+            found = ForwardRows._over(fused, rows, joined)
+            if found.space.joined == joined:
+                break
+        return found
+
+    @staticmethod
+    def _over(fused: FusedRows[NormForward], shape: NormShape, joined: int) -> ForwardRows:
+        operation = fused.operation
+        before, after = split_dag(fused.before, shape), _after(fused, shape)
+        of_rows = (*outputs_of(operation).values(), *operation.running, *_row_parameters(operation, shape).values())
+        others = [split_tensor(tensor, shape) for tensor in of_rows]
+        space = fused_space((before, after), shape.axes, others, joined)
+        return ForwardRows(operation, shape, before, after, space)
 
     @property
     def compute_type(self) -> DataType:
@@ -78,7 +99,8 @@ class ForwardRows:
         shape = tile.tile_of(self.layout, chosen, self._held)
         on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before)
         first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)
-        parameters = _row_parameters(operation)
+        count = self.operation.shape.count
+        parameters = _row_parameters(operation, self.shape)
         kernel = RowKernel(
             source="norm/norm_forward.cu",
             data_type=operation.x.data_type,
@@ -101,9 +123,9 @@ class ForwardRows:
             ),
             scalars=(
                 scalar_argument(operation.epsilon, self.compute_type),
-                share(first_elements, self.compute_type),
-                share(self.space.count, self.compute_type),
-                number(unbiased(self.space.count), self.compute_type),
+                share(first_elements * self.space.joined, self.compute_type),
+                share(count, self.compute_type),
+                number(unbiased(count), self.compute_type),
                 *i64((on_chip.slots, max(1, self.layout.groups // shape.TEAM))),
                 *on_chip.partials(chain),
             ),
@@ -126,15 +148,15 @@ class ForwardRows:
     def _parameters(self) -> tuple[Functor, ...]:
         """Scale and bias where each row has one."""
         return tuple(
-            self.space.load_of_row(split_tensor(tensor, self.operation.shape), self.compute_type, name.title())
-            for name, tensor in _row_parameters(self.operation).items()
+            self.space.load_of_row(split_tensor(tensor, self.shape), self.compute_type, name.title())
+            for name, tensor in _row_parameters(self.operation, self.shape).items()
         )
 
     @property
     def _statistics(self) -> tuple[Functor, ...]:
         """What is stored of each row."""
         operation = self.operation
-        mean, inverse = (t and split_tensor(t, operation.shape) for t in (operation.mean, operation.inv_variance))
+        mean, inverse = (t and split_tensor(t, self.shape) for t in (operation.mean, operation.inv_variance))
         functors = []
         if mean is not None:
             functors.append(self._of_row("Mean", mean, operation.input_running_mean, operation.output_running_mean))
@@ -168,21 +190,21 @@ class ForwardRows:
         return PointwiseOperation(Pointwise(mode, self.compute_type), x=x, b=b, y=y)
 
 
-def _row_parameters(operation: NormForward) -> dict[str, Tensor]:
+def _row_parameters(operation: NormForward, shape: NormShape) -> dict[str, Tensor]:
     """SCALE and BIAS, those that there are, where each row has one."""
     given = {"SCALE": operation.scale, "BIAS": operation.bias}
     found = {name: tensor for name, tensor in given.items() if tensor is not None}
-    are_of_rows = all(is_of_rows(split_tensor(tensor, operation.shape), operation.shape) for tensor in found.values())
+    are_of_rows = all(is_of_rows(split_tensor(tensor, shape), shape) for tensor in found.values())
     return found if are_of_rows else {}
 
 
-def _after(fused: FusedRows[NormForward]) -> PointwiseDag:
+def _after(fused: FusedRows[NormForward], shape: NormShape) -> PointwiseDag:
     """What is behind the kernel's value: times scale, plus bias, where elements have their own; then what the graph has
     behind y."""
-    operation, shape = fused.operation, fused.operation.shape
+    operation = fused.operation
     y, compute_type = split_tensor(operation.y, shape), operation.compute_type
     of_elements = [(PointwiseMode.MUL, operation.scale), (PointwiseMode.ADD, operation.bias)]
-    steps = [] if _row_parameters(operation) else of_elements
+    steps = [] if _row_parameters(operation, shape) else of_elements
     wanted = [(mode, split_tensor(tensor, shape)) for mode, tensor in steps if tensor is not None]
     value = anchor = replace(
         y, uid=_NORMALISED, data_type=compute_type, alignment_bytes=16, is_virtual=True, name="normalised"

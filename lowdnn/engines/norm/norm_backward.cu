@@ -3,7 +3,8 @@
 // and, with GRADIENTS, the sums over this block's rows of dy * xhat and (2) of dy, for each element of a row. Without
 // CENTRED the mean is 0 and average(g) is left out. A scale with one element for each row is a factor behind it all:
 // then the sums that dx needs are of dy * xhat and of dy, which are the row's own gradients (SCALE_GRADIENT,
-// BIAS_GRADIENT).
+// BIAS_GRADIENT). JOINED neighbouring rows, the channels of a group, have mean, inverse and averages together, these of
+// the rows' sums times their scales.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
@@ -14,16 +15,18 @@
 // slots of chunks of x, then of dy.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW; INDEX: u32 below 2^31 rows
-// and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each row has; GRADIENTS:
-// 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a
-// functor of its own, since Prologue stores tensors.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
+// 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each row has;
+// GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read
+// again has a functor of its own, since Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
+typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
+                INDEX>
+    Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
 #if !AGAIN
@@ -203,8 +206,10 @@ __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& wal
   }
 }
 
+// scale: of joined rows.  factor: behind it all.
 __device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
-                                               const Value (&factor)[WIDTH], const Value (&averages)[2 * WIDTH]) {
+                                               const Value (&scale)[WIDTH], const Value (&factor)[WIDTH],
+                                               const Value (&averages)[2 * WIDTH]) {
   const ScalesOnUse scales(p, walk, chunk);
   store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](int i, i64 column, Value (&dx)[VECTOR]) {
     Value xhat[VECTOR];
@@ -212,6 +217,7 @@ __device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& w
     scales.apply(i, dx);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
+      if (JOINED > 1 && ROW_SCALE) dx[v] *= scale[v % WIDTH];
       const Value centred = CENTRED ? dx[v] - averages[v % WIDTH] : dx[v];
       dx[v] = factor[v % WIDTH] * (centred - xhat[v] * averages[WIDTH + v % WIDTH]);
     }
@@ -296,11 +302,11 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Operands held = {};
-    Value factor[WIDTH] = {}, sums[2 * WIDTH] = {};
+    Value scale[WIDTH] = {}, factor[WIDTH], sums[2 * WIDTH] = {};
 #if CENTRED
-    load_of_row<Mean>(p.mean, walk, held.mean);
+    load_of_row<Mean, JOINED>(p.mean, walk, held.mean);
 #endif
-    load_of_row<Inverse>(p.inverse, walk, held.inverse);
+    load_of_row<Inverse, JOINED>(p.inverse, walk, held.inverse);
     const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk); };
     slots.begin(copy);
     load_first(p, staying, walk, 0, held);
@@ -319,21 +325,22 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     team.all<Plus>(sums);
     store_row_gradients(p, walk, sums);
 #if ROW_SCALE
-    load_of_row<Scale>(p.scale, walk, factor);
+    load_of_row<Scale>(p.scale, walk, scale);
 #endif
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) factor[w] = ROW_SCALE ? held.inverse[w] * factor[w] : held.inverse[w];
+    for (int w = 0; w < WIDTH; ++w) factor[w] = ROW_SCALE && JOINED == 1 ? held.inverse[w] * scale[w] : held.inverse[w];
 #pragma unroll
-    for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= p.share;
+    for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= ROW_SCALE && JOINED > 1 ? p.share * scale[k % WIDTH] : p.share;
+    team.neighbours<Plus>(sums);
 
     held.begin_pass();
-    store_gradient(p, walk, p.sizes.chunks - 1, held, factor, sums);
+    store_gradient(p, walk, p.sizes.chunks - 1, held, scale, factor, sums);
     slots.turn_back(copy);
 #pragma unroll 1
     for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, held);
       held.scale(p, walk, chunk);
-      store_gradient(p, walk, chunk, held, factor, sums);
+      store_gradient(p, walk, chunk, held, scale, factor, sums);
     }
   }
 #if GRADIENTS

@@ -1,6 +1,7 @@
 // norm_forward: y = epilogue((x - mean) * inverse * scale + bias) with x = prologue(...), for each row the mean and
 // inverse = 1 / sqrt(average of (x - mean)^2 + epsilon); without CENTRED the mean is 0. Scale and bias are the row's
-// (ROW_SCALE, ROW_BIAS); those of elements are part of the epilogue.
+// (ROW_SCALE, ROW_BIAS); those of elements are part of the epilogue. JOINED neighbouring rows, the channels of a group,
+// have mean and inverse together.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
@@ -12,16 +13,17 @@
 // Shared memory: RowTeam's; with STAYS (dynamic) `slots` slots of chunks.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW; INDEX: u32 below 2^31 rows
-// and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased variance is
-// used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own, since Prologue stores
-// tensors.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
+// 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased
+// variance is used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own, since
+// Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX>
+typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
+                INDEX>
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
@@ -107,15 +109,39 @@ __device__ __forceinline__ void add_first(const RowWalk<Tile>& walk, i64 column,
 #endif
 }
 
-// The sums of what `shift` is the average of: the first chunk, which is held, or a group for each member.
-__device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held, FirstSums& sums) {
+// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for before the chunks, so
+// that nothing waits for it when these are there.
+struct Sample {
+  Again::Loaded<VECTOR> in = {};
+
+  __device__ __forceinline__ Sample(const Params& p, RowWalk<Tile>& walk) {
+    i64 column;
+    if (SHARING == 1 || !CENTRED || !locate(p, walk, column)) return;
+    Again::load<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, walk.window(column), in);
+  }
+
+  __device__ __forceinline__ void add(const Params& p, RowWalk<Tile>& walk, FirstSums& sums) const {
+    i64 column;
+    Value x[VECTOR];
+    if (!locate(p, walk, column)) return;
+    Again::finish<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, walk.window(column), in, x);
+    walk.fill_absent(column, Value(0), x);
+    add_first(walk, column, x, sums);
+  }
+
+ private:
+  __device__ __forceinline__ static bool locate(const Params& p, RowWalk<Tile>& walk, i64& column) {
+    return walk.locate_group(walk.member() * p.step, column);
+  }
+};
+
+// The sums of what `shift` is the average of: the first chunk, which is held, or the sample.
+__device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held,
+                                           const Sample& sample, FirstSums& sums) {
   i64 column;
   Value x[VECTOR];
   if constexpr (SHARING > 1) {
-    if (!walk.locate_group(walk.member() * p.step, column)) return;
-    Again::apply<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, walk.window(column), x);
-    walk.fill_absent(column, Value(0), x);
-    add_first(walk, column, x, sums);
+    sample.add(p, walk, sums);
   } else {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
@@ -148,13 +174,14 @@ __device__ __forceinline__ void load_again(const Params& p, const Staying& stayi
 // An estimate of each row's mean, the same in all blocks that share it; 0 where it is no finite number, since
 // deviations from it would not be either.
 __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<Tile>& walk, const Chunk& held,
-                                           Value (&mean)[WIDTH]) {
+                                           const Sample& sample, Value (&mean)[WIDTH]) {
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
 #if CENTRED
   FirstSums sums = {};
-  first_sums(p, walk, held, sums);
+  first_sums(p, walk, held, sample, sums);
   team.all_of_block<Plus>(sums);
+  team.neighbours<Plus>(sums);
   const Value first_share = HAS_SKEW ? reciprocal(sums[HAS_SKEW]) : p.first_share;
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
@@ -194,9 +221,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     Chunk held;
     const auto copy = [&](i64 chunk) { staying.copy(p.before, walk, chunk); };
     slots.begin(copy);
+    const Sample sample(p, walk);
     load_first(p, staying, walk, 0, held);
     Value shift[WIDTH], sums[2 * WIDTH];
-    first_mean(p, team, walk, held, shift);
+    first_mean(p, team, walk, held, sample, shift);
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
     held.begin_pass();
@@ -207,6 +235,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
       add_deviations(p, walk, chunk, held, shift, sums);
     }
     team.all<Plus>(sums);
+    team.neighbours<Plus>(sums);
 
     Value mean[WIDTH], correction[WIDTH], variance[WIDTH], inverse[WIDTH];
 #pragma unroll
@@ -218,13 +247,13 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     }
 #if TRAINING
 #if CENTRED
-    store_of_row<Mean>(p.mean, walk, mean);
+    store_of_row<Mean, JOINED>(p.mean, walk, mean);
 #endif
-    store_of_row<Inverse>(p.inverse, walk, inverse);
+    store_of_row<Inverse, JOINED>(p.inverse, walk, inverse);
 #if RUNNING
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) variance[w] *= p.unbiased;
-    store_of_row<Variance>(p.variance, walk, variance);
+    store_of_row<Variance, JOINED>(p.variance, walk, variance);
 #endif
 #endif
     Value bias[WIDTH] = {};

@@ -1,14 +1,30 @@
-"""Group normalisation's axes: the pointwise operations around it over x with the channels as two axes."""
+"""Group normalisation's axes: the pointwise operations around it over x with the channels as two axes. Or as one axis,
+where a line of memory has channels of several groups: rows are then single channels, and those of a group joined.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
+from lowdnn.enums import NormMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.base import inputs_of, outputs_of
 from lowdnn.ops.norm import NormShape
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor
+
+#: Bytes of a line of memory.
+_LINE_BYTES = 128
+
+
+def row_shapes(shape: NormShape, x: Tensor) -> tuple[tuple[NormShape, int], ...]:
+    """(the shape that says what a row is, rows that are joined), the best first; the last is possible everywhere."""
+    is_image = shape.mode is NormMode.GROUP_NORM and x.strides[1] == 1 and x.dims[0] > 0 and prod(x.dims[2:]) > 1
+    channels = x.dims[1] // shape.groups if is_image else 1
+    if channels == 1 or channels * x.element_bytes >= _LINE_BYTES:
+        return ((shape, 1),)
+    return ((replace(shape, mode=NormMode.INSTANCE_NORM), channels), (shape, 1))
 
 
 def split_tensor(tensor: Tensor, shape: NormShape) -> Tensor:

@@ -45,6 +45,7 @@ class RowKernel:
             ("KEPT", layout.space.kept),
             ("IS_ROW", int(layout.space.is_row)),
             ("HAS_SKEW", int(bool(layout.space.skew))),
+            ("JOINED", layout.space.joined),
             *self.switches,
             ("INDEX", layout.index),
         )
@@ -52,6 +53,7 @@ class RowKernel:
         short = dtypes.info(self.data_type).short_name
         chosen = "".join(str(value) for _, value in self.switches)
         walk = "s" if layout.space.skew else "r" if layout.space.is_row else "c"
+        walk += f"{layout.space.joined}x" if layout.space.joined > 1 else ""
         form = f"{self.tile.text}v{layout.vector}k{layout.space.kept}{walk}{chosen}"
         return KernelRef(
             name=f"{family}_{short}_{form}_{layout.index}_{target.replace('_', '')}_{digest}",

@@ -27,12 +27,14 @@ class RowSpace:
 
     is_row: the vector axis is the last of a row, otherwise the last kept one.
     skew: strides of the rows' starts, where these lie beside vectors (``codegen.functor``).
+    joined: neighbours along the last kept axis that have their statistics together, with one element for them all.
     """
 
     space: IndexSpace
     kept: int
     is_row: bool
     skew: tuple[int, ...] = ()
+    joined: int = 1
 
     @property
     def vector_axis(self) -> int:
@@ -161,11 +163,18 @@ def row_space(
     return RowSpace(space, kept, is_row)
 
 
-def fused_space(dags: tuple[PointwiseDag, ...], axes: Collection[int], others: Iterable[Tensor]) -> RowSpace:
-    """The space of ``row_space`` for DAGs over whole rows and the ``others`` that their kernel reads or writes."""
+def fused_space(
+    dags: tuple[PointwiseDag, ...], axes: Collection[int], others: Iterable[Tensor], joined: int = 1
+) -> RowSpace:
+    """The space of ``row_space`` for DAGs over whole rows and the ``others`` that their kernel reads or writes.
+
+    joined: channels (axis 1) that have their statistics together, if vectors lie along these.
+    """
     tensors = (*(tensor for dag in dags for tensor in (*dag.loads, *dag.stores)), *others)
     in_memory = {tensor.uid: tensor for tensor in tensors if not tensor.is_virtual and not tensor.is_scalar_value}
-    return row_space(dags[0].dims, axes, in_memory.values(), _indexed_axes(dags)).skewed(in_memory.values())
+    alone = _indexed_axes(dags) | ({1} if joined > 1 else set())
+    space = row_space(dags[0].dims, axes, in_memory.values(), alone).skewed(in_memory.values())
+    return replace(space, joined=joined) if space.space.origin[space.vector_axis] == (1,) else space
 
 
 def _widest(tensors: Iterable[Tensor]) -> int:

@@ -93,13 +93,19 @@ class OnChip:
 
     @property
     def _sums_bytes(self) -> int:
-        """Of two sums for each of a block's rows."""
+        """Of two sums for each of a team's rows."""
+        return self.tile.SIDE * self._row_bytes
+
+    @property
+    def _row_bytes(self) -> int:
+        """Of two sums for each row of a thread."""
         width = 1 if self.layout.space.is_row else self.layout.vector
-        return self.tile.SIDE * 2 * width * dtypes.info(self.compute_type).size_bytes
+        return 2 * width * dtypes.info(self.compute_type).size_bytes
 
     @property
     def _team_bytes(self) -> int:
         """At most, of ``RowTeam::Shared``."""
-        warps = ceil_div(self.tile.THREADS, 32)
+        parts = self.tile.TEAM if 32 % self.tile.SIDE else 2 * ceil_div(self.tile.THREADS, 32)
         shares = self.tile.THREADS * dtypes.info(self.compute_type).size_bytes
-        return 2 * (warps + 1) * self._sums_bytes + max(shares, self._sums_bytes)
+        joined = 2 * self.tile.slots * self._row_bytes if self.layout.space.joined > 1 else 0
+        return (parts + 2) * self._sums_bytes + max(shares, self._sums_bytes) + joined

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from math import gcd
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -47,6 +48,8 @@ _MAX_COLUMN_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 #: Bytes that a thread reads of a group, and bytes of rows for each block of a cluster that are worth more blocks and
 #: the meeting of a whole grid.
 _GROUP_BYTES, _CLUSTER_BYTES = 16, 65536
+#: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
+_CLUSTER_REACH = 18
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
 
@@ -58,6 +61,7 @@ class Held:
     values, sums: numbers of ``element_bytes``; the sums are over rows.
     read_bytes: of what the values are, where they can be held as they are read and converted whenever they are used;
     otherwise 0.
+    passing: numbers of ``element_bytes`` of each element that are read when it is used.
     beside: registers for what else the thread has.
     stays: whether the kernel lets the values' chunks stay in shared memory, and the blocks of a cooperative grid share
     rows.
@@ -67,15 +71,23 @@ class Held:
     values: int
     sums: int
     read_bytes: int
+    passing: int
     beside: int
     stays: bool
 
     @staticmethod
-    def of(compute_type: DataType, *sources: PointwiseDag, sums: int = 0, beside: int = 0, stays: bool = False) -> Held:
+    def of(
+        compute_type: DataType,
+        *sources: PointwiseDag,
+        sums: int = 0,
+        passing: int = 0,
+        beside: int = 0,
+        stays: bool = False,
+    ) -> Held:
         """sources: where the values come from."""
         are_plain = all(not dag.operations and len(dag.loads) == 1 for dag in sources)
         read_bytes = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
-        return Held(dtypes.info(compute_type).size_bytes, len(sources), sums, read_bytes, beside, stays)
+        return Held(dtypes.info(compute_type).size_bytes, len(sources), sums, read_bytes, passing, beside, stays)
 
     def words(self, vector: int, is_as_read: bool) -> int:
         """Registers for a group of ``vector`` elements."""
@@ -125,6 +137,17 @@ class RowTile:
         """Of a grid in which every group of rows has a team of its own; the greatest grid where that is too many."""
         return min(ceil_div(layout.row_groups, self.slots), MAX_GRID_X // self.SHARING) * self.SHARING
 
+    def staying_blocks(self, layout: RowLayout, arch: ArchSpec) -> int:
+        """Of a grid whose blocks are all there at a time, as few as have the same number of rows each.
+
+        A cluster has its blocks within one group of multiprocessors, where some may be left over: one cluster too many
+        would begin when the others end, and take as long.
+        """
+        used = _CLUSTER_REACH * self.RESIDENT // self.CLUSTER * self.CLUSTER
+        there = max(1, arch.sm_count * used // _CLUSTER_REACH // self.SHARING)
+        wanted = self.blocks(layout) // self.SHARING
+        return ceil_div(wanted, ceil_div(wanted, there)) * self.SHARING
+
 
 def knobs(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[Knob, ...]:
     """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where chunks may stay, CTA_COUNT
@@ -156,12 +179,12 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     sharing = max(cluster, chosen.get(KnobType.CTA_COUNT, 1))
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
+    if sharing > 1 or 32 % side:  # one team is a block
+        team = max(team, ceil_power(ceil_div(32, side)))
     threads = team * side
     if sharing == 1:
         wanted = _MIN_THREADS if layout.space.is_row else 32
         threads = max(threads, min(wanted, max(32, threads * ceil_power(ceil_div(layout.row_groups, side)))))
-    if threads < 32:
-        team, threads = 32 // side, 32
     items = chosen[KnobType.MULTIPLY]
     is_as_read, resident = False, 1
     if sharing == cluster:
@@ -173,13 +196,14 @@ def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_rea
     """Blocks for which a multiprocessor has registers."""
     space, vector = layout.space, layout.vector
     base, item, walked_item = _READ_REGISTERS if is_as_read else _VALUE_REGISTERS
-    each = held.words(vector, is_as_read) + (item if space.space.rank - space.kept == 1 else walked_item)
+    each = held.words(vector, is_as_read) + held.passing * vector * held.element_bytes // 4
+    each += item if space.space.rank - space.kept == 1 else walked_item
     beside = held.beside + (_SKEW_REGISTERS if space.skew else 0)
     beside += 0 if space.is_row else _SIDE_REGISTERS * vector
     beside += _MAKING_REGISTERS if space.is_line and not held.read_bytes else 0
     registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
     warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * registers))
-    return min(32 * warps // threads, _MAX_RESIDENT)
+    return min(warps // ceil_div(threads, 32), _MAX_RESIDENT)
 
 
 def _holding(layout: RowLayout, threads: int, items: int, held: Held, in_chunks: bool) -> tuple[bool, int]:
@@ -193,19 +217,21 @@ def _holding(layout: RowLayout, threads: int, items: int, held: Held, in_chunks:
 
 
 def _side(layout: RowLayout) -> int:
-    """Rows side by side: neighbours in memory."""
+    """Rows side by side: neighbours in memory, and whole groups of joined ones."""
     if layout.space.is_row:
         return 1
-    return min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
+    least = layout.space.joined // gcd(layout.space.joined, layout.vector)
+    wanted = min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
+    return least * ceil_power(ceil_div(wanted, least))
 
 
 def _most_team(layout: RowLayout) -> int:
-    return _TEAMS[-1] if layout.space.is_row else _MAX_COLUMN_THREADS // _side(layout)
+    return _TEAMS[-1] if layout.space.is_row else floor_power(_MAX_COLUMN_THREADS // _side(layout))
 
 
 def _usual_team(layout: RowLayout) -> int:
     """The same where a block shares a multiprocessor with others."""
-    return _TEAMS[-1] if layout.space.is_row else _COLUMN_THREADS // _side(layout)
+    return _TEAMS[-1] if layout.space.is_row else floor_power(_COLUMN_THREADS // _side(layout))
 
 
 def _row_blocks(layout: RowLayout) -> int:
@@ -233,7 +259,11 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     most_team, side = _usual_team(layout), _side(layout)
     most_cluster = _most_cluster(arch)
     clusters = [c for c in _CLUSTERS if _filling_cluster(layout, arch, 1) <= c <= most_cluster]
-    for resident, cluster in product(range(_WANTED_RESIDENT, 0, -1), clusters):
+    residents = range(_WANTED_RESIDENT, 0, -1)
+    # Sums take the registers that more rows would need: so the blocks of a cluster would meet for each row, and few
+    # others work meanwhile. One large block meets sooner.
+    orders = ((r, c) for c in clusters for r in residents) if held.sums else product(residents, clusters)
+    for resident, cluster in orders:
         own = ceil_div(max(layout.groups, 1), cluster)
         for wanted in (i for i in _ITEMS if fewest <= i <= most):
             team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
@@ -251,7 +281,7 @@ def _item_bounds(layout: RowLayout, held: Held) -> tuple[int, int]:
     usual = _REGISTERS // held.words(layout.vector, is_as_read=False)
     registers = _SUM_REGISTERS if held.sums else _MAX_REGISTERS
     most = min(floor_power(registers // held.words(layout.vector, held.read_bytes > 0)), limit)
-    return most if held.sums else min(floor_power(usual), most), most
+    return min(floor_power(usual), most), most
 
 
 def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, int, int]:
@@ -267,6 +297,9 @@ def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int
         cluster, sharing = _one_wave(layout, arch, held, cluster)
         if sharing > 1:
             most_team, most = _most_team(layout), max(1, usual * 4 // held.element_bytes)
+    elif not layout.space.is_row:
+        # What stays in shared memory needs no registers, and no more blocks than have the memory.
+        most, cluster = usual, _staying_cluster(layout, held, cluster, 1)
     own = ceil_div(groups, max(cluster, sharing))
     team = min(most_team, max(ceil_power(ceil_div(own, usual)), min(_MIN_TEAM, ceil_power(own))))
     return team, min(floor_power(most), ceil_power(ceil_div(own, team))), cluster, sharing
@@ -276,15 +309,25 @@ def _one_wave(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) -> tu
     """(cluster, sharing) from the preferred cluster, for blocks that have a multiprocessor each, and its shared memory:
     so many that all are there at a time."""
     row_blocks, most_sharing = _row_blocks(layout), _most_sharing(layout, arch)
-    bytes_of_rows = layout.groups * _side(layout) * (held.values + held.sums) * _GROUP_BYTES
-    too_long = most_sharing >= 2 * cluster and bytes_of_rows > cluster * _CLUSTER_BYTES
+    too_long = most_sharing >= 2 * cluster and _bytes_of_rows(layout, held) > cluster * _CLUSTER_BYTES
     if layout.space.is_row:
         return (1, most_sharing) if too_long else (cluster, 1)
     if most_sharing > 1 and (too_long or row_blocks * cluster > _IN_CLUSTERS * arch.sm_count):
         return 1, most_sharing
-    while cluster > most_sharing and 2 * bytes_of_rows <= cluster * _MAX_STAYING_BYTES:
+    return _staying_cluster(layout, held, cluster, most_sharing), 1
+
+
+def _staying_cluster(layout: RowLayout, held: Held, cluster: int, least: int) -> int:
+    """Blocks that share rows which stay in their shared memory: at most ``cluster``, fewer where as few as ``least``
+    have room."""
+    while cluster > least and 2 * _bytes_of_rows(layout, held) <= cluster * _MAX_STAYING_BYTES:
         cluster //= 2
-    return cluster, 1
+    return cluster
+
+
+def _bytes_of_rows(layout: RowLayout, held: Held) -> int:
+    """What a team reads."""
+    return layout.groups * _side(layout) * (held.values + held.sums) * _GROUP_BYTES
 
 
 def _filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:

@@ -6,14 +6,16 @@
 // registers is read once; of a longer one all chunks but the last are read again.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW; INDEX: u32 below 2^31 rows
-// and groups, else i64; IS_LOG.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
+// 2^31 rows and groups, else i64; IS_LOG.
 
 #include "include/row_team.cuh"
 #include "softmax/exponential.cuh"
 #include "generated.cuh"
 
-typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, ITEMS, SHARING, CLUSTER, INDEX> Tile;
+typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
+                INDEX>
+    Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, Tile::WIDTH> Team;
 
