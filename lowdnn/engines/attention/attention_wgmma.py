@@ -24,9 +24,9 @@ from lowdnn.tensor_map import TensorMapL2Promotion, TensorMapSwizzle, TiledMap, 
 #: Queries of a block: 64 for each multiplying warpgroup.
 _TILES = (64, 128, 192)
 #: Of keys, the best first; the last one fits beside everything.
-_TILES_OF_KEYS = (128, 96, 80, 64, 48)
+_TILES_OF_KEYS = (128, 96, 80, 64, 48, 32)
 #: Registers of a thread for scores, weights and outputs: where scores are scaled only; beside more arithmetic.
-_MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 176, 144
+_MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 176, 148
 _WARPGROUP_QUERIES = 64
 _WARP_QUERIES = 16
 _WARPGROUP_THREADS = 128

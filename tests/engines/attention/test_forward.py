@@ -39,6 +39,7 @@ LINES = (
     "sdpa b=2 h=2 q=1 kv=150 d=64 lengths=yes",
     "sdpa b=1 h=2 q=24 kv=64 d=64 out=fp32",
     "sdpa b=1 h=1 q=5 kv=700 d=16 stats=yes",
+    "sdpa b=1 h=1 q=20 kv=100 d=256 dropout=0.25 dtype=fp16",
 )
 
 
