@@ -44,6 +44,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 
   if (!exists || threadIdx.x % LANES != 0) return;
   const f32 stats = *p.stats.at(batch, head, query);
-  const bool has_weights = i32(query) < p.lengths.of(batch, i32(p.queries.divisor)) && stats != MINUS_INFINITY;
-  p.terms[row] = has_weights ? Term{stats * LOG2_E, centre} : Term{-MINUS_INFINITY, 0};
+  const bool has_weights = i32(query) < p.lengths.of(batch, i32(p.queries.divisor)) && stats != -INFINITE;
+  p.terms[row] = has_weights ? Term{stats * LOG2_E, centre} : Term{INFINITE, 0};
 }

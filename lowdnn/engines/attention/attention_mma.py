@@ -19,6 +19,8 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Plan
 _TILES = (64, 128)
 #: Of queries in a block that is not worth halving.
 _MANY_QUERIES = 64
+#: Sizes of heads: of which 64 keys fit shared memory, and of which a warp accumulates 32 queries.
+_MAX_SIZE_BESIDE_64_KEYS, _MAX_SIZE_OF_32_QUERIES = 128, 80
 #: Beside a row in shared memory (``HeadRows``).
 _PITCH_PADDING_BYTES = 16
 
@@ -61,14 +63,15 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     return (Knob("tile_m", KnobType.TILE_M, _TILES, default, "queries of a block"),)
 
 
-def _tile(queries: int, size: int) -> ForwardTile:
-    """Warps of large heads have accumulators for 16 queries only."""
-    keys, warp_queries = (32, 16) if size > 128 else (64, queries // 4)
-    return ForwardTile(queries, keys, warp_queries)
+def _tile(problem: AttentionForward, queries: int) -> ForwardTile:
+    """Warps have the registers to accumulate 32 queries of small heads of v, 16 of larger ones."""
+    is_large = max(problem.q.size, problem.v.size) > _MAX_SIZE_BESIDE_64_KEYS
+    warp_queries = 16 if is_large or problem.v.size > _MAX_SIZE_OF_32_QUERIES else queries // 4
+    return ForwardTile(queries, 32 if is_large else 64, warp_queries)
 
 
 def _launch(problem: AttentionForward, queries: int) -> tuple[KernelRef, Launch]:
-    tile = _tile(queries, max(problem.q.size, problem.v.size))
+    tile = _tile(problem, queries)
     pitches = [padded * 2 + _PITCH_PADDING_BYTES for padded in (problem.padded_qk, problem.padded_v)]
     operands = tuple(operand.argument for operand in (problem.q, problem.k, problem.v))
     shared_bytes = (tile.queries + tile.keys) * pitches[0] + tile.keys * pitches[1]

@@ -1,19 +1,9 @@
-// What attention takes, whichever instruction multiplies: powers of two, operands of two values, rows of accumulators, of
-// which four neighbouring lanes have the columns, and which queries see which keys.
+// What attention takes, whichever instruction multiplies: operands of two values, rows of accumulators, of which four
+// neighbouring lanes have the columns, and which queries see which keys.
 
 #pragma once
 
-#include "include/numeric.cuh"
-
-constexpr f32 LOG2_E = 1.44269504088896341f;
-#define MINUS_INFINITY __int_as_float(0xff800000)
-
-// A power of two to 2 units in the last place.
-__device__ __forceinline__ f32 power_of_two(f32 x) {
-  f32 result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
+#include "include/exponential.cuh"
 
 // Two values as one word, the first in its low half.
 __device__ __forceinline__ u32 packed(Tag<bf16>, f32 low, f32 high) {

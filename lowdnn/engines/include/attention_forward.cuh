@@ -121,7 +121,7 @@ __device__ __forceinline__ void apply_scores(const typename Functor::Args& args,
         f32 results[2];
         Functor::template apply<2>(args, cursor, column, clamped(existing, 0, 2), products, results);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) pair[i] = i < existing ? results[i] : MINUS_INFINITY;
+        for (int i = 0; i < 2; ++i) pair[i] = i < existing ? results[i] : -INFINITE;
       }
     }
   }
@@ -148,7 +148,7 @@ struct RunningSoftmax {
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        largest[part][half] = MINUS_INFINITY;
+        largest[part][half] = -INFINITE;
         sum[part][half] = 0;
       }
   }
@@ -169,7 +169,7 @@ struct RunningSoftmax {
         }
         here = largest_of_row(here);
         largest[part][half] = here;
-        const f32 base = here == MINUS_INFINITY ? 0 : here * LOG2_E;  // of a query that has seen no key yet, anything
+        const f32 base = here == -INFINITE ? 0 : here * LOG2_E;  // of a query that has seen no key yet, anything
         shrinking[part][half] = power_of_two(before * LOG2_E - base);
         f32 total = 0;
 #pragma unroll

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "include/exponential.cuh"
 #include "include/numeric.cuh"
 
 // NaN wins over every number.
@@ -67,8 +68,7 @@ __device__ __forceinline__ f32 normal_cdf(f32 x) {
   p = fmaf(p, z, -0x1.d63bc2p-2f);
   p = fmaf(p, z, -0x1.26aed4p+0f);
   p = fmaf(p, z, -1.0f);
-  f32 tail;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(p));
+  const f32 tail = power_of_two(p);
   return x < 0.0f ? tail : 1.0f - tail;
 }
 __device__ __forceinline__ f64 normal_cdf(f64 x) { return 0.5 * erfc(x * -0.70710678118654752440); }

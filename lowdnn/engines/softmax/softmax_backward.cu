@@ -9,8 +9,8 @@
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
 // 2^31 rows and groups, else i64; IS_LOG.
 
+#include "include/exponential.cuh"
 #include "include/row_team.cuh"
-#include "softmax/exponential.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,

@@ -13,8 +13,8 @@
 // 2^31 rows and groups, else i64; IS_LOG; CHUNKED; STATS (m + log(s), times stats_factor), MAX (m), SUM (s): whether they
 // are stored.
 
+#include "include/exponential.cuh"
 #include "include/row_team.cuh"
-#include "softmax/exponential.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
