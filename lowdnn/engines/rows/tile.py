@@ -92,7 +92,8 @@ class Held:
     def words(self, vector: int, is_as_read: bool) -> int:
         """Registers for a group of ``vector`` elements."""
         held_bytes = self.read_bytes if is_as_read else self.values * self.element_bytes
-        return ceil_div((held_bytes + self.sums * self.element_bytes) * vector, 4)
+        held = max(self.values, ceil_div(held_bytes * vector, 4))  # one of each value, however narrow
+        return held + self.sums * self.element_bytes * vector // 4
 
 
 @dataclass(frozen=True)
