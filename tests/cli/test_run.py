@@ -50,7 +50,7 @@ def test_cases_come_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_difference_fails_with_the_line_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lowdnn.cli.case_results.evaluate", _wrong_reference)
+    monkeypatch.setattr("lowdnn.graph.compare.evaluate", _wrong_reference)
     assert main(["run", "pointwise dims=64 ops=relu dtype=fp32", "--device", "emulated", "--check", "--seed", "5"]) == 1
     output = capsys.readouterr().out
     assert "FAILED" in output
