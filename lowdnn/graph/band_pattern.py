@@ -69,7 +69,7 @@ def _narrowed(band: Band, mask: PointwiseOperation, producers: _Producers) -> Ba
     if mask.output.data_type not in _SCORE_TYPES or mask.pointwise.compute_type not in _SCORE_TYPES:
         return None
     comparison = producers.get(mask.operands["t"].uid)
-    if comparison is None or comparison.mode not in _COMPARISONS:
+    if comparison is None or comparison.mode not in _COMPARISONS or not _is_of_indices(comparison):
         return None
     scores, (left, right) = mask.operands["x"], (comparison.operands["x"], comparison.operands["b"])
     from_below, gap = _COMPARISONS[comparison.mode]
@@ -79,11 +79,10 @@ def _narrowed(band: Band, mask: PointwiseOperation, producers: _Producers) -> Ba
     if {x.axis, b.axis} != {_ROW_AXIS, _COLUMN_AXIS}:
         return None
     # x - b >= gap, or x - b <= -gap, where x and b are row and column with their offsets.
+    row, column = (x, b) if x.axis == _ROW_AXIS else (b, x)
     if (x.axis == _ROW_AXIS) == from_below:
-        row, column = (x, b) if x.axis == _ROW_AXIS else (b, x)
         bound = row.offset - column.offset - gap
         return replace(band, scores=scores, right=bound if band.right is None else min(band.right, bound))
-    row, column = (x, b) if x.axis == _ROW_AXIS else (b, x)
     bound = column.offset - row.offset - gap
     return replace(band, scores=scores, left=bound if band.left is None else min(band.left, bound))
 
@@ -98,12 +97,15 @@ def _with_lengths(
     return replace(band, lengths=lengths)
 
 
+def _is_of_indices(op: PointwiseOperation) -> bool:
+    """Whether it takes indices as they are, in arithmetic that holds each."""
+    return (op.alpha1, op.alpha2) == (1.0, 1.0) and op.pointwise.compute_type in _INDEX_TYPES
+
+
 def _index(tensor: Tensor, producers: _Producers) -> _Index | None:
     """GEN_INDEX along rows or columns, with whole constants added."""
     op = producers.get(tensor.uid)
-    if op is None or (op.alpha1, op.alpha2) != (1.0, 1.0):
-        return None
-    if op.output.data_type not in _INDEX_TYPES or op.pointwise.compute_type not in _INDEX_TYPES:
+    if op is None or not _is_of_indices(op) or op.output.data_type not in _INDEX_TYPES:
         return None
     if op.mode is PointwiseMode.GEN_INDEX:
         return _Index(op.pointwise.axis, 0)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.band_pattern import Band, band_of
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+
+
+def band(mode: PointwiseMode, *, compute: DataType = DataType.INT32, alpha1: float = 1.0) -> Band:
+    """What scores of 20 queries and 30 keys keep where ``alpha1 * query mode key`` holds."""
+    builder = GraphBuilder()
+    scores = builder.tensor((1, 1, 20, 30), DataType.FLOAT)
+    query, key = (
+        builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores) for axis in (2, 3)
+    )
+    seen = builder.pointwise(mode, query, key, compute_type=compute, virtual=DataType.BOOLEAN, alpha1=alpha1)
+    nothing = builder.constant(4, DataType.FLOAT, -inf)
+    masked = builder.pointwise(PointwiseMode.BINARY_SELECT, scores, nothing, seen, store=DataType.FLOAT)
+    operations = tuple(op for op in builder.graph().operations if isinstance(op, PointwiseOperation))
+    return band_of(operations, masked)
+
+
+@pytest.mark.parametrize(
+    ("mode", "bounds"),
+    [
+        (PointwiseMode.CMP_GE, (None, 0)),
+        (PointwiseMode.CMP_GT, (None, -1)),
+        (PointwiseMode.CMP_LE, (0, None)),
+        (PointwiseMode.CMP_LT, (-1, None)),
+        (PointwiseMode.CMP_EQ, (None, None)),
+    ],
+)
+def test_comparisons_of_places_are_bounds(mode: PointwiseMode, bounds: tuple[int | None, int | None]) -> None:
+    found = band(mode)
+    assert (found.left, found.right) == bounds
+
+
+def test_scaled_or_rounded_places_are_no_bounds() -> None:
+    """In HALF places from 2049 on are rounded; twice a query's place is another one."""
+    assert band(PointwiseMode.CMP_GE, compute=DataType.FLOAT).right == 0
+    assert band(PointwiseMode.CMP_GE, compute=DataType.HALF).right is None
+    assert band(PointwiseMode.CMP_GE, compute=DataType.FLOAT, alpha1=2.0).right is None
