@@ -102,13 +102,14 @@ class AttentionMethods(GraphBuilder):
             raise NotSupportedError.at("sdpa.implementation", expected="AUTO or COMPOSITE", got="UNIFIED")
         writer = AttentionWriter(self, Sizes.of(q, k, v), name)
         band = Band.of(
+            "sdpa",
             use_causal_mask,
             use_causal_mask_bottom_right,
             diagonal_alignment,
             diagonal_band_left_bound if sliding_window_length is None else sliding_window_length,
             diagonal_band_right_bound,
         )
-        lengths = _lengths(use_padding_mask, seq_len_q, seq_len_kv)
+        lengths = _lengths("sdpa", use_padding_mask, seq_len_q, seq_len_kv)
         scores = writer.scores(q, k)
         if attn_scale is not None:
             scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
@@ -180,6 +181,7 @@ class AttentionMethods(GraphBuilder):
         )
         boolean(use_deterministic_algorithm, "sdpa_backward.use_deterministic_algorithm")
         band = Band.of(
+            "sdpa_backward",
             use_causal_mask,
             use_causal_mask_bottom_right,
             diagonal_alignment,
@@ -189,7 +191,7 @@ class AttentionMethods(GraphBuilder):
         given = {"q": q, "k": k, "v": v, "o": o, "d_o": dO, "stats": stats}
         if attn_scale is not None:
             given["scale"] = attn_scale if isinstance(attn_scale, Tensor) else self._constant(attn_scale)
-        lengths = _lengths(use_padding_mask, seq_len_q, seq_len_kv)
+        lengths = _lengths("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
         if lengths is not None:
             given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
         dq, dk, dv = self._add_all(SdpaBackwardNode(given, band), compute_data_type, name)
@@ -211,11 +213,12 @@ def _refuse(method: str, **arguments: object) -> None:
             raise NotSupportedError.at(f"{method}.{argument}", expected="the default", got=got)
 
 
-def _lengths(use_padding: bool, queries: Tensor | None, keys: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    if boolean(use_padding, "sdpa.use_padding_mask") != (queries is not None and keys is not None):
-        raise BadParamError.at(
-            "sdpa.use_padding_mask", expected="True with seq_len_q and seq_len_kv, False without", got=use_padding
-        )
+def _lengths(
+    method: str, use_padding: bool, queries: Tensor | None, keys: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    where = f"{method}.use_padding_mask"
+    if boolean(use_padding, where) != (queries is not None and keys is not None):
+        raise BadParamError.at(where, expected="True with seq_len_q and seq_len_kv, False without", got=use_padding)
     return None if queries is None or keys is None else (queries, keys)
 
 

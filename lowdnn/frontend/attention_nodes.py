@@ -75,24 +75,25 @@ class Band:
 
     @staticmethod
     def of(
+        method: str,
         is_causal: bool,
         is_causal_bottom_right: bool,
         alignment: diagonal_alignment,
         left_bound: int | None,
         right_bound: int | None,
     ) -> Band:
-        """``left_bound`` counts the key at the query's place."""
-        is_causal = boolean(is_causal, "sdpa.use_causal_mask")
-        is_causal_bottom_right = boolean(is_causal_bottom_right, "sdpa.use_causal_mask_bottom_right")
+        """``left_bound`` counts the key at the query's place.  method: that errors name."""
+        is_causal = boolean(is_causal, f"{method}.use_causal_mask")
+        is_causal_bottom_right = boolean(is_causal_bottom_right, f"{method}.use_causal_mask_bottom_right")
         if is_causal and is_causal_bottom_right:
-            raise BadParamError.at("sdpa.use_causal_mask", expected="one causal mask", got="two")
+            raise BadParamError.at(f"{method}.use_causal_mask", expected="one causal mask", got="two")
         if (is_causal or is_causal_bottom_right) and right_bound is not None:
             raise BadParamError.at(
-                "sdpa.diagonal_band_right_bound", expected="None with a causal mask", got=right_bound
+                f"{method}.diagonal_band_right_bound", expected="None with a causal mask", got=right_bound
             )
-        chosen = member(diagonal_alignment, alignment, "sdpa.diagonal_alignment")
-        left = None if left_bound is None else integer(left_bound, "sdpa.diagonal_band_left_bound", 1) - 1
-        right = None if right_bound is None else integer(right_bound, "sdpa.diagonal_band_right_bound", 0)
+        chosen = member(diagonal_alignment, alignment, f"{method}.diagonal_alignment")
+        left = None if left_bound is None else integer(left_bound, f"{method}.diagonal_band_left_bound", 1) - 1
+        right = None if right_bound is None else integer(right_bound, f"{method}.diagonal_band_right_bound", 0)
         if is_causal or is_causal_bottom_right:
             right = 0
         return Band(left, right, is_causal_bottom_right or chosen is diagonal_alignment.BOTTOM_RIGHT)

@@ -139,15 +139,15 @@ def expected_outputs(
     greatest one of rounding each virtual tensor, since weights that are divided by their sum last round otherwise.
     """
     rounded = evaluate(graph, inputs)
-    found = {
-        uid: Expected(values, tolerance_of(graph, graph.tensors[uid], notes, length)) for uid, values in rounded.items()
-    }
     if not _is_attention(graph):
-        return found
+        return {
+            uid: Expected(values, tolerance_of(graph, graph.tensors[uid], notes, length))
+            for uid, values in rounded.items()
+        }
     exact = evaluate(graph, inputs, rounds_virtual=False)
     return {
         uid: Expected(exact[uid], _twice_the_error(graph.tensors[uid].data_type, rounded[uid], exact[uid]))
-        for uid in found
+        for uid in rounded
     }
 
 

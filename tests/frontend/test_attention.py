@@ -263,5 +263,7 @@ def test_what_is_not_there_is_refused() -> None:
         graph.sdpa(q, q, q, is_inference=True, generate_stats=True)
     with raises(NotSupportedError, "sdpa_backward.dropout", expected="the default"):
         graph.sdpa_backward(q, q, q, q, q, q, dropout=(0.5, q, q))
+    with raises(BadParamError, "sdpa_backward.use_causal_mask", expected="one causal mask", got="two"):
+        graph.sdpa_backward(q, q, q, q, q, q, use_causal_mask=True, use_causal_mask_bottom_right=True)
     with raises(BadParamError, "sdpa.score_mod", expected="no other mask"):
         graph.sdpa(q, q, q, use_causal_mask=True, score_mod=lambda graph, scores: scores)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
-from lowdnn.engines.attention.heads import Heads
+from lowdnn.engines.attention.heads import Heads, padded
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES
 from lowdnn.engines.launch import i32
@@ -152,7 +152,7 @@ def _params(warpgroups: int, size: int) -> Params:
 
 
 def _shared_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
-    qk, v = (-(-size // _BOX_ELEMENTS) * _BOX_ELEMENTS * 2 for size in (problem.padded_qk, problem.padded_v))
+    qk, v = (padded(size, _BOX_ELEMENTS) * 2 for size in (problem.q.size, problem.v.size))
     return tile.queries * qk + _STAGES * tile.keys * (qk + v) + (1 + 4 * _STAGES) * _BARRIER_BYTES
 
 
