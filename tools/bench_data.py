@@ -8,7 +8,14 @@ import torch
 from bench_related import related
 
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, MoeCase
+from lowdnn.graph.cases import (
+    AttentionBackwardCase,
+    AttentionCase,
+    Case,
+    ConvolutionCase,
+    MatmulCase,
+    MoeCase,
+)
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.tensor import Tensor
@@ -39,6 +46,7 @@ _OF_VALUE, _OF_MEAN = 3, 7
 #: The unit of contractions, which may round operands to TF32 and sums of parts to bf16, and that of other arithmetic: a
 #: thousand roundings of fp32, more than functions and sums of any length have, since these are trees.
 _CONTRACTION_UNIT, _SINGLE_UNIT = 2.0**-7, 2.0**-13
+_CONTRACTIONS = (ConvolutionCase, MatmulCase, MoeCase, AttentionCase, AttentionBackwardCase)
 
 
 class CaseData:
@@ -120,8 +128,7 @@ class CaseData:
     @property
     def unit(self) -> float:
         """The relative rounding of the case's arithmetic, that of its results aside."""
-        is_contraction = isinstance(self._case, ConvolutionCase | MatmulCase | MoeCase)
-        return _CONTRACTION_UNIT if is_contraction else _SINGLE_UNIT
+        return _CONTRACTION_UNIT if isinstance(self._case, _CONTRACTIONS) else _SINGLE_UNIT
 
     def _drawn(self, tensor: Tensor, numbers: torch.dtype) -> list[torch.Tensor]:
         is_filter = isinstance(self._case, ConvolutionCase) and tensor.name == "w"

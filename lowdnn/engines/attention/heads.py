@@ -78,6 +78,7 @@ def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
 
 def seen_share(queries: int, keys: int, left: int, right: int) -> float:
     """Of all pairs, those of a query and a key that it sees; of many queries, by some of them."""
-    sampled = range(0, queries, max(1, queries // 64))
+    step = max(1, queries // 64)
+    sampled = range(step // 2, queries, step)
     seen = sum(max(0, min(keys, row + right + 1) - max(0, row - left)) for row in sampled)
     return seen / max(1, len(sampled) * keys)
