@@ -40,7 +40,7 @@ _ALIGNMENT_BYTES = 256
 Result = torch.Tensor | Sequence[torch.Tensor | None] | None
 
 #: Two right results differ by roundings: at most this many units of the value, plus this many of the root mean square
-#: of all values.
+#: of all values or of those along the last axis, whichever is larger: queries that see few keys have large gradients.
 _OF_VALUE, _OF_MEAN = 3, 7
 
 #: The unit of contractions, which may round operands to TF32 and sums of parts to bf16, and that of other arithmetic: a
@@ -166,7 +166,9 @@ def disagreement(ours: torch.Tensor, theirs: torch.Tensor, unit: float) -> str:
         return f"{wrong} of {ours.numel()} integers differ" if wrong else ""
     unit = max(unit, torch.finfo(ours.dtype).eps, torch.finfo(theirs.dtype).eps)
     got, wanted = ours.float(), theirs.float()
-    allowed = wanted.abs().mul_(_OF_VALUE * unit).add_(_OF_MEAN * unit * wanted.square().mean().sqrt())
+    squares = wanted.square()
+    size = torch.maximum(squares.mean(), squares.mean(-1, keepdim=True)).sqrt_()
+    allowed = wanted.abs().mul_(_OF_VALUE * unit).add_(size, alpha=_OF_MEAN * unit)
     near = (got - wanted).abs_() <= allowed  # NaN is never near
     wrong = ours.numel() - int(near.sum())
     if not wrong:

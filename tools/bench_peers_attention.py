@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from bench_data import CaseData
+from bench_flash import flash_attention, rows_first, window
 
 from lowdnn.graph.cases import AttentionBackwardCase, AttentionCase
 
@@ -47,12 +48,12 @@ def attention_gradient_peers(case: AttentionBackwardCase, data: CaseData) -> dic
     seed, offset = torch.zeros(2, device="cuda", dtype=torch.uint64), torch.zeros((), device="cuda", dtype=torch.int64)
 
     def flash(slot: int) -> Tensors:
-        heads = [_rows_first(copies[slot]) for copies in (d_o, q, k, v, o)]
+        heads = [rows_first(copies[slot]) for copies in (d_o, q, k, v, o)]
         gradients = _aten._flash_attention_backward(
             *heads, stats[slot].squeeze(3), None, None, case.q, keys, 0.0, is_causal, seed, offset,
-            scale=scale, **_window(case.left),
+            scale=scale, **window(case.left),
         )  # fmt: skip
-        return [_rows_first(gradient) for gradient in gradients]
+        return [rows_first(gradient) for gradient in gradients]
 
     def cudnn(slot: int) -> Tensors:
         heads = [copies[slot] for copies in (d_o, q, k, v, o)]
@@ -62,23 +63,3 @@ def attention_gradient_peers(case: AttentionBackwardCase, data: CaseData) -> dic
         return list(gradients)
 
     return {"flash": flash} if case.left >= 0 else {"flash": flash, "cudnn": cudnn}
-
-
-def flash_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool, left: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(o, log-sum-exp) of heads (B, H, S, D); left: how far a query sees behind its place, -1 without bound."""
-    heads = (_rows_first(x) for x in (q, k, v))
-    o, log_sum_exp, *_ = _aten._flash_attention_forward(
-        *heads, None, None, q.shape[2], k.shape[2], 0.0, is_causal, False, scale=q.shape[3] ** -0.5, **_window(left)
-    )
-    return _rows_first(o), log_sum_exp
-
-
-def _window(left: int) -> dict[str, int]:
-    return {} if left < 0 else {"window_size_left": left, "window_size_right": 0}
-
-
-def _rows_first(heads: torch.Tensor) -> torch.Tensor:
-    """(B, H, S, D) as (B, S, H, D), and back."""
-    return heads.transpose(1, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from bench_peers_attention import flash_attention
+from bench_flash import flash_attention
 
 from lowdnn.enums import NormMode
 from lowdnn.graph.cases import AttentionBackwardCase, Case, SoftmaxCase

@@ -44,7 +44,10 @@ def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, mos
     for side in ("left", "right"):
         if _happens(numbers, 0.5):
             words.append(f"{side}={0 if _happens(numbers, 0.4) else numbers.integers(0, most)}")
-    words += [f"place={numbers.choice(['top_left', 'bottom_right'])}", f"lengths={numbers.choice(['no', 'kv', 'both'])}"]
+    words += [
+        f"place={numbers.choice(['top_left', 'bottom_right'])}",
+        f"lengths={numbers.choice(['no', 'kv', 'both'])}",
+    ]
     words += [f"index={kernel.choice(['int32', 'int64'])}"]
     words += [f"scale={numbers.choice(['constant', 'host', 'device', 'none'])}"]
     words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
