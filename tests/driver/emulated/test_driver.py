@@ -294,10 +294,10 @@ def test_a_kernels_own_shared_memory_counts_towards_what_a_launch_may_ask_for(dr
     function = driver.module_get_function(driver.module_load_data(own), "add")
     parameters = Parameters(integers(driver, [0] * 32), 1)
     fits, exceeds = (LaunchConfig((1, 1, 1), (32, 1, 1), 32 * 1024 + more) for more in (0, 1))
-    driver.prepare_launch(function, fits, parameters.address)()
+    driver.prepare_launch(function, fits, parameters.address)
     fails_with("INVALID_VALUE", lambda: driver.prepare_launch(function, exceeds, parameters.address))
     driver.function_set_attribute(function, FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, exceeds.shared_bytes)
-    driver.prepare_launch(function, exceeds, parameters.address)()
+    driver.prepare_launch(function, exceeds, parameters.address)
 
 
 def test_images_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
