@@ -9,29 +9,12 @@ _SIZES = (8, 16, 24, 32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
 
 def draw(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
     """A case with lengths up to ``most``; a kernel is compiled for what ``kernel`` draws, whatever ``numbers`` does."""
-    k_heads, v_heads, heads = _heads(numbers)
-    words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
-    words += [f"q={_length(numbers, most)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
-    if _happens(kernel, 0.3):
-        words.append(f"dv={kernel.choice(_SIZES)}")
-    if _happens(kernel, 0.5):
-        words.append(f"causal={numbers.choice(['top_left', 'bottom_right'])}")
-    if _happens(kernel, 0.3):
-        words.append(f"left={numbers.integers(0, most)}")
-    if _happens(kernel, 0.2):
-        words.append(f"right={numbers.integers(0, most)}")
-    if _happens(kernel, 0.3):
-        words.append("lengths=yes")
-    if _happens(kernel, 0.3):
-        words.append(f"scores={kernel.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
-    if _happens(kernel, 0.2):
-        words.append("dropout=0.25")
-    if _happens(kernel, 0.6):
-        words.append("stats=yes")
-    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
-    if _happens(kernel, 0.2):
-        words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
-    return "sdpa " + " ".join(words)
+    return _draw(kernel, numbers, most, most)
+
+
+def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """A case of up to 8 queries and ``most`` keys, drawn as ``draw`` does."""
+    return _draw(kernel, numbers, 8, most)
 
 
 def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
@@ -54,6 +37,32 @@ def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, mos
     if _happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
     return "sdpa_bwd " + " ".join(words)
+
+
+def _draw(kernel: np.random.Generator, numbers: np.random.Generator, most_queries: int, most: int) -> str:
+    k_heads, v_heads, heads = _heads(numbers)
+    words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
+    words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
+    if _happens(kernel, 0.3):
+        words.append(f"dv={kernel.choice(_SIZES)}")
+    if _happens(kernel, 0.5):
+        words.append(f"causal={numbers.choice(['top_left', 'bottom_right'])}")
+    if _happens(kernel, 0.3):
+        words.append(f"left={numbers.integers(0, most)}")
+    if _happens(kernel, 0.2):
+        words.append(f"right={numbers.integers(0, most)}")
+    if _happens(kernel, 0.3):
+        words.append("lengths=yes")
+    if _happens(kernel, 0.3):
+        words.append(f"scores={kernel.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
+    if _happens(kernel, 0.2):
+        words.append("dropout=0.25")
+    if _happens(kernel, 0.6):
+        words.append("stats=yes")
+    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
+    if _happens(kernel, 0.2):
+        words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
+    return "sdpa " + " ".join(words)
 
 
 def _heads(numbers: np.random.Generator) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.graph.cases import parse_case
 from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
-from tests.sweeps.random_attention import draw, draw_backward
+from tests.sweeps.random_attention import draw, draw_backward, draw_decode
 
 Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 
@@ -20,8 +20,13 @@ _SWEEPS, _CASES_OF_A_SWEEP = 48, 24
 _SAMPLED = 16
 _KINDS = pytest.mark.parametrize(
     ("drawn", "engine"),
-    [(draw, "attention_mma"), (draw, "attention_wgmma"), (draw_backward, "attention_backward_mma")],
-    ids=["mma", "wgmma", "backward"],
+    [
+        (draw, "attention_mma"),
+        (draw, "attention_wgmma"),
+        (draw_decode, "attention_decode"),
+        (draw_backward, "attention_backward_mma"),
+    ],
+    ids=["mma", "wgmma", "decode", "backward"],
 )
 
 

@@ -17,6 +17,8 @@ MAX_SIZE = 256
 MAX_LENGTH = 2**29
 
 _COPY_BYTES = 16
+#: Beside a row in shared memory (``HeadRows``).
+_PITCH_PADDING_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ def refuse_heads(heads: Heads) -> str:
 def padded(size: int, granule: int = 16) -> int:
     """Elements of a head in whole fragments."""
     return max(1, ceil_div(size, granule)) * granule
+
+
+def pitch_bytes(padded_size: int) -> int:
+    """From a row to the next one in shared memory (``HeadRows``), of 16-bit elements."""
+    return padded_size * 2 + _PITCH_PADDING_BYTES
 
 
 def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
