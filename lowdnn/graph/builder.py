@@ -83,7 +83,7 @@ def strides_of(dims: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
 
 
 class GraphBuilder:
-    """Collects operations; ``graph()`` gives the graph. Tensor uids count up from 1.
+    """Collects operations; ``graph()`` gives the graph. Tensor uids count up from ``first_uid``.
 
     Each operation returns its output: stored in data type ``store``, or where that is None virtual in ``virtual_type``
     (None: the operation's compute type). ``layout`` and ``alignment_bytes`` are the defaults of all tensors; alignments
@@ -91,16 +91,29 @@ class GraphBuilder:
     """
 
     def __init__(
-        self, layout: Layout = Layout.ROW_MAJOR, *, alignment_bytes: int = 16, virtual_type: DataType | None = None
+        self,
+        layout: Layout = Layout.ROW_MAJOR,
+        *,
+        alignment_bytes: int = 16,
+        virtual_type: DataType | None = None,
+        first_uid: int = 1,
     ) -> None:
         self._layout = layout
         self._alignment_bytes = alignment_bytes
         self._virtual_type = virtual_type
         self._operations: list[Operation] = []
-        self._next_uid = 1
+        self._next_uid = first_uid
 
     def graph(self) -> OperationGraph:
         return OperationGraph(self._operations)
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(self._operations)
+
+    def add(self, operation: Operation) -> None:
+        """One whose tensors are made elsewhere."""
+        self._operations.append(operation)
 
     def tensor(
         self,

@@ -15,6 +15,7 @@ from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
@@ -30,6 +31,7 @@ from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_forward import SdpaForward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
@@ -66,6 +68,10 @@ OPERATIONS: tuple[type, ...] = (
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, Rng, *OPERATIONS)
+
+#: Operations that stand for several others (``graph.expansion``), which graphs hold in their place.
+Compound = SdpaForward | DiagonalBandMask
+COMPOUNDS: tuple[type, ...] = (SdpaForward, DiagonalBandMask)
 
 
 def enums() -> Iterator[type[Enum]]:
