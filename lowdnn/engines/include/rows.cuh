@@ -114,7 +114,7 @@ template <class Tile> struct RowWalk {
 
   // Groups of the row.
   __device__ __forceinline__ i64 groups() const {
-    if constexpr (Tile::SKEWED) return (sizes.elements - head) / Tile::VECTOR_SIZE;
+    if constexpr (Tile::SKEWED) return i64(u64(sizes.elements - head) / Tile::VECTOR_SIZE);
     return sizes.groups;
   }
 
