@@ -7,26 +7,27 @@ Kernel: ``attention_forward_wgmma.cu``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import Heads, padded
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES
-from lowdnn.engines.launch import i32
+from lowdnn.engines.launch import ceil_div, divider, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.plan import Argument, KernelRef, Launch, Plan, TensorMap, TensorPointer
+from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct, TensorMap, TensorPointer
 from lowdnn.status import Status
 from lowdnn.tensor_map import TensorMapL2Promotion, TensorMapSwizzle, TiledMap, tensor_map_problem
 
 #: Queries of a block: 64 for each multiplying warpgroup.
 _TILES = (64, 128, 192)
-#: Of keys, the best first; the last one fits beside everything.
-_TILES_OF_KEYS = (128, 96, 80, 64, 48, 32)
-#: Registers of a thread for scores, weights and outputs: where scores are scaled only; beside more arithmetic.
-_MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 176, 148
+#: Of keys; the last one fits beside everything.
+_TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
+#: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
+#: multiprocessor's, of more; and beside more arithmetic.
+_MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 148
 _WARPGROUP_QUERIES = 64
 _WARP_QUERIES = 16
 _WARPGROUP_THREADS = 128
@@ -36,6 +37,8 @@ _STAGES = 2
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
 _BARRIER_BYTES = 8
+#: Of keys and values that blocks work on at a time: half of what the L2 cache holds.
+_SECTION_BYTES = 30 << 20
 _REGISTERS_PER_SM = 65536
 #: What the loading warpgroup keeps; and the most that a multiplying one can use.
 _PRODUCER_REGISTERS = 24
@@ -71,14 +74,15 @@ class AttentionWgmma:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M."""
+        """TILE_M and TILE_N."""
         return _knobs(self._accepted(graph, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, _knobs(problem), choices)
-        kernel, launch = _launch(problem, chosen[KnobType.TILE_M])
+        tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
+        kernel, launch = _launch(problem, tile, arch)
         return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -101,12 +105,16 @@ class AttentionWgmma:
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     default = _TILES[problem.queries > _WARPGROUP_QUERIES]
     tiles = _TILES if _is_light(problem) else _TILES[:2]
-    return (Knob("tile_m", KnobType.TILE_M, tiles, default, "queries of a block"),)
+    of_keys = tuple(dict.fromkeys(_tile(problem, default, keys).keys for keys in _TILES_OF_KEYS))
+    return (
+        Knob("tile_m", KnobType.TILE_M, tiles, default, "queries of a block"),
+        Knob("tile_n", KnobType.TILE_N, of_keys, of_keys[0], "keys that are taken at a time, as far as there is room"),
+    )
 
 
 def _is_plain(problem: AttentionForward) -> bool:
     """Whether there is no arithmetic on scores and weights, but for a scale."""
-    return not problem.has_weights and len(problem.attention.inside.operations) <= 1
+    return not problem.has_weights and problem.scale is not None
 
 
 def _is_light(problem: AttentionForward) -> bool:
@@ -114,10 +122,12 @@ def _is_light(problem: AttentionForward) -> bool:
     return _is_plain(problem) and problem.padded_v <= _SMALL_SIZE
 
 
-def _tile_of(problem: AttentionForward, queries: int) -> ForwardTile:
-    """With as many keys as leave room in shared memory, and in the registers for scores, weights and outputs."""
+def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
+    """With as many keys as shared memory has room for, and registers for scores, weights and outputs."""
     most = _MAX_VALUES if _is_plain(problem) else _MAX_VALUES_BESIDE_ARITHMETIC
-    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _TILES_OF_KEYS]
+    if queries == _TILES[-1]:
+        most = min(most, _MAX_VALUES_OF_A_THIRD)
+    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _TILES_OF_KEYS if keys <= most_keys]
 
     def fits(tile: ForwardTile) -> bool:
         values = tile.keys // 2 + tile.keys // 4 + problem.padded_v // 2
@@ -126,20 +136,37 @@ def _tile_of(problem: AttentionForward, queries: int) -> ForwardTile:
     return next(filter(fits, tiles), tiles[-1])
 
 
-def _launch(problem: AttentionForward, queries: int) -> tuple[KernelRef, Launch]:
+def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
     size = max(problem.q.size, problem.v.size)
-    tile = _tile_of(problem, queries)
-    warpgroups = queries // _WARPGROUP_QUERIES
+    warpgroups = tile.queries // _WARPGROUP_QUERIES
     params = _params(warpgroups, size)
     boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
     operands: tuple[Argument, ...] = (
         *(TensorMap(TensorPointer(heads.tensor.uid), _map(heads, rows)) for heads, rows in boxes),
         *i32((problem.k.sharing, problem.v.sharing, problem.k.tensor.dims[0], problem.v.tensor.dims[0])),
+        _order(problem, tile),
     )
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()))
     unit = WGMMA_TYPES[problem.data_type, problem.data_type].unit
     threads = (warpgroups + 1) * _WARPGROUP_THREADS
-    return kernel, problem.launch(operands, tile, threads, _shared_bytes(problem, tile), unit)
+    launch = problem.launch(operands, tile, threads, _shared_bytes(problem, tile), unit)
+    blocks = min(launch.grid[0], arch.sm_count * params.BLOCKS_PER_SM)
+    return kernel, replace(launch, grid=(blocks, 1, 1))
+
+
+def _order(problem: AttentionForward, tile: ForwardTile) -> Struct:
+    """The kernel's ``Order``."""
+    batch, heads, queries, keys = problem.attention.first.c.dims
+    tiles = ceil_div(queries, tile.queries)
+    bytes_of_head = 2 * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
+    section_heads = max(1, min(_SECTION_BYTES // max(1, bytes_of_head), batch * heads))
+    return Struct(
+        (
+            *i32((tiles * batch * heads, batch * heads)),
+            Struct(divider(tiles * section_heads)),
+            *i32((section_heads,)),
+        )
+    )
 
 
 def _params(warpgroups: int, size: int) -> Params:
@@ -153,7 +180,7 @@ def _params(warpgroups: int, size: int) -> Params:
 
 def _shared_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
     qk, v = (padded(size, _BOX_ELEMENTS) * 2 for size in (problem.q.size, problem.v.size))
-    return tile.queries * qk + _STAGES * tile.keys * (qk + v) + (1 + 4 * _STAGES) * _BARRIER_BYTES
+    return tile.queries * qk + _STAGES * tile.keys * (qk + v) + (2 + 4 * _STAGES) * _BARRIER_BYTES
 
 
 def _map(heads: Heads, rows: int) -> TiledMap:
