@@ -126,7 +126,12 @@ struct Consumer {
   RunningSoftmax softmax;
 
   __device__ __forceinline__ Consumer(const Forward& p, const Place& place, Memory& memory)
-      : p(p), place(place), rows{place.warp_row}, warpgroup(threadIdx.x / WARPGROUP_SIZE), memory(memory) {}
+      : p(p),
+        place(place),
+        rows{place.warp_row},
+        warpgroup(threadIdx.x / WARPGROUP_SIZE),
+        memory(memory),
+        softmax(p, place, rows) {}
 
   __device__ __forceinline__ void run() {
     if (place.begin < place.end) {

@@ -25,7 +25,7 @@ from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
+from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
 _LENGTH_TYPES = {DataType.INT32: "i32", DataType.INT64: "i64"}
@@ -62,6 +62,7 @@ class ForwardParams:
     LENGTH_TYPE: str
     HAS_LENGTHS: int
     HAS_WEIGHTS: int
+    HAS_SINK: int
     STATS: int
     MAX: int
     SUM_EXP: int
@@ -152,6 +153,7 @@ class AttentionForward:
             LENGTH_TYPE="i32" if self.lengths is None else _LENGTH_TYPES[self.lengths.data_type],
             HAS_LENGTHS=int(self.lengths is not None),
             HAS_WEIGHTS=int(self.has_weights),
+            HAS_SINK=int(self.attention.softmax.sink is not None),
             **statistics,
         )
 
@@ -162,6 +164,8 @@ class AttentionForward:
         switches = f"b{params.IS_BANDED}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
         if params.HAS_LENGTHS:
             switches += f"_{params.LENGTH_TYPE}"
+        if params.HAS_SINK:
+            switches += "_sink"
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         data_type = dtypes.info(self.data_type).short_name
         return KernelRef(
@@ -186,7 +190,7 @@ class AttentionForward:
                 *i32((queries, keys, self.q.size, self.v.size)),
                 *i32(bounds),
                 *self._lengths_arguments,
-                *(_row_output(tensor) for tensor in _statistics(attention).values() if tensor is not None),
+                *self._row_arguments,
                 *(functor.arguments for functor in self._functors),
             )
         )
@@ -210,6 +214,18 @@ class AttentionForward:
             return ()
         stride = self.lengths.strides[0] if self.lengths.dims[0] > 1 else 0
         return (TensorPointer(self.lengths.uid), *i64((stride,)))
+
+    @property
+    def _row_arguments(self) -> tuple[Argument, ...]:
+        """The sink and the statistics, of those that there are."""
+        softmax = self.attention.softmax
+        arguments: list[Argument] = [] if softmax.sink is None else [_row_values(softmax.sink)]
+        for name, tensor in _statistics(self.attention).items():
+            if name == "STATS" and tensor is not None:
+                arguments.append(Scalar(ScalarType.F32, softmax.stats_factor))
+            if tensor is not None:
+                arguments.append(_row_values(tensor))
+        return tuple(arguments)
 
     @cached_property
     def _functors(self) -> tuple[Functor, ...]:
@@ -236,8 +252,9 @@ def _scores(dag: PointwiseDag, name: str) -> Functor:
     return generate(dag, accumulator=DataType.FLOAT, vector_axis=3, result=DataType.FLOAT, name=name)
 
 
-def _row_output(tensor: Tensor) -> Struct:
-    return Struct((TensorPointer(tensor.uid), *i64(tensor.strides[:3])))
+def _row_values(tensor: Tensor) -> Struct:
+    strides = (stride if extent > 1 else 0 for stride, extent in zip(tensor.strides, tensor.dims[:3], strict=False))
+    return Struct((TensorPointer(tensor.uid), *i64(strides)))
 
 
 def _statistics(attention: Attention) -> dict[str, Tensor | None]:
@@ -259,9 +276,9 @@ def _refuse_types(attention: Attention) -> str:
             return f"{name} product's compute_type: expected FLOAT, got {product.matmul.compute_type.name}"
     if softmax.x.data_type is not DataType.FLOAT:
         return f"softmax.x: expected FLOAT, got {softmax.x.data_type.name}"
-    for name, statistic in _statistics(attention).items():
-        if statistic is not None and statistic.data_type is not DataType.FLOAT:
-            return f"softmax's {name}: expected FLOAT, got {statistic.data_type.name}"
+    for name, of_rows in {"SINK": softmax.sink, **_statistics(attention)}.items():
+        if of_rows is not None and of_rows.data_type is not DataType.FLOAT:
+            return f"softmax's {name}: expected FLOAT, got {of_rows.data_type.name}"
     lengths = attention.band.lengths
     if lengths is not None and lengths.data_type not in _LENGTH_TYPES:
         return f"{lengths.label}: expected INT32 or INT64, got {lengths.data_type.name}"

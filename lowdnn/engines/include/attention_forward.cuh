@@ -7,7 +7,7 @@
 // Before it, the kernel includes generated.cuh with Scores and Output, Inside where IS_BANDED, Weights where
 // HAS_WEIGHTS.
 // Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q HEAD_V; IS_BANDED: whether there is an `Inside`; LENGTH_TYPE,
-// HAS_LENGTHS; HAS_WEIGHTS; STATS MAX SUM_EXP: the outputs that there are.
+// HAS_LENGTHS; HAS_WEIGHTS; HAS_SINK; STATS MAX SUM_EXP: the outputs that there are.
 
 #pragma once
 
@@ -20,12 +20,12 @@ typedef f32 ScoreTile[PARTS][SCORE_BLOCKS][4];
 typedef f32 OutputTile[PARTS][OUTPUT_BLOCKS][4];
 
 // One number for each query.
-struct RowOutput {
-  f32* first;
+template <class Number> struct RowValues {
+  Number* first;
   i64 strides[3];
 
-  __device__ __forceinline__ void store(i32 batch, i32 head, i64 row, f32 value) const {
-    first[batch * strides[0] + head * strides[1] + row * strides[2]] = value;
+  __device__ __forceinline__ Number& at(i32 batch, i32 head, i64 row) const {
+    return first[batch * strides[0] + head * strides[1] + row * strides[2]];
   }
 };
 
@@ -38,14 +38,18 @@ struct Forward {
   const LENGTH_TYPE* lengths;
   i64 length_stride;
 #endif
+#if HAS_SINK
+  RowValues<const f32> sink;
+#endif
 #if STATS
-  RowOutput stats;
+  f32 stats_factor;
+  RowValues<f32> stats;
 #endif
 #if MAX
-  RowOutput max;
+  RowValues<f32> max;
 #endif
 #if SUM_EXP
-  RowOutput sum_exp;
+  RowValues<f32> sum_exp;
 #endif
   Scores::Args scores;
 #if IS_BANDED
@@ -143,13 +147,19 @@ __device__ __forceinline__ void apply_scores(const Forward& p, const Place& plac
 struct RunningSoftmax {
   f32 largest[PARTS][2], sum[PARTS][2];  // of sums, this thread's part
 
-  __device__ __forceinline__ RunningSoftmax() {
+  __device__ __forceinline__ RunningSoftmax(const Forward& p, const Place& place, const Rows& rows) {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+#if HAS_SINK  // as if it were the score of a key, before all others
+        const f32 sink = p.sink.at(place.batch, place.head, min(rows.at(part, half), p.queries - 1));
+        largest[part][half] = sink;
+        sum[part][half] = sink > -INFINITE && threadIdx.x % 4 == 0 ? 1 : 0;
+#else
         largest[part][half] = -INFINITE;
         sum[part][half] = 0;
+#endif
       }
   }
 
@@ -237,13 +247,14 @@ __device__ __forceinline__ void store_output(const Forward& p, const Place& plac
       const f32 share = sum == 0 ? 0 : 1 / sum;
       if (threadIdx.x % 4 == 0) {
 #if STATS
-        p.stats.store(place.batch, place.head, row, softmax.largest[part][half] + logf(sum));
+        const f32 stats = softmax.largest[part][half] + logf(sum);
+        p.stats.at(place.batch, place.head, row) = stats * p.stats_factor;
 #endif
 #if MAX
-        p.max.store(place.batch, place.head, row, softmax.largest[part][half]);
+        p.max.at(place.batch, place.head, row) = softmax.largest[part][half];
 #endif
 #if SUM_EXP
-        p.sum_exp.store(place.batch, place.head, row, sum);
+        p.sum_exp.at(place.batch, place.head, row) = sum;
 #endif
       }
       i64 coordinate[4];
