@@ -52,7 +52,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
   };
 
   OutputTile o = {};
-  RunningSoftmax softmax(p, place, rows);
+  RunningSoftmax softmax;
+  softmax.add_sink(p, place, rows);
   if (place.begin < place.end) {
     q.copy<THREADS>(params.q.at(place.batch, place.head, place.block_row), params.q.strides[2],
                     p.queries - place.block_row, p.size_qk);

@@ -126,14 +126,10 @@ struct Consumer {
   RunningSoftmax softmax;
 
   __device__ __forceinline__ Consumer(const Forward& p, const Place& place, Memory& memory)
-      : p(p),
-        place(place),
-        rows{place.warp_row},
-        warpgroup(threadIdx.x / WARPGROUP_SIZE),
-        memory(memory),
-        softmax(p, place, rows) {}
+      : p(p), place(place), rows{place.warp_row}, warpgroup(threadIdx.x / WARPGROUP_SIZE), memory(memory) {}
 
   __device__ __forceinline__ void run() {
+    softmax.add_sink(p, place, rows);
     if (place.begin < place.end) {
       f32 shrinking[PARTS][2];
       mbarrier_wait(memory.q_full, 0);

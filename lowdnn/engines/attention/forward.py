@@ -37,11 +37,15 @@ _LEAST_QUERIES = 64
 
 @dataclass(frozen=True)
 class ForwardTile:
-    """Queries of a block and of each of its warps, and keys that it takes at a time."""
+    """Rows of a block and of each of its warps, and keys that are taken at a time.
+
+    pack: heads of q of which rows are together in a block; 1: a row is a query.
+    """
 
     queries: int
     keys: int
     warp_queries: int
+    pack: int = 1
 
     @property
     def warps(self) -> int:
@@ -56,6 +60,7 @@ class ForwardParams:
     TILE_Q: int
     TILE_KV: int
     WARP_Q: int
+    PACK: int
     HEAD_QK: int
     HEAD_V: int
     IS_BANDED: int
@@ -147,6 +152,7 @@ class AttentionForward:
             TILE_Q=tile.queries,
             TILE_KV=tile.keys,
             WARP_Q=tile.warp_queries,
+            PACK=tile.pack,
             HEAD_QK=self.padded_qk,
             HEAD_V=self.padded_v,
             IS_BANDED=int(self.is_banded),
@@ -157,11 +163,19 @@ class AttentionForward:
             **statistics,
         )
 
-    def kernel(self, idea: str, target: str, tile: ForwardTile, macros: tuple[tuple[str, int | str], ...]) -> KernelRef:
-        """``attention_forward_<idea>.cu`` with ``macros`` beside those of ``params``."""
+    def kernel(
+        self, idea: str, target: str, tile: ForwardTile, macros: tuple[tuple[str, int | str], ...], variant: str = ""
+    ) -> KernelRef:
+        """``attention_forward_<idea>.cu`` with ``macros`` beside those of ``params``.
+
+        variant: in its name, of macros that do not follow from the tile.
+        """
         params, text = self.params(tile), "\n".join(functor.text for functor in self._functors)
         shape = f"{tile.queries}x{tile.keys}_d{params.HEAD_QK}v{params.HEAD_V}"
         switches = f"b{params.IS_BANDED}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
+        if tile.pack > 1:
+            switches += f"p{tile.pack}"
+        switches += variant
         if params.HAS_LENGTHS:
             switches += f"_{params.LENGTH_TYPE}"
         if params.HAS_SINK:
@@ -177,36 +191,51 @@ class AttentionForward:
         )
 
     def launch(
-        self, operands: tuple[Argument, ...], tile: ForwardTile, threads: int, shared_bytes: int, unit: MathUnit
+        self,
+        operands: tuple[Argument, ...],
+        tile: ForwardTile,
+        threads: int,
+        shared_bytes: int,
+        unit: MathUnit,
+        splits: int = 1,
     ) -> Launch:
-        """Of one block for each tile of queries of a head; ``operands``: the kernel's parameters before ``Forward``."""
+        """Of ``splits`` blocks for each tile of rows of ``pack`` heads; ``operands``: the kernel's parameters before
+        ``Forward``."""
         attention = self.attention
         batch, heads, queries, keys = attention.first.c.dims
-        tiles, bounds = ceil_div(queries, tile.queries), kernel_bounds(attention.band.left, attention.band.right)
-        forward = Struct(
+        tiles, flops = self._tiles(tile), attention.first.flops + attention.second.flops
+        multiplied = seen_share(queries, keys, *self._bounds) * tiles * tile.queries / (queries * tile.pack)
+        read = (attention.first.a, attention.k, attention.second.b, *attention.scores.loads)
+        return Launch(
+            kernel=0,
+            grid=(tiles * heads // tile.pack * batch, splits, 1),
+            block=(threads, 1, 1),
+            arguments=(Struct((*operands, self.argument(tile))),),
+            shared_bytes=shared_bytes,
+            work=Work(flops=round(multiplied * flops), bytes=bytes_of(read) + moved_bytes(attention.output), unit=unit),
+        )
+
+    def argument(self, tile: ForwardTile) -> Struct:
+        """The kernels' ``Forward``."""
+        _, heads, queries, keys = self.attention.first.c.dims
+        return Struct(
             (
-                Struct(divider(tiles)),
-                Struct(divider(heads)),
+                Struct(divider(self._tiles(tile))),
+                Struct(divider(heads // tile.pack)),
                 *i32((queries, keys, self.q.size, self.v.size)),
-                *i32(bounds),
+                *i32(self._bounds),
                 *self._lengths_arguments,
                 *self._row_arguments,
                 *(functor.arguments for functor in self._functors),
             )
         )
-        read = (attention.first.a, attention.k, attention.second.b, *attention.scores.loads)
-        return Launch(
-            kernel=0,
-            grid=(tiles * heads * batch, 1, 1),
-            block=(threads, 1, 1),
-            arguments=(Struct((*operands, forward)),),
-            shared_bytes=shared_bytes,
-            work=Work(
-                flops=round(seen_share(queries, keys, *bounds) * (attention.first.flops + attention.second.flops)),
-                bytes=bytes_of(read) + moved_bytes(attention.output),
-                unit=unit,
-            ),
-        )
+
+    def _tiles(self, tile: ForwardTile) -> int:
+        return ceil_div(self.queries * tile.pack, tile.queries)
+
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        return kernel_bounds(self.attention.band.left, self.attention.band.right)
 
     @property
     def _lengths_arguments(self) -> tuple[Argument, ...]:
@@ -220,11 +249,9 @@ class AttentionForward:
         """The sink and the statistics, of those that there are."""
         softmax = self.attention.softmax
         arguments: list[Argument] = [] if softmax.sink is None else [_row_values(softmax.sink)]
-        for name, tensor in _statistics(self.attention).items():
-            if name == "STATS" and tensor is not None:
-                arguments.append(Scalar(ScalarType.F32, softmax.stats_factor))
-            if tensor is not None:
-                arguments.append(_row_values(tensor))
+        if softmax.stats is not None:
+            arguments.append(Scalar(ScalarType.F32, softmax.stats_factor))
+        arguments += [_row_values(tensor) for tensor in _statistics(self.attention).values() if tensor is not None]
         return tuple(arguments)
 
     @cached_property

@@ -17,6 +17,8 @@ MAX_SIZE = 256
 MAX_LENGTH = 2**29
 
 _COPY_BYTES = 16
+#: Beside a row in shared memory (``HeadRows``).
+_PITCH_PADDING_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ def padded(size: int, granule: int = 16) -> int:
     return max(1, ceil_div(size, granule)) * granule
 
 
+def pitch_bytes(padded_size: int) -> int:
+    """From a row to the next one in shared memory (``HeadRows``), of 16-bit elements."""
+    return padded_size * 2 + _PITCH_PADDING_BYTES
+
+
 def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
     """A query r sees the keys from r - left to r + right: large where there is no bound."""
     reach_left, reach_right = (
@@ -78,6 +85,7 @@ def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
 
 def seen_share(queries: int, keys: int, left: int, right: int) -> float:
     """Of all pairs, those of a query and a key that it sees; of many queries, by some of them."""
-    sampled = range(0, queries, max(1, queries // 64))
+    step = max(1, queries // 64)
+    sampled = range(step // 2, queries, step)
     seen = sum(max(0, min(keys, row + right + 1) - max(0, row - left)) for row in sampled)
     return seen / max(1, len(sampled) * keys)

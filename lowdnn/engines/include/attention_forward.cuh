@@ -1,12 +1,13 @@
 // What kernels of attention forward have in common, whichever instruction multiplies: which keys a block's queries see,
 // the scores, the running softmax over tiles of keys, the weights, and what is stored for each query.
 //
-// Warps have WARP_Q queries each, in parts of 16. Accumulators are [parts][blocks of 8 columns][4], as mma.sync and
+// Warps have WARP_Q rows each, in parts of 16. Accumulators are [parts][blocks of 8 columns][4], as mma.sync and
 // wgmma have them: this thread's columns are 2 * (lane % 4) and the next, elements 0 and 1 of row lane / 4, 2 and 3 of the row 8
-// further down.
+// further down. A row is one query of one head: of PACK neighbouring heads, which share those of k and v, the rows of a
+// query follow each other.
 // Before it, the kernel includes generated.cuh with Scores and Output, Inside where IS_BANDED, Weights where
 // HAS_WEIGHTS.
-// Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q HEAD_V; IS_BANDED: whether there is an `Inside`; LENGTH_TYPE,
+// Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; IS_BANDED: whether there is an `Inside`; LENGTH_TYPE,
 // HAS_LENGTHS; HAS_WEIGHTS; HAS_SINK; STATS MAX SUM_EXP: the outputs that there are.
 
 #pragma once
@@ -24,14 +25,14 @@ template <class Number> struct RowValues {
   Number* first;
   i64 strides[3];
 
-  __device__ __forceinline__ Number& at(i32 batch, i32 head, i64 row) const {
-    return first[batch * strides[0] + head * strides[1] + row * strides[2]];
+  __device__ __forceinline__ Number& at(const i64 (&coordinate)[4]) const {
+    return first[coordinate[0] * strides[0] + coordinate[1] * strides[1] + coordinate[2] * strides[2]];
   }
 };
 
 // The parameters beside the operands.
 struct Forward {
-  Divider tiles, heads;  // of queries of a head; of a batch
+  Divider tiles, packs;  // of rows of PACK heads; of PACK heads of a batch
   i32 queries, keys, size_qk, size_v;
   i32 left, right;  // query r sees the keys from r - left to r + right
 #if HAS_LENGTHS
@@ -61,33 +62,38 @@ struct Forward {
   Output::Args output;
 };
 
-// Where a warp's queries are, and the keys that any of the block's see.
+// Where a warp's rows are, and the keys that any of the block's see.
 struct Place {
-  i32 batch, head, block_row, warp_row;
+  i32 batch, head;  // the first of PACK
+  i32 block_row, warp_row;
   Band band;
   i32 begin, end;  // tiles of keys
 
   __device__ __forceinline__ Place(const Forward& p) {
-    const u32 heads_before = p.tiles.divide(blockIdx.x), tile = blockIdx.x - heads_before * p.tiles.divisor;
-    batch = i32(p.heads.divide(heads_before));
-    head = i32(heads_before - batch * p.heads.divisor);
+    const u32 packs_before = p.tiles.divide(blockIdx.x), tile = blockIdx.x - packs_before * p.tiles.divisor;
+    batch = i32(p.packs.divide(packs_before));
+    head = i32(packs_before - batch * p.packs.divisor) * PACK;
     block_row = i32(p.tiles.divisor - 1 - tile) * TILE_Q;
     warp_row = block_row + threadIdx.x / WARP_SIZE * WARP_Q;
     band = {p.left, p.right, p.queries, p.keys};
 #if HAS_LENGTHS
     band.keys = i32(clamped<i64>(i64(p.lengths[batch * p.length_stride]), 0, p.keys));
 #endif
-    begin = band.keys_begin(block_row) / TILE_KV;
-    end = (band.keys_end(block_row, TILE_Q) + TILE_KV - 1) / TILE_KV;
+    begin = band.keys_begin(first_query()) / TILE_KV;
+    end = (band.keys_end(first_query(), query_count()) + TILE_KV - 1) / TILE_KV;
   }
 
   // Whether each of the block's queries sees every key of the tile.
   __device__ __forceinline__ bool sees_all(i32 tile) const {
-    return band.sees_all(block_row, TILE_Q, tile * TILE_KV, TILE_KV);
+    return band.sees_all(first_query(), query_count(), tile * TILE_KV, TILE_KV);
   }
+
+ private:
+  __device__ __forceinline__ i32 first_query() const { return block_row / PACK; }
+  __device__ __forceinline__ i32 query_count() const { return (block_row + TILE_Q - 1) / PACK - first_query() + 1; }
 };
 
-// The queries of this thread, half of a part each: lanes of four share one.
+// The rows of this thread, half of a part each: lanes of four share one.
 struct Rows {
   i32 first;  // of the warp
 
@@ -98,8 +104,8 @@ struct Rows {
   __device__ __forceinline__ void coordinate(const Forward& p, const Place& place, int part, int half,
                                              i64 (&coordinate)[4]) const {
     coordinate[0] = place.batch;
-    coordinate[1] = place.head;
-    coordinate[2] = min(at(part, half), p.queries - 1);
+    coordinate[1] = place.head + at(part, half) % PACK;
+    coordinate[2] = min(at(part, half) / PACK, p.queries - 1);
     coordinate[3] = 0;
   }
 };
@@ -143,24 +149,45 @@ __device__ __forceinline__ void apply_scores(const Forward& p, const Place& plac
   else apply_scores<Scores, false>(p.scores, p, place, rows, tile, scores);
 }
 
-// The running softmax of the thread's queries.
+// Of one row, what two sets of keys make of it as what both do: `kept` and `added` make what is relative to the largest
+// of either relative to that of both.
+__device__ __forceinline__ void join(f32& largest, f32& sum, f32 other_largest, f32 other_sum, f32& kept, f32& added) {
+  const f32 both = fmaxf(largest, other_largest);
+  const f32 base = both == -INFINITE ? 0 : both * LOG2_E;  // of a query that has seen no key yet, anything
+  kept = power_of_two(largest * LOG2_E - base);
+  added = power_of_two(other_largest * LOG2_E - base);
+  largest = both;
+  sum = sum * kept + other_sum * added;
+}
+
+// The running softmax of the thread's rows.
 struct RunningSoftmax {
   f32 largest[PARTS][2], sum[PARTS][2];  // of sums, this thread's part
 
-  __device__ __forceinline__ RunningSoftmax(const Forward& p, const Place& place, const Rows& rows) {
+  __device__ __forceinline__ RunningSoftmax() {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-#if HAS_SINK  // as if it were the score of a key, before all others
-        const f32 sink = p.sink.at(place.batch, place.head, min(rows.at(part, half), p.queries - 1));
-        largest[part][half] = sink;
-        sum[part][half] = sink > -INFINITE && threadIdx.x % 4 == 0 ? 1 : 0;
-#else
         largest[part][half] = -INFINITE;
         sum[part][half] = 0;
-#endif
       }
+  }
+
+  // Before the first scores, of all those that are joined once: the sink, as if it were the score of one more key.
+  __device__ __forceinline__ void add_sink(const Forward& p, const Place& place, const Rows& rows) {
+#if HAS_SINK
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        i64 coordinate[4];
+        rows.coordinate(p, place, part, half, coordinate);
+        const f32 sink = p.sink.at(coordinate);
+        largest[part][half] = sink;
+        sum[part][half] = sink == -INFINITE || threadIdx.x % 4 > 0 ? 0 : 1;
+      }
+#endif
   }
 
   // Turns scores into exponentials relative to the largest so far; `shrinking` makes what was relative to the one
@@ -234,6 +261,19 @@ __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, 
 #endif
 }
 
+// One thread of a row: its statistics.
+__device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&coordinate)[4], f32 largest, f32 sum) {
+#if STATS
+  p.stats.at(coordinate) = (largest + logf(sum)) * p.stats_factor;
+#endif
+#if MAX
+  p.max.at(coordinate) = largest;
+#endif
+#if SUM_EXP
+  p.sum_exp.at(coordinate) = sum;
+#endif
+}
+
 // Divides by the sums and stores.
 __device__ __forceinline__ void store_output(const Forward& p, const Place& place, const Rows& rows,
                                              const RunningSoftmax& softmax, const OutputTile& o) {
@@ -241,24 +281,12 @@ __device__ __forceinline__ void store_output(const Forward& p, const Place& plac
   for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const i32 row = rows.at(part, half);
-      if (row >= p.queries) continue;
+      if (rows.at(part, half) >= p.queries * PACK) continue;
       const f32 sum = softmax.sum[part][half];
       const f32 share = sum == 0 ? 0 : 1 / sum;
-      if (threadIdx.x % 4 == 0) {
-#if STATS
-        const f32 stats = softmax.largest[part][half] + logf(sum);
-        p.stats.at(place.batch, place.head, row) = stats * p.stats_factor;
-#endif
-#if MAX
-        p.max.at(place.batch, place.head, row) = softmax.largest[part][half];
-#endif
-#if SUM_EXP
-        p.sum_exp.at(place.batch, place.head, row) = sum;
-#endif
-      }
       i64 coordinate[4];
       rows.coordinate(p, place, part, half, coordinate);
+      if (threadIdx.x % 4 == 0) store_statistics(p, coordinate, softmax.largest[part][half], sum);
       const Output::Cursor cursor = Output::cursor(p.output, coordinate);
 #pragma unroll
       for (int block = 0; block < OUTPUT_BLOCKS; ++block) {

@@ -32,12 +32,16 @@ template <class T_, int ROWS_, int SIZE_> struct HeadRows {
 
   // Starts copies of the rows from `from` on, `stride` elements apart, of which `rows` exist with `size` elements each.
   template <int THREADS> __device__ __forceinline__ void copy(const T* from, i64 stride, i32 rows, i32 size) const {
+    copy_each<THREADS>([&](int row) { return from + row * stride; }, rows, size);
+  }
+
+  // The same of rows that lie anywhere, each from at(row) on, by THREADS neighbouring threads.
+  template <int THREADS, class At> __device__ __forceinline__ void copy_each(const At& at, i32 rows, i32 size) const {
 #pragma unroll
     for (int first = 0; first < ROWS * PIECES; first += THREADS) {
-      const int i = first + threadIdx.x, row = i / PIECES, piece = i % PIECES;
+      const int i = first + threadIdx.x % THREADS, row = i / PIECES, piece = i % PIECES;
       if (ROWS * PIECES % THREADS != 0 && i >= ROWS * PIECES) break;
-      cp_async<16>(address + row * PITCH_BYTES + piece * 16, from + row * stride + piece * 8,
-                   row < rows && piece * 8 < size);
+      cp_async<16>(address + row * PITCH_BYTES + piece * 16, at(row) + piece * 8, row < rows && piece * 8 < size);
     }
   }
 

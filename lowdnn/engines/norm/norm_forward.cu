@@ -71,21 +71,16 @@ constexpr int WIDTH = Tile::WIDTH;
 // Adds what a chunk has of each row: the deviations from `shift`, then their squares.
 __device__ __forceinline__ void add_deviations(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                                const Value (&shift)[WIDTH], Value (&sums)[2 * WIDTH]) {
+  walk.each(chunk, [&](auto group, i64) {
+    Value deviation[group.SIZE];
+    held.get(p.before, group, deviation);
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value deviation[VECTOR];
-    held.get(p.before, i, deviation);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) deviation[v] -= shift[v % WIDTH];
-    walk.fill_absent(column, Value(0), deviation);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
+      deviation[v] -= shift[v % WIDTH];
       sums[v % WIDTH] += deviation[v];
       sums[WIDTH + v % WIDTH] += deviation[v] * deviation[v];
     }
-  }
+  });
 }
 
 __device__ __forceinline__ const Again::Args& again(const Params& p) {
@@ -96,17 +91,9 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 #endif
 }
 
-// Of a row with a skew the elements are counted too: behind the sum.
-typedef Value FirstSums[WIDTH + HAS_SKEW];
-
-__device__ __forceinline__ void add_first(const RowWalk<Tile>& walk, i64 column, const Value (&x)[VECTOR],
-                                          FirstSums& sums) {
+__device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums)[WIDTH]) {
 #pragma unroll
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
-#if HAS_SKEW
-#pragma unroll
-  for (int v = 0; v < VECTOR; ++v) sums[WIDTH] += Value(has(walk.window(column), v));
-#endif
 }
 
 // Where blocks share rows, the group of each member that `shift` is the average of. It is asked for before the chunks, so
@@ -117,39 +104,43 @@ struct Sample {
   __device__ __forceinline__ Sample(const Params& p, RowWalk<Tile>& walk) {
     i64 column;
     if (SHARING == 1 || !CENTRED || !locate(p, walk, column)) return;
-    Again::load<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, walk.window(column), in);
+    Again::load<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in);
   }
 
-  __device__ __forceinline__ void add(const Params& p, RowWalk<Tile>& walk, FirstSums& sums) const {
+  __device__ __forceinline__ void add(const Params& p, RowWalk<Tile>& walk, Value (&sums)[WIDTH]) const {
     i64 column;
     Value x[VECTOR];
     if (!locate(p, walk, column)) return;
-    Again::finish<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, walk.window(column), in, x);
-    walk.fill_absent(column, Value(0), x);
-    add_first(walk, column, x, sums);
+    Again::finish<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in, x);
+    add_first(x, sums);
   }
 
  private:
   __device__ __forceinline__ static bool locate(const Params& p, RowWalk<Tile>& walk, i64& column) {
-    return walk.locate_group(walk.member() * p.step, column);
+    return walk.locate(walk.member() * p.step, column);
   }
 };
 
-// The sums of what `shift` is the average of: the first chunk, which is held, or the sample.
+// The sums of what `shift` is the average of: the first chunk's whole groups, which are held, or the sample.
 __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held,
-                                           const Sample& sample, FirstSums& sums) {
-  i64 column;
-  Value x[VECTOR];
+                                           const Sample& sample, Value (&sums)[WIDTH]) {
   if constexpr (SHARING > 1) {
     sample.add(p, walk, sums);
   } else {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      if (!walk.locate(0, i, column)) continue;
-      held.get(p.before, i, x);
-      add_first(walk, column, x, sums);
-    }
+    walk.each_whole(0, [&](auto group, i64) {
+      Value x[VECTOR];
+      held.get(p.before, group, x);
+      add_first(x, sums);
+    });
   }
+}
+
+// 1 / elements that `shift` is the average of. A row with a skew may have a group less than others.
+__device__ __forceinline__ Value first_share(const Params& p, const RowWalk<Tile>& walk) {
+  if (!HAS_SKEW) return p.first_share;
+  const i64 most = TEAM * (SHARING == 1 ? ITEMS : 1);
+  const i64 there = SHARING == 1 ? walk.groups() : (walk.groups() + p.step - 1) / p.step;
+  return reciprocal(Value((there < most ? there : most) * VECTOR));
 }
 
 // A chunk for the first time, on the way to the last one, and again, on the way back.
@@ -178,14 +169,14 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
 #if CENTRED
-  FirstSums sums = {};
+  Value sums[WIDTH] = {};
   first_sums(p, walk, held, sample, sums);
   team.all_of_block<Plus>(sums);
   team.neighbours<Plus>(sums);
-  const Value first_share = HAS_SKEW ? reciprocal(sums[HAS_SKEW]) : p.first_share;
+  const Value share = first_share(p, walk);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
-    mean[w] = sums[w] * first_share;
+    mean[w] = sums[w] * share;
     if (mean[w] - mean[w] != Value(0)) mean[w] = Value(0);
   }
 #endif
@@ -194,10 +185,10 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
 __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                                  const Value (&shift)[WIDTH], const Value (&correction)[WIDTH],
                                                  const Value (&factor)[WIDTH], const Value (&bias)[WIDTH]) {
-  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](int i, i64, Value (&y)[VECTOR]) {
-    held.get(p.before, i, y);
+  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](auto group, auto& y) {
+    held.get(p.before, group, y);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
       y[v] = (y[v] - shift[v % WIDTH] - correction[v % WIDTH]) * factor[v % WIDTH];
       if (ROW_BIAS) y[v] += bias[v % WIDTH];
     }

@@ -50,37 +50,29 @@ constexpr int WIDTH = Tile::WIDTH;
 
 __device__ __forceinline__ void add_largest(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                             Value (&largest)[WIDTH]) {
+  walk.each(chunk, [&](auto group, i64) {
+    Value x[group.SIZE];
+    held.get(p.before, group, x);
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value x[VECTOR];
-    held.get(p.before, i, x);
-    walk.fill_absent(column, Value(-INFINITE), x);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) largest[v % WIDTH] = maximum(largest[v % WIDTH], x[v]);
-  }
+    for (int v = 0; v < group.SIZE; ++v) largest[v % WIDTH] = maximum(largest[v % WIDTH], x[v]);
+  });
 }
 
 // Adds exp(x - base).
 __device__ __forceinline__ void add_exponentials(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& held,
                                                  const Value (&base)[WIDTH], Value (&sum)[WIDTH]) {
+  walk.each(chunk, [&](auto group, i64) {
+    Value x[group.SIZE];
+    held.get(p.before, group, x);
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value x[VECTOR];
-    held.get(p.before, i, x);
-    walk.fill_absent(column, Value(-INFINITE), x);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
       x[v] = exponential(x[v] - base[v % WIDTH]);
       sum[v % WIDTH] += x[v];
     }
 #if KEEPS_EXPONENTIALS
-    held.replace(i, x);
+    held.replace(group, x);
 #endif
-  }
+  });
 }
 
 // What a sum is relative to: the largest element, or 0 where all are minus infinity.
@@ -106,10 +98,10 @@ __device__ __forceinline__ void add_chunk(const Params& p, RowWalk<Tile>& walk, 
 
 __device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                               const Value (&base)[WIDTH], const Value (&last)[WIDTH]) {
-  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](int i, i64, Value (&y)[VECTOR]) {
-    held.get(p.before, i, y);
+  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](auto group, auto& y) {
+    held.get(p.before, group, y);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
       const int w = v % WIDTH;
       y[v] = IS_LOG ? y[v] - base[w] - last[w]
                     : (KEEPS_EXPONENTIALS ? y[v] : exponential(y[v] - base[w])) * last[w];
