@@ -106,8 +106,8 @@ def _refuse_core(
 ) -> str:
     """Why the three are no attention, or an empty string."""
     operands = {"first product's a": first.a, "first product's b": k, "second product's b": second.b}
-    for name, tensor in operands.items():
-        if graph.producer(tensor) is not None or tensor.is_scalar_value:
+    for name, tensor in (operands | {"softmax's sink": softmax.sink}).items():
+        if tensor is not None and (graph.producer(tensor) is not None or tensor.is_scalar_value):
             return f"{name}: expected a graph input in device memory, got {tensor.label}"
     if first.a.rank != 4:
         return f"{first.a.label}.dims: expected (batch, heads, length, size), got {list(first.a.dims)}"
@@ -122,8 +122,8 @@ def _refuse_core(
     for port, tensor in outputs_of(softmax).items():
         if port != "y" and (tensor.is_virtual or graph.consumers(tensor)):
             return f"softmax.{port}: expected an output that is stored and not read, got {tensor.label}"
-    if softmax.compute_type is not DataType.FLOAT or softmax.stats_log2:
-        return "softmax: expected FLOAT, with a natural logarithm"
+    if softmax.compute_type is not DataType.FLOAT:
+        return f"softmax: expected FLOAT, got {softmax.compute_type.name}"
     return ""
 
 

@@ -415,7 +415,9 @@ class GraphBuilder:
         axes: tuple[int, ...],
         *,
         is_log: bool = False,
+        sink: Tensor | None = None,
         statistics: DataType | None = None,
+        stats_log2: bool = False,
         store: DataType | None = None,
         layout: Layout | None = None,
     ) -> Tensor:
@@ -424,7 +426,8 @@ class GraphBuilder:
         dims = tuple(1 if axis in axes else extent for axis, extent in enumerate(x.dims))
         names = ("stats", "max", "sum_exp") if statistics else ()
         made = {name: self.tensor(dims, statistics, name=name) for name in names if statistics}
-        self._operations.append(Softmax(x, y, **made, axes=axes, is_log=is_log))  # type: ignore[arg-type]
+        softmax = Softmax(x, y, **made, sink=sink, stats_log2=stats_log2, axes=axes, is_log=is_log)
+        self._operations.append(softmax)
         return y
 
     def softmax_backward(

@@ -166,6 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 
   OutputTile o = {};
   RunningSoftmax softmax(p.scale);
+  if (warp == 0 && blockIdx.y == 0) softmax.add_sink(p, place, rows);
 #pragma unroll 1
   for (i32 tile = share.begin; tile < share.end; ++tile) {
     cp_async_wait<STAGES - 2>();

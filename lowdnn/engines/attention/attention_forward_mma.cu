@@ -53,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
 
   OutputTile o = {};
   RunningSoftmax softmax(p.scale);
+  softmax.add_sink(p, place, rows);
   if (place.begin < place.end) {
     q.copy<THREADS>(params.q.at(place.batch, place.head, place.block_row), params.q.strides[2],
                     p.queries - place.block_row, p.size_qk);

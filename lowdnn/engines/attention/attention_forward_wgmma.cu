@@ -161,6 +161,7 @@ struct Consumer {
         softmax(p.scale) {}
 
   __device__ __forceinline__ void run() {
+    softmax.add_sink(p, place, rows);
     if (place.begin < place.end) {
       f32 shrinking[PARTS][2];
       mbarrier_wait(memory.q_full, memory.q_parity);

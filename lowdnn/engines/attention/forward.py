@@ -67,6 +67,7 @@ class ForwardParams:
     LENGTH_TYPE: str
     HAS_LENGTHS: int
     HAS_WEIGHTS: int
+    HAS_SINK: int
     STATS: int
     MAX: int
     SUM_EXP: int
@@ -166,6 +167,7 @@ class AttentionForward:
             LENGTH_TYPE="i32" if self.lengths is None else _LENGTH_TYPES[self.lengths.data_type],
             HAS_LENGTHS=int(self.lengths is not None),
             HAS_WEIGHTS=int(self.has_weights),
+            HAS_SINK=int(self.attention.softmax.sink is not None),
             **statistics,
         )
 
@@ -184,6 +186,8 @@ class AttentionForward:
         switches += variant
         if params.HAS_LENGTHS:
             switches += f"_{params.LENGTH_TYPE}"
+        if params.HAS_SINK:
+            switches += "_sink"
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         data_type = dtypes.info(self.data_type).short_name
         return KernelRef(
@@ -230,7 +234,7 @@ class AttentionForward:
                 *i32(self._bounds),
                 Scalar(ScalarType.F32, 1.0 if self.scale is None else self.scale),
                 *self._lengths_arguments,
-                *(_row_output(tensor) for tensor in _statistics(self.attention).values() if tensor is not None),
+                *self._row_arguments,
                 *(functor.arguments for functor in self._functors),
             )
         )
@@ -248,6 +252,16 @@ class AttentionForward:
             return ()
         stride = self.lengths.strides[0] if self.lengths.dims[0] > 1 else 0
         return (TensorPointer(self.lengths.uid), *i64((stride,)))
+
+    @property
+    def _row_arguments(self) -> tuple[Argument, ...]:
+        """The sink and the statistics, of those that there are."""
+        softmax = self.attention.softmax
+        arguments: list[Argument] = [] if softmax.sink is None else [_row_values(softmax.sink)]
+        if softmax.stats is not None:
+            arguments.append(Scalar(ScalarType.F32, softmax.stats_factor))
+        arguments += [_row_values(tensor) for tensor in _statistics(self.attention).values() if tensor is not None]
+        return tuple(arguments)
 
     @cached_property
     def _functors(self) -> tuple[Functor, ...]:
@@ -278,8 +292,9 @@ class AttentionForward:
         return tuple(functors)
 
 
-def _row_output(tensor: Tensor) -> Struct:
-    return Struct((TensorPointer(tensor.uid), *i64(tensor.strides[:3])))
+def _row_values(tensor: Tensor) -> Struct:
+    strides = (stride if extent > 1 else 0 for stride, extent in zip(tensor.strides, tensor.dims[:3], strict=False))
+    return Struct((TensorPointer(tensor.uid), *i64(strides)))
 
 
 def _statistics(attention: Attention) -> dict[str, Tensor | None]:
@@ -301,9 +316,9 @@ def _refuse_types(attention: Attention) -> str:
             return f"{name} product's compute_type: expected FLOAT, got {product.matmul.compute_type.name}"
     if softmax.x.data_type is not DataType.FLOAT:
         return f"softmax.x: expected FLOAT, got {softmax.x.data_type.name}"
-    for name, statistic in _statistics(attention).items():
-        if statistic is not None and statistic.data_type is not DataType.FLOAT:
-            return f"softmax's {name}: expected FLOAT, got {statistic.data_type.name}"
+    for name, of_rows in {"SINK": softmax.sink, **_statistics(attention)}.items():
+        if of_rows is not None and of_rows.data_type is not DataType.FLOAT:
+            return f"softmax's {name}: expected FLOAT, got {of_rows.data_type.name}"
     lengths = attention.band.lengths
     if lengths is not None and lengths.data_type not in _LENGTH_TYPES:
         return f"{lengths.label}: expected INT32 or INT64, got {lengths.data_type.name}"

@@ -8,7 +8,7 @@
 // Scores are what Scores makes of the products of queries and keys, times `scale`, for the keys that a query sees.
 // Before it, the kernel includes generated.cuh with Output, Scores where HAS_SCORES, Weights where HAS_WEIGHTS.
 // Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS; HAS_SCORES
-// HAS_WEIGHTS; STATS MAX SUM_EXP: the outputs that there are.
+// HAS_WEIGHTS HAS_SINK; STATS MAX SUM_EXP: the outputs that there are.
 
 #pragma once
 
@@ -21,12 +21,12 @@ typedef f32 ScoreTile[PARTS][SCORE_BLOCKS][4];
 typedef f32 OutputTile[PARTS][OUTPUT_BLOCKS][4];
 
 // One number for each query.
-struct RowOutput {
-  f32* first;
+template <class Number> struct RowValues {
+  Number* first;
   i64 strides[3];
 
-  __device__ __forceinline__ void store(i32 batch, i32 head, i64 row, f32 value) const {
-    first[batch * strides[0] + head * strides[1] + row * strides[2]] = value;
+  __device__ __forceinline__ Number& at(const i64 (&coordinate)[4]) const {
+    return first[coordinate[0] * strides[0] + coordinate[1] * strides[1] + coordinate[2] * strides[2]];
   }
 };
 
@@ -40,14 +40,18 @@ struct Forward {
   const LENGTH_TYPE* lengths;
   i64 length_stride;
 #endif
+#if HAS_SINK
+  RowValues<const f32> sink;
+#endif
 #if STATS
-  RowOutput stats;
+  f32 stats_factor;
+  RowValues<f32> stats;
 #endif
 #if MAX
-  RowOutput max;
+  RowValues<f32> max;
 #endif
 #if SUM_EXP
-  RowOutput sum_exp;
+  RowValues<f32> sum_exp;
 #endif
 #if HAS_SCORES
   Scores::Args scores;
@@ -194,6 +198,22 @@ struct RunningSoftmax {
       }
   }
 
+  // Before the first scores, of all those that are joined once: the sink, as if it were the score of one more key.
+  __device__ __forceinline__ void add_sink(const Forward& p, const Place& place, const Rows& rows) {
+#if HAS_SINK
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        i64 coordinate[4];
+        rows.coordinate(p, place, part, half, coordinate);
+        const f32 sink = p.sink.at(coordinate);
+        largest[part][half] = sink / p.scale;
+        sum[part][half] = sink == -INFINITE || threadIdx.x % 4 > 0 ? 0 : 1;
+      }
+#endif
+  }
+
   // Turns scores into exponentials relative to the largest one, within the slack; `shrinking` makes what was relative
   // to the one before so, too. Whether that changes anything for the warp.
   __device__ __forceinline__ bool add(ScoreTile& scores, f32 (&shrinking)[PARTS][2]) {
@@ -272,15 +292,14 @@ __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, 
 
 // One thread of a row: its statistics.
 __device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&coordinate)[4], f32 largest, f32 sum) {
-  const i32 batch = i32(coordinate[0]), head = i32(coordinate[1]);
 #if STATS
-  p.stats.store(batch, head, coordinate[2], largest * p.scale + logf(sum));
+  p.stats.at(coordinate) = (largest * p.scale + logf(sum)) * p.stats_factor;
 #endif
 #if MAX
-  p.max.store(batch, head, coordinate[2], largest * p.scale);
+  p.max.at(coordinate) = largest * p.scale;
 #endif
 #if SUM_EXP
-  p.sum_exp.store(batch, head, coordinate[2], sum);
+  p.sum_exp.at(coordinate) = sum;
 #endif
 }
 

@@ -36,7 +36,8 @@ class AttentionCase(Case):
     first (top_left) or from the last ones on (bottom_right).  left, right: how far it sees from its place, -1 without
     bound.
     lengths: whether each batch has a number of keys of its own.  scores: steps on the scores, before the masks.
-    stats: whether the log-sum-exp, maximum and sum of rows are stored.
+    sink: whether each head has a logit that joins the sums of its rows.
+    stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored.
     """
 
     family: ClassVar[str] = "sdpa"
@@ -55,7 +56,8 @@ class AttentionCase(Case):
     lengths: str = key(text.choice("no", "yes"), "no")
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
     dropout: float = key(text.number(), 0.0)
-    stats: str = key(text.choice("no", "yes"), "no")
+    sink: str = key(text.choice("no", "yes"), "no")
+    stats: str = key(text.choice("no", "yes", "log2"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
     out: DataType | None = key(text.data_type(), None)
@@ -71,8 +73,13 @@ class AttentionCase(Case):
         scores = same_dims_chain(self.scores, scores, self.dtype, DataType.FLOAT).build(
             builder, scores, None, Layout.ROW_MAJOR
         )
-        statistics = DataType.FLOAT if self.stats == "yes" else None
-        weights = builder.softmax(self._masked(builder, scores), (3,), statistics=statistics)
+        weights = builder.softmax(
+            self._masked(builder, scores),
+            (3,),
+            sink=builder.tensor((1, self.h, 1, 1), DataType.FLOAT, name="sink") if self.sink == "yes" else None,
+            statistics=None if self.stats == "no" else DataType.FLOAT,
+            stats_log2=self.stats == "log2",
+        )
         if self.dropout:
             kept = builder.rng(Rng(RngDistribution.BERNOULLI, probability=1 - self.dropout), weights.dims, seed=7)
             weights = builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - self.dropout))

@@ -40,6 +40,7 @@ LINES = (
     "sdpa b=1 h=2 q=24 kv=64 d=64 out=fp32",
     "sdpa b=1 h=1 q=5 kv=700 d=16 stats=yes",
     "sdpa b=1 h=1 q=20 kv=100 d=256 dropout=0.25 dtype=fp16",
+    "sdpa b=2 h=3 q=70 kv=150 d=16 causal=bottom_right lengths=yes sink=yes stats=log2 layout=bshd",
 )
 
 
@@ -90,6 +91,21 @@ def test_a_query_without_keys_gives_nothing(device: Runtime, engine: Engine) -> 
     assert np.isfinite(found["stats"][0, 20:]).all()
     assert np.isneginf(found["stats"][1]).all()
     assert not found["sum_exp"][1].any()
+
+
+@of_each_engine
+def test_a_query_without_keys_has_its_sink_as_statistics(device: Runtime, engine: Engine) -> None:
+    """The first 20 of 50 queries stand before the first of 30 keys; the sink of the second head is none."""
+    case = parse_case("sdpa b=1 h=2 q=50 kv=30 d=16 causal=bottom_right sink=yes stats=yes")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    (sink,) = (tensor for tensor in graph.inputs if tensor.name == "sink")
+    inputs[sink.uid] = np.array([3, -np.inf], np.float32).reshape(sink.dims)
+    results = run_plan(device, engine.plan(graph, SM_90A, {}), graph, inputs)
+    found = {tensor.name: results[tensor.uid].reshape(2, 50, -1)[:, :20] for tensor in graph.outputs}
+    assert not found["c"].any()
+    for name in ("stats", "max"):
+        np.testing.assert_array_equal(found[name], np.broadcast_to([[[3]], [[-np.inf]]], (2, 20, 1)))
+    np.testing.assert_array_equal(found["sum_exp"], np.broadcast_to([[[1]], [[0]]], (2, 20, 1)))
 
 
 @of_each_engine
