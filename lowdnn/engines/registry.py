@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
+from lowdnn.engines.attention.attention_backward_wgmma import AttentionBackwardWgmma
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.band_matrix.band_matrix import BandMatrix
@@ -79,6 +80,7 @@ _SINGLE: tuple[Engine, ...] = (
     AttentionMma(),
     AttentionBackwardMma(),
     AttentionWgmma(),
+    AttentionBackwardWgmma(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
