@@ -46,10 +46,11 @@ constexpr int LOADING_WARP = CONSUMER_WARPS, ADDING_WARP = CONSUMER_WARPS + 1;
 constexpr u32 GRADIENTS_BARRIER = 1, CLEARING_BARRIER = 2;
 static_assert(QuerySums::PARTS == CONSUMERS, "each warpgroup has a part of dq");
 
-typedef f32 Scores[1][TILE_Q / 8][4];
-typedef u32 ScoreOperand[TILE_Q / 16][4];
+constexpr int PART_QUERIES = 64, PARTS = TILE_Q / PART_QUERIES;
+typedef f32 Scores[1][PART_QUERIES / 8][4];
+typedef u32 ScoreOperand[PART_QUERIES / 16][4];
 
-DEFINE_WGMMA(multiply_scores, TILE_Q, 16, f32.TYPE.TYPE)
+DEFINE_WGMMA(multiply_scores, 64, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_queries, HEAD_QK, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_gradients, HEAD_V, f32.TYPE.TYPE)
 #if HEAD_QK < 64
@@ -118,14 +119,16 @@ struct Stage {
 
   __device__ __forceinline__ Queries q() const { return {address}; }
   __device__ __forceinline__ OutputGradients d_o() const { return {address + Queries::BYTES}; }
-  __device__ __forceinline__ TermTile terms() const { return {address + Queries::BYTES + OutputGradients::BYTES}; }
+  __device__ __forceinline__ TermTile terms(int part) const {
+    return {address + Queries::BYTES + OutputGradients::BYTES + part * PART_QUERIES * u32(sizeof(Term))};
+  }
 
   __device__ __forceinline__ void load(const MappedHead& from_q, const MappedHead& from_d_o, const Term* from_terms,
                                        i32 row, u32 barrier) const {
     mbarrier_expect(barrier, LOADED);
     q().copy(from_q, row, barrier);
     d_o().copy(from_d_o, row, barrier);
-    bulk_load(terms().address, from_terms + row, TERM_BYTES, barrier);
+    bulk_load(terms(0).address, from_terms + row, TERM_BYTES, barrier);
   }
 };
 
@@ -226,49 +229,59 @@ struct Consumer {
 
  private:
   __device__ __forceinline__ void add_queries(f32 factor) {
-    const i32 first_key = place.first_key() + warp_key;
     Walk walk(place);
     mbarrier_wait(memory.keys_full, 0);
     clear_beyond(place.band.keys - place.first_key(), p.problem.keys - place.first_key(), memory.k);
     Stage stage = arrived(walk.tile);
-    start_scores(stage);
+    hold_all(dk);  // zeros before the first multiplication
+    hold_all(dv);
+    start_scores(stage, 0);
+    wgmma_wait<0>();
 #pragma unroll 1
     for (i32 step = 0; step < place.steps; ++step) {
-      const i32 first_query = walk.tile * TILE_Q;
-      start_products(stage);
-      wgmma_wait<1>();
-      hold_all(scores);
-      stage.terms().make_weights(factor, scores);
-      mask(place.band, first_query, first_key, scores);
-      round(scores, weights);
-      start_values(stage);
-      wgmma_wait<1>();
-      hold_all(products);
-      stage.terms().make_gradients(scores, products);
-      mask(place.band, first_query, first_key, products);  // what is beyond the keys may be NaN
-      round(products, gradients);
       const ScoreGradients shared_gradients = {memory.gradients + step % 2 * ScoreGradients::BYTES};
-      store(shared_gradients);
-      start_keys(stage);
+#pragma unroll
+      for (int part = 0; part < PARTS; ++part) {
+        add_part(stage, part, walk.tile * TILE_Q + part * 64, factor, shared_gradients);
+        if (part + 1 < PARTS) start_scores(stage, part + 1);
+      }
       fence_async_shared();
       named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
       start_queries(shared_gradients);
-      auto released = memory.queries;
-      memory.queries.at.advance();
-      walk.advance();
-      if (step + 1 < place.steps) {
-        stage = arrived(walk.tile);
-        start_scores(stage);
-        wgmma_wait<1>();
-      } else {
-        wgmma_wait<0>();
-      }
+      wgmma_wait<0>();
       hold_all(dq);
-      released.release();
+      if (step + 1 < place.steps) {
+        memory.queries.release();
+        walk.advance();
+        stage = arrived(walk.tile);
+      }
+      start_scores(stage, 0);  // of the last tile once more, for nothing: ptxas would make a condition wait
       pass_sums(step);
+      wgmma_wait<0>();
     }
     hold_all(dk);
     hold_all(dv);
+  }
+
+  // What 64 of the queries give, whose scores are on their way.
+  __device__ __forceinline__ void add_part(const Stage& stage, int part, i32 first_query, f32 factor,
+                                           const ScoreGradients& shared_gradients) {
+    const i32 first_key = place.first_key() + warp_key;
+    const TermTile terms = stage.terms(part);
+    start_products(stage, part);
+    wgmma_wait<1>();
+    hold_all(scores);
+    terms.make_weights(factor, scores);
+    mask(place.band, first_query, first_key, scores);
+    round(scores, weights);
+    start_values(stage, part);
+    wgmma_wait<1>();
+    hold_all(products);
+    terms.make_gradients(scores, products);
+    mask(place.band, first_query, first_key, products);  // what is beyond the keys may be NaN
+    round(products, gradients);
+    store(shared_gradients, part);
+    start_keys(stage, part);
   }
 
   __device__ __forceinline__ Stage arrived(i32 tile) const {
@@ -287,43 +300,43 @@ struct Consumer {
   }
 
   // scores = k q^T
-  __device__ __forceinline__ void start_scores(const Stage& stage) {
+  __device__ __forceinline__ void start_scores(const Stage& stage, int part) {
     wgmma_fence();
 #pragma unroll
     for (int element = 0; element < HEAD_QK; element += 16) {
       multiply_scores<false, false>(flat(scores), memory.k.k_major(warpgroup * 64, element),
-                                    stage.q().k_major(0, element), element > 0);
+                                    stage.q().k_major(part * PART_QUERIES, element), element > 0);
     }
     wgmma_commit();
   }
 
   // products = v d_o^T
-  __device__ __forceinline__ void start_products(const Stage& stage) {
+  __device__ __forceinline__ void start_products(const Stage& stage, int part) {
     wgmma_fence();
 #pragma unroll
     for (int element = 0; element < HEAD_V; element += 16) {
       multiply_scores<false, false>(flat(products), memory.v.k_major(warpgroup * 64, element),
-                                    stage.d_o().k_major(0, element), element > 0);
+                                    stage.d_o().k_major(part * PART_QUERIES, element), element > 0);
     }
     wgmma_commit();
   }
 
   // dv += weights d_o
-  __device__ __forceinline__ void start_values(const Stage& stage) {
+  __device__ __forceinline__ void start_values(const Stage& stage, int part) {
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < TILE_Q / 16; ++step) {
-      multiply_by_gradients<true>(flat(dv), weights[step], stage.d_o().mn_major(step * 16), true);
+    for (int step = 0; step < PART_QUERIES / 16; ++step) {
+      multiply_by_gradients<true>(flat(dv), weights[step], stage.d_o().mn_major(part * PART_QUERIES + step * 16), true);
     }
     wgmma_commit();
   }
 
   // dk += gradients q
-  __device__ __forceinline__ void start_keys(const Stage& stage) {
+  __device__ __forceinline__ void start_keys(const Stage& stage, int part) {
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < TILE_Q / 16; ++step) {
-      multiply_by_queries<true>(flat(dk), gradients[step], stage.q().mn_major(step * 16), true);
+    for (int step = 0; step < PART_QUERIES / 16; ++step) {
+      multiply_by_queries<true>(flat(dk), gradients[step], stage.q().mn_major(part * PART_QUERIES + step * 16), true);
     }
     wgmma_commit();
   }
@@ -342,7 +355,7 @@ struct Consumer {
 
   static __device__ __forceinline__ void round(const Scores& values, ScoreOperand& operand) {
 #pragma unroll
-    for (int step = 0; step < TILE_Q / 16; ++step) {
+    for (int step = 0; step < PART_QUERIES / 16; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const f32* const pair = values[0][step * 2 + i / 2] + i % 2 * 2;
@@ -353,11 +366,11 @@ struct Consumer {
   }
 
   // The gradients of the warp's keys.
-  __device__ __forceinline__ void store(const ScoreGradients& shared_gradients) const {
+  __device__ __forceinline__ void store(const ScoreGradients& shared_gradients, int part) const {
     const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-    for (int step = 0; step < TILE_Q / 16; ++step) {
-      stmatrix_x4(shared_gradients.at(warp_key + lane % 16, step * 16 + lane / 16 * 8), gradients[step]);
+    for (int step = 0; step < PART_QUERIES / 16; ++step) {
+      stmatrix_x4(shared_gradients.at(warp_key + lane % 16, part * PART_QUERIES + step * 16 + lane / 16 * 8), gradients[step]);
     }
   }
 

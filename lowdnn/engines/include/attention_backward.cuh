@@ -62,14 +62,14 @@ struct TermTile {
   u32 address;
 
   // Turns products of keys and queries into weights.
-  template <int PARTS, int BLOCKS>
-  __device__ __forceinline__ void make_weights(f32 factor, f32 (&scores)[PARTS][BLOCKS][4]) const {
+  template <int ROW_PARTS, int COLUMN_BLOCKS>
+  __device__ __forceinline__ void make_weights(f32 factor, f32 (&scores)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
 #pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
+    for (int block = 0; block < COLUMN_BLOCKS; ++block) {
       Term terms[2];
       load(block, terms);
 #pragma unroll
-      for (int part = 0; part < PARTS; ++part)
+      for (int part = 0; part < ROW_PARTS; ++part)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           scores[part][block][i] = power_of_two(scores[part][block][i] * factor - terms[i % 2].exponent);
@@ -77,15 +77,15 @@ struct TermTile {
   }
 
   // Turns products of values and the output's gradients into gradients of the scores.
-  template <int PARTS, int BLOCKS>
-  __device__ __forceinline__ void make_gradients(const f32 (&weights)[PARTS][BLOCKS][4],
-                                                 f32 (&products)[PARTS][BLOCKS][4]) const {
+  template <int ROW_PARTS, int COLUMN_BLOCKS>
+  __device__ __forceinline__ void make_gradients(const f32 (&weights)[ROW_PARTS][COLUMN_BLOCKS][4],
+                                                 f32 (&products)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
 #pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
+    for (int block = 0; block < COLUMN_BLOCKS; ++block) {
       Term terms[2];
       load(block, terms);
 #pragma unroll
-      for (int part = 0; part < PARTS; ++part)
+      for (int part = 0; part < ROW_PARTS; ++part)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           products[part][block][i] = weights[part][block][i] * (products[part][block][i] - terms[i % 2].centre);
@@ -102,14 +102,14 @@ struct TermTile {
 };
 
 // Zeros where the query of a column, from first_query on, does not see the key of a row, from first_key on.
-template <int PARTS, int BLOCKS>
+template <int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void mask(const Band& band, i32 first_query, i32 first_key,
-                                     f32 (&values)[PARTS][BLOCKS][4]) {
-  if (band.sees_all(first_query, BLOCKS * 8, first_key, PARTS * 16)) return;
+                                     f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  if (band.sees_all(first_query, COLUMN_BLOCKS * 8, first_key, ROW_PARTS * 16)) return;
 #pragma unroll
-  for (int part = 0; part < PARTS; ++part)
+  for (int part = 0; part < ROW_PARTS; ++part)
 #pragma unroll
-    for (int block = 0; block < BLOCKS; ++block)
+    for (int block = 0; block < COLUMN_BLOCKS; ++block)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const i32 key = first_key + part * 16 + i / 2 * 8 + threadIdx.x % WARP_SIZE / 4;
