@@ -19,7 +19,6 @@
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
 #include "include/attention_wgmma.cuh"
-#include "include/tile_wgmma.cuh"
 #include "include/warpgroup.cuh"
 
 typedef SwizzledRows<TILE_Q, HEAD_QK> Queries;
@@ -65,42 +64,7 @@ struct Params {
   Forward forward;
 };
 
-// Tiles of `Rows_` on their way from the producer to the consumers.
-template <class Rows_> struct Ring {
-  static constexpr int BYTES = STAGES * Rows_::BYTES, BARRIER_BYTES = 2 * STAGES * MBARRIER_BYTES;
-
-  u32 stages, full;
-  RingPosition<STAGES> at;
-
-  __device__ __forceinline__ u32 own_full() const { return full + at.stage * MBARRIER_BYTES; }
-  __device__ __forceinline__ u32 own_empty() const { return own_full() + STAGES * MBARRIER_BYTES; }
-  __device__ __forceinline__ Rows_ rows() const { return {stages + at.stage * Rows_::BYTES}; }
-
-  // One thread.
-  __device__ __forceinline__ void init() const {
-    for (int stage = 0; stage < STAGES; ++stage) {
-      mbarrier_init(full + stage * MBARRIER_BYTES, 1);
-      mbarrier_init(full + (STAGES + stage) * MBARRIER_BYTES, CONSUMER_WARPS);
-    }
-  }
-
-  // The producer: the next stage gets the rows from `row` on.
-  __device__ __forceinline__ void load(const MappedHead& from, i32 row) {
-    mbarrier_wait(own_empty(), at.parity ^ 1);
-    rows().load(from, row, own_full());
-    at.advance();
-  }
-
-  // The consumers: the next stage, when it has arrived, until it is released.
-  __device__ __forceinline__ Rows_ wait() const {
-    mbarrier_wait(own_full(), at.parity);
-    return rows();
-  }
-  __device__ __forceinline__ void release() {
-    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(own_empty());
-    at.advance();
-  }
-};
+template <class Rows_> using Ring = TileRing<Rows_, STAGES, CONSUMER_WARPS>;
 
 struct Memory {
   Queries q;
@@ -257,20 +221,9 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) {
         const int block = step * 2 + i / 2, half = i % 2;
         weights[step][i] = weights_of(p, place, rows, tile, 0, half, block, scores[0][block] + half * 2);
-        // Keeps the compiler from moving arithmetic behind the wgmma_fence that makes these registers ready.
-        asm volatile("" : "+r"(weights[step][i]));
+        make_ready(weights[step][i]);
       }
     }
-  }
-
-  // The accumulators as wgmma numbers them.
-  template <int BLOCKS> static __device__ __forceinline__ f32 (&flat(f32 (&d)[1][BLOCKS][4]))[BLOCKS * 4] {
-    return reinterpret_cast<f32(&)[BLOCKS * 4]>(d);
-  }
-
-  template <int BLOCKS> static __device__ __forceinline__ void hold_all(f32 (&d)[1][BLOCKS][4]) {
-#pragma unroll
-    for (int i = 0; i < BLOCKS * 4; ++i) hold(d[0][i / 4][i % 4]);
   }
 };
 
