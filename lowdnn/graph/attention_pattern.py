@@ -35,9 +35,9 @@ class Attention:
     """See the module's docstring.
 
     k: (B, H_k, D, S_kv), where it lies in memory.
-    scores: its anchor is the first product, its result what the softmax is of.  weights: from the softmax's output to
-    the second product's operand, linear in the former.  output: behind the second product.
-    band: where scores are not minus infinity for certain.  inside: ``scores`` within the band, without its masks.
+    scores: from the first product to what the masks of ``band`` are applied to, which leave it or put minus infinity in
+    its place; that is what the softmax is of.  weights: from the softmax's output to the second product's operand,
+    linear in the former.  output: behind the second product.
     """
 
     first: MatmulOperation
@@ -48,7 +48,6 @@ class Attention:
     weights: PointwiseDag
     output: PointwiseDag
     band: Band
-    inside: PointwiseDag
 
 
 def match_attention(graph: OperationGraph) -> Attention | str:
@@ -82,11 +81,10 @@ def _match(graph: OperationGraph) -> Attention | str:
         softmax,
         second,
         k,
-        scores=dag_of(dims, score_steps, anchor=first.c, result=softmax.x),
+        scores=dag_of(dims, _needed(score_steps, band.scores), anchor=first.c, result=band.scores),
         weights=dag_of(dims, weight_steps, anchor=softmax.y, result=second.a, randoms=randoms),
         output=dag_of(second.c.dims, output_steps, anchor=second.c),
         band=band,
-        inside=dag_of(dims, _needed(score_steps, band.scores), anchor=first.c, result=band.scores),
     )
 
 

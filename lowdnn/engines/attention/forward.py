@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
@@ -23,7 +24,6 @@ from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, divider, i32, 
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, TensorPointer, Work
 from lowdnn.status import Status
@@ -63,7 +63,7 @@ class ForwardParams:
     PACK: int
     HEAD_QK: int
     HEAD_V: int
-    IS_BANDED: int
+    HAS_SCORES: int
     LENGTH_TYPE: str
     HAS_LENGTHS: int
     HAS_WEIGHTS: int
@@ -115,10 +115,18 @@ class AttentionForward:
     def lengths(self) -> Tensor | None:
         return self.attention.band.lengths
 
-    @property
-    def is_banded(self) -> bool:
-        band = self.attention.band
-        return band.scores.uid != self.attention.softmax.x.uid
+    @cached_property
+    def scale(self) -> float | None:
+        """A positive number that products of queries and keys are multiplied by, where that is all that is done."""
+        operations = self.attention.scores.operations
+        if not operations:
+            return 1.0
+        (op, *others), product = operations, self.attention.first.c
+        factor = op.operands.get("b")
+        is_product = op.mode is PointwiseMode.MUL and op.operands["x"].uid == product.uid and not others
+        value = factor.constant_value if is_product and factor is not None else None
+        is_plain = (op.alpha1, op.alpha2) == (1.0, 1.0) and op.output.data_type is DataType.FLOAT
+        return float(value) if is_plain and value is not None and 0 < value < inf else None
 
     @property
     def has_weights(self) -> bool:
@@ -155,7 +163,7 @@ class AttentionForward:
             PACK=tile.pack,
             HEAD_QK=self.padded_qk,
             HEAD_V=self.padded_v,
-            IS_BANDED=int(self.is_banded),
+            HAS_SCORES=int(self.scale is None),
             LENGTH_TYPE="i32" if self.lengths is None else _LENGTH_TYPES[self.lengths.data_type],
             HAS_LENGTHS=int(self.lengths is not None),
             HAS_WEIGHTS=int(self.has_weights),
@@ -172,7 +180,7 @@ class AttentionForward:
         """
         params, text = self.params(tile), "\n".join(functor.text for functor in self._functors)
         shape = f"{tile.queries}x{tile.keys}_d{params.HEAD_QK}v{params.HEAD_V}"
-        switches = f"b{params.IS_BANDED}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
+        switches = f"f{params.HAS_SCORES}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
         if tile.pack > 1:
             switches += f"p{tile.pack}"
         switches += variant
@@ -224,6 +232,7 @@ class AttentionForward:
                 Struct(divider(heads // tile.pack)),
                 *i32((queries, keys, self.q.size, self.v.size)),
                 *i32(self._bounds),
+                Scalar(ScalarType.F32, 1.0 if self.scale is None else self.scale),
                 *self._lengths_arguments,
                 *self._row_arguments,
                 *(functor.arguments for functor in self._functors),
@@ -258,9 +267,17 @@ class AttentionForward:
     def _functors(self) -> tuple[Functor, ...]:
         """In the order of the kernel's parameters."""
         attention = self.attention
-        functors = [_scores(attention.scores, "Scores")]
-        if self.is_banded:
-            functors.append(_scores(attention.inside, "Inside"))
+        functors = []
+        if self.scale is None:
+            functors.append(
+                generate(
+                    attention.scores,
+                    accumulator=DataType.FLOAT,
+                    vector_axis=3,
+                    result=DataType.FLOAT,
+                    name="Scores",
+                )
+            )
         if self.has_weights:
             functors.append(
                 generate(
@@ -273,10 +290,6 @@ class AttentionForward:
             )
         functors.append(generate(attention.output, accumulator=DataType.FLOAT, vector_axis=3, name="Output"))
         return tuple(functors)
-
-
-def _scores(dag: PointwiseDag, name: str) -> Functor:
-    return generate(dag, accumulator=DataType.FLOAT, vector_axis=3, result=DataType.FLOAT, name=name)
 
 
 def _row_values(tensor: Tensor) -> Struct:

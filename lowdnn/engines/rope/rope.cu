@@ -24,16 +24,13 @@ struct Params {
   Divider axes[4];
 };
 
-template <int WIDTH, class From>
-__device__ __forceinline__ void load_values(Value (&to)[VECTOR], const From* from, i64 stride) {
-  From raw[VECTOR];
+template <class Path, int WIDTH, class T>
+__device__ __forceinline__ void load_elements(T (&to)[VECTOR], const T* from, i64 stride) {
   if constexpr (WIDTH == 0) {
-    load_strided(raw, from, stride, VECTOR);
+    load_strided(to, from, stride, VECTOR);
   } else {
-    load<Plain, WIDTH>(raw, from);
+    load<Path, WIDTH>(to, from);
   }
-#pragma unroll
-  for (int i = 0; i < VECTOR; ++i) to[i] = convert<Value>(raw[i]);
 }
 
 __device__ __forceinline__ void store_values(Y* to, const Value (&from)[VECTOR], i64 stride) {
@@ -64,22 +61,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     return p.x + place[0] * p.x_strides[0] + head * p.x_strides[1] + place[2] * p.x_strides[2] +
            element * p.x_strides[3];
   };
-  Value rows[HEADS][2][VECTOR];
+  typedef PathOf<X_WIDTH * sizeof(X)>::Type Path;
+  X rows[HEADS][2][VECTOR];
 #pragma unroll
   for (int i = 0; i < HEADS; ++i) {
     const i64 head = min(first_head + i, p.heads - 1);
-    load_values<X_WIDTH>(rows[i][0], x_at(head, low), p.x_strides[3]);
-    load_values<X_WIDTH>(rows[i][1], x_at(head, high), p.x_strides[3]);
+    load_elements<Path, X_WIDTH>(rows[i][0], x_at(head, low), p.x_strides[3]);
+    load_elements<Path, X_WIDTH>(rows[i][1], x_at(head, high), p.x_strides[3]);
   }
 
   Value sine[VECTOR], cosine[VECTOR];
   if (is_rotated) {
-    Value angles[VECTOR];
-    load_values<FREQ_WIDTH>(angles, p.freqs + place[2] * p.freq_strides[0] + angle * p.freq_strides[1],
-                            p.freq_strides[1]);
+    FREQ angles[VECTOR];
+    const FREQ* const first = p.freqs + place[2] * p.freq_strides[0] + angle * p.freq_strides[1];
+    load_elements<Plain, FREQ_WIDTH>(angles, first, p.freq_strides[1]);
 #pragma unroll
     for (int i = 0; i < VECTOR; ++i) {
-      sine_and_cosine(angles[i], sine[i], cosine[i]);
+      sine_and_cosine(convert<Value>(angles[i]), sine[i], cosine[i]);
       sine[i] *= p.sine;
       cosine[i] *= p.scale;
     }
@@ -91,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     Value lows[VECTOR], highs[VECTOR];
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      const Value a = rows[i][0][v], b = rows[i][1][v];
+      const Value a = convert<Value>(rows[i][0][v]), b = convert<Value>(rows[i][1][v]);
       lows[v] = is_rotated ? a * cosine[v] - b * sine[v] : a * p.scale;
       highs[v] = is_rotated ? b * cosine[v] + a * sine[v] : b * p.scale;
     }

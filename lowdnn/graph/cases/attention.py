@@ -37,7 +37,7 @@ class AttentionCase(Case):
     bound.
     lengths: whether each batch has a number of keys of its own.  scores: steps on the scores, before the masks.
     sink: whether each head has a logit that joins the sums of its rows.
-    stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored.
+    stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored; lse: the first alone.
     """
 
     family: ClassVar[str] = "sdpa"
@@ -57,7 +57,7 @@ class AttentionCase(Case):
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
     dropout: float = key(text.number(), 0.0)
     sink: str = key(text.choice("no", "yes"), "no")
-    stats: str = key(text.choice("no", "yes", "log2"), "no")
+    stats: str = key(text.choice("no", "yes", "log2", "lse"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
     out: DataType | None = key(text.data_type(), None)
@@ -78,6 +78,7 @@ class AttentionCase(Case):
             (3,),
             sink=builder.tensor((1, self.h, 1, 1), DataType.FLOAT, name="sink") if self.sink == "yes" else None,
             statistics=None if self.stats == "no" else DataType.FLOAT,
+            names=("stats",) if self.stats == "lse" else ("stats", "max", "sum_exp"),
             stats_log2=self.stats == "log2",
         )
         if self.dropout:

@@ -158,7 +158,7 @@ def test_masks_leave_a_band() -> None:
     causal = matched("sdpa b=1 h=1 q=20 kv=30 d=16 causal=bottom_right left=7 lengths=yes")
     assert (causal.band.left, causal.band.right) == (7 - 10, 10)
     assert causal.band.lengths is not None
-    assert len(causal.inside.operations) == 1  # the scale
+    assert len(causal.scores.operations) == 1  # the scale
     narrow = matched("sdpa b=1 h=1 q=20 kv=30 d=16 left=0 right=0")
     assert (narrow.band.left, narrow.band.right) == (0, 0)
 
@@ -206,9 +206,20 @@ def test_wgmma_is_for_one_architecture() -> None:
 
 def test_large_tiles_are_for_what_needs_few_registers() -> None:
     def tiles(line: str) -> tuple[int, ...]:
-        (knob,) = WGMMA.knobs(graph_of(line), SM_90A)
-        return knob.values
+        return WGMMA.knobs(graph_of(line), SM_90A)[0].values
 
     assert tiles("sdpa b=1 h=1 q=20 d=64 causal=top_left lengths=yes") == (64, 128, 192)
     for words in ("d=64 dropout=0.5", "d=64 scores=bias", "d=72"):
         assert tiles(f"sdpa b=1 h=1 q=20 {words}") == (64, 128)
+
+
+def test_keys_are_taken_as_far_as_there_is_room() -> None:
+    graph = graph_of("sdpa b=1 h=1 q=200 d=64")
+
+    def keys_of(queries: int, keys: int) -> int:
+        choices = {KnobType.TILE_M: queries, KnobType.TILE_N: keys}
+        return dict(WGMMA.plan(graph, SM_90A, choices).kernels[0].parameters)["TILE_KV"]
+
+    assert [keys_of(queries, 192) for queries in (64, 128, 192)] == [192, 192, 128]
+    assert [keys_of(queries, 48) for queries in (64, 192)] == [48, 48]
+    assert dict(WGMMA.plan(graph_of("sdpa b=1 h=1 q=200 d=256"), SM_90A, {}).choices)[KnobType.TILE_N] == 80
