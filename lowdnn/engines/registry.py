@@ -36,6 +36,7 @@ from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.resample.resample import ResampleEngine
 from lowdnn.engines.resample.resample_reduction import ResampleReduction
+from lowdnn.engines.rope.rope import Rope
 from lowdnn.engines.softmax.softmax import SoftmaxEngine
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.status import BadParamError
@@ -83,6 +84,7 @@ _SINGLE: tuple[Engine, ...] = (
     AttentionWgmma(),
     AttentionDecode(),
     AttentionBackwardWgmma(),
+    Rope(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
