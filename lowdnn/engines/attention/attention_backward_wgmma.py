@@ -65,6 +65,9 @@ class Params:
     HEAD_QK: int
     HEAD_V: int
     STAGES: int
+    OUTPUT_STAGES: int
+    GRADIENT_TILES: int
+    WEIGHT_BYTES: int
     IN_ORDER: int
     PRODUCER_REGISTERS: int
     CONSUMER_REGISTERS: int
@@ -249,6 +252,9 @@ class _Problem:
             HEAD_QK=self.head_qk,
             HEAD_V=self.head_v,
             STAGES=_STAGES,
+            OUTPUT_STAGES=_STAGES,
+            GRADIENT_TILES=_GRADIENT_TILES,
+            WEIGHT_BYTES=0,
             IN_ORDER=int(is_in_order),
             PRODUCER_REGISTERS=PRODUCER_REGISTERS,
             CONSUMER_REGISTERS=consumer_registers(_WARPGROUPS),
@@ -274,8 +280,14 @@ class _Problem:
 
     @property
     def _shared_bytes(self) -> int:
-        pair = boxed_bytes(self.head_qk) + boxed_bytes(self.head_v)
-        stage = padded(self.queries * (pair + TERM_BYTES), _STAGE_GRANULE_BYTES)
+        row_qk, row_v = boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
+        queries = padded(self.queries * (row_qk + TERM_BYTES), _STAGE_GRANULE_BYTES)
         gradients = _KEYS * boxed_bytes(self.queries)
-        barriers = (3 + 2 * _STAGES) * BARRIER_BYTES + _WORD_BYTES
-        return _KEYS * pair + _STAGES * stage + _GRADIENT_TILES * gradients + self._tile_sum_bytes + barriers
+        barriers = (3 + 4 * _STAGES) * BARRIER_BYTES + _WORD_BYTES
+        return (
+            _KEYS * (row_qk + row_v)
+            + _STAGES * (queries + self.queries * row_v)
+            + _GRADIENT_TILES * gradients
+            + self._tile_sum_bytes
+            + barriers
+        )
