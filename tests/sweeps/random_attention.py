@@ -37,7 +37,16 @@ def draw(rng: np.random.Generator, most: int) -> str:
 
 def draw_backward(rng: np.random.Generator, most: int) -> str:
     """A case of gradients with lengths up to ``most``."""
-    k_heads, v_heads = (int(rng.choice([1, 1, 2])) for _ in range(2))
+    return _backward(rng, most, *(int(rng.choice([1, 1, 2])) for _ in range(2)))
+
+
+def draw_backward_shared_alike(rng: np.random.Generator, most: int) -> str:
+    """The same with as many heads of k as of v."""
+    heads = int(rng.choice([1, 1, 2]))
+    return _backward(rng, most, heads, heads)
+
+
+def _backward(rng: np.random.Generator, most: int, k_heads: int, v_heads: int) -> str:
     words = [f"b={rng.integers(1, 3)}", f"h={2 * rng.integers(1, 3)}", f"hk={k_heads}", f"hv={v_heads}"]
     words += [f"q={_length(rng, most)}", f"kv={_length(rng, most)}", f"d={rng.choice(_SIZES)}"]
     if _happens(rng, 0.3):

@@ -11,15 +11,20 @@ from lowdnn.backend.handle import Handle
 from lowdnn.graph.cases import parse_case
 from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
-from tests.sweeps.random_attention import draw, draw_backward
+from tests.sweeps.random_attention import draw, draw_backward, draw_backward_shared_alike
 
 Draw = Callable[[np.random.Generator, int], str]
 
 _SAMPLED, _SWEEPS, _CASES_OF_A_SWEEP = 16, 30, 100
 _KINDS = pytest.mark.parametrize(
     ("drawn", "engine"),
-    [(draw, "attention_mma"), (draw, "attention_wgmma"), (draw_backward, "attention_backward_mma")],
-    ids=["mma", "wgmma", "backward"],
+    [
+        (draw, "attention_mma"),
+        (draw, "attention_wgmma"),
+        (draw_backward, "attention_backward_mma"),
+        (draw_backward_shared_alike, "attention_backward_wgmma"),
+    ],
+    ids=["mma", "wgmma", "backward-mma", "backward-wgmma"],
 )
 
 

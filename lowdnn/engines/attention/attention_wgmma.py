@@ -13,7 +13,6 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
-    PRODUCER_REGISTERS,
     WARPGROUP_ROWS,
     WARPGROUP_THREADS,
     boxed_bytes,
@@ -37,6 +36,8 @@ _TILES_OF_KEYS = (128, 96, 80, 64, 48, 32)
 _MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 176, 148
 _WARP_QUERIES = 16
 _STAGES = 2
+#: What the loading warpgroup keeps.
+_PRODUCER_REGISTERS = 24
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
 
@@ -142,7 +143,7 @@ def _launch(problem: AttentionForward, queries: int) -> tuple[KernelRef, Launch]
 
 def _params(warpgroups: int, size: int) -> Params:
     blocks = 2 if warpgroups == 1 and size <= _SMALL_SIZE else 1
-    return Params(_STAGES, blocks, PRODUCER_REGISTERS, consumer_registers(warpgroups, blocks))
+    return Params(_STAGES, blocks, _PRODUCER_REGISTERS, consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks))
 
 
 def _shared_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
