@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lowdnn.enums import PointwiseMode
-from lowdnn.frontend.arguments import boolean, member, number
+from lowdnn.frontend.arguments import boolean, integer, member, number
 from lowdnn.frontend.attention_nodes import AttentionWriter, Band, SdpaBackwardNode, Sizes
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import attention_implementation, diagonal_alignment, scalar_type
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.moves import PagedCacheLoadNode
 from lowdnn.status import BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
@@ -76,20 +77,20 @@ class AttentionMethods(GraphBuilder):
         diagonal_band_right_bound: how many behind it; places are counted by diagonal_alignment.
         use_alibi_mask: adds slope * (key - query), with 2^(-8 (h + 1) / H) as the slope of head h.
         use_padding_mask: keys from seq_len_kv and queries from seq_len_q (B, 1, 1, 1) on do not exist.
+        paged_attention_k_table, paged_attention_v_table: (B, 1, pages of a sequence, 1) in INT32; k, v are then pages
+        (pages, H_k, rows of a page, D) of a cache, a power of two of rows each, and need use_padding_mask.
+        paged_attention_max_seq_len_kv: S_kv; by default as many rows as the pages of a sequence have.
         dropout: (probability, seed, offset) or (mask, scale).
         score_mod: called with this graph and the scores, gives other scores; it stands in the place of all masks.
         A query that sees no key has O 0 and Stats minus infinity.
 
-        Raises BadParamError for contradicting masks, NotSupportedError for block_mask, rng_dump, paged, cumulative and
-        ragged lengths, score_max, score_sum_exp, sink_token, unfuse_fma, stats_use_log2 and UNIFIED.
+        Raises BadParamError for contradicting masks, NotSupportedError for block_mask, rng_dump, cumulative and ragged
+        lengths, score_max, score_sum_exp, sink_token, unfuse_fma, stats_use_log2 and UNIFIED.
         """
         _refuse(
             "sdpa",
             block_mask=block_mask,
             rng_dump=rng_dump,
-            paged_attention_k_table=paged_attention_k_table,
-            paged_attention_v_table=paged_attention_v_table,
-            paged_attention_max_seq_len_kv=paged_attention_max_seq_len_kv,
             score_max=score_max,
             score_sum_exp=score_sum_exp,
             sink_token=sink_token,
@@ -100,6 +101,12 @@ class AttentionMethods(GraphBuilder):
         )
         if member(attention_implementation, implementation, "sdpa.implementation") is attention_implementation.UNIFIED:
             raise NotSupportedError.at("sdpa.implementation", expected="AUTO or COMPOSITE", got="UNIFIED")
+        lengths = _lengths("sdpa", use_padding_mask, seq_len_q, seq_len_kv)
+        tables = {"k": (k, paged_attention_k_table), "v": (v, paged_attention_v_table)}
+        k, v = (
+            self._loaded(tensor, table, lengths, paged_attention_max_seq_len_kv, f"sdpa.paged_attention_{port}_table")
+            for port, (tensor, table) in tables.items()
+        )
         writer = AttentionWriter(self, Sizes.of(q, k, v), name)
         band = Band.of(
             "sdpa",
@@ -109,7 +116,6 @@ class AttentionMethods(GraphBuilder):
             diagonal_band_left_bound if sliding_window_length is None else sliding_window_length,
             diagonal_band_right_bound,
         )
-        lengths = _lengths("sdpa", use_padding_mask, seq_len_q, seq_len_kv)
         scores = writer.scores(q, k)
         if attn_scale is not None:
             scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
@@ -196,6 +202,24 @@ class AttentionMethods(GraphBuilder):
             given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
         dq, dk, dv = self._add_all(SdpaBackwardNode(given, band), compute_data_type, name)
         return dq, dk, dv
+
+    def _loaded(
+        self, x: Tensor, table: Tensor | None, lengths: tuple[Tensor, Tensor] | None, longest: int | None, where: str
+    ) -> Tensor:
+        """k or v: ``x`` itself, or sequences of rows from its pages. where: that errors name."""
+        if table is None:
+            return x
+        if lengths is None:
+            raise BadParamError.at(where, expected="None without use_padding_mask", got=repr(table))
+        for label, tensor in {"the container": x, where: table}.items():
+            if not isinstance(tensor, Tensor) or len(tensor.get_dim()) != 4:
+                got = tensor.get_dim() if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise BadParamError.at(where, expected=f"4 dims of {label}", got=got)
+        rows = table.get_dim()[2] * x.get_dim()[2]
+        if longest is not None:
+            rows = integer(longest, "sdpa.paged_attention_max_seq_len_kv", 1)
+        node = PagedCacheLoadNode((x, table, lengths[1]), rows)
+        return self._add(node, NOT_SET, "").set_dim(node.dims)
 
     def _constant(self, value: object) -> Tensor:
         scale = float(number(value, "sdpa_backward.attn_scale", expected="a tensor or a number"))

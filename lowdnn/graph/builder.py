@@ -44,6 +44,7 @@ from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.norm import NormShape, compute_type_of
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
@@ -473,6 +474,23 @@ class GraphBuilder:
         ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv)
         self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right))
         return dq, dk, dv
+
+    def paged_cache_load(
+        self,
+        container: Tensor,
+        page_table: Tensor,
+        sequence: Tensor,
+        length: int,
+        *,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """Sequences of ``length`` rows at most."""
+        _, heads, _, size = container.dims
+        dims = (page_table.dims[0], heads, length, size)
+        y = self.tensor(dims, store or container.data_type, layout=layout, is_virtual=store is None, name="y")
+        self._operations.append(PagedCacheLoad(container, y, sequence, page_table))
+        return y
 
     def rng(
         self,

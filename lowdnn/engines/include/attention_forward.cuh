@@ -25,8 +25,8 @@ struct RowOutput {
   f32* first;
   i64 strides[3];
 
-  __device__ __forceinline__ void store(i32 batch, i32 head, i64 row, f32 value) const {
-    first[batch * strides[0] + head * strides[1] + row * strides[2]] = value;
+  __device__ __forceinline__ void store(const i64 (&coordinate)[4], f32 value) const {
+    first[coordinate[0] * strides[0] + coordinate[1] * strides[1] + coordinate[2] * strides[2]] = value;
   }
 };
 
@@ -243,15 +243,14 @@ __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, 
 
 // One thread of a row: its statistics.
 __device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&coordinate)[4], f32 largest, f32 sum) {
-  const i32 batch = i32(coordinate[0]), head = i32(coordinate[1]);
 #if STATS
-  p.stats.store(batch, head, coordinate[2], largest + logf(sum));
+  p.stats.store(coordinate, largest + logf(sum));
 #endif
 #if MAX
-  p.max.store(batch, head, coordinate[2], largest);
+  p.max.store(coordinate, largest);
 #endif
 #if SUM_EXP
-  p.sum_exp.store(batch, head, coordinate[2], sum);
+  p.sum_exp.store(coordinate, sum);
 #endif
 }
 
