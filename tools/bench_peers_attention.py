@@ -18,20 +18,21 @@ Peer = Callable[[int], Tensors]
 
 def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
     """The peers of attention with a causal mask, a window behind the query too, or neither."""
-    if case.scores or case.dropout or case.lengths == "yes" or case.right >= 0 or case.causal == "bottom_right":
+    is_masked_otherwise = case.lengths == "yes" or case.right >= 0 or case.causal == "bottom_right"
+    if case.scores or case.dropout or is_masked_otherwise or case.stats not in ("no", "lse"):
         raise ValueError(f"{case}: expected a causal mask from the top left and a window behind it, as the peers have")
     q, v, is_causal = data["q"], data["v"], case.causal != "no"
     k = [copy.transpose(2, 3) for copy in data["k"]]
 
     def results(o: torch.Tensor, log_sum_exp: torch.Tensor) -> Tensors:
-        return [log_sum_exp, None, None, o] if case.stats == "yes" else [o]
+        return [o] if case.stats == "no" else [log_sum_exp, o]
 
     def flash(slot: int) -> Tensors:
         return results(*flash_attention(q[slot], k[slot], v[slot], is_causal=is_causal, left=case.left))
 
     def cudnn(slot: int) -> Tensors:
         o, log_sum_exp, *_ = _aten._scaled_dot_product_cudnn_attention(
-            q[slot], k[slot], v[slot], None, case.stats == "yes", 0.0, is_causal, False, scale=case.d**-0.5
+            q[slot], k[slot], v[slot], None, case.stats != "no", 0.0, is_causal, False, scale=case.d**-0.5
         )
         return results(o, log_sum_exp)
 

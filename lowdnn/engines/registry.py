@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
+from lowdnn.engines.attention.attention_backward_wgmma import AttentionBackwardWgmma
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
@@ -82,6 +83,7 @@ _SINGLE: tuple[Engine, ...] = (
     AttentionBackwardMma(),
     AttentionWgmma(),
     AttentionDecode(),
+    AttentionBackwardWgmma(),
     PagedCache(),
 )
 

@@ -37,9 +37,9 @@ class Attention:
 
     k: (B, H_k, D, S_kv), where it lies in memory.  k_load, v_load: what k and v come from, where they lie in pages;
     their sequences are the band's lengths.
-    scores: its anchor is the first product, its result what the softmax is of.  weights: from the softmax's output to
-    the second product's operand, linear in the former.  output: behind the second product.
-    band: where scores are not minus infinity for certain.  inside: ``scores`` within the band, without its masks.
+    scores: from the first product to what the masks of ``band`` are applied to, which leave it or put minus infinity in
+    its place; that is what the softmax is of.  weights: from the softmax's output to the second product's operand,
+    linear in the former.  output: behind the second product.
     """
 
     first: MatmulOperation
@@ -50,7 +50,6 @@ class Attention:
     weights: PointwiseDag
     output: PointwiseDag
     band: Band
-    inside: PointwiseDag
     k_load: PagedCacheLoad | None = None
     v_load: PagedCacheLoad | None = None
 
@@ -90,11 +89,10 @@ def _match(graph: OperationGraph) -> Attention | str:
         softmax,
         second,
         k,
-        scores=dag_of(dims, score_steps, anchor=first.c, result=softmax.x),
+        scores=dag_of(dims, _needed(score_steps, band.scores), anchor=first.c, result=band.scores),
         weights=dag_of(dims, weight_steps, anchor=softmax.y, result=second.a, randoms=randoms),
         output=dag_of(second.c.dims, output_steps, anchor=second.c),
         band=band,
-        inside=dag_of(dims, _needed(score_steps, band.scores), anchor=first.c, result=band.scores),
         k_load=loads[0],
         v_load=loads[1],
     )
@@ -120,16 +118,21 @@ def _load(graph: OperationGraph, tensor: Tensor) -> PagedCacheLoad | None:
     return producer if isinstance(producer, PagedCacheLoad) and is_alone else None
 
 
+def _in_memory(graph: OperationGraph, tensor: Tensor) -> tuple[Tensor, ...]:
+    """What is read of ``tensor``: itself, or the pages that it is loaded from."""
+    load = _load(graph, tensor)
+    return (tensor,) if load is None else (load.container, load.page_table)
+
+
 def _refuse_core(
     graph: OperationGraph, first: MatmulOperation, k: Tensor, softmax: Softmax, second: MatmulOperation
 ) -> str:
     """Why the three are no attention, or an empty string."""
     operands = {"first product's a": first.a, "first product's b": k, "second product's b": second.b}
-    for name, tensor in operands.items():
-        load = _load(graph, tensor)
-        for read in (tensor,) if load is None else (load.container, load.page_table):
-            if graph.producer(read) is not None or read.is_scalar_value:
-                return f"{name}: expected a graph input in device memory, got {read.label}"
+    read = [(name, part) for name, tensor in operands.items() for part in _in_memory(graph, tensor)]
+    for name, given in (*read, ("softmax's sink", softmax.sink)):
+        if given is not None and (graph.producer(given) is not None or given.is_scalar_value):
+            return f"{name}: expected a graph input in device memory, got {given.label}"
     if first.a.rank != 4:
         return f"{first.a.label}.dims: expected (batch, heads, length, size), got {list(first.a.dims)}"
     if softmax.is_log or softmax.normalised_axes != (3,):
@@ -143,8 +146,8 @@ def _refuse_core(
     for port, tensor in outputs_of(softmax).items():
         if port != "y" and (tensor.is_virtual or graph.consumers(tensor)):
             return f"softmax.{port}: expected an output that is stored and not read, got {tensor.label}"
-    if softmax.compute_type is not DataType.FLOAT or softmax.stats_log2:
-        return "softmax: expected FLOAT, with a natural logarithm"
+    if softmax.compute_type is not DataType.FLOAT:
+        return f"softmax: expected FLOAT, got {softmax.compute_type.name}"
     return ""
 
 

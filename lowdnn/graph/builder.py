@@ -10,7 +10,7 @@ graph = builder.graph()
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -416,16 +416,20 @@ class GraphBuilder:
         axes: tuple[int, ...],
         *,
         is_log: bool = False,
+        sink: Tensor | None = None,
         statistics: DataType | None = None,
+        names: Collection[str] = ("stats", "max", "sum_exp"),
+        stats_log2: bool = False,
         store: DataType | None = None,
         layout: Layout | None = None,
     ) -> Tensor:
-        """y; the log-sum-exp, the maximum and the sum are stored in the type ``statistics`` unless that is None."""
+        """y; of the log-sum-exp (``stats``), the maximum and the sum those in ``names`` are stored in the type
+        ``statistics`` unless that is None."""
         y = self._output(x.dims, compute_type_of(x), store, layout, "y")
         dims = tuple(1 if axis in axes else extent for axis, extent in enumerate(x.dims))
-        names = ("stats", "max", "sum_exp") if statistics else ()
         made = {name: self.tensor(dims, statistics, name=name) for name in names if statistics}
-        self._operations.append(Softmax(x, y, **made, axes=axes, is_log=is_log))  # type: ignore[arg-type]
+        softmax = Softmax(x, y, **made, sink=sink, stats_log2=stats_log2, axes=axes, is_log=is_log)
+        self._operations.append(softmax)
         return y
 
     def softmax_backward(

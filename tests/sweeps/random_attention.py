@@ -65,8 +65,8 @@ def _draw(kernel: np.random.Generator, numbers: np.random.Generator, most_querie
         words.append(f"scores={kernel.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
     if _happens(kernel, 0.2):
         words.append("dropout=0.25")
-    if _happens(kernel, 0.6):
-        words.append("stats=yes")
+    if _happens(kernel, 0.7):
+        words.append(f"stats={kernel.choice(['yes', 'lse', 'log2'])}")
     words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
     if _happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")

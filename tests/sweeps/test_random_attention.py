@@ -25,8 +25,9 @@ _KINDS = pytest.mark.parametrize(
         (draw_mapped, "attention_wgmma"),
         (draw_decode, "attention_decode"),
         (draw_backward, "attention_backward_mma"),
+        (draw_backward, "attention_backward_wgmma"),
     ],
-    ids=["mma", "wgmma", "decode", "backward"],
+    ids=["mma", "wgmma", "decode", "backward_mma", "backward_wgmma"],
 )
 
 

@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) KERNEL_NAME(cons
   for (i32 part = 0; part < params.parts; ++part) {
     const float2 extreme = *params.partials.extreme(part, row);
     f32 kept, added;
-    join(largest, sum, extreme.x, extreme.y, kept, added);
+    join(p.scale * LOG2_E, largest, sum, extreme.x, extreme.y, kept, added);
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       const int column = first_column + i * 2 * WARP_SIZE;

@@ -96,8 +96,8 @@ struct Found {
       f32 kept[2], added[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        join(softmax.largest[part][half], softmax.sum[part][half], largest(part, half), sum(part, half), kept[half],
-             added[half]);
+        join(softmax.unit, softmax.largest[part][half], softmax.sum[part][half], largest(part, half), sum(part, half),
+             kept[half], added[half]);
       }
 #pragma unroll
       for (int block = 0; block < OUTPUT_BLOCKS; ++block)
@@ -168,7 +168,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   __syncthreads();
 
   OutputTile o = {};
-  RunningSoftmax softmax;
+  RunningSoftmax softmax(p.scale);
+  if (warp == 0 && blockIdx.y == 0) softmax.add_sink(p, place, rows);
 #pragma unroll 1
   for (i32 tile = share.begin; tile < share.end; ++tile) {
     cp_async_wait<STAGES - 2>();
@@ -176,10 +177,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     copy(tile + STAGES - 1, ring.behind(STAGES - 1));
     ScoreTile scores;
     multiply_rows(q, 0, ring.keys(ring.stage), scores);
-    apply_scores(p, place, rows, tile, scores);
+    make_scores(p, place, rows, tile, scores);
     f32 shrinking[PARTS][2];
-    softmax.add(scores, shrinking);
-    shrink(o, shrinking);
+    if (softmax.add(scores, shrinking)) shrink(o, shrinking);
     const auto weight = [&](int part, int block, int half) {
       return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };

@@ -3,9 +3,10 @@
 // Block: TILE_Q queries of one head, warps with WARP_Q of them each; it goes along the keys, TILE_KV at a
 // time, and keeps for each query the largest score so far, the sum of exponentials relative to it, and the products
 // with v, which shrink when the largest grows. Keys outside of the band (left, right, length) are passed over; tiles
-// that lie within it take `Inside`, the scores without masks. Queries that see no key give 0, and minus infinity as
-// their log-sum-exp. Copies of v run while scores are computed, those of the next keys while v is multiplied.
-// Memory: q, k, v, the latter two perhaps in pages, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of heads are multiples of 8,
+// that lie within it have no mask. Queries that see no key give 0, and minus infinity as their log-sum-exp. Copies of v
+// run while scores are computed, those of the next keys while v is multiplied.
+// Memory: q, k, v, the latter two perhaps in pages, with elements of a head contiguous, rows at multiples of 16 bytes.
+// Sizes of heads are multiples of 8,
 // at most HEAD_QK and HEAD_V, multiples of 16.
 // Shared memory (dynamic): TILE_Q rows of q, TILE_KV of k and of v.
 // Launch: 32 threads for each warp; the blocks of a head follow each other, those with the most keys under a causal mask
@@ -53,7 +54,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
   };
 
   OutputTile o = {};
-  RunningSoftmax softmax;
+  RunningSoftmax softmax(p.scale);
+  softmax.add_sink(p, place, rows);
   if (place.begin < place.end) {
     q.copy<THREADS>(params.q.at(place.batch, place.head, place.block_row), params.q.strides[2],
                     p.queries - place.block_row, p.size_qk);
@@ -66,13 +68,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
     copy_values(tile);
     ScoreTile scores;
     multiply_rows(q, place.warp_row - place.block_row, k, scores);
-    apply_scores(p, place, rows, tile, scores);
+    make_scores(p, place, rows, tile, scores);
     cp_async_wait<0>();
     __syncthreads();  // the values are there; the keys are no longer read
     if (tile + 1 < place.end) copy_keys(tile + 1);
     f32 shrinking[PARTS][2];
-    softmax.add(scores, shrinking);
-    shrink(o, shrinking);
+    if (softmax.add(scores, shrinking)) shrink(o, shrinking);
     const auto weight = [&](int part, int block, int half) {
       return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };

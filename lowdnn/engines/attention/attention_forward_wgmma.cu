@@ -1,8 +1,9 @@
 // attention_forward_wgmma: o = output(weights(softmax(scores(q k^T))) v) with TMA and wgmma, for sm_90a, without the
 // scores in memory.
 //
-// Block: TILE_Q queries of one head, warps specialised: warpgroups with 64 queries each multiply, the last warpgroup's
-// first warp loads. What becomes of each query is attention_forward.cuh's; keys outside of the band are passed over.
+// Block: tiles of TILE_Q queries of one head, one after the other (`Order`), warps specialised: warpgroups with 64 queries
+// each multiply, the last warpgroup's first warp loads, the next tile's operands while this one's outputs are stored.
+// What becomes of each query is attention_forward.cuh's; keys outside of the band are passed over.
 // Tiles of TILE_KV keys and values go through two rings of STAGES stages: the producer waits until a stage is empty and
 // starts its copies, which arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A
 // warpgroup multiplies the next tile's keys and this one's values in one go, and computes the softmax of the former
@@ -10,8 +11,7 @@
 // it, so that the multiplications of one run beside the softmax of another.
 // Memory: q, k, v as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements.
 // Shared memory (dynamic): TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, the barriers.
-// Launch: TILE_Q / 64 + 1 warpgroups; the blocks of a head follow each other, those with the most keys under a causal
-// mask first.
+// Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
 // Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16, STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS,
 // CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
@@ -19,7 +19,6 @@
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
 #include "include/attention_wgmma.cuh"
-#include "include/tile_wgmma.cuh"
 #include "include/warpgroup.cuh"
 
 typedef SwizzledRows<TILE_Q, HEAD_QK> Queries;
@@ -36,63 +35,52 @@ static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 DEFINE_WGMMA(multiply_by_keys, TILE_KV, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_values, HEAD_V, f32.TYPE.TYPE)
 
+// The tiles of all heads, in sections of heads whose keys and values the L2 cache holds: of a section first the last
+// tiles of all heads, which have the most keys under a causal mask. Blocks take them in turns, forth and back, so that
+// none has only large ones.
+struct Order {
+  u32 count;        // of tiles
+  u32 heads;        // of all batches
+  Divider section;  // tiles of one
+  u32 section_heads;
+
+  // The `turn`-th one of this block; `count` or more where it has none this turn.
+  __device__ __forceinline__ u32 at(u32 turn) const {
+    return turn * gridDim.x + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  }
+
+  __device__ __forceinline__ Place place(const Forward& p, u32 index) const {
+    const u32 sections = section.divide(index), inside = index - sections * section.divisor;
+    const u32 before = sections * section_heads, here = min(section_heads, heads - before);
+    return Place(p, before + inside % here, inside / here);
+  }
+};
+
 struct Params {
   TensorMap q, k, v;
   i32 k_sharing, v_sharing;  // heads of q that share one of k, of v
   i32 k_batches, v_batches;  // 1 where all share one
+  Order order;
   Forward forward;
 };
 
-// Tiles of `Rows_` on their way from the producer to the consumers.
-template <class Rows_> struct Ring {
-  static constexpr int BYTES = STAGES * Rows_::BYTES, BARRIER_BYTES = 2 * STAGES * MBARRIER_BYTES;
-
-  u32 stages, full;
-  RingPosition<STAGES> at;
-
-  __device__ __forceinline__ u32 own_full() const { return full + at.stage * MBARRIER_BYTES; }
-  __device__ __forceinline__ u32 own_empty() const { return own_full() + STAGES * MBARRIER_BYTES; }
-  __device__ __forceinline__ Rows_ rows() const { return {stages + at.stage * Rows_::BYTES}; }
-
-  // One thread.
-  __device__ __forceinline__ void init() const {
-    for (int stage = 0; stage < STAGES; ++stage) {
-      mbarrier_init(full + stage * MBARRIER_BYTES, 1);
-      mbarrier_init(full + (STAGES + stage) * MBARRIER_BYTES, CONSUMER_WARPS);
-    }
-  }
-
-  // The producer: the next stage gets the rows from `row` on.
-  __device__ __forceinline__ void load(const MappedHead& from, i32 row) {
-    mbarrier_wait(own_empty(), at.parity ^ 1);
-    rows().load(from, row, own_full());
-    at.advance();
-  }
-
-  // The consumers: the next stage, when it has arrived, until it is released.
-  __device__ __forceinline__ Rows_ wait() const {
-    mbarrier_wait(own_full(), at.parity);
-    return rows();
-  }
-  __device__ __forceinline__ void release() {
-    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(own_empty());
-    at.advance();
-  }
-};
+template <class Rows_> using Ring = TileRing<Rows_, STAGES, CONSUMER_WARPS>;
 
 struct Memory {
   Queries q;
   Ring<Keys> keys;
   Ring<Values> values;
-  u32 q_full;
+  u32 q_full, q_empty, q_parity = 0;
 
   __device__ __forceinline__ Memory(u32 shared)
       : q{shared}, keys{shared + Queries::BYTES}, values{keys.stages + Ring<Keys>::BYTES} {
     q_full = values.stages + Ring<Values>::BYTES;
-    keys.full = q_full + MBARRIER_BYTES;
+    q_empty = q_full + MBARRIER_BYTES;
+    keys.full = q_empty + MBARRIER_BYTES;
     values.full = keys.full + Ring<Keys>::BARRIER_BYTES;
     if (threadIdx.x == 0) {
       mbarrier_init(q_full, 1);
+      mbarrier_init(q_empty, CONSUMER_WARPS);
       keys.init();
       values.init();
       mbarrier_fence_init();
@@ -101,11 +89,14 @@ struct Memory {
   }
 };
 
-// One thread: all copies of the block.
+// One thread: all copies of a tile of queries.
 __device__ __forceinline__ void produce(const Params& p, const Place& place, Memory& memory) {
+  if (place.begin >= place.end) return;
   const MappedHead k = {p.k, place.head / p.k_sharing, min(place.batch, p.k_batches - 1)};
   const MappedHead v = {p.v, place.head / p.v_sharing, min(place.batch, p.v_batches - 1)};
-  if (place.begin < place.end) memory.q.load({p.q, place.head, place.batch}, place.block_row, memory.q_full);
+  mbarrier_wait(memory.q_empty, memory.q_parity ^ 1);
+  memory.q.load({p.q, place.head, place.batch}, place.block_row, memory.q_full);
+  memory.q_parity ^= 1;
   for (i32 tile = place.begin; tile < place.end; ++tile) {
     memory.keys.load(k, tile * TILE_KV);
     memory.values.load(v, tile * TILE_KV);
@@ -126,12 +117,19 @@ struct Consumer {
   RunningSoftmax softmax;
 
   __device__ __forceinline__ Consumer(const Forward& p, const Place& place, Memory& memory)
-      : p(p), place(place), rows{place.warp_row}, warpgroup(threadIdx.x / WARPGROUP_SIZE), memory(memory) {}
+      : p(p),
+        place(place),
+        rows{place.warp_row},
+        warpgroup(threadIdx.x / WARPGROUP_SIZE),
+        memory(memory),
+        softmax(p.scale) {}
 
   __device__ __forceinline__ void run() {
+    softmax.add_sink(p, place, rows);
     if (place.begin < place.end) {
       f32 shrinking[PARTS][2];
-      mbarrier_wait(memory.q_full, 0);
+      mbarrier_wait(memory.q_full, memory.q_parity);
+      memory.q_parity ^= 1;
       start_keys();
       end_keys<0>();
       add_scores(place.begin, shrinking);  // nothing is there to shrink yet
@@ -144,11 +142,12 @@ struct Consumer {
         start_values(tile - 1);
         if (warpgroup < CONSUMERS - 1 || tile + 1 < place.end) pass_turn();
         end_keys<1>();
-        add_scores(tile, shrinking);
+        const bool shrinks = add_scores(tile, shrinking);
         end_values();
-        shrink(o, shrinking);
+        if (shrinks) shrink(o, shrinking);
         make_weights(tile);
       }
+      if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(memory.q_empty);
       start_values(place.end - 1);
       end_values();
     }
@@ -210,9 +209,9 @@ struct Consumer {
     named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
   }
 
-  __device__ __forceinline__ void add_scores(i32 tile, f32 (&shrinking)[PARTS][2]) {
-    apply_scores(p, place, rows, tile, scores);
-    softmax.add(scores, shrinking);
+  __device__ __forceinline__ bool add_scores(i32 tile, f32 (&shrinking)[PARTS][2]) {
+    make_scores(p, place, rows, tile, scores);
+    return softmax.add(scores, shrinking);
   }
 
   __device__ __forceinline__ void make_weights(i32 tile) {
@@ -222,33 +221,30 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) {
         const int block = step * 2 + i / 2, half = i % 2;
         weights[step][i] = weights_of(p, place, rows, tile, 0, half, block, scores[0][block] + half * 2);
-        // Keeps the compiler from moving arithmetic behind the wgmma_fence that makes these registers ready.
-        asm volatile("" : "+r"(weights[step][i]));
+        make_ready(weights[step][i]);
       }
     }
-  }
-
-  // The accumulators as wgmma numbers them.
-  template <int BLOCKS> static __device__ __forceinline__ f32 (&flat(f32 (&d)[1][BLOCKS][4]))[BLOCKS * 4] {
-    return reinterpret_cast<f32(&)[BLOCKS * 4]>(d);
-  }
-
-  template <int BLOCKS> static __device__ __forceinline__ void hold_all(f32 (&d)[1][BLOCKS][4]) {
-#pragma unroll
-    for (int i = 0; i < BLOCKS * 4; ++i) hold(d[0][i / 4][i % 4]);
   }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
   Memory memory(shared_address(shared));
-  const Place place(p.forward);
+  const auto for_each_tile = [&](auto&& handle) {
+#pragma unroll 1
+    for (u32 turn = 0; turn * gridDim.x < p.order.count; ++turn) {
+      const u32 index = p.order.at(turn);
+      if (index < p.order.count) handle(p.order.place(p.forward, index));
+    }
+  };
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();
-    if (warp == CONSUMER_WARPS && elect_one()) produce(p, place, memory);
+    if (warp == CONSUMER_WARPS && elect_one()) {
+      for_each_tile([&](const Place& place) { produce(p, place, memory); });
+    }
   } else {
     if constexpr (CONSUMER_REGISTERS > 0) take_registers<CONSUMER_REGISTERS>();
-    Consumer(p.forward, place, memory).run();
+    for_each_tile([&](const Place& place) { Consumer(p.forward, place, memory).run(); });
   }
 }

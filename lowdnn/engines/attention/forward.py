@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
@@ -23,9 +24,8 @@ from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, divider, i32, 
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
+from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
 _LENGTH_TYPES = {DataType.INT32: "i32", DataType.INT64: "i64"}
@@ -63,10 +63,11 @@ class ForwardParams:
     PACK: int
     HEAD_QK: int
     HEAD_V: int
-    IS_BANDED: int
+    HAS_SCORES: int
     LENGTH_TYPE: str
     HAS_LENGTHS: int
     HAS_WEIGHTS: int
+    HAS_SINK: int
     STATS: int
     MAX: int
     SUM_EXP: int
@@ -113,10 +114,18 @@ class AttentionForward:
     def lengths(self) -> Tensor | None:
         return self.attention.band.lengths
 
-    @property
-    def is_banded(self) -> bool:
-        band = self.attention.band
-        return band.scores.uid != self.attention.softmax.x.uid
+    @cached_property
+    def scale(self) -> float | None:
+        """A positive number that products of queries and keys are multiplied by, where that is all that is done."""
+        operations = self.attention.scores.operations
+        if not operations:
+            return 1.0
+        (op, *others), product = operations, self.attention.first.c
+        factor = op.operands.get("b")
+        is_product = op.mode is PointwiseMode.MUL and op.operands["x"].uid == product.uid and not others
+        value = factor.constant_value if is_product and factor is not None else None
+        is_plain = (op.alpha1, op.alpha2) == (1.0, 1.0) and op.output.data_type is DataType.FLOAT
+        return float(value) if is_plain and value is not None and 0 < value < inf else None
 
     @property
     def has_weights(self) -> bool:
@@ -153,10 +162,11 @@ class AttentionForward:
             PACK=tile.pack,
             HEAD_QK=self.padded_qk,
             HEAD_V=self.padded_v,
-            IS_BANDED=int(self.is_banded),
+            HAS_SCORES=int(self.scale is None),
             LENGTH_TYPE="i32" if self.lengths is None else _LENGTH_TYPES[self.lengths.data_type],
             HAS_LENGTHS=int(self.lengths is not None),
             HAS_WEIGHTS=int(self.has_weights),
+            HAS_SINK=int(self.attention.softmax.sink is not None),
             **statistics,
             K_PAGED=int(self.k.load is not None),
             V_PAGED=int(self.v.load is not None),
@@ -171,13 +181,15 @@ class AttentionForward:
         """
         params, text = self.params(tile), "\n".join(functor.text for functor in self._functors)
         shape = f"{tile.queries}x{tile.keys}_d{params.HEAD_QK}v{params.HEAD_V}"
-        switches = f"b{params.IS_BANDED}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
+        switches = f"f{params.HAS_SCORES}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
         switches += "k" * params.K_PAGED + "v" * params.V_PAGED
         if tile.pack > 1:
             switches += f"p{tile.pack}"
         switches += variant
         if params.HAS_LENGTHS:
             switches += f"_{params.LENGTH_TYPE}"
+        if params.HAS_SINK:
+            switches += "_sink"
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         data_type = dtypes.info(self.data_type).short_name
         return KernelRef(
@@ -222,8 +234,9 @@ class AttentionForward:
                 Struct(divider(heads // tile.pack)),
                 *i32((queries, keys, self.q.size, self.v.size)),
                 *i32(self._bounds),
+                Scalar(ScalarType.F32, 1.0 if self.scale is None else self.scale),
                 *self._lengths_arguments,
-                *(_row_output(tensor) for tensor in _statistics(self.attention).values() if tensor is not None),
+                *self._row_arguments,
                 *(functor.arguments for functor in self._functors),
             )
         )
@@ -242,13 +255,31 @@ class AttentionForward:
         stride = self.lengths.strides[0] if self.lengths.dims[0] > 1 else 0
         return (TensorPointer(self.lengths.uid), *i64((stride,)))
 
+    @property
+    def _row_arguments(self) -> tuple[Argument, ...]:
+        """The sink and the statistics, of those that there are."""
+        softmax = self.attention.softmax
+        arguments: list[Argument] = [] if softmax.sink is None else [_row_values(softmax.sink)]
+        if softmax.stats is not None:
+            arguments.append(Scalar(ScalarType.F32, softmax.stats_factor))
+        arguments += [_row_values(tensor) for tensor in _statistics(self.attention).values() if tensor is not None]
+        return tuple(arguments)
+
     @cached_property
     def _functors(self) -> tuple[Functor, ...]:
         """In the order of the kernel's parameters."""
         attention = self.attention
-        functors = [_scores(attention.scores, "Scores")]
-        if self.is_banded:
-            functors.append(_scores(attention.inside, "Inside"))
+        functors = []
+        if self.scale is None:
+            functors.append(
+                generate(
+                    attention.scores,
+                    accumulator=DataType.FLOAT,
+                    vector_axis=3,
+                    result=DataType.FLOAT,
+                    name="Scores",
+                )
+            )
         if self.has_weights:
             functors.append(
                 generate(
@@ -263,12 +294,9 @@ class AttentionForward:
         return tuple(functors)
 
 
-def _scores(dag: PointwiseDag, name: str) -> Functor:
-    return generate(dag, accumulator=DataType.FLOAT, vector_axis=3, result=DataType.FLOAT, name=name)
-
-
-def _row_output(tensor: Tensor) -> Struct:
-    return Struct((TensorPointer(tensor.uid), *i64(tensor.strides[:3])))
+def _row_values(tensor: Tensor) -> Struct:
+    strides = (stride if extent > 1 else 0 for stride, extent in zip(tensor.strides, tensor.dims[:3], strict=False))
+    return Struct((TensorPointer(tensor.uid), *i64(strides)))
 
 
 def _statistics(attention: Attention) -> dict[str, Tensor | None]:
@@ -290,9 +318,9 @@ def _refuse_types(attention: Attention) -> str:
             return f"{name} product's compute_type: expected FLOAT, got {product.matmul.compute_type.name}"
     if softmax.x.data_type is not DataType.FLOAT:
         return f"softmax.x: expected FLOAT, got {softmax.x.data_type.name}"
-    for name, statistic in _statistics(attention).items():
-        if statistic is not None and statistic.data_type is not DataType.FLOAT:
-            return f"softmax's {name}: expected FLOAT, got {statistic.data_type.name}"
+    for name, of_rows in {"SINK": softmax.sink, **_statistics(attention)}.items():
+        if of_rows is not None and of_rows.data_type is not DataType.FLOAT:
+            return f"softmax's {name}: expected FLOAT, got {of_rows.data_type.name}"
     lengths = attention.band.lengths
     if lengths is not None and lengths.data_type not in _LENGTH_TYPES:
         return f"{lengths.label}: expected INT32 or INT64, got {lengths.data_type.name}"

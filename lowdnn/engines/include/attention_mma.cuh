@@ -1,4 +1,4 @@
-// Pieces of attention on mma.sync: rows of heads in memory and in shared memory, fragments and products of them.
+// Pieces of attention on mma.sync: rows of heads in shared memory, fragments and products of them.
 //
 // Rows of SIZE elements lie PITCH_BYTES apart, 16 bytes more than they have, so that the eight rows of an ldmatrix
 // begin in different banks. Elements that do not exist are zeros.
@@ -9,17 +9,6 @@
 #include "include/cp_async.cuh"
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
-
-// Rows of heads in memory: element strides of batch, head, row.
-template <class T> struct Heads {
-  T* first;
-  i64 strides[3];
-  i32 sharing;  // heads of q that share one of these
-
-  __device__ __forceinline__ T* at(i32 batch, i32 head, i64 row) const {
-    return first + batch * strides[0] + head / sharing * strides[1] + row * strides[2];
-  }
-};
 
 // Rows that lie `stride` elements apart.
 template <class T> struct StridedRows {

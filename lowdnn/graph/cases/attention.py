@@ -41,7 +41,8 @@ class AttentionCase(Case):
     bound.
     lengths: whether each batch has a number of keys of its own.  page: rows of the pages that k and v lie in, with
     lengths.  scores: steps on the scores, before the masks.
-    stats: whether the log-sum-exp, maximum and sum of rows are stored.
+    sink: whether each head has a logit that joins the sums of its rows.
+    stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored; lse: the first alone.
     """
 
     family: ClassVar[str] = "sdpa"
@@ -61,7 +62,8 @@ class AttentionCase(Case):
     page: int = key(text.integer(0), 0)
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
     dropout: float = key(text.number(), 0.0)
-    stats: str = key(text.choice("no", "yes"), "no")
+    sink: str = key(text.choice("no", "yes"), "no")
+    stats: str = key(text.choice("no", "yes", "log2", "lse"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
     out: DataType | None = key(text.data_type(), None)
@@ -78,8 +80,14 @@ class AttentionCase(Case):
         scores = same_dims_chain(self.scores, scores, self.dtype, DataType.FLOAT).build(
             builder, scores, None, Layout.ROW_MAJOR
         )
-        statistics = DataType.FLOAT if self.stats == "yes" else None
-        weights = builder.softmax(self._masked(builder, scores, lengths), (3,), statistics=statistics)
+        weights = builder.softmax(
+            self._masked(builder, scores, lengths),
+            (3,),
+            sink=builder.tensor((1, self.h, 1, 1), DataType.FLOAT, name="sink") if self.sink == "yes" else None,
+            statistics=None if self.stats == "no" else DataType.FLOAT,
+            names=("stats",) if self.stats == "lse" else ("stats", "max", "sum_exp"),
+            stats_log2=self.stats == "log2",
+        )
         if self.dropout:
             kept = builder.rng(Rng(RngDistribution.BERNOULLI, probability=1 - self.dropout), weights.dims, seed=7)
             weights = builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - self.dropout))
