@@ -131,6 +131,35 @@ def test_lengths(case: Case, is_bottom_right: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("paged", ["k", "v", "kv"])
+def test_pages_of_a_cache(handle: Handle, paged: str) -> None:
+    """Rows of a page: 8; of a table's 6 pages, the first 5 hold 37 keys."""
+    case, rows, longest = Case(handle), 8, 40
+    rng = np.random.default_rng(fresh_seed())
+    arguments: dict[str, Any] = {}
+    for name in paged:
+        table = rng.permutation(20)[: B * 6].reshape(B, 1, 6, 1).astype(np.int32)
+        values = np.zeros((B, HK, longest, case.data[name].shape[3]), np.float16)
+        values[:, :, :SKV] = case.data[name]
+        pages = np.full((20, HK, rows, values.shape[3]), np.nan, np.float16)
+        for batch, number in np.ndindex(B, longest // rows):
+            pages[table[batch, 0, number, 0]] = values[batch, :, number * rows : (number + 1) * rows]
+        del case.values[getattr(case, name)]
+        setattr(case, name, case.input(pages))
+        arguments[f"paged_attention_{name}_table"] = case.input(table)
+    keys = np.array([SKV, 11], np.int32).reshape(B, 1, 1, 1)
+    queries = np.full((B, 1, 1, 1), SQ, np.int32)
+    case.check(
+        expected(case.data, seen=keys > KEY),
+        use_padding_mask=True,
+        seq_len_q=case.input(queries),
+        seq_len_kv=case.input(keys),
+        paged_attention_max_seq_len_kv=SKV,
+        **arguments,
+    )
+    assert case.graph.get_plan_name_at_index(0).startswith("eng34_attention_decode")
+
+
 def test_cumulated_lengths(case: Case) -> None:
     """Of keys as a vector, of queries as a tensor; one side of either form may be beside one of the other."""
     queries, keys = np.array([SQ - 4, 3]), np.array([SKV - 9, 12])
@@ -304,6 +333,8 @@ def test_what_is_not_there_is_refused() -> None:
         graph.sdpa(q, q, q, use_causal_mask=True, diagonal_band_right_bound=0)
     with raises(BadParamError, "sdpa.use_padding_mask", expected="seq_len_q and seq_len_kv", got="True"):
         graph.sdpa(q, q, q, use_padding_mask=True)
+    with raises(BadParamError, "sdpa.paged_attention_k_table", expected="None without use_padding_mask"):
+        graph.sdpa(q, q, q, paged_attention_k_table=q)
     with raises(BadParamError, "sdpa.q", expected="4 dims", got="[8, 16]"):
         graph.sdpa(graph.tensor((8, 16)), q, q)
     with raises(BadParamError, "sdpa.dropout.probability", expected="0 to 1", got="1.0"):

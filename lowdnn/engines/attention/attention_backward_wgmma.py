@@ -1,8 +1,8 @@
 """``attention_backward_wgmma``: gradients of attention on the tensor cores of sm_90a with TMA and wgmma; nothing of the
 size of the scores lies in memory, and each product is formed once.
 
-The graphs of ``attention_backward_mma``, where tensor maps describe q, k, v and d_o, and heads of q share the same heads
-of k and v.
+The graphs of ``attention_backward_mma``, where tensor maps describe q, k, v and d_o, and heads of q share the same
+heads of k and v.
 Kernels: ``attention_backward_terms.cu`` (in the workspace 8 bytes for each query), ``attention_backward_wgmma.cu``
 and, for heads of more than 128 elements, ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the
 workspace), ``attention_backward_sums.cu`` (dq).
