@@ -46,9 +46,9 @@ _MIN_BLOCK_BYTES = 8192
 #: Threads of a block whose rows lie side by side, where it has a multiprocessor to itself and otherwise; how many of
 #: these are neighbours: what makes a memory line.
 _MAX_COLUMN_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
-#: Bytes that a thread reads of a group, and bytes of rows for each block of a cluster that are worth more blocks and
-#: the meeting of a whole grid.
-_GROUP_BYTES, _CLUSTER_BYTES = 16, 65536
+#: Bytes that a thread reads of a group, bytes of rows for each block of a cluster that are worth more blocks and the
+#: meeting of a whole grid, and bytes of shared memory of a block besides rows.
+_GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
@@ -314,6 +314,8 @@ def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int
     elif not layout.space.is_row:
         # What stays in shared memory needs no registers, and no more blocks than have the memory.
         most, cluster = usual, _staying_cluster(layout, held, cluster, 1)
+    elif groups > most_team * most * cluster and _stay_in_pairs(layout, arch, held, cluster):
+        most = 1
     own = ceil_div(groups, max(cluster, sharing))
     team = min(most_team, max(ceil_power(ceil_div(own, usual)), min(_MIN_TEAM, ceil_power(own))))
     return team, min(floor_power(most), ceil_div(own, team)), cluster, sharing
@@ -337,6 +339,14 @@ def _staying_cluster(layout: RowLayout, held: Held, cluster: int, least: int) ->
     while cluster > least and 2 * _bytes_of_rows(layout, held) <= cluster * _MAX_STAYING_BYTES:
         cluster //= 2
     return cluster
+
+
+def _stay_in_pairs(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) -> bool:
+    """Whether a multiprocessor's shared memory has room for the rows of two blocks, one of which reads while the other
+    stores: in chunks of one group of each thread, which waste least."""
+    threads = _usual_team(layout)
+    own_bytes = ceil_div(layout.groups, cluster * threads) * threads * held.values * _GROUP_BYTES
+    return 2 * (own_bytes + _BLOCK_BYTES) <= arch.shared_bytes_per_sm
 
 
 def _bytes_of_rows(layout: RowLayout, held: Held) -> int:
