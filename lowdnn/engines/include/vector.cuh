@@ -193,10 +193,9 @@ __device__ __forceinline__ void load_anywhere(T (&to)[V], const T* from, i64 rem
 #pragma unroll
   for (int i = 0; i < VECTORS; ++i) load<Path, 4>(*reinterpret_cast<u32(*)[4]>(words + 4 * i), line + 4 * i);
 #pragma unroll
-  for (int step = 2; step > 0; step /= 2) {
+  for (int i = 0; i + 2 < 4 * VECTORS; ++i) words[i] = address & 8 ? words[i + 2] : words[i];
 #pragma unroll
-    for (int i = 0; i + step < 4 * VECTORS; ++i) words[i] = address & (4 * step) ? words[i + step] : words[i];
-  }
+  for (int i = 0; i + 1 < 4 * VECTORS; ++i) words[i] = address & 4 ? words[i + 1] : words[i];
 #pragma unroll
   for (int i = 0; i < WORDS; ++i) wanted[i] = __funnelshift_r(words[i], words[i + 1], u32(address) % 4 * 8);
 #pragma unroll

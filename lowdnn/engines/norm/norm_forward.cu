@@ -138,9 +138,8 @@ __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk,
 // 1 / elements that `shift` is the average of. A row with a skew may have a group less than others.
 __device__ __forceinline__ Value first_share(const Params& p, const RowWalk<Tile>& walk) {
   if (!HAS_SKEW) return p.first_share;
-  const i64 most = TEAM * (SHARING == 1 ? ITEMS : 1);
-  const i64 there = SHARING == 1 ? walk.groups() : (walk.groups() + p.step - 1) / p.step;
-  return reciprocal(Value((there < most ? there : most) * VECTOR));
+  const i64 groups = walk.groups(), most = TEAM * (SHARING == 1 ? ITEMS : 1);
+  return reciprocal(Value((groups < most ? groups : most) * VECTOR));
 }
 
 // A chunk for the first time, on the way to the last one, and again, on the way back.
