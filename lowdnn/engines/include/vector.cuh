@@ -177,8 +177,8 @@ __device__ __forceinline__ void store_row(T* to, const T (&from)[V], int valid) 
   }
 }
 
-// Neighbouring elements of a tensor that begins at a vector of 16 bytes, from anywhere in it: whole vectors, shifted into
-// place, where as many as `remaining` from the first of them on reach to the end of one more vector.
+// Neighbouring elements of a tensor that begins at a vector of 16 bytes, from anywhere in it: whole vectors, shifted
+// into place, where as many as `remaining` from the first of them on reach to the end of one more vector.
 template <class Path, class T, int V>
 __device__ __forceinline__ void load_anywhere(T (&to)[V], const T* from, i64 remaining) {
   constexpr int WORDS = (sizeof(T) * V + 3) / 4, VECTORS = (WORDS + 3) / 4 + 1;
