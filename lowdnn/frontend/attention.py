@@ -75,6 +75,8 @@ class AttentionMethods(GraphBuilder):
         query and key on.  diagonal_band_left_bound (or sliding_window_length): how many keys up to its place it sees;
         diagonal_band_right_bound: how many behind it; places are counted by diagonal_alignment.
         use_alibi_mask: adds slope * (key - query), with 2^(-8 (h + 1) / H) as the slope of head h.
+        block_mask: a UINT8 tensor (B, H, ceil(S_q / 128), ceil(ceil(S_kv / 128) / 8)); bit t % 8 of byte t / 8 says
+        whether 128 queries see the t-th 128 keys.
         use_padding_mask: keys from seq_len_kv and queries from seq_len_q (B, 1, 1, 1) on do not exist; in the place of
         either there may be cu_seq_len_kv, cu_seq_len_q (B + 1, 1, 1, 1): the sums of the lengths before each batch.
         dropout: (probability, seed, offset) or (mask, scale).  rng_dump: a tensor (B, H, S_q, S_kv) that gets the mask
@@ -86,12 +88,10 @@ class AttentionMethods(GraphBuilder):
         score_mod: called with this graph and the scores, gives other scores; it stands in the place of all masks.
         A query that sees no key has O 0 and Stats minus infinity.
 
-        Raises BadParamError for contradicting masks, NotSupportedError for block_mask, paged and ragged tensors, and
-        unfuse_fma.
+        Raises BadParamError for contradicting masks, NotSupportedError for paged and ragged tensors and unfuse_fma.
         """
         _refuse(
             "sdpa",
-            block_mask=block_mask,
             paged_attention_k_table=paged_attention_k_table,
             paged_attention_v_table=paged_attention_v_table,
             paged_attention_max_seq_len_kv=paged_attention_max_seq_len_kv,
@@ -124,7 +124,7 @@ class AttentionMethods(GraphBuilder):
             scores = score_mod(self, scores)
         if boolean(use_alibi_mask, "sdpa.use_alibi_mask"):
             scores = writer.with_alibi(scores)
-        scores = writer.masked(scores, band, lengths)
+        scores = writer.masked(scores, band, lengths, block_mask)
         has_stats, uses_log2 = _has_stats(is_inference, generate_stats), boolean(stats_use_log2, "sdpa.stats_use_log2")
         statistics = Statistics(has_stats, uses_log2, score_max, score_sum_exp)
         weights, stats = writer.softmax(scores, statistics, sink_token)

@@ -18,6 +18,7 @@ from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseP
 from lowdnn.frontend.norm_nodes import SoftmaxNode
 from lowdnn.frontend.random_numbers import RngNode
 from lowdnn.ops.base import Operation
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.status import BadParamError
@@ -158,8 +159,13 @@ class AttentionWriter:
         node = PointwiseNode(PointwiseMode.GEN_INDEX, (scores,), PointwiseParameters(axis=axis))
         return self._add(node, kind, "index", compute=kind)
 
-    def masked(self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Minus infinity where a query does not see a key. Masks of keys come last, where engines look for a band."""
+    def masked(
+        self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None, blocks: Tensor | None
+    ) -> Tensor:
+        """Minus infinity where a query does not see a key. Masks of keys come last, where engines look for a band.
+
+        blocks: of ``BlockMask``.
+        """
         if lengths is not None:
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, QUERY), lengths[0])
         if band.right is not None:
@@ -168,6 +174,8 @@ class AttentionWriter:
         if band.left is not None:
             place = self._plus(self._place(scores, band, lengths), -band.left)
             scores = self._select(scores, PointwiseMode.CMP_LE, place, self.index(scores, KEY))
+        if blocks is not None:
+            scores = self._add(BlockMaskNode((scores, blocks)), data_type.FLOAT, "block_mask")
         if lengths is not None:
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, KEY), lengths[1])
         return scores
@@ -251,6 +259,22 @@ class AttentionWriter:
 
     def _label(self, label: str) -> str:
         return f"{self.name}::{label}" if self.name else ""
+
+
+@dataclass(frozen=True)
+class BlockMaskNode:
+    """Of scores and a mask of their tiles."""
+
+    inputs: tuple[Tensor, Tensor]
+    input_names: tuple[str, ...] = ("X", "Block_mask")
+    output_suffixes: tuple[str, ...] = ("Y",)
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,), scores = outputs, self.inputs[0]
+        output.set_dim(scores.get_dim()).set_stride(scores.get_stride())
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return BlockMask(*map(lowered, (*self.inputs, *outputs)))
 
 
 @dataclass(frozen=True)

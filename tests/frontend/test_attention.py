@@ -103,6 +103,13 @@ def test_masks(case: Case, arguments: dict[str, Any], seen: np.ndarray) -> None:
     case.check(expected(case.data, seen=seen), **arguments)
 
 
+def test_a_mask_of_tiles(case: Case) -> None:
+    """Of the only tile there is: half of the heads see it, others nothing."""
+    blocks = np.array([1, 0, 0, 255], np.uint8).reshape(1, H, 1, 1).repeat(B, 0)
+    seen = blocks.astype(bool)
+    case.check(expected(case.data, seen=seen & (KEY <= QUERY)), block_mask=case.input(blocks), use_causal_mask=True)
+
+
 def test_scale_and_bias_are_tensors(case: Case) -> None:
     bias = np.random.default_rng(fresh_seed()).standard_normal((1, H, SQ, SKV)).astype(np.float16)
     wanted = expected(case.data, lambda scores: scores + bias.astype(np.float64))
@@ -288,8 +295,8 @@ def test_gradients_are_one_operation() -> None:
 def test_what_is_not_there_is_refused() -> None:
     graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
     q = graph.tensor((1, 1, 8, 16))
-    with raises(NotSupportedError, "sdpa.block_mask", expected="the default"):
-        graph.sdpa(q, q, q, block_mask=q)
+    with raises(NotSupportedError, "sdpa.unfuse_fma", expected="the default"):
+        graph.sdpa(q, q, q, unfuse_fma=True)
     with raises(BadParamError, "sdpa.rng_dump", expected="None without dropout"):
         graph.sdpa(q, q, q, rng_dump=q)
     with raises(BadParamError, "sdpa.rng_dump", expected="None beside a mask"):

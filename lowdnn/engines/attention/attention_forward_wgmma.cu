@@ -97,7 +97,7 @@ __device__ __forceinline__ void produce(const Params& p, const Place& place, Mem
   mbarrier_wait(memory.q_empty, memory.q_parity ^ 1);
   memory.q.load({p.q, place.head, place.batch}, place.block_row, memory.q_full);
   memory.q_parity ^= 1;
-  for (i32 tile = place.begin; tile < place.end; ++tile) {
+  for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
     memory.keys.load(k, tile * TILE_KV);
     memory.values.load(v, tile * TILE_KV);
   }
@@ -135,20 +135,22 @@ struct Consumer {
       add_scores(place.begin, shrinking);  // nothing is there to shrink yet
       make_weights(place.begin);
       if (warpgroup == CONSUMERS - 1 && place.begin + 1 < place.end) pass_turn();
+      i32 before = place.begin;
 #pragma unroll 1
-      for (i32 tile = place.begin + 1; tile < place.end; ++tile) {
+      for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
         await_turn();
         start_keys();
-        start_values(tile - 1);
+        start_values(before);
         if (warpgroup < CONSUMERS - 1 || tile + 1 < place.end) pass_turn();
         end_keys<1>();
         const bool shrinks = add_scores(tile, shrinking);
         end_values();
         if (shrinks) shrink(o, shrinking);
         make_weights(tile);
+        before = tile;
       }
       if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(memory.q_empty);
-      start_values(place.end - 1);
+      start_values(before);
       end_values();
     }
     softmax.end();

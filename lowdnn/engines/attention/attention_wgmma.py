@@ -26,6 +26,7 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted
 from lowdnn.engines.launch import ceil_div, divider, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.block_mask import SIDE
 from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct
 from lowdnn.status import Status
 
@@ -103,7 +104,7 @@ class AttentionWgmma:
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     default = _TILES[problem.queries > WARPGROUP_ROWS]
     tiles = _TILES if _is_light(problem) else _TILES[:2]
-    of_keys = tuple(dict.fromkeys(_tile(problem, default, keys).keys for keys in _TILES_OF_KEYS))
+    of_keys = tuple(dict.fromkeys(_tile(problem, default, keys).keys for keys in _tiles_of_keys(problem)))
     return (
         Knob("tile_m", KnobType.TILE_M, tiles, default, "queries of a block"),
         Knob("tile_n", KnobType.TILE_N, of_keys, of_keys[0], "keys that are taken at a time, as far as there is room"),
@@ -120,12 +121,18 @@ def _is_light(problem: AttentionForward) -> bool:
     return _is_plain(problem) and problem.padded_v <= _SMALL_SIZE
 
 
+def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
+    """Those that parts of a mask's tiles are made of: whole ones are passed over."""
+    is_masked = problem.attention.band.blocks is not None
+    return tuple(keys for keys in _TILES_OF_KEYS if not is_masked or SIDE % keys == 0)
+
+
 def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
     """With as many keys as shared memory has room for, and registers for scores, weights and outputs."""
     most = _MAX_VALUES if _is_plain(problem) else _MAX_VALUES_BESIDE_ARITHMETIC
     if queries == _TILES[-1]:
         most = min(most, _MAX_VALUES_OF_A_THIRD)
-    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _TILES_OF_KEYS if keys <= most_keys]
+    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _tiles_of_keys(problem) if keys <= most_keys]
 
     def fits(tile: ForwardTile) -> bool:
         values = tile.keys // 2 + tile.keys // 4 + problem.padded_v // 2

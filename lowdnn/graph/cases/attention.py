@@ -20,6 +20,7 @@ from lowdnn.graph.cases.base import Case
 from lowdnn.graph.cases.chains import same_dims_chain
 from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.block_mask import mask_dims
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.tensor import Tensor, packed_strides
@@ -35,6 +36,7 @@ class AttentionCase(Case):
     hk, hv, kv, dv: by default as h, hk, q, d.  causal: a query sees the keys up to its own place, counted from the
     first (top_left) or from the last ones on (bottom_right).  left, right: how far it sees from its place, -1 without
     bound.
+    blocks: whether a mask leaves half of the tiles of 128 queries and keys out.
     lengths: whether each batch has a number of keys of its own.  scores: steps on the scores, before the masks.
     sink: whether each head has a logit that joins the sums of its rows.
     stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored; lse: the first alone.
@@ -53,6 +55,7 @@ class AttentionCase(Case):
     causal: str = key(text.choice("no", "top_left", "bottom_right"), "no")
     left: int = key(text.integer(-1), -1)
     right: int = key(text.integer(-1), -1)
+    blocks: str = key(text.choice("no", "yes"), "no")
     lengths: str = key(text.choice("no", "yes"), "no")
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
     dropout: float = key(text.number(), 0.0)
@@ -117,6 +120,9 @@ class AttentionCase(Case):
         if self.left >= 0:
             row, column = _index(builder, scores, 2, shift - self.left), _index(builder, scores, 3)
             scores = _select(builder, scores, PointwiseMode.CMP_LE, row, column)
+        if self.blocks == "yes":
+            mask = builder.tensor(mask_dims(scores.dims), DataType.UINT8, name="blocks")
+            scores = builder.block_mask(scores, mask)
         if self.lengths == "yes":
             lengths = builder.tensor((self.b, 1, 1, 1), DataType.INT32, name="lengths")
             scores = _select(builder, scores, PointwiseMode.CMP_LT, _index(builder, scores, 3), lengths)
@@ -125,6 +131,8 @@ class AttentionCase(Case):
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         if tensor.name == "lengths":
             return rng.integers(0, self._kv + 1, tensor.dims).astype(np.int32)
+        if tensor.name == "blocks":
+            return rng.integers(0, 256, tensor.dims).astype(np.uint8)
         return super()._values(rng, tensor, exact)
 
 
