@@ -137,7 +137,7 @@ class _Problem:
 
     @property
     def head_qk(self) -> int:
-        """Elements in shared memory, and columns of dq, of which each warpgroup has some where a tile has 64 queries."""
+        """Elements in shared memory, and columns of dq; each warpgroup has some of these where a tile has 64 queries."""
         size = padded(self.backward.size_qk)
         return size if self.queries > WARPGROUP_ROWS else max(size, padded(_SMALL_SIZE + 1))
 
