@@ -33,6 +33,7 @@ from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
 from lowdnn.engines.moe.moe_wgrad_wgmma import MoeWgradWgmma
 from lowdnn.engines.norm.batch_norm import BatchNorm
 from lowdnn.engines.norm.norm_rows import NormRows
+from lowdnn.engines.paged_cache.paged_cache import PagedCache
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.resample.resample import ResampleEngine
@@ -86,6 +87,7 @@ _SINGLE: tuple[Engine, ...] = (
     AttentionDecode(),
     AttentionBackwardWgmma(),
     Rope(),
+    PagedCache(),
     BlockMaskEngine(),
 )
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from math import inf, log
 from typing import Any
 
-from lowdnn.enums import DataType, PointwiseMode, RngDistribution
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
 from lowdnn.frontend.arguments import boolean, integer, member, number
 from lowdnn.frontend.builder import GraphBuilder, Operand
 from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.enums import diagonal_alignment
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.moves import SliceNode, TransposeNode
-from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters
-from lowdnn.frontend.norm_nodes import SoftmaxNode
+from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters, ReductionNode
+from lowdnn.frontend.norm_nodes import RowSumNode, SoftmaxNode
 from lowdnn.frontend.random_numbers import RngNode
 from lowdnn.ops.base import Operation
 from lowdnn.ops.block_mask import BlockMask
@@ -232,6 +232,25 @@ class AttentionWriter:
         return self.pointwise(
             PointwiseMode.MUL, self.pointwise(PointwiseMode.MUL, weights, mask), 1 / (1 - probability)
         )
+
+    def sink_gradient(self, sink: Tensor, given: Mapping[str, Tensor], gradient: Tensor) -> None:
+        """- sum of exp(sink - stats) * (sum of o * dO) over batches and queries that exist, into ``gradient``.
+
+        given: the inputs of ``SdpaBackward`` by port.
+        """
+        products = self.pointwise(PointwiseMode.MUL, given["o"], given["d_o"])
+        node = RowSumNode((products,), ReduceTensorOp.ADD, axes=(-1,))
+        total = self._add(node, data_type.FLOAT, "sum_of_row")
+        weight = self.pointwise(PointwiseMode.EXP, self.pointwise(PointwiseMode.SUB, sink, given["stats"]))
+        terms = self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.NEG, weight), total)
+        if "seq_len_q" in given:
+            row, length = self.index(terms, QUERY), given["seq_len_q"]
+            exists = self.pointwise(PointwiseMode.CMP_LT, row, length, kind=data_type.INT32, result=data_type.BOOLEAN)
+            terms = self.pointwise(PointwiseMode.BINARY_SELECT, terms, 0.0, exists)
+        node_of_all = ReductionNode((terms,), ReduceTensorOp.ADD)
+        self.graph._add_all(node_of_all, data_type.FLOAT, self._label("sink_gradient"), {"Y": gradient})
+        if not gradient.get_data_type():
+            gradient.set_data_type(data_type.FLOAT)
 
     def _place(self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None) -> Tensor:
         """Of each query, among the keys."""

@@ -45,6 +45,7 @@ from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.norm import NormShape, compute_type_of
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
@@ -501,6 +502,23 @@ class GraphBuilder:
         y = self.tensor(x.dims, store or x.data_type, strides=x.strides, name=name)
         operation = RopeBackward if is_gradient else RopeForward
         self._operations.append(operation(x, y, freqs, output_scale, rope_dim))
+        return y
+
+    def paged_cache_load(
+        self,
+        container: Tensor,
+        page_table: Tensor,
+        sequence: Tensor,
+        length: int,
+        *,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """Sequences of ``length`` rows at most."""
+        _, heads, _, size = container.dims
+        dims = (page_table.dims[0], heads, length, size)
+        y = self.tensor(dims, store or container.data_type, layout=layout, is_virtual=store is None, name="y")
+        self._operations.append(PagedCacheLoad(container, y, sequence, page_table))
         return y
 
     def rng(

@@ -38,6 +38,7 @@ from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample import ResampleOperation
@@ -75,6 +76,7 @@ _EXACT_OPERATIONS = (
     BlockScaleDequantize,
     ExpandBandMatrix,
     ContractBandMatrix,
+    PagedCacheLoad,
 )
 _CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward, SdpaBackward)
 _TF32_EPSILON = 2.0**-10

@@ -24,6 +24,7 @@ from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
@@ -73,6 +74,7 @@ OPERATIONS: tuple[type, ...] = (
     SdpaBackward,
     RopeForward,
     RopeBackward,
+    PagedCacheLoad,
     *PARTS,
 )
 

@@ -138,6 +138,35 @@ def test_lengths(case: Case, is_bottom_right: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("paged", ["k", "v", "kv"])
+def test_pages_of_a_cache(handle: Handle, paged: str) -> None:
+    """Rows of a page: 8; of a table's 6 pages, the first 5 hold 37 keys."""
+    case, rows, longest = Case(handle), 8, 40
+    rng = np.random.default_rng(fresh_seed())
+    arguments: dict[str, Any] = {}
+    for name in paged:
+        table = rng.permutation(20)[: B * 6].reshape(B, 1, 6, 1).astype(np.int32)
+        values = np.zeros((B, HK, longest, case.data[name].shape[3]), np.float16)
+        values[:, :, :SKV] = case.data[name]
+        pages = np.full((20, HK, rows, values.shape[3]), np.nan, np.float16)
+        for batch, number in np.ndindex(B, longest // rows):
+            pages[table[batch, 0, number, 0]] = values[batch, :, number * rows : (number + 1) * rows]
+        del case.values[getattr(case, name)]
+        setattr(case, name, case.input(pages))
+        arguments[f"paged_attention_{name}_table"] = case.input(table)
+    keys = np.array([SKV, 11], np.int32).reshape(B, 1, 1, 1)
+    queries = np.full((B, 1, 1, 1), SQ, np.int32)
+    case.check(
+        expected(case.data, seen=keys > KEY),
+        use_padding_mask=True,
+        seq_len_q=case.input(queries),
+        seq_len_kv=case.input(keys),
+        paged_attention_max_seq_len_kv=SKV,
+        **arguments,
+    )
+    assert case.graph.get_plan_name_at_index(0).startswith("eng34_attention_decode")
+
+
 def test_cumulated_lengths(case: Case) -> None:
     """Of keys as a vector, of queries as a tensor; one side of either form may be beside one of the other."""
     queries, keys = np.array([SQ - 4, 3]), np.array([SKV - 9, 12])
@@ -259,6 +288,49 @@ def test_gradients_follow_the_forward_pass(case: Case) -> None:
         assert (values[gradient].numpy() * direction).sum() == pytest.approx(slope, rel=0.02, abs=0.2), name
 
 
+def test_the_gradient_of_a_sink(case: Case) -> None:
+    """Along a direction, the sum of it times that is the slope of sum(O * dO), over the queries that there are."""
+    rng = np.random.default_rng(fresh_seed())
+    sink = rng.standard_normal((1, H, 1, 1)).astype(np.float32)
+    lengths = [np.array(values, np.int32).reshape(B, 1, 1, 1) for values in ([SQ - 4, 3], [SKV - 9, SKV])]
+    seen = (lengths[0] > QUERY) & (lengths[1] > KEY)
+    plain, without = expected(case.data, seen=seen)
+
+    def attention(sink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        stats = np.logaddexp(without, sink)
+        return plain * np.exp(without - stats), stats
+
+    o, stats = attention(sink)
+    d_o = rng.standard_normal(o.shape).astype(np.float16)
+    d_o[1, :, 3:] = np.nan
+    graph = pygraph("sdpa_backward", HALF, FLOAT, FLOAT, case.handle)
+    arrays = [*(case.data[name] for name in "qkv"), o.astype(np.float16), d_o, stats.astype(np.float32), sink, *lengths]
+    tensors = [graph.tensor_like(cudnn.from_numpy(array, case.handle)) for array in arrays]
+    gradient = graph.tensor((1, H, 1, 1), data_type=FLOAT).set_output(True)
+    *inputs, sinks, queries, keys = tensors
+    gradients = graph.sdpa_backward(
+        *inputs,
+        attn_scale=SCALE,
+        use_padding_mask=True,
+        seq_len_q=queries,
+        seq_len_kv=keys,
+        sink_token=sinks,
+        dSink_token=gradient,
+    )
+    for other in gradients:
+        other.set_output(True).set_data_type(HALF)
+    graph.build([cudnn.heur_mode.A])
+    found = cudnn.from_numpy(np.zeros((1, H, 1, 1), np.float32), case.handle)
+    values = {tensor: cudnn.from_numpy(array, case.handle) for tensor, array in zip(tensors, arrays, strict=True)}
+    others = {t: cudnn.from_numpy(np.zeros(t.get_dim(), np.float16), case.handle) for t in gradients}
+    workspace = cudnn.from_numpy(np.zeros(graph.get_workspace_size(), np.uint8), case.handle)
+    graph.execute(values | others | {gradient: found}, workspace)
+    direction, step = rng.standard_normal(sink.shape), 1e-4
+    ends = [attention(sink + sign * step * direction)[0] for sign in (-1, 1)]
+    slope = float(((ends[1] - ends[0]) * np.nan_to_num(d_o.astype(float))).sum()) / (2 * step)
+    assert (found.numpy() * direction).sum() == pytest.approx(slope, rel=0.02, abs=0.05)
+
+
 def test_gradients_are_one_operation() -> None:
     """With the bounds, the scale and the lengths that were given; outputs lie as q, k and v do."""
     graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
@@ -311,6 +383,8 @@ def test_what_is_not_there_is_refused() -> None:
         graph.sdpa(q, q, q, use_causal_mask=True, diagonal_band_right_bound=0)
     with raises(BadParamError, "sdpa.use_padding_mask", expected="seq_len_q and seq_len_kv", got="True"):
         graph.sdpa(q, q, q, use_padding_mask=True)
+    with raises(BadParamError, "sdpa.paged_attention_k_table", expected="None without use_padding_mask"):
+        graph.sdpa(q, q, q, paged_attention_k_table=q)
     with raises(BadParamError, "sdpa.q", expected="4 dims", got="[8, 16]"):
         graph.sdpa(graph.tensor((8, 16)), q, q)
     with raises(BadParamError, "sdpa.dropout.probability", expected="0 to 1", got="1.0"):
@@ -319,6 +393,8 @@ def test_what_is_not_there_is_refused() -> None:
         graph.sdpa(q, q, q, is_inference=True, generate_stats=True)
     with raises(NotSupportedError, "sdpa_backward.dropout", expected="the default"):
         graph.sdpa_backward(q, q, q, q, q, q, dropout=(0.5, q, q))
+    with raises(BadParamError, "sdpa_backward.dSink_token", expected="None without sink_token"):
+        graph.sdpa_backward(q, q, q, q, q, q, dSink_token=q)
     with raises(BadParamError, "sdpa_backward.use_causal_mask", expected="one causal mask", got="two"):
         graph.sdpa_backward(q, q, q, q, q, q, use_causal_mask=True, use_causal_mask_bottom_right=True)
     with raises(BadParamError, "sdpa.score_mod", expected="no other mask"):

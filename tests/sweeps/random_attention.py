@@ -9,17 +9,62 @@ _SIZES = (8, 16, 24, 32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
 
 def draw(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
     """A case with lengths up to ``most``; a kernel is compiled for what ``kernel`` draws, whatever ``numbers`` does."""
-    return _draw(kernel, numbers, most, most)
+    return _draw(kernel, numbers, most, most, pages=0.2)
+
+
+def draw_mapped(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """A case of which tensor maps can describe k and v, drawn as ``draw`` does."""
+    return _draw(kernel, numbers, most, most, pages=0.0)
 
 
 def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case of up to 8 queries and ``most`` keys, drawn as ``draw`` does."""
-    return _draw(kernel, numbers, 8, most)
+    """A case of up to 8 queries and ``most`` keys, perhaps in pages, drawn as ``draw`` does."""
+    return _draw(kernel, numbers, 8, most, pages=0.3)
 
 
 def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
     """A case of gradients, drawn as ``draw`` does."""
+    return _draw_backward(kernel, numbers, most, *_heads(numbers))
+
+
+def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """The same with as many heads of k as of v."""
+    heads = int(numbers.choice([1, 1, 2]))
+    return _draw_backward(kernel, numbers, most, heads, heads, heads * int(numbers.choice([1, 2])))
+
+
+def _draw(kernel: np.random.Generator, numbers: np.random.Generator, most_queries: int, most: int, pages: float) -> str:
+    """pages: the chance that there are some."""
     k_heads, v_heads, heads = _heads(numbers)
+    words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
+    words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
+    if _happens(kernel, 0.3):
+        words.append(f"dv={kernel.choice(_SIZES)}")
+    if _happens(kernel, 0.5):
+        words.append(f"causal={numbers.choice(['top_left', 'bottom_right'])}")
+    if _happens(kernel, 0.3):
+        words.append(f"left={numbers.integers(0, most)}")
+    if _happens(kernel, 0.2):
+        words.append(f"right={numbers.integers(0, most)}")
+    if _happens(kernel, pages):
+        words += ["lengths=yes", f"page={1 << numbers.integers(0, 8)}"]
+    elif _happens(kernel, 0.3):
+        words.append("lengths=yes")
+    if _happens(kernel, 0.3):
+        words.append(f"scores={kernel.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
+    if _happens(kernel, 0.2):
+        words.append("dropout=0.25")
+    if _happens(kernel, 0.7):
+        words.append(f"stats={kernel.choice(['yes', 'lse', 'log2'])}")
+    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
+    if _happens(kernel, 0.2):
+        words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
+    return "sdpa " + " ".join(words)
+
+
+def _draw_backward(
+    kernel: np.random.Generator, numbers: np.random.Generator, most: int, k_heads: int, v_heads: int, heads: int
+) -> str:
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
     words += [f"q={_length(numbers, most)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
     if _happens(kernel, 0.3):
@@ -37,32 +82,6 @@ def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, mos
     if _happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
     return "sdpa_bwd " + " ".join(words)
-
-
-def _draw(kernel: np.random.Generator, numbers: np.random.Generator, most_queries: int, most: int) -> str:
-    k_heads, v_heads, heads = _heads(numbers)
-    words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
-    words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
-    if _happens(kernel, 0.3):
-        words.append(f"dv={kernel.choice(_SIZES)}")
-    if _happens(kernel, 0.5):
-        words.append(f"causal={numbers.choice(['top_left', 'bottom_right'])}")
-    if _happens(kernel, 0.3):
-        words.append(f"left={numbers.integers(0, most)}")
-    if _happens(kernel, 0.2):
-        words.append(f"right={numbers.integers(0, most)}")
-    if _happens(kernel, 0.3):
-        words.append("lengths=yes")
-    if _happens(kernel, 0.3):
-        words.append(f"scores={kernel.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
-    if _happens(kernel, 0.2):
-        words.append("dropout=0.25")
-    if _happens(kernel, 0.7):
-        words.append(f"stats={kernel.choice(['yes', 'lse', 'log2'])}")
-    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
-    if _happens(kernel, 0.2):
-        words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
-    return "sdpa " + " ".join(words)
 
 
 def _heads(numbers: np.random.Generator) -> tuple[int, int, int]:

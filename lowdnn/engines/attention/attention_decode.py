@@ -1,9 +1,9 @@
 """``attention_decode``: attention forward of few queries over many keys, for sm_80 and newer, bound by reading k and v
 once.
 
-The graphs of ``attention_mma``. The queries of the heads that share keys are rows of one tile; the keys are split over
-warps and, where there are too few blocks to keep the memory busy, over blocks, whose results a second launch combines
-in a fixed order.
+The graphs of ``attention_mma``, pages of a cache among them. The queries of the heads that share keys are rows of one
+tile; the keys are split over warps and, where there are too few blocks to keep the memory busy, over blocks, whose
+results a second launch combines in a fixed order.
 Kernels: ``attention_forward_decode.cu``, ``attention_forward_combine.cu`` (from the workspace, for each part of the
 keys and each query v's padded head and two more fp32).
 """

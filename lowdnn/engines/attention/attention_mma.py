@@ -3,7 +3,8 @@ memory.
 
 fp16 and bf16, sums and softmax in fp32. Heads of any size up to 256 that is a multiple of 8, different ones for q k and
 v; heads of k and v that heads of q share; any pointwise operations on the scores, products with the weights (dropout),
-any epilogue. Keys outside of a band that masks leave (causal, sliding window, lengths) are passed over.
+any epilogue; k and v in pages of a cache. Keys outside of a band that masks leave (causal, sliding window, lengths) are
+passed over.
 Kernel: ``attention_forward_mma.cu``.
 """
 

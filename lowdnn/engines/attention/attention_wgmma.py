@@ -13,7 +13,6 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
-    PRODUCER_REGISTERS,
     WARPGROUP_ROWS,
     WARPGROUP_THREADS,
     boxed_bytes,
@@ -41,6 +40,8 @@ _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
 _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 148
 _WARP_QUERIES = 16
 _STAGES = 2
+#: What the loading warpgroup keeps.
+_PRODUCER_REGISTERS = 24
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
 #: What the device takes of each block's shared memory.
@@ -100,6 +101,10 @@ class AttentionWgmma:
         problem = AttentionForward.match(self.name, graph)
         if isinstance(problem, Refusal):
             return problem
+        for heads in (problem.k, problem.v):
+            if heads.load is not None:
+                reason = f"{heads.tensor.label}: expected heads whose rows a stride joins, got pages of a cache"
+                return Refusal(self.name, reason, Status.NOT_SUPPORTED_LAYOUT)
         for heads in (problem.q, problem.k, problem.v):
             if refused := refuse_map(heads):
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
@@ -169,8 +174,8 @@ def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: in
 def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
     query_stages = max(1, _query_stages(problem, tile))
-    registers = consumer_registers(warpgroups, blocks_per_sm)
-    params = Params(query_stages, _STAGES, blocks_per_sm, PRODUCER_REGISTERS, registers)
+    registers = consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks_per_sm)
+    params = Params(query_stages, _STAGES, blocks_per_sm, _PRODUCER_REGISTERS, registers)
     boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
     operands: tuple[Argument, ...] = (
         *(map_of(heads, rows) for heads, rows in boxes),

@@ -54,7 +54,7 @@ class ForwardTile:
 
 @dataclass(frozen=True)
 class ForwardParams:
-    """Macros of ``attention_forward.cuh``, and HEAD_QK."""
+    """Macros of ``attention_forward.cuh``, and HEAD_QK, K_PAGED, V_PAGED."""
 
     TYPE: str
     TILE_Q: int
@@ -72,6 +72,8 @@ class ForwardParams:
     STATS: int
     MAX: int
     SUM_EXP: int
+    K_PAGED: int
+    V_PAGED: int
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,10 @@ class AttentionForward:
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         if refused := _refuse_shape(matched):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
-        first, second = matched.first, matched.second
-        heads = first.c.dims[1]
-        q, k, v = (
-            Heads.of(first.a, heads, row_axis=2),
-            Heads.of(matched.k, heads, row_axis=3),
-            Heads.of(second.b, heads, row_axis=2),
-        )
+        heads, loads = matched.first.c.dims[1], (matched.k_load, matched.v_load)
+        q = Heads.of(matched.first.a, heads, row_axis=2)
+        k = Heads.loaded(loads[0], heads) if loads[0] else Heads.of(matched.k, heads, row_axis=3)
+        v = Heads.loaded(loads[1], heads) if loads[1] else Heads.of(matched.second.b, heads, row_axis=2)
         for operand in (q, k, v):
             if refused := refuse_heads(operand):
                 return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
@@ -180,6 +179,8 @@ class AttentionForward:
             HAS_BLOCKS=int(self.attention.band.blocks is not None),
             HAS_SINK=int(self.attention.softmax.sink is not None),
             **statistics,
+            K_PAGED=int(self.k.load is not None),
+            V_PAGED=int(self.v.load is not None),
         )
 
     def kernel(
@@ -192,6 +193,7 @@ class AttentionForward:
         params, text = self.params(tile), "\n".join(functor.text for functor in self._functors)
         shape = f"{tile.queries}x{tile.keys}_d{params.HEAD_QK}v{params.HEAD_V}"
         switches = f"f{params.HAS_SCORES}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
+        switches += "k" * params.K_PAGED + "v" * params.V_PAGED
         if tile.pack > 1:
             switches += f"p{tile.pack}"
         switches += variant
@@ -226,7 +228,7 @@ class AttentionForward:
         batch, heads, queries, keys = attention.first.c.dims
         tiles, flops = self._tiles(tile), attention.first.flops + attention.second.flops
         multiplied = self.keys_seen / max(1, keys) * tiles * tile.queries / (queries * tile.pack)
-        read = (attention.first.a, attention.k, attention.second.b, *attention.scores.loads)
+        read = (*self.q.read, *self.k.read, *self.v.read, *attention.scores.loads)
         return Launch(
             kernel=0,
             grid=(tiles * heads // tile.pack * batch, splits, 1),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowdnn.engines.launch import ceil_div, i32, i64
 from lowdnn.enums import DataType
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct, TensorPointer
 
@@ -24,7 +25,8 @@ _PITCH_PADDING_BYTES = 16
 @dataclass(frozen=True)
 class Heads:
     """size: elements of a row, contiguous.  strides: of batch, head and row; 0 where one repeats.
-    sharing: heads of the queries that share one of these."""
+    sharing: heads of the queries that share one of these.  load: what ``tensor`` are the pages of, the first stride
+    being that of a page."""
 
     tensor: Tensor
     rows: int
@@ -32,6 +34,7 @@ class Heads:
     strides: tuple[int, int, int]
     size_stride: int
     sharing: int
+    load: PagedCacheLoad | None = None
 
     @staticmethod
     def of(tensor: Tensor, heads: int, *, row_axis: int) -> Heads:
@@ -47,10 +50,23 @@ class Heads:
             sharing=max(1, heads // max(1, tensor.dims[1])),
         )
 
+    @staticmethod
+    def loaded(load: PagedCacheLoad, heads: int) -> Heads:
+        """What ``load`` gives, in its pages."""
+        return replace(Heads.of(load.container, heads, row_axis=2), rows=load.y.dims[2], load=load)
+
+    @property
+    def read(self) -> tuple[Tensor, ...]:
+        return (self.tensor,) if self.load is None else (self.load.y, self.load.page_table)
+
     @property
     def argument(self) -> Struct:
-        """The fields of the kernel's ``Heads``."""
-        return Struct((TensorPointer(self.tensor.uid), *i64(self.strides), *i32((self.sharing,))))
+        """The fields of the kernel's ``Heads``, or of ``PagedHeads``."""
+        heads = Struct((TensorPointer(self.tensor.uid), *i64(self.strides), *i32((self.sharing,))))
+        if self.load is None:
+            return heads
+        table, shift = self.load.page_table, self.load.page_rows.bit_length() - 1
+        return Struct((heads, TensorPointer(table.uid), *i64((table.strides[0], table.strides[2])), *i32((shift,))))
 
 
 def refuse_heads(heads: Heads) -> str:
