@@ -121,7 +121,7 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
     const MappedHead v = {p.v, place.head / p.v_sharing, min(place.batch, p.v_batches - 1)};
     memory.queries.load(MappedHead{p.q, place.head, place.batch}, place.block_row);
 #pragma unroll 1
-    for (i32 tile = place.begin; tile < place.end; ++tile) {
+    for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
       memory.keys.load(k, tile * TILE_KV);
       memory.values.load(v, tile * TILE_KV);
     }
@@ -161,17 +161,19 @@ struct Consumer {
       begin_rows();
       add_scores(place.begin, shrinking);  // nothing is there to shrink yet
       make_weights(place.begin);
+      i32 before = place.begin;
 #pragma unroll 1
-      for (i32 tile = place.begin + 1; tile < place.end; ++tile) {
+      for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
         await_turn();
         start_keys();
-        start_values(place, tile - 1);
+        start_values(place, before);
         pass_turn();
         end_keys<1>(tile);
         const bool shrinks = add_scores(tile, shrinking);
         end_values();
         if (shrinks) shrink(o, shrinking);
         make_weights(tile);
+        before = tile;
       }
       const Place done = place;
       if (!next_queries()) break;

@@ -25,6 +25,7 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted
 from lowdnn.engines.launch import ceil_div, divider, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.block_mask import SIDE
 from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct
 from lowdnn.status import Status
 
@@ -111,7 +112,7 @@ class AttentionWgmma:
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     tiles = _TILES if _is_light(problem) else _TILES[:2]
     queries = tiles[-1] if problem.queries >= _MANY_QUERIES else _TILES[problem.queries > WARPGROUP_ROWS]
-    of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _TILES_OF_KEYS))
+    of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _tiles_of_keys(problem)))
     most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
     fewest = min((keys for keys in of_keys if keys >= problem.keys), default=most)
     keys = next((keys for keys in of_keys if keys <= min(most, fewest)), of_keys[-1])
@@ -131,12 +132,18 @@ def _is_light(problem: AttentionForward) -> bool:
     return _is_plain(problem) and problem.padded_v <= _SMALL_SIZE
 
 
+def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
+    """Those that parts of a mask's tiles are made of: whole ones are passed over."""
+    is_masked = problem.attention.band.blocks is not None
+    return tuple(keys for keys in _TILES_OF_KEYS if not is_masked or SIDE % keys == 0)
+
+
 def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
     """With as many keys as shared memory has room for, and registers for scores, weights and outputs."""
     most = _MAX_VALUES if _is_plain(problem) else _MAX_VALUES_BESIDE_ARITHMETIC
     if queries == _TILES[-1]:
         most = min(most, _MAX_VALUES_OF_A_THIRD)
-    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _TILES_OF_KEYS if keys <= most_keys]
+    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _tiles_of_keys(problem) if keys <= most_keys]
 
     def fits(tile: ForwardTile) -> bool:
         values = tile.keys // 2 + tile.keys // 4 + problem.padded_v // 2
