@@ -228,12 +228,12 @@ def _materialised(tensor: Tensor) -> Tensor:
 
 @cache
 def _codec() -> Codec:
-    return Codec(catalog.DESCRIPTORS, catalog.enums())
+    return Codec((*catalog.DESCRIPTORS, *catalog.INTERNAL), catalog.enums())
 
 
 def _decode_operation(value: Any, where: str) -> Operation:
     operation: object = _codec().decode(value, object, where)
-    if not isinstance(operation, catalog.OPERATIONS):
+    if not isinstance(operation, (*catalog.OPERATIONS, *catalog.INTERNAL)):
         raise BadParamError.at(where, expected="an operation", got=type(operation).__name__)
     return cast(Operation, operation)
 
