@@ -37,6 +37,7 @@ from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.resample.resample import ResampleEngine
 from lowdnn.engines.resample.resample_reduction import ResampleReduction
+from lowdnn.engines.rope.rope import Rope
 from lowdnn.engines.softmax.softmax import SoftmaxEngine
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.status import BadParamError
@@ -84,6 +85,7 @@ _SINGLE: tuple[Engine, ...] = (
     AttentionWgmma(),
     AttentionDecode(),
     AttentionBackwardWgmma(),
+    Rope(),
     PagedCache(),
 )
 

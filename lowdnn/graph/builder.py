@@ -53,6 +53,8 @@ from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.rope_backward import RopeBackward
+from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
@@ -479,6 +481,23 @@ class GraphBuilder:
         ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv)
         self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right))
         return dq, dk, dv
+
+    def rope(
+        self,
+        x: Tensor,
+        freqs: Tensor,
+        *,
+        output_scale: float = 1.0,
+        rope_dim: int = 0,
+        is_gradient: bool = False,
+        store: DataType | None = None,
+    ) -> Tensor:
+        """y of x, or dx of dy, stored as that lies, in ``store`` or in its type."""
+        name = "dx" if is_gradient else "y"
+        y = self.tensor(x.dims, store or x.data_type, strides=x.strides, name=name)
+        operation = RopeBackward if is_gradient else RopeForward
+        self._operations.append(operation(x, y, freqs, output_scale, rope_dim))
+        return y
 
     def paged_cache_load(
         self,

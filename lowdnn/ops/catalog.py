@@ -32,6 +32,8 @@ from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.rope_backward import RopeBackward
+from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.sdpa_forward import SdpaForward
 from lowdnn.ops.slice import Slice
@@ -67,6 +69,8 @@ OPERATIONS: tuple[type, ...] = (
     BnFinalize,
     BnBackwardWeights,
     SdpaBackward,
+    RopeForward,
+    RopeBackward,
     PagedCacheLoad,
 )
 

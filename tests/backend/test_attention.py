@@ -1,4 +1,4 @@
-"""Attention and band masks through descriptors."""
+"""Attention, band masks and rotary position embedding through descriptors."""
 
 from __future__ import annotations
 
@@ -66,13 +66,16 @@ def attention() -> Descriptor:
     )
 
 
-def run(handle: Handle, operation: Descriptor, values: dict[int, NDArray[Any]]) -> dict[int, NDArray[Any]]:
-    """``values`` by uid afterwards; with 1 as the bound."""
+def run(
+    handle: Handle, operation: Descriptor, values: dict[int, NDArray[Any]], by_value: dict[int, NDArray[Any]]
+) -> dict[int, NDArray[Any]]:
+    """``values`` by uid afterwards."""
     graph = graph_of(operation, (N.OPERATIONGRAPH_HANDLE, T.HANDLE, handle))
     plan = plan_of(best_config(graph), (N.EXECUTION_PLAN_HANDLE, T.HANDLE, handle))
     buffers = {uid: upload(handle.runtime, value.reshape(-1)) for uid, value in values.items()}
-    bound, workspace = np.ones(1, np.int32), upload(handle.runtime, np.zeros(1 << 12, np.uint8))
-    pointers = {uid: buffer.address for uid, buffer in buffers.items()} | {BOUND: bound.ctypes.data}
+    workspace = upload(handle.runtime, np.zeros(1 << 12, np.uint8))
+    pointers = {uid: buffer.address for uid, buffer in buffers.items()}
+    pointers |= {uid: value.ctypes.data for uid, value in by_value.items()}
     execute(handle, plan, variant_pack(pointers, workspace.address))
     return {uid: download(buffers[uid], value.dtype).reshape(value.shape) for uid, value in values.items()}
 
@@ -81,7 +84,7 @@ def test_attention(handle: Handle) -> None:
     """Scores are 0, so a query gives the average of the values that it sees, which are 0, 1, 2 and so on."""
     inputs = {uid: np.zeros(HEADS, np.float16) for uid in (Q, K, V, OUT)} | {SUMS: np.zeros(STATS, np.float32)}
     inputs[V] += np.arange(6, dtype=np.float16)[:, None]
-    found = run(handle, attention(), inputs)
+    found = run(handle, attention(), inputs, {BOUND: np.ones(1, np.int32)})
     last = np.minimum(np.arange(6) + 1, 5)
     np.testing.assert_array_equal(found[SUMS], np.broadcast_to((last + 1)[:, None], STATS))
     np.testing.assert_allclose(found[OUT], np.broadcast_to((last / 2)[:, None], HEADS), rtol=1e-3)
@@ -94,7 +97,8 @@ def test_engines_find_attention() -> None:
 def test_a_band_mask_alone(handle: Handle) -> None:
     x = np.arange(72, dtype=np.float32).reshape(SCORES)
     operation = band_mask(packed(BEFORE, SCORES), packed(AFTER, SCORES))
-    found = run(handle, operation, {BEFORE: x, AFTER: np.zeros(SCORES, np.float32)})
+    values = {BEFORE: x, AFTER: np.zeros(SCORES, np.float32)}
+    found = run(handle, operation, values, {BOUND: np.ones(1, np.int32)})
     np.testing.assert_array_equal(found[AFTER], np.where(np.tri(6, k=1, dtype=bool), x, -np.inf))
 
 
@@ -102,3 +106,23 @@ def test_a_sub_graph_alone_is_no_graph() -> None:
     part = graph_of(band_mask(packed(BEFORE, SCORES, is_virtual=True), packed(AFTER, SCORES)))
     with pytest.raises(BadParamError, match="an operation that writes a virtual tensor"):
         _ = part.value.graph
+
+
+@pytest.mark.parametrize("direction", ["FWD", "BWD"])
+def test_rope(handle: Handle, direction: str) -> None:
+    """By a right angle: half a row becomes the other half, or its negative."""
+    ports = ("XDESC", "YDESC", "FREQSDESC") if direction == "FWD" else ("DYDESC", "DXDESC", "FREQSDESC")
+    tensors = [packed(1, HEADS), packed(2, HEADS), packed(3, (6, 1, 1, 4))]
+    names = [N[f"OPERATION_ROPE_{direction}_{port}"] for port in ports]
+    operation = made(
+        DescriptorType[f"OPERATION_ROPE_{direction}"],
+        *((name, T.BACKEND_DESCRIPTOR, one) for name, one in zip(names, tensors, strict=True)),
+        (N[f"OPERATION_ROPE_{direction}_OUTPUT_SCALE"], T.FLOAT, 2.0),
+        (N[f"OPERATION_ROPE_{direction}_ROPE_DIM"], T.INT64, 4),
+    )
+    x = np.arange(96, dtype=np.float32).reshape(HEADS)
+    values = {1: x, 2: np.zeros(HEADS, np.float32), 3: np.full((6, 1, 1, 4), np.pi / 2, np.float32)}
+    found = run(handle, operation, values, {})[2]
+    sign = 1 if direction == "FWD" else -1
+    wanted = 2 * np.concatenate([x[..., :4], -sign * x[..., 6:], sign * x[..., 4:6]], axis=-1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)

@@ -24,24 +24,13 @@ def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most:
 
 def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
     """A case of gradients, drawn as ``draw`` does."""
-    k_heads, v_heads, heads = _heads(numbers)
-    words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
-    words += [f"q={_length(numbers, most)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
-    if _happens(kernel, 0.3):
-        words.append(f"dv={kernel.choice(_SIZES)}")
-    for side in ("left", "right"):
-        if _happens(numbers, 0.5):
-            words.append(f"{side}={0 if _happens(numbers, 0.4) else numbers.integers(0, most)}")
-    words += [
-        f"place={numbers.choice(['top_left', 'bottom_right'])}",
-        f"lengths={numbers.choice(['no', 'kv', 'both'])}",
-    ]
-    words += [f"index={kernel.choice(['int32', 'int64'])}"]
-    words += [f"scale={numbers.choice(['constant', 'host', 'device', 'none'])}"]
-    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
-    if _happens(kernel, 0.2):
-        words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
-    return "sdpa_bwd " + " ".join(words)
+    return _draw_backward(kernel, numbers, most, *_heads(numbers))
+
+
+def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """The same with as many heads of k as of v."""
+    heads = int(numbers.choice([1, 1, 2]))
+    return _draw_backward(kernel, numbers, most, heads, heads, heads * int(numbers.choice([1, 2])))
 
 
 def _draw(
@@ -75,6 +64,28 @@ def _draw(
     if _happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
     return "sdpa " + " ".join(words)
+
+
+def _draw_backward(
+    kernel: np.random.Generator, numbers: np.random.Generator, most: int, k_heads: int, v_heads: int, heads: int
+) -> str:
+    words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
+    words += [f"q={_length(numbers, most)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
+    if _happens(kernel, 0.3):
+        words.append(f"dv={kernel.choice(_SIZES)}")
+    for side in ("left", "right"):
+        if _happens(numbers, 0.5):
+            words.append(f"{side}={0 if _happens(numbers, 0.4) else numbers.integers(0, most)}")
+    words += [
+        f"place={numbers.choice(['top_left', 'bottom_right'])}",
+        f"lengths={numbers.choice(['no', 'kv', 'both'])}",
+    ]
+    words += [f"index={kernel.choice(['int32', 'int64'])}"]
+    words += [f"scale={numbers.choice(['constant', 'host', 'device', 'none'])}"]
+    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
+    if _happens(kernel, 0.2):
+        words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
+    return "sdpa_bwd " + " ".join(words)
 
 
 def _heads(numbers: np.random.Generator) -> tuple[int, int, int]:

@@ -11,7 +11,13 @@ from lowdnn.backend.handle import Handle
 from lowdnn.graph.cases import parse_case
 from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
-from tests.sweeps.random_attention import draw, draw_backward, draw_decode, draw_mapped
+from tests.sweeps.random_attention import (
+    draw,
+    draw_backward,
+    draw_backward_shared_alike,
+    draw_decode,
+    draw_mapped,
+)
 
 Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 
@@ -25,7 +31,7 @@ _KINDS = pytest.mark.parametrize(
         (draw_mapped, "attention_wgmma"),
         (draw_decode, "attention_decode"),
         (draw_backward, "attention_backward_mma"),
-        (draw_backward, "attention_backward_wgmma"),
+        (draw_backward_shared_alike, "attention_backward_wgmma"),
     ],
     ids=["mma", "wgmma", "decode", "backward_mma", "backward_wgmma"],
 )

@@ -1,10 +1,11 @@
 """``attention_backward_wgmma``: gradients of attention on the tensor cores of sm_90a with TMA and wgmma; nothing of the
 size of the scores lies in memory, and each product is formed once.
 
-The graphs of ``attention_backward_mma``, where tensor maps describe q, k, v and d_o, heads have at most 128 elements,
-and heads of q share the same heads of k and v.
-Kernels: ``attention_backward_terms.cu`` (in the workspace 8 bytes for each query), ``attention_backward_wgmma.cu`` (dk
-and dv; dq as fp32 sums in the workspace), ``attention_backward_sums.cu`` (dq).
+The graphs of ``attention_backward_mma``, where tensor maps describe q, k, v and d_o, and heads of q share the same
+heads of k and v.
+Kernels: ``attention_backward_terms.cu`` (in the workspace 8 bytes for each query), ``attention_backward_wgmma.cu``
+and, for heads of more than 128 elements, ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the
+workspace), ``attention_backward_sums.cu`` (dq).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, Cle
 from lowdnn.engines.attention.heads import padded
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
-    PRODUCER_REGISTERS,
     WARPGROUP_ROWS,
     WARPGROUP_THREADS,
     boxed_bytes,
@@ -29,20 +29,55 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted
 from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
+from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
 from lowdnn.status import Status
 
-#: Elements of the largest head.
-_MAX_SIZE = 128
-#: Heads that leave the accumulators room for twice as many queries.
-_SMALL_SIZE = 64
 _WARPGROUPS = 2
-_KEYS = _WARPGROUPS * WARPGROUP_ROWS
 _STAGES = 2
-#: Gradients of scores in shared memory.
-_GRADIENT_TILES = 2
+#: Columns of dq that a warpgroup has at a time.
+_PART_COLUMNS = 64
 _WORD_BYTES, _SUM_BYTES = 4, 4
 _STAGE_GRANULE_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kernel and what its blocks have.
+
+    size: of the largest heads that it takes.  keys, queries: at a time.  column_parts: shares of the columns of dq.
+    gradient_tiles: of gradients of scores in shared memory.  weight_bytes: of weights there.
+    producer_registers: what a thread needs that loads or adds, the more the more passes there are.
+    """
+
+    source: str
+    size: int
+    keys: int
+    queries: int
+    column_parts: int
+    gradient_tiles: int
+    weight_bytes: int
+    producer_registers: int
+
+    @property
+    def passes(self) -> int:
+        """In which the warpgroups have all parts of dq."""
+        return self.queries // WARPGROUP_ROWS * self.column_parts // _WARPGROUPS
+
+
+_KINDS = (
+    _Kind("wgmma", 64, 128, 128, column_parts=1, gradient_tiles=2, weight_bytes=0, producer_registers=24),
+    _Kind("wgmma", 128, 128, 64, column_parts=2, gradient_tiles=2, weight_bytes=0, producer_registers=24),
+    _Kind(
+        "wgmma_large",
+        256,
+        64,
+        64,
+        column_parts=4,
+        gradient_tiles=1,
+        weight_bytes=64 * 64 * _SUM_BYTES,
+        producer_registers=40,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +100,9 @@ class Params:
     HEAD_QK: int
     HEAD_V: int
     STAGES: int
+    OUTPUT_STAGES: int
+    GRADIENT_TILES: int
+    WEIGHT_BYTES: int
     IN_ORDER: int
     PRODUCER_REGISTERS: int
     CONSUMER_REGISTERS: int
@@ -79,8 +117,8 @@ class AttentionBackwardWgmma:
     behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses other architectures, what ``AttentionBackward.match`` does, larger heads, heads shared in two ways,
-        operands without a tensor map."""
+        """Refuses other architectures, what ``AttentionBackward.match`` does, heads shared in two ways, operands
+        without a tensor map."""
         if refusal := refuse_arch(self.name, arch, SM_90A.name):
             return refusal
         problem = graph.derive(self._problem)
@@ -109,9 +147,6 @@ class AttentionBackwardWgmma:
         backward = AttentionBackward.match(self.name, graph)
         if isinstance(backward, Refusal):
             return backward
-        if backward.size > _MAX_SIZE:
-            reason = f"q.dims[3], v.dims[3]: expected at most {_MAX_SIZE}, got {backward.size}"
-            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
         k, v = (backward.heads[port].tensor.dims[1] for port in ("k", "v"))
         if k != v:
             return Refusal(self.name, f"v.dims[1]: expected k's {k} heads, got {v}", Status.NOT_SUPPORTED_SHAPE)
@@ -131,15 +166,13 @@ class _Problem:
     backward: AttentionBackward
 
     @property
-    def queries(self) -> int:
-        """Of a tile."""
-        return 128 if self.backward.size <= _SMALL_SIZE else 64
+    def kind(self) -> _Kind:
+        return next(kind for kind in _KINDS if self.backward.size <= kind.size)
 
     @property
     def head_qk(self) -> int:
-        """Elements in shared memory, and columns of dq, of which each warpgroup has some where a tile has 64 queries."""
-        size = padded(self.backward.size_qk)
-        return size if self.queries > WARPGROUP_ROWS else max(size, padded(_SMALL_SIZE + 1))
+        """Elements in shared memory, enough for some columns in each part of dq."""
+        return padded(max(self.backward.size_qk, (self.kind.column_parts - 1) * _PART_COLUMNS + 1))
 
     @property
     def head_v(self) -> int:
@@ -148,11 +181,11 @@ class _Problem:
     @property
     def query_tiles(self) -> int:
         """Of a head."""
-        return ceil_div(self.backward.queries, self.queries)
+        return ceil_div(self.backward.queries, self.kind.queries)
 
     @property
     def key_tiles(self) -> int:
-        return ceil_div(self.backward.keys, _KEYS)
+        return ceil_div(self.backward.keys, self.kind.keys)
 
     @property
     def all_query_tiles(self) -> int:
@@ -162,7 +195,7 @@ class _Problem:
     @property
     def term_rows(self) -> int:
         """Of a head, in whole tiles."""
-        return self.query_tiles * self.queries
+        return self.query_tiles * self.kind.queries
 
     @property
     def workspace_bytes(self) -> int:
@@ -178,14 +211,15 @@ class _Problem:
         kernel = KernelRef(
             name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
             f"_d{params.HEAD_QK}v{params.HEAD_V}_{'ordered' if is_in_order else 'unordered'}_sm90a",
-            source="attention/attention_backward_wgmma.cu",
+            source=f"attention/attention_backward_{self.kind.source}.cu",
             target=SM_90A.name,
             parameters=macros(params),
         )
-        boxes = (("q", self.queries), ("k", _KEYS), ("v", _KEYS), ("d_o", self.queries))
+        kind = self.kind
+        boxes = (("q", kind.queries), ("k", kind.keys), ("v", kind.keys), ("d_o", kind.queries))
         batch, key_heads = backward.operation.k.dims[:2]
         blocks = self.key_tiles * key_heads * batch
-        arguments = (
+        arguments: tuple[Argument, ...] = (
             *(map_of(backward.heads[port], rows) for port, rows in boxes),
             backward.arguments(self.term_rows),
             *(backward.heads[port].argument for port in ("dk", "dv")),
@@ -201,7 +235,7 @@ class _Problem:
             grid=(blocks, 1, 1),
             block=((_WARPGROUPS + 1) * WARPGROUP_THREADS, 1, 1),
             arguments=(Struct(arguments),),
-            shared_bytes=self._shared_bytes,
+            shared_bytes=self._shared_bytes_with(self._output_stages),
             work=Work(
                 flops=backward.flops(3 * backward.size_qk + 2 * backward.size_v),
                 bytes=moved + self._turns_offset + self.all_query_tiles * self._tile_sum_bytes,
@@ -213,7 +247,7 @@ class _Problem:
     def rounded_sums(self) -> tuple[KernelRef, Launch]:
         """dq."""
         backward = self.backward
-        params = SumsParams(backward.c_types[1], self.queries, self.head_qk)
+        params = SumsParams(backward.c_types[1], self.kind.queries, self.head_qk)
         kernel = KernelRef(
             name=f"attention_backward_sums_{params.OUT}_{params.TILE_Q}_d{params.HEAD_QK}_sm90a",
             source="attention/attention_backward_sums.cu",
@@ -244,21 +278,23 @@ class _Problem:
     def _params(self, is_in_order: bool) -> Params:
         return Params(
             *self.backward.c_types,
-            TILE_Q=self.queries,
-            TILE_KV=_KEYS,
+            TILE_Q=self.kind.queries,
+            TILE_KV=self.kind.keys,
             HEAD_QK=self.head_qk,
             HEAD_V=self.head_v,
             STAGES=_STAGES,
+            OUTPUT_STAGES=self._output_stages,
+            GRADIENT_TILES=self.kind.gradient_tiles,
+            WEIGHT_BYTES=self.kind.weight_bytes,
             IN_ORDER=int(is_in_order),
-            PRODUCER_REGISTERS=PRODUCER_REGISTERS,
-            CONSUMER_REGISTERS=consumer_registers(_WARPGROUPS),
+            PRODUCER_REGISTERS=self.kind.producer_registers,
+            CONSUMER_REGISTERS=consumer_registers(_WARPGROUPS, self.kind.producer_registers),
         )
 
     @property
     def _tile_sum_bytes(self) -> int:
-        """Of a tile of queries; whole parts of warpgroups where they share columns."""
-        columns = self.head_qk if self.queries > WARPGROUP_ROWS else padded(self.head_qk, _SMALL_SIZE)
-        return self.queries * columns * _SUM_BYTES
+        """Of a tile of queries, in whole parts."""
+        return self.kind.queries * self.kind.column_parts * min(self.head_qk, _PART_COLUMNS) * _SUM_BYTES
 
     @property
     def _turns_offset(self) -> int:
@@ -273,9 +309,21 @@ class _Problem:
         return self._turns_offset + aligned_bytes((self.all_query_tiles + 1) * _WORD_BYTES)
 
     @property
-    def _shared_bytes(self) -> int:
-        pair = boxed_bytes(self.head_qk) + boxed_bytes(self.head_v)
-        stage = padded(self.queries * (pair + TERM_BYTES), _STAGE_GRANULE_BYTES)
-        gradients = _KEYS * boxed_bytes(self.queries)
-        barriers = (3 + 2 * _STAGES) * BARRIER_BYTES + _WORD_BYTES
-        return _KEYS * pair + _STAGES * stage + _GRADIENT_TILES * gradients + self._tile_sum_bytes + barriers
+    def _output_stages(self) -> int:
+        """Of gradients of the output: as many as of queries where they fit."""
+        fits = self._shared_bytes_with(_STAGES) <= SM_90A.shared_bytes_per_block
+        return _STAGES if fits else 1
+
+    def _shared_bytes_with(self, output_stages: int) -> int:
+        kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
+        barriers = (3 + 2 * _STAGES + 2 * output_stages) * BARRIER_BYTES
+        return (
+            kind.keys * (row_qk + row_v)
+            + _STAGES * padded(kind.queries * (row_qk + TERM_BYTES), _STAGE_GRANULE_BYTES)
+            + output_stages * kind.queries * row_v
+            + kind.gradient_tiles * kind.keys * boxed_bytes(kind.queries)
+            + self._tile_sum_bytes // kind.passes
+            + kind.weight_bytes
+            + barriers
+            + _WORD_BYTES
+        )

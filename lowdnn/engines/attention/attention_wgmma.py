@@ -13,7 +13,6 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
-    PRODUCER_REGISTERS,
     WARPGROUP_ROWS,
     WARPGROUP_THREADS,
     boxed_bytes,
@@ -33,13 +32,19 @@ from lowdnn.status import Status
 _TILES = (64, 128, 192)
 #: Of keys; the last one fits beside everything.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
+#: From so many queries on large tiles pay; of keys that a query sees more than so many at a time only from so many on.
+_MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
 #: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
 #: multiprocessor's, of more; and beside more arithmetic.
 _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 148
 _WARP_QUERIES = 16
 _STAGES = 2
+#: What the loading warpgroup keeps.
+_PRODUCER_REGISTERS = 24
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
+#: What the device takes of each block's shared memory.
+_RESERVED_BYTES = 1024
 #: Of keys and values that blocks work on at a time: half of what the L2 cache holds.
 _SECTION_BYTES = 30 << 20
 
@@ -51,6 +56,7 @@ class Params:
     CONSUMER_REGISTERS: 0 where warpgroups keep those that they are launched with.
     """
 
+    QUERY_STAGES: int
     STAGES: int
     BLOCKS_PER_SM: int
     PRODUCER_REGISTERS: int
@@ -105,12 +111,15 @@ class AttentionWgmma:
 
 
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
-    default = _TILES[problem.queries > WARPGROUP_ROWS]
     tiles = _TILES if _is_light(problem) else _TILES[:2]
-    of_keys = tuple(dict.fromkeys(_tile(problem, default, keys).keys for keys in _TILES_OF_KEYS))
+    queries = tiles[-1] if problem.queries >= _MANY_QUERIES else _TILES[problem.queries > WARPGROUP_ROWS]
+    of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _TILES_OF_KEYS))
+    most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
+    fewest = min((keys for keys in of_keys if keys >= problem.keys), default=most)
+    keys = next((keys for keys in of_keys if keys <= min(most, fewest)), of_keys[-1])
     return (
-        Knob("tile_m", KnobType.TILE_M, tiles, default, "queries of a block"),
-        Knob("tile_n", KnobType.TILE_N, of_keys, of_keys[0], "keys that are taken at a time, as far as there is room"),
+        Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
+        Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),
     )
 
 
@@ -133,15 +142,33 @@ def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTil
 
     def fits(tile: ForwardTile) -> bool:
         values = tile.keys // 2 + tile.keys // 4 + problem.padded_v // 2
-        return values <= most and _shared_bytes(problem, tile) <= SM_90A.shared_bytes_per_block
+        return values <= most and _query_stages(problem, tile) > 0
 
     return next(filter(fits, tiles), tiles[-1])
 
 
-def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
+def _query_stages(problem: AttentionForward, tile: ForwardTile) -> int:
+    """As many as there is room for, up to two."""
+    room = SM_90A.shared_bytes_per_sm // _blocks_per_sm(problem, tile) - _RESERVED_BYTES
+    return next((stages for stages in (2, 1) if _shared_bytes(problem, tile, stages) <= room), 0)
+
+
+def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
     size = max(problem.q.size, problem.v.size)
-    warpgroups = tile.queries // WARPGROUP_ROWS
-    params = _params(warpgroups, size)
+    return 2 if tile.queries == WARPGROUP_ROWS and size <= _SMALL_SIZE else 1
+
+
+def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
+    qk, v = boxed_bytes(problem.q.size), boxed_bytes(problem.v.size)
+    rows = query_stages * tile.queries * qk + _STAGES * tile.keys * (qk + v)
+    return rows + 2 * (query_stages + 2 * _STAGES) * BARRIER_BYTES
+
+
+def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
+    warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
+    query_stages = max(1, _query_stages(problem, tile))
+    registers = consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks_per_sm)
+    params = Params(query_stages, _STAGES, blocks_per_sm, _PRODUCER_REGISTERS, registers)
     boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
     operands: tuple[Argument, ...] = (
         *(map_of(heads, rows) for heads, rows in boxes),
@@ -149,10 +176,9 @@ def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tup
         _order(problem, tile),
     )
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()))
-    threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile)
+    threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
-    blocks = min(launch.grid[0], arch.sm_count * params.BLOCKS_PER_SM)
-    return kernel, replace(launch, grid=(blocks, 1, 1))
+    return kernel, replace(launch, grid=(min(launch.grid[0], arch.sm_count * blocks_per_sm), 1, 1))
 
 
 def _order(problem: AttentionForward, tile: ForwardTile) -> Struct:
@@ -168,13 +194,3 @@ def _order(problem: AttentionForward, tile: ForwardTile) -> Struct:
             *i32((section_heads,)),
         )
     )
-
-
-def _params(warpgroups: int, size: int) -> Params:
-    blocks = 2 if warpgroups == 1 and size <= _SMALL_SIZE else 1
-    return Params(_STAGES, blocks, PRODUCER_REGISTERS, consumer_registers(warpgroups, blocks))
-
-
-def _shared_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
-    qk, v = boxed_bytes(problem.q.size), boxed_bytes(problem.v.size)
-    return tile.queries * qk + _STAGES * tile.keys * (qk + v) + (2 + 4 * _STAGES) * BARRIER_BYTES

@@ -147,6 +147,15 @@ class AttentionForward:
         return self.attention.first.c.dims[2]
 
     @property
+    def keys(self) -> int:
+        return self.attention.first.c.dims[3]
+
+    @property
+    def keys_seen(self) -> float:
+        """By a query, on average, whatever the lengths are."""
+        return self.keys * seen_share(self.queries, self.keys, *self._bounds)
+
+    @property
     def data_type(self) -> DataType:
         return self.q.tensor.data_type
 
@@ -225,7 +234,7 @@ class AttentionForward:
         attention = self.attention
         batch, heads, queries, keys = attention.first.c.dims
         tiles, flops = self._tiles(tile), attention.first.flops + attention.second.flops
-        multiplied = seen_share(queries, keys, *self._bounds) * tiles * tile.queries / (queries * tile.pack)
+        multiplied = self.keys_seen / max(1, keys) * tiles * tile.queries / (queries * tile.pack)
         read = (*self.q.read, *self.k.read, *self.v.read, *attention.scores.loads)
         return Launch(
             kernel=0,

@@ -12,8 +12,6 @@ WARPGROUP_THREADS = 128
 #: Rows of a multiplying warpgroup.
 WARPGROUP_ROWS = 64
 BARRIER_BYTES = 8
-#: What a loading warpgroup keeps.
-PRODUCER_REGISTERS = 24
 
 #: Of a box, whose rows have the 128 bytes that the swizzle takes.
 _BOX_ELEMENTS = 64
@@ -43,10 +41,11 @@ def boxed_bytes(size: int) -> int:
     return padded(size, _BOX_ELEMENTS) * 2
 
 
-def consumer_registers(warpgroups: int, blocks_per_sm: int = 1) -> int:
-    """Of a thread of each of ``warpgroups`` beside a loading one; 0 where there are enough for all as launched."""
+def consumer_registers(warpgroups: int, producer_registers: int, blocks_per_sm: int = 1) -> int:
+    """Of a thread of each of ``warpgroups`` beside a loading one, whose threads keep ``producer_registers``; 0 where
+    there are enough for all as launched."""
     launched = _REGISTERS_PER_SM // ((warpgroups + 1) * WARPGROUP_THREADS * blocks_per_sm) // 8 * 8
-    left = (launched * (warpgroups + 1) - PRODUCER_REGISTERS) // warpgroups // 8 * 8
+    left = (launched * (warpgroups + 1) - producer_registers) // warpgroups // 8 * 8
     return 0 if launched > _MAX_CONSUMER_REGISTERS else min(left, _MAX_CONSUMER_REGISTERS)
 
 

@@ -86,6 +86,8 @@ struct Place {
   Band band;
   i32 begin, end;  // tiles of keys
 
+  Place() = default;
+
   // The tiles of a head follow each other.
   __device__ __forceinline__ explicit Place(const Forward& p)
       : Place(p, p.tiles.divide(blockIdx.x), blockIdx.x % p.tiles.divisor) {}
@@ -189,9 +191,8 @@ __device__ __forceinline__ void make_scores(const Forward& p, const Place& place
 __device__ __forceinline__ void join(f32 unit, f32& largest, f32& sum, f32 other_largest, f32 other_sum, f32& kept,
                                      f32& added) {
   const f32 both = fmaxf(largest, other_largest);
-  const f32 base = both == -INFINITE ? 0 : both * unit;  // of a query that has seen no key yet, anything
-  kept = power_of_two(largest * unit - base);
-  added = power_of_two(other_largest * unit - base);
+  kept = largest == both ? 1 : power_of_two((largest - both) * unit);
+  added = other_largest == both ? 1 : power_of_two((other_largest - both) * unit);
   largest = both;
   sum = sum * kept + other_sum * added;
 }
@@ -250,7 +251,7 @@ struct RunningSoftmax {
         const bool exceeds = (here - before) * unit > SLACK;
         const f32 after = exceeds ? here : before;
         const f32 base = after == -INFINITE ? 0 : after * unit;  // of a query that has seen no key yet, anything
-        shrinking[part][half] = power_of_two(before * unit - base);
+        shrinking[part][half] = exceeds ? power_of_two((before - after) * unit) : 1;
         largest[part][half] = after;
         moves |= exceeds;
         f32 total = 0;

@@ -15,8 +15,8 @@ struct MappedHead {
   i32 head, batch;
 };
 
-template <int ROWS_, int SIZE> struct SwizzledRows {
-  static constexpr int ROWS = ROWS_, BOX_ELEMENTS = 64, ROW_BYTES = 128;
+template <int ROWS_, int SIZE_> struct SwizzledRows {
+  static constexpr int ROWS = ROWS_, SIZE = SIZE_, BOX_ELEMENTS = 64, ROW_BYTES = 128;
   static constexpr int BOXES = (SIZE + BOX_ELEMENTS - 1) / BOX_ELEMENTS, BOX_BYTES = ROWS * ROW_BYTES;
   static constexpr int BYTES = BOXES * BOX_BYTES;
   static_assert(SIZE % 16 == 0 && ROWS % 16 == 0, "whole steps of 16-bit operands, whole swizzle patterns");

@@ -32,8 +32,17 @@
 #define ROW_KERNEL __launch_bounds__(THREADS, RESIDENT)
 #endif
 
+template <int RANK> struct RowSizes {
+  i64 rows;    // groups of rows
+  i64 groups;  // of a row that begins at a vector
+  i64 chunks;
+  i64 elements;     // along the vector axis
+  i64 skews[RANK];  // of a row, for each step along an axis
+  Divider axes[RANK];  // the axis with groups in groups
+};
+
 template <int RANK_, int KEPT_AXES_, bool IN_ROW_, bool SKEWED_, int VECTOR_SIZE_, int BLOCK_SIZE_, int TEAM_SIZE_,
-          int SIDE_SIZE_, int JOINED_ROWS_, int HELD_, int BLOCKS_, int CLUSTER_SIZE, class Index_>
+          int SIDE_SIZE_, int JOINED_ROWS_, int HELD_, int BLOCKS_, int CLUSTER_SIZE, bool IN_CHUNKS, class Index_>
 struct RowTile {
   static constexpr int RANK = RANK_, KEPT_AXES = KEPT_AXES_, VECTOR_SIZE = VECTOR_SIZE_;
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
@@ -49,6 +58,9 @@ struct RowTile {
   static_assert(BLOCKS == 1 || SLOTS == 1, "blocks share one group of rows");
   static_assert(SIDE_SIZE * WIDTH % JOINED_ROWS == 0, "a block has whole groups of joined rows");
   static_assert(!SKEWED || (IN_ROW && RANK == KEPT_AXES + 1), "a skew is of a row's only axis");
+
+  // Of a row; the compiler knows a single one.
+  __device__ __forceinline__ static i64 chunks(const RowSizes<RANK>& sizes) { return IN_CHUNKS ? sizes.chunks : 1; }
 };
 
 // One of a thread's groups of a chunk: of the HELD, or of the SINGLES.
@@ -71,15 +83,6 @@ template <class Tile, class Whole, class Single> struct OfGroups {
     if constexpr (Group::IS_SINGLE) return single[group.item];
     else return whole[group.item];
   }
-};
-
-template <int RANK> struct RowSizes {
-  i64 rows;    // groups of rows
-  i64 groups;  // of a row that begins at a vector
-  i64 chunks;
-  i64 elements;     // along the vector axis
-  i64 skews[RANK];  // of a row, for each step along an axis
-  Divider axes[RANK];  // the axis with groups in groups
 };
 
 // The rows of a thread one after the other, and the places of its groups in them.
@@ -297,7 +300,7 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
                                             Make make) {
   constexpr int V = Tile::VECTOR_SIZE;
   typedef typename Target::template Loaded<V> Loaded;
-  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || Tile::HELD % 2 ? 1 : 2;
+  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || Tile::HELD == 1 ? 1 : 2;
   if constexpr (AHEAD == 1) {
     walk.each(chunk, [&](auto group, i64 column) {
       Value values[group.SIZE];
@@ -311,12 +314,12 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
       Loaded in[AHEAD];
 #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
-        if (!walk.locate(walk.group(chunk, first + i), column)) continue;
+        if (first + i == Tile::HELD || !walk.locate(walk.group(chunk, first + i), column)) continue;
         Target::template load<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i]);
       }
 #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
-        if (!walk.locate(walk.group(chunk, first + i), column)) continue;
+        if (first + i == Tile::HELD || !walk.locate(walk.group(chunk, first + i), column)) continue;
         Value values[V];
         make(RowGroup<V, false>{first + i}, values);
         Target::template finish<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i], values);

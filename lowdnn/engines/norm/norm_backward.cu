@@ -15,17 +15,17 @@
 // slots of chunks of x, then of dy.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
-// 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each row has;
-// GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read
-// again has a functor of its own, since Prologue stores tensors.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX: u32
+// below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each row
+// has; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is
+// read again has a functor of its own, since Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                INDEX>
+                CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
@@ -275,7 +275,8 @@ __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  const ChunkSlots<STAYS> slots = {p.sizes.chunks, p.slots};
+  const i64 chunks = Tile::chunks(p.sizes);
+  const ChunkSlots<STAYS> slots = {chunks, p.slots};
   const Staying staying(memory, slots);
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
@@ -305,7 +306,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     held.scale(p, walk, 0);
     add_products(p, walk, 0, held, sums);
 #pragma unroll 1
-    for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
+    for (i64 chunk = 1; chunk < chunks; ++chunk) {
       load_first(p, staying, walk, chunk, held);
       held.scale(p, walk, chunk);
       add_products(p, walk, chunk, held, sums);
@@ -322,10 +323,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     team.neighbours<Plus>(sums);
 
     held.begin_pass();
-    store_gradient(p, walk, p.sizes.chunks - 1, held, scale, factor, sums);
+    store_gradient(p, walk, chunks - 1, held, scale, factor, sums);
     slots.turn_back(copy);
 #pragma unroll 1
-    for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
+    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, held);
       held.scale(p, walk, chunk);
       store_gradient(p, walk, chunk, held, scale, factor, sums);

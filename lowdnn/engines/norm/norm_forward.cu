@@ -13,17 +13,17 @@
 // Shared memory: RowTeam's; with STAYS (dynamic) `slots` slots of chunks.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
-// 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased
-// variance is used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own, since
-// Prologue stores tensors.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX: u32
+// below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
+// unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own,
+// since Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                INDEX>
+                CHUNKED, INDEX>
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
@@ -198,7 +198,8 @@ __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>&
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  const ChunkSlots<STAYS> slots = {p.sizes.chunks, p.slots};
+  const i64 chunks = Tile::chunks(p.sizes);
+  const ChunkSlots<STAYS> slots = {chunks, p.slots};
   const Staying staying = {reinterpret_cast<Staying::Loaded*>(memory), slots};
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
@@ -221,7 +222,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     held.begin_pass();
     add_deviations(p, walk, 0, held, shift, sums);
 #pragma unroll 1
-    for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
+    for (i64 chunk = 1; chunk < chunks; ++chunk) {
       load_first(p, staying, walk, chunk, held);
       add_deviations(p, walk, chunk, held, shift, sums);
     }
@@ -258,10 +259,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
 #endif
     held.begin_pass();
-    store_normalised(p, walk, p.sizes.chunks - 1, held, shift, correction, inverse, bias);
+    store_normalised(p, walk, chunks - 1, held, shift, correction, inverse, bias);
     slots.turn_back(copy);
 #pragma unroll 1
-    for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
+    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, held);
       store_normalised(p, walk, chunk, held, shift, correction, inverse, bias);
     }

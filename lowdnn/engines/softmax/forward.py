@@ -68,7 +68,6 @@ class ForwardSoftmax:
             tile=shape,
             switches=(
                 ("IS_LOG", int(operation.is_log)),
-                ("CHUNKED", int(shape.chunks(self.layout) > 1)),
                 ("SINK", int(operation.sink is not None)),
                 *((name.upper(), int(tensor is not None)) for name, tensor in statistics.items()),
             ),

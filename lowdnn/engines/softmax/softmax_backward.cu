@@ -6,15 +6,15 @@
 // registers is read once; of a longer one all chunks but the last are read again.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
-// 2^31 rows and groups, else i64; IS_LOG.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX: u32
+// below 2^31 rows and groups, else i64; IS_LOG.
 
 #include "include/exponential.cuh"
 #include "include/row_team.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                INDEX>
+                CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, Tile::WIDTH> Team;
@@ -74,6 +74,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   __shared__ Team::Shared shared;
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);
+  const i64 chunks = Tile::chunks(p.sizes);
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
@@ -82,16 +83,16 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     held.load(p, walk, 0);
     add_terms(p, walk, 0, held, sum);
 #pragma unroll 1
-    for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
+    for (i64 chunk = 1; chunk < chunks; ++chunk) {
       held.load(p, walk, chunk);
       add_terms(p, walk, chunk, held, sum);
     }
     team.all<Plus>(sum);
 
     held.begin_pass();
-    store_gradient(p, walk, p.sizes.chunks - 1, held, sum);
+    store_gradient(p, walk, chunks - 1, held, sum);
 #pragma unroll 1
-    for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
+    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
       held.load(p, walk, chunk);
       store_gradient(p, walk, chunk, held, sum);
     }

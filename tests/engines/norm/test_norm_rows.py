@@ -94,6 +94,16 @@ def test_long_narrow_rows_are_held_as_they_are_read(device: Runtime, line: str, 
     assert shape_of(check(device, line, {} if "bwd" in line else WIDE))["AS_READ"] == is_as_read
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_images_of_a_channel_are_held_as_they_are_read(device: Runtime, direction: str) -> None:
+    assert shape_of(check(device, f"dims=4x2x28x28 mode=batch dtype=fp16 dir={direction}", WIDE))["AS_READ"] == 1
+
+
+def test_threads_hold_as_many_groups_as_rows_have(device: Runtime) -> None:
+    shape = shape_of(check(device, "dims=40x768 mode=layer dtype=bf16"))
+    assert (shape["TEAM"], shape["ITEMS"]) == (32, 3)
+
+
 def shape_of(plan: Plan) -> dict[str, int | str]:
     return dict(plan.kernels[0].parameters)
 
