@@ -153,6 +153,10 @@ class OperationGraph:
                 raise BadParamError.at(f"{where}.uid", expected=f"0 to {MAX_UID}", got=tensor.uid)
             if tensor.is_virtual and not is_written:
                 raise BadParamError.at(where, expected="an operation that writes a virtual tensor", got="none")
+            if tensor.ragged_offset is not None:
+                raise NotSupportedError.at(
+                    f"{where}.ragged_offset", expected="None where nothing loads or stores it", got="a tensor"
+                )
             if is_written and tensor.is_scalar_value:
                 raise BadParamError.at(where, expected="a by-value tensor to be an input only", got="an output")
             if is_written and not tensor.is_virtual and has_overlap(tensor.dims, tensor.strides):
