@@ -99,9 +99,9 @@ class AttentionWgmma:
         problem = AttentionForward.match(self.name, graph)
         if isinstance(problem, Refusal):
             return problem
-        for heads in (problem.k, problem.v):
-            if heads.load is not None:
-                reason = f"{heads.tensor.label}: expected heads whose rows a stride joins, got pages of a cache"
+        for heads in (problem.q, problem.k, problem.v):
+            if heads.place:
+                reason = f"{heads.tensor.label}: expected heads with strides, got pages of a cache or a ragged tensor"
                 return Refusal(self.name, reason, Status.NOT_SUPPORTED_LAYOUT)
         for heads in (problem.q, problem.k, problem.v):
             if refused := refuse_map(heads):
