@@ -1,12 +1,12 @@
 // attention_forward_wgmma: o = output(weights(softmax(scores(q k^T))) v) with TMA and wgmma, for sm_90a, without the
 // scores in memory.
 //
-// Block: tiles of TILE_Q queries of one head, one after the other (`Order`), warps specialised: warpgroups with 64 queries
+// Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries
 // each multiply, the last warpgroup's first warp loads. What becomes of each query is attention_forward.cuh's; keys
 // outside of the band are passed over.
-// Tiles of queries go through a ring of QUERY_STAGES stages, those of TILE_KV keys and values through rings of STAGES:
-// the producer waits until a stage is empty and starts its copies, which arrive at its `full` barrier; consumers arrive
-// at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this one's values in one go, be
+// Tiles of queries go through a ring of QUERY_STAGES stages (`Order` says which ones), those of TILE_KV keys and values
+// through rings of STAGES: the producer waits until a stage is empty and starts its copies, which arrive at its `full`
+// barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this one's values in one go, be
 // they those of the next queries or not, and computes the softmax of the former while the latter runs; the weights go
 // from its accumulators to the operand in registers. Warpgroups may take turns at
 // it, so that the multiplications of one run beside the softmax of another.
@@ -37,24 +37,33 @@ static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 DEFINE_WGMMA(multiply_by_keys, TILE_KV, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_values, HEAD_V, f32.TYPE.TYPE)
 
-// The tiles of all heads, in sections of heads that blocks work on at a time, so that they share keys and values in the
-// L2 cache: of a section first the last tiles of all heads, which have the most keys under a causal mask. Blocks take
-// them in turns, forth and back, so that none has only large ones.
+// A tile of queries of a head; the number of tiles or more: none.
+struct Work {
+  u32 head, tile;
+};
+
+// Which ones this block has, one each turn. In sections of heads the last tiles, which have the most keys under a causal
+// mask, come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head, they
+// come head by head.
 struct Order {
-  u32 count;        // of tiles
-  u32 heads;        // of all batches
-  Divider section;  // tiles of one
-  u32 section_heads;
+  u32 turns;  // of a block
+  u32 tiles, heads;  // of a head, of all batches
+  u32 section_heads;  // 0: in pairs
+  Divider section;  // tiles of one, or pairs of a head
 
-  // The `turn`-th one of this block; `count` or more where it has none this turn.
-  __device__ __forceinline__ u32 at(u32 turn) const {
-    return turn * gridDim.x + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-  }
-
-  __device__ __forceinline__ Place place(const Forward& p, u32 index) const {
-    const u32 sections = section.divide(index), inside = index - sections * section.divisor;
-    const u32 before = sections * section_heads, here = min(section_heads, heads - before);
-    return Place(p, before + inside % here, inside / here);
+  __device__ __forceinline__ Work at(u32 turn) const {
+    const bool is_second = turn % 2;
+    if (section_heads == 0) {
+      const u32 unit = turn / 2 * gridDim.x + blockIdx.x, head = section.divide(unit);
+      const u32 first = unit - head * section.divisor, second = tiles - 1 - first;
+      const bool exists = head < heads && !(is_second && first == second);
+      return {head, !exists ? tiles : is_second ? second : first};
+    }
+    const u32 index = turn * gridDim.x + (is_second ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    const u32 before = section.divide(index) * section_heads, inside = index - before * tiles;
+    if (before >= heads) return {0, tiles};
+    const u32 here = min(section_heads, heads - before);
+    return {before + inside % here, inside / here};
   }
 };
 
@@ -68,8 +77,37 @@ struct Params {
 
 template <class Rows_, int COUNT> using Ring = TileRing<Rows_, COUNT, CONSUMER_WARPS>;
 
+// Queries in shared memory, and whose they are.
+struct QueryTile {
+  static constexpr int BYTES = Queries::BYTES + 1024;
+
+  u32 address;
+
+  __device__ __forceinline__ Queries rows() const { return {address}; }
+  __device__ __forceinline__ Work work() const {
+    return {load_shared_32(address + Queries::BYTES), load_shared_32(address + Queries::BYTES + 4)};
+  }
+
+  // One thread.
+  __device__ __forceinline__ void load(const Params& p, const Work& work, const Place& place, u32 barrier) const {
+    store(work);
+    mbarrier_expect(barrier, Queries::BYTES);
+    rows().copy({p.q, place.head, place.batch}, place.block_row, barrier);
+  }
+  __device__ __forceinline__ void load(const Work& none, u32 barrier) const {
+    store(none);
+    mbarrier_expect(barrier, 0);
+  }
+
+ private:
+  __device__ __forceinline__ void store(const Work& work) const {
+    store_shared_32(address + Queries::BYTES, work.head);
+    store_shared_32(address + Queries::BYTES + 4, work.tile);
+  }
+};
+
 struct Memory {
-  Ring<Queries, QUERY_STAGES> queries;
+  Ring<QueryTile, QUERY_STAGES> queries;
   Ring<Keys, STAGES> keys;
   Ring<Values, STAGES> values;
 
@@ -88,44 +126,28 @@ struct Memory {
   }
 };
 
-// The tiles of queries of this block.
-struct Walk {
-  const Params& p;
-  u32 turn = 0;
-
-  // Moves to the next one that sees a key, if there is any; those before it are given to `skipped`.
-  template <class Skipped> __device__ __forceinline__ bool next(Place& place, const Skipped& skipped) {
-#pragma unroll 1
-    for (; turn * gridDim.x < p.order.count; ++turn) {
-      const u32 index = p.order.at(turn);
-      if (index >= p.order.count) continue;
-      const Place here = p.order.place(p.forward, index);
-      if (here.begin < here.end) {
-        place = here;
-        ++turn;
-        return true;
-      }
-      skipped(here);
-    }
-    return false;
-  }
-};
-
-// One thread: all copies of the block.
+// One thread: all copies of the block, then how many tiles of queries saw no key.
 __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
-  Walk walk{p};
-  Place place;
+  u32 passed_over = 0;
 #pragma unroll 1
-  while (walk.next(place, [](const Place&) {})) {
+  for (u32 turn = 0; turn < p.order.turns; ++turn) {
+    const Work work = p.order.at(turn);
+    if (work.tile >= p.order.tiles) continue;
+    const Place place(p.forward, work.head, work.tile);
+    if (place.begin >= place.end) {
+      ++passed_over;
+      continue;
+    }
+    memory.queries.load(p, work, place);
     const MappedHead k = {p.k, place.head / p.k_sharing, min(place.batch, p.k_batches - 1)};
     const MappedHead v = {p.v, place.head / p.v_sharing, min(place.batch, p.v_batches - 1)};
-    memory.queries.load(MappedHead{p.q, place.head, place.batch}, place.block_row);
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
       memory.keys.load(k, tile * TILE_KV);
       memory.values.load(v, tile * TILE_KV);
     }
   }
+  memory.queries.load(Work{passed_over, p.order.tiles});
 }
 
 // A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
@@ -133,10 +155,9 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
 struct Consumer {
   const Forward& p;
   Memory& memory;
-  Walk walk;
+  const Order& order;
   const u32 warpgroup;
-  Place place;  // of the queries whose scores are next
-  Queries queries;
+  Place place;
   ScoreTile scores;
   u32 weights[SCORE_BLOCKS / 2][4];
   OutputTile o;
@@ -145,16 +166,21 @@ struct Consumer {
   __device__ __forceinline__ Consumer(const Params& params, Memory& memory)
       : p(params.forward),
         memory(memory),
-        walk{params},
+        order(params.order),
         warpgroup(threadIdx.x / WARPGROUP_SIZE),
         softmax(params.forward.scale) {}
 
   __device__ __forceinline__ void run() {
-    if (!next_queries()) return;
+    if (has_queries()) add_all();
+    if (memory.queries.wait().work().head > 0) store_passed_over();
+  }
+
+ private:
+  // The queries that see a key, one tile of them after the other.
+  __device__ __forceinline__ void add_all() {
     f32 shrinking[PARTS][2];
-    queries = memory.queries.wait();
     start_keys();
-    end_keys<0>(place.begin);
+    end_keys<0>();
     if (warpgroup == CONSUMERS - 1) pass_turn();
 #pragma unroll 1
     for (;;) {
@@ -166,33 +192,44 @@ struct Consumer {
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
         await_turn();
         start_keys();
-        start_values(place, before);
+        start_values(before);
         pass_turn();
-        end_keys<1>(tile);
+        end_keys<1>();
+        release_queries(tile);
         const bool shrinks = add_scores(tile, shrinking);
         end_values();
         if (shrinks) shrink(o, shrinking);
         make_weights(tile);
         before = tile;
       }
-      const Place done = place;
-      if (!next_queries()) break;
-      queries = memory.queries.wait();
-      await_turn();
+      if (!has_queries()) break;
+        await_turn();
       start_keys();
-      start_values(done, done.end - 1);
+      start_values(place.end - 1);
       pass_turn();
-      end_keys<1>(place.begin);
+      end_keys<1>();
       end_values();
-      store(done);
+      store();
     }
-    start_values(place, place.end - 1);
+    start_values(place.end - 1);
     end_values();
-    store(place);
+    store();
     if (warpgroup == 0) await_turn();
   }
 
- private:
+  // The others have outputs, too.
+  __device__ __forceinline__ void store_passed_over() {
+#pragma unroll 1
+    for (u32 turn = 0; turn < order.turns; ++turn) {
+      const Work work = order.at(turn);
+      if (work.tile >= order.tiles) continue;
+      place = Place(p, work.head, work.tile);
+      if (place.begin < place.end) continue;
+      begin_rows(place);
+      store();
+    }
+  }
+
   __device__ __forceinline__ void await_turn() const {
     if constexpr (TAKES_TURNS) named_barrier(TURN_BARRIER + warpgroup, 2 * WARPGROUP_SIZE);
   }
@@ -200,34 +237,34 @@ struct Consumer {
     if constexpr (TAKES_TURNS) named_barrier_arrive(TURN_BARRIER + (warpgroup + 1) % CONSUMERS, 2 * WARPGROUP_SIZE);
   }
 
-  // Queries that see no key have outputs, too.
-  __device__ __forceinline__ bool next_queries() {
-    return walk.next(place, [&](const Place& skipped) {
-      RunningSoftmax none(p.scale);
-      none.add_sink(p, skipped, rows_of(skipped));
-      none.end();
-      const OutputTile zeros = {};
-      store_output(p, skipped, rows_of(skipped), none, zeros);
-    });
-  }
+  // Whether there are queries still; waits for them.
+  __device__ __forceinline__ bool has_queries() const { return memory.queries.wait().work().tile < order.tiles; }
 
-  __device__ __forceinline__ static Rows rows_of(const Place& place) { return {place.warp_row}; }
+  __device__ __forceinline__ Rows rows() const { return {place.warp_row}; }
 
+  // Those that `queries` are, from here on.
   __device__ __forceinline__ void begin_rows() {
+    const Work work = memory.queries.wait().work();
+    begin_rows(Place(p, work.head, work.tile));
+    release_queries(place.begin);
+  }
+  __device__ __forceinline__ void begin_rows(const Place& next) {
+    place = next;
     softmax = RunningSoftmax(p.scale);
-    softmax.add_sink(p, place, rows_of(place));
+    softmax.add_sink(p, place, rows());
 #pragma unroll
     for (int i = 0; i < OUTPUT_BLOCKS * 4; ++i) flat(o)[i] = 0;
   }
 
-  __device__ __forceinline__ void store(const Place& place) {
+  __device__ __forceinline__ void store() {
     softmax.end();
-    store_output(p, place, rows_of(place), softmax, o);
+    store_output(p, place, rows(), softmax, o);
   }
 
   // scores = q k^T of the next tile of keys.
   __device__ __forceinline__ void start_keys() {
     const Keys keys = memory.keys.wait();
+    const Queries queries = memory.queries.rows().rows();
     const int row = warpgroup * 64;
     wgmma_fence();
 #pragma unroll
@@ -237,16 +274,18 @@ struct Consumer {
     }
     wgmma_commit();
   }
-  // Of the tile `tile`.
-  template <int PENDING> __device__ __forceinline__ void end_keys(i32 tile) {
+  template <int PENDING> __device__ __forceinline__ void end_keys() {
     wgmma_wait<PENDING>();
     hold_all(scores);
     memory.keys.release();
+  }
+  // When they have been multiplied by their last tile of keys.
+  __device__ __forceinline__ void release_queries(i32 tile) {
     if (tile + 1 == place.end) memory.queries.release();
   }
 
-  // o += weights v of the next tile of values, which is the tile `tile` of the keys of `place`.
-  __device__ __forceinline__ void start_values(const Place& place, i32 tile) {
+  // o += weights v of the next tile of values, which is `tile`.
+  __device__ __forceinline__ void start_values(i32 tile) {
     const Values values = memory.values.wait();
 #if HAS_LENGTHS
     clear_beyond_length(values, place.band.keys - tile * TILE_KV);
@@ -273,7 +312,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ bool add_scores(i32 tile, f32 (&shrinking)[PARTS][2]) {
-    make_scores(p, place, rows_of(place), tile, scores);
+    make_scores(p, place, rows(), tile, scores);
     return softmax.add(scores, shrinking);
   }
 
@@ -283,7 +322,7 @@ struct Consumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int block = step * 2 + i / 2, half = i % 2;
-        weights[step][i] = weights_of(p, place, rows_of(place), tile, 0, half, block, scores[0][block] + half * 2);
+        weights[step][i] = weights_of(p, place, rows(), tile, 0, half, block, scores[0][block] + half * 2);
         make_ready(weights[step][i]);
       }
     }

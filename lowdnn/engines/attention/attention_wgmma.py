@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.mapped import (
@@ -21,12 +23,13 @@ from lowdnn.engines.attention.mapped import (
     math_unit,
     refuse_map,
 )
+from lowdnn.engines.attention.order import TileOrder
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
-from lowdnn.engines.launch import ceil_div, divider, i32
+from lowdnn.engines.launch import ceil_div, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_mask import SIDE
-from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct
+from lowdnn.plan import Argument, KernelRef, Launch, Plan
 from lowdnn.status import Status
 
 #: Queries of a block: 64 for each multiplying warpgroup.
@@ -36,14 +39,19 @@ _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
 #: From so many queries on large tiles pay; of keys that a query sees more than so many at a time only from so many on.
 _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
 #: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
-#: multiprocessor's, of more; and beside more arithmetic.
-_MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 148
+#: multiprocessor's, of more, and those of more with large heads of v; and beside more arithmetic.
+_MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
+_LARGE_SIZE = 128
 _WARP_QUERIES = 16
 _STAGES = 2
 #: What the loading warpgroup keeps.
 _PRODUCER_REGISTERS = 24
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
+#: Of keys, that take as long as what there is to do for a tile of queries beside them.
+_TILES_BESIDE = 1.0
+#: Whose queries they are, behind those of a stage; stages begin at multiples of it.
+_WORK_BYTES = 1024
 #: What the device takes of each block's shared memory.
 _RESERVED_BYTES = 1024
 
@@ -140,7 +148,9 @@ def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
 
 def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
     """With as many keys as shared memory has room for, and registers for scores, weights and outputs."""
-    most = _MAX_VALUES if _is_plain(problem) else _MAX_VALUES_BESIDE_ARITHMETIC
+    most = _MAX_VALUES_OF_LARGE if problem.padded_v > _LARGE_SIZE else _MAX_VALUES
+    if not _is_plain(problem):
+        most = _MAX_VALUES_BESIDE_ARITHMETIC
     if queries == _TILES[-1]:
         most = min(most, _MAX_VALUES_OF_A_THIRD)
     tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _tiles_of_keys(problem) if keys <= most_keys]
@@ -165,7 +175,7 @@ def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
 
 def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
     qk, v = boxed_bytes(problem.q.size), boxed_bytes(problem.v.size)
-    rows = query_stages * tile.queries * qk + _STAGES * tile.keys * (qk + v)
+    rows = query_stages * (tile.queries * qk + _WORK_BYTES) + _STAGES * tile.keys * (qk + v)
     return rows + 2 * (query_stages + 2 * _STAGES) * BARRIER_BYTES
 
 
@@ -179,7 +189,7 @@ def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tup
     operands: tuple[Argument, ...] = (
         *(map_of(heads, rows) for heads, rows in boxes),
         *i32((problem.k.sharing, problem.v.sharing, problem.k.tensor.dims[0], problem.v.tensor.dims[0])),
-        _order(problem, tile, blocks),
+        _order(problem, tile, blocks).argument,
     )
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()))
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
@@ -187,15 +197,11 @@ def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tup
     return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
 
 
-def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> Struct:
-    """The kernel's ``Order``: a section has about one tile for each block."""
-    batch, heads, queries, _ = problem.attention.first.c.dims
-    tiles = ceil_div(queries, tile.queries)
-    section_heads = max(1, min(blocks // tiles, batch * heads))
-    return Struct(
-        (
-            *i32((tiles * batch * heads, batch * heads)),
-            Struct(divider(tiles * section_heads)),
-            *i32((section_heads,)),
-        )
-    )
+def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> TileOrder:
+    batch, heads, queries, keys = problem.attention.first.c.dims
+    left, right = problem.bounds
+    first = np.arange(ceil_div(queries, tile.queries) - 1, -1, -1, np.int64) * tile.queries
+    end = np.clip(np.minimum(first + tile.queries, queries) + right, 0, keys)
+    seen = np.maximum(end - np.clip(first - left, 0, keys), 0)
+    bytes_of_head = 2 * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
+    return TileOrder.of(seen / tile.keys + _TILES_BESIDE, batch * heads, blocks, bytes_of_head)

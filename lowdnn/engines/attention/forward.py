@@ -154,7 +154,7 @@ class AttentionForward:
     @property
     def keys_seen(self) -> float:
         """By a query, on average, whatever the lengths are."""
-        return self.keys * seen_share(self.queries, self.keys, *self._bounds)
+        return self.keys * seen_share(self.queries, self.keys, *self.bounds)
 
     @property
     def data_type(self) -> DataType:
@@ -257,7 +257,7 @@ class AttentionForward:
                 Struct(divider(self._tiles(tile))),
                 Struct(divider(heads // tile.pack)),
                 *i32((queries, keys, self.q.size, self.v.size)),
-                *i32(self._bounds),
+                *i32(self.bounds),
                 Scalar(ScalarType.F32, 1.0 if self.scale is None else self.scale),
                 *self._lengths_arguments,
                 *self._blocks_arguments,
@@ -271,7 +271,8 @@ class AttentionForward:
         return ceil_div(self.queries * tile.pack, tile.queries)
 
     @property
-    def _bounds(self) -> tuple[int, int]:
+    def bounds(self) -> tuple[int, int]:
+        """Left and right, as the kernels have them."""
         return kernel_bounds(self.attention.band.left, self.attention.band.right)
 
     @property
