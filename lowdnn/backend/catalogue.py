@@ -36,7 +36,7 @@ _MACHINERY: tuple[type, ...] = (
 
 DECLARATIONS: Mapping[DescriptorType, type] = {
     cls.descriptor_type: cls  # type: ignore[attr-defined]
-    for cls in (*catalog.DESCRIPTORS, *_MACHINERY)
+    for cls in (*catalog.DESCRIPTORS, *catalog.COMPOUNDS, *_MACHINERY)
 }
 
 

@@ -13,7 +13,7 @@ from lowdnn.frontend.builder import GraphBuilder, Operand
 from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.enums import diagonal_alignment
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.frontend.moves import TransposeNode
+from lowdnn.frontend.moves import SliceNode, TransposeNode
 from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters
 from lowdnn.frontend.norm_nodes import SoftmaxNode
 from lowdnn.frontend.random_numbers import RngNode
@@ -100,6 +100,22 @@ class Band:
 
 
 @dataclass(frozen=True)
+class Statistics:
+    """What is stored of each query's scores: their log-sum-exp; the tensors for their maximum and sum."""
+
+    has_stats: bool
+    uses_log2: bool
+    maximum: Tensor | None
+    sum_exp: Tensor | None
+
+    @property
+    def given(self) -> dict[str, Tensor]:
+        """By the port of ``Softmax``."""
+        tensors = {"max": self.maximum, "sum_exp": self.sum_exp}
+        return {port: tensor for port, tensor in tensors.items() if tensor is not None}
+
+
+@dataclass(frozen=True)
 class AttentionWriter:
     """Adds the nodes of one attention to a graph."""
 
@@ -111,13 +127,18 @@ class AttentionWriter:
         node = TransposeNode((k,), (BATCH, HEAD, KEY, QUERY), keeps_type=True)
         return self._add(MatmulNode((q, self._add(node, NOT_SET, "K_T")), 0.0), data_type.FLOAT, "S")
 
-    def softmax(self, scores: Tensor, has_stats: bool) -> tuple[Tensor, Tensor | None]:
-        made = ("y", "stats") if has_stats else ("y",)
-        node = SoftmaxNode({"x": scores}, made, (KEY,), False)
-        weights, *stats = self.graph._add_all(node, data_type.FLOAT, self._label("softmax"))
-        for tensor in (weights, *stats):
-            tensor.set_data_type(data_type.FLOAT)
-        return weights, stats[0] if stats else None
+    def softmax(self, scores: Tensor, statistics: Statistics, sink: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(the weights, the log-sum-exp where it is asked for)."""
+        given = statistics.given
+        made = ("y", *(("stats",) if statistics.has_stats else ()), *given)
+        inputs = {"x": scores} if sink is None else {"x": scores, "sink": sink}
+        node = SoftmaxNode(inputs, made, (KEY,), False, statistics.uses_log2)
+        by_suffix = {port.upper(): tensor for port, tensor in given.items()}
+        outputs = self.graph._add_all(node, data_type.FLOAT, self._label("softmax"), by_suffix)
+        for tensor in outputs:
+            if not tensor.get_data_type():
+                tensor.set_data_type(data_type.FLOAT)
+        return outputs[0], outputs[1] if statistics.has_stats else None
 
     def product(self, weights: Tensor, q: Tensor, v: Tensor) -> Tensor:
         """O, of weights in q's type."""
@@ -167,8 +188,21 @@ class AttentionWriter:
         distance = self.pointwise(PointwiseMode.SUB, key, query)
         return self.pointwise(PointwiseMode.ADD, scores, self.pointwise(PointwiseMode.MUL, slope, distance))
 
-    def dropped(self, weights: Tensor, dropout: tuple[Any, ...]) -> Tensor:
-        """Weights times a mask and its scale."""
+    def lengths(self, sums: Tensor, label: str) -> Tensor:
+        """(B, 1, 1, 1) from what sequences add up to, (B + 1, 1, 1, 1) or (B + 1,), the first being 0."""
+        expected = [self.sizes.dims[BATCH] + 1, 1, 1, 1]
+        if len(sums.get_dim()) == 1:
+            sums.set_dim([*sums.get_dim(), 1, 1, 1]).set_stride([*sums.get_stride(), 1, 1, 1])
+        if sums.get_dim() != expected:
+            raise BadParamError.at(f"sdpa.{label}.dim", expected=expected, got=sums.get_dim())
+        parts = (SliceNode((sums,), (part,)) for part in (slice(1, None), slice(0, -1)))
+        after, before = (self._add(part, data_type.INT32, label) for part in parts)
+        return self.pointwise(PointwiseMode.SUB, after, before, kind=data_type.INT32)
+
+    def dropped(self, weights: Tensor, dropout: tuple[Any, ...], dump: Tensor | None) -> Tensor:
+        """Weights times a mask and its scale.  dump: where the mask is stored, if it is drawn."""
+        if len(dropout) == 2 and dump is not None:
+            raise BadParamError.at("sdpa.rng_dump", expected="None beside a mask", got=repr(dump))
         if len(dropout) == 2:
             mask, scale = dropout
             return self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.MUL, weights, mask), scale)
@@ -183,7 +217,10 @@ class AttentionWriter:
                 raise BadParamError.at(f"sdpa.dropout.{label}", expected="a tensor", got=type(tensor).__name__)
         kept = Rng(RngDistribution.BERNOULLI, probability=1 - probability)
         node = RngNode(dropout[1:], seed=None, distribution=kept, dims=self.sizes.dims)
-        mask = self._add(node, data_type.FLOAT, "dropout")
+        given = {} if dump is None else {"Y": dump}
+        (mask,) = self.graph._add_all(node, data_type.FLOAT, self._label("dropout"), given)
+        if not mask.get_data_type():
+            mask.set_data_type(data_type.FLOAT)
         return self.pointwise(
             PointwiseMode.MUL, self.pointwise(PointwiseMode.MUL, weights, mask), 1 / (1 - probability)
         )

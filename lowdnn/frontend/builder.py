@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lowdnn.enums import DataType
@@ -147,8 +147,13 @@ class GraphBuilder:
         (output,) = self._add_all(node, compute_data_type, name)
         return output
 
-    def _add_all(self, node: Node, compute_data_type: DataTypeLike, name: str) -> tuple[Tensor, ...]:
-        """Adds an operation with virtual outputs; names what has no name, as cudnn-frontend does."""
+    def _add_all(
+        self, node: Node, compute_data_type: DataTypeLike, name: str, given: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
+        """Adds an operation with virtual outputs; names what has no name, as cudnn-frontend does.
+
+        given: outputs that there are already, by suffix.
+        """
         if self._is_fixed:
             raise BadParamError.at(
                 f"pygraph {self.name!r}", expected="operations before build_operation_graph", got="one after it"
@@ -160,7 +165,8 @@ class GraphBuilder:
             if not tensor.get_name():
                 tensor.set_name(f"{label}::{port}")
         outputs = tuple(
-            self._register(Tensor(is_virtual=True, name=f"{label}::{suffix}")) for suffix in node.output_suffixes
+            (given or {}).get(suffix) or self._register(Tensor(is_virtual=True, name=f"{label}::{suffix}"))
+            for suffix in node.output_suffixes
         )
         compute = as_data_type(compute_data_type, f"{label}.compute_data_type")
         self._entries.append(Entry(node, outputs, compute, label))

@@ -66,7 +66,8 @@ class Case:
         self.graph.build([cudnn.heur_mode.A])
         outputs = {o: np.zeros((B, H, SQ, DV), np.float16), stats: np.zeros((B, H, SQ, 1), np.float32)}
         self.values |= {tensor: cudnn.from_numpy(zeros, self.handle) for tensor, zeros in outputs.items()}
-        self.graph.execute(self.values, cudnn.from_numpy(np.zeros(1, np.uint8), self.handle))
+        workspace = np.zeros(max(self.graph.get_workspace_size(), 1), np.uint8)
+        self.graph.execute(self.values, cudnn.from_numpy(workspace, self.handle))
         return self.values[o].numpy(), self.values[stats].numpy()
 
     def check(self, wanted: tuple[np.ndarray, np.ndarray], **arguments: Any) -> None:
@@ -82,7 +83,7 @@ def case(handle: Handle) -> Case:
 
 def test_plain(case: Case) -> None:
     case.check(expected(case.data))
-    assert case.graph.get_plan_name_at_index(0).startswith(("eng30_attention_mma", "eng32_attention_wgmma"))
+    assert case.graph.get_plan_name_at_index(0).startswith("eng34_attention_decode")
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,64 @@ def test_lengths(case: Case, is_bottom_right: bool) -> None:
         seq_len_kv=case.input(keys),
         use_causal_mask_bottom_right=is_bottom_right,
     )
+
+
+@pytest.mark.parametrize("paged", ["k", "v", "kv"])
+def test_pages_of_a_cache(handle: Handle, paged: str) -> None:
+    """Rows of a page: 8; of a table's 6 pages, the first 5 hold 37 keys."""
+    case, rows, longest = Case(handle), 8, 40
+    rng = np.random.default_rng(fresh_seed())
+    arguments: dict[str, Any] = {}
+    for name in paged:
+        table = rng.permutation(20)[: B * 6].reshape(B, 1, 6, 1).astype(np.int32)
+        values = np.zeros((B, HK, longest, case.data[name].shape[3]), np.float16)
+        values[:, :, :SKV] = case.data[name]
+        pages = np.full((20, HK, rows, values.shape[3]), np.nan, np.float16)
+        for batch, number in np.ndindex(B, longest // rows):
+            pages[table[batch, 0, number, 0]] = values[batch, :, number * rows : (number + 1) * rows]
+        del case.values[getattr(case, name)]
+        setattr(case, name, case.input(pages))
+        arguments[f"paged_attention_{name}_table"] = case.input(table)
+    keys = np.array([SKV, 11], np.int32).reshape(B, 1, 1, 1)
+    queries = np.full((B, 1, 1, 1), SQ, np.int32)
+    case.check(
+        expected(case.data, seen=keys > KEY),
+        use_padding_mask=True,
+        seq_len_q=case.input(queries),
+        seq_len_kv=case.input(keys),
+        paged_attention_max_seq_len_kv=SKV,
+        **arguments,
+    )
+    assert case.graph.get_plan_name_at_index(0).startswith("eng34_attention_decode")
+
+
+def test_cumulated_lengths(case: Case) -> None:
+    """Of keys as a vector, of queries as a tensor; one side of either form may be beside one of the other."""
+    queries, keys = np.array([SQ - 4, 3]), np.array([SKV - 9, 12])
+    sums = np.concatenate([[0], np.cumsum(queries)]).astype(np.int64).reshape(B + 1, 1, 1, 1)
+    seen = (queries.reshape(B, 1, 1, 1) > QUERY) & (keys.reshape(B, 1, 1, 1) > KEY)
+    case.check(
+        expected(case.data, seen=seen),
+        use_padding_mask=True,
+        cu_seq_len_q=case.input(sums),
+        cu_seq_len_kv=case.input(np.concatenate([[0], np.cumsum(keys)]).astype(np.int32)),
+    )
+
+
+def test_a_sink_and_all_statistics(case: Case) -> None:
+    """The sink is one more score; the log-sum-exp is to base 2."""
+    sink = np.array([-1, 0, 2, 30], np.float32).reshape(1, H, 1, 1)
+    largest, total = (case.input(np.zeros((B, H, SQ, 1), np.float32)).set_output(True) for _ in range(2))
+    o, stats = case.run(
+        sink_token=case.input(sink), score_max=largest, score_sum_exp=total, stats_use_log2=True, use_causal_mask=True
+    )
+    plain, without = expected(case.data, seen=KEY <= QUERY)
+    wanted = np.logaddexp(without, sink)
+    np.testing.assert_allclose(stats * np.log(2), wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(o, plain * np.exp(without - wanted), rtol=2e-3, atol=2e-3)
+    maxima, sums = (case.values[tensor].numpy() for tensor in (largest, total))
+    assert (maxima >= sink).all()
+    np.testing.assert_allclose(maxima + np.log(sums), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_engines_find_the_band_of_padded_causal_attention() -> None:
@@ -179,6 +238,19 @@ def test_random_dropout(handle: Handle) -> None:
         found.append(case.run(dropout=(0.5, seed, offset))[0])
     np.testing.assert_array_equal(found[0], found[1])
     assert (found[0] != found[2]).any()
+
+
+def test_the_mask_of_random_dropout_is_stored(case: Case) -> None:
+    dump = case.input(np.zeros((B, H, SQ, SKV), np.float32)).set_output(True)
+    seed, offset = (case.input(np.array([value], np.int64)) for value in (99, 5))
+    o, stats = case.run(dropout=(0.25, seed, offset), rng_dump=dump)
+    mask = case.values[dump].numpy()
+    assert set(np.unique(mask)) == {0, 1}
+    scores = np.einsum(
+        "bhqd,bhkd->bhqk", *(np.repeat(case.data[n].astype(float), r, 1) for n, r in (("q", 1), ("k", 2)))
+    )
+    wanted = (np.exp(scores * SCALE - stats) * mask / 0.75) @ np.repeat(case.data["v"].astype(float), 2, 1)
+    np.testing.assert_allclose(o.astype(float), wanted, rtol=2e-3, atol=4e-3)
 
 
 def test_gradients_follow_the_forward_pass(case: Case) -> None:
@@ -245,16 +317,24 @@ def test_gradients_are_one_operation() -> None:
 def test_what_is_not_there_is_refused() -> None:
     graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
     q = graph.tensor((1, 1, 8, 16))
-    with raises(NotSupportedError, "sdpa.sink_token", expected="the default"):
-        graph.sdpa(q, q, q, sink_token=q)
-    with raises(NotSupportedError, "sdpa.implementation", expected="AUTO or COMPOSITE", got="UNIFIED"):
-        graph.sdpa(q, q, q, implementation=cudnn.attention_implementation.UNIFIED)
+    with raises(NotSupportedError, "sdpa.block_mask", expected="the default"):
+        graph.sdpa(q, q, q, block_mask=q)
+    with raises(BadParamError, "sdpa.rng_dump", expected="None without dropout"):
+        graph.sdpa(q, q, q, rng_dump=q)
+    with raises(BadParamError, "sdpa.rng_dump", expected="None beside a mask"):
+        graph.sdpa(q, q, q, dropout=(q, 2.0), rng_dump=q)
+    with raises(BadParamError, "sdpa.seq_len_kv", expected="None beside cu_seq_len_kv"):
+        graph.sdpa(q, q, q, seq_len_kv=q, cu_seq_len_kv=q)
+    with raises(BadParamError, "sdpa.cu_seq_len_q.dim", expected="[2, 1, 1, 1]", got="[1, 1, 8, 16]"):
+        graph.sdpa(q, q, q, cu_seq_len_q=q)
     with raises(BadParamError, "sdpa.use_causal_mask", expected="one causal mask", got="two"):
         graph.sdpa(q, q, q, use_causal_mask=True, use_causal_mask_bottom_right=True)
     with raises(BadParamError, "sdpa.diagonal_band_right_bound", expected="None with a causal mask", got="0"):
         graph.sdpa(q, q, q, use_causal_mask=True, diagonal_band_right_bound=0)
     with raises(BadParamError, "sdpa.use_padding_mask", expected="seq_len_q and seq_len_kv", got="True"):
         graph.sdpa(q, q, q, use_padding_mask=True)
+    with raises(BadParamError, "sdpa.paged_attention_k_table", expected="None without use_padding_mask"):
+        graph.sdpa(q, q, q, paged_attention_k_table=q)
     with raises(BadParamError, "sdpa.q", expected="4 dims", got="[8, 16]"):
         graph.sdpa(graph.tensor((8, 16)), q, q)
     with raises(BadParamError, "sdpa.dropout.probability", expected="0 to 1", got="1.0"):

@@ -19,7 +19,7 @@
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 2, with
 // the gradient of q left to a kernel of its own: no sums between blocks.
 
-#include "include/attention_backward.cuh"
+#include "include/attention_backward_mma.cuh"
 
 typedef TYPE T;
 typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;
@@ -74,18 +74,7 @@ struct Place {
 
   // Zeros where the query of a column does not see the key of a row.
   __device__ __forceinline__ void mask(i32 tile, Scores& values) const {
-    const i32 first_key = block_key + warp_key;
-    if (band.sees_all(tile * TILE_Q, TILE_Q, first_key, PARTS * 16)) return;
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-      for (int block = 0; block < BLOCKS; ++block)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const i32 key = first_key + part * 16 + i / 2 * 8 + threadIdx.x % WARP_SIZE / 4;
-          const i32 query = tile * TILE_Q + block * 8 + threadIdx.x % 4 * 2 + i % 2;
-          if (!band.sees(query, key)) values[part][block][i] = 0;
-        }
+    ::mask(band, tile * TILE_Q, block_key + warp_key, values);
   }
 };
 
@@ -95,25 +84,18 @@ struct Stage {
 
   Queries q;
   OutputGradients d_o;
-  u32 terms;
+  TermTile terms;
 
   __device__ __forceinline__ Stage(u32 address)
-      : q{address}, d_o{address + Queries::BYTES}, terms(address + Queries::BYTES + OutputGradients::BYTES) {}
+      : q{address}, d_o{address + Queries::BYTES}, terms{address + Queries::BYTES + OutputGradients::BYTES} {}
 
   __device__ __forceinline__ void copy(const Problem& p, const Place& place, i32 head, i32 tile) const {
     const i32 row = tile * TILE_Q, rows = place.band.queries - row;
     q.copy<THREADS>(p.q.at(place.batch, head, row), p.q.strides[2], rows, p.size_qk);
     d_o.copy<THREADS>(p.d_o.at(place.batch, head, row), p.d_o.strides[2], rows, p.size_v);
     const Term* const from = p.terms_of(place.batch, head) + row;
-    for (i32 i = threadIdx.x; i < TILE_Q; i += THREADS) cp_async<8>(terms + i * sizeof(Term), from + i, i < rows);
+    for (i32 i = threadIdx.x; i < TILE_Q; i += THREADS) cp_async<8>(terms.address + i * sizeof(Term), from + i, i < rows);
     cp_async_commit();
-  }
-
-  // Of this thread's two columns of a block.
-  __device__ __forceinline__ void load_terms(int block, Term (&own)[2]) const {
-    const uint4 words = load_shared_128(terms + (block * 8 + threadIdx.x % 4 * 2) * sizeof(Term));
-    own[0] = {__uint_as_float(words.x), __uint_as_float(words.y)};
-    own[1] = {__uint_as_float(words.z), __uint_as_float(words.w)};
   }
 };
 
@@ -129,32 +111,14 @@ __device__ __forceinline__ void add_queries(const Keys& k, const Values& v, cons
   };
 
   multiply_rows(k, place.warp_key, stage.q, weights);
-#pragma unroll
-  for (int block = 0; block < BLOCKS; ++block) {
-    Term terms[2];
-    stage.load_terms(block, terms);
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        weights[part][block][i] = power_of_two(weights[part][block][i] * factor - terms[i % 2].exponent);
-  }
+  stage.terms.make_weights(factor, weights);
   place.mask(tile, weights);
 #if HAS_DV
   multiply_columns(operand_of(weights), stage.d_o, place.split * (HEAD_V / SPLIT), dv);
 #endif
 #if HAS_DK
   multiply_rows(v, place.warp_key, stage.d_o, ds);
-#pragma unroll
-  for (int block = 0; block < BLOCKS; ++block) {
-    Term terms[2];
-    stage.load_terms(block, terms);
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        ds[part][block][i] = weights[part][block][i] * (ds[part][block][i] - terms[i % 2].centre);
-  }
+  stage.terms.make_gradients(weights, ds);
   place.mask(tile, ds);  // once more: what a query that sees no key has as its centre may be NaN
   multiply_columns(operand_of(ds), stage.q, place.split * (HEAD_QK / SPLIT), dk);
 #endif

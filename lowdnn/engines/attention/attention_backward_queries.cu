@@ -12,7 +12,7 @@
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS HEAD_QK HEAD_V (multiples of 16).
 // Source: as for attention_backward_keys.cu.
 
-#include "include/attention_backward.cuh"
+#include "include/attention_backward_mma.cuh"
 
 typedef TYPE T;
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;

@@ -2,11 +2,12 @@
 //
 //     exponent = stats * log2(e)        centre = sum over the elements of a head of d_o * o
 //
-// and infinity and 0 where stats is minus infinity or the query lies past its batch's length.
+// and infinity and 0 where stats is minus infinity, the query lies past its batch's length or does not exist.
 //
 // Team of LANES lanes: one query; each lane has every LANES-th piece of 8 elements of its rows.
-// Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, query).
-// Launch: WARPS warps, enough blocks for a team for each query.
+// Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, `row`), of which
+// the first ones are queries. `cleared` words become 0 for the kernels that follow.
+// Launch: WARPS warps, enough blocks for a team for each row and a thread for each cleared word.
 // Macros: TYPE (f16, bf16), LANES (a power of two up to 32), WARPS.
 
 #include "include/attention_backward.cuh"
@@ -18,21 +19,24 @@ struct Params {
   Heads<const f32> stats;
   Lengths lengths;
   Term* terms;
-  i32 rows, size;
-  Divider queries, heads;
+  u32* cleared;
+  i32 rows, cleared_words, size, queries;
+  Divider rows_of_head, heads;
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
-  const i64 index = i64(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
-  const bool exists = index < p.rows;
-  const u32 row = exists ? u32(index) : 0;  // every lane takes part in the sum
-  const u32 heads_before = p.queries.divide(row), query = row - heads_before * p.queries.divisor;
+  const i64 thread = i64(blockIdx.x) * THREADS + threadIdx.x;
+  if (thread < p.cleared_words) p.cleared[thread] = 0;
+  const i64 index = thread / LANES;
+  const u32 row = u32(min(index, p.rows - i64(1)));  // every lane takes part in the sum
+  const u32 heads_before = p.rows_of_head.divide(row), query = row - heads_before * p.rows_of_head.divisor;
   const i32 batch = i32(p.heads.divide(heads_before)), head = i32(heads_before - batch * p.heads.divisor);
 
   const TYPE* const o = p.o.at(batch, head, query);
   const TYPE* const d_o = p.d_o.at(batch, head, query);
   f32 centre = 0;
-  for (i32 column = threadIdx.x % LANES * 8; column < p.size; column += LANES * 8) {
+  const i32 size = i32(query) < p.queries ? p.size : 0;
+  for (i32 column = threadIdx.x % LANES * 8; column < size; column += LANES * 8) {
     TYPE of_o[8], of_d_o[8];
     load<Stream, 8>(of_o, o + column);
     load<Stream, 8>(of_d_o, d_o + column);
@@ -42,8 +46,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 #pragma unroll
   for (int distance = LANES / 2; distance > 0; distance /= 2) centre += __shfl_xor_sync(~0u, centre, distance);
 
-  if (!exists || threadIdx.x % LANES != 0) return;
-  const f32 stats = *p.stats.at(batch, head, query);
-  const bool has_weights = i32(query) < p.lengths.of(batch, i32(p.queries.divisor)) && stats != -INFINITE;
+  if (index >= p.rows || threadIdx.x % LANES != 0) return;
+  const f32 stats = i32(query) < p.lengths.of(batch, p.queries) ? *p.stats.at(batch, head, query) : -INFINITE;
+  const bool has_weights = stats != -INFINITE;
   p.terms[row] = has_weights ? Term{stats * LOG2_E, centre} : Term{INFINITE, 0};
 }

@@ -7,39 +7,46 @@ Kernel: ``attention_forward_wgmma.cu``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
-from lowdnn.engines.attention.heads import Heads, padded
+from lowdnn.engines.attention.mapped import (
+    BARRIER_BYTES,
+    WARPGROUP_ROWS,
+    WARPGROUP_THREADS,
+    boxed_bytes,
+    consumer_registers,
+    map_of,
+    math_unit,
+    refuse_map,
+)
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
-from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES
-from lowdnn.engines.launch import i32
+from lowdnn.engines.launch import ceil_div, divider, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.plan import Argument, KernelRef, Launch, Plan, TensorMap, TensorPointer
+from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct
 from lowdnn.status import Status
-from lowdnn.tensor_map import TensorMapL2Promotion, TensorMapSwizzle, TiledMap, tensor_map_problem
 
 #: Queries of a block: 64 for each multiplying warpgroup.
 _TILES = (64, 128, 192)
-#: Of keys, the best first; the last one fits beside everything.
-_TILES_OF_KEYS = (128, 96, 80, 64, 48, 32)
-#: Registers of a thread for scores, weights and outputs: where scores are scaled only; beside more arithmetic.
-_MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 176, 148
-_WARPGROUP_QUERIES = 64
+#: Of keys; the last one fits beside everything.
+_TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
+#: From so many queries on large tiles pay; of keys that a query sees more than so many at a time only from so many on.
+_MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
+#: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
+#: multiprocessor's, of more; and beside more arithmetic.
+_MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 148
 _WARP_QUERIES = 16
-_WARPGROUP_THREADS = 128
-#: Of a box, whose rows have the 128 bytes that the swizzle takes.
-_BOX_ELEMENTS = 64
 _STAGES = 2
+#: What the loading warpgroup keeps.
+_PRODUCER_REGISTERS = 24
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
-_BARRIER_BYTES = 8
-_REGISTERS_PER_SM = 65536
-#: What the loading warpgroup keeps; and the most that a multiplying one can use.
-_PRODUCER_REGISTERS = 24
-_MAX_CONSUMER_REGISTERS = 240
+#: What the device takes of each block's shared memory.
+_RESERVED_BYTES = 1024
+#: Of keys and values that blocks work on at a time: half of what the L2 cache holds.
+_SECTION_BYTES = 30 << 20
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class Params:
     CONSUMER_REGISTERS: 0 where warpgroups keep those that they are launched with.
     """
 
+    QUERY_STAGES: int
     STAGES: int
     BLOCKS_PER_SM: int
     PRODUCER_REGISTERS: int
@@ -71,14 +79,15 @@ class AttentionWgmma:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M."""
+        """TILE_M and TILE_N."""
         return _knobs(self._accepted(graph, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, _knobs(problem), choices)
-        kernel, launch = _launch(problem, chosen[KnobType.TILE_M])
+        tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
+        kernel, launch = _launch(problem, tile, arch)
         return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -91,22 +100,32 @@ class AttentionWgmma:
         problem = AttentionForward.match(self.name, graph)
         if isinstance(problem, Refusal):
             return problem
-        for heads in (problem.q, problem.k, problem.v):
-            if refused := tensor_map_problem(_map(heads, _WARPGROUP_QUERIES)):
-                reason = f"{heads.tensor.label}: expected a tensor that a tensor map describes, got {refused}"
+        for heads in (problem.k, problem.v):
+            if heads.load is not None:
+                reason = f"{heads.tensor.label}: expected heads whose rows a stride joins, got pages of a cache"
                 return Refusal(self.name, reason, Status.NOT_SUPPORTED_LAYOUT)
+        for heads in (problem.q, problem.k, problem.v):
+            if refused := refuse_map(heads):
+                return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
         return problem
 
 
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
-    default = _TILES[problem.queries > _WARPGROUP_QUERIES]
     tiles = _TILES if _is_light(problem) else _TILES[:2]
-    return (Knob("tile_m", KnobType.TILE_M, tiles, default, "queries of a block"),)
+    queries = tiles[-1] if problem.queries >= _MANY_QUERIES else _TILES[problem.queries > WARPGROUP_ROWS]
+    of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _TILES_OF_KEYS))
+    most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
+    fewest = min((keys for keys in of_keys if keys >= problem.keys), default=most)
+    keys = next((keys for keys in of_keys if keys <= min(most, fewest)), of_keys[-1])
+    return (
+        Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
+        Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),
+    )
 
 
 def _is_plain(problem: AttentionForward) -> bool:
     """Whether there is no arithmetic on scores and weights, but for a scale."""
-    return not problem.has_weights and len(problem.attention.inside.operations) <= 1
+    return not problem.has_weights and problem.scale is not None
 
 
 def _is_light(problem: AttentionForward) -> bool:
@@ -114,60 +133,64 @@ def _is_light(problem: AttentionForward) -> bool:
     return _is_plain(problem) and problem.padded_v <= _SMALL_SIZE
 
 
-def _tile_of(problem: AttentionForward, queries: int) -> ForwardTile:
-    """With as many keys as leave room in shared memory, and in the registers for scores, weights and outputs."""
+def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
+    """With as many keys as shared memory has room for, and registers for scores, weights and outputs."""
     most = _MAX_VALUES if _is_plain(problem) else _MAX_VALUES_BESIDE_ARITHMETIC
-    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _TILES_OF_KEYS]
+    if queries == _TILES[-1]:
+        most = min(most, _MAX_VALUES_OF_A_THIRD)
+    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _TILES_OF_KEYS if keys <= most_keys]
 
     def fits(tile: ForwardTile) -> bool:
         values = tile.keys // 2 + tile.keys // 4 + problem.padded_v // 2
-        return values <= most and _shared_bytes(problem, tile) <= SM_90A.shared_bytes_per_block
+        return values <= most and _query_stages(problem, tile) > 0
 
     return next(filter(fits, tiles), tiles[-1])
 
 
-def _launch(problem: AttentionForward, queries: int) -> tuple[KernelRef, Launch]:
+def _query_stages(problem: AttentionForward, tile: ForwardTile) -> int:
+    """As many as there is room for, up to two."""
+    room = SM_90A.shared_bytes_per_sm // _blocks_per_sm(problem, tile) - _RESERVED_BYTES
+    return next((stages for stages in (2, 1) if _shared_bytes(problem, tile, stages) <= room), 0)
+
+
+def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
     size = max(problem.q.size, problem.v.size)
-    tile = _tile_of(problem, queries)
-    warpgroups = queries // _WARPGROUP_QUERIES
-    params = _params(warpgroups, size)
+    return 2 if tile.queries == WARPGROUP_ROWS and size <= _SMALL_SIZE else 1
+
+
+def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
+    qk, v = boxed_bytes(problem.q.size), boxed_bytes(problem.v.size)
+    rows = query_stages * tile.queries * qk + _STAGES * tile.keys * (qk + v)
+    return rows + 2 * (query_stages + 2 * _STAGES) * BARRIER_BYTES
+
+
+def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
+    warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
+    query_stages = max(1, _query_stages(problem, tile))
+    registers = consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks_per_sm)
+    params = Params(query_stages, _STAGES, blocks_per_sm, _PRODUCER_REGISTERS, registers)
     boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
     operands: tuple[Argument, ...] = (
-        *(TensorMap(TensorPointer(heads.tensor.uid), _map(heads, rows)) for heads, rows in boxes),
+        *(map_of(heads, rows) for heads, rows in boxes),
         *i32((problem.k.sharing, problem.v.sharing, problem.k.tensor.dims[0], problem.v.tensor.dims[0])),
+        _order(problem, tile),
     )
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()))
-    unit = WGMMA_TYPES[problem.data_type, problem.data_type].unit
-    threads = (warpgroups + 1) * _WARPGROUP_THREADS
-    return kernel, problem.launch(operands, tile, threads, _shared_bytes(problem, tile), unit)
+    threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
+    launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
+    return kernel, replace(launch, grid=(min(launch.grid[0], arch.sm_count * blocks_per_sm), 1, 1))
 
 
-def _params(warpgroups: int, size: int) -> Params:
-    """Registers go from the loading warpgroup to the others, unless there are enough for all."""
-    blocks = 2 if warpgroups == 1 and size <= _SMALL_SIZE else 1
-    launched = _REGISTERS_PER_SM // ((warpgroups + 1) * _WARPGROUP_THREADS * blocks) // 8 * 8
-    left = (launched * (warpgroups + 1) - _PRODUCER_REGISTERS) // warpgroups // 8 * 8
-    given = 0 if launched > _MAX_CONSUMER_REGISTERS else min(left, _MAX_CONSUMER_REGISTERS)
-    return Params(_STAGES, blocks, _PRODUCER_REGISTERS, given)
-
-
-def _shared_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
-    qk, v = (padded(size, _BOX_ELEMENTS) * 2 for size in (problem.q.size, problem.v.size))
-    return tile.queries * qk + _STAGES * tile.keys * (qk + v) + (1 + 4 * _STAGES) * _BARRIER_BYTES
-
-
-def _map(heads: Heads, rows: int) -> TiledMap:
-    """Of (elements, rows, heads, batches), in boxes of ``rows`` rows."""
-    tensor = heads.tensor
-    batches, head_count = tensor.dims[:2]
-    data_type = WGMMA_TYPES[tensor.data_type, tensor.data_type].map_type
-    return TiledMap(
-        data_type,
-        address=0,
-        dims=(heads.size, heads.rows, head_count, batches),
-        strides_bytes=tuple(stride * data_type.size_bytes for stride in reversed(heads.strides)),
-        box=(_BOX_ELEMENTS, rows, 1, 1),
-        element_strides=(1,) * 4,
-        swizzle=TensorMapSwizzle.BYTES_128,
-        l2_promotion=TensorMapL2Promotion.BYTES_128,
+def _order(problem: AttentionForward, tile: ForwardTile) -> Struct:
+    """The kernel's ``Order``."""
+    batch, heads, queries, keys = problem.attention.first.c.dims
+    tiles = ceil_div(queries, tile.queries)
+    bytes_of_head = 2 * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
+    section_heads = max(1, min(_SECTION_BYTES // max(1, bytes_of_head), batch * heads))
+    return Struct(
+        (
+            *i32((tiles * batch * heads, batch * heads)),
+            Struct(divider(tiles * section_heads)),
+            *i32((section_heads,)),
+        )
     )

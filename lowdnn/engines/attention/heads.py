@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowdnn.engines.launch import ceil_div, i32, i64
 from lowdnn.enums import DataType
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct, TensorPointer
 
@@ -17,12 +18,15 @@ MAX_SIZE = 256
 MAX_LENGTH = 2**29
 
 _COPY_BYTES = 16
+#: Beside a row in shared memory (``HeadRows``).
+_PITCH_PADDING_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Heads:
     """size: elements of a row, contiguous.  strides: of batch, head and row; 0 where one repeats.
-    sharing: heads of the queries that share one of these."""
+    sharing: heads of the queries that share one of these.  load: what ``tensor`` are the pages of, the first stride
+    being that of a page."""
 
     tensor: Tensor
     rows: int
@@ -30,6 +34,7 @@ class Heads:
     strides: tuple[int, int, int]
     size_stride: int
     sharing: int
+    load: PagedCacheLoad | None = None
 
     @staticmethod
     def of(tensor: Tensor, heads: int, *, row_axis: int) -> Heads:
@@ -45,10 +50,23 @@ class Heads:
             sharing=max(1, heads // max(1, tensor.dims[1])),
         )
 
+    @staticmethod
+    def loaded(load: PagedCacheLoad, heads: int) -> Heads:
+        """What ``load`` gives, in its pages."""
+        return replace(Heads.of(load.container, heads, row_axis=2), rows=load.y.dims[2], load=load)
+
+    @property
+    def read(self) -> tuple[Tensor, ...]:
+        return (self.tensor,) if self.load is None else (self.load.y, self.load.page_table)
+
     @property
     def argument(self) -> Struct:
-        """The fields of the kernel's ``Heads``."""
-        return Struct((TensorPointer(self.tensor.uid), *i64(self.strides), *i32((self.sharing,))))
+        """The fields of the kernel's ``Heads``, or of ``PagedHeads``."""
+        heads = Struct((TensorPointer(self.tensor.uid), *i64(self.strides), *i32((self.sharing,))))
+        if self.load is None:
+            return heads
+        table, shift = self.load.page_table, self.load.page_rows.bit_length() - 1
+        return Struct((heads, TensorPointer(table.uid), *i64((table.strides[0], table.strides[2])), *i32((shift,))))
 
 
 def refuse_heads(heads: Heads) -> str:
@@ -68,6 +86,11 @@ def padded(size: int, granule: int = 16) -> int:
     return max(1, ceil_div(size, granule)) * granule
 
 
+def pitch_bytes(padded_size: int) -> int:
+    """From a row to the next one in shared memory (``HeadRows``), of 16-bit elements."""
+    return padded_size * 2 + _PITCH_PADDING_BYTES
+
+
 def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
     """A query r sees the keys from r - left to r + right: large where there is no bound."""
     reach_left, reach_right = (
@@ -78,6 +101,7 @@ def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
 
 def seen_share(queries: int, keys: int, left: int, right: int) -> float:
     """Of all pairs, those of a query and a key that it sees; of many queries, by some of them."""
-    sampled = range(0, queries, max(1, queries // 64))
+    step = max(1, queries // 64)
+    sampled = range(step // 2, queries, step)
     seen = sum(max(0, min(keys, row + right + 1) - max(0, row - left)) for row in sampled)
     return seen / max(1, len(sampled) * keys)

@@ -1,5 +1,5 @@
 // What attention takes, whichever instruction multiplies: operands of two values, rows of accumulators, of which four
-// neighbouring lanes have the columns, and which queries see which keys.
+// neighbouring lanes have the columns, rows of heads in memory, and which queries see which keys.
 
 #pragma once
 
@@ -27,6 +27,17 @@ __device__ __forceinline__ f32 sum_of_row(f32 x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Rows of heads in memory: element strides of batch, head, row.
+template <class T> struct Heads {
+  T* first;
+  i64 strides[3];
+  i32 sharing;  // heads of q that share one of these
+
+  __device__ __forceinline__ T* at(i32 batch, i32 head, i64 row) const {
+    return first + batch * strides[0] + head / sharing * strides[1] + row * strides[2];
+  }
+};
+
 // Query r sees the keys from r - left to r + right, of those that there are.
 struct Band {
   i32 left, right, queries, keys;
@@ -49,6 +60,7 @@ struct Band {
 
   // Where the keys that any of these queries sees begin and end; the end may lie before the beginning.
   __device__ __forceinline__ i32 keys_begin(i32 first_query) const { return max(first_query - left, 0); }
+  __device__ __forceinline__ i32 keys_end_of(i32 query) const { return min(query + right + 1, keys); }
   __device__ __forceinline__ i32 keys_end(i32 first_query, i32 query_count) const {
     if (first_query >= queries) return 0;
     return clamped(min(first_query + query_count, queries) + right, 0, keys);

@@ -1,9 +1,11 @@
-// What the kernels of attention's gradients share: parameters, the terms of queries, and stores of gradients.
+// What the kernels of attention's gradients share: parameters, the terms of queries, weights and gradients of scores, and
+// stores of gradients.
 
 #pragma once
 
-#include "include/attention_mma.cuh"
+#include "include/attention.cuh"
 #include "include/division.cuh"
+#include "include/shared_memory.cuh"
 #include "include/vector.cuh"
 
 // Of a query: weights are 2^(score * factor - exponent), and centre is the sum of d_o * o. Of one that has no weights
@@ -34,10 +36,10 @@ struct Factor {
   __device__ __forceinline__ f32 value() const { return first ? *first : given; }
 };
 
-struct Problem {
-  Heads<const TYPE> q, k, v, d_o;
-  const Term* terms;  // of the queries of each head of each batch
-  i32 heads, queries, keys, size_qk, size_v;
+// The parameters beside the operands.
+struct Backward {
+  const Term* terms;  // (batch, head, rows of a head), of which as many are queries as there are
+  i32 heads, queries, keys, size_qk, size_v, term_rows;
   i32 left, right, is_bottom_right;  // query r sees the keys from r - left to r + right, from the last ones on
   Lengths query_lengths, key_lengths;
   Factor scale;
@@ -49,9 +51,74 @@ struct Problem {
   }
 
   __device__ __forceinline__ const Term* terms_of(i32 batch, i32 head) const {
-    return terms + (i64(batch) * heads + head) * queries;
+    return terms + (i64(batch) * heads + head) * term_rows;
   }
 };
+
+// ---- scores formed transposed: keys along the rows, queries along the columns of accumulators -----------------------
+
+// The terms of a tile of queries in shared memory.
+struct TermTile {
+  u32 address;
+
+  // Turns products of keys and queries into weights.
+  template <int ROW_PARTS, int COLUMN_BLOCKS>
+  __device__ __forceinline__ void make_weights(f32 factor, f32 (&scores)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; ++block) {
+      Term terms[2];
+      load(block, terms);
+#pragma unroll
+      for (int part = 0; part < ROW_PARTS; ++part)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          scores[part][block][i] = power_of_two(scores[part][block][i] * factor - terms[i % 2].exponent);
+    }
+  }
+
+  // Turns products of values and the output's gradients into gradients of the scores.
+  template <int ROW_PARTS, int COLUMN_BLOCKS>
+  __device__ __forceinline__ void make_gradients(const f32 (&weights)[ROW_PARTS][COLUMN_BLOCKS][4],
+                                                 f32 (&products)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; ++block) {
+      Term terms[2];
+      load(block, terms);
+#pragma unroll
+      for (int part = 0; part < ROW_PARTS; ++part)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          products[part][block][i] = weights[part][block][i] * (products[part][block][i] - terms[i % 2].centre);
+    }
+  }
+
+ private:
+  // Of this thread's two columns of a block.
+  __device__ __forceinline__ void load(int block, Term (&own)[2]) const {
+    const uint4 words = load_shared_128(address + (block * 8 + threadIdx.x % 4 * 2) * sizeof(Term));
+    own[0] = {__uint_as_float(words.x), __uint_as_float(words.y)};
+    own[1] = {__uint_as_float(words.z), __uint_as_float(words.w)};
+  }
+};
+
+// Zeros where the query of a column, from first_query on, does not see the key of a row, from first_key on.
+template <int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void mask(const Band& band, i32 first_query, i32 first_key,
+                                     f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  if (band.sees_all(first_query, COLUMN_BLOCKS * 8, first_key, ROW_PARTS * 16)) return;
+#pragma unroll
+  for (int part = 0; part < ROW_PARTS; ++part)
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; ++block)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const i32 key = first_key + part * 16 + i / 2 * 8 + threadIdx.x % WARP_SIZE / 4;
+        const i32 query = first_query + block * 8 + threadIdx.x % 4 * 2 + i % 2;
+        if (!band.sees(query, key)) values[part][block][i] = 0;
+      }
+}
+
+// ---- results --------------------------------------------------------------------------------------------------------
 
 // Stores factor * values, of rows from `row` on, of which `rows` exist, and of columns from `column` on.
 template <class Out, int ROW_PARTS, int COLUMN_BLOCKS>

@@ -1,4 +1,4 @@
-// Pieces of attention on mma.sync: rows of heads in memory and in shared memory, fragments and products of them.
+// Pieces of attention on mma.sync: rows of heads in shared memory, fragments and products of them.
 //
 // Rows of SIZE elements lie PITCH_BYTES apart, 16 bytes more than they have, so that the eight rows of an ldmatrix
 // begin in different banks. Elements that do not exist are zeros.
@@ -10,15 +10,12 @@
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
 
-// Rows of heads in memory: element strides of batch, head, row.
-template <class T> struct Heads {
-  T* first;
-  i64 strides[3];
-  i32 sharing;  // heads of q that share one of these
+// Rows that lie `stride` elements apart.
+template <class T> struct StridedRows {
+  const T* first;
+  i64 stride;
 
-  __device__ __forceinline__ T* at(i32 batch, i32 head, i64 row) const {
-    return first + batch * strides[0] + head / sharing * strides[1] + row * strides[2];
-  }
+  __device__ __forceinline__ const T* operator()(int row) const { return first + row * stride; }
 };
 
 // ROWS_ rows of a head in shared memory.
@@ -32,12 +29,22 @@ template <class T_, int ROWS_, int SIZE_> struct HeadRows {
 
   // Starts copies of the rows from `from` on, `stride` elements apart, of which `rows` exist with `size` elements each.
   template <int THREADS> __device__ __forceinline__ void copy(const T* from, i64 stride, i32 rows, i32 size) const {
+    copy_each<THREADS>(StridedRows<T>{from, stride}, rows, size);
+  }
+
+  // The same of rows that lie anywhere, each from at(row) on, by THREADS neighbouring threads. All addresses are found
+  // first: those in memory are read side by side.
+  template <int THREADS, class At> __device__ __forceinline__ void copy_each(const At& at, i32 rows, i32 size) const {
+    constexpr int ALL = ROWS * PIECES, STEPS = (ALL + THREADS - 1) / THREADS;
+    const int thread = threadIdx.x % THREADS;
+    const T* from[STEPS];
 #pragma unroll
-    for (int first = 0; first < ROWS * PIECES; first += THREADS) {
-      const int i = first + threadIdx.x, row = i / PIECES, piece = i % PIECES;
-      if (ROWS * PIECES % THREADS != 0 && i >= ROWS * PIECES) break;
-      cp_async<16>(address + row * PITCH_BYTES + piece * 16, from + row * stride + piece * 8,
-                   row < rows && piece * 8 < size);
+    for (int step = 0; step < STEPS; ++step) from[step] = at((step * THREADS + thread) / PIECES);
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      const int i = step * THREADS + thread, row = i / PIECES, piece = i % PIECES;
+      if (ALL % THREADS != 0 && i >= ALL) break;
+      cp_async<16>(address + row * PITCH_BYTES + piece * 16, from[step] + piece * 8, row < rows && piece * 8 < size);
     }
   }
 

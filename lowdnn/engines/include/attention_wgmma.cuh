@@ -6,10 +6,8 @@
 
 #pragma once
 
-#include "include/mbarrier.cuh"
 #include "include/shared_memory.cuh"
-#include "include/tma.cuh"
-#include "include/wgmma.cuh"
+#include "include/tile_wgmma.cuh"
 
 // Where a head's rows are in a tensor map of (elements, rows, heads, batches).
 struct MappedHead {
@@ -17,8 +15,8 @@ struct MappedHead {
   i32 head, batch;
 };
 
-template <int ROWS_, int SIZE> struct SwizzledRows {
-  static constexpr int ROWS = ROWS_, BOX_ELEMENTS = 64, ROW_BYTES = 128;
+template <int ROWS_, int SIZE_> struct SwizzledRows {
+  static constexpr int ROWS = ROWS_, SIZE = SIZE_, BOX_ELEMENTS = 64, ROW_BYTES = 128;
   static constexpr int BOXES = (SIZE + BOX_ELEMENTS - 1) / BOX_ELEMENTS, BOX_BYTES = ROWS * ROW_BYTES;
   static constexpr int BYTES = BOXES * BOX_BYTES;
   static_assert(SIZE % 16 == 0 && ROWS % 16 == 0, "whole steps of 16-bit operands, whole swizzle patterns");
@@ -28,6 +26,11 @@ template <int ROWS_, int SIZE> struct SwizzledRows {
   // One thread: copies the rows from `row` on, and lets the barrier wait for them.
   __device__ __forceinline__ void load(const MappedHead& from, i32 row, u32 barrier) const {
     mbarrier_expect(barrier, BYTES);
+    copy(from, row, barrier);
+  }
+
+  // The same where the barrier waits for them already.
+  __device__ __forceinline__ void copy(const MappedHead& from, i32 row, u32 barrier) const {
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
       tma_load<1>(address + box * BOX_BYTES, from.map, barrier, 0, box * BOX_ELEMENTS, row, from.head, from.batch);
@@ -40,9 +43,15 @@ template <int ROWS_, int SIZE> struct SwizzledRows {
     return swizzled_operand(address + row * ROW_BYTES) + (u64(box * BOX_BYTES + inside * 2) >> 4);
   }
 
-  // As an MN-major operand: all elements of 16 rows from `row` (a multiple of 16) on.
-  __device__ __forceinline__ u64 mn_major(int row) const {
-    return swizzled_operand(address, BOX_BYTES) + (u64(row * ROW_BYTES) >> 4);
+  // As an MN-major operand: the elements from those of `box` on, of 16 rows from `row` (a multiple of 16) on.
+  __device__ __forceinline__ u64 mn_major(int row, int box = 0) const {
+    return swizzled_operand(address + box * BOX_BYTES, BOX_BYTES) + (u64(row * ROW_BYTES) >> 4);
+  }
+
+  // Where 8 elements of a row from `element` (a multiple of 8) on are.
+  __device__ __forceinline__ u32 at(int row, int element) const {
+    const int box = element / BOX_ELEMENTS, inside = element % BOX_ELEMENTS;
+    return address + box * BOX_BYTES + row * ROW_BYTES + (inside * 2 ^ row % 8 * 16);
   }
 
   // `threads` threads, this one the `thread`-th: makes the rows from `row` on zeros, for wgmma instructions behind a
@@ -57,3 +66,56 @@ template <int ROWS_, int SIZE> struct SwizzledRows {
     fence_async_shared();
   }
 };
+
+// Tiles on their way from the producer to the consumers, READERS warps, through COUNT stages: a tile has BYTES and load(..., barrier), which
+// expects them.
+template <class Rows_, int COUNT, int READERS> struct TileRing {
+  static constexpr int BYTES = COUNT * Rows_::BYTES, BARRIER_BYTES = 2 * COUNT * MBARRIER_BYTES;
+
+  u32 stages, full;
+  RingPosition<COUNT> at;
+
+  __device__ __forceinline__ u32 own_full() const { return full + at.stage * MBARRIER_BYTES; }
+  __device__ __forceinline__ u32 own_empty() const { return own_full() + COUNT * MBARRIER_BYTES; }
+  __device__ __forceinline__ Rows_ rows() const { return {stages + at.stage * Rows_::BYTES}; }
+
+  // One thread.
+  __device__ __forceinline__ void init() const {
+    for (int stage = 0; stage < COUNT; ++stage) {
+      mbarrier_init(full + stage * MBARRIER_BYTES, 1);
+      mbarrier_init(full + (COUNT + stage) * MBARRIER_BYTES, READERS);
+    }
+  }
+
+  // The producer: the next stage gets what its load takes.
+  template <class... From> __device__ __forceinline__ void load(const From&... from) {
+    mbarrier_wait(own_empty(), at.parity ^ 1);
+    rows().load(from..., own_full());
+    at.advance();
+  }
+
+  // The consumers: the next stage, when it has arrived, until it is released.
+  __device__ __forceinline__ Rows_ wait() const {
+    mbarrier_wait(own_full(), at.parity);
+    return rows();
+  }
+  __device__ __forceinline__ void release() {
+    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(own_empty());
+    at.advance();
+  }
+};
+
+// ---- accumulators of 64 rows, in blocks of 8 columns ----------------------------------------------------------------
+
+// As wgmma numbers them.
+template <int BLOCKS> __device__ __forceinline__ f32 (&flat(f32 (&d)[1][BLOCKS][4]))[BLOCKS * 4] {
+  return reinterpret_cast<f32(&)[BLOCKS * 4]>(d);
+}
+
+template <int BLOCKS> __device__ __forceinline__ void hold_all(f32 (&d)[1][BLOCKS][4]) {
+#pragma unroll
+  for (int i = 0; i < BLOCKS * 4; ++i) hold(d[0][i / 4][i % 4]);
+}
+
+// Of an operand in registers: keeps the compiler from moving arithmetic behind the wgmma_fence before its use.
+__device__ __forceinline__ void make_ready(u32& word) { asm volatile("" : "+r"(word)); }

@@ -1,4 +1,4 @@
-// The order in which blocks take tiles: groups of GROUP rows of tiles, down the rows first, so that the tiles in flight
+// The order in which blocks take tiles: groups of rows of tiles, down the rows first, so that the tiles in flight
 // share operands in L2.
 
 #pragma once
@@ -9,8 +9,9 @@ struct TileIndex {
   u32 row, column;
 };
 
-template <u32 GROUP> __device__ __forceinline__ TileIndex grouped_tile(u32 index, u32 tile_rows, u32 tile_columns) {
-  const u32 group = index / (GROUP * tile_columns), within = index % (GROUP * tile_columns);
-  const u32 rows = min(GROUP, tile_rows - group * GROUP);
-  return {group * GROUP + within % rows, within / rows};
+// `size` rows in a group.
+__device__ __forceinline__ TileIndex grouped_tile(u32 index, u32 tile_rows, u32 tile_columns, u32 size) {
+  const u32 group = index / (size * tile_columns), within = index % (size * tile_columns);
+  const u32 rows = min(size, tile_rows - group * size);
+  return {group * size + within % rows, within / rows};
 }

@@ -13,6 +13,10 @@ __device__ __forceinline__ void store_shared_16(u32 destination, u32 x, u32 y, u
                : "memory");
 }
 
+__device__ __forceinline__ void store_shared_32(u32 destination, u32 word) {
+  asm volatile("st.shared.b32 [%0], %1;" :: "r"(destination), "r"(word) : "memory");
+}
+
 __device__ __forceinline__ uint4 load_shared_128(u32 source) {
   uint4 words;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

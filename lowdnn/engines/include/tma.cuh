@@ -21,12 +21,31 @@ __device__ __forceinline__ void prefetch(const TensorMap& map) {
 // Makes what this thread wrote to shared memory visible to copies that it starts, or that start after a barrier.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Orders this thread's plain accesses before its later copies, in any memory, and those before it the other way round.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory");
 }
 template <int PENDING> __device__ __forceinline__ void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" :: "n"(PENDING) : "memory");
+}
+
+// `bytes` (a multiple of 16) from global to shared memory, for which the barrier waits already.
+__device__ __forceinline__ void bulk_load(u32 to, const void* from, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
+// `bytes` (a multiple of 16) from shared to global memory: stored, or added to the numbers there.
+__device__ __forceinline__ void bulk_store(void* to, u32 from, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               :: "l"(to), "r"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void bulk_add(f32* to, u32 from, u32 bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+               :: "l"(to), "r"(from), "r"(bytes) : "memory");
 }
 
 // ---- loads ----------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   const u32 tiles = p.tile_rows * p.tile_columns;
   const u32 slab = blockIdx.x / tiles;
   const u32 split = slab / p.batches, batch = slab % p.batches;
-  const TileIndex tile = grouped_tile<8>(blockIdx.x % tiles, p.tile_rows, p.tile_columns);
+  const TileIndex tile = grouped_tile(blockIdx.x % tiles, p.tile_rows, p.tile_columns, 8);
   const u32 row = tile.row * TILE_M, column = tile.column * TILE_N;
   const i32 first_k = split * p.split_tiles * TILE_K;
   const i32 depth = min(p.k - first_k, p.split_tiles * TILE_K);

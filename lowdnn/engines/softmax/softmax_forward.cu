@@ -2,6 +2,7 @@
 //   y = epilogue(exp(x - m) / s)        IS_LOG: y = epilogue(x - m - log(s))
 // and, for a row of nothing but minus infinity (a masked one), with m = minus infinity and s = 0,
 //   y = epilogue(0)                     IS_LOG: y = epilogue(minus infinity)
+// SINK: m and s count one more element of each row.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
@@ -10,8 +11,8 @@
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
-// u32 below 2^31 rows and groups, else i64; IS_LOG; STATS (m + log(s), times stats_factor), MAX (m), SUM (s): whether
-// they are stored.
+// u32 below 2^31 rows and groups, else i64; IS_LOG; SINK; STATS (m + log(s), times stats_factor), MAX (m), SUM (s):
+// whether they are stored.
 
 #include "include/exponential.cuh"
 #include "include/row_team.cuh"
@@ -29,6 +30,9 @@ struct Params {
   Value stats_factor;
   Prologue::Args before;
   Epilogue::Args after;
+#if SINK
+  Sink::Args sink;
+#endif
 #if STATS
   Stats::Args stats;
 #endif
@@ -117,6 +121,12 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     Value largest[WIDTH], base[WIDTH], sum[WIDTH] = {};
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) largest[w] = Value(-INFINITE);
+#if SINK
+    load_of_row<Sink>(p.sink, walk, largest);
+    Value sink[WIDTH];
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) sink[w] = largest[w];
+#endif
     held.load(p.before, walk, 0);
 #if CHUNKED
     add_chunk(p, walk, 0, held, largest, sum);
@@ -143,6 +153,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     add_exponentials(p, walk, 0, held, base, sum);
 #endif
     team.all<Plus>(sum);
+#if SINK
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) sum[w] += exponential(sink[w] - base[w]);
+#endif
 
     // A sum is at least 1, or 0 where all elements are minus infinity: y is 0 then (IS_LOG: minus infinity).
     Value last[WIDTH];

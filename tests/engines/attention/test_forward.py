@@ -40,6 +40,7 @@ LINES = (
     "sdpa b=1 h=2 q=24 kv=64 d=64 out=fp32",
     "sdpa b=1 h=1 q=5 kv=700 d=16 stats=yes",
     "sdpa b=1 h=1 q=20 kv=100 d=256 dropout=0.25 dtype=fp16",
+    "sdpa b=2 h=3 q=70 kv=150 d=16 causal=bottom_right lengths=yes sink=yes stats=log2 layout=bshd",
 )
 
 
@@ -93,6 +94,21 @@ def test_a_query_without_keys_gives_nothing(device: Runtime, engine: Engine) -> 
 
 
 @of_each_engine
+def test_a_query_without_keys_has_its_sink_as_statistics(device: Runtime, engine: Engine) -> None:
+    """The first 20 of 50 queries stand before the first of 30 keys; the sink of the second head is none."""
+    case = parse_case("sdpa b=1 h=2 q=50 kv=30 d=16 causal=bottom_right sink=yes stats=yes")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    (sink,) = (tensor for tensor in graph.inputs if tensor.name == "sink")
+    inputs[sink.uid] = np.array([3, -np.inf], np.float32).reshape(sink.dims)
+    results = run_plan(device, engine.plan(graph, SM_90A, {}), graph, inputs)
+    found = {tensor.name: results[tensor.uid].reshape(2, 50, -1)[:, :20] for tensor in graph.outputs}
+    assert not found["c"].any()
+    for name in ("stats", "max"):
+        np.testing.assert_array_equal(found[name], np.broadcast_to([[[3]], [[-np.inf]]], (2, 20, 1)))
+    np.testing.assert_array_equal(found["sum_exp"], np.broadcast_to([[[1]], [[0]]], (2, 20, 1)))
+
+
+@of_each_engine
 def test_keys_beyond_the_length_may_be_anything(racing: Runtime, engine: Engine) -> None:
     line = "sdpa b=2 h=1 q=70 kv=150 d=16 lengths=yes"
     case = parse_case(line)
@@ -142,7 +158,7 @@ def test_masks_leave_a_band() -> None:
     causal = matched("sdpa b=1 h=1 q=20 kv=30 d=16 causal=bottom_right left=7 lengths=yes")
     assert (causal.band.left, causal.band.right) == (7 - 10, 10)
     assert causal.band.lengths is not None
-    assert len(causal.inside.operations) == 1  # the scale
+    assert len(causal.scores.operations) == 1  # the scale
     narrow = matched("sdpa b=1 h=1 q=20 kv=30 d=16 left=0 right=0")
     assert (narrow.band.left, narrow.band.right) == (0, 0)
 
@@ -190,9 +206,20 @@ def test_wgmma_is_for_one_architecture() -> None:
 
 def test_large_tiles_are_for_what_needs_few_registers() -> None:
     def tiles(line: str) -> tuple[int, ...]:
-        (knob,) = WGMMA.knobs(graph_of(line), SM_90A)
-        return knob.values
+        return WGMMA.knobs(graph_of(line), SM_90A)[0].values
 
     assert tiles("sdpa b=1 h=1 q=20 d=64 causal=top_left lengths=yes") == (64, 128, 192)
     for words in ("d=64 dropout=0.5", "d=64 scores=bias", "d=72"):
         assert tiles(f"sdpa b=1 h=1 q=20 {words}") == (64, 128)
+
+
+def test_keys_are_taken_as_far_as_there_is_room() -> None:
+    graph = graph_of("sdpa b=1 h=1 q=200 d=64")
+
+    def keys_of(queries: int, keys: int) -> int:
+        choices = {KnobType.TILE_M: queries, KnobType.TILE_N: keys}
+        return dict(WGMMA.plan(graph, SM_90A, choices).kernels[0].parameters)["TILE_KV"]
+
+    assert [keys_of(queries, 192) for queries in (64, 128, 192)] == [192, 192, 128]
+    assert [keys_of(queries, 48) for queries in (64, 192)] == [48, 48]
+    assert dict(WGMMA.plan(graph_of("sdpa b=1 h=1 q=200 d=256"), SM_90A, {}).choices)[KnobType.TILE_N] == 80

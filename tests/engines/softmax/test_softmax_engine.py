@@ -40,6 +40,14 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
         check(device, f"dims=5x{length} stats=fp32", choices)
 
 
+@pytest.mark.parametrize("choices", [SMALL, CLUSTER], ids=["block", "cluster"])
+def test_sinks(device: Runtime, choices: dict[KnobType, int]) -> None:
+    for dims in ("3x4x252", "2x3x5000"):
+        check(device, f"dims={dims} sink=yes stats=fp32", choices)
+        check(device, f"dims={dims} sink=yes log=yes before=mul dtype=bf16", choices)
+    check(device, "dims=3x60x4x8 axes=1 sink=yes dtype=fp16", SMALL)
+
+
 def test_odd_rows(device: Runtime) -> None:
     for length in (1, 3, 13):
         check(device, f"dims=6x{length}", NARROW)

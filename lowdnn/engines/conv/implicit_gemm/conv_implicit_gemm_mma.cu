@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   const u32 tiles = p.tile_rows * p.tile_columns;
   const u32 slab = blockIdx.x / tiles;
   const u32 split = slab / p.groups, group = slab % p.groups;
-  const TileIndex tile = grouped_tile<8>(blockIdx.x % tiles, p.tile_rows, p.tile_columns);
+  const TileIndex tile = grouped_tile(blockIdx.x % tiles, p.tile_rows, p.tile_columns, 8);
   const u32 row = tile.row * TILE_M, column = tile.column * TILE_N;
   const u32 pixel = PIXELS_ARE_COLUMNS ? column : row, filter = PIXELS_ARE_COLUMNS ? row : column;
   const i32 first_k = split * p.split_tiles * TILE_K;

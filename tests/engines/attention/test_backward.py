@@ -1,3 +1,5 @@
+"""Gradients of attention, on each engine that has them."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -5,19 +7,26 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
+from lowdnn.engines.attention.attention_backward_wgmma import AttentionBackwardWgmma
+from lowdnn.engines.base import Engine
 from lowdnn.engines.launch import aligned_bytes
-from lowdnn.enums import DataType, KnobType
+from lowdnn.enums import DataType, HeurMode, KnobType, NumericalNote
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
+from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed, real_values
 from tests.support.running import check_case, check_outputs, run_plan
 
-ENGINE = AttentionBackwardMma()
+MMA, WGMMA = AttentionBackwardMma(), AttentionBackwardWgmma()
+ENGINES: tuple[Engine, ...] = (MMA, WGMMA)
+
+of_each_engine = pytest.mark.parametrize("engine", ENGINES, ids=[engine.name for engine in ENGINES])
 
 #: Each crosses several features; sizes are odd on purpose.
 LINES = (
@@ -32,9 +41,12 @@ LINES = (
     "sdpa_bwd b=2 h=2 q=1 kv=150 d=64 lengths=kv",
     "sdpa_bwd b=2 h=3 hk=1 q=100 kv=1 d=16 scale=none",
     "sdpa_bwd b=1 h=2 q=24 kv=64 d=64 out=fp32",
+    "sdpa_bwd b=1 h=2 q=90 kv=90 d=40 left=3 right=0 place=bottom_right",
+)
+#: Heads of q that share others of k than of v.
+SHARED_IN_TWO_WAYS = (
     "sdpa_bwd b=1 h=4 hk=2 hv=1 q=40 kv=50 d=16 right=0",
     "sdpa_bwd b=1 h=6 hk=2 hv=3 q=40 kv=50 d=16 dv=24 lengths=both",
-    "sdpa_bwd b=1 h=2 q=90 kv=90 d=40 left=3 right=0 place=bottom_right",
 )
 
 
@@ -42,40 +54,61 @@ def graph_of(line: str) -> OperationGraph:
     return parse_case(line).graph()
 
 
+@of_each_engine
 @pytest.mark.parametrize("line", LINES)
-def test_lines(device: Runtime, line: str) -> None:
-    check_case(device, ENGINE, line)
+def test_lines(device: Runtime, engine: Engine, line: str) -> None:
+    check_case(device, engine, line)
+
+
+@pytest.mark.parametrize("line", SHARED_IN_TWO_WAYS)
+def test_lines_with_heads_shared_in_two_ways(device: Runtime, line: str) -> None:
+    check_case(device, MMA, line)
+
+
+#: Several tiles of queries and of keys, in each of the kernels.
+@pytest.mark.parametrize(
+    "words",
+    ["q=300 kv=150 d=16 right=0 lengths=both", "q=150 kv=300 d=72 right=0", "q=150 kv=100 d=136 dv=16 left=90"],
+)
+@pytest.mark.parametrize("in_order", [True, False])
+def test_sums_over_blocks(racing: Runtime, words: str, in_order: bool) -> None:
+    line = f"sdpa_bwd b=1 h=2 hk=1 {words}"
+    plan = check_case(racing, WGMMA, line, {KnobType.REDUCTION_MODE: int(not in_order)})
+    assert (NumericalNote.NONDETERMINISTIC in plan.numerical_notes) is not in_order
 
 
 @pytest.mark.parametrize("rows", [64, 128])
 def test_tiles(racing: Runtime, rows: int) -> None:
     line = "sdpa_bwd b=1 h=2 hk=1 q=100 kv=130 d=32 right=0 lengths=both"
-    check_case(racing, ENGINE, line, {KnobType.TILE_M: rows})
+    check_case(racing, MMA, line, {KnobType.TILE_M: rows})
 
 
 @pytest.mark.parametrize("rows", [32, 64])
 def test_tiles_of_large_heads(racing: Runtime, rows: int) -> None:
-    check_case(racing, ENGINE, "sdpa_bwd b=1 h=1 q=40 kv=70 d=136 dv=144 left=30", {KnobType.TILE_M: rows})
+    check_case(racing, MMA, "sdpa_bwd b=1 h=1 q=40 kv=70 d=136 dv=144 left=30", {KnobType.TILE_M: rows})
 
 
-def test_every_scheduling_policy(scheduled: Runtime) -> None:
-    check_case(scheduled, ENGINE, "sdpa_bwd b=2 h=2 hk=1 q=70 kv=70 d=16 right=0 lengths=kv")
+@of_each_engine
+def test_every_scheduling_policy(scheduled: Runtime, engine: Engine) -> None:
+    check_case(scheduled, engine, "sdpa_bwd b=2 h=2 hk=1 q=70 kv=140 d=16 right=70 lengths=kv")
 
 
 @pytest.mark.parametrize("heads", ["hk=1 hv=2", "hk=3 hv=2"])
 def test_heads_shared_in_two_ways(racing: Runtime, heads: str) -> None:
     """The other operand's head changes while a block goes along the heads of q."""
-    check_case(racing, ENGINE, f"sdpa_bwd b=2 h=6 {heads} q=70 kv=40 d=16 left=40")
+    check_case(racing, MMA, f"sdpa_bwd b=2 h=6 {heads} q=70 kv=40 d=16 left=40")
 
 
-def test_the_same_bits_in_any_order(racing: Runtime) -> None:
-    case = parse_case("sdpa_bwd b=1 h=4 hk=2 q=70 kv=90 d=16 right=0")
+@of_each_engine
+def test_the_same_bits_in_any_order(racing: Runtime, device: Runtime, engine: Engine) -> None:
+    case = parse_case("sdpa_bwd b=1 h=4 hk=2 q=70 kv=300 d=16 left=40")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
-    first, second = (run_plan(racing, ENGINE.plan(graph, SM_90A, {}), graph, inputs) for _ in range(2))
+    first, second = (run_plan(runtime, engine.plan(graph, SM_90A, {}), graph, inputs) for runtime in (racing, device))
     assert all(first[uid].tobytes() == second[uid].tobytes() for uid in first)
 
 
-def test_what_sees_nothing_or_is_past_its_length_adds_nothing(device: Runtime) -> None:
+@of_each_engine
+def test_what_sees_nothing_or_is_past_its_length_adds_nothing(device: Runtime, engine: Engine) -> None:
     """Whatever is there: NaN in rows past the lengths, and in o and stats of queries before the first key."""
     case = parse_case("sdpa_bwd b=3 h=1 q=50 kv=30 d=16 right=0 place=bottom_right lengths=both dtype=fp16")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
@@ -95,15 +128,16 @@ def test_what_sees_nothing_or_is_past_its_length_adds_nothing(device: Runtime) -
             values[port][batch, :, keys[batch] :] = np.nan
     expected = evaluate(graph, inputs)
     assert all(np.isfinite(array).all() and array[0].any() and not array[1].any() for array in expected.values())
-    check_outputs(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs, case.length)
+    check_outputs(device, engine.plan(graph, SM_90A, {}), graph, inputs, case.length)
 
 
-def test_rows_without_a_sum_have_no_weights(device: Runtime) -> None:
+@of_each_engine
+def test_rows_without_a_sum_have_no_weights(device: Runtime, engine: Engine) -> None:
     case = parse_case("sdpa_bwd b=1 h=1 q=20 kv=30 d=16 out=fp32")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     uids = {tensor.name: tensor.uid for tensor in (*graph.inputs, *graph.outputs)}
     inputs[uids["stats"]][0, 0, 3] = -np.inf
-    results = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
+    results = run_plan(device, engine.plan(graph, SM_90A, {}), graph, inputs)
     assert not results[uids["dq"]][0, 0, 3].any()
     assert all(np.isfinite(values).all() for values in results.values())
 
@@ -119,28 +153,44 @@ def test_empty_tensors(device: Runtime, batch: int, queries: int, keys: int) -> 
     inputs = {
         tensor.uid: real_values(np.random.default_rng(1), tensor.dims, tensor.data_type) for tensor in graph.inputs
     }
-    check_outputs(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs, 20)
+    check_outputs(device, MMA.plan(graph, SM_90A, {}), graph, inputs, 20)
 
 
 @pytest.mark.parametrize("size", [8, 40, 64, 96, 128, 192, 256])
 def test_sizes_have_kernels_that_fit(size: int) -> None:
     for line in (f"sdpa_bwd b=1 h=1 q=200 kv=70 d={size}", f"sdpa_bwd b=1 h=1 q=9 d={size} dtype=fp16"):
-        for arch in (SM_80, SM_90A):
-            plan = ENGINE.plan(graph_of(line), arch, {})
+        for engine, arch in ((MMA, SM_80), (MMA, SM_90A), (WGMMA, SM_90A)):
+            plan = engine.plan(graph_of(line), arch, {})
             assert len(plan.launches) == 3
             assert all(launch.shared_bytes <= arch.shared_bytes_per_block for launch in plan.launches)
 
 
-def test_work_is_that_of_the_band_and_the_workspace_that_of_queries() -> None:
-    full, causal, narrow = (
-        ENGINE.plan(graph_of(f"sdpa_bwd b=1 h=2 q=512 kv=512 d=64 {band}"), SM_90A, {})
-        for band in ("", "right=0", "right=0 left=15")
-    )
-    products = 4 + 3
-    assert sum(launch.work.flops for launch in full.launches[1:]) == 2 * products * 2 * 512 * 512 * 64
-    assert causal.work.flops == pytest.approx(full.work.flops / 2, rel=0.02)
-    assert narrow.work.flops == pytest.approx(full.work.flops * 16 / 512, rel=0.05)
-    assert full.workspace_bytes == aligned_bytes(2 * 512 * 8)
+@pytest.mark.parametrize(("engine", "products"), [(MMA, 4 + 3), (WGMMA, 5)])
+def test_work_is_that_of_the_band(engine: Engine, products: int) -> None:
+    def flops(band: str) -> int:
+        plan = engine.plan(graph_of(f"sdpa_bwd b=1 h=2 q=512 kv=512 d=64 {band}"), SM_90A, {})
+        return sum(launch.work.flops for launch in plan.launches if launch.work.unit is not MathUnit.FMA_F32)
+
+    full = flops("")
+    assert full == 2 * products * 2 * 512 * 512 * 64
+    assert flops("right=0") == pytest.approx(full / 2, rel=0.02)
+    assert flops("right=0 left=15") == pytest.approx(full * 16 / 512, rel=0.05)
+
+
+def test_workspace_has_terms_and_sums_of_queries() -> None:
+    graph = graph_of("sdpa_bwd b=1 h=2 q=500 kv=512 d=64")
+    assert MMA.plan(graph, SM_90A, {}).workspace_bytes == aligned_bytes(2 * 500 * 8)
+    tiles = 2 * 4
+    sums, terms, turns = tiles * 128 * 64 * 4, tiles * 128 * 8, aligned_bytes((tiles + 1) * 4)
+    assert WGMMA.plan(graph, SM_90A, {}).workspace_bytes == sums + terms + turns
+
+
+@pytest.mark.parametrize("size", [64, 128, 256])
+def test_wgmma_is_the_first_choice(size: int) -> None:
+    graph = graph_of(f"sdpa_bwd b=2 h=8 q=1024 d={size} right=0")
+    best = rank(graph, SM_90A, HeurMode.A, ENGINES).best
+    assert best is not None
+    assert best.engine is WGMMA
 
 
 @pytest.mark.parametrize(
@@ -157,5 +207,14 @@ def test_work_is_that_of_the_band_and_the_workspace_that_of_queries() -> None:
         ("matmul m=4 n=4 k=4", "operations: expected one SdpaBackward, got ['MatmulOperation']"),
     ],
 )
-def test_refusals_say_why(line: str, reason: str) -> None:
-    assert reason in str(ENGINE.refuse(graph_of(line), SM_90A))
+@of_each_engine
+def test_refusals_say_why(engine: Engine, line: str, reason: str) -> None:
+    assert reason in str(engine.refuse(graph_of(line), SM_90A))
+
+
+def test_what_wgmma_leaves_to_mma() -> None:
+    plain, shared = graph_of("sdpa_bwd b=1 h=1 q=20 d=16"), graph_of(SHARED_IN_TWO_WAYS[0])
+    assert MMA.refuse(plain, SM_80) is None
+    assert "arch: expected sm_90a, got sm_80" in str(WGMMA.refuse(plain, SM_80))
+    assert MMA.refuse(shared, SM_90A) is None
+    assert "v.dims[1]: expected k's 2 heads, got 1" in str(WGMMA.refuse(shared, SM_90A))

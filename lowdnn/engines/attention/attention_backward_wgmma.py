@@ -1,0 +1,329 @@
+"""``attention_backward_wgmma``: gradients of attention on the tensor cores of sm_90a with TMA and wgmma; nothing of the
+size of the scores lies in memory, and each product is formed once.
+
+The graphs of ``attention_backward_mma``, where tensor maps describe q, k, v and d_o, and heads of q share the same
+heads of k and v.
+Kernels: ``attention_backward_terms.cu`` (in the workspace 8 bytes for each query), ``attention_backward_wgmma.cu``
+and, for heads of more than 128 elements, ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the
+workspace), ``attention_backward_sums.cu`` (dq).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords
+from lowdnn.engines.attention.heads import padded
+from lowdnn.engines.attention.mapped import (
+    BARRIER_BYTES,
+    WARPGROUP_ROWS,
+    WARPGROUP_THREADS,
+    boxed_bytes,
+    consumer_registers,
+    map_of,
+    math_unit,
+    refuse_map,
+)
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, macros
+from lowdnn.enums import KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
+from lowdnn.status import Status
+
+_WARPGROUPS = 2
+_STAGES = 2
+#: Columns of dq that a warpgroup has at a time.
+_PART_COLUMNS = 64
+_WORD_BYTES, _SUM_BYTES = 4, 4
+_STAGE_GRANULE_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kernel and what its blocks have.
+
+    size: of the largest heads that it takes.  keys, queries: at a time.  column_parts: shares of the columns of dq.
+    gradient_tiles: of gradients of scores in shared memory.  weight_bytes: of weights there.
+    producer_registers: what a thread needs that loads or adds, the more the more passes there are.
+    """
+
+    source: str
+    size: int
+    keys: int
+    queries: int
+    column_parts: int
+    gradient_tiles: int
+    weight_bytes: int
+    producer_registers: int
+
+    @property
+    def passes(self) -> int:
+        """In which the warpgroups have all parts of dq."""
+        return self.queries // WARPGROUP_ROWS * self.column_parts // _WARPGROUPS
+
+
+_KINDS = (
+    _Kind("wgmma", 64, 128, 128, column_parts=1, gradient_tiles=2, weight_bytes=0, producer_registers=24),
+    _Kind("wgmma", 128, 128, 64, column_parts=2, gradient_tiles=2, weight_bytes=0, producer_registers=24),
+    _Kind(
+        "wgmma_large",
+        256,
+        64,
+        64,
+        column_parts=4,
+        gradient_tiles=1,
+        weight_bytes=64 * 64 * _SUM_BYTES,
+        producer_registers=40,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class SumsParams:
+    """Macros of ``attention_backward_sums.cu``."""
+
+    OUT: str
+    TILE_Q: int
+    HEAD_QK: int
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``attention_backward_wgmma.cu``."""
+
+    TYPE: str
+    OUT: str
+    TILE_Q: int
+    TILE_KV: int
+    HEAD_QK: int
+    HEAD_V: int
+    STAGES: int
+    OUTPUT_STAGES: int
+    GRADIENT_TILES: int
+    WEIGHT_BYTES: int
+    IN_ORDER: int
+    PRODUCER_REGISTERS: int
+    CONSUMER_REGISTERS: int
+
+
+class AttentionBackwardWgmma:
+    """See the module's docstring."""
+
+    name = "attention_backward_wgmma"
+    index = 33
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses other architectures, what ``AttentionBackward.match`` does, heads shared in two ways, operands
+        without a tensor map."""
+        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+            return refusal
+        problem = graph.derive(self._problem)
+        return problem if isinstance(problem, Refusal) else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """REDUCTION_MODE."""
+        accepted(self.refuse(graph, arch) or graph)
+        return _KNOBS
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """Three launches."""
+        problem = accepted(self.refuse(graph, arch) or graph.derive(self._problem))
+        chosen = resolve_choices(self.name, _KNOBS, choices)
+        is_in_order = chosen[KnobType.REDUCTION_MODE] == 0
+        notes = self.numerical_notes if is_in_order else (*self.numerical_notes, NumericalNote.NONDETERMINISTIC)
+        steps = (problem.terms(), problem.gradients(arch, is_in_order), problem.rounded_sums())
+        kernels = tuple(kernel for kernel, _ in steps)
+        launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(steps))
+        return plan_of(self, graph, arch, chosen, kernels, launches, problem.workspace_bytes, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+        backward = AttentionBackward.match(self.name, graph)
+        if isinstance(backward, Refusal):
+            return backward
+        k, v = (backward.heads[port].tensor.dims[1] for port in ("k", "v"))
+        if k != v:
+            return Refusal(self.name, f"v.dims[1]: expected k's {k} heads, got {v}", Status.NOT_SUPPORTED_SHAPE)
+        for port in ("q", "k", "v", "d_o"):
+            if refused := refuse_map(backward.heads[port]):
+                return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
+        return _Problem(backward)
+
+
+_KNOBS = (Knob("order", KnobType.REDUCTION_MODE, (0, 1), 0, "0: dq is summed up in a fixed order; 1: in any"),)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The operation as the kernels on wgmma take it."""
+
+    backward: AttentionBackward
+
+    @property
+    def kind(self) -> _Kind:
+        return next(kind for kind in _KINDS if self.backward.size <= kind.size)
+
+    @property
+    def head_qk(self) -> int:
+        """Elements in shared memory, enough for some columns in each part of dq."""
+        return padded(max(self.backward.size_qk, (self.kind.column_parts - 1) * _PART_COLUMNS + 1))
+
+    @property
+    def head_v(self) -> int:
+        return padded(self.backward.size_v)
+
+    @property
+    def query_tiles(self) -> int:
+        """Of a head."""
+        return ceil_div(self.backward.queries, self.kind.queries)
+
+    @property
+    def key_tiles(self) -> int:
+        return ceil_div(self.backward.keys, self.kind.keys)
+
+    @property
+    def all_query_tiles(self) -> int:
+        """Of all heads."""
+        return self.backward.all_heads * self.query_tiles
+
+    @property
+    def term_rows(self) -> int:
+        """Of a head, in whole tiles."""
+        return self.query_tiles * self.kind.queries
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self._sums_offset + self.all_query_tiles * self._tile_sum_bytes
+
+    def terms(self) -> tuple[KernelRef, Launch]:
+        """Turns are cleared, too, and the tickets behind them."""
+        return self.backward.terms(self.term_rows, ClearedWords(self._turns_offset, self.all_query_tiles + 1))
+
+    def gradients(self, arch: ArchSpec, is_in_order: bool) -> tuple[KernelRef, Launch]:
+        """dk, dv, and the sums of dq."""
+        backward, params = self.backward, self._params(is_in_order)
+        kernel = KernelRef(
+            name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
+            f"_d{params.HEAD_QK}v{params.HEAD_V}_{'ordered' if is_in_order else 'unordered'}_sm90a",
+            source=f"attention/attention_backward_{self.kind.source}.cu",
+            target=SM_90A.name,
+            parameters=macros(params),
+        )
+        kind = self.kind
+        boxes = (("q", kind.queries), ("k", kind.keys), ("v", kind.keys), ("d_o", kind.queries))
+        batch, key_heads = backward.operation.k.dims[:2]
+        blocks = self.key_tiles * key_heads * batch
+        arguments: tuple[Argument, ...] = (
+            *(map_of(backward.heads[port], rows) for port, rows in boxes),
+            backward.arguments(self.term_rows),
+            *(backward.heads[port].argument for port in ("dk", "dv")),
+            WorkspacePointer(self._sums_offset),
+            WorkspacePointer(self._turns_offset),
+            WorkspacePointer(self._tickets_offset),
+            Struct(divider(key_heads)),
+            *i32((self.query_tiles, self.key_tiles, key_heads * batch, max(1, arch.sm_count // self.key_tiles))),
+        )
+        moved = bytes_of(getattr(backward.operation, port) for port in ("q", "k", "v", "d_o", "dk", "dv"))
+        return kernel, Launch(
+            kernel=0,
+            grid=(blocks, 1, 1),
+            block=((_WARPGROUPS + 1) * WARPGROUP_THREADS, 1, 1),
+            arguments=(Struct(arguments),),
+            shared_bytes=self._shared_bytes_with(self._output_stages),
+            work=Work(
+                flops=backward.flops(3 * backward.size_qk + 2 * backward.size_v),
+                bytes=moved + self._turns_offset + self.all_query_tiles * self._tile_sum_bytes,
+                unit=math_unit(backward.data_type),
+            ),
+            overlaps_previous=True,
+        )
+
+    def rounded_sums(self) -> tuple[KernelRef, Launch]:
+        """dq."""
+        backward = self.backward
+        params = SumsParams(backward.c_types[1], self.kind.queries, self.head_qk)
+        kernel = KernelRef(
+            name=f"attention_backward_sums_{params.OUT}_{params.TILE_Q}_d{params.HEAD_QK}_sm90a",
+            source="attention/attention_backward_sums.cu",
+            target=SM_90A.name,
+            parameters=macros(params),
+        )
+        arguments = Struct(
+            (
+                backward.heads["dq"].argument,
+                WorkspacePointer(self._sums_offset),
+                WorkspacePointer(self._turns_offset),
+                backward.scale,
+                *i32((backward.queries, backward.size_qk)),
+                Struct(divider(self.query_tiles)),
+                Struct(divider(backward.operation.q.dims[1])),
+            )
+        )
+        moved = bytes_of((backward.operation.dq,)) + self.all_query_tiles * self._tile_sum_bytes
+        return kernel, Launch(
+            kernel=0,
+            grid=(self.all_query_tiles, 1, 1),
+            block=(self._tile_sum_bytes // (2 * 8 * _SUM_BYTES), 1, 1),
+            arguments=(arguments,),
+            work=Work(flops=backward.operation.dq.element_count, bytes=moved, unit=MathUnit.FMA_F32),
+            overlaps_previous=True,
+        )
+
+    def _params(self, is_in_order: bool) -> Params:
+        return Params(
+            *self.backward.c_types,
+            TILE_Q=self.kind.queries,
+            TILE_KV=self.kind.keys,
+            HEAD_QK=self.head_qk,
+            HEAD_V=self.head_v,
+            STAGES=_STAGES,
+            OUTPUT_STAGES=self._output_stages,
+            GRADIENT_TILES=self.kind.gradient_tiles,
+            WEIGHT_BYTES=self.kind.weight_bytes,
+            IN_ORDER=int(is_in_order),
+            PRODUCER_REGISTERS=self.kind.producer_registers,
+            CONSUMER_REGISTERS=consumer_registers(_WARPGROUPS, self.kind.producer_registers),
+        )
+
+    @property
+    def _tile_sum_bytes(self) -> int:
+        """Of a tile of queries, in whole parts."""
+        return self.kind.queries * self.kind.column_parts * min(self.head_qk, _PART_COLUMNS) * _SUM_BYTES
+
+    @property
+    def _turns_offset(self) -> int:
+        return aligned_bytes(self.backward.all_heads * self.term_rows * TERM_BYTES)
+
+    @property
+    def _tickets_offset(self) -> int:
+        return self._turns_offset + self.all_query_tiles * _WORD_BYTES
+
+    @property
+    def _sums_offset(self) -> int:
+        return self._turns_offset + aligned_bytes((self.all_query_tiles + 1) * _WORD_BYTES)
+
+    @property
+    def _output_stages(self) -> int:
+        """Of gradients of the output: as many as of queries where they fit."""
+        fits = self._shared_bytes_with(_STAGES) <= SM_90A.shared_bytes_per_block
+        return _STAGES if fits else 1
+
+    def _shared_bytes_with(self, output_stages: int) -> int:
+        kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
+        barriers = (3 + 2 * _STAGES + 2 * output_stages) * BARRIER_BYTES
+        return (
+            kind.keys * (row_qk + row_v)
+            + _STAGES * padded(kind.queries * (row_qk + TERM_BYTES), _STAGE_GRANULE_BYTES)
+            + output_stages * kind.queries * row_v
+            + kind.gradient_tiles * kind.keys * boxed_bytes(kind.queries)
+            + self._tile_sum_bytes // kind.passes
+            + kind.weight_bytes
+            + barriers
+            + _WORD_BYTES
+        )

@@ -1,0 +1,154 @@
+// attention_backward_wgmma_large: what attention_backward_wgmma.cu gives, for heads of up to 256 elements.
+//
+// Block: 64 keys of one head. One multiplying warpgroup has dv and the other one dk, whose accumulators take half of the
+// registers: the former forms weights and hands them on through shared memory, the latter their gradients. Both have
+// parts of dq, which go to the adding warp in two passes.
+// Memory, order of the sums: as for attention_backward_wgmma.cu.
+// Launch: 3 warpgroups, a block for 64 keys of each head of k.
+// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, GRADIENT_TILES = 1, WEIGHT_BYTES of
+// fp32 weights.
+
+#include "include/attention_backward_wgmma.cuh"
+
+static_assert(TILE_KV == 64 && PARTS == 1, "64 keys and 64 queries at a time");
+
+// The weights on their way from one warpgroup to the other, whose threads hold the same ones.
+struct Weights {
+  u32 address;
+
+  static_assert(WEIGHT_BYTES == sizeof(Scores) * WARPGROUP_SIZE, "all that a warpgroup has");
+
+  __device__ __forceinline__ void put(const Scores& weights) const {
+#pragma unroll
+    for (int block = 0; block < PART_QUERIES / 8; ++block) {
+      const f32(&four)[4] = weights[0][block];
+      store_shared_16(at(block), __float_as_uint(four[0]), __float_as_uint(four[1]), __float_as_uint(four[2]),
+                      __float_as_uint(four[3]));
+    }
+  }
+
+  __device__ __forceinline__ void get(Scores& weights) const {
+#pragma unroll
+    for (int block = 0; block < PART_QUERIES / 8; ++block) {
+      const uint4 words = load_shared_128(at(block));
+      f32(&four)[4] = weights[0][block];
+      four[0] = __uint_as_float(words.x);
+      four[1] = __uint_as_float(words.y);
+      four[2] = __uint_as_float(words.z);
+      four[3] = __uint_as_float(words.w);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ u32 at(int block) const {
+    return address + (block * WARPGROUP_SIZE + threadIdx.x % WARPGROUP_SIZE) * 16;
+  }
+};
+
+// The warpgroup that forms weights and dv.
+struct ValueWarpgroup : Warpgroup {
+  Scores scores;  // then weights
+  ScoreOperand weights;
+  f32 dv[1][HEAD_V / 8][4];
+
+  __device__ __forceinline__ void add_queries(f32 factor) {
+    const ScoreGradients gradients = {memory.gradients};
+    Walk walk(place);
+    await_keys();
+    QueryStage stage = await_queries(walk.tile);
+    start_scores(scores, memory.k, 0, stage.q(), 0);
+    wgmma_wait<0>();
+#pragma unroll 1
+    for (i32 step = 0; step < place.steps; ++step) {
+      hold_all(scores);
+      stage.terms(0).make_weights(factor, scores);
+      memory.queries.release();
+      mask(place.band, walk.tile * TILE_Q, place.first_key() + warp_key, scores);
+      Weights{memory.weights}.put(scores);
+      named_barrier_arrive(WEIGHTS_BARRIER, CONSUMER_THREADS);
+      round(scores, weights);
+      start_values(dv, weights, await_outputs(walk.tile), 0);
+      named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
+      start_queries(gradients, 0);
+      wgmma_wait<0>();
+      hold_all(dq);
+      memory.outputs.release();
+      pass_sums();
+      start_queries(gradients, 1);
+      wgmma_wait<0>();
+      hold_all(dq);
+      if (step + 1 < place.steps) {
+        walk.advance();
+        stage = await_queries(walk.tile);
+      }
+      // Of the last tile once more, for nothing: ptxas would not let a condition run beside the program.
+      start_scores(scores, memory.k, 0, stage.q(), 0);
+      pass_sums();
+      wgmma_wait<0>();
+    }
+    hold_all(dv);
+  }
+};
+
+// The warpgroup that forms gradients of the scores and dk.
+struct KeyWarpgroup : Warpgroup {
+  Scores weights, products;  // then gradients
+  ScoreOperand gradients;
+  f32 dk[1][HEAD_QK / 8][4];
+
+  __device__ __forceinline__ void add_queries() {
+    const ScoreGradients shared_gradients = {memory.gradients};
+    Walk walk(place);
+    await_keys();
+#pragma unroll 1
+    for (i32 step = 0; step < place.steps; ++step, walk.advance()) {
+      const QueryStage stage = await_queries(walk.tile);
+      start_scores(products, memory.v, 0, await_outputs(walk.tile), 0);
+      named_barrier(WEIGHTS_BARRIER, CONSUMER_THREADS);
+      Weights{memory.weights}.get(weights);
+      wgmma_wait<0>();
+      hold_all(products);
+      memory.outputs.release();
+      stage.terms(0).make_gradients(weights, products);
+      // What is beyond the keys may be NaN.
+      mask(place.band, walk.tile * TILE_Q, place.first_key() + warp_key, products);
+      round(products, gradients);
+      store(gradients, shared_gradients, 0);
+      start_keys(dk, gradients, stage.q(), 0);
+      named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
+      start_queries(shared_gradients, 0);
+      wgmma_wait<0>();
+      hold_all(dq);
+      memory.queries.release();
+      pass_sums();
+      start_queries(shared_gradients, 1);
+      wgmma_wait<0>();
+      hold_all(dq);
+      pass_sums();
+    }
+    hold_all(dk);
+  }
+};
+
+struct Consumer {
+  static __device__ __forceinline__ void run(const Params& p, const Place& place, Memory& memory) {
+    const i32 warp_key = threadIdx.x % WARPGROUP_SIZE / WARP_SIZE * 16;
+    const f32 scale = p.problem.scale.value();
+    if (threadIdx.x < WARPGROUP_SIZE) {
+      ValueWarpgroup own = {{p, place, memory, 0, warp_key}};
+      set_zero(own.dv);
+      if (place.steps > 0) own.add_queries(scale * LOG2_E);
+      store_keys(p, p.dv, place, warp_key, p.problem.size_v, 1.0f, own.dv);
+    } else {
+      KeyWarpgroup own = {{p, place, memory, 1, warp_key}};
+      set_zero(own.dk);
+      if (place.steps > 0) own.add_queries();
+      store_keys(p, p.dk, place, warp_key, p.problem.size_qk, scale, own.dk);
+    }
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) u8 shared[];
+  run_block<Consumer>(p, shared);
+}

@@ -1,0 +1,262 @@
+"""Gradients of attention as their kernels take them, whichever instruction multiplies
+(``include/attention_backward.cuh``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from lowdnn import dtypes
+from lowdnn.engines.attention.heads import (
+    MAX_LENGTH,
+    MAX_SIZE,
+    TYPES,
+    Heads,
+    kernel_bounds,
+    refuse_heads,
+    seen_share,
+)
+from lowdnn.engines.base import Refusal
+from lowdnn.engines.launch import (
+    MAX_EXTENT,
+    MAX_GRID_X,
+    bytes_of,
+    ceil_div,
+    ceil_power,
+    divider,
+    i32,
+    i64,
+    macros,
+)
+from lowdnn.enums import DataType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import inputs_of, outputs_of
+from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import (
+    Argument,
+    KernelRef,
+    Launch,
+    MathUnit,
+    Scalar,
+    ScalarType,
+    Struct,
+    TensorPointer,
+    TensorValue,
+    Work,
+    WorkspacePointer,
+)
+from lowdnn.status import Status
+
+#: Of a query's terms.
+TERM_BYTES = 8
+
+_OUTPUT_TYPES = (*TYPES, DataType.FLOAT)
+#: Elements that a lane of the terms' kernel reads at a time, and its warps.
+_PIECE, _TERMS_WARPS = 8, 4
+#: Queries or keys of a block, at the least.
+_FEWEST_ROWS = 32
+_NULL = Scalar(ScalarType.I64, 0)
+
+
+@dataclass(frozen=True)
+class TermsParams:
+    """Macros of ``attention_backward_terms.cu``."""
+
+    TYPE: str
+    LANES: int
+    WARPS: int
+
+
+@dataclass(frozen=True)
+class ClearedWords:
+    """Words in the workspace that are 0 when the terms are there."""
+
+    offset_bytes: int
+    count: int
+
+
+@dataclass(frozen=True)
+class AttentionBackward:
+    """The operation as the kernels read it."""
+
+    operation: SdpaBackward
+
+    @staticmethod
+    def match(engine: str, graph: OperationGraph) -> AttentionBackward | Refusal:
+        """Refuses data types without a tensor core instruction, sizes of heads, strides and alignments that copies of
+        16 bytes do not reach, more than the kernels can count."""
+        if len(graph.operations) != 1 or not isinstance(operation := graph.operations[0], SdpaBackward):
+            got = [type(op).__name__ for op in graph.operations]
+            return Refusal(engine, f"operations: expected one SdpaBackward, got {got}")
+        if refused := _refuse_types(operation):
+            return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
+        if refused := _refuse_shape(operation):
+            return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
+        problem = AttentionBackward(operation)
+        for heads in problem.heads.values():
+            if refused := refuse_heads(heads):
+                return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
+        return problem
+
+    @cached_property
+    def heads(self) -> dict[str, Heads]:
+        """All tensors of heads, by port."""
+        ports = {port: getattr(self.operation, port) for port in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")}
+        return {port: Heads.of(tensor, self.operation.q.dims[1], row_axis=2) for port, tensor in ports.items()}
+
+    @property
+    def all_heads(self) -> int:
+        """Heads of q of all batches."""
+        return self.operation.q.dims[0] * self.operation.q.dims[1]
+
+    @property
+    def queries(self) -> int:
+        return self.operation.q.dims[2]
+
+    @property
+    def keys(self) -> int:
+        return self.operation.k.dims[2]
+
+    @property
+    def size_qk(self) -> int:
+        return self.operation.q.dims[3]
+
+    @property
+    def size_v(self) -> int:
+        return self.operation.v.dims[3]
+
+    @property
+    def size(self) -> int:
+        """Of the larger heads."""
+        return max(self.size_qk, self.size_v)
+
+    @property
+    def data_type(self) -> DataType:
+        return self.operation.q.data_type
+
+    @property
+    def c_types(self) -> tuple[str, str]:
+        """Of the operands and of the gradients, in the kernels."""
+        return dtypes.info(self.data_type).c_type, dtypes.info(self.operation.dq.data_type).c_type
+
+    @property
+    def types_name(self) -> str:
+        """The same in the names of kernels."""
+        operand, result = (dtypes.info(tensor.data_type) for tensor in (self.operation.q, self.operation.dq))
+        return operand.short_name if operand is result else f"{operand.short_name}_{result.short_name}"
+
+    def terms(self, rows: int, cleared: ClearedWords | None = None) -> tuple[KernelRef, Launch]:
+        """Of ``rows`` rows of each head, at the beginning of the workspace.  cleared: at most as many as all rows."""
+        operation, facts = self.operation, dtypes.info(self.data_type)
+        lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
+        kernel = KernelRef(
+            name=f"attention_backward_terms_{facts.short_name}_{lanes}_sm80",
+            source="attention/attention_backward_terms.cu",
+            target="sm_80",
+            parameters=macros(TermsParams(facts.c_type, lanes, _TERMS_WARPS)),
+        )
+        heads, count = operation.q.dims[1], rows * self.all_heads
+        words: Argument = _NULL if cleared is None else WorkspacePointer(cleared.offset_bytes)
+        arguments = Struct(
+            (
+                self.heads["o"].argument,
+                self.heads["d_o"].argument,
+                Heads.of(operation.stats, heads, row_axis=2).argument,
+                _lengths(operation.seq_len_q),
+                WorkspacePointer(),
+                words,
+                *i32((count, 0 if cleared is None else cleared.count, self.size_v, self.queries)),
+                Struct(divider(max(1, rows))),
+                Struct(divider(max(1, heads))),
+            )
+        )
+        moved = bytes_of((operation.o, operation.d_o, operation.stats)) + count * TERM_BYTES
+        work = Work(flops=2 * operation.o.element_count, bytes=moved, unit=MathUnit.FMA_F32)
+        blocks = ceil_div(count, _TERMS_WARPS * 32 // lanes)
+        return kernel, Launch(0, (blocks, 1, 1), (_TERMS_WARPS * 32, 1, 1), (arguments,), work=work)
+
+    def arguments(self, term_rows: int) -> Struct:
+        """The kernels' ``Backward``, of terms of ``term_rows`` rows of each head."""
+        operation = self.operation
+        heads = operation.q.dims[1]
+        return Struct(
+            (
+                WorkspacePointer(),
+                *i32((heads, self.queries, self.keys, self.size_qk, self.size_v, term_rows)),
+                *i32((*kernel_bounds(operation.left, operation.right), operation.is_bottom_right)),
+                _lengths(operation.seq_len_q),
+                _lengths(operation.seq_len_kv),
+                self.scale,
+            )
+        )
+
+    @property
+    def scale(self) -> Struct:
+        """The kernels' ``Factor``."""
+        scale = self.operation.scale
+        pointer: Argument = _NULL
+        given: Argument = Scalar(ScalarType.F32, 1.0)
+        if scale is not None and scale.constant_value is not None:
+            given = Scalar(ScalarType.F32, dtypes.rounded(np.asarray(scale.constant_value), scale.data_type).item())
+        elif scale is not None and scale.is_by_value:
+            given = TensorValue(scale.uid, ScalarType.F32)
+        elif scale is not None:
+            pointer = TensorPointer(scale.uid)
+        return Struct((pointer, given))
+
+    def flops(self, products: int) -> int:
+        """Of ``products`` multiplications for each query and each key that it sees, whatever the lengths are."""
+        operation = self.operation
+        shift = self.keys - self.queries if operation.is_bottom_right else 0
+        left, right = kernel_bounds(operation.left, operation.right)
+        share = seen_share(self.queries, self.keys, left - shift, right + shift)
+        return round(2 * share * self.all_heads * self.queries * self.keys * products)
+
+
+def _lengths(tensor: Tensor | None) -> Struct:
+    """The kernels' ``Lengths``."""
+    if tensor is None:
+        return Struct((_NULL, *i64((0,)), *i32((0,))))
+    is_i64 = tensor.data_type is DataType.INT64
+    return Struct((TensorPointer(tensor.uid), *i64((tensor.strides[0],)), *i32((is_i64,))))
+
+
+def _refuse_types(operation: SdpaBackward) -> str:
+    """Why the kernels do not compute in these types, or an empty string."""
+    own = operation.q.data_type
+    for port in ("q", "k", "v", "o", "d_o"):
+        data_type = getattr(operation, port).data_type
+        if data_type not in TYPES or data_type is not own:
+            return f"{port}.data_type: expected HALF or BFLOAT16, the same for all, got {data_type.name}"
+    for port, tensor in outputs_of(operation).items():
+        if tensor.data_type not in _OUTPUT_TYPES or tensor.data_type is not operation.dq.data_type:
+            return f"{port}.data_type: expected HALF, BFLOAT16 or FLOAT, the same for all, got {tensor.data_type.name}"
+    scale = operation.scale
+    if scale is not None and not scale.is_scalar_value and scale.data_type is not DataType.FLOAT:
+        return f"scale.data_type: expected FLOAT in device memory, got {scale.data_type.name}"
+    return ""
+
+
+def _refuse_shape(operation: SdpaBackward) -> str:
+    """Why the kernels cannot count it, or an empty string."""
+    for port, tensor in (inputs_of(operation) | outputs_of(operation)).items():
+        if tensor.is_scalar_value and port != "scale":
+            return f"{port}: expected a tensor in device memory, got {tensor.label}"
+    batch, heads, queries, size = operation.q.dims
+    keys = operation.k.dims[2]
+    if not heads:
+        return "q.dims[1]: expected at least one head, got 0"
+    for port, extent in {"q": size, "v": operation.v.dims[3]}.items():
+        if extent % 8 or not 0 < extent <= MAX_SIZE:
+            return f"{port}.dims[3]: expected a multiple of 8 up to {MAX_SIZE}, got {extent}"
+    if max(queries, keys) > MAX_LENGTH:
+        return f"q.dims[2], k.dims[2]: expected at most {MAX_LENGTH}, got {queries} and {keys}"
+    if batch * heads * queries > MAX_EXTENT:
+        return f"q.dims: expected at most {MAX_EXTENT} rows, got {batch * heads * queries}"
+    blocks = batch * heads * ceil_div(max(queries, keys), _FEWEST_ROWS)
+    if blocks > MAX_GRID_X:
+        return f"dims: expected at most {MAX_GRID_X} tiles of {_FEWEST_ROWS} rows, got {blocks}"
+    return ""

@@ -1,0 +1,359 @@
+// What the kernels of attention's gradients on wgmma share: the way of a block with TILE_KV keys along the queries, what
+// its loading and its adding warp do, and the pieces of what its two multiplying warpgroups do.
+//
+// Scores and products are formed transposed, keys along the rows: rounded to 16 bits, accumulators then are operands in
+// registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each
+// warpgroup has parts of the results (query_sums.cuh).
+// Queries and gradients of the output come through rings of stages, the last queries of a head first, head after head.
+// Sums of dq over the blocks of a head are formed in memory, tile by tile: the block with the first keys that a tile
+// sees stores, the others add, IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
+// turns, blocks with the same keys of `heads_at_once` heads start together.
+// Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q rows
+// of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; the part of the sums of a tile that is passed on at a
+// time; WEIGHT_BYTES; the barriers.
+// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
+// WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS.
+
+#pragma once
+
+#include "include/attention_backward.cuh"
+#include "include/attention_wgmma.cuh"
+#include "include/dependent_launch.cuh"
+#include "include/ldmatrix.cuh"
+#include "include/query_sums.cuh"
+#include "include/raster.cuh"
+#include "include/turns.cuh"
+#include "include/warpgroup.cuh"
+
+typedef TYPE T;
+typedef SwizzledRows<TILE_Q, HEAD_QK> Queries;
+typedef SwizzledRows<TILE_Q, HEAD_V> OutputGradients;
+typedef SwizzledRows<TILE_KV, HEAD_QK> Keys;
+typedef SwizzledRows<TILE_KV, HEAD_V> Values;
+typedef SwizzledRows<TILE_KV, TILE_Q> ScoreGradients;
+
+constexpr int CONSUMERS = 2, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
+constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
+constexpr int LOADING_WARP = CONSUMER_WARPS, ADDING_WARP = CONSUMER_WARPS + 1;
+constexpr u32 GRADIENTS_BARRIER = 1, CLEARING_BARRIER = 2, WEIGHTS_BARRIER = 3;
+constexpr int PASSES = QuerySums::PARTS / CONSUMERS, PASSED_BYTES = QuerySums::BYTES / PASSES;
+static_assert(QuerySums::PARTS % CONSUMERS == 0, "each warpgroup has as much of dq");
+
+// Of a warpgroup: 64 keys and so many queries at a time.
+constexpr int PART_QUERIES = 64, PARTS = TILE_Q / PART_QUERIES;
+typedef f32 Scores[1][PART_QUERIES / 8][4];
+typedef u32 ScoreOperand[PART_QUERIES / 16][4];
+
+DEFINE_WGMMA(multiply_scores, 64, 16, f32.TYPE.TYPE)
+DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_queries, HEAD_QK, f32.TYPE.TYPE)
+DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_outputs, HEAD_V, f32.TYPE.TYPE)
+#if HEAD_QK < 64
+DEFINE_WGMMA(multiply_by_keys, HEAD_QK, 16, f32.TYPE.TYPE)
+#else
+DEFINE_WGMMA(multiply_by_keys, 64, 16, f32.TYPE.TYPE)
+#endif
+
+struct Params {
+  TensorMap q, k, v, d_o;
+  Backward problem;
+  Heads<OUT> dk, dv;
+  f32* sums;     // (batch, head, tile of queries)
+  u32* turns;    // of the same: how many blocks have added to the sums
+  u32* tickets;  // one word
+  Divider heads;  // of k in a batch
+  i32 query_tiles, key_tiles, key_heads, heads_at_once;  // of a head, of all batches
+};
+
+// Where the block's keys are.
+struct Place {
+  i32 batch, head;  // the first head of q
+  i32 key_tile;
+  Band band;
+  i32 begin, end;  // tiles of queries
+  i32 steps;
+
+  __device__ __forceinline__ Place(const Params& p, u32 ticket) {
+    const TileIndex index = grouped_tile(ticket, p.key_heads, p.key_tiles, p.heads_at_once);
+    batch = i32(p.heads.divide(index.row));
+    head = i32(index.row - batch * p.heads.divisor) * p.dk.sharing;
+    key_tile = i32(index.column);
+    band = p.problem.band(batch);
+    begin = band.queries_begin(first_key()) / TILE_Q;
+    end = max(begin, (band.queries_end(first_key(), TILE_KV) + TILE_Q - 1) / TILE_Q);
+    steps = (end - begin) * p.dk.sharing;
+  }
+
+  __device__ __forceinline__ i32 first_key() const { return key_tile * TILE_KV; }
+
+  // How many blocks with other keys come before this one at a tile of queries.
+  __device__ __forceinline__ u32 turn(i32 tile) const { return key_tile - band.keys_begin(tile * TILE_Q) / TILE_KV; }
+};
+
+// A block's way along the tiles of queries.
+struct Walk {
+  const Place& place;
+  i32 head, tile;
+
+  __device__ __forceinline__ Walk(const Place& place) : place(place), head(place.head), tile(place.end - 1) {}
+
+  __device__ __forceinline__ void advance() {
+    if (tile-- == place.begin) {
+      tile = place.end - 1;
+      ++head;
+    }
+  }
+};
+
+// A tile of queries in shared memory, and their terms.
+struct QueryStage {
+  static constexpr int TERM_BYTES = TILE_Q * sizeof(Term), LOADED = Queries::BYTES + TERM_BYTES;
+  static constexpr int BYTES = (LOADED + 1023) / 1024 * 1024;
+
+  u32 address;
+
+  __device__ __forceinline__ Queries q() const { return {address}; }
+  __device__ __forceinline__ TermTile terms(int part) const {
+    return {address + Queries::BYTES + part * PART_QUERIES * u32(sizeof(Term))};
+  }
+
+  __device__ __forceinline__ void load(const MappedHead& from, const Term* from_terms, i32 row, u32 barrier) const {
+    mbarrier_expect(barrier, LOADED);
+    q().copy(from, row, barrier);
+    bulk_load(terms(0).address, from_terms + row, TERM_BYTES, barrier);
+  }
+};
+
+struct Memory {
+  Keys k;
+  Values v;
+  TileRing<QueryStage, STAGES, CONSUMER_WARPS> queries;
+  TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
+  u32 gradients, sums, weights;
+  u32 keys_full, sums_full, sums_empty, ticket;
+
+  __device__ __forceinline__ Memory(u32 shared, u32* tickets)
+      : k{shared}, v{shared + Keys::BYTES}, queries{v.address + Values::BYTES},
+        outputs{queries.stages + queries.BYTES} {
+    gradients = outputs.stages + outputs.BYTES;
+    sums = gradients + GRADIENT_TILES * ScoreGradients::BYTES;
+    weights = sums + PASSED_BYTES;
+    queries.full = weights + WEIGHT_BYTES;
+    outputs.full = queries.full + queries.BARRIER_BYTES;
+    keys_full = outputs.full + outputs.BARRIER_BYTES;
+    sums_full = keys_full + MBARRIER_BYTES;
+    sums_empty = sums_full + MBARRIER_BYTES;
+    ticket = sums_empty + MBARRIER_BYTES;
+    if (threadIdx.x == 0) {
+      mbarrier_init(keys_full, 1);
+      mbarrier_init(sums_full, CONSUMER_WARPS);
+      mbarrier_init(sums_empty, 1);
+      queries.init();
+      outputs.init();
+      mbarrier_fence_init();
+      store_shared_32(ticket, take_ticket(tickets));
+    }
+    __syncthreads();
+  }
+};
+
+// One thread: all copies of the block.
+__device__ __forceinline__ void produce(const Params& p, const Place& place, Memory& memory) {
+  if (place.steps == 0) return;
+  const i32 key_head = place.head / p.dk.sharing;
+  mbarrier_expect(memory.keys_full, Keys::BYTES + Values::BYTES);
+  memory.k.copy({p.k, key_head, place.batch}, place.first_key(), memory.keys_full);
+  memory.v.copy({p.v, key_head, place.batch}, place.first_key(), memory.keys_full);
+  Walk walk(place);
+#pragma unroll 1
+  for (i32 step = 0; step < place.steps; ++step, walk.advance()) {
+    const i32 row = walk.tile * TILE_Q;
+    memory.queries.load(MappedHead{p.q, walk.head, place.batch}, p.problem.terms_of(place.batch, walk.head), row);
+    memory.outputs.load(MappedHead{p.d_o, walk.head, place.batch}, row);
+  }
+}
+
+// One thread: adds what the consumers pass on to the sums of each tile.
+__device__ __forceinline__ void add_sums(const Params& p, const Place& place, const Memory& memory) {
+  Walk walk(place);
+#pragma unroll 1
+  for (i32 step = 0; step < place.steps; ++step, walk.advance()) {
+    const i64 tile = i64(place.batch * p.problem.heads + walk.head) * p.query_tiles + walk.tile;
+    const u32 turn = place.turn(walk.tile);
+    f32* sums = p.sums + tile * QuerySums::NUMBERS;
+#pragma unroll 1
+    for (u32 pass = 0; pass < PASSES; ++pass, sums += PASSED_BYTES / sizeof(f32)) {
+      mbarrier_wait(memory.sums_full, (step * PASSES + pass) % 2);
+      if (turn == 0) {
+        bulk_store(sums, memory.sums, PASSED_BYTES);
+      } else {
+        if (pass == 0) await_turn(p.turns + tile, IN_ORDER ? turn : 1);
+        fence_async();
+        bulk_add(sums, memory.sums, PASSED_BYTES);
+      }
+      bulk_commit();
+      bulk_wait_read<0>();
+      mbarrier_arrive(memory.sums_empty);
+    }
+    if (IN_ORDER || turn == 0) {
+      bulk_wait<0>();
+      fence_async();
+      pass_turn(p.turns + tile, turn + 1);
+    }
+  }
+  bulk_wait<0>();
+}
+
+// What a multiplying warpgroup has, whatever its share of the work. Multiplications run beside the program from a start_
+// on, until wgmma_wait.
+struct Warpgroup {
+  const Params& p;
+  const Place& place;
+  Memory& memory;
+  const i32 index;
+  const i32 warp_key;  // of the block's keys
+  i32 passed = 0;
+  f32 dq[1][QuerySums::BLOCKS][4];
+
+  // Parts of the scores of 64 keys from `row` on.
+  template <class Own, class Others>
+  static __device__ __forceinline__ void start_scores(Scores& scores, const Own& own, int row, const Others& others,
+                                                      int part) {
+    wgmma_fence();
+#pragma unroll
+    for (int element = 0; element < Own::SIZE; element += 16) {
+      multiply_scores<false, false>(flat(scores), own.k_major(row, element),
+                                    others.k_major(part * PART_QUERIES, element), element > 0);
+    }
+    wgmma_commit();
+  }
+
+  // dv += weights d_o
+  static __device__ __forceinline__ void start_values(f32 (&dv)[1][HEAD_V / 8][4], const ScoreOperand& weights,
+                                                      const OutputGradients& d_o, int part) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < PART_QUERIES / 16; ++step) {
+      multiply_by_outputs<true>(flat(dv), weights[step], d_o.mn_major(part * PART_QUERIES + step * 16), true);
+    }
+    wgmma_commit();
+  }
+
+  // dk += gradients q
+  static __device__ __forceinline__ void start_keys(f32 (&dk)[1][HEAD_QK / 8][4], const ScoreOperand& gradients,
+                                                    const Queries& q, int part) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < PART_QUERIES / 16; ++step) {
+      multiply_by_queries<true>(flat(dk), gradients[step], q.mn_major(part * PART_QUERIES + step * 16), true);
+    }
+    wgmma_commit();
+  }
+
+  // dq = gradients^T k of the warpgroup's part of a pass
+  __device__ __forceinline__ void start_queries(const ScoreGradients& gradients, int pass) {
+    const int part = pass * CONSUMERS + index;
+    const int queries = part / QuerySums::COLUMN_PARTS, columns = part % QuerySums::COLUMN_PARTS;
+    wgmma_fence();
+#pragma unroll
+    for (int key = 0; key < TILE_KV; key += 16) {
+      multiply_by_keys<true, true>(flat(dq), gradients.mn_major(key, queries), memory.k.mn_major(key, columns), key > 0);
+    }
+    wgmma_commit();
+  }
+
+  // Hands dq to the adding warp.
+  __device__ __forceinline__ void pass_sums() {
+    mbarrier_wait(memory.sums_empty, passed++ % 2 ^ 1);
+#pragma unroll
+    for (int block = 0; block < QuerySums::BLOCKS; ++block) {
+      const u32 at = QuerySums::at(index, block, threadIdx.x % WARPGROUP_SIZE) * sizeof(f32);
+      const f32(&four)[4] = dq[0][block];
+      store_shared_16(memory.sums + at, __float_as_uint(four[0]), __float_as_uint(four[1]), __float_as_uint(four[2]),
+                      __float_as_uint(four[3]));
+    }
+    fence_async_shared();
+    __syncwarp();
+    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(memory.sums_full);
+  }
+
+  // When the keys are there.
+  __device__ __forceinline__ void await_keys() const {
+    mbarrier_wait(memory.keys_full, 0);
+    clear_beyond(place.band.keys - place.first_key(), p.problem.keys - place.first_key(), memory.k);
+  }
+
+  // The next tile of queries, or of gradients of the output, when it is there.
+  __device__ __forceinline__ QueryStage await_queries(i32 tile) const {
+    const QueryStage stage = memory.queries.wait();
+    clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
+    return stage;
+  }
+  __device__ __forceinline__ OutputGradients await_outputs(i32 tile) const {
+    const OutputGradients d_o = memory.outputs.wait();
+    clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, d_o);
+    return d_o;
+  }
+
+  // As an operand in registers.
+  static __device__ __forceinline__ void round(const Scores& values, ScoreOperand& operand) {
+#pragma unroll
+    for (int step = 0; step < PART_QUERIES / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const f32* const pair = values[0][step * 2 + i / 2] + i % 2 * 2;
+        operand[step][i] = packed(Tag<T>(), pair[0], pair[1]);
+        make_ready(operand[step][i]);
+      }
+    }
+  }
+
+  // The gradients of the warp's keys for start_queries of all warpgroups, behind a barrier.
+  __device__ __forceinline__ void store(const ScoreOperand& gradients, const ScoreGradients& to, int part) const {
+    const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+    for (int step = 0; step < PART_QUERIES / 16; ++step) {
+      const int query = part * PART_QUERIES + step * 16;
+      stmatrix_x4(to.at(warp_key + lane % 16, query + lane / 16 * 8), gradients[step]);
+    }
+    fence_async_shared();
+  }
+
+ private:
+  // Rows beyond a batch's length have weights of 0, but may be anything: NaN, too.
+  template <class Rows> __device__ __forceinline__ void clear_beyond(i32 existing, i32 stored, const Rows& rows) const {
+    if (existing >= min(stored, Rows::ROWS)) return;
+    rows.clear(existing, threadIdx.x, CONSUMER_THREADS);
+    named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
+  }
+};
+
+// Zeros before the first multiplication: not while one runs, where the compiler might put them.
+template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCKS][4]) {
+#pragma unroll
+  for (int i = 0; i < BLOCKS * 4; ++i) d[0][i / 4][i % 4] = 0;
+  hold_all(d);
+}
+
+// Stores the gradients of the warp's keys.
+template <int BLOCKS>
+__device__ __forceinline__ void store_keys(const Params& p, const Heads<OUT>& to, const Place& place, i32 warp_key,
+                                           i32 size, f32 factor, const f32 (&values)[1][BLOCKS][4]) {
+  store_gradients(to.at(place.batch, place.head, 0), to.strides[2], place.first_key() + warp_key, p.problem.keys, 0,
+                  size, factor, values);
+}
+
+// Every thread of the block; Consumer::run is what a multiplying one does.
+template <class Consumer> __device__ __forceinline__ void run_block(const Params& p, u8* shared) {
+  wait_for_previous_kernel();
+  Memory memory(shared_address(shared), p.tickets);
+  const Place place(p, load_shared_32(memory.ticket));
+  const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
+  if (warp >= CONSUMER_WARPS) {
+    release_registers<PRODUCER_REGISTERS>();
+    if (warp == LOADING_WARP && elect_one()) produce(p, place, memory);
+    if (warp == ADDING_WARP && elect_one()) add_sums(p, place, memory);
+  } else {
+    take_registers<CONSUMER_REGISTERS>();
+    Consumer::run(p, place, memory);
+  }
+}
