@@ -92,8 +92,9 @@ class AttentionMethods(GraphBuilder):
         implementation: changes nothing.
         score_mod: called with this graph and the scores, gives other scores; it stands in the place of all masks.
         A query that sees no key has O 0 and Stats minus infinity.
+        q, k, v, O and Stats may have ragged offsets, with use_padding_mask; their strides of rows reach past all heads.
 
-        Raises BadParamError for contradicting masks, NotSupportedError for ragged tensors and unfuse_fma.
+        Raises BadParamError for contradicting masks, NotSupportedError for unfuse_fma.
         """
         _refuse(
             "sdpa",
@@ -107,6 +108,9 @@ class AttentionMethods(GraphBuilder):
             _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
             _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
         )
+        for port, tensor in {"q": q, "k": k, "v": v}.items():
+            if tensor.ragged_offset is not None and lengths is None:
+                raise BadParamError.at("sdpa.use_padding_mask", expected=f"True beside a ragged {port}", got=False)
         tables = {"k": (k, paged_attention_k_table), "v": (v, paged_attention_v_table)}
         k, v = (
             self._loaded(tensor, table, lengths, paged_attention_max_seq_len_kv, f"sdpa.paged_attention_{port}_table")

@@ -9,18 +9,21 @@ be a transpose of k (B, H_k, S_kv, D). k and v may be loads of a paged cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.band_pattern import Band, band_of
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
+from lowdnn.graph.ragged_pattern import padded
 from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
@@ -37,7 +40,8 @@ class Attention:
     """See the module's docstring.
 
     k: (B, H_k, D, S_kv), where it lies in memory.  k_load, v_load: what k and v come from, where they lie in pages;
-    their sequences are the band's lengths.
+    their sequences are the band's lengths.  ragged: of packed tensors, by uid, what loads or stores them; tensors with
+    those uids are as if they were padded.
     scores: from the first product to what the masks of ``band`` are applied to, which leave it or put minus infinity in
     its place; that is what the softmax is of.  weights: from the softmax's output to the second product's operand,
     linear in the former.  output: behind the second product.
@@ -53,11 +57,20 @@ class Attention:
     band: Band
     k_load: PagedCacheLoad | None = None
     v_load: PagedCacheLoad | None = None
+    ragged: Mapping[int, RaggedMove] = field(default_factory=dict)
 
 
 def match_attention(graph: OperationGraph) -> Attention | str:
     """The graph as one attention, or why it is not one."""
-    return graph.derive(_match)
+    return graph.derive(_match_padded)
+
+
+def _match_padded(graph: OperationGraph) -> Attention | str:
+    found = padded(graph)
+    if isinstance(found, str):
+        return found
+    attention = _match(found.graph)
+    return attention if isinstance(attention, str) else replace(attention, ragged=found.moves)
 
 
 def _match(graph: OperationGraph) -> Attention | str:

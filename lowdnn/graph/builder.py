@@ -47,6 +47,7 @@ from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.ragged import RaggedLoad
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
 from lowdnn.ops.resample_backward import ResampleBackward
@@ -519,6 +520,13 @@ class GraphBuilder:
         dims = (page_table.dims[0], heads, length, size)
         y = self.tensor(dims, store or container.data_type, layout=layout, is_virtual=store is None, name="y")
         self._operations.append(PagedCacheLoad(container, y, sequence, page_table))
+        return y
+
+    def ragged_load(self, x: Tensor, offsets: Tensor, rows: int, multiplier: int = 1) -> Tensor:
+        """Sequences of up to ``rows`` rows of the packed ``x``, virtual."""
+        dims = (offsets.dims[0] - 1, x.dims[1], rows, x.dims[3])
+        y = self.tensor(dims, x.data_type, is_virtual=True, name="y")
+        self._operations.append(RaggedLoad(x, y, offsets, multiplier))
         return y
 
     def rng(

@@ -40,6 +40,7 @@ from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample import ResampleOperation
 from lowdnn.ops.resample_forward import ResampleForward
@@ -77,6 +78,7 @@ _EXACT_OPERATIONS = (
     ExpandBandMatrix,
     ContractBandMatrix,
     PagedCacheLoad,
+    RaggedMove,
 )
 _CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward, SdpaBackward)
 _TF32_EPSILON = 2.0**-10

@@ -1,5 +1,5 @@
-"""Compound operations as the operations that they stand for, which engines know how to take whole: attention is found
-again by ``attention_pattern``, its bands by ``band_pattern``.
+"""Compound operations, and ragged tensors, as the operations that they stand for, which engines know how to take whole:
+attention is found again by ``attention_pattern``, its bands by ``band_pattern``, ragged tensors by ``ragged_pattern``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from lowdnn.ops.catalog import Compound
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.norm import compute_type_of
 from lowdnn.ops.pointwise import Pointwise
+from lowdnn.ops.ragged import RaggedLoad, RaggedStore
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.sdpa import Lengths
 from lowdnn.ops.sdpa_forward import SdpaForward
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
+from lowdnn.status import NotSupportedError
 
 _QUERY, _KEY = 2, 3
 
 
 def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...]:
-    """``operations`` with others in the place of compound ones. Tensors between those have uids above all given."""
+    """``operations`` with others in the place of compound ones, and loads and stores of ragged tensors. Tensors between
+    those have uids above all given."""
     given = tuple(operations)
     expansion = _Expansion(1 + max((tensor.uid for op in given for tensor in _tensors(op)), default=0))
     for op in given:
@@ -34,10 +37,25 @@ def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...
 
 
 def _tensors(operation: HasPorts) -> Iterable[Tensor]:
-    yield from (inputs_of(operation) | outputs_of(operation)).values()
+    for tensor in (inputs_of(operation) | outputs_of(operation)).values():
+        yield from (tensor,) if tensor.ragged_offset is None else (tensor, tensor.ragged_offset)
     if isinstance(operation, SdpaForward):
         for inner in (operation.softmax, *(operation.subgraph.operations if operation.subgraph else ())):
             yield from () if inner is None else _tensors(inner)
+
+
+def _packed(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
+    """What lies in memory of a ragged tensor, with all rows that there may be; its offsets, and their multiplier."""
+    where, offsets = f"{tensor.label}.ragged_offset", tensor.ragged_offset
+    if offsets is None or tensor.rank != 4 or tensor.is_virtual:
+        got = f"dims {list(tensor.dims)}{', virtual' if tensor.is_virtual else ''}"
+        raise NotSupportedError.at(where, expected="a tensor [batch, heads, rows, size] in device memory", got=got)
+    batch, heads, rows, size = tensor.dims
+    _, head, row, element = tensor.strides
+    strides = (batch * rows * row, head, row, element)
+    dims = (1, heads, batch * rows, size)
+    packed = replace(tensor, dims=dims, strides=strides, ragged_offset=None, ragged_offset_multiplier=1)
+    return packed, offsets, tensor.ragged_offset_multiplier
 
 
 class _Expansion:
@@ -46,12 +64,33 @@ class _Expansion:
     def __init__(self, first_uid: int) -> None:
         self._builder = GraphBuilder(first_uid=first_uid)
         self._given: dict[int, Tensor] = {}
+        self._padded: dict[int, Tensor] = {}
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         return tuple(with_tensors(op, self._given) for op in self._builder.operations)
 
     def add(self, operation: HasPorts) -> None:
+        reads, writes = (
+            [tensor for tensor in ports(operation).values() if tensor.ragged_offset is not None]
+            for ports in (inputs_of, outputs_of)
+        )
+        for tensor in (*reads, *writes):
+            if tensor.uid not in self._padded:
+                self._padded[tensor.uid] = self._padded_of(tensor, is_loaded=tensor in reads)
+        self._add(with_tensors(operation, self._padded) if reads or writes else operation)
+        for tensor in writes:
+            self._builder.add(RaggedStore(self._padded[tensor.uid], *_packed(tensor)))
+
+    def _padded_of(self, tensor: Tensor, is_loaded: bool) -> Tensor:
+        """A virtual tensor in the place of a ragged one."""
+        y = self._builder.tensor(tensor.dims, tensor.data_type, is_virtual=True, name=tensor.name)
+        if is_loaded:
+            packed, offsets, multiplier = _packed(tensor)
+            self._builder.add(RaggedLoad(packed, y, offsets, multiplier))
+        return y
+
+    def _add(self, operation: HasPorts) -> None:
         if isinstance(operation, SdpaForward):
             self._add_attention(operation)
         elif isinstance(operation, DiagonalBandMask):

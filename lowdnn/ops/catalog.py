@@ -26,6 +26,7 @@ from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.ragged import RaggedLoad, RaggedStore
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
 from lowdnn.ops.resample_backward import ResampleBackward
@@ -79,6 +80,9 @@ OPERATIONS: tuple[type, ...] = (
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, Rng, *OPERATIONS)
+
+#: Operations that no descriptor stands for (``graph.expansion``).
+INTERNAL: tuple[type, ...] = (RaggedLoad, RaggedStore)
 
 #: Operations that stand for several others (``graph.expansion``), which graphs hold in their place.
 Compound = SdpaForward | DiagonalBandMask

@@ -66,6 +66,33 @@ def attention() -> Descriptor:
     )
 
 
+def test_ragged_offsets_are_tensors_of_the_graph() -> None:
+    offsets = packed(20, (2, 1, 1, 1), DataType.INT32)
+    ragged = made(
+        DescriptorType.TENSOR,
+        (N.TENSOR_UNIQUE_ID, T.INT64, Q),
+        (N.TENSOR_DATA_TYPE, T.DATA_TYPE, DataType.HALF),
+        (N.TENSOR_DIMENSIONS, T.INT64, HEADS),
+        (N.TENSOR_STRIDES, T.INT64, packed_strides(HEADS, (0, 2, 1, 3))),
+        (N.TENSOR_BYTE_ALIGNMENT, T.INT64, 16),
+        (N.TENSOR_RAGGED_OFFSET_DESC, T.BACKEND_DESCRIPTOR, offsets),
+        (N.TENSOR_RAGGED_OFFSET_MULTIPLIER, T.INT64, 16),
+    )
+    k, v, o = (packed(uid, HEADS, DataType.HALF) for uid in (K, V, OUT))
+    operation = made(
+        DescriptorType.OPERATION_SDPA_FWD,
+        (N.OPERATION_SDPA_FWD_QDESC, T.BACKEND_DESCRIPTOR, ragged),
+        (N.OPERATION_SDPA_FWD_KDESC, T.BACKEND_DESCRIPTOR, k),
+        (N.OPERATION_SDPA_FWD_VDESC, T.BACKEND_DESCRIPTOR, v),
+        (N.OPERATION_SDPA_FWD_ODESC, T.BACKEND_DESCRIPTOR, o),
+    )
+    graph = graph_of(operation).value.graph
+    found = match_attention(graph)
+    assert isinstance(found, Attention), found
+    assert [(uid, move.offsets.uid, move.multiplier) for uid, move in found.ragged.items()] == [(Q, 20, 16)]
+    assert 20 in graph.tensors
+
+
 def run(
     handle: Handle, operation: Descriptor, values: dict[int, NDArray[Any]], by_value: dict[int, NDArray[Any]]
 ) -> dict[int, NDArray[Any]]:

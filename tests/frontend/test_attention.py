@@ -196,6 +196,63 @@ def test_a_sink_and_all_statistics(case: Case) -> None:
     np.testing.assert_allclose(maxima + np.log(sums), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("in_elements", [True, False])
+def test_ragged_tensors(handle: Handle, in_elements: bool) -> None:
+    """Sequences of queries and keys packed as (T, H, D), the second has no query; offsets count rows or elements."""
+    rng = np.random.default_rng(fresh_seed())
+    queries, keys = np.array([SQ, 0, 9]), np.array([SKV, 5, 20])
+    graph, values = pygraph("sdpa", HALF, FLOAT, FLOAT, handle), {}
+    packed: dict[str, np.ndarray] = {}
+
+    def offsets_of(lengths: np.ndarray, row: int) -> tuple[Tensor, int]:
+        sums = np.concatenate([[0], np.cumsum(lengths)]) * (row if in_elements else 1)
+        array = cudnn.from_numpy(sums.astype(np.int64 if in_elements else np.int32).reshape(-1, 1, 1, 1), handle)
+        values[made := graph.tensor_like(array)] = array
+        return made, 1 if in_elements else row
+
+    def ragged(tensor: Tensor, lengths: np.ndarray, heads: int, size: int) -> Tensor:
+        offset, multiplier = offsets_of(lengths, heads * size)
+        tensor.set_stride((int(lengths.max()) * heads * size, size, heads * size, 1))
+        return tensor.set_ragged_offset(offset).set_ragged_offset_multiplier(multiplier)
+
+    tensors = {}
+    for name, (lengths, heads, size) in {"q": (queries, H, D), "k": (keys, HK, D), "v": (keys, HK, DV)}.items():
+        packed[name] = rng.standard_normal((lengths.sum(), heads, size)).astype(np.float16)
+        tensors[name] = ragged(graph.tensor((3, heads, int(lengths.max()), size)), lengths, heads, size)
+        values[tensors[name]] = cudnn.from_numpy(packed[name], handle)
+    lengths = [cudnn.from_numpy(n.astype(np.int32).reshape(3, 1, 1, 1), handle) for n in (queries, keys)]
+    seq_lens = [graph.tensor_like(array) for array in lengths]
+    values |= dict(zip(seq_lens, lengths, strict=True))
+    o, stats = graph.sdpa(
+        *tensors.values(),
+        attn_scale=SCALE,
+        generate_stats=True,
+        use_padding_mask=True,
+        seq_len_q=seq_lens[0],
+        seq_len_kv=seq_lens[1],
+        use_causal_mask_bottom_right=True,
+    )
+    assert stats is not None
+    ragged(o.set_output(True), queries, H, DV)
+    ragged(stats.set_output(True), queries, H, 1)
+    graph.build([cudnn.heur_mode.A])
+    values[o] = cudnn.from_numpy(np.zeros((queries.sum(), H, DV), np.float16), handle)
+    values[stats] = cudnn.from_numpy(np.zeros((queries.sum(), H, 1), np.float32), handle)
+    graph.execute(values, cudnn.from_numpy(np.zeros(max(1, graph.get_workspace_size()), np.uint8), handle))
+    first_query, first_key = 0, 0
+    for rows, others in zip(queries, keys, strict=True):
+        q, k, v = (
+            packed[name][begin : begin + count].transpose(1, 0, 2)[np.newaxis]
+            for name, begin, count in (("q", first_query, rows), ("k", first_key, others), ("v", first_key, others))
+        )
+        seen = np.arange(others)[None, :] <= np.arange(rows)[:, None] + others - rows
+        wanted_o, wanted_stats = (x[0].transpose(1, 0, 2) for x in expected({"q": q, "k": k, "v": v}, seen=seen))
+        found = slice(first_query, first_query + rows)
+        np.testing.assert_allclose(values[o].numpy()[found], wanted_o, rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(values[stats].numpy()[found], wanted_stats, rtol=1e-5, atol=1e-5)
+        first_query, first_key = first_query + rows, first_key + others
+
+
 def test_engines_find_the_band_of_padded_causal_attention() -> None:
     graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
     q, k, v = (graph.tensor(dims) for dims in ((B, H, SQ, D), (B, HK, SKV, D), (B, HK, SKV, DV)))

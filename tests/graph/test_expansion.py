@@ -17,10 +17,11 @@ from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.base import HasPorts
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.ragged import RaggedLoad, RaggedStore
 from lowdnn.ops.sdpa_forward import SdpaForward
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor, packed_strides
-from lowdnn.status import BadParamError, ShapeMismatchError
+from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError
 from tests.support.errors import raises
 
 B, H, SQ, SKV, D, DV = 2, 4, 5, 7, 3, 2
@@ -203,3 +204,36 @@ def test_what_is_refused() -> None:
         DiagonalBandMask(BEFORE, AFTER, PointwiseMode.CMP_GE, **bounds)
     with raises(BadParamError, "diagonal_band_mask.mode", expected="CMP_GE", got="CMP_EQ"):
         DiagonalBandMask(BEFORE, AFTER, PointwiseMode.CMP_EQ)
+
+
+def test_ragged_tensors_are_loaded_and_stored() -> None:
+    """Each once, with as many rows as there may be; between them the operations are virtual tensors'."""
+    offsets = tensor(30, (B + 1, 1, 1, 1), DataType.INT64)
+    q, k, v, o = (
+        replace(t, strides=packed_strides(t.dims, (0, 2, 1, 3)), ragged_offset=offsets, ragged_offset_multiplier=3)
+        for t in (Q, K, V, OUT)
+    )
+    graph = graph_of(SdpaForward(q, k, v, o, **LENGTHS))
+    moves = [op for op in graph.operations if isinstance(op, RaggedLoad | RaggedStore)]
+    assert [(type(op), op.packed.uid, op.packed.dims) for op in moves] == [
+        (RaggedLoad, Q.uid, (1, H, B * SQ, D)),
+        (RaggedLoad, K.uid, (1, 2, B * SKV, D)),
+        (RaggedLoad, V.uid, (1, 1, B * SKV, DV)),
+        (RaggedStore, OUT.uid, (1, H, B * SQ, DV)),
+    ]
+    assert {(op.offsets, op.multiplier, op.padded.is_virtual) for op in moves} == {(offsets, 3, True)}
+    found = match_attention(graph)
+    assert isinstance(found, Attention), found
+    assert found.ragged == {op.packed.uid: op for op in moves}
+    assert OperationGraph.from_json(graph.to_json()).key == graph.key
+
+
+def test_what_cannot_be_ragged_is_refused() -> None:
+    offsets = tensor(30, (5, 1, 1, 1), DataType.INT64)
+    x, y = (tensor(uid, (4, 6), ragged_offset=offsets) for uid in (1, 2))
+    operation = PointwiseOperation(Pointwise(PointwiseMode.RELU_FWD, DataType.FLOAT), x=x, y=y)
+    with raises(NotSupportedError, "tensor uid 1.ragged_offset", expected="[batch, heads, rows, size]", got="[4, 6]"):
+        expanded((operation,))
+    where = "operation_graph: tensor uid 1.ragged_offset"
+    with raises(NotSupportedError, where, expected="None where nothing loads or stores it", got="a tensor"):
+        OperationGraph((operation,))

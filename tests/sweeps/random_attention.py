@@ -10,17 +10,17 @@ _SIZES = (8, 16, 24, 32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
 
 def draw(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
     """A case with lengths up to ``most``; a kernel is compiled for what ``kernel`` draws, whatever ``numbers`` does."""
-    return _draw(kernel, numbers, most, most, pages=0.2)
+    return _draw(kernel, numbers, most, most, places=0.3)
 
 
 def draw_mapped(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
     """A case of which tensor maps can describe k and v, drawn as ``draw`` does."""
-    return _draw(kernel, numbers, most, most, pages=0.0)
+    return _draw(kernel, numbers, most, most, places=0.0)
 
 
 def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case of up to 8 queries and ``most`` keys, perhaps in pages, drawn as ``draw`` does."""
-    return _draw(kernel, numbers, 8, most, pages=0.3)
+    """A case of up to 8 queries and ``most`` keys, perhaps packed or in pages, drawn as ``draw`` does."""
+    return _draw(kernel, numbers, 8, most, places=0.5)
 
 
 def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
@@ -34,8 +34,10 @@ def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.G
     return _draw_backward(kernel, numbers, most, heads, heads, heads * int(numbers.choice([1, 2])))
 
 
-def _draw(kernel: np.random.Generator, numbers: np.random.Generator, most_queries: int, most: int, pages: float) -> str:
-    """pages: the chance that there are some."""
+def _draw(
+    kernel: np.random.Generator, numbers: np.random.Generator, most_queries: int, most: int, places: float
+) -> str:
+    """places: the chance that sequences are packed, or in pages."""
     k_heads, v_heads, heads = _heads(numbers)
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
     words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
@@ -47,8 +49,10 @@ def _draw(kernel: np.random.Generator, numbers: np.random.Generator, most_querie
         words.append(f"left={numbers.integers(0, most)}")
     if _happens(kernel, 0.2):
         words.append(f"right={numbers.integers(0, most)}")
-    if _happens(kernel, pages):
+    if _happens(kernel, places / 2):
         words += ["lengths=yes", f"page={1 << numbers.integers(0, 8)}"]
+    elif _happens(kernel, places / 2):
+        words += ["ragged=yes", f"lengths={kernel.choice(['no', 'yes'])}"]
     elif _happens(kernel, 0.3):
         words.append("lengths=yes")
     if _happens(kernel, 0.3):

@@ -43,11 +43,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) KERNEL_NAME(cons
 
   if (threadIdx.x % WARP_SIZE == 0) store_statistics(p, coordinate, largest, sum);
   const f32 share = sum == 0 ? 0 : 1 / sum;
-  const Output::Cursor cursor = Output::cursor(p.output, coordinate);
+  const OutputRow output(p, coordinate, true);
 #pragma unroll
   for (int i = 0; i < PAIRS; ++i) {
-    const int column = first_column + i * 2 * WARP_SIZE;
     const f32 values[2] = {o[i][0] * share, o[i][1] * share};
-    if (column < p.size_v) Output::apply<2>(p.output, cursor, column, 2, values);
+    output.store(first_column + i * 2 * WARP_SIZE, values);
   }
 }

@@ -5,18 +5,18 @@
 // Each of its WARPS warps takes a part of those for itself, with all of the rows, and brings them, TILE_KV at a time,
 // through a ring of its own: no warp waits for another before the end. Then the first warp joins what all have found;
 // where the keys are in parts (IS_SPLIT), it leaves that in the workspace for attention_forward_combine.
-// Memory: q, k, v, the latter two perhaps in pages, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of heads are multiples of 8,
+// Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of heads are multiples of 8,
 // at most HEAD_QK and HEAD_V, multiples of 16.
 // Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v, at the end the
 // accumulators of all warps but the first.
 // Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys).
-// Macros: HEAD_QK, those of attention_pages.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES, BLOCKS_PER_SM, IS_SPLIT.
+// Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES, BLOCKS_PER_SM, IS_SPLIT.
 // Source: Dao et al., "Flash-Decoding for long-context inference".
 
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
 #include "include/attention_mma.cuh"
-#include "include/attention_pages.cuh"
+#include "include/attention_places.cuh"
 #include "include/attention_partials.cuh"
 
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
@@ -27,7 +27,7 @@ constexpr int THREADS = WARPS * WARP_SIZE;
 constexpr u32 STAGE_BYTES = Keys::BYTES + Values::BYTES;
 
 struct Params {
-  Heads<const T> q;
+  QueryHeads q;
   KeyHeads k;
   ValueHeads v;
 #if IS_SPLIT
@@ -145,13 +145,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   const Share share(place, blockIdx.y * WARPS + warp, gridDim.y * WARPS);
   Ring ring = {q.address + Queries::BYTES + warp * STAGES * STAGE_BYTES};
 
+  const i32 existing_keys = existing_rows(params.k, place.batch, place.band.keys);
+  const i32 existing_values = existing_rows(params.v, place.batch, place.band.keys);
   const auto copy = [&](i32 tile, int stage) {
-    const i32 first = tile * TILE_KV, rows = place.band.keys - first;
     if (tile < share.end) {
-      const auto keys = rows_from(params.k, place.batch, place.head, first, rows);
-      const auto values = rows_from(params.v, place.batch, place.head, first, rows);
-      ring.keys(stage).copy_each<WARP_SIZE>(keys, rows, p.size_qk);
-      ring.values(stage).copy_each<WARP_SIZE>(values, rows, p.size_v);
+      const i32 first = tile * TILE_KV, keys = existing_keys - first, values = existing_values - first;
+      ring.keys(stage).copy_each<WARP_SIZE>(rows_from(params.k, place.batch, place.head, first, keys), keys, p.size_qk);
+      ring.values(stage).copy_each<WARP_SIZE>(rows_from(params.v, place.batch, place.head, first, values), values,
+                                              p.size_v);
     }
     cp_async_commit();
   };
@@ -161,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         const i32 of_pack = min(place.block_row + row, p.queries * PACK - 1);
         return params.q.at(place.batch, place.head + of_pack % PACK, of_pack / PACK);
       },
-      p.queries * PACK - place.block_row, p.size_qk);
+      existing_rows(params.q, place.batch, p.queries) * PACK - place.block_row, p.size_qk);
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) copy(share.begin + stage, stage);
   cp_async_wait<STAGES - 2>();  // the queries came with the first tile

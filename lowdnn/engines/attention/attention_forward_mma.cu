@@ -5,19 +5,19 @@
 // with v, which shrink when the largest grows. Keys outside of the band (left, right, length) are passed over; tiles
 // that lie within it have no mask. Queries that see no key give 0, and minus infinity as their log-sum-exp. Copies of v
 // run while scores are computed, those of the next keys while v is multiplied.
-// Memory: q, k, v, the latter two perhaps in pages, with elements of a head contiguous, rows at multiples of 16 bytes.
+// Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes.
 // Sizes of heads are multiples of 8,
 // at most HEAD_QK and HEAD_V, multiples of 16.
 // Shared memory (dynamic): TILE_Q rows of q, TILE_KV of k and of v.
 // Launch: 32 threads for each warp; the blocks of a head follow each other, those with the most keys under a causal mask
 // first.
-// Macros: HEAD_QK, and those of attention_forward.cuh and attention_pages.cuh.
+// Macros: HEAD_QK, and those of attention_forward.cuh and attention_places.cuh.
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 1.
 
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
 #include "include/attention_mma.cuh"
-#include "include/attention_pages.cuh"
+#include "include/attention_places.cuh"
 
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
 typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;
@@ -26,7 +26,7 @@ typedef HeadRows<T, TILE_KV, HEAD_V> Values;
 constexpr int THREADS = TILE_Q / WARP_Q * WARP_SIZE;
 
 struct Params {
-  Heads<const T> q;
+  QueryHeads q;
   KeyHeads k;
   ValueHeads v;
   Forward forward;
@@ -42,13 +42,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
   const Place place(p);
   const Rows rows = {place.warp_row};
 
+  const i32 existing_keys = existing_rows(params.k, place.batch, place.band.keys);
+  const i32 existing_values = existing_rows(params.v, place.batch, place.band.keys);
   const auto copy_keys = [&](i32 tile) {
-    const i32 first = tile * TILE_KV, rows = place.band.keys - first;
+    const i32 first = tile * TILE_KV, rows = existing_keys - first;
     k.copy_each<THREADS>(rows_from(params.k, place.batch, place.head, first, rows), rows, p.size_qk);
     cp_async_commit();
   };
   const auto copy_values = [&](i32 tile) {
-    const i32 first = tile * TILE_KV, rows = place.band.keys - first;
+    const i32 first = tile * TILE_KV, rows = existing_values - first;
     v.copy_each<THREADS>(rows_from(params.v, place.batch, place.head, first, rows), rows, p.size_v);
     cp_async_commit();
   };
@@ -57,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
   RunningSoftmax softmax(p.scale);
   softmax.add_sink(p, place, rows);
   if (place.begin < place.end) {
-    q.copy<THREADS>(params.q.at(place.batch, place.head, place.block_row), params.q.strides[2],
-                    p.queries - place.block_row, p.size_qk);
+    const i32 queries = existing_rows(params.q, place.batch, p.queries) - place.block_row;
+    q.copy_each<THREADS>(rows_from(params.q, place.batch, place.head, place.block_row, queries), queries, p.size_qk);
     copy_keys(place.begin);
   }
   i32 following;

@@ -37,9 +37,9 @@ static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 DEFINE_WGMMA(multiply_by_keys, TILE_KV, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_values, HEAD_V, f32.TYPE.TYPE)
 
-// The tiles of all heads, in sections of heads whose keys and values the L2 cache holds: of a section first the last
-// tiles of all heads, which have the most keys under a causal mask. Blocks take them in turns, forth and back, so that
-// none has only large ones.
+// The tiles of all heads, in sections of heads that blocks work on at a time, so that they share keys and values in the
+// L2 cache: of a section first the last tiles of all heads, which have the most keys under a causal mask. Blocks take
+// them in turns, forth and back, so that none has only large ones.
 struct Order {
   u32 count;        // of tiles
   u32 heads;        // of all batches

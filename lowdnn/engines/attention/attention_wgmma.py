@@ -46,8 +46,6 @@ _PRODUCER_REGISTERS = 24
 _SMALL_SIZE = 64
 #: What the device takes of each block's shared memory.
 _RESERVED_BYTES = 1024
-#: Of keys and values that blocks work on at a time: half of what the L2 cache holds.
-_SECTION_BYTES = 30 << 20
 
 
 @dataclass(frozen=True)
@@ -101,9 +99,9 @@ class AttentionWgmma:
         problem = AttentionForward.match(self.name, graph)
         if isinstance(problem, Refusal):
             return problem
-        for heads in (problem.k, problem.v):
-            if heads.load is not None:
-                reason = f"{heads.tensor.label}: expected heads whose rows a stride joins, got pages of a cache"
+        for heads in (problem.q, problem.k, problem.v):
+            if heads.place:
+                reason = f"{heads.tensor.label}: expected heads with strides, got pages of a cache or a ragged tensor"
                 return Refusal(self.name, reason, Status.NOT_SUPPORTED_LAYOUT)
         for heads in (problem.q, problem.k, problem.v):
             if refused := refuse_map(heads):
@@ -176,24 +174,24 @@ def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tup
     query_stages = max(1, _query_stages(problem, tile))
     registers = consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks_per_sm)
     params = Params(query_stages, _STAGES, blocks_per_sm, _PRODUCER_REGISTERS, registers)
+    blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
     operands: tuple[Argument, ...] = (
         *(map_of(heads, rows) for heads, rows in boxes),
         *i32((problem.k.sharing, problem.v.sharing, problem.k.tensor.dims[0], problem.v.tensor.dims[0])),
-        _order(problem, tile),
+        _order(problem, tile, blocks),
     )
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()))
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
-    return kernel, replace(launch, grid=(min(launch.grid[0], arch.sm_count * blocks_per_sm), 1, 1))
+    return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
 
 
-def _order(problem: AttentionForward, tile: ForwardTile) -> Struct:
-    """The kernel's ``Order``."""
-    batch, heads, queries, keys = problem.attention.first.c.dims
+def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> Struct:
+    """The kernel's ``Order``: a section has about one tile for each block."""
+    batch, heads, queries, _ = problem.attention.first.c.dims
     tiles = ceil_div(queries, tile.queries)
-    bytes_of_head = 2 * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
-    section_heads = max(1, min(_SECTION_BYTES // max(1, bytes_of_head), batch * heads))
+    section_heads = max(1, min(blocks // tiles, batch * heads))
     return Struct(
         (
             *i32((tiles * batch * heads, batch * heads)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
@@ -15,15 +15,17 @@ from lowdnn.engines.attention.heads import (
     TYPES,
     Heads,
     kernel_bounds,
+    offsets_argument,
     padded,
     refuse_heads,
     seen_share,
 )
 from lowdnn.engines.base import Refusal
-from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, moved_bytes
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, moved_bytes
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.ragged import RaggedStore
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, TensorPointer, Work
 from lowdnn.status import Status
@@ -54,7 +56,7 @@ class ForwardTile:
 
 @dataclass(frozen=True)
 class ForwardParams:
-    """Macros of ``attention_forward.cuh``, and HEAD_QK, K_PAGED, V_PAGED."""
+    """Macros of ``attention_forward.cuh``, and HEAD_QK, Q_PLACE, K_PLACE, V_PLACE."""
 
     TYPE: str
     TILE_Q: int
@@ -72,8 +74,10 @@ class ForwardParams:
     STATS: int
     MAX: int
     SUM_EXP: int
-    K_PAGED: int
-    V_PAGED: int
+    STORES_PACKED: int
+    Q_PLACE: int
+    K_PLACE: int
+    V_PLACE: int
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,9 @@ class AttentionForward:
         q = Heads.of(matched.first.a, heads, row_axis=2)
         k = Heads.loaded(loads[0], heads) if loads[0] else Heads.of(matched.k, heads, row_axis=3)
         v = Heads.loaded(loads[1], heads) if loads[1] else Heads.of(matched.second.b, heads, row_axis=2)
+        q, k, v = (replace(operand, ragged=matched.ragged.get(operand.tensor.uid)) for operand in (q, k, v))
+        if refused := _refuse_ragged(matched):
+            return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
         for operand in (q, k, v):
             if refused := refuse_heads(operand):
                 return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
@@ -179,8 +186,10 @@ class AttentionForward:
             HAS_BLOCKS=int(self.attention.band.blocks is not None),
             HAS_SINK=int(self.attention.softmax.sink is not None),
             **statistics,
-            K_PAGED=int(self.k.load is not None),
-            V_PAGED=int(self.v.load is not None),
+            STORES_PACKED=int(self.stores_packed),
+            Q_PLACE=self.q.place,
+            K_PLACE=self.k.place,
+            V_PLACE=self.v.place,
         )
 
     def kernel(
@@ -193,7 +202,9 @@ class AttentionForward:
         params, text = self.params(tile), "\n".join(functor.text for functor in self._functors)
         shape = f"{tile.queries}x{tile.keys}_d{params.HEAD_QK}v{params.HEAD_V}"
         switches = f"f{params.HAS_SCORES}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
-        switches += "k" * params.K_PAGED + "v" * params.V_PAGED
+        places = (params.Q_PLACE, params.K_PLACE, params.V_PLACE, params.STORES_PACKED)
+        if any(places):
+            switches += "l" + "".join(map(str, places))
         if tile.pack > 1:
             switches += f"p{tile.pack}"
         switches += variant
@@ -251,6 +262,7 @@ class AttentionForward:
                 *self._lengths_arguments,
                 *self._blocks_arguments,
                 *self._row_arguments,
+                *self._packed_arguments,
                 *(functor.arguments for functor in self._functors),
             )
         )
@@ -283,6 +295,22 @@ class AttentionForward:
             arguments.append(Scalar(ScalarType.F32, softmax.stats_factor))
         arguments += [_row_values(tensor) for tensor in _statistics(self.attention).values() if tensor is not None]
         return tuple(arguments)
+
+    @property
+    def stores_packed(self) -> bool:
+        """Whether the output or the statistics are ragged."""
+        return any(isinstance(move, RaggedStore) for move in self.attention.ragged.values())
+
+    @property
+    def _packed_arguments(self) -> tuple[Argument, ...]:
+        """The offsets of the output and of the statistics."""
+        if not self.stores_packed:
+            return ()
+        statistics = [tensor for tensor in _statistics(self.attention).values() if tensor is not None]
+        return tuple(
+            offsets_argument(next((self.attention.ragged.get(tensor.uid) for tensor in tensors), None))
+            for tensors in (self.attention.output.stores, statistics)
+        )
 
     @cached_property
     def _functors(self) -> tuple[Functor, ...]:
@@ -322,6 +350,22 @@ def _statistics(attention: Attention) -> dict[str, Tensor | None]:
     """By the kernel's macros, in the order of its parameters."""
     softmax = attention.softmax
     return {"STATS": softmax.stats, "MAX": softmax.max, "SUM_EXP": softmax.sum_exp}
+
+
+def _refuse_ragged(attention: Attention) -> str:
+    """Why the kernel does not store what is ragged, or an empty string."""
+    statistics = [tensor for tensor in _statistics(attention).values() if tensor is not None]
+    for name, tensors in {"output": attention.output.stores, "statistics": statistics}.items():
+        moves = [attention.ragged.get(tensor.uid) for tensor in tensors]
+        kinds = {move and (move.offsets.uid, move.multiplier, move.packed.strides) for move in moves}
+        if len(kinds) > 1:
+            return f"{name}: expected the same ragged offsets for all, got different ones"
+        if name == "output" and any(moves) and attention.output.loads:
+            return "operations: expected none behind a ragged output that read tensors, got one"
+        for move in filter(None, moves):
+            if move.padded.dims[2] * move.row_elements > MAX_EXTENT:
+                return f"{move.packed.label}.dims: expected at most {MAX_EXTENT} elements of a ragged batch, got more"
+    return ""
 
 
 def _refuse_types(attention: Attention) -> str:

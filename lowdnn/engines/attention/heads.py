@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lowdnn.engines.launch import ceil_div, i32, i64
+from lowdnn.engines.launch import MAX_EXTENT, ceil_div, divider, i32, i64
 from lowdnn.enums import DataType
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
+from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Struct, TensorPointer
+from lowdnn.plan import Scalar, ScalarType, Struct, TensorPointer
 
 #: Operands of the tensor cores.
 TYPES = (DataType.HALF, DataType.BFLOAT16)
@@ -26,7 +27,7 @@ _PITCH_PADDING_BYTES = 16
 class Heads:
     """size: elements of a row, contiguous.  strides: of batch, head and row; 0 where one repeats.
     sharing: heads of the queries that share one of these.  load: what ``tensor`` are the pages of, the first stride
-    being that of a page."""
+    being that of a page.  ragged: what packs sequences of rows, which ``tensor`` has as if it were padded."""
 
     tensor: Tensor
     rows: int
@@ -35,6 +36,7 @@ class Heads:
     size_stride: int
     sharing: int
     load: PagedCacheLoad | None = None
+    ragged: RaggedMove | None = None
 
     @staticmethod
     def of(tensor: Tensor, heads: int, *, row_axis: int) -> Heads:
@@ -60,13 +62,30 @@ class Heads:
         return (self.tensor,) if self.load is None else (self.load.y, self.load.page_table)
 
     @property
+    def place(self) -> int:
+        """The kernels' IN_STRIDES, IN_PAGES or PACKED."""
+        return 2 if self.ragged is not None else int(self.load is not None)
+
+    @property
     def argument(self) -> Struct:
-        """The fields of the kernel's ``Heads``, or of ``PagedHeads``."""
+        """The fields of the kernel's ``Heads``, ``PagedHeads`` or ``PackedHeads``."""
         heads = Struct((TensorPointer(self.tensor.uid), *i64(self.strides), *i32((self.sharing,))))
+        if self.ragged is not None:
+            return Struct((heads, offsets_argument(self.ragged)))
         if self.load is None:
             return heads
         table, shift = self.load.page_table, self.load.page_rows.bit_length() - 1
         return Struct((heads, TensorPointer(table.uid), *i64((table.strides[0], table.strides[2])), *i32((shift,))))
+
+
+def offsets_argument(move: RaggedMove | None) -> Struct:
+    """The fields of the kernel's ``Offsets``; those of no offsets."""
+    if move is None:
+        return Struct((Scalar(ScalarType.I64, 0), *i64((0, 0, 0)), Struct(divider(1)), *i32((0,))))
+    rows, offsets = move.row_elements, move.offsets
+    sizes = (offsets.strides[0], move.multiplier, move.padded.dims[2] * rows)
+    is_i64 = offsets.data_type is DataType.INT64
+    return Struct((TensorPointer(offsets.uid), *i64(sizes), Struct(divider(rows)), *i32((is_i64,))))
 
 
 def refuse_heads(heads: Heads) -> str:
@@ -78,6 +97,8 @@ def refuse_heads(heads: Heads) -> str:
         return f"{label}.alignment_bytes: expected a multiple of {_COPY_BYTES}, got {heads.tensor.alignment_bytes}"
     if any(stride % elements for stride in heads.strides):
         return f"{label}.strides: expected multiples of {elements} beside a head's, got {list(heads.strides)}"
+    if heads.ragged is not None and heads.rows * heads.ragged.row_elements > MAX_EXTENT:
+        return f"{label}.dims: expected at most {MAX_EXTENT} elements of a ragged batch, got {heads.rows} rows"
     return ""
 
 

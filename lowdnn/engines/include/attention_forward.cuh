@@ -8,12 +8,16 @@
 // Scores are what Scores makes of the products of queries and keys, times `scale`, for the keys that a query sees.
 // Before it, the kernel includes generated.cuh with Output, Scores where HAS_SCORES, Weights where HAS_WEIGHTS.
 // Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS; HAS_SCORES
-// HAS_WEIGHTS HAS_BLOCKS (a mask of tiles) HAS_SINK; STATS MAX SUM_EXP: the outputs that there are.
+// HAS_WEIGHTS HAS_BLOCKS (a mask of tiles) HAS_SINK; STATS MAX SUM_EXP: the outputs that there are; STORES_PACKED:
+// whether some are ragged tensors.
 
 #pragma once
 
 #include "include/attention.cuh"
 #include "include/division.cuh"
+#if STORES_PACKED
+#include "include/ragged.cuh"
+#endif
 
 typedef TYPE T;
 constexpr int PARTS = WARP_Q / 16, SCORE_BLOCKS = TILE_KV / 8, OUTPUT_BLOCKS = HEAD_V / 8;
@@ -72,6 +76,9 @@ struct Forward {
 #if SUM_EXP
   RowValues<f32> sum_exp;
 #endif
+#if STORES_PACKED
+  Offsets output_offsets, row_offsets;  // of the output, of the numbers for each query
+#endif
 #if HAS_SCORES
   Scores::Args scores;
 #endif
@@ -79,6 +86,17 @@ struct Forward {
   Weights::Args weights;
 #endif
   Output::Args output;
+
+  // Of a batch, those of which anything is stored: there may be more than exist.
+  __device__ __forceinline__ i32 stored_queries(i32 batch) const {
+#if STORES_PACKED && (STATS || MAX || SUM_EXP)
+    return ::max(output_offsets.rows(batch, queries), row_offsets.rows(batch, queries));
+#elif STORES_PACKED
+    return output_offsets.rows(batch, queries);
+#else
+    return queries;
+#endif
+  }
 };
 
 // Where a warp's rows are, and the keys that any of the block's see.
@@ -100,7 +118,7 @@ struct Place {
     head = i32(packs_before - batch * p.packs.divisor) * PACK;
     block_row = i32(p.tiles.divisor - 1 - tile) * TILE_Q;
     warp_row = block_row + threadIdx.x / WARP_SIZE * WARP_Q;
-    band = {p.left, p.right, p.queries, p.keys};
+    band = {p.left, p.right, p.stored_queries(batch), p.keys};
 #if HAS_LENGTHS
     band.keys = i32(clamped<i64>(i64(p.lengths[batch * p.length_stride]), 0, p.keys));
 #endif
@@ -367,16 +385,43 @@ __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, 
 
 // One thread of a row: its statistics.
 __device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&coordinate)[4], f32 largest, f32 sum) {
+  i64 shift = 0;
+#if STORES_PACKED
+  const i32 batch = i32(coordinate[0]);
+  if (coordinate[2] >= p.row_offsets.rows(batch, p.queries)) return;
+  shift = p.row_offsets.shift(batch);
+#endif
 #if STATS
-  p.stats.at(coordinate) = (largest * p.scale + logf(sum)) * p.stats_factor;
+  (&p.stats.at(coordinate))[shift] = (largest * p.scale + logf(sum)) * p.stats_factor;
 #endif
 #if MAX
-  p.max.at(coordinate) = largest * p.scale;
+  (&p.max.at(coordinate))[shift] = largest * p.scale;
 #endif
 #if SUM_EXP
-  p.sum_exp.at(coordinate) = sum;
+  (&p.sum_exp.at(coordinate))[shift] = sum;
 #endif
 }
+
+// A row on its way to the output.
+struct OutputRow {
+  const Forward& p;
+  const Output::Cursor cursor;
+  bool exists;
+  i64 shift = 0;
+
+  __device__ __forceinline__ OutputRow(const Forward& p, const i64 (&coordinate)[4], bool exists)
+      : p(p), cursor(Output::cursor(p.output, coordinate)), exists(exists) {
+#if STORES_PACKED
+    const i32 batch = i32(coordinate[0]);
+    this->exists &= coordinate[2] < p.output_offsets.rows(batch, p.queries);
+    shift = p.output_offsets.shift(batch);
+#endif
+  }
+
+  template <int V> __device__ __forceinline__ void store(i32 column, const f32 (&values)[V]) const {
+    if (exists && column < p.size_v) Output::apply<V>(p.output, cursor, shift + column, V, values);
+  }
+};
 
 // Of four lanes and four blocks of columns: before, each lane has two columns of every block; afterwards each has all
 // eight columns of the block that has its number.
@@ -408,7 +453,7 @@ __device__ __forceinline__ void store_output(const Forward& p, const Place& plac
       i64 coordinate[4];
       rows.coordinate(p, place, part, half, coordinate);
       if (exists && threadIdx.x % 4 == 0) store_statistics(p, coordinate, softmax.largest[part][half], sum);
-      const Output::Cursor cursor = Output::cursor(p.output, coordinate);
+      const OutputRow row(p, coordinate, exists);
 #pragma unroll
       for (int first = 0; first < OUTPUT_BLOCKS; first += 4) {
         f32 values[8] = {};
@@ -417,8 +462,7 @@ __device__ __forceinline__ void store_output(const Forward& p, const Place& plac
           values[i] = o[part][first + i / 2][half * 2 + i % 2] * share;
         }
         exchange_blocks(values);
-        const i32 column = (first + threadIdx.x % 4) * 8;
-        if (exists && column < p.size_v) Output::apply<8>(p.output, cursor, column, 8, values);
+        row.store((first + threadIdx.x % 4) * 8, values);
       }
     }
   }

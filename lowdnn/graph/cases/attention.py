@@ -2,6 +2,7 @@
 
 sdpa b=2 h=8 hk=2 q=100 kv=120 d=64 causal=top_left dtype=bf16 stats=yes
 sdpa b=2 h=8 hk=2 q=1 kv=500 d=64 page=16 lengths=yes
+sdpa b=4 h=8 hk=2 q=100 kv=120 d=64 ragged=yes lengths=yes stats=yes
 sdpa b=2 h=4 q=100 kv=120 d=64 dv=128 left=32 right=0 lengths=yes scores=bias layout=bshd dropout=0.1
 """
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import pages, steps, text
+from lowdnn.graph.cases import packed, pages, steps, text
 from lowdnn.graph.cases.base import Case
 from lowdnn.graph.cases.chains import same_dims_chain
 from lowdnn.graph.cases.text import key
@@ -42,7 +43,8 @@ class AttentionCase(Case):
     bound.
     blocks: whether a mask leaves half of the tiles of 128 queries and keys out.
     lengths: whether each batch has a number of keys of its own.  page: rows of the pages that k and v lie in, with
-    lengths.  scores: steps on the scores, before the masks.
+    lengths.  ragged: whether sequences are packed, in q, k, v, the output and the statistics; about half of the rows
+    that padded ones had.  scores: steps on the scores, before the masks.
     sink: whether each head has a logit that joins the sums of its rows.
     stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored; lse: the first alone.
     """
@@ -63,6 +65,7 @@ class AttentionCase(Case):
     blocks: str = key(text.choice("no", "yes"), "no")
     lengths: str = key(text.choice("no", "yes"), "no")
     page: int = key(text.integer(0), 0)
+    ragged: str = key(text.choice("no", "yes"), "no")
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
     dropout: float = key(text.number(), 0.0)
     sink: str = key(text.choice("no", "yes"), "no")
@@ -96,7 +99,7 @@ class AttentionCase(Case):
             weights = builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - self.dropout))
         weights = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=self.dtype)
         builder.matmul(weights, v, store=self.out or self.dtype)
-        return builder.graph()
+        return packed.with_packed_outputs(builder) if self.ragged == "yes" else builder.graph()
 
     @property
     def length(self) -> int:
@@ -115,11 +118,13 @@ class AttentionCase(Case):
         return self.kv or self.q
 
     def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
+        if self.ragged == "yes":
+            return packed.load(builder, dims, self.dtype, name)
         return builder.tensor(dims, self.dtype, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
 
     def _lengths(self, builder: GraphBuilder) -> Tensor | None:
-        if self.page and self.lengths == "no":
-            raise BadParamError.at("sdpa.lengths", expected="yes with page", got="no")
+        if self.page and (self.lengths == "no" or self.ragged == "yes"):
+            raise BadParamError.at("sdpa.page", expected="0 without lengths, and beside ragged", got=self.page)
         return builder.tensor((self.b, 1, 1, 1), DataType.INT32, name="lengths") if self.lengths == "yes" else None
 
     def _keys(self, builder: GraphBuilder, dims: tuple[int, ...], name: str, lengths: Tensor | None) -> Tensor:
@@ -158,8 +163,10 @@ class AttentionCase(Case):
             return rng.integers(0, self._kv + 1, tensor.dims).astype(np.int32)
         if tensor.name == "blocks":
             return rng.integers(0, 256, tensor.dims).astype(np.uint8)
-        table = pages.table_values(rng, tensor)
-        return super()._values(rng, tensor, exact) if table is None else table
+        drawn = pages.table_values(rng, tensor)
+        if drawn is None:
+            drawn = packed.offset_values(rng, tensor, self._kv if tensor.name[0] in "kv" else self.q)
+        return super()._values(rng, tensor, exact) if drawn is None else drawn
 
 
 def _index(builder: GraphBuilder, scores: Tensor, axis: int, offset: int = 0) -> Tensor:
