@@ -67,6 +67,7 @@ TARGETS: Mapping[str, Target] = {
     "pooling, resampling bwd": Target(3.0, 1.5, 0.80),
     "transposes and layout changes": Target(1.2, 1.0, 0.85),
     "reductions": Target(1.2, 1.0, 0.90),
+    "rotary position embedding": Target(1.05, 0.97, 0.90),
     "memory-bound work at the sizes of real networks": Target(1.8, 1.0),
     "forward d64, d128, d256, full and causal, S 512 to 16k": Target(1.0, 0.93),
     "backward, same grid": Target(1.0, 0.93),

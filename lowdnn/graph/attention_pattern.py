@@ -142,8 +142,9 @@ def _in_memory(graph: OperationGraph, tensor: Tensor) -> tuple[Tensor, ...]:
 
 def _refuse_masks(graph: OperationGraph, band: Band, loads: tuple[PagedCacheLoad | None, ...]) -> str:
     """Why a kernel cannot mask scores as ``band`` says, of keys and values from ``loads``, or an empty string."""
-    if band.blocks is not None and graph.producer(band.blocks) is not None:
-        return f"BlockMask.mask: expected an input of the graph, got {band.blocks.label}"
+    for tensor in (band.blocks, band.lengths, band.query_lengths):
+        if tensor is not None and graph.producer(tensor) is not None:
+            return f"{tensor.label}: expected a mask or lengths that are an input of the graph, got another tensor"
     for load in filter(None, loads):
         if band.lengths is None or band.lengths.uid != load.sequence.uid:
             return f"{load.sequence.label}: expected a mask of the keys beyond this length of a paged cache, got none"

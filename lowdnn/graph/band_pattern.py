@@ -1,7 +1,7 @@
 """Masks of attention scores that leave a band around a diagonal, as pointwise operations write them, and tiles of it:
 
     y = row + a >= column + b ? x : -infinity        and the like with >, <=, <; row, column: GEN_INDEX of either axis
-    y = column < length ? x : -infinity              length: a tensor, one number for each batch
+    y = column < length ? x : -infinity              length: a tensor, one number for each batch; and the like of rows
     y = BlockMask(x, mask)
 
 A kernel that knows the band passes over what is outside of it, and needs no mask for what is well inside.
@@ -33,7 +33,8 @@ _Producers = dict[int, PointwiseOperation]
 
 @dataclass(frozen=True)
 class Band:
-    """Scores of row r and column c are minus infinity unless r - left <= c <= r + right and c < lengths[batch].
+    """Scores of row r and column c are minus infinity unless r - left <= c <= r + right, c < lengths[batch] and
+    r < query_lengths[batch].
 
     None: no such bound.  blocks: the mask of a BlockMask, outside of whose tiles they are so too.
     scores: what the masks that say so are applied to.
@@ -43,6 +44,7 @@ class Band:
     left: int | None = None
     right: int | None = None
     lengths: Tensor | None = None
+    query_lengths: Tensor | None = None
     blocks: Tensor | None = None
 
 
@@ -97,13 +99,16 @@ def _narrowed(band: Band, mask: PointwiseOperation | None, producers: _Producers
 
 
 def _with_lengths(
-    band: Band, column: _Index | None, lengths: Tensor, mode: PointwiseMode, producers: _Producers
+    band: Band, index: _Index | None, lengths: Tensor, mode: PointwiseMode, producers: _Producers
 ) -> Band | None:
     is_length = lengths.uid not in producers and not lengths.is_scalar_value and lengths.dims[1:] == (1, 1, 1)
-    is_limit = mode is PointwiseMode.CMP_LT and column == _Index(_COLUMN_AXIS, 0)
-    if not (is_length and is_limit and band.lengths is None):
+    if not is_length or mode is not PointwiseMode.CMP_LT:
         return None
-    return replace(band, lengths=lengths)
+    if index == _Index(_COLUMN_AXIS, 0) and band.lengths is None:
+        return replace(band, lengths=lengths)
+    if index == _Index(_ROW_AXIS, 0) and band.query_lengths is None:
+        return replace(band, query_lengths=lengths)
+    return None
 
 
 def _is_of_indices(op: PointwiseOperation) -> bool:

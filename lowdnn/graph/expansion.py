@@ -103,14 +103,12 @@ class _Expansion:
         scores = builder.matmul(op.q, builder.transpose(op.k, (0, 1, 3, 2)))
         if op.scale is not None:
             scores = builder.pointwise(PointwiseMode.MUL, scores, op.scale)
-        queries, keys = self._lengths(op.lengths)
-        if queries is not None:
-            scores = self._masked(scores, PointwiseMode.CMP_LT, self._index(scores, _QUERY), queries)
         scores = self._modified(op, scores)
         if op.block_mask is not None:
             scores = builder.block_mask(scores, op.block_mask)
-        if keys is not None:  # last, where engines look for a band
-            scores = self._masked(scores, PointwiseMode.CMP_LT, self._index(scores, _KEY), keys)
+        for axis, lengths in zip((_QUERY, _KEY), self._lengths(op.lengths), strict=True):
+            if lengths is not None:
+                scores = self._masked(scores, PointwiseMode.CMP_LT, self._index(scores, axis), lengths)
         weights = self._dropped(op, self._softmax(op, scores))
         rounded = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=op.q.data_type)
         self._give(builder.matmul(rounded, op.v), op.o)

@@ -273,6 +273,9 @@ def test_engines_find_the_band_of_padded_causal_attention() -> None:
     assert (found.band.left, found.band.right) == (4, 1)
     assert found.band.lengths is not None
     assert found.band.lengths.uid == lengths[1].get_uid()
+    assert found.band.query_lengths is not None
+    assert found.band.query_lengths.uid == lengths[0].get_uid()
+    assert not found.scores.operations
 
 
 def test_a_score_modifier(case: Case) -> None:

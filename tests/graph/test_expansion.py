@@ -118,8 +118,9 @@ def test_engines_find_the_band_of_a_modifier() -> None:
     graph = graph_of(SdpaForward(Q, K, V, OUT, **LENGTHS, **modifier(number(10, 1))))
     found = match_attention(graph)
     assert isinstance(found, Attention), found
-    assert (found.band.left, found.band.right, found.band.lengths) == (None, 1, LENGTHS["seq_len_kv"])
-    assert [t.uid for t in found.scores.loads] == [LENGTHS["seq_len_q"].uid, BIAS.uid]
+    assert (found.band.left, found.band.right) == (None, 1)
+    assert (found.band.query_lengths, found.band.lengths) == tuple(LENGTHS.values())
+    assert [t.uid for t in found.scores.loads] == [BIAS.uid]
 
 
 def test_engines_find_a_mask_of_tiles() -> None:

@@ -54,7 +54,7 @@ def _draw(
     elif _happens(kernel, places / 2):
         words += ["ragged=yes", f"lengths={kernel.choice(['no', 'yes'])}"]
     elif _happens(kernel, 0.3):
-        words.append("lengths=yes")
+        words.append(f"lengths={kernel.choice(['yes', 'both'])}")
     if _happens(kernel, 0.3):
         words.append(f"scores={kernel.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
     if _happens(kernel, 0.2):

@@ -68,6 +68,8 @@ class ForwardParams:
     HAS_SCORES: int
     LENGTH_TYPE: str
     HAS_LENGTHS: int
+    QUERY_LENGTH_TYPE: str
+    HAS_QUERY_LENGTHS: int
     HAS_WEIGHTS: int
     HAS_BLOCKS: int
     HAS_SINK: int
@@ -180,8 +182,10 @@ class AttentionForward:
             HEAD_QK=self.padded_qk,
             HEAD_V=self.padded_v,
             HAS_SCORES=int(self.scale is None),
-            LENGTH_TYPE="i32" if self.lengths is None else _LENGTH_TYPES[self.lengths.data_type],
+            LENGTH_TYPE=_length_type(self.lengths),
             HAS_LENGTHS=int(self.lengths is not None),
+            QUERY_LENGTH_TYPE=_length_type(self.attention.band.query_lengths),
+            HAS_QUERY_LENGTHS=int(self.attention.band.query_lengths is not None),
             HAS_WEIGHTS=int(self.has_weights),
             HAS_BLOCKS=int(self.attention.band.blocks is not None),
             HAS_SINK=int(self.attention.softmax.sink is not None),
@@ -210,6 +214,8 @@ class AttentionForward:
         switches += variant
         if params.HAS_LENGTHS:
             switches += f"_{params.LENGTH_TYPE}"
+        if params.HAS_QUERY_LENGTHS:
+            switches += f"_q{params.QUERY_LENGTH_TYPE}"
         if params.HAS_BLOCKS:
             switches += "_blocks"
         if params.HAS_SINK:
@@ -259,7 +265,8 @@ class AttentionForward:
                 *i32((queries, keys, self.q.size, self.v.size)),
                 *i32(self.bounds),
                 Scalar(ScalarType.F32, 1.0 if self.scale is None else self.scale),
-                *self._lengths_arguments,
+                *_lengths_arguments(self.lengths),
+                *_lengths_arguments(self.attention.band.query_lengths),
                 *self._blocks_arguments,
                 *self._row_arguments,
                 *self._packed_arguments,
@@ -274,13 +281,6 @@ class AttentionForward:
     def bounds(self) -> tuple[int, int]:
         """Left and right, as the kernels have them."""
         return kernel_bounds(self.attention.band.left, self.attention.band.right)
-
-    @property
-    def _lengths_arguments(self) -> tuple[Argument, ...]:
-        if self.lengths is None:
-            return ()
-        stride = self.lengths.strides[0] if self.lengths.dims[0] > 1 else 0
-        return (TensorPointer(self.lengths.uid), *i64((stride,)))
 
     @property
     def _blocks_arguments(self) -> tuple[Argument, ...]:
@@ -342,6 +342,17 @@ class AttentionForward:
         return tuple(functors)
 
 
+def _length_type(lengths: Tensor | None) -> str:
+    return "i32" if lengths is None else _LENGTH_TYPES[lengths.data_type]
+
+
+def _lengths_arguments(lengths: Tensor | None) -> tuple[Argument, ...]:
+    if lengths is None:
+        return ()
+    stride = lengths.strides[0] if lengths.dims[0] > 1 else 0
+    return (TensorPointer(lengths.uid), *i64((stride,)))
+
+
 def _row_values(tensor: Tensor) -> Struct:
     strides = (stride if extent > 1 else 0 for stride, extent in zip(tensor.strides, tensor.dims[:3], strict=False))
     return Struct((TensorPointer(tensor.uid), *i64(strides)))
@@ -385,9 +396,9 @@ def _refuse_types(attention: Attention) -> str:
     for name, of_rows in {"SINK": softmax.sink, **_statistics(attention)}.items():
         if of_rows is not None and of_rows.data_type is not DataType.FLOAT:
             return f"softmax's {name}: expected FLOAT, got {of_rows.data_type.name}"
-    lengths = attention.band.lengths
-    if lengths is not None and lengths.data_type not in _LENGTH_TYPES:
-        return f"{lengths.label}: expected INT32 or INT64, got {lengths.data_type.name}"
+    for lengths in (attention.band.lengths, attention.band.query_lengths):
+        if lengths is not None and lengths.data_type not in _LENGTH_TYPES:
+            return f"{lengths.label}: expected INT32 or INT64, got {lengths.data_type.name}"
     return ""
 
 

@@ -7,9 +7,9 @@
 // query follow each other.
 // Scores are what Scores makes of the products of queries and keys, times `scale`, for the keys that a query sees.
 // Before it, the kernel includes generated.cuh with Output, Scores where HAS_SCORES, Weights where HAS_WEIGHTS.
-// Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS; HAS_SCORES
-// HAS_WEIGHTS HAS_BLOCKS (a mask of tiles) HAS_SINK; STATS MAX SUM_EXP: the outputs that there are; STORES_PACKED:
-// whether some are ragged tensors.
+// Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS (of keys);
+// QUERY_LENGTH_TYPE, HAS_QUERY_LENGTHS; HAS_SCORES HAS_WEIGHTS HAS_BLOCKS (a mask of tiles) HAS_SINK; STATS MAX SUM_EXP:
+// the outputs that there are; STORES_PACKED: whether some are ragged tensors.
 
 #pragma once
 
@@ -59,6 +59,10 @@ struct Forward {
 #if HAS_LENGTHS
   const LENGTH_TYPE* lengths;
   i64 length_stride;
+#endif
+#if HAS_QUERY_LENGTHS
+  const QUERY_LENGTH_TYPE* query_lengths;
+  i64 query_length_stride;
 #endif
 #if HAS_BLOCKS
   BlockMask blocks;
@@ -122,6 +126,9 @@ struct Place {
 #if HAS_LENGTHS
     band.keys = i32(clamped<i64>(i64(p.lengths[batch * p.length_stride]), 0, p.keys));
 #endif
+#if HAS_QUERY_LENGTHS
+    band.queries = i32(clamped<i64>(i64(p.query_lengths[batch * p.query_length_stride]), 0, band.queries));
+#endif
     begin = band.keys_begin(first_query()) / TILE_KV;
     end = (band.keys_end(first_query(), query_count()) + TILE_KV - 1) / TILE_KV;
 #if HAS_BLOCKS
@@ -141,6 +148,7 @@ struct Place {
 
   // Whether each of the block's queries sees every key of the tile.
   __device__ __forceinline__ bool sees_all(i32 tile) const {
+    if (HAS_QUERY_LENGTHS && first_query() + query_count() > band.queries) return false;
     return band.sees_all(first_query(), query_count(), tile * TILE_KV, TILE_KV);
   }
 
@@ -212,7 +220,9 @@ __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const i32 query = rows.at(part, half) / PACK, first = tile * TILE_KV + threadIdx.x % 4 * 2;
-      const i32 begin = place.band.keys_begin(query) - first, end = place.band.keys_end_of(query) - first;
+      const bool exists = !HAS_QUERY_LENGTHS || query < place.band.queries;
+      const i32 begin = place.band.keys_begin(query) - first;
+      const i32 end = exists ? place.band.keys_end_of(query) - first : begin;
 #pragma unroll
       for (int block = 0; block < SCORE_BLOCKS; ++block) {
         f32* const pair = scores[part][block] + half * 2;

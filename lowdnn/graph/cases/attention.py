@@ -42,8 +42,9 @@ class AttentionCase(Case):
     first (top_left) or from the last ones on (bottom_right).  left, right: how far it sees from its place, -1 without
     bound.
     blocks: whether a mask leaves half of the tiles of 128 queries and keys out.
-    lengths: whether each batch has a number of keys of its own.  page: rows of the pages that k and v lie in, with
-    lengths.  ragged: whether sequences are packed, in q, k, v, the output and the statistics; about half of the rows
+    lengths: whether each batch has a number of keys of its own; both: of queries, too.
+    page: rows of the pages that k and v lie in, with lengths.
+    ragged: whether sequences are packed, in q, k, v, the output and the statistics; about half of the rows
     that padded ones had.  scores: steps on the scores, before the masks.
     sink: whether each head has a logit that joins the sums of its rows.
     stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored; lse: the first alone.
@@ -63,7 +64,7 @@ class AttentionCase(Case):
     left: int = key(text.integer(-1), -1)
     right: int = key(text.integer(-1), -1)
     blocks: str = key(text.choice("no", "yes"), "no")
-    lengths: str = key(text.choice("no", "yes"), "no")
+    lengths: str = key(text.choice("no", "yes", "both"), "no")
     page: int = key(text.integer(0), 0)
     ragged: str = key(text.choice("no", "yes"), "no")
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
@@ -125,7 +126,7 @@ class AttentionCase(Case):
     def _lengths(self, builder: GraphBuilder) -> Tensor | None:
         if self.page and (self.lengths == "no" or self.ragged == "yes"):
             raise BadParamError.at("sdpa.page", expected="0 without lengths, and beside ragged", got=self.page)
-        return builder.tensor((self.b, 1, 1, 1), DataType.INT32, name="lengths") if self.lengths == "yes" else None
+        return builder.tensor((self.b, 1, 1, 1), DataType.INT32, name="lengths") if self.lengths != "no" else None
 
     def _keys(self, builder: GraphBuilder, dims: tuple[int, ...], name: str, lengths: Tensor | None) -> Tensor:
         """k or v of ``dims``: itself, or loaded from pages."""
@@ -143,6 +144,9 @@ class AttentionCase(Case):
 
     def _masked(self, builder: GraphBuilder, scores: Tensor, lengths: Tensor | None) -> Tensor:
         """Scores with minus infinity where a query does not see a key."""
+        if self.lengths == "both":
+            existing = builder.tensor((self.b, 1, 1, 1), DataType.INT64, name="queries")
+            scores = _select(builder, scores, PointwiseMode.CMP_LT, _index(builder, scores, 2), existing)
         shift = self._kv - self.q if self.causal == "bottom_right" else 0
         right = [bound for bound in (self.right, *([0] if self.causal != "no" else [])) if bound >= 0]
         if right:
@@ -161,6 +165,8 @@ class AttentionCase(Case):
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         if tensor.name == "lengths":
             return rng.integers(0, self._kv + 1, tensor.dims).astype(np.int32)
+        if tensor.name == "queries":
+            return rng.integers(0, self.q + 1, tensor.dims)
         if tensor.name == "blocks":
             return rng.integers(0, 256, tensor.dims).astype(np.uint8)
         drawn = pages.table_values(rng, tensor)

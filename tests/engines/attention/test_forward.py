@@ -41,6 +41,7 @@ LINES = (
     "sdpa b=1 h=2 q=24 kv=64 d=64 out=fp32",
     "sdpa b=1 h=1 q=5 kv=700 d=16 stats=yes",
     "sdpa b=1 h=1 q=20 kv=100 d=256 dropout=0.25 dtype=fp16",
+    "sdpa b=4 h=2 hk=1 q=140 kv=100 d=16 causal=top_left lengths=both stats=yes",
     "sdpa b=1 h=2 hk=1 q=140 kv=400 d=16 right=60 blocks=yes stats=yes",
     "sdpa b=2 h=3 q=70 kv=150 d=16 causal=bottom_right lengths=yes sink=yes stats=log2 layout=bshd",
 )
