@@ -6,8 +6,8 @@
 // dk and dv summed over the heads of q that share one of k and v, for heads of up to 128 elements.
 //
 // Block: 128 keys of one head, 64 of them for each multiplying warpgroup; it goes along the queries that see any of
-// them (include/attention_backward_wgmma.cuh). While a warpgroup forms weights the products of values and gradients run,
-// while it forms gradients of the scores dv does, and while it passes dq on the scores of the next queries do.
+// them (include/attention_backward_wgmma.cuh). While a warpgroup forms weights, v d_o^T runs; while it forms gradients
+// of the scores, dv does; and while it passes dq on, the scores of the next queries do.
 // attention_backward_sums.cu rounds the sums of dq.
 // Memory: q, k, v, d_o as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements; terms by
 // attention_backward_terms.cu, for whole tiles of queries. Keys past their batch's length get zeros.

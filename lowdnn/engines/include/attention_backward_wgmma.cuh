@@ -1,5 +1,5 @@
-// What the kernels of attention's gradients on wgmma share: the way of a block with TILE_KV keys along the queries, what
-// its loading and its adding warp do, and the pieces of what its two multiplying warpgroups do.
+// What the kernels of attention's gradients on wgmma share: the way of a block with TILE_KV keys along the queries, all
+// that its loading and its adding warp do, and the pieces of what its two multiplying warpgroups do.
 //
 // Scores and products are formed transposed, keys along the rows: rounded to 16 bits, accumulators then are operands in
 // registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each
@@ -8,9 +8,9 @@
 // Sums of dq over the blocks of a head are formed in memory, tile by tile: the block with the first keys that a tile
 // sees stores, the others add, IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
 // turns, blocks with the same keys of `heads_at_once` heads start together.
-// Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q rows
-// of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; the part of the sums of a tile that is passed on at a
-// time; WEIGHT_BYTES; the barriers.
+// Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q
+// rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; the part of the sums of a tile that is passed
+// on at a time; WEIGHT_BYTES; the barriers.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
 // WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS.
 
@@ -144,13 +144,14 @@ struct Memory {
     sums_empty = sums_full + MBARRIER_BYTES;
     ticket = sums_empty + MBARRIER_BYTES;
     if (threadIdx.x == 0) {
+      const u32 own_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
       mbarrier_init(keys_full, 1);
       mbarrier_init(sums_full, CONSUMER_WARPS);
       mbarrier_init(sums_empty, 1);
       queries.init();
       outputs.init();
       mbarrier_fence_init();
-      store_shared_32(ticket, take_ticket(tickets));
+      store_shared_32(ticket, own_ticket);
     }
     __syncthreads();
   }
@@ -200,8 +201,8 @@ __device__ __forceinline__ void add_sums(const Params& p, const Place& place, co
   bulk_wait<0>();
 }
 
-// What a multiplying warpgroup has, whatever its share of the work. Multiplications run beside the program from a start_
-// on, until wgmma_wait.
+// What a multiplying warpgroup has, whatever its share of the work. Multiplications run beside the program, from a
+// start_ to a wgmma_wait.
 struct Warpgroup {
   const Params& p;
   const Place& place;
@@ -211,7 +212,7 @@ struct Warpgroup {
   i32 passed = 0;
   f32 dq[1][QuerySums::BLOCKS][4];
 
-  // Parts of the scores of 64 keys from `row` on.
+  // Of `own`, keys or values, 64 rows from `row` on, times those of a part of a tile of queries.
   template <class Own, class Others>
   static __device__ __forceinline__ void start_scores(Scores& scores, const Own& own, int row, const Others& others,
                                                       int part) {
@@ -253,11 +254,13 @@ struct Warpgroup {
     wgmma_fence();
 #pragma unroll
     for (int key = 0; key < TILE_KV; key += 16) {
-      multiply_by_keys<true, true>(flat(dq), gradients.mn_major(key, queries), memory.k.mn_major(key, columns), key > 0);
+      multiply_by_keys<true, true>(flat(dq), gradients.mn_major(key, queries), memory.k.mn_major(key, columns),
+                                   key > 0);
     }
     wgmma_commit();
   }
 
+  // What every warpgroup has stored of the gradients of the scores, all may multiply.
   static __device__ __forceinline__ void share_gradients() {
     fence_async_shared();
     named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
@@ -309,7 +312,7 @@ struct Warpgroup {
     }
   }
 
-  // The gradients of the warp's keys for start_queries of all warpgroups, behind share_gradients of all.
+  // The gradients of the scores of the warp's keys.
   __device__ __forceinline__ void store(const ScoreOperand& gradients, const ScoreGradients& to, int part) const {
     const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
@@ -345,6 +348,12 @@ __device__ __forceinline__ void store_keys(const Params& p, const Heads<OUT>& to
 
 // Every thread of the block; Consumer::run is what a multiplying one does.
 template <class Consumer> __device__ __forceinline__ void run_block(const Params& p, u8* shared) {
+  if (threadIdx.x == 0) {
+    prefetch(p.q);
+    prefetch(p.k);
+    prefetch(p.v);
+    prefetch(p.d_o);
+  }
   wait_for_previous_kernel();
   Memory memory(shared_address(shared), p.tickets);
   const Place place(p, load_shared_32(memory.ticket));
