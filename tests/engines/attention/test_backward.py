@@ -242,3 +242,6 @@ def test_what_wgmma_leaves_to_mma() -> None:
     assert "arch: expected sm_90a, got sm_80" in str(WGMMA.refuse(plain, SM_80))
     assert MMA.refuse(shared, SM_90A) is None
     assert "v.dims[1]: expected k's 2 heads, got 1" in str(WGMMA.refuse(shared, SM_90A))
+    many = graph_of("sdpa_bwd b=65536 h=512 q=1 kv=1 d=8")
+    assert MMA.refuse(many, SM_90A) is None
+    assert "rows in whole tiles of 128, got 4294967296" in str(WGMMA.refuse(many, SM_90A))
