@@ -33,8 +33,9 @@ struct Consumer : Warpgroup {
     set_zero(own.dk);
     set_zero(own.dv);
     if (place.steps > 0) own.add_queries(scale * LOG2_E);
-    store_keys(p, p.dk, place, warp_key, p.problem.size_qk, scale, own.dk);
-    store_keys(p, p.dv, place, warp_key, p.problem.size_v, 1.0f, own.dv);
+    named_barrier(STORING_BARRIER, CONSUMER_THREADS);
+    store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, scale, own.dk);
+    store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, 1.0f, own.dv);
   }
 
  private:
@@ -82,14 +83,14 @@ struct Consumer : Warpgroup {
     hold_all(scores);
     terms.make_weights(factor, scores);
     mask(place.band, first_query, first_key, scores);
-    round(scores, weights);
+    round(Tag<T>(), scores, weights);
     start_values(dv, weights, d_o, part);
     wgmma_wait<1>();
     hold_all(products);
     terms.make_gradients(scores, products);
     mask(place.band, first_query, first_key, products);  // what is beyond the keys may be NaN
-    round(products, gradients);
-    store(gradients, shared_gradients, part);
+    round(Tag<T>(), products, gradients);
+    store(shared_gradients, warp_key, part * PART_QUERIES, gradients);
     start_keys(dk, gradients, stage.q(), part);
   }
 };

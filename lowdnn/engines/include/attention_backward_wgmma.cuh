@@ -35,7 +35,7 @@ typedef SwizzledRows<TILE_KV, TILE_Q> ScoreGradients;
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
 constexpr int LOADING_WARP = CONSUMER_WARPS, ADDING_WARP = CONSUMER_WARPS + 1;
-constexpr u32 GRADIENTS_BARRIER = 1, CLEARING_BARRIER = 2, WEIGHTS_BARRIER = 3;
+constexpr u32 GRADIENTS_BARRIER = 1, CLEARING_BARRIER = 2, WEIGHTS_BARRIER = 3, STORING_BARRIER = 4;
 constexpr int PASSES = QuerySums::PARTS / CONSUMERS, PASSED_BYTES = QuerySums::BYTES / PASSES;
 static_assert(QuerySums::PARTS % CONSUMERS == 0, "each warpgroup has as much of dq");
 
@@ -201,6 +201,30 @@ __device__ __forceinline__ void add_sums(const Params& p, const Place& place, co
   bulk_wait<0>();
 }
 
+// Accumulators as 16-bit operands in registers.
+template <class To, int BLOCKS>
+__device__ __forceinline__ void round(Tag<To> to, const f32 (&values)[1][BLOCKS][4], u32 (&words)[BLOCKS / 2][4]) {
+#pragma unroll
+  for (int step = 0; step < BLOCKS / 2; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const f32* const pair = values[0][step * 2 + i / 2] + i % 2 * 2;
+      words[step][i] = packed(to, pair[0], pair[1]);
+      make_ready(words[step][i]);
+    }
+  }
+}
+
+// Those operands as the elements from `element` on of 16 rows from `row` on.
+template <class Rows, int STEPS>
+__device__ __forceinline__ void store(const Rows& rows, int row, int element, const u32 (&words)[STEPS][4]) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int step = 0; step < STEPS; ++step) {
+    stmatrix_x4(rows.at(row + lane % 16, element + step * 16 + lane / 16 * 8), words[step]);
+  }
+}
+
 // What a multiplying warpgroup has, whatever its share of the work. Multiplications run beside the program, from a
 // start_ to a wgmma_wait.
 struct Warpgroup {
@@ -299,29 +323,6 @@ struct Warpgroup {
     return d_o;
   }
 
-  // As an operand in registers.
-  static __device__ __forceinline__ void round(const Scores& values, ScoreOperand& operand) {
-#pragma unroll
-    for (int step = 0; step < PART_QUERIES / 16; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const f32* const pair = values[0][step * 2 + i / 2] + i % 2 * 2;
-        operand[step][i] = packed(Tag<T>(), pair[0], pair[1]);
-        make_ready(operand[step][i]);
-      }
-    }
-  }
-
-  // The gradients of the scores of the warp's keys.
-  __device__ __forceinline__ void store(const ScoreOperand& gradients, const ScoreGradients& to, int part) const {
-    const int lane = threadIdx.x % WARP_SIZE;
-#pragma unroll
-    for (int step = 0; step < PART_QUERIES / 16; ++step) {
-      const int query = part * PART_QUERIES + step * 16;
-      stmatrix_x4(to.at(warp_key + lane % 16, query + lane / 16 * 8), gradients[step]);
-    }
-  }
-
  private:
   // Rows beyond a batch's length have weights of 0, but may be anything: NaN, too.
   template <class Rows> __device__ __forceinline__ void clear_beyond(i32 existing, i32 stored, const Rows& rows) const {
@@ -338,12 +339,30 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
   hold_all(d);
 }
 
-// Stores the gradients of the warp's keys.
-template <int BLOCKS>
-__device__ __forceinline__ void store_keys(const Params& p, const Heads<OUT>& to, const Place& place, i32 warp_key,
-                                           i32 size, f32 factor, const f32 (&values)[1][BLOCKS][4]) {
-  store_gradients(to.at(place.batch, place.head, 0), to.strides[2], place.first_key() + warp_key, p.problem.keys, 0,
-                  size, factor, values);
+// Stores the gradients of the warp's keys, times `factor`: those of 16 bits by way of `rows`, whose place in shared
+// memory nobody needs any more, so that neighbouring lanes store neighbouring vectors.
+template <class Out, class Rows, int BLOCKS>
+__device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place, i32 warp_key,
+                                           const Rows& rows, i32 size, f32 factor, f32 (&values)[1][BLOCKS][4]) {
+  Out* const head = to.at(place.batch, place.head, 0);
+  const i32 first_key = place.first_key() + warp_key;
+  if constexpr (sizeof(Out) == 2) {
+    u32 words[BLOCKS / 2][4];
+#pragma unroll
+    for (int i = 0; i < BLOCKS * 4; ++i) values[0][i / 4][i % 4] *= factor;
+    round(Tag<Out>(), values, words);
+    store(rows, warp_key, 0, words);
+    __syncwarp();
+#pragma unroll
+    for (int i = threadIdx.x % WARP_SIZE; i < 16 * BLOCKS; i += WARP_SIZE) {
+      const int row = i / BLOCKS, element = i % BLOCKS * 8;
+      if (first_key + row >= p.problem.keys || element >= size) continue;
+      const uint4 eight = load_shared_128(rows.at(warp_key + row, element));
+      store_whole(head + (first_key + row) * to.strides[2] + element, eight);
+    }
+  } else {
+    store_gradients(head, to.strides[2], first_key, p.problem.keys, 0, size, factor, values);
+  }
 }
 
 // Every thread of the block; Consumer::run is what a multiplying one does.
