@@ -1,5 +1,5 @@
-// attention_backward_sums: dq = scale * sums, from the sums that attention_backward_wgmma.cu leaves; zeros for a tile of
-// queries that see no key.
+// attention_backward_sums: dq = scale * sums, of the sums that attention_backward_wgmma.cu leaves; zeros for a tile
+// whose queries see no key.
 //
 // Block: a tile of TILE_Q queries of one head. A thread has 8 columns of a query and of the 8th one after it.
 // Launch: TILE_Q / 2 threads for each 8 columns that there are sums of.
@@ -23,7 +23,7 @@ struct Params {
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   const u32 heads_before = p.tiles.divide(blockIdx.x), tile = blockIdx.x - heads_before * p.tiles.divisor;
   const i32 batch = i32(p.heads.divide(heads_before)), head = i32(heads_before - batch * p.heads.divisor);
-  const u32 group = threadIdx.x % COLUMN_GROUPS, row = threadIdx.x / COLUMN_GROUPS / 8 * 16 + threadIdx.x / COLUMN_GROUPS % 8;
+  const u32 group = threadIdx.x % COLUMN_GROUPS, rows = threadIdx.x / COLUMN_GROUPS, row = rows / 8 * 16 + rows % 8;
   const u32 part = QuerySums::COLUMN_PARTS > 1 ? group / QuerySums::BLOCKS : row / 64;
 
   wait_for_previous_kernel();

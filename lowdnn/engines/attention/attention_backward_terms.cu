@@ -5,9 +5,9 @@
 // and infinity and 0 where stats is minus infinity, the query lies past its batch's length or does not exist.
 //
 // Team of LANES lanes: one query; each lane has every LANES-th piece of 8 elements of its rows.
-// Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, `row`), of which
-// the first ones are queries. `cleared` words become 0 for the kernels that follow.
-// Launch: WARPS warps, enough blocks for a team for each row and a thread for each cleared word.
+// Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, row), the
+// first rows of a head for its queries. Words that the kernels after this one count with become 0.
+// Launch: WARPS warps, enough blocks for a team for each row of terms; there are at most as many words.
 // Macros: TYPE (f16, bf16), LANES (a power of two up to 32), WARPS.
 
 #include "include/attention_backward.cuh"

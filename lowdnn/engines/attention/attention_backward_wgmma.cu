@@ -6,8 +6,8 @@
 // dk and dv summed over the heads of q that share one of k and v, for heads of up to 128 elements.
 //
 // Block: 128 keys of one head, 64 of them for each multiplying warpgroup; it goes along the queries that see any of
-// them (include/attention_backward_wgmma.cuh). While a warpgroup forms weights the products of values and gradients run,
-// while it forms gradients of the scores dv does, and while it passes dq on the scores of the next queries do.
+// them (include/attention_backward_wgmma.cuh). While a warpgroup forms weights, v d_o^T runs; while it forms gradients
+// of the scores, dv does; and while it passes dq on, the scores of the next queries do.
 // attention_backward_sums.cu rounds the sums of dq.
 // Memory: q, k, v, d_o as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements; terms by
 // attention_backward_terms.cu, for whole tiles of queries. Keys past their batch's length get zeros.
@@ -33,8 +33,9 @@ struct Consumer : Warpgroup {
     set_zero(own.dk);
     set_zero(own.dv);
     if (place.steps > 0) own.add_queries(scale * LOG2_E);
-    store_keys(p, p.dk, place, warp_key, p.problem.size_qk, scale, own.dk);
-    store_keys(p, p.dv, place, warp_key, p.problem.size_v, 1.0f, own.dv);
+    named_barrier(STORING_BARRIER, CONSUMER_THREADS);
+    store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, scale, own.dk);
+    store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, 1.0f, own.dv);
   }
 
  private:
@@ -82,14 +83,14 @@ struct Consumer : Warpgroup {
     hold_all(scores);
     terms.make_weights(factor, scores);
     mask(place.band, first_query, first_key, scores);
-    round(scores, weights);
+    round(Tag<T>(), scores, weights);
     start_values(dv, weights, d_o, part);
     wgmma_wait<1>();
     hold_all(products);
     terms.make_gradients(scores, products);
     mask(place.band, first_query, first_key, products);  // what is beyond the keys may be NaN
-    round(products, gradients);
-    store(gradients, shared_gradients, part);
+    round(Tag<T>(), products, gradients);
+    store(shared_gradients, warp_key, part * PART_QUERIES, gradients);
     start_keys(dk, gradients, stage.q(), part);
   }
 };

@@ -27,7 +27,7 @@ from lowdnn.engines.attention.mapped import (
     refuse_map,
 )
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
-from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, floor_power, i32, macros
+from lowdnn.engines.launch import MAX_EXTENT, aligned_bytes, bytes_of, ceil_div, divider, floor_power, i32, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
@@ -119,7 +119,7 @@ class AttentionBackwardWgmma:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, what ``AttentionBackward.match`` does, heads shared in two ways, operands
-        without a tensor map."""
+        without a tensor map, more rows than it can count."""
         if refusal := refuse_arch(self.name, arch, SM_90A.name):
             return refusal
         problem = graph.derive(self._problem)
@@ -156,7 +156,11 @@ class AttentionBackwardWgmma:
         for port in ("q", "k", "v", "d_o"):
             if refused := refuse_map(backward.heads[port]):
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
-        return _Problem(backward)
+        problem = _Problem(backward)
+        if (rows := backward.all_heads * problem.term_rows) > MAX_EXTENT:
+            reason = f"q.dims: expected at most {MAX_EXTENT} rows in whole tiles of {problem.kind.queries}, got {rows}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        return problem
 
 
 @dataclass(frozen=True)

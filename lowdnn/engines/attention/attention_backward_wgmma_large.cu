@@ -1,8 +1,8 @@
 // attention_backward_wgmma_large: what attention_backward_wgmma.cu gives, for heads of up to 256 elements.
 //
-// Block: 64 keys of one head. One multiplying warpgroup has dv and the other one dk, whose accumulators take half of the
-// registers: the former forms weights and hands them on through shared memory, the latter their gradients. Both have
-// parts of dq, which go to the adding warp in two passes.
+// Block: 64 keys of one head. One multiplying warpgroup has dv and the other one dk, whose accumulators take half of
+// the registers: the former forms weights and hands them on through shared memory, the latter the gradients of scores.
+// Both have parts of dq, which go to the adding warp in two passes.
 // Memory, order of the sums: as for attention_backward_wgmma.cu.
 // Launch: 3 warpgroups, a block for 64 keys of each head of k.
 // Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, GRADIENT_TILES = 1, WEIGHT_BYTES of
@@ -66,7 +66,7 @@ struct ValueWarpgroup : Warpgroup {
       mask(place.band, walk.tile * TILE_Q, place.first_key() + warp_key, scores);
       Weights{memory.weights}.put(scores);
       named_barrier_arrive(WEIGHTS_BARRIER, CONSUMER_THREADS);
-      round(scores, weights);
+      round(Tag<T>(), scores, weights);
       start_values(dv, weights, await_outputs(walk.tile), 0);
       share_gradients();
       start_queries(gradients, 0);
@@ -112,8 +112,8 @@ struct KeyWarpgroup : Warpgroup {
       stage.terms(0).make_gradients(weights, products);
       // What is beyond the keys may be NaN.
       mask(place.band, walk.tile * TILE_Q, place.first_key() + warp_key, products);
-      round(products, gradients);
-      store(gradients, shared_gradients, 0);
+      round(Tag<T>(), products, gradients);
+      store(shared_gradients, warp_key, 0, gradients);
       start_keys(dk, gradients, stage.q(), 0);
       share_gradients();
       start_queries(shared_gradients, 0);
@@ -138,12 +138,14 @@ struct Consumer {
       ValueWarpgroup own = {{p, place, memory, 0, warp_key}};
       set_zero(own.dv);
       if (place.steps > 0) own.add_queries(scale * LOG2_E);
-      store_keys(p, p.dv, place, warp_key, p.problem.size_v, 1.0f, own.dv);
+      named_barrier(STORING_BARRIER, CONSUMER_THREADS);
+      store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, 1.0f, own.dv);
     } else {
       KeyWarpgroup own = {{p, place, memory, 1, warp_key}};
       set_zero(own.dk);
       if (place.steps > 0) own.add_queries();
-      store_keys(p, p.dk, place, warp_key, p.problem.size_qk, scale, own.dk);
+      named_barrier(STORING_BARRIER, CONSUMER_THREADS);
+      store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, scale, own.dk);
     }
   }
 };

@@ -1,5 +1,5 @@
-// What the kernels of attention's gradients share: parameters, the terms of queries, weights and gradients of scores, and
-// stores of gradients.
+// What the kernels of attention's gradients share: parameters, the terms of queries, weights and gradients of scores,
+// and stores of gradients.
 
 #pragma once
 

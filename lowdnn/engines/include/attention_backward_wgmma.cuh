@@ -1,5 +1,5 @@
-// What the kernels of attention's gradients on wgmma share: the way of a block with TILE_KV keys along the queries, what
-// its loading and its adding warp do, and the pieces of what its two multiplying warpgroups do.
+// What the kernels of attention's gradients on wgmma share: the way of a block with TILE_KV keys along the queries, all
+// that its loading and its adding warp do, and the pieces of what its two multiplying warpgroups do.
 //
 // Scores and products are formed transposed, keys along the rows: rounded to 16 bits, accumulators then are operands in
 // registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each
@@ -8,9 +8,9 @@
 // Sums of dq over the blocks of a head are formed in memory, tile by tile: the block with the first keys that a tile
 // sees stores, the others add, IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
 // turns, blocks with the same keys of `heads_at_once` heads start together.
-// Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q rows
-// of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; the part of the sums of a tile that is passed on at a
-// time; WEIGHT_BYTES; the barriers.
+// Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q
+// rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; the part of the sums of a tile that is passed
+// on at a time; WEIGHT_BYTES; the barriers.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
 // WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS.
 
@@ -35,7 +35,7 @@ typedef SwizzledRows<TILE_KV, TILE_Q> ScoreGradients;
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
 constexpr int LOADING_WARP = CONSUMER_WARPS, ADDING_WARP = CONSUMER_WARPS + 1;
-constexpr u32 GRADIENTS_BARRIER = 1, CLEARING_BARRIER = 2, WEIGHTS_BARRIER = 3;
+constexpr u32 GRADIENTS_BARRIER = 1, CLEARING_BARRIER = 2, WEIGHTS_BARRIER = 3, STORING_BARRIER = 4;
 constexpr int PASSES = QuerySums::PARTS / CONSUMERS, PASSED_BYTES = QuerySums::BYTES / PASSES;
 static_assert(QuerySums::PARTS % CONSUMERS == 0, "each warpgroup has as much of dq");
 
@@ -144,13 +144,14 @@ struct Memory {
     sums_empty = sums_full + MBARRIER_BYTES;
     ticket = sums_empty + MBARRIER_BYTES;
     if (threadIdx.x == 0) {
+      const u32 own_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
       mbarrier_init(keys_full, 1);
       mbarrier_init(sums_full, CONSUMER_WARPS);
       mbarrier_init(sums_empty, 1);
       queries.init();
       outputs.init();
       mbarrier_fence_init();
-      store_shared_32(ticket, take_ticket(tickets));
+      store_shared_32(ticket, own_ticket);
     }
     __syncthreads();
   }
@@ -200,8 +201,32 @@ __device__ __forceinline__ void add_sums(const Params& p, const Place& place, co
   bulk_wait<0>();
 }
 
-// What a multiplying warpgroup has, whatever its share of the work. Multiplications run beside the program from a start_
-// on, until wgmma_wait.
+// Accumulators as 16-bit operands in registers.
+template <class To, int BLOCKS>
+__device__ __forceinline__ void round(Tag<To> to, const f32 (&values)[1][BLOCKS][4], u32 (&words)[BLOCKS / 2][4]) {
+#pragma unroll
+  for (int step = 0; step < BLOCKS / 2; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const f32* const pair = values[0][step * 2 + i / 2] + i % 2 * 2;
+      words[step][i] = packed(to, pair[0], pair[1]);
+      make_ready(words[step][i]);
+    }
+  }
+}
+
+// Those operands as the elements from `element` on of 16 rows from `row` on.
+template <class Rows, int STEPS>
+__device__ __forceinline__ void store(const Rows& rows, int row, int element, const u32 (&words)[STEPS][4]) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int step = 0; step < STEPS; ++step) {
+    stmatrix_x4(rows.at(row + lane % 16, element + step * 16 + lane / 16 * 8), words[step]);
+  }
+}
+
+// What a multiplying warpgroup has, whatever its share of the work. Multiplications run beside the program, from a
+// start_ to a wgmma_wait.
 struct Warpgroup {
   const Params& p;
   const Place& place;
@@ -211,7 +236,7 @@ struct Warpgroup {
   i32 passed = 0;
   f32 dq[1][QuerySums::BLOCKS][4];
 
-  // Parts of the scores of 64 keys from `row` on.
+  // Of `own`, keys or values, 64 rows from `row` on, times those of a part of a tile of queries.
   template <class Own, class Others>
   static __device__ __forceinline__ void start_scores(Scores& scores, const Own& own, int row, const Others& others,
                                                       int part) {
@@ -253,11 +278,13 @@ struct Warpgroup {
     wgmma_fence();
 #pragma unroll
     for (int key = 0; key < TILE_KV; key += 16) {
-      multiply_by_keys<true, true>(flat(dq), gradients.mn_major(key, queries), memory.k.mn_major(key, columns), key > 0);
+      multiply_by_keys<true, true>(flat(dq), gradients.mn_major(key, queries), memory.k.mn_major(key, columns),
+                                   key > 0);
     }
     wgmma_commit();
   }
 
+  // What every warpgroup has stored of the gradients of the scores, all may multiply.
   static __device__ __forceinline__ void share_gradients() {
     fence_async_shared();
     named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
@@ -296,29 +323,6 @@ struct Warpgroup {
     return d_o;
   }
 
-  // As an operand in registers.
-  static __device__ __forceinline__ void round(const Scores& values, ScoreOperand& operand) {
-#pragma unroll
-    for (int step = 0; step < PART_QUERIES / 16; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const f32* const pair = values[0][step * 2 + i / 2] + i % 2 * 2;
-        operand[step][i] = packed(Tag<T>(), pair[0], pair[1]);
-        make_ready(operand[step][i]);
-      }
-    }
-  }
-
-  // The gradients of the warp's keys for start_queries of all warpgroups, behind share_gradients of all.
-  __device__ __forceinline__ void store(const ScoreOperand& gradients, const ScoreGradients& to, int part) const {
-    const int lane = threadIdx.x % WARP_SIZE;
-#pragma unroll
-    for (int step = 0; step < PART_QUERIES / 16; ++step) {
-      const int query = part * PART_QUERIES + step * 16;
-      stmatrix_x4(to.at(warp_key + lane % 16, query + lane / 16 * 8), gradients[step]);
-    }
-  }
-
  private:
   // Rows beyond a batch's length have weights of 0, but may be anything: NaN, too.
   template <class Rows> __device__ __forceinline__ void clear_beyond(i32 existing, i32 stored, const Rows& rows) const {
@@ -335,16 +339,40 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
   hold_all(d);
 }
 
-// Stores the gradients of the warp's keys.
-template <int BLOCKS>
-__device__ __forceinline__ void store_keys(const Params& p, const Heads<OUT>& to, const Place& place, i32 warp_key,
-                                           i32 size, f32 factor, const f32 (&values)[1][BLOCKS][4]) {
-  store_gradients(to.at(place.batch, place.head, 0), to.strides[2], place.first_key() + warp_key, p.problem.keys, 0,
-                  size, factor, values);
+// Stores the gradients of the warp's keys, times `factor`: those of 16 bits by way of `rows`, whose place in shared
+// memory nobody needs any more, so that neighbouring lanes store neighbouring vectors.
+template <class Out, class Rows, int BLOCKS>
+__device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place, i32 warp_key,
+                                           const Rows& rows, i32 size, f32 factor, f32 (&values)[1][BLOCKS][4]) {
+  Out* const head = to.at(place.batch, place.head, 0);
+  const i32 first_key = place.first_key() + warp_key;
+  if constexpr (sizeof(Out) == 2) {
+    u32 words[BLOCKS / 2][4];
+#pragma unroll
+    for (int i = 0; i < BLOCKS * 4; ++i) values[0][i / 4][i % 4] *= factor;
+    round(Tag<Out>(), values, words);
+    store(rows, warp_key, 0, words);
+    __syncwarp();
+#pragma unroll
+    for (int i = threadIdx.x % WARP_SIZE; i < 16 * BLOCKS; i += WARP_SIZE) {
+      const int row = i / BLOCKS, element = i % BLOCKS * 8;
+      if (first_key + row >= p.problem.keys || element >= size) continue;
+      const uint4 eight = load_shared_128(rows.at(warp_key + row, element));
+      store_whole(head + (first_key + row) * to.strides[2] + element, eight);
+    }
+  } else {
+    store_gradients(head, to.strides[2], first_key, p.problem.keys, 0, size, factor, values);
+  }
 }
 
 // Every thread of the block; Consumer::run is what a multiplying one does.
 template <class Consumer> __device__ __forceinline__ void run_block(const Params& p, u8* shared) {
+  if (threadIdx.x == 0) {
+    prefetch(p.q);
+    prefetch(p.k);
+    prefetch(p.v);
+    prefetch(p.d_o);
+  }
   wait_for_previous_kernel();
   Memory memory(shared_address(shared), p.tickets);
   const Place place(p, load_shared_32(memory.ticket));
