@@ -37,6 +37,7 @@ _MACHINERY: tuple[type, ...] = (
 DECLARATIONS: Mapping[DescriptorType, type] = {
     cls.descriptor_type: cls  # type: ignore[attr-defined]
     for cls in (*catalog.DESCRIPTORS, *catalog.COMPOUNDS, *_MACHINERY)
+    if cls not in catalog.PARTS
 }
 
 

@@ -9,6 +9,7 @@ from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.engines.base import Engine
+from lowdnn.engines.block_mask.block_mask import BlockMaskEngine
 from lowdnn.engines.block_scale.block_scale import BlockScale
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
@@ -87,6 +88,7 @@ _SINGLE: tuple[Engine, ...] = (
     AttentionBackwardWgmma(),
     Rope(),
     PagedCache(),
+    BlockMaskEngine(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

@@ -77,6 +77,8 @@ class AttentionMethods(GraphBuilder):
         query and key on.  diagonal_band_left_bound (or sliding_window_length): how many keys up to its place it sees;
         diagonal_band_right_bound: how many behind it; places are counted by diagonal_alignment.
         use_alibi_mask: adds slope * (key - query), with 2^(-8 (h + 1) / H) as the slope of head h.
+        block_mask: a UINT8 tensor (B, H, ceil(S_q / 128), ceil(ceil(S_kv / 128) / 8)); bit t % 8 of byte t / 8 says
+        whether 128 queries see the t-th 128 keys.
         use_padding_mask: keys from seq_len_kv and queries from seq_len_q (B, 1, 1, 1) on do not exist; in the place of
         either there may be cu_seq_len_kv, cu_seq_len_q (B + 1, 1, 1, 1): the sums of the lengths before each batch.
         paged_attention_k_table, paged_attention_v_table: (B, 1, pages of a sequence, 1) in INT32; k, v are then pages
@@ -92,11 +94,10 @@ class AttentionMethods(GraphBuilder):
         A query that sees no key has O 0 and Stats minus infinity.
         q, k, v, O and Stats may have ragged offsets, with use_padding_mask; their strides of rows reach past all heads.
 
-        Raises BadParamError for contradicting masks, NotSupportedError for block_mask and unfuse_fma.
+        Raises BadParamError for contradicting masks, NotSupportedError for unfuse_fma.
         """
         _refuse(
             "sdpa",
-            block_mask=block_mask,
             unfuse_fma=boolean(unfuse_fma, "sdpa.unfuse_fma") or None,
         )
         member(attention_implementation, implementation, "sdpa.implementation")
@@ -135,7 +136,7 @@ class AttentionMethods(GraphBuilder):
             scores = score_mod(self, scores)
         if boolean(use_alibi_mask, "sdpa.use_alibi_mask"):
             scores = writer.with_alibi(scores)
-        scores = writer.masked(scores, band, lengths)
+        scores = writer.masked(scores, band, lengths, block_mask)
         has_stats, uses_log2 = _has_stats(is_inference, generate_stats), boolean(stats_use_log2, "sdpa.stats_use_log2")
         statistics = Statistics(has_stats, uses_log2, score_max, score_sum_exp)
         weights, stats = writer.softmax(scores, statistics, sink_token)
@@ -181,8 +182,9 @@ class AttentionMethods(GraphBuilder):
         """(dQ, dK, dV) from the inputs of ``sdpa``, its O and Stats (FLOAT), and the gradient dO of O.
 
         Arguments as those of ``sdpa``. Always deterministic, so use_deterministic_algorithm changes nothing; nor do
-        max_total_seq_len_q and max_total_seq_len_kv. Raises NotSupportedError for bias, dBias, use_alibi_mask, dropout,
-        rng_dump, score_mod, score_mod_bprop, sink_token and dSink_token.
+        max_total_seq_len_q and max_total_seq_len_kv. dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of
+        sink_token; without it that is not read, since Stats have it. Raises BadParamError for dSink_token alone,
+        NotSupportedError for bias, dBias, use_alibi_mask, dropout, rng_dump, score_mod and score_mod_bprop.
         """
         _refuse(
             "sdpa_backward",
@@ -193,8 +195,6 @@ class AttentionMethods(GraphBuilder):
             rng_dump=rng_dump,
             score_mod=score_mod,
             score_mod_bprop=score_mod_bprop,
-            sink_token=sink_token,
-            dSink_token=dSink_token,
         )
         boolean(use_deterministic_algorithm, "sdpa_backward.use_deterministic_algorithm")
         band = Band.of(
@@ -212,6 +212,12 @@ class AttentionMethods(GraphBuilder):
         if lengths is not None:
             given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
         dq, dk, dv = self._add_all(SdpaBackwardNode(given, band), compute_data_type, name)
+        if dSink_token is not None:
+            if sink_token is None:
+                got = repr(dSink_token)
+                raise BadParamError.at("sdpa_backward.dSink_token", expected="None without sink_token", got=got)
+            writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+            writer.sink_gradient(sink_token, given, dSink_token)
         return dq, dk, dv
 
     def _loaded(

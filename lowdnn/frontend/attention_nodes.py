@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from math import inf, log
 from typing import Any
 
-from lowdnn.enums import DataType, PointwiseMode, RngDistribution
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
 from lowdnn.frontend.arguments import boolean, integer, member, number
 from lowdnn.frontend.builder import GraphBuilder, Operand
 from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.enums import diagonal_alignment
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.moves import SliceNode, TransposeNode
-from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters
-from lowdnn.frontend.norm_nodes import SoftmaxNode
+from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters, ReductionNode
+from lowdnn.frontend.norm_nodes import RowSumNode, SoftmaxNode
 from lowdnn.frontend.random_numbers import RngNode
 from lowdnn.ops.base import Operation
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.status import BadParamError
@@ -158,8 +159,13 @@ class AttentionWriter:
         node = PointwiseNode(PointwiseMode.GEN_INDEX, (scores,), PointwiseParameters(axis=axis))
         return self._add(node, kind, "index", compute=kind)
 
-    def masked(self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Minus infinity where a query does not see a key. Masks of keys come last, where engines look for a band."""
+    def masked(
+        self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None, blocks: Tensor | None
+    ) -> Tensor:
+        """Minus infinity where a query does not see a key. Masks of keys come last, where engines look for a band.
+
+        blocks: of ``BlockMask``.
+        """
         if lengths is not None:
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, QUERY), lengths[0])
         if band.right is not None:
@@ -168,6 +174,8 @@ class AttentionWriter:
         if band.left is not None:
             place = self._plus(self._place(scores, band, lengths), -band.left)
             scores = self._select(scores, PointwiseMode.CMP_LE, place, self.index(scores, KEY))
+        if blocks is not None:
+            scores = self._add(BlockMaskNode((scores, blocks)), data_type.FLOAT, "block_mask")
         if lengths is not None:
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, KEY), lengths[1])
         return scores
@@ -225,6 +233,25 @@ class AttentionWriter:
             PointwiseMode.MUL, self.pointwise(PointwiseMode.MUL, weights, mask), 1 / (1 - probability)
         )
 
+    def sink_gradient(self, sink: Tensor, given: Mapping[str, Tensor], gradient: Tensor) -> None:
+        """- sum of exp(sink - stats) * (sum of o * dO) over batches and queries that exist, into ``gradient``.
+
+        given: the inputs of ``SdpaBackward`` by port.
+        """
+        products = self.pointwise(PointwiseMode.MUL, given["o"], given["d_o"])
+        node = RowSumNode((products,), ReduceTensorOp.ADD, axes=(-1,))
+        total = self._add(node, data_type.FLOAT, "sum_of_row")
+        weight = self.pointwise(PointwiseMode.EXP, self.pointwise(PointwiseMode.SUB, sink, given["stats"]))
+        terms = self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.NEG, weight), total)
+        if "seq_len_q" in given:
+            row, length = self.index(terms, QUERY), given["seq_len_q"]
+            exists = self.pointwise(PointwiseMode.CMP_LT, row, length, kind=data_type.INT32, result=data_type.BOOLEAN)
+            terms = self.pointwise(PointwiseMode.BINARY_SELECT, terms, 0.0, exists)
+        node_of_all = ReductionNode((terms,), ReduceTensorOp.ADD)
+        self.graph._add_all(node_of_all, data_type.FLOAT, self._label("sink_gradient"), {"Y": gradient})
+        if not gradient.get_data_type():
+            gradient.set_data_type(data_type.FLOAT)
+
     def _place(self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None) -> Tensor:
         """Of each query, among the keys."""
         query = self.index(scores, QUERY)
@@ -251,6 +278,22 @@ class AttentionWriter:
 
     def _label(self, label: str) -> str:
         return f"{self.name}::{label}" if self.name else ""
+
+
+@dataclass(frozen=True)
+class BlockMaskNode:
+    """Of scores and a mask of their tiles."""
+
+    inputs: tuple[Tensor, Tensor]
+    input_names: tuple[str, ...] = ("X", "Block_mask")
+    output_suffixes: tuple[str, ...] = ("Y",)
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,), scores = outputs, self.inputs[0]
+        output.set_dim(scores.get_dim()).set_stride(scores.get_stride())
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return BlockMask(*map(lowered, (*self.inputs, *outputs)))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
 from lowdnn.graph.ragged_pattern import padded
 from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import PointwiseOperation
@@ -90,19 +91,21 @@ def _match(graph: OperationGraph) -> Attention | str:
     if refused:
         return refused
     dims = first.c.dims
-    score_steps, weight_steps, output_steps = (
-        tuple(op for op in part if isinstance(op, PointwiseOperation)) for part in (before, between, behind)
+    score_steps = tuple(op for op in before if isinstance(op, PointwiseOperation | BlockMask))
+    weight_steps, output_steps = (
+        tuple(op for op in part if isinstance(op, PointwiseOperation)) for part in (between, behind)
     )
     band = band_of(score_steps, softmax.x)
-    for load in filter(None, loads):
-        if band.lengths is None or band.lengths.uid != load.sequence.uid:
-            return f"{load.sequence.label}: expected a mask of the keys beyond this length of a paged cache, got none"
+    refused = _refuse_masks(graph, band, loads)
+    scores = refused or _needed(score_steps, band.scores)
+    if isinstance(scores, str):
+        return scores
     return Attention(
         first,
         softmax,
         second,
         k,
-        scores=dag_of(dims, _needed(score_steps, band.scores), anchor=first.c, result=band.scores),
+        scores=dag_of(dims, scores, anchor=first.c, result=band.scores),
         weights=dag_of(dims, weight_steps, anchor=softmax.y, result=second.a, randoms=randoms),
         output=dag_of(second.c.dims, output_steps, anchor=second.c),
         band=band,
@@ -135,6 +138,16 @@ def _in_memory(graph: OperationGraph, tensor: Tensor) -> tuple[Tensor, ...]:
     """What is read of ``tensor``: itself, or the pages that it is loaded from."""
     load = _load(graph, tensor)
     return (tensor,) if load is None else (load.container, load.page_table)
+
+
+def _refuse_masks(graph: OperationGraph, band: Band, loads: tuple[PagedCacheLoad | None, ...]) -> str:
+    """Why a kernel cannot mask scores as ``band`` says, of keys and values from ``loads``, or an empty string."""
+    if band.blocks is not None and graph.producer(band.blocks) is not None:
+        return f"BlockMask.mask: expected an input of the graph, got {band.blocks.label}"
+    for load in filter(None, loads):
+        if band.lengths is None or band.lengths.uid != load.sequence.uid:
+            return f"{load.sequence.label}: expected a mask of the keys beyond this length of a paged cache, got none"
+    return ""
 
 
 def _refuse_core(
@@ -186,7 +199,7 @@ def _refuse_parts(
 ) -> str:
     """Why the other operations cannot be computed with the products, or an empty string."""
     for op in (*before, *behind):
-        if not isinstance(op, PointwiseOperation):
+        if not isinstance(op, PointwiseOperation) and not (isinstance(op, BlockMask) and op in before):
             return f"operations: expected pointwise operations around the softmax, got {type(op).__name__}"
     for op in between:
         if not isinstance(op, PointwiseOperation | RngOperation):
@@ -224,11 +237,16 @@ def _refuse_nonlinear(weights: Tensor, operations: list[Operation]) -> str:
     return ""
 
 
-def _needed(operations: tuple[PointwiseOperation, ...], result: Tensor) -> tuple[PointwiseOperation, ...]:
-    """Those that ``result`` depends on."""
+def _needed(
+    operations: tuple[PointwiseOperation | BlockMask, ...], result: Tensor
+) -> tuple[PointwiseOperation, ...] | str:
+    """Those that ``result`` depends on, or why it cannot be computed."""
     wanted, needed = {result.uid}, []
     for op in reversed(operations):
-        if op.output.uid in wanted:
-            needed.append(op)
-            wanted |= {tensor.uid for tensor in op.operands.values()}
+        if wanted.isdisjoint(tensor.uid for tensor in outputs_of(op).values()):
+            continue
+        if isinstance(op, BlockMask):
+            return "operations: expected one BlockMask, with no other operations than masks behind it, got others"
+        needed.append(op)
+        wanted |= {tensor.uid for tensor in op.operands.values()}
     return tuple(reversed(needed))

@@ -28,6 +28,7 @@ from lowdnn.enums import (
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops import block_scale, concat, gen_stats, matmul, moe_grouped_matmul, pointwise, slice, transpose
 from lowdnn.ops.base import Operation
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.concat import Concat
@@ -481,6 +482,11 @@ class GraphBuilder:
         ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv)
         self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right))
         return dq, dk, dv
+
+    def block_mask(self, x: Tensor, mask: Tensor, *, store: DataType | None = None) -> Tensor:
+        y = self._output(x.dims, compute_type_of(x), store, None, "y")
+        self._operations.append(BlockMask(x, mask, y))
+        return y
 
     def rope(
         self,

@@ -22,6 +22,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.ops.base import RoundsInside, inputs_of
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
@@ -71,6 +72,7 @@ _EXACT_OPERATIONS = (
     Reshape,
     Slice,
     Concat,
+    BlockMask,
     BlockScaleQuantize,
     BlockScaleDequantize,
     ExpandBandMatrix,

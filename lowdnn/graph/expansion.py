@@ -107,6 +107,8 @@ class _Expansion:
         if queries is not None:
             scores = self._masked(scores, PointwiseMode.CMP_LT, self._index(scores, _QUERY), queries)
         scores = self._modified(op, scores)
+        if op.block_mask is not None:
+            scores = builder.block_mask(scores, op.block_mask)
         if keys is not None:  # last, where engines look for a band
             scores = self._masked(scores, PointwiseMode.CMP_LT, self._index(scores, _KEY), keys)
         weights = self._dropped(op, self._softmax(op, scores))

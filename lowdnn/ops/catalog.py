@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
@@ -42,6 +43,9 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.transpose import Transpose
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
 
+#: Operations that graphs have in the place of compound ones alone; the backend has no descriptors of them.
+PARTS: tuple[type, ...] = (BlockMask,)
+
 OPERATIONS: tuple[type, ...] = (
     ConvolutionForward,
     ConvolutionBackwardData,
@@ -72,6 +76,7 @@ OPERATIONS: tuple[type, ...] = (
     RopeForward,
     RopeBackward,
     PagedCacheLoad,
+    *PARTS,
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, Rng, *OPERATIONS)

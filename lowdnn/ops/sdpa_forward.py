@@ -6,7 +6,7 @@ Dims of q, k and v: see ``sdpa``; o is (B, H, S_q, D_v). scale is one number, 1 
 the sub-graph from the scores, a tensor (B, H, S_q, S_kv) with the uid ``subgraph_input_uid``, to the tensor with
 ``subgraph_output_uid``; its other inputs are inputs of the graph. Lengths, one for each batch or cumulated (see
 ``diagonal_band_mask``), leave the queries and keys from there on out of all: o is 0 for such queries, stats minus
-infinity.
+infinity. block_mask: see the operation of that name; it comes behind the sub-graph.
 ``softmax`` says which statistics there are; its x and y stand for tensors that are inside. stats, (B, H, S_q, 1), may
 be given beside it. Dropout zeroes weights with ``dropout_probability`` and divides the others by what is left of 1;
 rng_dump, (B, H, S_q, S_kv), gets 1 for each weight that is kept, otherwise 0.
@@ -51,6 +51,7 @@ class SdpaForward:
     o: Tensor = tensor_output(AttributeName.OPERATION_SDPA_FWD_ODESC)
     stats: Tensor | None = tensor_output(AttributeName.OPERATION_SDPA_FWD_STATSDESC, default=None)
     scale: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_SCALEDESC, default=None)
+    block_mask: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_BLOCK_MASK_DESC, default=None)
     seq_len_q: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_SEQ_LEN_QDESC, default=None)
     seq_len_kv: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_SEQ_LEN_KVDESC, default=None)
     cu_seq_len_q: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_CU_SEQ_LEN_QDESC, default=None)

@@ -103,6 +103,13 @@ def test_masks(case: Case, arguments: dict[str, Any], seen: np.ndarray) -> None:
     case.check(expected(case.data, seen=seen), **arguments)
 
 
+def test_a_mask_of_tiles(case: Case) -> None:
+    """Of the only tile there is: half of the heads see it, others nothing."""
+    blocks = np.array([1, 0, 0, 255], np.uint8).reshape(1, H, 1, 1).repeat(B, 0)
+    seen = blocks.astype(bool)
+    case.check(expected(case.data, seen=seen & (KEY <= QUERY)), block_mask=case.input(blocks), use_causal_mask=True)
+
+
 def test_scale_and_bias_are_tensors(case: Case) -> None:
     bias = np.random.default_rng(fresh_seed()).standard_normal((1, H, SQ, SKV)).astype(np.float16)
     wanted = expected(case.data, lambda scores: scores + bias.astype(np.float64))
@@ -338,6 +345,49 @@ def test_gradients_follow_the_forward_pass(case: Case) -> None:
         assert (values[gradient].numpy() * direction).sum() == pytest.approx(slope, rel=0.02, abs=0.2), name
 
 
+def test_the_gradient_of_a_sink(case: Case) -> None:
+    """Along a direction, the sum of it times that is the slope of sum(O * dO), over the queries that there are."""
+    rng = np.random.default_rng(fresh_seed())
+    sink = rng.standard_normal((1, H, 1, 1)).astype(np.float32)
+    lengths = [np.array(values, np.int32).reshape(B, 1, 1, 1) for values in ([SQ - 4, 3], [SKV - 9, SKV])]
+    seen = (lengths[0] > QUERY) & (lengths[1] > KEY)
+    plain, without = expected(case.data, seen=seen)
+
+    def attention(sink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        stats = np.logaddexp(without, sink)
+        return plain * np.exp(without - stats), stats
+
+    o, stats = attention(sink)
+    d_o = rng.standard_normal(o.shape).astype(np.float16)
+    d_o[1, :, 3:] = np.nan
+    graph = pygraph("sdpa_backward", HALF, FLOAT, FLOAT, case.handle)
+    arrays = [*(case.data[name] for name in "qkv"), o.astype(np.float16), d_o, stats.astype(np.float32), sink, *lengths]
+    tensors = [graph.tensor_like(cudnn.from_numpy(array, case.handle)) for array in arrays]
+    gradient = graph.tensor((1, H, 1, 1), data_type=FLOAT).set_output(True)
+    *inputs, sinks, queries, keys = tensors
+    gradients = graph.sdpa_backward(
+        *inputs,
+        attn_scale=SCALE,
+        use_padding_mask=True,
+        seq_len_q=queries,
+        seq_len_kv=keys,
+        sink_token=sinks,
+        dSink_token=gradient,
+    )
+    for other in gradients:
+        other.set_output(True).set_data_type(HALF)
+    graph.build([cudnn.heur_mode.A])
+    found = cudnn.from_numpy(np.zeros((1, H, 1, 1), np.float32), case.handle)
+    values = {tensor: cudnn.from_numpy(array, case.handle) for tensor, array in zip(tensors, arrays, strict=True)}
+    others = {t: cudnn.from_numpy(np.zeros(t.get_dim(), np.float16), case.handle) for t in gradients}
+    workspace = cudnn.from_numpy(np.zeros(graph.get_workspace_size(), np.uint8), case.handle)
+    graph.execute(values | others | {gradient: found}, workspace)
+    direction, step = rng.standard_normal(sink.shape), 1e-4
+    ends = [attention(sink + sign * step * direction)[0] for sign in (-1, 1)]
+    slope = float(((ends[1] - ends[0]) * np.nan_to_num(d_o.astype(float))).sum()) / (2 * step)
+    assert (found.numpy() * direction).sum() == pytest.approx(slope, rel=0.02, abs=0.05)
+
+
 def test_gradients_are_one_operation() -> None:
     """With the bounds, the scale and the lengths that were given; outputs lie as q, k and v do."""
     graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
@@ -374,8 +424,8 @@ def test_gradients_are_one_operation() -> None:
 def test_what_is_not_there_is_refused() -> None:
     graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
     q = graph.tensor((1, 1, 8, 16))
-    with raises(NotSupportedError, "sdpa.block_mask", expected="the default"):
-        graph.sdpa(q, q, q, block_mask=q)
+    with raises(NotSupportedError, "sdpa.unfuse_fma", expected="the default"):
+        graph.sdpa(q, q, q, unfuse_fma=True)
     with raises(BadParamError, "sdpa.rng_dump", expected="None without dropout"):
         graph.sdpa(q, q, q, rng_dump=q)
     with raises(BadParamError, "sdpa.rng_dump", expected="None beside a mask"):
@@ -400,6 +450,8 @@ def test_what_is_not_there_is_refused() -> None:
         graph.sdpa(q, q, q, is_inference=True, generate_stats=True)
     with raises(NotSupportedError, "sdpa_backward.dropout", expected="the default"):
         graph.sdpa_backward(q, q, q, q, q, q, dropout=(0.5, q, q))
+    with raises(BadParamError, "sdpa_backward.dSink_token", expected="None without sink_token"):
+        graph.sdpa_backward(q, q, q, q, q, q, dSink_token=q)
     with raises(BadParamError, "sdpa_backward.use_causal_mask", expected="one causal mask", got="two"):
         graph.sdpa_backward(q, q, q, q, q, q, use_causal_mask=True, use_causal_mask_bottom_right=True)
     with raises(BadParamError, "sdpa.score_mod", expected="no other mask"):

@@ -122,6 +122,19 @@ def test_engines_find_the_band_of_a_modifier() -> None:
     assert [t.uid for t in found.scores.loads] == [LENGTHS["seq_len_q"].uid, BIAS.uid]
 
 
+def test_engines_find_a_mask_of_tiles() -> None:
+    mask = tensor(18, (B, H, 1, 1), DataType.UINT8)
+    graph = graph_of(SdpaForward(Q, K, V, OUT, STATS, block_mask=mask, **LENGTHS, **modifier(number(10, 1))))
+    found = match_attention(graph)
+    assert isinstance(found, Attention), found
+    assert (found.band.right, found.band.lengths, found.band.blocks) == (1, LENGTHS["seq_len_kv"], mask)
+    inputs = drawn(graph) | {mask.uid: np.array([1, 0, 1, 0], np.uint8).reshape(1, H, 1, 1).repeat(B, 0)}
+    expected = attention(inputs, right=1, lengths=True)
+    for uid, nothing in ((OUT.uid, 0), (STATS.uid, -np.inf)):
+        expected[uid][:, 1::2] = nothing
+    assert_gives(graph, inputs, expected)
+
+
 def test_statistics_of_a_softmax() -> None:
     largest, total = replace(STATS, uid=11), replace(STATS, uid=12)
     softmax = Softmax(tensor(13, SCORES), tensor(14, SCORES), max=largest, sum_exp=total)

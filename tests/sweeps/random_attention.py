@@ -1,4 +1,5 @@
-"""Random attention and gradients of it: lines of text that cross sizes, heads, masks, dropout, layouts, statistics."""
+"""Random attention and gradients of it: lines of text that cross sizes, heads, masks, dropout, layouts, statistics,
+sinks."""
 
 from __future__ import annotations
 
@@ -63,6 +64,10 @@ def _draw(
     words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
     if _happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
+    if _happens(kernel, 0.2):
+        words.append("sink=yes")
+    if _happens(kernel, 0.2):
+        words.append("blocks=yes")
     return "sdpa " + " ".join(words)
 
 

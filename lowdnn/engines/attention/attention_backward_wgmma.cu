@@ -53,7 +53,7 @@ struct Consumer : Warpgroup {
         add_part(stage, d_o, part, walk.tile * TILE_Q + part * PART_QUERIES, factor, shared_gradients);
         if (part + 1 < PARTS) start_scores(scores, memory.k, index * 64, stage.q(), part + 1);
       }
-      named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
+      share_gradients();
       start_queries(shared_gradients, 0);
       wgmma_wait<0>();
       hold_all(dq);

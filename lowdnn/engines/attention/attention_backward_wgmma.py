@@ -2,9 +2,10 @@
 size of the scores lies in memory, and each product is formed once.
 
 The graphs of ``attention_backward_mma``, where tensor maps describe q, k, v and d_o, and heads of q share the same
-heads of k and v.
-Kernels: ``attention_backward_terms.cu`` (in the workspace 8 bytes for each query), ``attention_backward_wgmma.cu``
-and, for heads of more than 128 elements, ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the
+heads of k and v. dq is summed up in the workspace, unless asked otherwise in an order that does not depend on that of
+the blocks.
+Kernels: ``attention_backward_terms.cu`` (8 bytes of the workspace for each query), ``attention_backward_wgmma.cu`` or,
+for heads of more than 128 elements, ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the
 workspace), ``attention_backward_sums.cu`` (dq).
 """
 
@@ -26,7 +27,7 @@ from lowdnn.engines.attention.mapped import (
     refuse_map,
 )
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
-from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, macros
+from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, floor_power, i32, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
@@ -125,23 +126,25 @@ class AttentionBackwardWgmma:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """REDUCTION_MODE."""
-        accepted(self.refuse(graph, arch) or graph)
-        return _KNOBS
+        """SWIZZLE, REDUCTION_MODE."""
+        return self._accepted(graph, arch).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Three launches."""
-        problem = accepted(self.refuse(graph, arch) or graph.derive(self._problem))
-        chosen = resolve_choices(self.name, _KNOBS, choices)
+        problem = self._accepted(graph, arch)
+        chosen = resolve_choices(self.name, problem.knobs(arch), choices)
         is_in_order = chosen[KnobType.REDUCTION_MODE] == 0
         notes = self.numerical_notes if is_in_order else (*self.numerical_notes, NumericalNote.NONDETERMINISTIC)
-        steps = (problem.terms(), problem.gradients(arch, is_in_order), problem.rounded_sums())
+        steps = (problem.terms(), problem.gradients(chosen[KnobType.SWIZZLE], is_in_order), problem.rounded_sums())
         kernels = tuple(kernel for kernel, _ in steps)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(steps))
         return plan_of(self, graph, arch, chosen, kernels, launches, problem.workspace_bytes, notes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
+
+    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> _Problem:
+        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
         backward = AttentionBackward.match(self.name, graph)
@@ -154,9 +157,6 @@ class AttentionBackwardWgmma:
             if refused := refuse_map(backward.heads[port]):
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
         return _Problem(backward)
-
-
-_KNOBS = (Knob("order", KnobType.REDUCTION_MODE, (0, 1), 0, "0: dq is summed up in a fixed order; 1: in any"),)
 
 
 @dataclass(frozen=True)
@@ -201,11 +201,20 @@ class _Problem:
     def workspace_bytes(self) -> int:
         return self._sums_offset + self.all_query_tiles * self._tile_sum_bytes
 
+    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        """Blocks of a head wait for each other at the same queries; by default others' blocks run beside them."""
+        values = tuple(2**power for power in range(8))
+        heads = min(floor_power(arch.sm_count // self.key_tiles), values[-1])
+        return (
+            Knob("heads", KnobType.SWIZZLE, values, heads, "heads whose blocks start together"),
+            Knob("order", KnobType.REDUCTION_MODE, (0, 1), 0, "0: dq is summed up in a fixed order; 1: in any"),
+        )
+
     def terms(self) -> tuple[KernelRef, Launch]:
         """Turns are cleared, too, and the tickets behind them."""
         return self.backward.terms(self.term_rows, ClearedWords(self._turns_offset, self.all_query_tiles + 1))
 
-    def gradients(self, arch: ArchSpec, is_in_order: bool) -> tuple[KernelRef, Launch]:
+    def gradients(self, heads_at_once: int, is_in_order: bool) -> tuple[KernelRef, Launch]:
         """dk, dv, and the sums of dq."""
         backward, params = self.backward, self._params(is_in_order)
         kernel = KernelRef(
@@ -227,7 +236,7 @@ class _Problem:
             WorkspacePointer(self._turns_offset),
             WorkspacePointer(self._tickets_offset),
             Struct(divider(key_heads)),
-            *i32((self.query_tiles, self.key_tiles, key_heads * batch, max(1, arch.sm_count // self.key_tiles))),
+            *i32((self.query_tiles, self.key_tiles, key_heads * batch, heads_at_once)),
         )
         moved = bytes_of(getattr(backward.operation, port) for port in ("q", "k", "v", "d_o", "dk", "dv"))
         return kernel, Launch(

@@ -68,7 +68,7 @@ struct ValueWarpgroup : Warpgroup {
       named_barrier_arrive(WEIGHTS_BARRIER, CONSUMER_THREADS);
       round(scores, weights);
       start_values(dv, weights, await_outputs(walk.tile), 0);
-      named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
+      share_gradients();
       start_queries(gradients, 0);
       wgmma_wait<0>();
       hold_all(dq);
@@ -115,7 +115,7 @@ struct KeyWarpgroup : Warpgroup {
       round(products, gradients);
       store(gradients, shared_gradients, 0);
       start_keys(dk, gradients, stage.q(), 0);
-      named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
+      share_gradients();
       start_queries(shared_gradients, 0);
       wgmma_wait<0>();
       hold_all(dq);

@@ -63,8 +63,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
     q.copy_each<THREADS>(rows_from(params.q, place.batch, place.head, place.block_row, queries), queries, p.size_qk);
     copy_keys(place.begin);
   }
+  i32 following;
 #pragma unroll 1
-  for (i32 tile = place.begin; tile < place.end; ++tile) {
+  for (i32 tile = place.begin; tile < place.end; tile = following) {
+    following = place.next(p, tile + 1);
     cp_async_wait<0>();
     __syncthreads();  // the keys are there; the values of the tile before are no longer read
     copy_values(tile);
@@ -73,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
     make_scores(p, place, rows, tile, scores);
     cp_async_wait<0>();
     __syncthreads();  // the values are there; the keys are no longer read
-    if (tile + 1 < place.end) copy_keys(tile + 1);
+    if (following < place.end) copy_keys(following);
     f32 shrinking[PARTS][2];
     if (softmax.add(scores, shrinking)) shrink(o, shrinking);
     const auto weight = [&](int part, int block, int half) {

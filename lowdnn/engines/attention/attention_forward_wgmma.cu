@@ -37,9 +37,9 @@ static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 DEFINE_WGMMA(multiply_by_keys, TILE_KV, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_values, HEAD_V, f32.TYPE.TYPE)
 
-// The tiles of all heads, in sections of heads whose keys and values the L2 cache holds: of a section first the last
-// tiles of all heads, which have the most keys under a causal mask. Blocks take them in turns, forth and back, so that
-// none has only large ones.
+// The tiles of all heads, in sections of heads that blocks work on at a time, so that they share keys and values in the
+// L2 cache: of a section first the last tiles of all heads, which have the most keys under a causal mask. Blocks take
+// them in turns, forth and back, so that none has only large ones.
 struct Order {
   u32 count;        // of tiles
   u32 heads;        // of all batches
@@ -121,7 +121,7 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
     const MappedHead v = {p.v, place.head / p.v_sharing, min(place.batch, p.v_batches - 1)};
     memory.queries.load(MappedHead{p.q, place.head, place.batch}, place.block_row);
 #pragma unroll 1
-    for (i32 tile = place.begin; tile < place.end; ++tile) {
+    for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
       memory.keys.load(k, tile * TILE_KV);
       memory.values.load(v, tile * TILE_KV);
     }
@@ -161,17 +161,19 @@ struct Consumer {
       begin_rows();
       add_scores(place.begin, shrinking);  // nothing is there to shrink yet
       make_weights(place.begin);
+      i32 before = place.begin;
 #pragma unroll 1
-      for (i32 tile = place.begin + 1; tile < place.end; ++tile) {
+      for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
         await_turn();
         start_keys();
-        start_values(place, tile - 1);
+        start_values(place, before);
         pass_turn();
         end_keys<1>(tile);
         const bool shrinks = add_scores(tile, shrinking);
         end_values();
         if (shrinks) shrink(o, shrinking);
         make_weights(tile);
+        before = tile;
       }
       const Place done = place;
       if (!next_queries()) break;

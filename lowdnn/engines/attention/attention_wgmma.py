@@ -25,6 +25,7 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted
 from lowdnn.engines.launch import ceil_div, divider, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.block_mask import SIDE
 from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct
 from lowdnn.status import Status
 
@@ -45,8 +46,6 @@ _PRODUCER_REGISTERS = 24
 _SMALL_SIZE = 64
 #: What the device takes of each block's shared memory.
 _RESERVED_BYTES = 1024
-#: Of keys and values that blocks work on at a time: half of what the L2 cache holds.
-_SECTION_BYTES = 30 << 20
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class AttentionWgmma:
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     tiles = _TILES if _is_light(problem) else _TILES[:2]
     queries = tiles[-1] if problem.queries >= _MANY_QUERIES else _TILES[problem.queries > WARPGROUP_ROWS]
-    of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _TILES_OF_KEYS))
+    of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _tiles_of_keys(problem)))
     most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
     fewest = min((keys for keys in of_keys if keys >= problem.keys), default=most)
     keys = next((keys for keys in of_keys if keys <= min(most, fewest)), of_keys[-1])
@@ -133,12 +132,18 @@ def _is_light(problem: AttentionForward) -> bool:
     return _is_plain(problem) and problem.padded_v <= _SMALL_SIZE
 
 
+def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
+    """Those that parts of a mask's tiles are made of: whole ones are passed over."""
+    is_masked = problem.attention.band.blocks is not None
+    return tuple(keys for keys in _TILES_OF_KEYS if not is_masked or SIDE % keys == 0)
+
+
 def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
     """With as many keys as shared memory has room for, and registers for scores, weights and outputs."""
     most = _MAX_VALUES if _is_plain(problem) else _MAX_VALUES_BESIDE_ARITHMETIC
     if queries == _TILES[-1]:
         most = min(most, _MAX_VALUES_OF_A_THIRD)
-    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _TILES_OF_KEYS if keys <= most_keys]
+    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _tiles_of_keys(problem) if keys <= most_keys]
 
     def fits(tile: ForwardTile) -> bool:
         values = tile.keys // 2 + tile.keys // 4 + problem.padded_v // 2
@@ -169,24 +174,24 @@ def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tup
     query_stages = max(1, _query_stages(problem, tile))
     registers = consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks_per_sm)
     params = Params(query_stages, _STAGES, blocks_per_sm, _PRODUCER_REGISTERS, registers)
+    blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
     operands: tuple[Argument, ...] = (
         *(map_of(heads, rows) for heads, rows in boxes),
         *i32((problem.k.sharing, problem.v.sharing, problem.k.tensor.dims[0], problem.v.tensor.dims[0])),
-        _order(problem, tile),
+        _order(problem, tile, blocks),
     )
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()))
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
-    return kernel, replace(launch, grid=(min(launch.grid[0], arch.sm_count * blocks_per_sm), 1, 1))
+    return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
 
 
-def _order(problem: AttentionForward, tile: ForwardTile) -> Struct:
-    """The kernel's ``Order``."""
-    batch, heads, queries, keys = problem.attention.first.c.dims
+def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> Struct:
+    """The kernel's ``Order``: a section has about one tile for each block."""
+    batch, heads, queries, _ = problem.attention.first.c.dims
     tiles = ceil_div(queries, tile.queries)
-    bytes_of_head = 2 * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
-    section_heads = max(1, min(_SECTION_BYTES // max(1, bytes_of_head), batch * heads))
+    section_heads = max(1, min(blocks // tiles, batch * heads))
     return Struct(
         (
             *i32((tiles * batch * heads, batch * heads)),

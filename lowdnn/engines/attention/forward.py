@@ -69,6 +69,7 @@ class ForwardParams:
     LENGTH_TYPE: str
     HAS_LENGTHS: int
     HAS_WEIGHTS: int
+    HAS_BLOCKS: int
     HAS_SINK: int
     STATS: int
     MAX: int
@@ -182,6 +183,7 @@ class AttentionForward:
             LENGTH_TYPE="i32" if self.lengths is None else _LENGTH_TYPES[self.lengths.data_type],
             HAS_LENGTHS=int(self.lengths is not None),
             HAS_WEIGHTS=int(self.has_weights),
+            HAS_BLOCKS=int(self.attention.band.blocks is not None),
             HAS_SINK=int(self.attention.softmax.sink is not None),
             **statistics,
             STORES_PACKED=int(self.stores_packed),
@@ -208,6 +210,8 @@ class AttentionForward:
         switches += variant
         if params.HAS_LENGTHS:
             switches += f"_{params.LENGTH_TYPE}"
+        if params.HAS_BLOCKS:
+            switches += "_blocks"
         if params.HAS_SINK:
             switches += "_sink"
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -256,6 +260,7 @@ class AttentionForward:
                 *i32(self._bounds),
                 Scalar(ScalarType.F32, 1.0 if self.scale is None else self.scale),
                 *self._lengths_arguments,
+                *self._blocks_arguments,
                 *self._row_arguments,
                 *self._packed_arguments,
                 *(functor.arguments for functor in self._functors),
@@ -275,6 +280,11 @@ class AttentionForward:
             return ()
         stride = self.lengths.strides[0] if self.lengths.dims[0] > 1 else 0
         return (TensorPointer(self.lengths.uid), *i64((stride,)))
+
+    @property
+    def _blocks_arguments(self) -> tuple[Argument, ...]:
+        blocks = self.attention.band.blocks
+        return () if blocks is None else (Struct((TensorPointer(blocks.uid), *i64(blocks.strides))),)
 
     @property
     def _row_arguments(self) -> tuple[Argument, ...]:

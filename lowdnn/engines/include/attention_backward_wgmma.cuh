@@ -180,16 +180,13 @@ __device__ __forceinline__ void add_sums(const Params& p, const Place& place, co
     const i64 tile = i64(place.batch * p.problem.heads + walk.head) * p.query_tiles + walk.tile;
     const u32 turn = place.turn(walk.tile);
     f32* sums = p.sums + tile * QuerySums::NUMBERS;
+    if (turn > 0) await_turn(p.turns + tile, IN_ORDER ? turn : 1);
+    fence_async();
 #pragma unroll 1
     for (u32 pass = 0; pass < PASSES; ++pass, sums += PASSED_BYTES / sizeof(f32)) {
       mbarrier_wait(memory.sums_full, (step * PASSES + pass) % 2);
-      if (turn == 0) {
-        bulk_store(sums, memory.sums, PASSED_BYTES);
-      } else {
-        if (pass == 0) await_turn(p.turns + tile, IN_ORDER ? turn : 1);
-        fence_async();
-        bulk_add(sums, memory.sums, PASSED_BYTES);
-      }
+      if (turn == 0) bulk_store(sums, memory.sums, PASSED_BYTES);
+      else bulk_add(sums, memory.sums, PASSED_BYTES);
       bulk_commit();
       bulk_wait_read<0>();
       mbarrier_arrive(memory.sums_empty);
@@ -261,6 +258,11 @@ struct Warpgroup {
     wgmma_commit();
   }
 
+  static __device__ __forceinline__ void share_gradients() {
+    fence_async_shared();
+    named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
+  }
+
   // Hands dq to the adding warp.
   __device__ __forceinline__ void pass_sums() {
     mbarrier_wait(memory.sums_empty, passed++ % 2 ^ 1);
@@ -307,7 +309,7 @@ struct Warpgroup {
     }
   }
 
-  // The gradients of the warp's keys for start_queries of all warpgroups, behind a barrier.
+  // The gradients of the warp's keys for start_queries of all warpgroups, behind share_gradients of all.
   __device__ __forceinline__ void store(const ScoreOperand& gradients, const ScoreGradients& to, int part) const {
     const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
@@ -315,7 +317,6 @@ struct Warpgroup {
       const int query = part * PART_QUERIES + step * 16;
       stmatrix_x4(to.at(warp_key + lane % 16, query + lane / 16 * 8), gradients[step]);
     }
-    fence_async_shared();
   }
 
  private:

@@ -8,7 +8,8 @@
 // Scores are what Scores makes of the products of queries and keys, times `scale`, for the keys that a query sees.
 // Before it, the kernel includes generated.cuh with Output, Scores where HAS_SCORES, Weights where HAS_WEIGHTS.
 // Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS; HAS_SCORES
-// HAS_WEIGHTS HAS_SINK; STATS MAX SUM_EXP: the outputs that there are; STORES_PACKED: whether some are ragged tensors.
+// HAS_WEIGHTS HAS_BLOCKS (a mask of tiles) HAS_SINK; STATS MAX SUM_EXP: the outputs that there are; STORES_PACKED:
+// whether some are ragged tensors.
 
 #pragma once
 
@@ -33,6 +34,22 @@ template <class Number> struct RowValues {
   }
 };
 
+#if HAS_BLOCKS
+// A bit for each 128 queries and 128 keys of a head: whether they see each other.
+struct BlockMask {
+  static constexpr i32 SIDE = 128;
+
+  const u8* first;
+  i64 strides[4];
+
+  __device__ __forceinline__ bool sees(i64 batch, i64 head, i32 query, i32 key) const {
+    const i32 tile = key / SIDE;
+    const i64 row = batch * strides[0] + head * strides[1] + query / SIDE * strides[2];
+    return __ldg(first + row + tile / 8 * strides[3]) >> tile % 8 & 1;
+  }
+};
+#endif
+
 // The parameters beside the operands.
 struct Forward {
   Divider tiles, packs;  // of rows of PACK heads; of PACK heads of a batch
@@ -42,6 +59,9 @@ struct Forward {
 #if HAS_LENGTHS
   const LENGTH_TYPE* lengths;
   i64 length_stride;
+#endif
+#if HAS_BLOCKS
+  BlockMask blocks;
 #endif
 #if HAS_SINK
   RowValues<const f32> sink;
@@ -104,6 +124,19 @@ struct Place {
 #endif
     begin = band.keys_begin(first_query()) / TILE_KV;
     end = (band.keys_end(first_query(), query_count()) + TILE_KV - 1) / TILE_KV;
+#if HAS_BLOCKS
+    while (begin < end && !sees_any(p, end - 1)) --end;
+#endif
+    begin = next(p, begin);
+  }
+
+  // The first tile from this one on of which any of the block's rows sees a key, at most the end: there is none beyond
+  // the last.
+  __device__ __forceinline__ i32 next(const Forward& p, i32 tile) const {
+#if HAS_BLOCKS
+    while (tile < end && !sees_any(p, tile)) ++tile;
+#endif
+    return tile;
   }
 
   // Whether each of the block's queries sees every key of the tile.
@@ -114,6 +147,19 @@ struct Place {
  private:
   __device__ __forceinline__ i32 first_query() const { return block_row / PACK; }
   __device__ __forceinline__ i32 query_count() const { return (block_row + TILE_Q - 1) / PACK - first_query() + 1; }
+
+#if HAS_BLOCKS
+  __device__ __forceinline__ bool sees_any(const Forward& p, i32 tile) const {
+    const i32 last_query = min(first_query() + query_count(), p.queries) - 1;
+    const i32 last_key = min((tile + 1) * TILE_KV, p.keys) - 1;
+    for (i32 key = tile * TILE_KV; key <= last_key; key = key / BlockMask::SIDE * BlockMask::SIDE + BlockMask::SIDE)
+      for (i32 query = first_query(); query <= last_query;
+           query = query / BlockMask::SIDE * BlockMask::SIDE + BlockMask::SIDE)
+        for (i32 i = 0; i < PACK; ++i)
+          if (p.blocks.sees(batch, head + i, query, key)) return true;
+    return false;
+  }
+#endif
 };
 
 // The rows of this thread, half of a part each: lanes of four share one.
@@ -177,6 +223,32 @@ __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows
   }
 }
 
+#if HAS_BLOCKS
+// The same for keys of tiles that a query does not see.
+__device__ __forceinline__ void mask_blocks(const Forward& p, const Place& place, const Rows& rows, i32 tile,
+                                            ScoreTile& scores) {
+#pragma unroll
+  for (int part = 0; part < PARTS; ++part) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      i64 coordinate[4];
+      rows.coordinate(p, place, part, half, coordinate);
+      bool sees = false;
+#pragma unroll
+      for (int block = 0; block < SCORE_BLOCKS; ++block) {
+        const i32 key = tile * TILE_KV + block * 8;
+        if ((block == 0 || key % BlockMask::SIDE == 0) && key < p.keys) {
+          sees = p.blocks.sees(coordinate[0], coordinate[1], i32(coordinate[2]), key);
+        }
+        f32* const pair = scores[part][block] + half * 2;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) pair[i] = sees ? pair[i] : -INFINITE;
+      }
+    }
+  }
+}
+#endif
+
 // What the softmax is of, but for the scale.
 __device__ __forceinline__ void make_scores(const Forward& p, const Place& place, const Rows& rows, i32 tile,
                                             ScoreTile& scores) {
@@ -184,6 +256,9 @@ __device__ __forceinline__ void make_scores(const Forward& p, const Place& place
   apply_scores(p, place, rows, tile, scores);
 #endif
   if (!place.sees_all(tile)) mask_scores(place, rows, tile, scores);
+#if HAS_BLOCKS
+  mask_blocks(p, place, rows, tile, scores);
+#endif
 }
 
 // Of one row, what two sets of keys make of it as what both do: `kept` and `added` make what is relative to the largest

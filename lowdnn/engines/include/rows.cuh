@@ -314,12 +314,12 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
       Loaded in[AHEAD];
 #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
-        if (first + i == Tile::HELD || !walk.locate(walk.group(chunk, first + i), column)) continue;
+        if (first + i >= Tile::HELD || !walk.locate(walk.group(chunk, first + i), column)) continue;
         Target::template load<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i]);
       }
 #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
-        if (first + i == Tile::HELD || !walk.locate(walk.group(chunk, first + i), column)) continue;
+        if (first + i >= Tile::HELD || !walk.locate(walk.group(chunk, first + i), column)) continue;
         Value values[V];
         make(RowGroup<V, false>{first + i}, values);
         Target::template finish<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i], values);

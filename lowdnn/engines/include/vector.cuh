@@ -177,8 +177,8 @@ __device__ __forceinline__ void store_row(T* to, const T (&from)[V], int valid) 
   }
 }
 
-// Neighbouring elements of a tensor that begins at a vector of 16 bytes, from anywhere in it: whole vectors, shifted into
-// place, where as many as `remaining` from the first of them on reach to the end of one more vector.
+// Neighbouring elements of a tensor that begins at a vector of 16 bytes, from anywhere in it: whole vectors, shifted
+// into place, where as many as `remaining` from the first of them on reach to the end of one more vector.
 template <class Path, class T, int V>
 __device__ __forceinline__ void load_anywhere(T (&to)[V], const T* from, i64 remaining) {
   constexpr int WORDS = (sizeof(T) * V + 3) / 4, VECTORS = (WORDS + 3) / 4 + 1;
@@ -193,10 +193,9 @@ __device__ __forceinline__ void load_anywhere(T (&to)[V], const T* from, i64 rem
 #pragma unroll
   for (int i = 0; i < VECTORS; ++i) load<Path, 4>(*reinterpret_cast<u32(*)[4]>(words + 4 * i), line + 4 * i);
 #pragma unroll
-  for (int step = 2; step > 0; step /= 2) {
+  for (int i = 0; i + 2 < 4 * VECTORS; ++i) words[i] = address & 8 ? words[i + 2] : words[i];
 #pragma unroll
-    for (int i = 0; i + step < 4 * VECTORS; ++i) words[i] = address & (4 * step) ? words[i + step] : words[i];
-  }
+  for (int i = 0; i + 1 < 4 * VECTORS; ++i) words[i] = address & 4 ? words[i + 1] : words[i];
 #pragma unroll
   for (int i = 0; i < WORDS; ++i) wanted[i] = __funnelshift_r(words[i], words[i + 1], u32(address) % 4 * 8);
 #pragma unroll

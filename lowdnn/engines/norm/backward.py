@@ -45,8 +45,6 @@ from lowdnn.plan import Launch, Struct, WorkspacePointer
 
 _REDUCTION = ReductionEngine()
 _GRADIENTS = {"dscale": "SCALE", "dbias": "BIAS"}
-#: Of a thread that sums over rows, besides the sums.
-_SUMMING_REGISTERS = 4
 
 
 @dataclass(frozen=True)
@@ -131,8 +129,8 @@ class BackwardRows:
             reading(self.tensors["x"]),
             self.before,
             sums=len(self.gradients) if self._may_sum_on_the_way else 0,
-            statistics=_SUMMING_REGISTERS if self._may_sum_on_the_way else 0,
             passing=int(self._is_scaled),
+            shifts=True,
             stays=True,
         )
 

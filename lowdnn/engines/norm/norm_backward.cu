@@ -15,10 +15,10 @@
 // slots of chunks of x, then of dy.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX: u32
-// below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each row
-// has; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is
-// read again has a functor of its own, since Prologue stores tensors.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
+// u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each
+// row has; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what
+// is read again has a functor of its own, since Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"

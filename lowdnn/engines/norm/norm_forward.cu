@@ -13,8 +13,8 @@
 // Shared memory: RowTeam's; with STAYS (dynamic) `slots` slots of chunks.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX: u32
-// below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
+// u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
 // unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own,
 // since Prologue stores tensors.
 
@@ -96,8 +96,8 @@ __device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
 }
 
-// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for before the chunks, so
-// that nothing waits for it when these are there.
+// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for before the chunks,
+// so that nothing waits for it when these are there.
 struct Sample {
   Again::Loaded<VECTOR> in = {};
 
@@ -138,9 +138,8 @@ __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk,
 // 1 / elements that `shift` is the average of. A row with a skew may have a group less than others.
 __device__ __forceinline__ Value first_share(const Params& p, const RowWalk<Tile>& walk) {
   if (!HAS_SKEW) return p.first_share;
-  const i64 most = TEAM * (SHARING == 1 ? ITEMS : 1);
-  const i64 there = SHARING == 1 ? walk.groups() : (walk.groups() + p.step - 1) / p.step;
-  return reciprocal(Value((there < most ? there : most) * VECTOR));
+  const i64 groups = walk.groups(), most = TEAM * (SHARING == 1 ? ITEMS : 1);
+  return reciprocal(Value((groups < most ? groups : most) * VECTOR));
 }
 
 // A chunk for the first time, on the way to the last one, and again, on the way back.

@@ -29,8 +29,9 @@ _MAX_PLACED = 8
 #: Threads of a block: at least, where rows are short.
 _MIN_THREADS = 128
 #: Registers of a thread besides the elements: where it holds values in all, for each group of a row with one axis, with
-#: several, and for a skew; where it holds elements as they are read in all.
-_VALUE_REGISTERS, _GROUP_REGISTERS, _WALKED_REGISTERS, _SKEW_REGISTERS, _READ_REGISTERS = 28, 3, 12, 12, 32
+#: several, and for a skew; where it holds elements as they are read in all, and for sums over rows.
+_VALUE_REGISTERS, _GROUP_REGISTERS, _WALKED_REGISTERS, _SKEW_REGISTERS = 28, 3, 12, 12
+_READ_REGISTERS, _SUMMING_REGISTERS = 32, 4
 #: For each row side by side, and for values of rows with one axis that are made of several tensors.
 _SIDE_REGISTERS, _MAKING_REGISTERS = 9, 16
 _MIN_REGISTERS, _MAX_RESIDENT = 48, 16
@@ -64,7 +65,8 @@ class Held:
     otherwise 0.
     passing: numbers of ``element_bytes`` of each element that are read when it is used.
     beside: registers for what else the thread has.
-    statistics: the same where elements are held as they are read.
+    shared: the same where elements are held as they are read, and blocks share rows.
+    shifts: whether tensors are read that have one element for each of a row, which a skew shifts into place.
     stays: whether the kernel lets the values' chunks stay in shared memory, and the blocks of a cooperative grid share
     rows.
     """
@@ -75,7 +77,8 @@ class Held:
     read_bytes: int
     passing: int
     beside: int
-    statistics: int
+    shared: int
+    shifts: bool
     stays: bool
 
     @staticmethod
@@ -85,14 +88,15 @@ class Held:
         sums: int = 0,
         passing: int = 0,
         beside: int = 0,
-        statistics: int = 0,
+        shared: int = 0,
+        shifts: bool = False,
         stays: bool = False,
     ) -> Held:
         """sources: where the values come from."""
         are_plain = all(not dag.operations and len(dag.loads) == 1 for dag in sources)
         read_bytes = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
         element_bytes = dtypes.info(compute_type).size_bytes
-        return Held(element_bytes, len(sources), sums, read_bytes, passing, beside, statistics, stays)
+        return Held(element_bytes, len(sources), sums, read_bytes, passing, beside, shared, shifts, stays)
 
     def words(self, vector: int, is_as_read: bool) -> int:
         """Registers for a group of ``vector`` elements."""
@@ -194,19 +198,21 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     items = chosen[KnobType.MULTIPLY]
     is_as_read, resident = False, 1
     if sharing == cluster:
-        is_as_read, resident = _holding(layout, threads, items, held, layout.groups > team * items * cluster)
+        in_chunks = layout.groups > team * items * cluster
+        is_as_read, resident = _holding(layout, threads, items, sharing, held, in_chunks)
     return RowTile(threads, team, side, items, sharing, cluster, int(is_as_read), max(1, resident))
 
 
-def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_read: bool) -> int:
+def _resident(layout: RowLayout, threads: int, items: int, sharing: int, held: Held, is_as_read: bool) -> int:
     """Blocks for which a multiprocessor has registers."""
     space, vector = layout.space, layout.vector
     each = held.words(vector, is_as_read) + held.passing * vector * held.element_bytes // 4
     if is_as_read:
-        base = _READ_REGISTERS + held.statistics
+        base = _READ_REGISTERS + (_SUMMING_REGISTERS if held.sums else 0) + (held.shared if sharing > 1 else 0)
     else:
-        base = _VALUE_REGISTERS + (_SKEW_REGISTERS if space.skew else 0)
+        base = _VALUE_REGISTERS
         each += _GROUP_REGISTERS if space.space.rank - space.kept == 1 else _WALKED_REGISTERS
+    base += _SKEW_REGISTERS if space.skew and (held.shifts or not is_as_read) else 0
     beside = held.beside + (0 if space.is_row else _SIDE_REGISTERS * vector)
     beside += _MAKING_REGISTERS if space.is_line and not held.read_bytes else 0
     registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
@@ -214,14 +220,16 @@ def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_rea
     return min(warps // ceil_div(threads, 32), _MAX_RESIDENT)
 
 
-def _holding(layout: RowLayout, threads: int, items: int, held: Held, in_chunks: bool) -> tuple[bool, int]:
+def _holding(
+    layout: RowLayout, threads: int, items: int, sharing: int, held: Held, in_chunks: bool
+) -> tuple[bool, int]:
     """(whether chunks are held as they are read, blocks of a multiprocessor): so where too few would fit otherwise, and
     with sums, whose registers are better spent on these; not where chunks may stay in shared memory."""
-    resident = _resident(layout, threads, items, held, is_as_read=False)
+    resident = _resident(layout, threads, items, sharing, held, is_as_read=False)
     may_stay = held.stays and in_chunks
     if not held.read_bytes or may_stay or (resident >= _WANTED_RESIDENT and not held.sums):
         return False, resident
-    return True, _resident(layout, threads, items, held, is_as_read=True)
+    return True, _resident(layout, threads, items, sharing, held, is_as_read=True)
 
 
 def _side(layout: RowLayout) -> int:
@@ -276,7 +284,7 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
         for wanted in (i for i in _ITEMS if fewest <= i <= most):
             team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
             items = ceil_div(own, team)
-            if team > most_team or _holding(layout, team * side, items, held, in_chunks=False)[1] < resident:
+            if team > most_team or _holding(layout, team * side, items, cluster, held, in_chunks=False)[1] < resident:
                 continue
             # A row's lanes without elements are better those of another row.
             if team >= 32 or own >= _FULL * team * items:
@@ -284,7 +292,9 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
             sparse = sparse or (team, items, cluster)
         if sparse:
             return sparse
-    fitting = (i for i in _ITEMS if i <= most and _holding(layout, most_team * side, i, held, in_chunks=True)[1] > 1)
+    fitting = (
+        i for i in _ITEMS if i <= most and _holding(layout, most_team * side, i, most_cluster, held, True)[1] > 1
+    )
     return most_team, max(fitting, default=1), most_cluster
 
 

@@ -6,8 +6,8 @@
 // registers is read once; of a longer one all chunks but the last are read again.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX: u32
-// below 2^31 rows and groups, else i64; IS_LOG.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
+// u32 below 2^31 rows and groups, else i64; IS_LOG.
 
 #include "include/exponential.cuh"
 #include "include/row_team.cuh"

@@ -22,6 +22,7 @@ from lowdnn.graph.cases.base import Case
 from lowdnn.graph.cases.chains import same_dims_chain
 from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.block_mask import mask_dims
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.tensor import Tensor, packed_strides
@@ -40,6 +41,7 @@ class AttentionCase(Case):
     hk, hv, kv, dv: by default as h, hk, q, d.  causal: a query sees the keys up to its own place, counted from the
     first (top_left) or from the last ones on (bottom_right).  left, right: how far it sees from its place, -1 without
     bound.
+    blocks: whether a mask leaves half of the tiles of 128 queries and keys out.
     lengths: whether each batch has a number of keys of its own.  page: rows of the pages that k and v lie in, with
     lengths.  ragged: whether sequences are packed, in q, k, v, the output and the statistics; about half of the rows
     that padded ones had.  scores: steps on the scores, before the masks.
@@ -60,6 +62,7 @@ class AttentionCase(Case):
     causal: str = key(text.choice("no", "top_left", "bottom_right"), "no")
     left: int = key(text.integer(-1), -1)
     right: int = key(text.integer(-1), -1)
+    blocks: str = key(text.choice("no", "yes"), "no")
     lengths: str = key(text.choice("no", "yes"), "no")
     page: int = key(text.integer(0), 0)
     ragged: str = key(text.choice("no", "yes"), "no")
@@ -148,6 +151,9 @@ class AttentionCase(Case):
         if self.left >= 0:
             row, column = _index(builder, scores, 2, shift - self.left), _index(builder, scores, 3)
             scores = _select(builder, scores, PointwiseMode.CMP_LE, row, column)
+        if self.blocks == "yes":
+            mask = builder.tensor(mask_dims(scores.dims), DataType.UINT8, name="blocks")
+            scores = builder.block_mask(scores, mask)
         if lengths is not None:
             scores = _select(builder, scores, PointwiseMode.CMP_LT, _index(builder, scores, 3), lengths)
         return scores
@@ -155,6 +161,8 @@ class AttentionCase(Case):
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         if tensor.name == "lengths":
             return rng.integers(0, self._kv + 1, tensor.dims).astype(np.int32)
+        if tensor.name == "blocks":
+            return rng.integers(0, 256, tensor.dims).astype(np.uint8)
         drawn = pages.table_values(rng, tensor)
         if drawn is None:
             drawn = packed.offset_values(rng, tensor, self._kv if tensor.name[0] in "kv" else self.q)

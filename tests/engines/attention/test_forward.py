@@ -14,6 +14,7 @@ from lowdnn.engines.base import Engine
 from lowdnn.enums import KnobType
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.cases import parse_case
+from lowdnn.graph.compare import differences, expected_outputs
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.base import with_tensors
@@ -40,6 +41,7 @@ LINES = (
     "sdpa b=1 h=2 q=24 kv=64 d=64 out=fp32",
     "sdpa b=1 h=1 q=5 kv=700 d=16 stats=yes",
     "sdpa b=1 h=1 q=20 kv=100 d=256 dropout=0.25 dtype=fp16",
+    "sdpa b=1 h=2 hk=1 q=140 kv=400 d=16 right=60 blocks=yes stats=yes",
     "sdpa b=2 h=3 q=70 kv=150 d=16 causal=bottom_right lengths=yes sink=yes stats=log2 layout=bshd",
 )
 
@@ -65,6 +67,22 @@ def test_lines(device: Runtime, engine: Engine, line: str) -> None:
 def test_tiles_of_queries(racing: Runtime, engine: Engine, queries: int) -> None:
     line = "sdpa b=1 h=2 hk=1 q=100 kv=130 d=32 causal=top_left stats=yes"
     check_case(racing, engine, line, {KnobType.TILE_M: queries})
+
+
+@of_each_engine
+def test_tiles_that_are_passed_over(racing: Runtime, engine: Engine) -> None:
+    """At either end and in the middle, of one head or of both; what lies there is not read."""
+    case = parse_case("sdpa b=1 h=2 hk=1 q=200 kv=1300 d=8 blocks=yes stats=yes")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    of = {tensor.name: tensor.uid for tensor in graph.inputs}
+    bits = np.array([0b10000100, 0, 0b00001100, 0b100, 0, 0, 0b11000000, 0], np.uint8)
+    inputs[of["blocks"]] = bits.reshape(1, 2, 2, 2)
+    for part in (slice(0, 256), slice(512, 768)):  # of tiles that no row of either head sees
+        inputs[of["k"]][..., part] = inputs[of["v"]][:, :, part] = 0x7FC0
+    results = run_plan(racing, engine.plan(graph, SM_90A, {}), graph, inputs)
+    zeroed = {uid: np.where(values == 0x7FC0, 0, values).astype(values.dtype) for uid, values in inputs.items()}
+    for uid, expected in expected_outputs(graph, zeroed, (), case.length).items():
+        assert not differences(results[uid], expected.values, graph.tensors[uid].data_type, expected.allowed)
 
 
 @pytest.mark.parametrize("queries", [128, 192])
