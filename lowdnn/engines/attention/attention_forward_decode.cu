@@ -158,8 +158,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   };
 
   q.copy_each<THREADS>(
-      [&](int row) {
-        const i32 of_pack = min(place.block_row + row, p.queries * PACK - 1);
+      [&](int row, int further) {
+        const i32 of_pack = min(place.block_row + row + further, p.queries * PACK - 1);
         return params.q.at(place.batch, place.head + of_pack % PACK, of_pack / PACK);
       },
       existing_rows(params.q, place.batch, p.queries) * PACK - place.block_row, p.size_qk);
