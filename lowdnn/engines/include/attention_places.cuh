@@ -1,7 +1,7 @@
 // Where rows of heads lie in memory: a stride apart, in pages of a cache, or as sequences packed one behind the other.
 //
-// Of each kind there are the address of a row; how many rows of a batch exist, of as many as there may be; and what gives
-// the addresses of the rows from one on, of which at least one exists (those of others may be anything).
+// Of each kind there are: how many rows of a batch exist, of as many as there may be; what gives the addresses of the
+// rows from one on, of which at least one exists (those of others may be anything).
 // Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES, IN_LARGE_PAGES or PACKED, as q, k and v are.
 
 #pragma once
