@@ -100,18 +100,23 @@ class _Expansion:
 
     def _add_attention(self, op: SdpaForward) -> None:
         builder = self._builder
-        scores = builder.matmul(op.q, builder.transpose(op.k, (0, 1, 3, 2)))
+        queries, keys = self._lengths(op.lengths)
+        k, v = (
+            x if table is None or keys is None else builder.paged_cache_load(x, table, keys, op.key_count)
+            for x, table in ((op.k, op.page_table_k), (op.v, op.page_table_v))
+        )
+        scores = builder.matmul(op.q, builder.transpose(k, (0, 1, 3, 2)))
         if op.scale is not None:
             scores = builder.pointwise(PointwiseMode.MUL, scores, op.scale)
         scores = self._modified(op, scores)
         if op.block_mask is not None:
             scores = builder.block_mask(scores, op.block_mask)
-        for axis, lengths in zip((_QUERY, _KEY), self._lengths(op.lengths), strict=True):
+        for axis, lengths in ((_QUERY, queries), (_KEY, keys)):  # last, where engines look for a band
             if lengths is not None:
                 scores = self._masked(scores, PointwiseMode.CMP_LT, self._index(scores, axis), lengths)
         weights = self._dropped(op, self._softmax(op, scores))
         rounded = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=op.q.data_type)
-        self._give(builder.matmul(rounded, op.v), op.o)
+        self._give(builder.matmul(rounded, v), op.o)
 
     def _add_band_mask(self, op: DiagonalBandMask) -> None:
         queries, keys = self._lengths(op.lengths)

@@ -6,7 +6,8 @@ Dims of q, k and v: see ``sdpa``; o is (B, H, S_q, D_v). scale is one number, 1 
 the sub-graph from the scores, a tensor (B, H, S_q, S_kv) with the uid ``subgraph_input_uid``, to the tensor with
 ``subgraph_output_uid``; its other inputs are inputs of the graph. Lengths, one for each batch or cumulated (see
 ``diagonal_band_mask``), leave the queries and keys from there on out of all: o is 0 for such queries, stats minus
-infinity. block_mask: see the operation of that name; it comes behind the sub-graph.
+infinity. block_mask: see the operation of that name; it comes behind the sub-graph. k and v with page tables are
+containers of pages (see ``paged_cache_load``), of sequences with these lengths.
 ``softmax`` says which statistics there are; its x and y stand for tensors that are inside. stats, (B, H, S_q, 1), may
 be given beside it. Dropout zeroes weights with ``dropout_probability`` and divides the others by what is left of 1;
 rng_dump, (B, H, S_q, S_kv), gets 1 for each weight that is kept, otherwise 0.
@@ -17,7 +18,7 @@ Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
@@ -25,9 +26,9 @@ from lowdnn.ops.base import HasPorts, inputs_of, outputs_of
 from lowdnn.ops.norm import check_dims, check_float
 from lowdnn.ops.sdpa import Lengths, check_heads, check_index_types, check_lengths
 from lowdnn.ops.softmax import Softmax
-from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.schema import attribute, tensor_input, tensor_output
-from lowdnn.status import BadParamError
+from lowdnn.status import BadParamError, UnsupportedShapeError
 
 _WHERE = "sdpa_forward"
 
@@ -56,6 +57,8 @@ class SdpaForward:
     seq_len_kv: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_SEQ_LEN_KVDESC, default=None)
     cu_seq_len_q: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_CU_SEQ_LEN_QDESC, default=None)
     cu_seq_len_kv: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_CU_SEQ_LEN_KVDESC, default=None)
+    page_table_k: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_PAGE_TABLE_KDESC, default=None)
+    page_table_v: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_PAGE_TABLE_VDESC, default=None)
     subgraph: ScoreModifier | None = attribute(
         AttributeName.OPERATION_SDPA_FWD_SUBGRAPH,
         AttributeType.BACKEND_DESCRIPTOR,
@@ -82,7 +85,9 @@ class SdpaForward:
     )
 
     def __post_init__(self) -> None:
-        check_heads(_WHERE, self.q, self.k, self.v)
+        self._check_pages()
+        k, v = (self._loaded(x, table) for x, table in self._keys_and_values)
+        check_heads(_WHERE, self.q, k, v)
         check_dims(_WHERE, (*self.q.dims[:3], self.v.dims[3]), {"o": self.o})
         check_dims(_WHERE, (*self.q.dims[:3], 1), {"stats": self.stats})
         check_float(_WHERE, {"q": self.q, "k": self.k, "v": self.v, "o": self.o})
@@ -97,7 +102,17 @@ class SdpaForward:
 
     @property
     def scores_dims(self) -> tuple[int, ...]:
-        return (*self.q.dims[:3], self.k.dims[2])
+        return (*self.q.dims[:3], self.key_count)
+
+    @property
+    def key_count(self) -> int:
+        """S_kv: of what does not lie in pages, of the softmax, or of all that the page tables have room for."""
+        for x, table in self._keys_and_values:
+            if table is None:
+                return x.dims[2]
+        if self.softmax is not None:
+            return self.softmax.x.dims[-1]
+        return min(x.dims[2] * table.dims[2] for x, table in self._keys_and_values if table is not None)
 
     @property
     def lengths(self) -> Lengths:
@@ -121,6 +136,29 @@ class SdpaForward:
             ends.append(tensors[uid])
         first, last = ends
         return first, last
+
+    @property
+    def _keys_and_values(self) -> tuple[tuple[Tensor, Tensor | None], ...]:
+        """k and v, each with its page table."""
+        return (self.k, self.page_table_k), (self.v, self.page_table_v)
+
+    def _loaded(self, x: Tensor, table: Tensor | None) -> Tensor:
+        """What k or v is, wherever it lies."""
+        if table is None:
+            return x
+        dims = (self.q.dims[0], x.dims[1], self.key_count, x.dims[3])
+        return replace(x, dims=dims, strides=packed_strides(dims))
+
+    def _check_pages(self) -> None:
+        for port, (x, table) in zip("kv", self._keys_and_values, strict=True):
+            if table is None:
+                continue
+            if x.rank != 4 or table.rank != 4:
+                got = f"{list(x.dims)} and {list(table.dims)}"
+                expected = "pages [pages, heads, rows, size] and a table [batch, 1, entries, 1]"
+                raise UnsupportedShapeError.at(f"{_WHERE}.page_table_{port}.dims", expected=expected, got=got)
+            if self.seq_len_kv is None and self.cu_seq_len_kv is None:
+                raise BadParamError.at(f"{_WHERE}.seq_len_kv", expected=f"a tensor with page_table_{port}", got="none")
 
     def _check_subgraph(self) -> None:
         ends = self.subgraph_ends

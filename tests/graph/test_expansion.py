@@ -207,6 +207,33 @@ def test_what_is_refused() -> None:
         DiagonalBandMask(BEFORE, AFTER, PointwiseMode.CMP_EQ)
 
 
+@pytest.mark.parametrize("paged", ["k", "v", "kv"])
+def test_pages_of_a_cache(paged: str) -> None:
+    """Two rows in a page, four entries of each batch; the last row that they have room for does not count."""
+    rng, rows = np.random.default_rng(5), 2
+    plain = graph_of(SdpaForward(Q, K, V, OUT, **LENGTHS))
+    values = drawn(plain)
+    wanted = evaluate(plain, values, rounds_virtual=False)[OUT.uid]
+    tables, given = {}, {"k": K, "v": V}
+    for name in paged:
+        own = given[name]
+        container = tensor(own.uid, (9, own.dims[1], rows, own.dims[3]))
+        table = tensor(30 + own.uid, (B, 1, 4, 1), DataType.INT32)
+        pages = rng.permutation(9)[: B * 4].reshape(table.dims)
+        held = np.zeros(container.dims, np.float32)
+        longer = np.pad(values[own.uid], ((0, 0), (0, 0), (0, 1), (0, 0)))
+        for batch, entry in np.ndindex(B, 4):
+            held[pages[batch, 0, entry, 0]] = longer[batch, :, entry * rows : (entry + 1) * rows]
+        given[name], tables[f"page_table_{name}"] = container, table
+        values |= {own.uid: held, table.uid: pages.astype(np.int32)}
+    softmax = Softmax(BEFORE, AFTER, stats=STATS)
+    graph = graph_of(SdpaForward(Q, *given.values(), OUT, **LENGTHS, **tables, softmax=softmax))
+    np.testing.assert_allclose(evaluate(graph, values, rounds_virtual=False)[OUT.uid], wanted, rtol=1e-6)
+    found = match_attention(graph)
+    assert isinstance(found, Attention), found
+    assert (found.k_load is not None, found.v_load is not None) == ("k" in paged, "v" in paged)
+
+
 def test_ragged_tensors_are_loaded_and_stored() -> None:
     """Each once, with as many rows as there may be; between them the operations are virtual tensors'."""
     offsets = tensor(30, (B + 1, 1, 1, 1), DataType.INT64)
@@ -229,10 +256,13 @@ def test_ragged_tensors_are_loaded_and_stored() -> None:
     assert OperationGraph.from_json(graph.to_json()).key == graph.key
 
 
-def test_what_cannot_be_ragged_is_refused() -> None:
+def test_what_cannot_be_ragged_or_in_pages_is_refused() -> None:
     offsets = tensor(30, (5, 1, 1, 1), DataType.INT64)
     x, y = (tensor(uid, (4, 6), ragged_offset=offsets) for uid in (1, 2))
     operation = PointwiseOperation(Pointwise(PointwiseMode.RELU_FWD, DataType.FLOAT), x=x, y=y)
+    table = tensor(30, (B, 1, 4, 1), DataType.INT32)
+    with raises(BadParamError, "sdpa_forward.seq_len_kv", expected="a tensor with page_table_v", got="none"):
+        SdpaForward(Q, K, tensor(3, (9, 1, 2, DV)), OUT, page_table_v=table)
     with raises(NotSupportedError, "tensor uid 1.ragged_offset", expected="[batch, heads, rows, size]", got="[4, 6]"):
         expanded((operation,))
     where = "operation_graph: tensor uid 1.ragged_offset"

@@ -171,7 +171,7 @@ class _Shape:
         )
         launch = Launch(
             kernel=1,
-            grid=(ceil_div(problem.rows, _COMBINE_WARPS), 1, 1),
+            grid=(problem.rows, 1, 1),
             block=(_COMBINE_WARPS * 32, 1, 1),
             arguments=(arguments,),
             work=Work(

@@ -1,23 +1,24 @@
-// attention_forward_decode: o = output(weights(softmax(scores(q k^T))) v) for few queries and many keys, on mma.sync: as
-// fast as k and v are read.
+// attention_forward_decode: o = output(weights(softmax(scores(q k^T))) v) for few queries and many keys, on mma.sync,
+// as fast as k and v are read.
 //
 // Block: TILE_Q rows, the queries of PACK heads that share keys, and one of gridDim.y parts of the keys that they see.
 // Each of its WARPS warps takes a part of those for itself, with all of the rows, and brings them, TILE_KV at a time,
 // through a ring of its own: no warp waits for another before the end. Then the first warp joins what all have found;
 // where the keys are in parts (IS_SPLIT), it leaves that in the workspace for attention_forward_combine.
-// Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of heads are multiples of 8,
-// at most HEAD_QK and HEAD_V, multiples of 16.
+// Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of
+// heads are multiples of 8, at most HEAD_QK and HEAD_V, multiples of 16.
 // Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v, at the end the
 // accumulators of all warps but the first.
 // Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys).
-// Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES, BLOCKS_PER_SM, IS_SPLIT.
+// Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES,
+// BLOCKS_PER_SM, IS_SPLIT.
 // Source: Dao et al., "Flash-Decoding for long-context inference".
 
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
 #include "include/attention_mma.cuh"
-#include "include/attention_places.cuh"
 #include "include/attention_partials.cuh"
+#include "include/attention_places.cuh"
 
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
 typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;
@@ -158,8 +159,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   };
 
   q.copy_each<THREADS>(
-      [&](int row) {
-        const i32 of_pack = min(place.block_row + row, p.queries * PACK - 1);
+      [&](int row, int further) {
+        const i32 of_pack = min(place.block_row + row + further, p.queries * PACK - 1);
         return params.q.at(place.batch, place.head + of_pack % PACK, of_pack / PACK);
       },
       existing_rows(params.q, place.batch, p.queries) * PACK - place.block_row, p.size_qk);

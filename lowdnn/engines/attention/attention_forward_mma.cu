@@ -5,12 +5,11 @@
 // with v, which shrink when the largest grows. Keys outside of the band (left, right, length) are passed over; tiles
 // that lie within it have no mask. Queries that see no key give 0, and minus infinity as their log-sum-exp. Copies of v
 // run while scores are computed, those of the next keys while v is multiplied.
-// Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes.
-// Sizes of heads are multiples of 8,
-// at most HEAD_QK and HEAD_V, multiples of 16.
+// Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of
+// heads are multiples of 8, at most HEAD_QK and HEAD_V, multiples of 16.
 // Shared memory (dynamic): TILE_Q rows of q, TILE_KV of k and of v.
-// Launch: 32 threads for each warp; the blocks of a head follow each other, those with the most keys under a causal mask
-// first.
+// Launch: 32 threads for each warp; the blocks of a head follow each other, those with the most keys under a causal
+// mask first.
 // Macros: HEAD_QK, and those of attention_forward.cuh and attention_places.cuh.
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 1.
 

@@ -108,7 +108,7 @@ class AttentionWgmma:
         if isinstance(problem, Refusal):
             return problem
         for heads in (problem.q, problem.k, problem.v):
-            if heads.place:
+            if not heads.is_strided:
                 reason = f"{heads.tensor.label}: expected heads with strides, got pages of a cache or a ragged tensor"
                 return Refusal(self.name, reason, Status.NOT_SUPPORTED_LAYOUT)
         for heads in (problem.q, problem.k, problem.v):

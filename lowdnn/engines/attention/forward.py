@@ -191,9 +191,9 @@ class AttentionForward:
             HAS_SINK=int(self.attention.softmax.sink is not None),
             **statistics,
             STORES_PACKED=int(self.stores_packed),
-            Q_PLACE=self.q.place,
-            K_PLACE=self.k.place,
-            V_PLACE=self.v.place,
+            Q_PLACE=int(self.q.place(tile.queries)),
+            K_PLACE=int(self.k.place(tile.keys)),
+            V_PLACE=int(self.v.place(tile.keys)),
         )
 
     def kernel(

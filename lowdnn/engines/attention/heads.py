@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from lowdnn.engines.launch import MAX_EXTENT, ceil_div, divider, i32, i64
 from lowdnn.enums import DataType
@@ -21,6 +22,15 @@ MAX_LENGTH = 2**29
 _COPY_BYTES = 16
 #: Beside a row in shared memory (``HeadRows``).
 _PITCH_PADDING_BYTES = 16
+
+
+class Place(IntEnum):
+    """Where rows of heads lie, as ``include/attention_places.cuh`` has it."""
+
+    IN_STRIDES = 0
+    IN_PAGES = 1
+    IN_LARGE_PAGES = 2
+    PACKED = 3
 
 
 @dataclass(frozen=True)
@@ -62,9 +72,15 @@ class Heads:
         return (self.tensor,) if self.load is None else (self.load.y, self.load.page_table)
 
     @property
-    def place(self) -> int:
-        """The kernels' IN_STRIDES, IN_PAGES or PACKED."""
-        return 2 if self.ragged is not None else int(self.load is not None)
+    def is_strided(self) -> bool:
+        """Whether the strides say where all rows are."""
+        return self.load is None and self.ragged is None
+
+    def place(self, tile_rows: int) -> Place:
+        """tile_rows: that are read together."""
+        if self.load is not None:
+            return Place.IN_PAGES if self.load.page_rows % tile_rows else Place.IN_LARGE_PAGES
+        return Place.IN_STRIDES if self.ragged is None else Place.PACKED
 
     @property
     def argument(self) -> Struct:
@@ -97,6 +113,9 @@ def refuse_heads(heads: Heads) -> str:
         return f"{label}.alignment_bytes: expected a multiple of {_COPY_BYTES}, got {heads.tensor.alignment_bytes}"
     if any(stride % elements for stride in heads.strides):
         return f"{label}.strides: expected multiples of {elements} beside a head's, got {list(heads.strides)}"
+    if heads.load is not None and max(heads.strides[2], heads.load.page_table.strides[2]) > MAX_EXTENT:
+        expected = f"strides of rows and of entries of the page table up to {MAX_EXTENT}"
+        return f"{label}: expected {expected}, got {heads.strides[2]} and {heads.load.page_table.strides[2]}"
     if heads.ragged is not None and heads.rows * heads.ragged.row_elements > MAX_EXTENT:
         return f"{label}.dims: expected at most {MAX_EXTENT} elements of a ragged batch, got {heads.rows} rows"
     return ""

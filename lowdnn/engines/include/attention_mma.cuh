@@ -10,12 +10,14 @@
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
 
-// Rows that lie `stride` elements apart.
+// Rows that lie `stride` elements apart, each asked for as a sum, of which products with the stride stay the same.
 template <class T> struct StridedRows {
   const T* first;
   i64 stride;
 
-  __device__ __forceinline__ const T* operator()(int row) const { return first + row * stride; }
+  __device__ __forceinline__ const T* operator()(int row, int further) const {
+    return first + row * stride + further * stride;
+  }
 };
 
 // ROWS_ rows of a head in shared memory.
@@ -32,14 +34,17 @@ template <class T_, int ROWS_, int SIZE_> struct HeadRows {
     copy_each<THREADS>(StridedRows<T>{from, stride}, rows, size);
   }
 
-  // The same of rows that lie anywhere, each from at(row) on, by THREADS neighbouring threads. All addresses are found
-  // first: those in memory are read side by side.
+  // The same of rows that lie anywhere, each from at(row, further) on, of which it is the sum, by THREADS neighbouring
+  // threads. All addresses are found first: those in memory are read side by side.
   template <int THREADS, class At> __device__ __forceinline__ void copy_each(const At& at, i32 rows, i32 size) const {
     constexpr int ALL = ROWS * PIECES, STEPS = (ALL + THREADS - 1) / THREADS;
     const int thread = threadIdx.x % THREADS;
     const T* from[STEPS];
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) from[step] = at((step * THREADS + thread) / PIECES);
+    for (int step = 0; step < STEPS; ++step) {
+      from[step] = THREADS % PIECES == 0 ? at(thread / PIECES, step * (THREADS / PIECES))
+                                         : at((step * THREADS + thread) / PIECES, 0);
+    }
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       const int i = step * THREADS + thread, row = i / PIECES, piece = i % PIECES;

@@ -1,15 +1,15 @@
 // Where rows of heads lie in memory: a stride apart, in pages of a cache, or as sequences packed one behind the other.
 //
-// Of each kind there are the address of a row; how many rows of a batch exist, of as many as there may be; and what gives
-// the addresses of the rows from one on, of which at least one exists (those of others may be anything).
-// Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES or PACKED, as q, k and v are.
+// Of each kind there are: how many rows of a batch exist, of as many as there may be; what gives the addresses of the
+// rows from one on, of which at least one exists (those of others may be anything).
+// Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES, IN_LARGE_PAGES or PACKED, as q, k and v are.
 
 #pragma once
 
 #include "include/attention_mma.cuh"
 #include "include/ragged.cuh"
 
-enum { IN_STRIDES, IN_PAGES, PACKED };
+enum { IN_STRIDES, IN_PAGES, IN_LARGE_PAGES, PACKED };
 
 template <class T> __device__ __forceinline__ i32 existing_rows(const Heads<const T>& heads, i32 batch, i32 most) {
   return most;
@@ -28,16 +28,17 @@ template <class T> struct PagedHeads {
   i32 shift;
 };
 
+// Strides of entries and of rows are 32-bit here.
 template <class T> struct PagedRows {
   const PagedHeads<const T>& heads;
   const T* head;     // in a page
   const i32* table;  // of the batch
   i32 first, last;
 
-  __device__ __forceinline__ const T* operator()(int row) const {
-    const i32 at = min(first + row, last), inside = at & ((1 << heads.shift) - 1);
-    return head + table[(at >> heads.shift) * heads.table_strides[1]] * heads.pages.strides[0] +
-           inside * heads.pages.strides[2];
+  __device__ __forceinline__ const T* operator()(int row, int further) const {
+    const i32 at = min(first + row + further, last), inside = at & ((1 << heads.shift) - 1);
+    const i32 page = table[i64(at >> heads.shift) * i32(heads.table_strides[1])];
+    return head + page * heads.pages.strides[0] + i64(inside) * i32(heads.pages.strides[2]);
   }
 };
 
@@ -48,6 +49,21 @@ template <class T>
 __device__ __forceinline__ PagedRows<T> rows_from(const PagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
                                                   i32 existing) {
   return {heads, heads.pages.at(0, head, 0), heads.table + batch * heads.table_strides[0], row, row + existing - 1};
+}
+
+// Pages of whole tiles: the rows that are asked for together lie in one of them.
+template <class T> struct LargePagedHeads {
+  PagedHeads<T> heads;
+};
+
+template <class T>
+__device__ __forceinline__ i32 existing_rows(const LargePagedHeads<const T>& large, i32 batch, i32 most) {
+  return most;
+}
+template <class T>
+__device__ __forceinline__ StridedRows<T> rows_from(const LargePagedHeads<const T>& large, i32 batch, i32 head, i32 row,
+                                                    i32 existing) {
+  return {rows_from(large.heads, batch, head, row, existing)(0, 0), large.heads.pages.strides[2]};
 }
 
 template <class T> struct PackedHeads {
@@ -72,6 +88,7 @@ __device__ __forceinline__ StridedRows<T> rows_from(const PackedHeads<const T>& 
 template <int PLACE> struct HeadsIn;
 template <> struct HeadsIn<IN_STRIDES> { typedef Heads<const TYPE> Type; };
 template <> struct HeadsIn<IN_PAGES> { typedef PagedHeads<const TYPE> Type; };
+template <> struct HeadsIn<IN_LARGE_PAGES> { typedef LargePagedHeads<const TYPE> Type; };
 template <> struct HeadsIn<PACKED> { typedef PackedHeads<const TYPE> Type; };
 typedef HeadsIn<Q_PLACE>::Type QueryHeads;
 typedef HeadsIn<K_PLACE>::Type KeyHeads;

@@ -29,9 +29,8 @@ ATTENTION: tuple[Engine, ...] = (AttentionDecode(), AttentionMma())
 
 #: Each crosses several features; rows of a page are fewer and more than a kernel's tile of keys.
 LINES = (
-    "sdpa b=2 h=4 hk=2 q=1 kv=150 d=64 page=16 lengths=yes stats=yes",
+    "sdpa b=2 h=4 hk=2 q=1 kv=150 d=16 page=64 lengths=yes stats=yes",
     "sdpa b=2 h=6 hk=2 hv=3 q=9 kv=90 d=24 dv=40 page=1 lengths=yes causal=bottom_right layout=bshd",
-    "sdpa b=3 h=2 q=5 kv=77 d=72 page=128 lengths=yes left=20 dtype=fp16 layout=sbhd",
 )
 
 
