@@ -1,10 +1,10 @@
 // What kernels of attention forward have in common, whichever instruction multiplies: which keys a block's queries see,
 // the scores, the running softmax over tiles of keys, the weights, and what is stored for each query.
 //
-// Warps have WARP_Q rows each, in parts of 16. Accumulators are [parts][blocks of 8 columns][4], as mma.sync and
-// wgmma have them: this thread's columns are 2 * (lane % 4) and the next, elements 0 and 1 of row lane / 4,
-// 2 and 3 of the row 8 further down. A row is one query of one head: of PACK neighbouring heads, which share those of k and v, the rows of a
-// query follow each other.
+// Warps have WARP_Q rows each, in parts of 16. Accumulators are [parts][blocks of 8 columns][4], as mma.sync and wgmma
+// have them: this thread's columns are 2 * (lane % 4) and the next, elements 0 and 1 of row lane / 4, 2 and 3 of the
+// row 8 further down. A row is one query of one head: of PACK neighbouring heads, which share those of k and v, the
+// rows of a query follow each other.
 // Scores are what Scores makes of the products of queries and keys, times `scale`, for the keys that a query sees.
 // Before it, the kernel includes generated.cuh with Output, Scores where HAS_SCORES, Weights where HAS_WEIGHTS.
 // Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS (of keys);
