@@ -2,7 +2,7 @@
 
     python tools/bench.py [SUITE...] [--suite SUITE] [--only TEXT] [--sample N] [--budget SECONDS] [--resume]
 
-Suites: gemm, conv, membound (see bench_suites.py), host. The device suites time kernels by graph replay (see
+Suites: gemm, conv, membound, attention (see bench_suites.py), host. The device suites time kernels by graph replay (see
 bench_timing.py) and compare the results with the peers'; the host suite times calls without synchronisation. In the
 rows, ``us`` is ours, ``floor_us`` the larger of arithmetic at the sustained peak and bytes at the copy bandwidth,
 ``peer`` the fastest peer, and ``ratio`` = peer_us / us. Each suite ends with a table of its classes: the ratios, and

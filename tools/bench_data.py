@@ -8,7 +8,14 @@ import torch
 from bench_related import related
 
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import Case, ConvolutionCase, MatmulCase, MoeCase
+from lowdnn.graph.cases import (
+    AttentionBackwardCase,
+    AttentionCase,
+    Case,
+    ConvolutionCase,
+    MatmulCase,
+    MoeCase,
+)
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.tensor import Tensor
@@ -33,12 +40,13 @@ _ALIGNMENT_BYTES = 256
 Result = torch.Tensor | Sequence[torch.Tensor | None] | None
 
 #: Two right results differ by roundings: at most this many units of the value, plus this many of the root mean square
-#: of all values.
+#: of all values or of those along the last axis, whichever is larger: queries that see few keys have large gradients.
 _OF_VALUE, _OF_MEAN = 3, 7
 
 #: The unit of contractions, which may round operands to TF32 and sums of parts to bf16, and that of other arithmetic: a
 #: thousand roundings of fp32, more than functions and sums of any length have, since these are trees.
 _CONTRACTION_UNIT, _SINGLE_UNIT = 2.0**-7, 2.0**-13
+_CONTRACTIONS = (ConvolutionCase, MatmulCase, MoeCase, AttentionCase, AttentionBackwardCase)
 
 
 class CaseData:
@@ -120,8 +128,7 @@ class CaseData:
     @property
     def unit(self) -> float:
         """The relative rounding of the case's arithmetic, that of its results aside."""
-        is_contraction = isinstance(self._case, ConvolutionCase | MatmulCase | MoeCase)
-        return _CONTRACTION_UNIT if is_contraction else _SINGLE_UNIT
+        return _CONTRACTION_UNIT if isinstance(self._case, _CONTRACTIONS) else _SINGLE_UNIT
 
     def _drawn(self, tensor: Tensor, numbers: torch.dtype) -> list[torch.Tensor]:
         is_filter = isinstance(self._case, ConvolutionCase) and tensor.name == "w"
@@ -159,7 +166,9 @@ def disagreement(ours: torch.Tensor, theirs: torch.Tensor, unit: float) -> str:
         return f"{wrong} of {ours.numel()} integers differ" if wrong else ""
     unit = max(unit, torch.finfo(ours.dtype).eps, torch.finfo(theirs.dtype).eps)
     got, wanted = ours.float(), theirs.float()
-    allowed = wanted.abs().mul_(_OF_VALUE * unit).add_(_OF_MEAN * unit * wanted.square().mean().sqrt())
+    squares = wanted.square()
+    size = torch.maximum(squares.mean(), squares.mean(-1, keepdim=True)).sqrt_()
+    allowed = wanted.abs().mul_(_OF_VALUE * unit).add_(size, alpha=_OF_MEAN * unit)
     near = (got - wanted).abs_() <= allowed  # NaN is never near
     wrong = ours.numel() - int(near.sum())
     if not wrong:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from lowdnn.engines.attention.heads import kernel_bounds, seen_share
 from lowdnn.enums import DataType, NormMode
+from lowdnn.graph.attention_pattern import match_attention
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.tensor import Tensor
 
 #: Sustained rates: matrix products of random data (fp32: as TF32), each per second; other types as fp64.
@@ -28,9 +31,23 @@ _ON_CHIP_BYTES = 132 * 227 * 2**10
 
 
 def floor_us(graph: OperationGraph) -> float:
-    """The larger of the first operation's arithmetic at the sustained peak and ``moved_bytes`` at a copy's speed."""
+    """The larger of the products' arithmetic at the sustained peak and ``moved_bytes`` at a copy's speed."""
     rate = _PEAK_FLOPS.get(data_type_of(graph), _FP64_FLOPS)
-    return max(graph.operations[0].flops / rate, moved_bytes(graph) / _COPY_BYTES_PER_S) * 1e6
+    return max(product_flops(graph) / rate, moved_bytes(graph) / _COPY_BYTES_PER_S) * 1e6
+
+
+def product_flops(graph: OperationGraph) -> float:
+    """The first operation's arithmetic; of attention that of all products, of what queries see alone."""
+    first = graph.operations[0]
+    if isinstance(first, SdpaBackward):
+        shift = first.k.dims[2] - first.q.dims[2] if first.is_bottom_right else 0
+        left, right = kernel_bounds(first.left, first.right)
+        return first.flops * seen_share(first.q.dims[2], first.k.dims[2], left - shift, right + shift)
+    attention = match_attention(graph)
+    if isinstance(attention, str):
+        return first.flops
+    bounds = kernel_bounds(attention.band.left, attention.band.right)
+    return (first.flops + attention.second.flops) * seen_share(*attention.first.c.dims[2:], *bounds)
 
 
 def moved_bytes(graph: OperationGraph) -> int:

@@ -12,14 +12,17 @@ from collections.abc import Callable
 import torch
 from bench_data import CaseData, Result
 from bench_floor import moved_bytes
+from bench_peers_attention import attention_gradient_peers, attention_peers
 from bench_peers_conv import convolution_peers
 from bench_peers_matmul import matmul_peers
-from bench_peers_membound import dropout_peers, move_peers, pointwise_peers, reduction_peers
+from bench_peers_membound import dropout_peers, move_peers, pointwise_peers, reduction_peers, rope_peers
 from bench_peers_moe import moe_peers
 from bench_peers_resample import resample_peers
 from bench_peers_rows import norm_peers, softmax_peers
 
 from lowdnn.graph.cases import (
+    AttentionBackwardCase,
+    AttentionCase,
     BlockScaleCase,
     Case,
     ConvolutionCase,
@@ -30,6 +33,7 @@ from lowdnn.graph.cases import (
     ReductionCase,
     ResampleCase,
     RngCase,
+    RopeCase,
     SoftmaxCase,
     TransformCase,
 )
@@ -62,10 +66,16 @@ def peers_of(case: Case, data: CaseData) -> dict[str, Peer]:
         return dropout_peers(case, data)
     if isinstance(case, TransformCase):
         return move_peers(case, data)
+    if isinstance(case, RopeCase):
+        return rope_peers(case, data)
     if isinstance(case, ReductionCase):
         return reduction_peers(case, data)
     if isinstance(case, ResampleCase):
         return resample_peers(case, data)
+    if isinstance(case, AttentionCase):
+        return attention_peers(case, data)
+    if isinstance(case, AttentionBackwardCase):
+        return attention_gradient_peers(case, data)
     if isinstance(case, BlockScaleCase):
         return {"copy": _copy(moved_bytes(case.graph()))}  # torch has no kernel for it
     raise TypeError(type(case).__name__)

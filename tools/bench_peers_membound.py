@@ -1,4 +1,5 @@
-"""Chains, moves and reductions through PyTorch: chains as its own kernels and compiled into one, moves as copies."""
+"""Chains, moves, reductions and rotations through PyTorch: chains as its own kernels and compiled into one, moves as
+copies."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from bench_data import TORCH_TYPES, CaseData, Result
 
-from lowdnn.graph.cases import PointwiseCase, ReductionCase, RngCase, TransformCase
+from lowdnn.graph.cases import PointwiseCase, ReductionCase, RngCase, RopeCase, TransformCase
 from lowdnn.graph.cases.steps import STORE
 
 _functional = torch.nn.functional
@@ -83,6 +84,24 @@ def move_peers(case: TransformCase, data: CaseData) -> dict[str, Peer]:
     (x,) = inputs
     move = {"transpose": lambda t: t.permute(case.perm), "copy": lambda t: t}[case.op]
     return {"torch": lambda slot: outputs[slot].copy_(move(x[slot]))}
+
+
+def rope_peers(case: RopeCase, data: CaseData) -> dict[str, Peer]:
+    """Rotary position embedding, or its gradient, compiled."""
+    x, freqs = data.inputs()
+    half, sign = (case.size or case.d) // 2, 1 if case.dir == "fwd" else -1
+    parts, dtype = (case.d - 2 * half, half, half), TORCH_TYPES[case.out or case.dtype]
+
+    def rotated(x: torch.Tensor, freqs: torch.Tensor) -> torch.Tensor:
+        angles = freqs[:, 0, 0, :half]
+        cosine, sine = angles.cos(), sign * angles.sin()
+        passed, low, high = x.float().split(parts, dim=3)
+        rows = torch.cat([passed, low * cosine - high * sine, high * cosine + low * sine], dim=3)
+        return (case.scale * rows).to(dtype)
+
+    torch.compiler.reset()  # it remembers by code, which every case shares, and gives up after a few of them
+    compiled = torch.compile(rotated, dynamic=False)
+    return {"torch.compile": lambda slot: compiled(x[slot], freqs[slot])}
 
 
 def reduction_peers(case: ReductionCase, data: CaseData) -> dict[str, Peer]:

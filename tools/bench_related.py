@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from bench_flash import flash_attention
 
 from lowdnn.enums import NormMode
-from lowdnn.graph.cases import Case, SoftmaxCase
+from lowdnn.graph.cases import AttentionBackwardCase, Case, SoftmaxCase
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.resample_backward import ResampleBackward
@@ -20,7 +21,7 @@ def related(case: Case, graph: OperationGraph, drawn: Mapping[str, torch.Tensor]
     """Values by the input's name, from the random ones of one copy.
 
     Places of maxima: any in the image. Statistics of a norm: those of x. Results of a softmax: of numbers in their
-    place.
+    place. Results of attention: FlashAttention-2's.
     """
     operation = graph.operations[0]
     if isinstance(operation, ResampleBackward) and operation.index is not None:
@@ -30,6 +31,10 @@ def related(case: Case, graph: OperationGraph, drawn: Mapping[str, torch.Tensor]
     if isinstance(case, SoftmaxCase) and case.dir == "bwd":
         softmax = torch.log_softmax if case.log == "yes" else torch.softmax
         return {"y": softmax(drawn["y"].float(), case.axes[0] if case.axes else -1)}
+    if isinstance(case, AttentionBackwardCase):
+        q, k, v = (drawn[name] for name in ("q", "k", "v"))
+        o, log_sum_exp = flash_attention(q, k, v, is_causal=case.right == 0, left=case.left)
+        return {"o": o, "stats": log_sum_exp.unsqueeze(3)}
     return {}
 
 

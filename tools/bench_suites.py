@@ -17,7 +17,7 @@ from bench_networks import network_cases
 
 from lowdnn.graph.cases import parse_case
 
-DEVICE_SUITES = ("gemm", "conv", "membound")
+DEVICE_SUITES = ("gemm", "conv", "membound", "attention")
 NETWORK_LAYERS = "all layers of at least 12 real networks (2D, 3D, 1D), three directions, batch 32 to 128"
 
 _CASES = Path(__file__).resolve().parent / "bench_cases"
@@ -67,7 +67,15 @@ TARGETS: Mapping[str, Target] = {
     "pooling, resampling bwd": Target(3.0, 1.5, 0.80),
     "transposes and layout changes": Target(1.2, 1.0, 0.85),
     "reductions": Target(1.2, 1.0, 0.90),
+    "rotary position embedding": Target(1.05, 0.97, 0.90),
     "memory-bound work at the sizes of real networks": Target(1.8, 1.0),
+    "forward d64, d128, d256, full and causal, S 512 to 16k": Target(1.0, 0.93),
+    "backward, same grid": Target(1.0, 0.93),
+    "backward d256, deterministic backward": Target(1.15, 1.0),
+    "sliding window, varlen (16k tokens, uniform and skewed)": Target(1.15, 1.0),
+    "decode and paged decode": Target(1.05, 0.97),
+    "fp8 forward": Target(0.95, 0.88),
+    "attention at ordinary sizes": Target(1.2, 0.0),
 }
 
 

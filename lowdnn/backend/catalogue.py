@@ -36,7 +36,8 @@ _MACHINERY: tuple[type, ...] = (
 
 DECLARATIONS: Mapping[DescriptorType, type] = {
     cls.descriptor_type: cls  # type: ignore[attr-defined]
-    for cls in (*catalog.DESCRIPTORS, *_MACHINERY)
+    for cls in (*catalog.DESCRIPTORS, *catalog.COMPOUNDS, *_MACHINERY)
+    if cls not in catalog.PARTS
 }
 
 

@@ -14,8 +14,10 @@ from lowdnn.backend.read_only import read_only
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+from lowdnn.graph.expansion import expanded
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import Operation
+from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.catalog import COMPOUNDS, Compound
 from lowdnn.schema import attribute
 from lowdnn.status import BadParamError, DescriptorTypeError, SerializationVersionMismatchError
 
@@ -59,13 +61,16 @@ class DeviceProperties:
 class GraphDescription:
     """Operations that form a graph, and the handle whose device it is for (none: for a DEVICEPROP given later).
 
+    Operations that read a virtual tensor from outside are part of another one, as OPERATION_SDPA_FWD has one: they are
+    checked with it.
+
     Every kernel of lowdnn takes extents at run time, so that graphs of new shapes reuse compiled kernels whether
     ``is_dynamic_shape_enabled`` is set or not.
     """
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATIONGRAPH
 
-    operations: tuple[Operation, ...] = attribute(
+    operations: tuple[Operation | Compound, ...] = attribute(
         AttributeName.OPERATIONGRAPH_OPS, AttributeType.BACKEND_DESCRIPTOR, max_count=_MANY
     )
     handle: Handle | None = attribute(AttributeName.OPERATIONGRAPH_HANDLE, AttributeType.HANDLE, default=None)
@@ -75,18 +80,19 @@ class GraphDescription:
 
     def __post_init__(self) -> None:
         for index, operation in enumerate(self.operations):
-            if not isinstance(operation, Operation):
+            if not isinstance(operation, (Operation, *COMPOUNDS)):
                 raise DescriptorTypeError.at(
                     f"OPERATIONGRAPH descriptor.OPERATIONGRAPH_OPS[{index}]",
                     expected="an operation descriptor",
                     got=type(operation).__name__,
                 )
-        _ = self.graph
+        if not self._is_part:
+            _ = self.graph
 
     @cached_property
     def graph(self) -> OperationGraph:
         """The checked graph; raises what OperationGraph raises."""
-        return OperationGraph(self.operations)
+        return OperationGraph(expanded(self.operations))
 
     @property
     def engines(self) -> Sequence[Engine]:
@@ -111,6 +117,12 @@ class GraphDescription:
                 f"{where}.sm_count_target", expected=f"0 (all) to {arch.sm_count}", got=sm_count_target
             )
         return arch.with_sm_count(sm_count_target) if sm_count_target else arch
+
+    @property
+    def _is_part(self) -> bool:
+        written = {tensor.uid for op in self.operations for tensor in outputs_of(op).values()}
+        read = (tensor for op in self.operations for tensor in inputs_of(op).values())
+        return any(tensor.is_virtual and tensor.uid not in written for tensor in read)
 
     @read_only(AttributeName.OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, AttributeType.INT64)
     def engine_global_count(self) -> int:

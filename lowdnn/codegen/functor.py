@@ -26,8 +26,8 @@ the text.
 
 ``apply`` is ``load`` and then ``finish``, for the elements ``column .. column + V - 1`` along the vector axis, of which
 the first ``valid`` exist; ``column`` must be a multiple of V. Of rows that begin anywhere (``skew``), columns are those
-that lie at whole vectors in memory: ``column`` plus the row's skew is a multiple of V, and ``valid`` an
-``ElementRange``. A kernel that calls ``load`` for several groups before it finishes the first has more bytes in flight.
+that lie at whole vectors in memory: ``column`` plus the row's skew is a multiple of V. A kernel that calls ``load`` for
+several groups before it finishes the first has more bytes in flight.
 ``copy``, where it was asked for, is ``load`` into shared memory by copies (``cp_async.cuh``); ``fetch`` reads them
 there. ``accumulator``, ``handed0`` and so on, ``result`` and ``exit`` are parameters only where the types exist, in
 this order.
@@ -215,9 +215,12 @@ class _Writer:
             self._loads.append(f"{loaded} = {address}[0];")
         elif stride == 1:
             path, width = self._path(tensor), self._width(tensor)
-            is_beside = self._skew and width * tensor.element_bytes < 16 <= tensor.alignment_bytes
-            how = f"load_anywhere<{path}>" if is_beside else f"load_row<{path}, {width}>"
-            self._loads.append(f"{how}(in.{name}, {address} + column, valid);")
+            if self._skew and width * tensor.element_bytes < 16 <= tensor.alignment_bytes:
+                self._field("i64", f"{name}_extent", Scalar(ScalarType.I64, self._space.extents[self._vector_axis]))
+                read = f"load_anywhere<{path}>(in.{name}, {address} + column, args.{name}_extent - column);"
+            else:
+                read = f"load_row<{path}, {width}>(in.{name}, {address} + column, valid);"
+            self._loads.append(read)
         else:
             step = f"args.{name}_stride{self._vector_axis}"
             self._loads.append(f"load_strided(in.{name}, {address} + column * {step}, {step}, valid);")
@@ -313,7 +316,7 @@ class _Writer:
             self._field("i32", "unused", Scalar(ScalarType.I32, 0))
         parameters = "".join(f",\n      {declared}" for declared, _ in self._handed)
         passed = "".join(f", {name}" for _, name in self._handed)
-        group = f"const Args& args, const Cursor& at, i64 column, {'ElementRange' if self._skew else 'int'} valid"
+        group = "const Args& args, const Cursor& at, i64 column, int valid"
         lines = [
             "#pragma once",
             "",

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.ragged import RaggedMove
 from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor
 from lowdnn.status import BadParamError, NotSupportedError, Status
 
@@ -126,13 +127,17 @@ def plan_of(
 
 
 def plan_tensors(graph: OperationGraph) -> tuple[PlanTensor, ...]:
-    """What execute must be given: every non-virtual tensor of the graph except constants."""
+    """What execute must be given: every non-virtual tensor of the graph except constants.
+
+    How much there is of a ragged one, its offsets say: it has at least an element.
+    """
+    packed = {op.packed.uid for op in graph.operations if isinstance(op, RaggedMove)}
     return tuple(
         PlanTensor(
             uid=tensor.uid,
             name=tensor.name,
             data_type=tensor.data_type,
-            size_bytes=tensor.span_bytes,
+            size_bytes=min(tensor.span_bytes, tensor.element_bytes) if tensor.uid in packed else tensor.span_bytes,
             alignment_bytes=tensor.alignment_bytes,
             is_output=graph.producer(tensor) is not None,
             is_by_value=tensor.is_by_value,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
 from lowdnn.engines.attention.attention_backward_wgmma import AttentionBackwardWgmma
+from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.engines.base import Engine
+from lowdnn.engines.block_mask.block_mask import BlockMaskEngine
 from lowdnn.engines.block_scale.block_scale import BlockScale
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
@@ -31,10 +33,12 @@ from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
 from lowdnn.engines.moe.moe_wgrad_wgmma import MoeWgradWgmma
 from lowdnn.engines.norm.batch_norm import BatchNorm
 from lowdnn.engines.norm.norm_rows import NormRows
+from lowdnn.engines.paged_cache.paged_cache import PagedCache
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.resample.resample import ResampleEngine
 from lowdnn.engines.resample.resample_reduction import ResampleReduction
+from lowdnn.engines.rope.rope import Rope
 from lowdnn.engines.softmax.softmax import SoftmaxEngine
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.status import BadParamError
@@ -80,7 +84,11 @@ _SINGLE: tuple[Engine, ...] = (
     AttentionMma(),
     AttentionBackwardMma(),
     AttentionWgmma(),
+    AttentionDecode(),
     AttentionBackwardWgmma(),
+    Rope(),
+    PagedCache(),
+    BlockMaskEngine(),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

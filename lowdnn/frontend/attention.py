@@ -6,15 +6,17 @@ chain of plans. The gradients are one operation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lowdnn.enums import PointwiseMode
-from lowdnn.frontend.arguments import boolean, member, number
-from lowdnn.frontend.attention_nodes import AttentionWriter, Band, SdpaBackwardNode, Sizes
+from lowdnn.frontend.arguments import boolean, integer, member, number
+from lowdnn.frontend.attention_nodes import AttentionWriter, Band, SdpaBackwardNode, Sizes, Statistics
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import attention_implementation, diagonal_alignment, scalar_type
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.moves import PagedCacheLoadNode
 from lowdnn.status import BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
@@ -75,32 +77,46 @@ class AttentionMethods(GraphBuilder):
         query and key on.  diagonal_band_left_bound (or sliding_window_length): how many keys up to its place it sees;
         diagonal_band_right_bound: how many behind it; places are counted by diagonal_alignment.
         use_alibi_mask: adds slope * (key - query), with 2^(-8 (h + 1) / H) as the slope of head h.
-        use_padding_mask: keys from seq_len_kv and queries from seq_len_q (B, 1, 1, 1) on do not exist.
-        dropout: (probability, seed, offset) or (mask, scale).
+        block_mask: a UINT8 tensor (B, H, ceil(S_q / 128), ceil(ceil(S_kv / 128) / 8)); bit t % 8 of byte t / 8 says
+        whether 128 queries see the t-th 128 keys.
+        use_padding_mask: keys from seq_len_kv and queries from seq_len_q (B, 1, 1, 1) on do not exist; in the place of
+        either there may be cu_seq_len_kv, cu_seq_len_q (B + 1, 1, 1, 1): the sums of the lengths before each batch.
+        paged_attention_k_table, paged_attention_v_table: (B, 1, pages of a sequence, 1) in INT32; k, v are then pages
+        (pages, H_k, rows of a page, D) of a cache, a power of two of rows each, and need use_padding_mask.
+        paged_attention_max_seq_len_kv: S_kv; by default as many rows as the pages of a sequence have.
+        dropout: (probability, seed, offset) or (mask, scale).  rng_dump: a tensor (B, H, S_q, S_kv) that gets the mask
+        which is drawn.
+        sink_token: a FLOAT tensor (1, H, 1, 1), one more logit of each query's softmax, with no value of its own.
+        score_max, score_sum_exp: FLOAT tensors (B, H, S_q, 1) that get the largest score of each query and the sum of
+        exponentials relative to it; stats_use_log2: Stats to base 2.
+        implementation: changes nothing.
         score_mod: called with this graph and the scores, gives other scores; it stands in the place of all masks.
         A query that sees no key has O 0 and Stats minus infinity.
+        q, k, v, O and Stats may have ragged offsets, with use_padding_mask; their strides of rows reach past all heads.
 
-        Raises BadParamError for contradicting masks, NotSupportedError for block_mask, rng_dump, paged, cumulative and
-        ragged lengths, score_max, score_sum_exp, sink_token, unfuse_fma, stats_use_log2 and UNIFIED.
+        Raises BadParamError for contradicting masks, NotSupportedError for unfuse_fma.
         """
         _refuse(
             "sdpa",
-            block_mask=block_mask,
-            rng_dump=rng_dump,
-            paged_attention_k_table=paged_attention_k_table,
-            paged_attention_v_table=paged_attention_v_table,
-            paged_attention_max_seq_len_kv=paged_attention_max_seq_len_kv,
-            score_max=score_max,
-            score_sum_exp=score_sum_exp,
-            sink_token=sink_token,
             unfuse_fma=boolean(unfuse_fma, "sdpa.unfuse_fma") or None,
-            cu_seq_len_q=cu_seq_len_q,
-            cu_seq_len_kv=cu_seq_len_kv,
-            stats_use_log2=boolean(stats_use_log2, "sdpa.stats_use_log2") or None,
         )
-        if member(attention_implementation, implementation, "sdpa.implementation") is attention_implementation.UNIFIED:
-            raise NotSupportedError.at("sdpa.implementation", expected="AUTO or COMPOSITE", got="UNIFIED")
+        member(attention_implementation, implementation, "sdpa.implementation")
         writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+        lengths = _lengths(
+            "sdpa",
+            use_padding_mask,
+            _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
+            _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
+        )
+        for port, tensor in {"q": q, "k": k, "v": v}.items():
+            if tensor.ragged_offset is not None and lengths is None:
+                raise BadParamError.at("sdpa.use_padding_mask", expected=f"True beside a ragged {port}", got=False)
+        tables = {"k": (k, paged_attention_k_table), "v": (v, paged_attention_v_table)}
+        k, v = (
+            self._loaded(tensor, table, lengths, paged_attention_max_seq_len_kv, f"sdpa.paged_attention_{port}_table")
+            for port, (tensor, table) in tables.items()
+        )
+        writer = replace(writer, sizes=Sizes.of(q, k, v))
         band = Band.of(
             "sdpa",
             use_causal_mask,
@@ -109,7 +125,6 @@ class AttentionMethods(GraphBuilder):
             diagonal_band_left_bound if sliding_window_length is None else sliding_window_length,
             diagonal_band_right_bound,
         )
-        lengths = _lengths("sdpa", use_padding_mask, seq_len_q, seq_len_kv)
         scores = writer.scores(q, k)
         if attn_scale is not None:
             scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
@@ -121,11 +136,14 @@ class AttentionMethods(GraphBuilder):
             scores = score_mod(self, scores)
         if boolean(use_alibi_mask, "sdpa.use_alibi_mask"):
             scores = writer.with_alibi(scores)
-        scores = writer.masked(scores, band, lengths)
-        has_stats = _has_stats(is_inference, generate_stats)
-        weights, stats = writer.softmax(scores, has_stats)
+        scores = writer.masked(scores, band, lengths, block_mask)
+        has_stats, uses_log2 = _has_stats(is_inference, generate_stats), boolean(stats_use_log2, "sdpa.stats_use_log2")
+        statistics = Statistics(has_stats, uses_log2, score_max, score_sum_exp)
+        weights, stats = writer.softmax(scores, statistics, sink_token)
         if dropout is not None:
-            weights = writer.dropped(weights, tuple(dropout))
+            weights = writer.dropped(weights, tuple(dropout), rng_dump)
+        elif rng_dump is not None:
+            raise BadParamError.at("sdpa.rng_dump", expected="None without dropout", got=repr(rng_dump))
         return writer.product(weights, q, v), stats
 
     def sdpa_backward(
@@ -164,8 +182,9 @@ class AttentionMethods(GraphBuilder):
         """(dQ, dK, dV) from the inputs of ``sdpa``, its O and Stats (FLOAT), and the gradient dO of O.
 
         Arguments as those of ``sdpa``. Always deterministic, so use_deterministic_algorithm changes nothing; nor do
-        max_total_seq_len_q and max_total_seq_len_kv. Raises NotSupportedError for bias, dBias, use_alibi_mask, dropout,
-        rng_dump, score_mod, score_mod_bprop, sink_token and dSink_token.
+        max_total_seq_len_q and max_total_seq_len_kv. dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of
+        sink_token; without it that is not read, since Stats have it. Raises BadParamError for dSink_token alone,
+        NotSupportedError for bias, dBias, use_alibi_mask, dropout, rng_dump, score_mod and score_mod_bprop.
         """
         _refuse(
             "sdpa_backward",
@@ -176,8 +195,6 @@ class AttentionMethods(GraphBuilder):
             rng_dump=rng_dump,
             score_mod=score_mod,
             score_mod_bprop=score_mod_bprop,
-            sink_token=sink_token,
-            dSink_token=dSink_token,
         )
         boolean(use_deterministic_algorithm, "sdpa_backward.use_deterministic_algorithm")
         band = Band.of(
@@ -195,7 +212,31 @@ class AttentionMethods(GraphBuilder):
         if lengths is not None:
             given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
         dq, dk, dv = self._add_all(SdpaBackwardNode(given, band), compute_data_type, name)
+        if dSink_token is not None:
+            if sink_token is None:
+                got = repr(dSink_token)
+                raise BadParamError.at("sdpa_backward.dSink_token", expected="None without sink_token", got=got)
+            writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+            writer.sink_gradient(sink_token, given, dSink_token)
         return dq, dk, dv
+
+    def _loaded(
+        self, x: Tensor, table: Tensor | None, lengths: tuple[Tensor, Tensor] | None, longest: int | None, where: str
+    ) -> Tensor:
+        """k or v: ``x`` itself, or sequences of rows from its pages. where: that errors name."""
+        if table is None:
+            return x
+        if lengths is None:
+            raise BadParamError.at(where, expected="None without use_padding_mask", got=repr(table))
+        for label, tensor in {"the container": x, where: table}.items():
+            if not isinstance(tensor, Tensor) or len(tensor.get_dim()) != 4:
+                got = tensor.get_dim() if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise BadParamError.at(where, expected=f"4 dims of {label}", got=got)
+        rows = table.get_dim()[2] * x.get_dim()[2]
+        if longest is not None:
+            rows = integer(longest, "sdpa.paged_attention_max_seq_len_kv", 1)
+        node = PagedCacheLoadNode((x, table, lengths[1]), rows)
+        return self._add(node, NOT_SET, "").set_dim(node.dims)
 
     def _constant(self, value: object) -> Tensor:
         scale = float(number(value, "sdpa_backward.attn_scale", expected="a tensor or a number"))
@@ -211,6 +252,13 @@ def _refuse(method: str, **arguments: object) -> None:
         if value is not None:
             got = repr(value) if isinstance(value, Tensor) else value
             raise NotSupportedError.at(f"{method}.{argument}", expected="the default", got=got)
+
+
+def _single(writer: AttentionWriter, label: str, single: Tensor | None, sums: Tensor | None) -> Tensor | None:
+    """Lengths that were given in one form or the other, by themselves."""
+    if single is not None and sums is not None:
+        raise BadParamError.at(f"sdpa.{label}", expected=f"None beside cu_{label}", got=repr(single))
+    return single if sums is None else writer.lengths(sums, f"cu_{label}")
 
 
 def _lengths(

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from math import inf, log
 from typing import Any
 
-from lowdnn.enums import DataType, PointwiseMode, RngDistribution
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
 from lowdnn.frontend.arguments import boolean, integer, member, number
 from lowdnn.frontend.builder import GraphBuilder, Operand
 from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.enums import diagonal_alignment
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.frontend.moves import TransposeNode
-from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters
-from lowdnn.frontend.norm_nodes import SoftmaxNode
+from lowdnn.frontend.moves import SliceNode, TransposeNode
+from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters, ReductionNode
+from lowdnn.frontend.norm_nodes import RowSumNode, SoftmaxNode
 from lowdnn.frontend.random_numbers import RngNode
 from lowdnn.ops.base import Operation
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.status import BadParamError
@@ -100,6 +101,22 @@ class Band:
 
 
 @dataclass(frozen=True)
+class Statistics:
+    """What is stored of each query's scores: their log-sum-exp; the tensors for their maximum and sum."""
+
+    has_stats: bool
+    uses_log2: bool
+    maximum: Tensor | None
+    sum_exp: Tensor | None
+
+    @property
+    def given(self) -> dict[str, Tensor]:
+        """By the port of ``Softmax``."""
+        tensors = {"max": self.maximum, "sum_exp": self.sum_exp}
+        return {port: tensor for port, tensor in tensors.items() if tensor is not None}
+
+
+@dataclass(frozen=True)
 class AttentionWriter:
     """Adds the nodes of one attention to a graph."""
 
@@ -111,13 +128,18 @@ class AttentionWriter:
         node = TransposeNode((k,), (BATCH, HEAD, KEY, QUERY), keeps_type=True)
         return self._add(MatmulNode((q, self._add(node, NOT_SET, "K_T")), 0.0), data_type.FLOAT, "S")
 
-    def softmax(self, scores: Tensor, has_stats: bool) -> tuple[Tensor, Tensor | None]:
-        made = ("y", "stats") if has_stats else ("y",)
-        node = SoftmaxNode({"x": scores}, made, (KEY,), False)
-        weights, *stats = self.graph._add_all(node, data_type.FLOAT, self._label("softmax"))
-        for tensor in (weights, *stats):
-            tensor.set_data_type(data_type.FLOAT)
-        return weights, stats[0] if stats else None
+    def softmax(self, scores: Tensor, statistics: Statistics, sink: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(the weights, the log-sum-exp where it is asked for)."""
+        given = statistics.given
+        made = ("y", *(("stats",) if statistics.has_stats else ()), *given)
+        inputs = {"x": scores} if sink is None else {"x": scores, "sink": sink}
+        node = SoftmaxNode(inputs, made, (KEY,), False, statistics.uses_log2)
+        by_suffix = {port.upper(): tensor for port, tensor in given.items()}
+        outputs = self.graph._add_all(node, data_type.FLOAT, self._label("softmax"), by_suffix)
+        for tensor in outputs:
+            if not tensor.get_data_type():
+                tensor.set_data_type(data_type.FLOAT)
+        return outputs[0], outputs[1] if statistics.has_stats else None
 
     def product(self, weights: Tensor, q: Tensor, v: Tensor) -> Tensor:
         """O, of weights in q's type."""
@@ -137,8 +159,13 @@ class AttentionWriter:
         node = PointwiseNode(PointwiseMode.GEN_INDEX, (scores,), PointwiseParameters(axis=axis))
         return self._add(node, kind, "index", compute=kind)
 
-    def masked(self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Minus infinity where a query does not see a key. Masks of keys come last, where engines look for a band."""
+    def masked(
+        self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None, blocks: Tensor | None
+    ) -> Tensor:
+        """Minus infinity where a query does not see a key. Masks of keys come last, where engines look for a band.
+
+        blocks: of ``BlockMask``.
+        """
         if lengths is not None:
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, QUERY), lengths[0])
         if band.right is not None:
@@ -147,6 +174,8 @@ class AttentionWriter:
         if band.left is not None:
             place = self._plus(self._place(scores, band, lengths), -band.left)
             scores = self._select(scores, PointwiseMode.CMP_LE, place, self.index(scores, KEY))
+        if blocks is not None:
+            scores = self._add(BlockMaskNode((scores, blocks)), data_type.FLOAT, "block_mask")
         if lengths is not None:
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, KEY), lengths[1])
         return scores
@@ -167,8 +196,21 @@ class AttentionWriter:
         distance = self.pointwise(PointwiseMode.SUB, key, query)
         return self.pointwise(PointwiseMode.ADD, scores, self.pointwise(PointwiseMode.MUL, slope, distance))
 
-    def dropped(self, weights: Tensor, dropout: tuple[Any, ...]) -> Tensor:
-        """Weights times a mask and its scale."""
+    def lengths(self, sums: Tensor, label: str) -> Tensor:
+        """(B, 1, 1, 1) from what sequences add up to, (B + 1, 1, 1, 1) or (B + 1,), the first being 0."""
+        expected = [self.sizes.dims[BATCH] + 1, 1, 1, 1]
+        if len(sums.get_dim()) == 1:
+            sums.set_dim([*sums.get_dim(), 1, 1, 1]).set_stride([*sums.get_stride(), 1, 1, 1])
+        if sums.get_dim() != expected:
+            raise BadParamError.at(f"sdpa.{label}.dim", expected=expected, got=sums.get_dim())
+        parts = (SliceNode((sums,), (part,)) for part in (slice(1, None), slice(0, -1)))
+        after, before = (self._add(part, data_type.INT32, label) for part in parts)
+        return self.pointwise(PointwiseMode.SUB, after, before, kind=data_type.INT32)
+
+    def dropped(self, weights: Tensor, dropout: tuple[Any, ...], dump: Tensor | None) -> Tensor:
+        """Weights times a mask and its scale.  dump: where the mask is stored, if it is drawn."""
+        if len(dropout) == 2 and dump is not None:
+            raise BadParamError.at("sdpa.rng_dump", expected="None beside a mask", got=repr(dump))
         if len(dropout) == 2:
             mask, scale = dropout
             return self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.MUL, weights, mask), scale)
@@ -183,10 +225,32 @@ class AttentionWriter:
                 raise BadParamError.at(f"sdpa.dropout.{label}", expected="a tensor", got=type(tensor).__name__)
         kept = Rng(RngDistribution.BERNOULLI, probability=1 - probability)
         node = RngNode(dropout[1:], seed=None, distribution=kept, dims=self.sizes.dims)
-        mask = self._add(node, data_type.FLOAT, "dropout")
+        given = {} if dump is None else {"Y": dump}
+        (mask,) = self.graph._add_all(node, data_type.FLOAT, self._label("dropout"), given)
+        if not mask.get_data_type():
+            mask.set_data_type(data_type.FLOAT)
         return self.pointwise(
             PointwiseMode.MUL, self.pointwise(PointwiseMode.MUL, weights, mask), 1 / (1 - probability)
         )
+
+    def sink_gradient(self, sink: Tensor, given: Mapping[str, Tensor], gradient: Tensor) -> None:
+        """- sum of exp(sink - stats) * (sum of o * dO) over batches and queries that exist, into ``gradient``.
+
+        given: the inputs of ``SdpaBackward`` by port.
+        """
+        products = self.pointwise(PointwiseMode.MUL, given["o"], given["d_o"])
+        node = RowSumNode((products,), ReduceTensorOp.ADD, axes=(-1,))
+        total = self._add(node, data_type.FLOAT, "sum_of_row")
+        weight = self.pointwise(PointwiseMode.EXP, self.pointwise(PointwiseMode.SUB, sink, given["stats"]))
+        terms = self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.NEG, weight), total)
+        if "seq_len_q" in given:
+            row, length = self.index(terms, QUERY), given["seq_len_q"]
+            exists = self.pointwise(PointwiseMode.CMP_LT, row, length, kind=data_type.INT32, result=data_type.BOOLEAN)
+            terms = self.pointwise(PointwiseMode.BINARY_SELECT, terms, 0.0, exists)
+        node_of_all = ReductionNode((terms,), ReduceTensorOp.ADD)
+        self.graph._add_all(node_of_all, data_type.FLOAT, self._label("sink_gradient"), {"Y": gradient})
+        if not gradient.get_data_type():
+            gradient.set_data_type(data_type.FLOAT)
 
     def _place(self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None) -> Tensor:
         """Of each query, among the keys."""
@@ -214,6 +278,22 @@ class AttentionWriter:
 
     def _label(self, label: str) -> str:
         return f"{self.name}::{label}" if self.name else ""
+
+
+@dataclass(frozen=True)
+class BlockMaskNode:
+    """Of scores and a mask of their tiles."""
+
+    inputs: tuple[Tensor, Tensor]
+    input_names: tuple[str, ...] = ("X", "Block_mask")
+    output_suffixes: tuple[str, ...] = ("Y",)
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        (output,), scores = outputs, self.inputs[0]
+        output.set_dim(scores.get_dim()).set_stride(scores.get_stride())
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return BlockMask(*map(lowered, (*self.inputs, *outputs)))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lowdnn.enums import DataType
@@ -13,6 +13,7 @@ from lowdnn.frontend.enums import tensor_reordering
 from lowdnn.frontend.graph_tensor import DEFAULT_ALIGNMENT_BYTES, NO_UID, Tensor
 from lowdnn.frontend.interop import describe
 from lowdnn.frontend.nodes import Node
+from lowdnn.graph.expansion import expanded
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
@@ -147,8 +148,13 @@ class GraphBuilder:
         (output,) = self._add_all(node, compute_data_type, name)
         return output
 
-    def _add_all(self, node: Node, compute_data_type: DataTypeLike, name: str) -> tuple[Tensor, ...]:
-        """Adds an operation with virtual outputs; names what has no name, as cudnn-frontend does."""
+    def _add_all(
+        self, node: Node, compute_data_type: DataTypeLike, name: str, given: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
+        """Adds an operation with virtual outputs; names what has no name, as cudnn-frontend does.
+
+        given: outputs that there are already, by suffix.
+        """
         if self._is_fixed:
             raise BadParamError.at(
                 f"pygraph {self.name!r}", expected="operations before build_operation_graph", got="one after it"
@@ -160,7 +166,8 @@ class GraphBuilder:
             if not tensor.get_name():
                 tensor.set_name(f"{label}::{port}")
         outputs = tuple(
-            self._register(Tensor(is_virtual=True, name=f"{label}::{suffix}")) for suffix in node.output_suffixes
+            (given or {}).get(suffix) or self._register(Tensor(is_virtual=True, name=f"{label}::{suffix}"))
+            for suffix in node.output_suffixes
         )
         compute = as_data_type(compute_data_type, f"{label}.compute_data_type")
         self._entries.append(Entry(node, outputs, compute, label))
@@ -180,10 +187,14 @@ class GraphBuilder:
             entry.node.infer(entry.outputs, self._compute_type(entry))
             for output in entry.outputs:
                 self._infer_type(output)
+        for tensor in self._offsets():
+            self._infer_type(tensor)
         meanings = {id(tensor): tensor.lowered() for tensor in self._used()}
         return OperationGraph(
-            entry.node.lower(entry.outputs, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
-            for entry in self._entries
+            expanded(
+                entry.node.lower(entry.outputs, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
+                for entry in self._entries
+            )
         )
 
     def _number_tensors(self) -> None:
@@ -202,9 +213,14 @@ class GraphBuilder:
                 taken[free] = tensor.set_uid(free)
 
     def _used(self) -> list[Tensor]:
-        """Every tensor that an operation reads or writes, once, in order of first use."""
+        """Every tensor that an operation reads or writes, once, in order of first use; then offsets of ragged ones."""
         found = {id(t): t for entry in self._entries for t in (*entry.node.inputs, *entry.outputs)}
-        return list(found.values())
+        return list((found | {id(t): t for t in self._offsets()}).values())
+
+    def _offsets(self) -> list[Tensor]:
+        """Of ragged tensors."""
+        tensors = (t for entry in self._entries for t in (*entry.node.inputs, *entry.outputs))
+        return [tensor.ragged_offset for tensor in tensors if tensor.ragged_offset is not None]
 
     def _infer_type(self, tensor: Tensor) -> None:
         if not tensor.get_data_type() and not tensor.is_constant:

@@ -48,6 +48,8 @@ class Tensor:
         self.set_is_pass_by_value(is_pass_by_value)
         self.set_reordering_type(reordering_type)
         self.set_alignment(alignment_bytes)
+        self.ragged_offset: Tensor | None = None
+        self._ragged_offset_multiplier = 1
         self.value = value
         self.is_constant = is_constant
         self.set_dim(dim)
@@ -107,15 +109,19 @@ class Tensor:
         return self
 
     def set_ragged_offset(self, ragged_offset: Tensor | None) -> Self:
-        """Raises NotSupportedError for a tensor: ragged tensors do not exist here."""
-        if ragged_offset is not None:
-            raise NotSupportedError.at(f"{self.label}.ragged_offset", expected="None", got=repr(ragged_offset))
+        """Where each batch begins, in elements: (B + 1, 1, 1, 1) in INT32 or INT64, for dims (B, H, S, D).
+
+        Batch b has the rows from offset b to offset b + 1, at most S; the first stride does not count.
+        """
+        if not isinstance(ragged_offset, Tensor | None):
+            got = type(ragged_offset).__name__
+            raise BadParamError.at(f"{self.label}.ragged_offset", expected="a tensor or None", got=got)
+        self.ragged_offset = ragged_offset
         return self
 
     def set_ragged_offset_multiplier(self, multiplier: int) -> Self:
-        """Raises NotSupportedError for anything but 1: ragged tensors do not exist here."""
-        if multiplier != 1:
-            raise NotSupportedError.at(f"{self.label}.ragged_offset_multiplier", expected="1", got=multiplier)
+        """Elements that an offset counts."""
+        self._ragged_offset_multiplier = integer(multiplier, f"{self.label}.ragged_offset_multiplier", 1)
         return self
 
     def get_dim(self) -> list[int]:
@@ -152,7 +158,7 @@ class Tensor:
         return -1
 
     def get_ragged_offset_multiplier(self) -> int:
-        return 1
+        return self._ragged_offset_multiplier
 
     def get_has_compile_time_constant(self) -> bool:
         return self.is_constant
@@ -182,6 +188,8 @@ class Tensor:
             is_virtual=self._is_virtual,
             is_by_value=self._is_pass_by_value,
             reordering=TensorReordering[self._reordering_type.name],
+            ragged_offset=None if self.ragged_offset is None else self.ragged_offset.lowered(),
+            ragged_offset_multiplier=self._ragged_offset_multiplier,
             constant_value=self.value if self.is_constant else None,
             name=self._name,
         )

@@ -16,6 +16,7 @@ from lowdnn.frontend.nodes import Lowered, stride_order
 from lowdnn.ops import concat, slice, transpose
 from lowdnn.ops.base import Operation
 from lowdnn.ops.concat import Concat
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.tensor import packed_strides
@@ -66,6 +67,31 @@ class TransposeNode:
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         return Transpose(lowered(self.inputs[0]), lowered(outputs[0]), self.permutation)
+
+
+@dataclass(frozen=True)
+class PagedCacheLoadNode:
+    """inputs: the pages, their table, the lengths."""
+
+    inputs: tuple[Tensor, Tensor, Tensor]
+    rows: int
+    output_suffixes: tuple[str, ...] = ("Y",)
+    input_names: tuple[str, ...] = ("container", "page_table", "seq_len")
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        container, table, _ = self.inputs
+        return (table.get_dim()[0], container.get_dim()[1], self.rows, container.get_dim()[3])
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        """Strides row-major, the type of the pages."""
+        (output,) = outputs
+        output.set_data_type(self.inputs[0].get_data_type())
+        output.set_dim(self.dims).set_stride(packed_strides(self.dims))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        container, table, lengths = map(lowered, self.inputs)
+        return PagedCacheLoad(container, lowered(outputs[0]), lengths, table)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ _SUFFIXES = {
     "dscale": "DSCALE",
     "dbias": "DBIAS",
     "stats": "STATS",
+    "sink": "SINK",
+    "max": "MAX",
+    "sum_exp": "SUM_EXP",
     "sum": "SUM",
     "sum_of_squares": "SQ_SUM",
     "accum_count": "ACCUM_COUNT",
@@ -140,15 +143,16 @@ class SoftmaxNode(_PortsNode):
 
     axes: tuple[int, ...]
     is_log: bool
+    stats_log2: bool = False
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         dims, axes = self.given["x"].get_dim(), self._axes()
         kept = tuple(1 if axis in axes else extent for axis, extent in enumerate(dims))
-        self._fill(outputs, {"y": tuple(dims), "stats": kept})
+        self._fill(outputs, {port: tuple(dims) if port == "y" else kept for port in self.made})
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         tensors = self._lowered(outputs, lowered)
-        return Softmax(axes=self._axes(), is_log=self.is_log, **tensors)  # type: ignore[arg-type]
+        return Softmax(axes=self._axes(), is_log=self.is_log, stats_log2=self.stats_log2, **tensors)  # type: ignore[arg-type]
 
     def _axes(self) -> tuple[int, ...]:
         return counted_axes(self.axes, len(self.given["x"].get_dim()), "softmax.axis")

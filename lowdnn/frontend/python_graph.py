@@ -49,6 +49,7 @@ from lowdnn.frontend.plans import PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
 from lowdnn.frontend.random_numbers import RandomMethods
 from lowdnn.frontend.resampling import ResampleMethods
+from lowdnn.frontend.rotary import RopeMethods
 from lowdnn.frontend.serialization import dump, load
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Plan
@@ -77,6 +78,7 @@ class pygraph(
     RandomMethods,
     BlockScaleMethods,
     AttentionMethods,
+    RopeMethods,
 ):
     """See the module's docstring."""
 

@@ -4,21 +4,26 @@
 
 with pointwise operations where the formula has ``scores`` (scale, bias, masks) and ``weights`` (dropout) and behind o.
 q is (B, H, S_q, D), the second operand of the first product (B, H_k, D, S_kv), v (B, H_v, S_kv, D_v). That operand may
-be a transpose of k (B, H_k, S_kv, D).
+be a transpose of k (B, H_k, S_kv, D). k and v may be loads of a paged cache.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.band_pattern import Band, band_of
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
+from lowdnn.graph.ragged_pattern import padded
 from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
@@ -34,10 +39,12 @@ _LINEAR = (PointwiseMode.MUL, PointwiseMode.IDENTITY)
 class Attention:
     """See the module's docstring.
 
-    k: (B, H_k, D, S_kv), where it lies in memory.
-    scores: its anchor is the first product, its result what the softmax is of.  weights: from the softmax's output to
-    the second product's operand, linear in the former.  output: behind the second product.
-    band: where scores are not minus infinity for certain.  inside: ``scores`` within the band, without its masks.
+    k: (B, H_k, D, S_kv), where it lies in memory.  k_load, v_load: what k and v come from, where they lie in pages;
+    their sequences are the band's lengths.  ragged: of packed tensors, by uid, what loads or stores them; tensors with
+    those uids are as if they were padded.
+    scores: from the first product to what the masks of ``band`` are applied to, which leave it or put minus infinity in
+    its place; that is what the softmax is of.  weights: from the softmax's output to the second product's operand,
+    linear in the former.  output: behind the second product.
     """
 
     first: MatmulOperation
@@ -48,12 +55,22 @@ class Attention:
     weights: PointwiseDag
     output: PointwiseDag
     band: Band
-    inside: PointwiseDag
+    k_load: PagedCacheLoad | None = None
+    v_load: PagedCacheLoad | None = None
+    ragged: Mapping[int, RaggedMove] = field(default_factory=dict)
 
 
 def match_attention(graph: OperationGraph) -> Attention | str:
     """The graph as one attention, or why it is not one."""
-    return graph.derive(_match)
+    return graph.derive(_match_padded)
+
+
+def _match_padded(graph: OperationGraph) -> Attention | str:
+    found = padded(graph)
+    if isinstance(found, str):
+        return found
+    attention = _match(found.graph)
+    return attention if isinstance(attention, str) else replace(attention, ragged=found.moves)
 
 
 def _match(graph: OperationGraph) -> Attention | str:
@@ -67,26 +84,33 @@ def _match(graph: OperationGraph) -> Attention | str:
     refused = _refuse_core(graph, first, k, softmax, second)
     if refused:
         return refused
-    before, between, behind = _parts(graph, softmax, second, transposed)
+    loads = tuple(_load(graph, tensor) for tensor in (k, second.b))
+    before, between, behind = _parts(graph, softmax, second, (transposed, *loads))
     randoms = tuple(op for op in between if isinstance(op, RngOperation))
     refused = _refuse_parts(first, softmax, second, before, between, behind)
     if refused:
         return refused
     dims = first.c.dims
-    score_steps, weight_steps, output_steps = (
-        tuple(op for op in part if isinstance(op, PointwiseOperation)) for part in (before, between, behind)
+    score_steps = tuple(op for op in before if isinstance(op, PointwiseOperation | BlockMask))
+    weight_steps, output_steps = (
+        tuple(op for op in part if isinstance(op, PointwiseOperation)) for part in (between, behind)
     )
     band = band_of(score_steps, softmax.x)
+    refused = _refuse_masks(graph, band, loads)
+    scores = refused or _needed(score_steps, band.scores)
+    if isinstance(scores, str):
+        return scores
     return Attention(
         first,
         softmax,
         second,
         k,
-        scores=dag_of(dims, score_steps, anchor=first.c, result=softmax.x),
+        scores=dag_of(dims, scores, anchor=first.c, result=band.scores),
         weights=dag_of(dims, weight_steps, anchor=softmax.y, result=second.a, randoms=randoms),
         output=dag_of(second.c.dims, output_steps, anchor=second.c),
         band=band,
-        inside=dag_of(dims, _needed(score_steps, band.scores), anchor=first.c, result=band.scores),
+        k_load=loads[0],
+        v_load=loads[1],
     )
 
 
@@ -103,14 +127,39 @@ def _keys(graph: OperationGraph, first: MatmulOperation) -> tuple[Tensor, Transp
     return replace(x, dims=dims, strides=strides), producer
 
 
+def _load(graph: OperationGraph, tensor: Tensor) -> PagedCacheLoad | None:
+    """What loads ``tensor``, and nothing else, from pages."""
+    producer = graph.producer(tensor)
+    is_alone = tensor.is_virtual and len(graph.consumers(tensor)) == 1
+    return producer if isinstance(producer, PagedCacheLoad) and is_alone else None
+
+
+def _in_memory(graph: OperationGraph, tensor: Tensor) -> tuple[Tensor, ...]:
+    """What is read of ``tensor``: itself, or the pages that it is loaded from."""
+    load = _load(graph, tensor)
+    return (tensor,) if load is None else (load.container, load.page_table)
+
+
+def _refuse_masks(graph: OperationGraph, band: Band, loads: tuple[PagedCacheLoad | None, ...]) -> str:
+    """Why a kernel cannot mask scores as ``band`` says, of keys and values from ``loads``, or an empty string."""
+    for tensor in (band.blocks, band.lengths, band.query_lengths):
+        if tensor is not None and graph.producer(tensor) is not None:
+            return f"{tensor.label}: expected a mask or lengths that are an input of the graph, got another tensor"
+    for load in filter(None, loads):
+        if band.lengths is None or band.lengths.uid != load.sequence.uid:
+            return f"{load.sequence.label}: expected a mask of the keys beyond this length of a paged cache, got none"
+    return ""
+
+
 def _refuse_core(
     graph: OperationGraph, first: MatmulOperation, k: Tensor, softmax: Softmax, second: MatmulOperation
 ) -> str:
     """Why the three are no attention, or an empty string."""
     operands = {"first product's a": first.a, "first product's b": k, "second product's b": second.b}
-    for name, tensor in operands.items():
-        if graph.producer(tensor) is not None or tensor.is_scalar_value:
-            return f"{name}: expected a graph input in device memory, got {tensor.label}"
+    read = [(name, part) for name, tensor in operands.items() for part in _in_memory(graph, tensor)]
+    for name, given in (*read, ("softmax's sink", softmax.sink)):
+        if given is not None and (graph.producer(given) is not None or given.is_scalar_value):
+            return f"{name}: expected a graph input in device memory, got {given.label}"
     if first.a.rank != 4:
         return f"{first.a.label}.dims: expected (batch, heads, length, size), got {list(first.a.dims)}"
     if softmax.is_log or softmax.normalised_axes != (3,):
@@ -124,17 +173,18 @@ def _refuse_core(
     for port, tensor in outputs_of(softmax).items():
         if port != "y" and (tensor.is_virtual or graph.consumers(tensor)):
             return f"softmax.{port}: expected an output that is stored and not read, got {tensor.label}"
-    if softmax.compute_type is not DataType.FLOAT or softmax.stats_log2:
-        return "softmax: expected FLOAT, with a natural logarithm"
+    if softmax.compute_type is not DataType.FLOAT:
+        return f"softmax: expected FLOAT, got {softmax.compute_type.name}"
     return ""
 
 
 def _parts(
-    graph: OperationGraph, softmax: Softmax, second: MatmulOperation, transposed: Transpose | None
+    graph: OperationGraph, softmax: Softmax, second: MatmulOperation, loading: tuple[Operation | None, ...]
 ) -> tuple[list[Operation], list[Operation], list[Operation]]:
-    """The other operations: those that the softmax depends on, those that only the second product does, the rest."""
+    """The operations but those and ``loading``: what the softmax depends on, what only the second product does, the
+    rest."""
     to_softmax, to_second = ancestors(graph, softmax), ancestors(graph, second)
-    others = [op for op in graph.operations if not isinstance(op, MatmulOperation | Softmax) and op is not transposed]
+    others = [op for op in graph.operations if not isinstance(op, MatmulOperation | Softmax) and op not in loading]
     before = [op for op in others if id(op) in to_softmax]
     between = [op for op in others if id(op) in to_second and id(op) not in to_softmax]
     return before, between, [op for op in others if id(op) not in to_second]
@@ -150,7 +200,7 @@ def _refuse_parts(
 ) -> str:
     """Why the other operations cannot be computed with the products, or an empty string."""
     for op in (*before, *behind):
-        if not isinstance(op, PointwiseOperation):
+        if not isinstance(op, PointwiseOperation) and not (isinstance(op, BlockMask) and op in before):
             return f"operations: expected pointwise operations around the softmax, got {type(op).__name__}"
     for op in between:
         if not isinstance(op, PointwiseOperation | RngOperation):
@@ -188,11 +238,16 @@ def _refuse_nonlinear(weights: Tensor, operations: list[Operation]) -> str:
     return ""
 
 
-def _needed(operations: tuple[PointwiseOperation, ...], result: Tensor) -> tuple[PointwiseOperation, ...]:
-    """Those that ``result`` depends on."""
+def _needed(
+    operations: tuple[PointwiseOperation | BlockMask, ...], result: Tensor
+) -> tuple[PointwiseOperation, ...] | str:
+    """Those that ``result`` depends on, or why it cannot be computed."""
     wanted, needed = {result.uid}, []
     for op in reversed(operations):
-        if op.output.uid in wanted:
-            needed.append(op)
-            wanted |= {tensor.uid for tensor in op.operands.values()}
+        if wanted.isdisjoint(tensor.uid for tensor in outputs_of(op).values()):
+            continue
+        if isinstance(op, BlockMask):
+            return "operations: expected one BlockMask, with no other operations than masks behind it, got others"
+        needed.append(op)
+        wanted |= {tensor.uid for tensor in op.operands.values()}
     return tuple(reversed(needed))

@@ -1,7 +1,8 @@
-"""Masks of attention scores that leave a band around a diagonal, as pointwise operations write them:
+"""Masks of attention scores that leave a band around a diagonal, as pointwise operations write them, and tiles of it:
 
     y = row + a >= column + b ? x : -infinity        and the like with >, <=, <; row, column: GEN_INDEX of either axis
-    y = column < length ? x : -infinity              length: a tensor, one number for each batch
+    y = column < length ? x : -infinity              length: a tensor, one number for each batch; and the like of rows
+    y = BlockMask(x, mask)
 
 A kernel that knows the band passes over what is outside of it, and needs no mask for what is well inside.
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor
 
@@ -31,15 +33,19 @@ _Producers = dict[int, PointwiseOperation]
 
 @dataclass(frozen=True)
 class Band:
-    """Scores of row r and column c are minus infinity unless r - left <= c <= r + right and c < lengths[batch].
+    """Scores of row r and column c are minus infinity unless r - left <= c <= r + right, c < lengths[batch] and
+    r < query_lengths[batch].
 
-    None: no such bound.  scores: what the masks that say so are applied to.
+    None: no such bound.  blocks: the mask of a BlockMask, outside of whose tiles they are so too.
+    scores: what the masks that say so are applied to.
     """
 
     scores: Tensor
     left: int | None = None
     right: int | None = None
     lengths: Tensor | None = None
+    query_lengths: Tensor | None = None
+    blocks: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -50,21 +56,26 @@ class _Index:
     offset: int
 
 
-def band_of(operations: tuple[PointwiseOperation, ...], scores: Tensor) -> Band:
+def band_of(operations: tuple[PointwiseOperation | BlockMask, ...], scores: Tensor) -> Band:
     """The band that the last of ``operations``, of which ``scores`` is the result, leave of (B, H, S_q, S_kv)."""
-    producers = {op.output.uid: op for op in operations}
-    band = Band(scores)
-    while (mask := producers.get(band.scores.uid)) is not None:
-        narrowed = _narrowed(band, mask, producers)
-        if narrowed is None:
-            break
-        band = narrowed
-    return band
+    producers = {op.output.uid: op for op in operations if isinstance(op, PointwiseOperation)}
+    blocks = {op.y.uid: op for op in operations if isinstance(op, BlockMask)}
+    band: Band | None = Band(scores)
+    while band is not None:
+        found, uid = band, band.scores.uid
+        band = _with_blocks(found, blocks[uid]) if uid in blocks else _narrowed(found, producers.get(uid), producers)
+    return found
 
 
-def _narrowed(band: Band, mask: PointwiseOperation, producers: _Producers) -> Band | None:
+def _with_blocks(band: Band, mask: BlockMask) -> Band | None:
+    if band.blocks is not None or mask.y.data_type not in _SCORE_TYPES:
+        return None
+    return replace(band, scores=mask.x, blocks=mask.mask)
+
+
+def _narrowed(band: Band, mask: PointwiseOperation | None, producers: _Producers) -> Band | None:
     """The band with ``mask``, or None where it is no such mask."""
-    if mask.mode is not PointwiseMode.BINARY_SELECT or mask.operands["b"].constant_value != -inf:
+    if mask is None or mask.mode is not PointwiseMode.BINARY_SELECT or mask.operands["b"].constant_value != -inf:
         return None
     if mask.output.data_type not in _SCORE_TYPES or mask.pointwise.compute_type not in _SCORE_TYPES:
         return None
@@ -88,13 +99,16 @@ def _narrowed(band: Band, mask: PointwiseOperation, producers: _Producers) -> Ba
 
 
 def _with_lengths(
-    band: Band, column: _Index | None, lengths: Tensor, mode: PointwiseMode, producers: _Producers
+    band: Band, index: _Index | None, lengths: Tensor, mode: PointwiseMode, producers: _Producers
 ) -> Band | None:
     is_length = lengths.uid not in producers and not lengths.is_scalar_value and lengths.dims[1:] == (1, 1, 1)
-    is_limit = mode is PointwiseMode.CMP_LT and column == _Index(_COLUMN_AXIS, 0)
-    if not (is_length and is_limit and band.lengths is None):
+    if not is_length or mode is not PointwiseMode.CMP_LT:
         return None
-    return replace(band, lengths=lengths)
+    if index == _Index(_COLUMN_AXIS, 0) and band.lengths is None:
+        return replace(band, lengths=lengths)
+    if index == _Index(_ROW_AXIS, 0) and band.query_lengths is None:
+        return replace(band, query_lengths=lengths)
+    return None
 
 
 def _is_of_indices(op: PointwiseOperation) -> bool:

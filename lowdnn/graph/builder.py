@@ -10,7 +10,7 @@ graph = builder.graph()
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -28,6 +28,7 @@ from lowdnn.enums import (
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops import block_scale, concat, gen_stats, matmul, moe_grouped_matmul, pointwise, slice, transpose
 from lowdnn.ops.base import Operation
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.concat import Concat
@@ -44,13 +45,17 @@ from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.norm import NormShape, compute_type_of
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.ragged import RaggedLoad
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.rope_backward import RopeBackward
+from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
@@ -83,7 +88,7 @@ def strides_of(dims: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
 
 
 class GraphBuilder:
-    """Collects operations; ``graph()`` gives the graph. Tensor uids count up from 1.
+    """Collects operations; ``graph()`` gives the graph. Tensor uids count up from ``first_uid``.
 
     Each operation returns its output: stored in data type ``store``, or where that is None virtual in ``virtual_type``
     (None: the operation's compute type). ``layout`` and ``alignment_bytes`` are the defaults of all tensors; alignments
@@ -91,16 +96,29 @@ class GraphBuilder:
     """
 
     def __init__(
-        self, layout: Layout = Layout.ROW_MAJOR, *, alignment_bytes: int = 16, virtual_type: DataType | None = None
+        self,
+        layout: Layout = Layout.ROW_MAJOR,
+        *,
+        alignment_bytes: int = 16,
+        virtual_type: DataType | None = None,
+        first_uid: int = 1,
     ) -> None:
         self._layout = layout
         self._alignment_bytes = alignment_bytes
         self._virtual_type = virtual_type
         self._operations: list[Operation] = []
-        self._next_uid = 1
+        self._next_uid = first_uid
 
     def graph(self) -> OperationGraph:
         return OperationGraph(self._operations)
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(self._operations)
+
+    def add(self, operation: Operation) -> None:
+        """One whose tensors are made elsewhere."""
+        self._operations.append(operation)
 
     def tensor(
         self,
@@ -402,16 +420,20 @@ class GraphBuilder:
         axes: tuple[int, ...],
         *,
         is_log: bool = False,
+        sink: Tensor | None = None,
         statistics: DataType | None = None,
+        names: Collection[str] = ("stats", "max", "sum_exp"),
+        stats_log2: bool = False,
         store: DataType | None = None,
         layout: Layout | None = None,
     ) -> Tensor:
-        """y; the log-sum-exp, the maximum and the sum are stored in the type ``statistics`` unless that is None."""
+        """y; of the log-sum-exp (``stats``), the maximum and the sum those in ``names`` are stored in the type
+        ``statistics`` unless that is None."""
         y = self._output(x.dims, compute_type_of(x), store, layout, "y")
         dims = tuple(1 if axis in axes else extent for axis, extent in enumerate(x.dims))
-        names = ("stats", "max", "sum_exp") if statistics else ()
         made = {name: self.tensor(dims, statistics, name=name) for name in names if statistics}
-        self._operations.append(Softmax(x, y, **made, axes=axes, is_log=is_log))  # type: ignore[arg-type]
+        softmax = Softmax(x, y, **made, sink=sink, stats_log2=stats_log2, axes=axes, is_log=is_log)
+        self._operations.append(softmax)
         return y
 
     def softmax_backward(
@@ -460,6 +482,52 @@ class GraphBuilder:
         ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv)
         self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right))
         return dq, dk, dv
+
+    def block_mask(self, x: Tensor, mask: Tensor, *, store: DataType | None = None) -> Tensor:
+        y = self._output(x.dims, compute_type_of(x), store, None, "y")
+        self._operations.append(BlockMask(x, mask, y))
+        return y
+
+    def rope(
+        self,
+        x: Tensor,
+        freqs: Tensor,
+        *,
+        output_scale: float = 1.0,
+        rope_dim: int = 0,
+        is_gradient: bool = False,
+        store: DataType | None = None,
+    ) -> Tensor:
+        """y of x, or dx of dy, stored as that lies, in ``store`` or in its type."""
+        name = "dx" if is_gradient else "y"
+        y = self.tensor(x.dims, store or x.data_type, strides=x.strides, name=name)
+        operation = RopeBackward if is_gradient else RopeForward
+        self._operations.append(operation(x, y, freqs, output_scale, rope_dim))
+        return y
+
+    def paged_cache_load(
+        self,
+        container: Tensor,
+        page_table: Tensor,
+        sequence: Tensor,
+        length: int,
+        *,
+        store: DataType | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
+        """Sequences of ``length`` rows at most."""
+        _, heads, _, size = container.dims
+        dims = (page_table.dims[0], heads, length, size)
+        y = self.tensor(dims, store or container.data_type, layout=layout, is_virtual=store is None, name="y")
+        self._operations.append(PagedCacheLoad(container, y, sequence, page_table))
+        return y
+
+    def ragged_load(self, x: Tensor, offsets: Tensor, rows: int, multiplier: int = 1) -> Tensor:
+        """Sequences of up to ``rows`` rows of the packed ``x``, virtual."""
+        dims = (offsets.dims[0] - 1, x.dims[1], rows, x.dims[3])
+        y = self.tensor(dims, x.data_type, is_virtual=True, name="y")
+        self._operations.append(RaggedLoad(x, y, offsets, multiplier))
+        return y
 
     def rng(
         self,

@@ -22,6 +22,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.ops.base import RoundsInside, inputs_of
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
@@ -37,12 +38,16 @@ from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample import ResampleOperation
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import RngOperation
+from lowdnn.ops.rope_backward import RopeBackward
+from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
@@ -67,10 +72,13 @@ _EXACT_OPERATIONS = (
     Reshape,
     Slice,
     Concat,
+    BlockMask,
     BlockScaleQuantize,
     BlockScaleDequantize,
     ExpandBandMatrix,
     ContractBandMatrix,
+    PagedCacheLoad,
+    RaggedMove,
 )
 _CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward, SdpaBackward)
 _TF32_EPSILON = 2.0**-10
@@ -87,7 +95,7 @@ class OpClass(Enum):
     """What bounds an operation's error besides the rounding of its result."""
 
     POINTWISE = "pointwise"  #: nothing
-    ROWS = "rows"  #: averages over a row, joined as a tree: a few roundings of a few units, whatever its length
+    ROWS = "rows"  #: averages over a row, joined as a tree, rotations: a few roundings of a few units
     REDUCTION = "reduction"  #: a sum or a product in the compute type
     CONTRACTION = "contraction"  #: a sum of products in the compute type
     CONTRACTION_TF32 = "contraction_tf32"  #: the same, with operands rounded to TF32
@@ -247,7 +255,7 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
         return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
     if isinstance(operation, ResampleForward) and operation.resample.mode is ResampleMode.MAXPOOL:
         return OpClass.POINTWISE
-    if isinstance(operation, NormForward | NormBackward | Softmax | BnFinalize):
+    if isinstance(operation, NormForward | NormBackward | Softmax | BnFinalize | RopeForward | RopeBackward):
         return OpClass.ROWS
     is_sum = isinstance(operation, ReductionOperation | GenStats | ResampleOperation | BnBackwardWeights)
     return OpClass.REDUCTION if is_sum else OpClass.POINTWISE
@@ -266,7 +274,7 @@ def _compute_type(operation: object) -> DataType:
         return operation.compute_type
     if isinstance(operation, RngOperation):
         return operation.compute_type
-    if isinstance(operation, MoeGroupedMatmul | MoeGroupedMatmulBackward | SdpaBackward):
+    if isinstance(operation, MoeGroupedMatmul | MoeGroupedMatmulBackward | SdpaBackward | RopeForward | RopeBackward):
         return operation.compute_type
     if isinstance(operation, ResampleOperation):
         return operation.resample.compute_type

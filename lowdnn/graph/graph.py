@@ -153,6 +153,10 @@ class OperationGraph:
                 raise BadParamError.at(f"{where}.uid", expected=f"0 to {MAX_UID}", got=tensor.uid)
             if tensor.is_virtual and not is_written:
                 raise BadParamError.at(where, expected="an operation that writes a virtual tensor", got="none")
+            if tensor.ragged_offset is not None:
+                raise NotSupportedError.at(
+                    f"{where}.ragged_offset", expected="None where nothing loads or stores it", got="a tensor"
+                )
             if is_written and tensor.is_scalar_value:
                 raise BadParamError.at(where, expected="a by-value tensor to be an input only", got="an output")
             if is_written and not tensor.is_virtual and has_overlap(tensor.dims, tensor.strides):
@@ -228,12 +232,12 @@ def _materialised(tensor: Tensor) -> Tensor:
 
 @cache
 def _codec() -> Codec:
-    return Codec(catalog.DESCRIPTORS, catalog.enums())
+    return Codec((*catalog.DESCRIPTORS, *catalog.INTERNAL), catalog.enums())
 
 
 def _decode_operation(value: Any, where: str) -> Operation:
     operation: object = _codec().decode(value, object, where)
-    if not isinstance(operation, catalog.OPERATIONS):
+    if not isinstance(operation, (*catalog.OPERATIONS, *catalog.INTERNAL)):
         raise BadParamError.at(where, expected="an operation", got=type(operation).__name__)
     return cast(Operation, operation)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,21 @@ from lowdnn.ops.tensor import Tensor
 Values = Mapping[str, NDArray[Any]]
 
 
-@runtime_checkable
-class Operation(Protocol):
+class HasPorts(Protocol):
     """A frozen dataclass that declares one operation; its checks run when it is made.
 
     Fields made with ``schema.tensor_input`` and ``schema.tensor_output`` are its ports, named by the field.
     """
 
     descriptor_type: ClassVar[DescriptorType]
+
+
+HasPortsT = TypeVar("HasPortsT", bound=HasPorts)
+
+
+@runtime_checkable
+class Operation(HasPorts, Protocol):
+    """An operation that says what it computes."""
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         """The outputs by port, from inputs by port, computed in float64 (integer types in int64).
@@ -46,7 +53,7 @@ class RoundsInside(Protocol):
         """``reference`` with these intermediates rounded, each once."""
 
 
-def inputs_of(operation: Operation) -> dict[str, Tensor]:
+def inputs_of(operation: HasPorts) -> dict[str, Tensor]:
     """The input tensors by port, in declaration order; optional ports that are unset are left out.
 
     Of a field that holds several tensors, ``inputs`` say, the ports are ``inputs[0]``, ``inputs[1]`` and so on.
@@ -54,12 +61,12 @@ def inputs_of(operation: Operation) -> dict[str, Tensor]:
     return _ports(operation, "input")
 
 
-def outputs_of(operation: Operation) -> dict[str, Tensor]:
+def outputs_of(operation: HasPorts) -> dict[str, Tensor]:
     """The output tensors by port, in declaration order."""
     return _ports(operation, "output")
 
 
-def with_tensors(operation: Operation, tensors: Mapping[int, Tensor]) -> Operation:
+def with_tensors(operation: HasPortsT, tensors: Mapping[int, Tensor]) -> HasPortsT:
     """``operation`` with ``tensors``, by uid, in the place of its own."""
     changes: dict[str, Any] = {}
     for name in (*_port_names(type(operation), "input"), *_port_names(type(operation), "output")):
@@ -71,7 +78,7 @@ def with_tensors(operation: Operation, tensors: Mapping[int, Tensor]) -> Operati
     return replace(operation, **changes)  # type: ignore[type-var]
 
 
-def _ports(operation: Operation, role: str) -> dict[str, Tensor]:
+def _ports(operation: HasPorts, role: str) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name in _port_names(type(operation), role):
         value = getattr(operation, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
+from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
@@ -15,6 +16,7 @@ from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
@@ -22,19 +24,27 @@ from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.ragged import RaggedLoad, RaggedStore
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.rope_backward import RopeBackward
+from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_forward import SdpaForward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.transpose import Transpose
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
+
+#: Operations that graphs have in the place of compound ones alone; the backend has no descriptors of them.
+PARTS: tuple[type, ...] = (BlockMask,)
 
 OPERATIONS: tuple[type, ...] = (
     ConvolutionForward,
@@ -63,9 +73,20 @@ OPERATIONS: tuple[type, ...] = (
     BnFinalize,
     BnBackwardWeights,
     SdpaBackward,
+    RopeForward,
+    RopeBackward,
+    PagedCacheLoad,
+    *PARTS,
 )
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, Rng, *OPERATIONS)
+
+#: Operations that no descriptor stands for (``graph.expansion``).
+INTERNAL: tuple[type, ...] = (RaggedLoad, RaggedStore)
+
+#: Operations that stand for several others (``graph.expansion``), which graphs hold in their place.
+Compound = SdpaForward | DiagonalBandMask
+COMPOUNDS: tuple[type, ...] = (SdpaForward, DiagonalBandMask)
 
 
 def enums() -> Iterator[type[Enum]]:

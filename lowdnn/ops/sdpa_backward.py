@@ -31,12 +31,12 @@ from lowdnn import dtypes
 from lowdnn.enums import AttributeName, DataType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.norm import check_dims, check_float
+from lowdnn.ops.sdpa import Lengths, check_heads, check_lengths
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import tensor_input, tensor_output
-from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError, UnsupportedShapeError
+from lowdnn.status import BadParamError, UnsupportedDataTypeError
 
 _WHERE = "sdpa_backward"
-_LENGTH_TYPES = (DataType.INT32, DataType.INT64)
 #: What tensor cores may cut off a sum of 256 products: an fp32's last bit at each of 16 steps.
 _CUT_OFF = 2.0**-19
 Array = NDArray[Any]
@@ -65,7 +65,7 @@ class SdpaBackward:
     is_bottom_right: bool = False
 
     def __post_init__(self) -> None:
-        self._check_heads()
+        check_heads(_WHERE, self.q, self.k, self.v)
         self._check_others()
 
     @property
@@ -98,23 +98,6 @@ class SdpaBackward:
             stats = np.where(total == 0, -np.inf, largest + np.log(total))
             return {"o": weights @ v / np.where(total == 0, 1, total), "stats": stats}
 
-    def _check_heads(self) -> None:
-        for port, tensor in {"q": self.q, "k": self.k, "v": self.v}.items():
-            if tensor.rank != 4:
-                expected = "[batch, heads, length, size]"
-                raise UnsupportedShapeError.at(f"{_WHERE}.{port}.dims", expected=expected, got=list(tensor.dims))
-        batch, heads, _, size = self.q.dims
-        if (self.k.dims[0], self.k.dims[3]) != (batch, size):
-            expected = f"[{batch}, H_k, S_kv, {size}]"
-            raise ShapeMismatchError.at(f"{_WHERE}.k.dims", expected=expected, got=list(self.k.dims))
-        if (self.v.dims[0], self.v.dims[2]) != (batch, self.k.dims[2]):
-            expected = f"[{batch}, H_v, {self.k.dims[2]}, D_v]"
-            raise ShapeMismatchError.at(f"{_WHERE}.v.dims", expected=expected, got=list(self.v.dims))
-        for port, tensor in {"k": self.k, "v": self.v}.items():
-            if not tensor.dims[1] or heads % tensor.dims[1]:
-                expected = f"a divisor of q's {heads} heads"
-                raise ShapeMismatchError.at(f"{_WHERE}.{port}.dims[1]", expected=expected, got=tensor.dims[1])
-
     def _check_others(self) -> None:
         rows = self.q.dims[:3]
         check_dims(_WHERE, (*rows, self.v.dims[3]), {"o": self.o, "d_o": self.d_o})
@@ -130,13 +113,7 @@ class SdpaBackward:
             check_float(_WHERE, {"scale": self.scale})
             if self.scale.element_count != 1:
                 raise BadParamError.at(f"{_WHERE}.scale.dims", expected="one element", got=list(self.scale.dims))
-        lengths = {"seq_len_q": self.seq_len_q, "seq_len_kv": self.seq_len_kv}
-        check_dims(_WHERE, (self.q.dims[0], 1, 1, 1), lengths)
-        for port, tensor in lengths.items():
-            if tensor is not None and tensor.data_type not in _LENGTH_TYPES:
-                expected = " or ".join(kind.name for kind in _LENGTH_TYPES)
-                got = tensor.data_type.name
-                raise UnsupportedDataTypeError.at(f"{_WHERE}.{port}.data_type", expected=expected, got=got)
+        check_lengths(_WHERE, self.q.dims[0], Lengths(self.seq_len_q, self.seq_len_kv))
 
     def _gradients(self, inputs: Values, rounded: Callable[[Array], Array], kept: float = 1.0) -> dict[str, Array]:
         """By port; ``rounded`` is applied to P and dS.  kept: of dP."""

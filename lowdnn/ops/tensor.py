@@ -26,6 +26,7 @@ class Tensor:
     dims: extents, 0 allowed (an empty tensor).  strides: in elements, >= 0; 0 repeats one element (inputs only).
     alignment_bytes: what the caller promises of the address; a power of two, at least the element size.
     is_virtual: an edge inside the graph that has no address.
+    ragged_offset: where each batch begins, times the multiplier, in the place of the first stride (``ragged``).
     is_by_value: a host scalar passed by value at execute.  constant_value: a scalar fixed in the graph itself.
     Source: cudnn_graph.h, CUDNN_BACKEND_TENSOR_DESCRIPTOR.
     """
@@ -43,6 +44,15 @@ class Tensor:
     vectorized_dimension: int = attribute(AttributeName.TENSOR_VECTORIZED_DIMENSION, AttributeType.INT64, default=-1)
     reordering: TensorReordering = attribute(
         AttributeName.TENSOR_REORDERING_MODE, AttributeType.TENSOR_REORDERING_MODE, default=TensorReordering.NONE
+    )
+    ragged_offset: Tensor | None = attribute(
+        AttributeName.TENSOR_RAGGED_OFFSET_DESC,
+        AttributeType.BACKEND_DESCRIPTOR,
+        descriptor=DescriptorType.TENSOR,
+        default=None,
+    )
+    ragged_offset_multiplier: int = attribute(
+        AttributeName.TENSOR_RAGGED_OFFSET_MULTIPLIER, AttributeType.INT64, default=1
     )
     constant_value: float | int | None = None
     name: str = ""

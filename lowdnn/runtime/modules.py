@@ -15,8 +15,6 @@ from lowdnn.plan import KernelRef
 from lowdnn.runtime.compile import KernelCompiler, binary_arch_of
 from lowdnn.runtime.context import Context
 
-#: Dynamic shared memory that a kernel gets without being asked for, in bytes.
-_DEFAULT_SHARED_BYTES = 48 << 10
 #: Blocks of the largest cluster that a kernel gets without being asked for.
 _PORTABLE_CLUSTER_BLOCKS = 8
 
@@ -50,7 +48,7 @@ class ModuleCache:
             self.load((kernel,))
         with self._lock:
             function = self._functions[kernel]
-            if shared_bytes > self._shared_bytes.get(function, _DEFAULT_SHARED_BYTES):
+            if shared_bytes > self._shared_bytes.get(function, 0):
                 self._set(function, FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
                 self._shared_bytes[function] = shared_bytes
             if cluster_blocks > _PORTABLE_CLUSTER_BLOCKS:

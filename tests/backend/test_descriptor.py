@@ -84,7 +84,7 @@ WRONG_SETS = [
     (N.TENSOR_IS_VIRTUAL, T.BOOLEAN, 1, AttributeTypeError, "expected bool for BOOLEAN, got int 1"),
     (N.TENSOR_DATA_TYPE, T.DATA_TYPE, ConvolutionMode.CONVOLUTION, AttributeTypeError, "expected DataType"),
     (N.MATMUL_COMP_TYPE, T.DATA_TYPE, DataType.FLOAT, BadParamError, "got MATMUL_COMP_TYPE"),
-    (N.TENSOR_RAGGED_OFFSET_DESC, T.BACKEND_DESCRIPTOR, 1, NotSupportedError, "an attribute that lowdnn has"),
+    (N.TENSOR_CONSTANT_VALUE, T.VOID_PTR, 1, NotSupportedError, "an attribute that lowdnn has"),
 ]
 
 

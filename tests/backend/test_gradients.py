@@ -124,7 +124,7 @@ def test_attention_gradients(handle: Handle) -> None:
     plan = plan_of(best_config(graph), (N.EXECUTION_PLAN_HANDLE, T.HANDLE, handle))
     values = [np.full(dims, 8, np.float32) if dims is stats else np.ones(dims, np.float16) for dims in ports.values()]
     buffers = [upload(handle.runtime, value.reshape(-1)) for value in values]
-    workspace = upload(handle.runtime, np.zeros(256, np.uint8))
+    workspace = upload(handle.runtime, np.zeros(1 << 14, np.uint8))
     execute(handle, plan, variant_pack({uid: one.address for uid, one in enumerate(buffers, 1)}, workspace.address))
     dq, dk, dv = (download(buffer, np.dtype(np.float16)) for buffer in buffers[-3:])
     np.testing.assert_array_equal(dv, np.full(8, 2))

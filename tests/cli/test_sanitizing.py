@@ -113,13 +113,16 @@ CASES = {
     "attention_mma": "sdpa b=1 h=2 hk=1 q=20 kv=70 d=16 causal=bottom_right stats=yes",
     "attention_backward_mma": "sdpa_bwd b=1 h=2 hk=1 q=20 kv=70 d=16 right=0 place=bottom_right",
     "attention_backward_wgmma": "sdpa_bwd b=1 h=2 hk=1 q=20 kv=140 d=16 right=0 place=bottom_right",
+    "attention_decode": "sdpa b=1 h=2 hk=1 q=3 kv=150 d=16 causal=bottom_right stats=yes",
     "attention_wgmma": "sdpa b=1 h=2 hk=1 q=20 kv=150 d=16 causal=bottom_right stats=yes",
+    "paged_cache": "transform op=load dims=2x3x15x24 page=4 dtype=bf16",
     "band_matrix": "transform op=expand dims=9x20 axis=1 lower=2 upper=1 dtype=bf16",
+    "rope": "rope b=2 h=5 s=7 d=64 size=32 dtype=bf16",
 }
 
 
-#: It has no kernels of its own.
-WITHOUT_CASES = {"composite"}
+#: One has no kernels of its own, one is only in chains with others.
+WITHOUT_CASES = {"composite", "block_mask"}
 
 
 @pytest.mark.parametrize("engine", [engine.name for engine in ENGINES if engine.name not in WITHOUT_CASES])

@@ -10,7 +10,7 @@ import pytest
 
 import lowdnn.frontend as cudnn
 from lowdnn.backend.handle import Handle
-from lowdnn.status import AttributeTypeError, BadParamError, NotSupportedError, OutOfBoundError
+from lowdnn.status import AttributeTypeError, BadParamError, OutOfBoundError
 
 NO_INTEGERS = [None, "abc", 1.5, float("nan"), True, [1], object(), np.float32(2), np.array([1, 2])]
 NO_NUMBERS = ["abc", True, [1], object(), 1j]
@@ -121,9 +121,11 @@ def test_what_has_the_wrong_type(use: Callable[[Graph], object]) -> None:
         use(new_graph())
 
 
-def test_ragged_offsets_are_refused_whatever_they_are() -> None:
-    with pytest.raises(NotSupportedError, match="ragged_offset: expected None, got 'x'"):
+def test_ragged_offsets_are_tensors() -> None:
+    with pytest.raises(BadParamError, match="ragged_offset: expected a tensor or None, got str"):
         new_graph().tensor([2], ragged_offset="x")  # type: ignore[arg-type]
+    with pytest.raises(BadParamError, match=r"ragged_offset_multiplier: expected .*1.*, got 0"):
+        new_graph().tensor([2], ragged_offset_multiplier=0)
 
 
 def test_numpy_numbers_count_as_pythons(handle: Handle) -> None:

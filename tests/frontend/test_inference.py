@@ -303,8 +303,6 @@ def test_bad_graphs_are_named(write: Callable[[pygraph], object], error: type[Lo
 @pytest.mark.parametrize(
     ("write", "text"),
     [
-        (lambda g: g.tensor([4], ragged_offset=g.tensor([1])), "ragged_offset"),
-        (lambda g: g.tensor([4]).set_ragged_offset_multiplier(2), "ragged_offset_multiplier"),
         (lambda g: g.tensor([4]).set_vector_count_and_dimension(4, 1), "vector_count"),
         (lambda g: g.reduction(g.tensor([4]), cudnn.reduction_mode.ADD, group_offset=g.tensor([1])), "group_offset"),
         (lambda g: pygraph(is_override_shape_enabled=True), "is_override_shape_enabled"),

@@ -89,6 +89,8 @@ ORDERS = {
     "reshape": ["input", "name", "reshape_mode"],
     "transpose": ["input", "permutation", *COMMON],
     "slice": ["input", "slices", *COMMON],
+    "rope": ["input", "freqs", "output_scale", "rope_dim", *COMMON],
+    "rope_backward": ["dY", "freqs", "output_scale", "rope_dim", *COMMON],
     "block_scale_quantize": ["input", "block_size", "axis", "transpose", *COMMON],
     "block_scale_dequantize": ["input", "descale", "block_size", "is_negative_scale", *COMMON],
     "concatenate": ["inputs", "axis", "in_place_index", "name"],

@@ -33,7 +33,7 @@ def cases_of(path: Path) -> list[Case]:
 
 def test_there_are_cases_for_every_family() -> None:
     families = ["block_scale", "conv", "matmul", "moe", "norm", "pointwise", "reduction", "resample", "rng"]
-    assert [path.stem for path in FILES] == [*families, "sdpa", "sdpa_bwd", "softmax", "transform"]
+    assert [path.stem for path in FILES] == [*families, "rope", "sdpa", "sdpa_bwd", "softmax", "transform"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

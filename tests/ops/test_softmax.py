@@ -22,10 +22,14 @@ def tensor(uid: int, dims: tuple[int, ...] = X) -> Tensor:
     return Tensor(uid, DataType.DOUBLE, dims, packed_strides(dims), 16)
 
 
-def softmax(x: NDArray[Any], axes: tuple[int, ...], **changes: Any) -> dict[str, NDArray[Any]]:
+def softmax(
+    x: NDArray[Any], axes: tuple[int, ...], sink: NDArray[Any] | None = None, **changes: Any
+) -> dict[str, NDArray[Any]]:
     dims = tuple(1 if axis in axes else extent for axis, extent in enumerate(x.shape))
     ports = {"stats": tensor(3, dims), "max": tensor(4, dims), "sum_exp": tensor(5, dims)}
-    return Softmax(tensor(1, x.shape), tensor(2, x.shape), **(ports | changes)).reference({"x": x})
+    inputs = {"x": x} if sink is None else {"x": x, "sink": sink}
+    ports |= {port: tensor(6, values.shape) for port, values in inputs.items() if port == "sink"}
+    return Softmax(tensor(1, x.shape), tensor(2, x.shape), **(ports | changes)).reference(inputs)
 
 
 @pytest.mark.parametrize("axes", [(2,), (1,), (0, 2)])
@@ -39,6 +43,22 @@ def test_reference_is_the_formula(axes: tuple[int, ...]) -> None:
     np.testing.assert_allclose(results["sum_exp"] * np.exp(results["max"]), total, rtol=1e-12)
     np.testing.assert_allclose(softmax(x, axes, is_log=True)["y"], np.log(results["y"]), rtol=1e-9)
     np.testing.assert_allclose(softmax(x, axes, stats_log2=True)["stats"], np.log2(total), rtol=1e-12)
+
+
+def test_a_sink_is_one_more_element_that_y_lacks() -> None:
+    rng = np.random.default_rng(fresh_seed())
+    x, sink = rng.normal(0, 3, X), rng.normal(0, 3, (1, 4, 1))
+    longer = np.concatenate([x, np.broadcast_to(sink, (3, 4, 1))], axis=2)
+    for is_log in (False, True):
+        with_sink = softmax(x, (2,), sink, is_log=is_log)
+        wanted = softmax(longer, (2,), is_log=is_log)
+        np.testing.assert_allclose(with_sink.pop("y"), wanted.pop("y")[..., :-1], rtol=1e-12)
+        for port, values in with_sink.items():
+            np.testing.assert_allclose(values, wanted[port], rtol=1e-12)
+    masked, nothing = np.full(X, -np.inf), np.full((1, 1, 1), -np.inf)
+    assert not softmax(masked, (2,), sink)["y"].any()
+    np.testing.assert_array_equal(softmax(x, (2,), nothing)["y"], softmax(x, (2,))["y"])
+    np.testing.assert_array_equal(softmax(masked, (2,), nothing)["sum_exp"], np.zeros((3, 4, 1)))
 
 
 def test_large_numbers_do_not_overflow() -> None:
@@ -81,5 +101,7 @@ def test_axes_come_from_the_statistics_or_are_the_last() -> None:
 def test_checks() -> None:
     with raises(ShapeMismatchError, "softmax.max.dims", expected="[3, 1, 5]", got="[3, 4, 1]"):
         Softmax(tensor(1), tensor(2), stats=tensor(3, (3, 1, 5)), max=tensor(4, (3, 4, 1)))
+    with raises(ShapeMismatchError, "softmax.sink.dims", expected="[3, 4, 1], or 1", got="[1, 1, 5]"):
+        Softmax(tensor(1), tensor(2), sink=tensor(6, (1, 1, 5)))
     with raises(BadParamError, "softmax.axes", expected="under the rank 3", got="[3]"):
         Softmax(tensor(1), tensor(2), axes=(3,))

@@ -1,4 +1,5 @@
-"""Random attention and gradients of it: lines of text that cross sizes, heads, masks, dropout, layouts, statistics."""
+"""Random attention and gradients of it: lines of text that cross sizes, heads, masks, dropout, layouts, statistics,
+sinks."""
 
 from __future__ import annotations
 
@@ -7,59 +8,95 @@ import numpy as np
 _SIZES = (8, 16, 24, 32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
 
 
-def draw(rng: np.random.Generator, most: int) -> str:
-    """A case with lengths up to ``most``."""
-    k_heads, v_heads = (int(rng.choice([1, 1, 2])) for _ in range(2))
-    heads = k_heads * v_heads * int(rng.choice([1, 2]))
-    words = [f"b={rng.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
-    words += [f"q={_length(rng, most)}", f"kv={_length(rng, most)}", f"d={rng.choice(_SIZES)}"]
-    if _happens(rng, 0.3):
-        words.append(f"dv={rng.choice(_SIZES)}")
-    if _happens(rng, 0.5):
-        words.append(f"causal={rng.choice(['top_left', 'bottom_right'])}")
-    if _happens(rng, 0.3):
-        words.append(f"left={rng.integers(0, most)}")
-    if _happens(rng, 0.2):
-        words.append(f"right={rng.integers(0, most)}")
-    if _happens(rng, 0.3):
-        words.append("lengths=yes")
-    if _happens(rng, 0.3):
-        words.append(f"scores={rng.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
-    if _happens(rng, 0.2):
+def draw(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """A case with lengths up to ``most``; a kernel is compiled for what ``kernel`` draws, whatever ``numbers`` does."""
+    return _draw(kernel, numbers, most, most, places=0.3)
+
+
+def draw_mapped(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """A case of which tensor maps can describe k and v, drawn as ``draw`` does."""
+    return _draw(kernel, numbers, most, most, places=0.0)
+
+
+def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """A case of up to 8 queries and ``most`` keys, perhaps packed or in pages, drawn as ``draw`` does."""
+    return _draw(kernel, numbers, 8, most, places=0.5)
+
+
+def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """A case of gradients, drawn as ``draw`` does."""
+    return _draw_backward(kernel, numbers, most, *_heads(numbers))
+
+
+def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """The same with as many heads of k as of v."""
+    heads = int(numbers.choice([1, 1, 2]))
+    return _draw_backward(kernel, numbers, most, heads, heads, heads * int(numbers.choice([1, 2])))
+
+
+def _draw(
+    kernel: np.random.Generator, numbers: np.random.Generator, most_queries: int, most: int, places: float
+) -> str:
+    """places: the chance that sequences are packed, or in pages."""
+    k_heads, v_heads, heads = _heads(numbers)
+    words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
+    words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
+    if _happens(kernel, 0.3):
+        words.append(f"dv={kernel.choice(_SIZES)}")
+    if _happens(kernel, 0.5):
+        words.append(f"causal={numbers.choice(['top_left', 'bottom_right'])}")
+    if _happens(kernel, 0.3):
+        words.append(f"left={numbers.integers(0, most)}")
+    if _happens(kernel, 0.2):
+        words.append(f"right={numbers.integers(0, most)}")
+    if _happens(kernel, places / 2):
+        words += ["lengths=yes", f"page={1 << numbers.integers(0, 8)}"]
+    elif _happens(kernel, places / 2):
+        words += ["ragged=yes", f"lengths={kernel.choice(['no', 'yes'])}"]
+    elif _happens(kernel, 0.3):
+        words.append(f"lengths={kernel.choice(['yes', 'both'])}")
+    if _happens(kernel, 0.3):
+        words.append(f"scores={kernel.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
+    if _happens(kernel, 0.2):
         words.append("dropout=0.25")
-    if _happens(rng, 0.6):
-        words.append("stats=yes")
-    words += [f"layout={rng.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={rng.choice(['fp16', 'bf16'])}"]
-    if _happens(rng, 0.2):
-        words.append(f"out={rng.choice(['fp32', 'fp16', 'bf16'])}")
+    if _happens(kernel, 0.7):
+        words.append(f"stats={kernel.choice(['yes', 'lse', 'log2'])}")
+    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
+    if _happens(kernel, 0.2):
+        words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
+    if _happens(kernel, 0.2):
+        words.append("sink=yes")
+    if _happens(kernel, 0.2):
+        words.append("blocks=yes")
     return "sdpa " + " ".join(words)
 
 
-def draw_backward(rng: np.random.Generator, most: int) -> str:
-    """A case of gradients with lengths up to ``most``."""
-    return _backward(rng, most, *(int(rng.choice([1, 1, 2])) for _ in range(2)))
-
-
-def draw_backward_shared_alike(rng: np.random.Generator, most: int) -> str:
-    """The same with as many heads of k as of v."""
-    heads = int(rng.choice([1, 1, 2]))
-    return _backward(rng, most, heads, heads)
-
-
-def _backward(rng: np.random.Generator, most: int, k_heads: int, v_heads: int) -> str:
-    words = [f"b={rng.integers(1, 3)}", f"h={2 * rng.integers(1, 3)}", f"hk={k_heads}", f"hv={v_heads}"]
-    words += [f"q={_length(rng, most)}", f"kv={_length(rng, most)}", f"d={rng.choice(_SIZES)}"]
-    if _happens(rng, 0.3):
-        words.append(f"dv={rng.choice(_SIZES)}")
+def _draw_backward(
+    kernel: np.random.Generator, numbers: np.random.Generator, most: int, k_heads: int, v_heads: int, heads: int
+) -> str:
+    words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
+    words += [f"q={_length(numbers, most)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
+    if _happens(kernel, 0.3):
+        words.append(f"dv={kernel.choice(_SIZES)}")
     for side in ("left", "right"):
-        if _happens(rng, 0.5):
-            words.append(f"{side}={0 if _happens(rng, 0.4) else rng.integers(0, most)}")
-    words += [f"place={rng.choice(['top_left', 'bottom_right'])}", f"lengths={rng.choice(['no', 'no', 'kv', 'both'])}"]
-    words += [f"index={rng.choice(['int32', 'int64'])}", f"scale={rng.choice(['constant', 'host', 'device', 'none'])}"]
-    words += [f"layout={rng.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={rng.choice(['fp16', 'bf16'])}"]
-    if _happens(rng, 0.2):
-        words.append(f"out={rng.choice(['fp32', 'fp16', 'bf16'])}")
+        if _happens(numbers, 0.5):
+            words.append(f"{side}={0 if _happens(numbers, 0.4) else numbers.integers(0, most)}")
+    words += [
+        f"place={numbers.choice(['top_left', 'bottom_right'])}",
+        f"lengths={numbers.choice(['no', 'kv', 'both'])}",
+    ]
+    words += [f"index={kernel.choice(['int32', 'int64'])}"]
+    words += [f"scale={numbers.choice(['constant', 'host', 'device', 'none'])}"]
+    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
+    if _happens(kernel, 0.2):
+        words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
     return "sdpa_bwd " + " ".join(words)
+
+
+def _heads(numbers: np.random.Generator) -> tuple[int, int, int]:
+    """(of k, of v, of q, which both divide)."""
+    k_heads, v_heads = (int(numbers.choice([1, 1, 2])) for _ in range(2))
+    return k_heads, v_heads, k_heads * v_heads * int(numbers.choice([1, 2]))
 
 
 def _happens(rng: np.random.Generator, chance: float) -> bool:

@@ -15,7 +15,7 @@ _LAYOUTS = ("row", "row", "nhwc", "padded", "transposed")
 
 def draw(rng: np.random.Generator, most: int) -> str:
     """A case whose tensors have up to about ``most`` elements."""
-    kinds = (_transpose, _transpose, _slice, _reshape, _concat, _band, _numbers, _scales)
+    kinds = (_transpose, _transpose, _slice, _reshape, _concat, _band, _pages, _numbers, _scales)
     return _pick(rng, kinds)(rng, most)
 
 
@@ -59,6 +59,12 @@ def _band(rng: np.random.Generator, most: int) -> str:
         f"transform op={op} dims={_joined(dims)} axis={axis} lower={lower} upper={upper} pad={rng.integers(5)}"
         f" {_types(rng)} {_layouts(rng)}"
     )
+
+
+def _pages(rng: np.random.Generator, most: int) -> str:
+    dims = [int(extent) for extent in rng.integers(1, 6, 2)] + [int(extent) for extent in rng.integers(1, 40, 2)]
+    page = 1 << rng.integers(0, 7)
+    return f"transform op=load dims={_joined(dims)} page={page} dtype={_pick(rng, _TYPES)} {_layouts(rng)}"
 
 
 def _numbers(rng: np.random.Generator, most: int) -> str:

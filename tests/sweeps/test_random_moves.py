@@ -25,6 +25,7 @@ def test_drawn_lines_are_graphs_of_every_kind() -> None:
         "ContractBandMatrix",
         "ExpandBandMatrix",
         "Reshape",
+        "PagedCacheLoad",
         "RngOperation",
         "Slice",
         "Transpose",

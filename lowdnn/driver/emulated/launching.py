@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lowdnn.driver.base import DeviceAttribute, FunctionAttribute, LaunchConfig
 from lowdnn.driver.emulated.device import (
@@ -31,8 +31,11 @@ class LoadedFunction:
     """A kernel and the attributes that the program has set on it."""
 
     function: Function
-    max_dynamic_shared_bytes: int = DEFAULT_SHARED_BYTES
+    max_dynamic_shared_bytes: int = field(init=False)
     allows_large_clusters: bool = False
+
+    def __post_init__(self) -> None:
+        self.max_dynamic_shared_bytes = DEFAULT_SHARED_BYTES - self.function.kernel.static_shared_bytes
 
     def set_attribute(self, attribute: FunctionAttribute, value: int, device: EmulatedDevice) -> str:
         """Sets one attribute; why not, or an empty string."""

@@ -3,19 +3,20 @@
 // Block: TILE_Q queries of one head, warps with WARP_Q of them each; it goes along the keys, TILE_KV at a
 // time, and keeps for each query the largest score so far, the sum of exponentials relative to it, and the products
 // with v, which shrink when the largest grows. Keys outside of the band (left, right, length) are passed over; tiles
-// that lie within it take `Inside`, the scores without masks. Queries that see no key give 0, and minus infinity as
-// their log-sum-exp. Copies of v run while scores are computed, those of the next keys while v is multiplied.
-// Memory: q, k, v with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of heads are multiples of 8,
-// at most HEAD_QK and HEAD_V, multiples of 16.
+// that lie within it have no mask. Queries that see no key give 0, and minus infinity as their log-sum-exp. Copies of v
+// run while scores are computed, those of the next keys while v is multiplied.
+// Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of
+// heads are multiples of 8, at most HEAD_QK and HEAD_V, multiples of 16.
 // Shared memory (dynamic): TILE_Q rows of q, TILE_KV of k and of v.
-// Launch: 32 threads for each warp; the blocks of a head follow each other, those with the most keys under a causal mask
-// first.
-// Macros: HEAD_QK, and those of attention_forward.cuh.
+// Launch: 32 threads for each warp; the blocks of a head follow each other, those with the most keys under a causal
+// mask first.
+// Macros: HEAD_QK, and those of attention_forward.cuh and attention_places.cuh.
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 1.
 
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
 #include "include/attention_mma.cuh"
+#include "include/attention_places.cuh"
 
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
 typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;
@@ -24,7 +25,9 @@ typedef HeadRows<T, TILE_KV, HEAD_V> Values;
 constexpr int THREADS = TILE_Q / WARP_Q * WARP_SIZE;
 
 struct Params {
-  Heads<const T> q, k, v;
+  QueryHeads q;
+  KeyHeads k;
+  ValueHeads v;
   Forward forward;
 };
 
@@ -38,40 +41,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
   const Place place(p);
   const Rows rows = {place.warp_row};
 
+  const i32 existing_keys = existing_rows(params.k, place.batch, place.band.keys);
+  const i32 existing_values = existing_rows(params.v, place.batch, place.band.keys);
   const auto copy_keys = [&](i32 tile) {
-    const i64 row = i64(tile) * TILE_KV;
-    const i32 rows = place.band.keys - i32(row);
-    k.copy<THREADS>(params.k.at(place.batch, place.head, row), params.k.strides[2], rows, p.size_qk);
+    const i32 first = tile * TILE_KV, rows = existing_keys - first;
+    k.copy_each<THREADS>(rows_from(params.k, place.batch, place.head, first, rows), rows, p.size_qk);
     cp_async_commit();
   };
   const auto copy_values = [&](i32 tile) {
-    const i64 row = i64(tile) * TILE_KV;
-    const i32 rows = place.band.keys - i32(row);
-    v.copy<THREADS>(params.v.at(place.batch, place.head, row), params.v.strides[2], rows, p.size_v);
+    const i32 first = tile * TILE_KV, rows = existing_values - first;
+    v.copy_each<THREADS>(rows_from(params.v, place.batch, place.head, first, rows), rows, p.size_v);
     cp_async_commit();
   };
 
   OutputTile o = {};
-  RunningSoftmax softmax;
+  RunningSoftmax softmax(p.scale);
+  softmax.add_sink(p, place, rows);
   if (place.begin < place.end) {
-    q.copy<THREADS>(params.q.at(place.batch, place.head, place.block_row), params.q.strides[2],
-                    p.queries - place.block_row, p.size_qk);
+    const i32 queries = existing_rows(params.q, place.batch, p.queries) - place.block_row;
+    q.copy_each<THREADS>(rows_from(params.q, place.batch, place.head, place.block_row, queries), queries, p.size_qk);
     copy_keys(place.begin);
   }
+  i32 following;
 #pragma unroll 1
-  for (i32 tile = place.begin; tile < place.end; ++tile) {
+  for (i32 tile = place.begin; tile < place.end; tile = following) {
+    following = place.next(p, tile + 1);
     cp_async_wait<0>();
     __syncthreads();  // the keys are there; the values of the tile before are no longer read
     copy_values(tile);
     ScoreTile scores;
     multiply_rows(q, place.warp_row - place.block_row, k, scores);
-    apply_scores(p, place, rows, tile, scores);
+    make_scores(p, place, rows, tile, scores);
     cp_async_wait<0>();
     __syncthreads();  // the values are there; the keys are no longer read
-    if (tile + 1 < place.end) copy_keys(tile + 1);
+    if (following < place.end) copy_keys(following);
     f32 shrinking[PARTS][2];
-    softmax.add(scores, shrinking);
-    shrink(o, shrinking);
+    if (softmax.add(scores, shrinking)) shrink(o, shrinking);
     const auto weight = [&](int part, int block, int half) {
       return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };

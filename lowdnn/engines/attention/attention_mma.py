@@ -3,7 +3,8 @@ memory.
 
 fp16 and bf16, sums and softmax in fp32. Heads of any size up to 256 that is a multiple of 8, different ones for q k and
 v; heads of k and v that heads of q share; any pointwise operations on the scores, products with the weights (dropout),
-any epilogue. Keys outside of a band that masks leave (causal, sliding window, lengths) are passed over.
+any epilogue; k and v in pages of a cache. Keys outside of a band that masks leave (causal, sliding window, lengths) are
+passed over.
 Kernel: ``attention_forward_mma.cu``.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
+from lowdnn.engines.attention.heads import pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -21,8 +23,6 @@ _TILES = (64, 128)
 _MANY_QUERIES = 64
 #: Sizes of heads: of which 64 keys fit shared memory, and of which a warp accumulates 32 queries.
 _MAX_SIZE_BESIDE_64_KEYS, _MAX_SIZE_OF_32_QUERIES = 128, 80
-#: Beside a row in shared memory (``HeadRows``).
-_PITCH_PADDING_BYTES = 16
 
 
 class AttentionMma:
@@ -72,8 +72,8 @@ def _tile(problem: AttentionForward, queries: int) -> ForwardTile:
 
 def _launch(problem: AttentionForward, queries: int) -> tuple[KernelRef, Launch]:
     tile = _tile(problem, queries)
-    pitches = [padded * 2 + _PITCH_PADDING_BYTES for padded in (problem.padded_qk, problem.padded_v)]
+    pitch, pitch_v = pitch_bytes(problem.padded_qk), pitch_bytes(problem.padded_v)
     operands = tuple(operand.argument for operand in (problem.q, problem.k, problem.v))
-    shared_bytes = (tile.queries + tile.keys) * pitches[0] + tile.keys * pitches[1]
+    shared_bytes = (tile.queries + tile.keys) * pitch + tile.keys * pitch_v
     launch = problem.launch(operands, tile, tile.warps * 32, shared_bytes, MathUnit.MMA_F16)
     return problem.kernel("mma", "sm_80", tile, ()), launch

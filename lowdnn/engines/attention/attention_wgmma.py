@@ -7,7 +7,9 @@ Kernel: ``attention_forward_wgmma.cu``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
@@ -21,25 +23,37 @@ from lowdnn.engines.attention.mapped import (
     math_unit,
     refuse_map,
 )
+from lowdnn.engines.attention.order import TileOrder
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
-from lowdnn.engines.launch import i32
+from lowdnn.engines.launch import ceil_div, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.block_mask import SIDE
 from lowdnn.plan import Argument, KernelRef, Launch, Plan
 from lowdnn.status import Status
 
 #: Queries of a block: 64 for each multiplying warpgroup.
 _TILES = (64, 128, 192)
-#: Of keys, the best first; the last one fits beside everything.
-_TILES_OF_KEYS = (128, 96, 80, 64, 48, 32)
-#: Registers of a thread for scores, weights and outputs: where scores are scaled only; beside more arithmetic.
-_MAX_VALUES, _MAX_VALUES_BESIDE_ARITHMETIC = 176, 148
+#: Of keys; the last one fits beside everything.
+_TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
+#: From so many queries on large tiles pay; of keys that a query sees more than so many at a time only from so many on.
+_MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
+#: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
+#: multiprocessor's, of more, and those of more with large heads of v; and beside more arithmetic.
+_MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
+_LARGE_SIZE = 128
 _WARP_QUERIES = 16
 _STAGES = 2
 #: What the loading warpgroup keeps.
 _PRODUCER_REGISTERS = 24
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
+#: Of keys, that take as long as what there is to do for a tile of queries beside them.
+_TILES_BESIDE = 1.0
+#: Whose queries they are, behind those of a stage; stages begin at multiples of it.
+_WORK_BYTES = 1024
+#: What the device takes of each block's shared memory.
+_RESERVED_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,7 @@ class Params:
     CONSUMER_REGISTERS: 0 where warpgroups keep those that they are launched with.
     """
 
+    QUERY_STAGES: int
     STAGES: int
     BLOCKS_PER_SM: int
     PRODUCER_REGISTERS: int
@@ -71,14 +86,15 @@ class AttentionWgmma:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M."""
+        """TILE_M and TILE_N."""
         return _knobs(self._accepted(graph, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, _knobs(problem), choices)
-        kernel, launch = _launch(problem, chosen[KnobType.TILE_M])
+        tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
+        kernel, launch = _launch(problem, tile, arch)
         return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -92,20 +108,31 @@ class AttentionWgmma:
         if isinstance(problem, Refusal):
             return problem
         for heads in (problem.q, problem.k, problem.v):
+            if not heads.is_strided:
+                reason = f"{heads.tensor.label}: expected heads with strides, got pages of a cache or a ragged tensor"
+                return Refusal(self.name, reason, Status.NOT_SUPPORTED_LAYOUT)
+        for heads in (problem.q, problem.k, problem.v):
             if refused := refuse_map(heads):
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
         return problem
 
 
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
-    default = _TILES[problem.queries > WARPGROUP_ROWS]
     tiles = _TILES if _is_light(problem) else _TILES[:2]
-    return (Knob("tile_m", KnobType.TILE_M, tiles, default, "queries of a block"),)
+    queries = tiles[-1] if problem.queries >= _MANY_QUERIES else _TILES[problem.queries > WARPGROUP_ROWS]
+    of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _tiles_of_keys(problem)))
+    most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
+    fewest = min((keys for keys in of_keys if keys >= problem.keys), default=most)
+    keys = next((keys for keys in of_keys if keys <= min(most, fewest)), of_keys[-1])
+    return (
+        Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
+        Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),
+    )
 
 
 def _is_plain(problem: AttentionForward) -> bool:
     """Whether there is no arithmetic on scores and weights, but for a scale."""
-    return not problem.has_weights and len(problem.attention.inside.operations) <= 1
+    return not problem.has_weights and problem.scale is not None
 
 
 def _is_light(problem: AttentionForward) -> bool:
@@ -113,39 +140,68 @@ def _is_light(problem: AttentionForward) -> bool:
     return _is_plain(problem) and problem.padded_v <= _SMALL_SIZE
 
 
-def _tile_of(problem: AttentionForward, queries: int) -> ForwardTile:
-    """With as many keys as leave room in shared memory, and in the registers for scores, weights and outputs."""
-    most = _MAX_VALUES if _is_plain(problem) else _MAX_VALUES_BESIDE_ARITHMETIC
-    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _TILES_OF_KEYS]
+def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
+    """Those that parts of a mask's tiles are made of: whole ones are passed over."""
+    is_masked = problem.attention.band.blocks is not None
+    return tuple(keys for keys in _TILES_OF_KEYS if not is_masked or SIDE % keys == 0)
+
+
+def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
+    """With as many keys as shared memory has room for, and registers for scores, weights and outputs."""
+    most = _MAX_VALUES_OF_LARGE if problem.padded_v > _LARGE_SIZE else _MAX_VALUES
+    if not _is_plain(problem):
+        most = _MAX_VALUES_BESIDE_ARITHMETIC
+    if queries == _TILES[-1]:
+        most = min(most, _MAX_VALUES_OF_A_THIRD)
+    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _tiles_of_keys(problem) if keys <= most_keys]
 
     def fits(tile: ForwardTile) -> bool:
         values = tile.keys // 2 + tile.keys // 4 + problem.padded_v // 2
-        return values <= most and _shared_bytes(problem, tile) <= SM_90A.shared_bytes_per_block
+        return values <= most and _query_stages(problem, tile) > 0
 
     return next(filter(fits, tiles), tiles[-1])
 
 
-def _launch(problem: AttentionForward, queries: int) -> tuple[KernelRef, Launch]:
+def _query_stages(problem: AttentionForward, tile: ForwardTile) -> int:
+    """As many as there is room for, up to two."""
+    room = SM_90A.shared_bytes_per_sm // _blocks_per_sm(problem, tile) - _RESERVED_BYTES
+    return next((stages for stages in (2, 1) if _shared_bytes(problem, tile, stages) <= room), 0)
+
+
+def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
     size = max(problem.q.size, problem.v.size)
-    tile = _tile_of(problem, queries)
-    warpgroups = queries // WARPGROUP_ROWS
-    params = _params(warpgroups, size)
+    return 2 if tile.queries == WARPGROUP_ROWS and size <= _SMALL_SIZE else 1
+
+
+def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
+    qk, v = boxed_bytes(problem.q.size), boxed_bytes(problem.v.size)
+    rows = query_stages * (tile.queries * qk + _WORK_BYTES) + _STAGES * tile.keys * (qk + v)
+    return rows + 2 * (query_stages + 2 * _STAGES) * BARRIER_BYTES
+
+
+def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
+    warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
+    query_stages = max(1, _query_stages(problem, tile))
+    registers = consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks_per_sm)
+    params = Params(query_stages, _STAGES, blocks_per_sm, _PRODUCER_REGISTERS, registers)
+    blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
     operands: tuple[Argument, ...] = (
         *(map_of(heads, rows) for heads, rows in boxes),
         *i32((problem.k.sharing, problem.v.sharing, problem.k.tensor.dims[0], problem.v.tensor.dims[0])),
+        _order(problem, tile, blocks).argument,
     )
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()))
-    threads = (warpgroups + 1) * WARPGROUP_THREADS
-    shared_bytes = _shared_bytes(problem, tile)
-    return kernel, problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
+    threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
+    launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
+    return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
 
 
-def _params(warpgroups: int, size: int) -> Params:
-    blocks = 2 if warpgroups == 1 and size <= _SMALL_SIZE else 1
-    return Params(_STAGES, blocks, _PRODUCER_REGISTERS, consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks))
-
-
-def _shared_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
-    qk, v = boxed_bytes(problem.q.size), boxed_bytes(problem.v.size)
-    return tile.queries * qk + _STAGES * tile.keys * (qk + v) + (1 + 4 * _STAGES) * BARRIER_BYTES
+def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> TileOrder:
+    batch, heads, queries, keys = problem.attention.first.c.dims
+    left, right = problem.bounds
+    first = np.arange(ceil_div(queries, tile.queries) - 1, -1, -1, np.int64) * tile.queries
+    end = np.clip(np.minimum(first + tile.queries, queries) + right, 0, keys)
+    seen = np.maximum(end - np.clip(first - left, 0, keys), 0)
+    bytes_of_head = 2 * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
+    return TileOrder.of(seen / tile.keys + _TILES_BESIDE, batch * heads, blocks, bytes_of_head)

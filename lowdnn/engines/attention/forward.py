@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
@@ -14,18 +15,19 @@ from lowdnn.engines.attention.heads import (
     TYPES,
     Heads,
     kernel_bounds,
+    offsets_argument,
     padded,
     refuse_heads,
     seen_share,
 )
 from lowdnn.engines.base import Refusal
-from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, moved_bytes
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, moved_bytes
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.ragged import RaggedStore
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
+from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
 _LENGTH_TYPES = {DataType.INT32: "i32", DataType.INT64: "i64"}
@@ -37,11 +39,15 @@ _LEAST_QUERIES = 64
 
 @dataclass(frozen=True)
 class ForwardTile:
-    """Queries of a block and of each of its warps, and keys that it takes at a time."""
+    """Rows of a block and of each of its warps, and keys that are taken at a time.
+
+    pack: heads of q of which rows are together in a block; 1: a row is a query.
+    """
 
     queries: int
     keys: int
     warp_queries: int
+    pack: int = 1
 
     @property
     def warps(self) -> int:
@@ -50,21 +56,30 @@ class ForwardTile:
 
 @dataclass(frozen=True)
 class ForwardParams:
-    """Macros of ``attention_forward.cuh``, and HEAD_QK."""
+    """Macros of ``attention_forward.cuh``, and HEAD_QK, Q_PLACE, K_PLACE, V_PLACE."""
 
     TYPE: str
     TILE_Q: int
     TILE_KV: int
     WARP_Q: int
+    PACK: int
     HEAD_QK: int
     HEAD_V: int
-    IS_BANDED: int
+    HAS_SCORES: int
     LENGTH_TYPE: str
     HAS_LENGTHS: int
+    QUERY_LENGTH_TYPE: str
+    HAS_QUERY_LENGTHS: int
     HAS_WEIGHTS: int
+    HAS_BLOCKS: int
+    HAS_SINK: int
     STATS: int
     MAX: int
     SUM_EXP: int
+    STORES_PACKED: int
+    Q_PLACE: int
+    K_PLACE: int
+    V_PLACE: int
 
 
 @dataclass(frozen=True)
@@ -87,13 +102,13 @@ class AttentionForward:
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         if refused := _refuse_shape(matched):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
-        first, second = matched.first, matched.second
-        heads = first.c.dims[1]
-        q, k, v = (
-            Heads.of(first.a, heads, row_axis=2),
-            Heads.of(matched.k, heads, row_axis=3),
-            Heads.of(second.b, heads, row_axis=2),
-        )
+        heads, loads = matched.first.c.dims[1], (matched.k_load, matched.v_load)
+        q = Heads.of(matched.first.a, heads, row_axis=2)
+        k = Heads.loaded(loads[0], heads) if loads[0] else Heads.of(matched.k, heads, row_axis=3)
+        v = Heads.loaded(loads[1], heads) if loads[1] else Heads.of(matched.second.b, heads, row_axis=2)
+        q, k, v = (replace(operand, ragged=matched.ragged.get(operand.tensor.uid)) for operand in (q, k, v))
+        if refused := _refuse_ragged(matched):
+            return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
         for operand in (q, k, v):
             if refused := refuse_heads(operand):
                 return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
@@ -109,10 +124,18 @@ class AttentionForward:
     def lengths(self) -> Tensor | None:
         return self.attention.band.lengths
 
-    @property
-    def is_banded(self) -> bool:
-        band = self.attention.band
-        return band.scores.uid != self.attention.softmax.x.uid
+    @cached_property
+    def scale(self) -> float | None:
+        """A positive number that products of queries and keys are multiplied by, where that is all that is done."""
+        operations = self.attention.scores.operations
+        if not operations:
+            return 1.0
+        (op, *others), product = operations, self.attention.first.c
+        factor = op.operands.get("b")
+        is_product = op.mode is PointwiseMode.MUL and op.operands["x"].uid == product.uid and not others
+        value = factor.constant_value if is_product and factor is not None else None
+        is_plain = (op.alpha1, op.alpha2) == (1.0, 1.0) and op.output.data_type is DataType.FLOAT
+        return float(value) if is_plain and value is not None and 0 < value < inf else None
 
     @property
     def has_weights(self) -> bool:
@@ -125,6 +148,15 @@ class AttentionForward:
     @property
     def queries(self) -> int:
         return self.attention.first.c.dims[2]
+
+    @property
+    def keys(self) -> int:
+        return self.attention.first.c.dims[3]
+
+    @property
+    def keys_seen(self) -> float:
+        """By a query, on average, whatever the lengths are."""
+        return self.keys * seen_share(self.queries, self.keys, *self.bounds)
 
     @property
     def data_type(self) -> DataType:
@@ -146,22 +178,48 @@ class AttentionForward:
             TILE_Q=tile.queries,
             TILE_KV=tile.keys,
             WARP_Q=tile.warp_queries,
+            PACK=tile.pack,
             HEAD_QK=self.padded_qk,
             HEAD_V=self.padded_v,
-            IS_BANDED=int(self.is_banded),
-            LENGTH_TYPE="i32" if self.lengths is None else _LENGTH_TYPES[self.lengths.data_type],
+            HAS_SCORES=int(self.scale is None),
+            LENGTH_TYPE=_length_type(self.lengths),
             HAS_LENGTHS=int(self.lengths is not None),
+            QUERY_LENGTH_TYPE=_length_type(self.attention.band.query_lengths),
+            HAS_QUERY_LENGTHS=int(self.attention.band.query_lengths is not None),
             HAS_WEIGHTS=int(self.has_weights),
+            HAS_BLOCKS=int(self.attention.band.blocks is not None),
+            HAS_SINK=int(self.attention.softmax.sink is not None),
             **statistics,
+            STORES_PACKED=int(self.stores_packed),
+            Q_PLACE=int(self.q.place(tile.queries)),
+            K_PLACE=int(self.k.place(tile.keys)),
+            V_PLACE=int(self.v.place(tile.keys)),
         )
 
-    def kernel(self, idea: str, target: str, tile: ForwardTile, macros: tuple[tuple[str, int | str], ...]) -> KernelRef:
-        """``attention_forward_<idea>.cu`` with ``macros`` beside those of ``params``."""
+    def kernel(
+        self, idea: str, target: str, tile: ForwardTile, macros: tuple[tuple[str, int | str], ...], variant: str = ""
+    ) -> KernelRef:
+        """``attention_forward_<idea>.cu`` with ``macros`` beside those of ``params``.
+
+        variant: in its name, of macros that do not follow from the tile.
+        """
         params, text = self.params(tile), "\n".join(functor.text for functor in self._functors)
         shape = f"{tile.queries}x{tile.keys}_d{params.HEAD_QK}v{params.HEAD_V}"
-        switches = f"b{params.IS_BANDED}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
+        switches = f"f{params.HAS_SCORES}w{params.HAS_WEIGHTS}s{params.STATS}{params.MAX}{params.SUM_EXP}"
+        places = (params.Q_PLACE, params.K_PLACE, params.V_PLACE, params.STORES_PACKED)
+        if any(places):
+            switches += "l" + "".join(map(str, places))
+        if tile.pack > 1:
+            switches += f"p{tile.pack}"
+        switches += variant
         if params.HAS_LENGTHS:
             switches += f"_{params.LENGTH_TYPE}"
+        if params.HAS_QUERY_LENGTHS:
+            switches += f"_q{params.QUERY_LENGTH_TYPE}"
+        if params.HAS_BLOCKS:
+            switches += "_blocks"
+        if params.HAS_SINK:
+            switches += "_sink"
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         data_type = dtypes.info(self.data_type).short_name
         return KernelRef(
@@ -173,51 +231,103 @@ class AttentionForward:
         )
 
     def launch(
-        self, operands: tuple[Argument, ...], tile: ForwardTile, threads: int, shared_bytes: int, unit: MathUnit
+        self,
+        operands: tuple[Argument, ...],
+        tile: ForwardTile,
+        threads: int,
+        shared_bytes: int,
+        unit: MathUnit,
+        splits: int = 1,
     ) -> Launch:
-        """Of one block for each tile of queries of a head; ``operands``: the kernel's parameters before ``Forward``."""
+        """Of ``splits`` blocks for each tile of rows of ``pack`` heads; ``operands``: the kernel's parameters before
+        ``Forward``."""
         attention = self.attention
         batch, heads, queries, keys = attention.first.c.dims
-        tiles, bounds = ceil_div(queries, tile.queries), kernel_bounds(attention.band.left, attention.band.right)
-        forward = Struct(
+        tiles, flops = self._tiles(tile), attention.first.flops + attention.second.flops
+        multiplied = self.keys_seen / max(1, keys) * tiles * tile.queries / (queries * tile.pack)
+        read = (*self.q.read, *self.k.read, *self.v.read, *attention.scores.loads)
+        return Launch(
+            kernel=0,
+            grid=(tiles * heads // tile.pack * batch, splits, 1),
+            block=(threads, 1, 1),
+            arguments=(Struct((*operands, self.argument(tile))),),
+            shared_bytes=shared_bytes,
+            work=Work(flops=round(multiplied * flops), bytes=bytes_of(read) + moved_bytes(attention.output), unit=unit),
+        )
+
+    def argument(self, tile: ForwardTile) -> Struct:
+        """The kernels' ``Forward``."""
+        _, heads, queries, keys = self.attention.first.c.dims
+        return Struct(
             (
-                Struct(divider(tiles)),
-                Struct(divider(heads)),
+                Struct(divider(self._tiles(tile))),
+                Struct(divider(heads // tile.pack)),
                 *i32((queries, keys, self.q.size, self.v.size)),
-                *i32(bounds),
-                *self._lengths_arguments,
-                *(_row_output(tensor) for tensor in _statistics(attention).values() if tensor is not None),
+                *i32(self.bounds),
+                Scalar(ScalarType.F32, 1.0 if self.scale is None else self.scale),
+                *_lengths_arguments(self.lengths),
+                *_lengths_arguments(self.attention.band.query_lengths),
+                *self._blocks_arguments,
+                *self._row_arguments,
+                *self._packed_arguments,
                 *(functor.arguments for functor in self._functors),
             )
         )
-        read = (attention.first.a, attention.k, attention.second.b, *attention.scores.loads)
-        return Launch(
-            kernel=0,
-            grid=(tiles * heads * batch, 1, 1),
-            block=(threads, 1, 1),
-            arguments=(Struct((*operands, forward)),),
-            shared_bytes=shared_bytes,
-            work=Work(
-                flops=round(seen_share(queries, keys, *bounds) * (attention.first.flops + attention.second.flops)),
-                bytes=bytes_of(read) + moved_bytes(attention.output),
-                unit=unit,
-            ),
-        )
+
+    def _tiles(self, tile: ForwardTile) -> int:
+        return ceil_div(self.queries * tile.pack, tile.queries)
 
     @property
-    def _lengths_arguments(self) -> tuple[Argument, ...]:
-        if self.lengths is None:
+    def bounds(self) -> tuple[int, int]:
+        """Left and right, as the kernels have them."""
+        return kernel_bounds(self.attention.band.left, self.attention.band.right)
+
+    @property
+    def _blocks_arguments(self) -> tuple[Argument, ...]:
+        blocks = self.attention.band.blocks
+        return () if blocks is None else (Struct((TensorPointer(blocks.uid), *i64(blocks.strides))),)
+
+    @property
+    def _row_arguments(self) -> tuple[Argument, ...]:
+        """The sink and the statistics, of those that there are."""
+        softmax = self.attention.softmax
+        arguments: list[Argument] = [] if softmax.sink is None else [_row_values(softmax.sink)]
+        if softmax.stats is not None:
+            arguments.append(Scalar(ScalarType.F32, softmax.stats_factor))
+        arguments += [_row_values(tensor) for tensor in _statistics(self.attention).values() if tensor is not None]
+        return tuple(arguments)
+
+    @property
+    def stores_packed(self) -> bool:
+        """Whether the output or the statistics are ragged."""
+        return any(isinstance(move, RaggedStore) for move in self.attention.ragged.values())
+
+    @property
+    def _packed_arguments(self) -> tuple[Argument, ...]:
+        """The offsets of the output and of the statistics."""
+        if not self.stores_packed:
             return ()
-        stride = self.lengths.strides[0] if self.lengths.dims[0] > 1 else 0
-        return (TensorPointer(self.lengths.uid), *i64((stride,)))
+        statistics = [tensor for tensor in _statistics(self.attention).values() if tensor is not None]
+        return tuple(
+            offsets_argument(next((self.attention.ragged.get(tensor.uid) for tensor in tensors), None))
+            for tensors in (self.attention.output.stores, statistics)
+        )
 
     @cached_property
     def _functors(self) -> tuple[Functor, ...]:
         """In the order of the kernel's parameters."""
         attention = self.attention
-        functors = [_scores(attention.scores, "Scores")]
-        if self.is_banded:
-            functors.append(_scores(attention.inside, "Inside"))
+        functors = []
+        if self.scale is None:
+            functors.append(
+                generate(
+                    attention.scores,
+                    accumulator=DataType.FLOAT,
+                    vector_axis=3,
+                    result=DataType.FLOAT,
+                    name="Scores",
+                )
+            )
         if self.has_weights:
             functors.append(
                 generate(
@@ -232,18 +342,42 @@ class AttentionForward:
         return tuple(functors)
 
 
-def _scores(dag: PointwiseDag, name: str) -> Functor:
-    return generate(dag, accumulator=DataType.FLOAT, vector_axis=3, result=DataType.FLOAT, name=name)
+def _length_type(lengths: Tensor | None) -> str:
+    return "i32" if lengths is None else _LENGTH_TYPES[lengths.data_type]
 
 
-def _row_output(tensor: Tensor) -> Struct:
-    return Struct((TensorPointer(tensor.uid), *i64(tensor.strides[:3])))
+def _lengths_arguments(lengths: Tensor | None) -> tuple[Argument, ...]:
+    if lengths is None:
+        return ()
+    stride = lengths.strides[0] if lengths.dims[0] > 1 else 0
+    return (TensorPointer(lengths.uid), *i64((stride,)))
+
+
+def _row_values(tensor: Tensor) -> Struct:
+    strides = (stride if extent > 1 else 0 for stride, extent in zip(tensor.strides, tensor.dims[:3], strict=False))
+    return Struct((TensorPointer(tensor.uid), *i64(strides)))
 
 
 def _statistics(attention: Attention) -> dict[str, Tensor | None]:
     """By the kernel's macros, in the order of its parameters."""
     softmax = attention.softmax
     return {"STATS": softmax.stats, "MAX": softmax.max, "SUM_EXP": softmax.sum_exp}
+
+
+def _refuse_ragged(attention: Attention) -> str:
+    """Why the kernel does not store what is ragged, or an empty string."""
+    statistics = [tensor for tensor in _statistics(attention).values() if tensor is not None]
+    for name, tensors in {"output": attention.output.stores, "statistics": statistics}.items():
+        moves = [attention.ragged.get(tensor.uid) for tensor in tensors]
+        kinds = {move and (move.offsets.uid, move.multiplier, move.packed.strides) for move in moves}
+        if len(kinds) > 1:
+            return f"{name}: expected the same ragged offsets for all, got different ones"
+        if name == "output" and any(moves) and attention.output.loads:
+            return "operations: expected none behind a ragged output that read tensors, got one"
+        for move in filter(None, moves):
+            if move.padded.dims[2] * move.row_elements > MAX_EXTENT:
+                return f"{move.packed.label}.dims: expected at most {MAX_EXTENT} elements of a ragged batch, got more"
+    return ""
 
 
 def _refuse_types(attention: Attention) -> str:
@@ -259,12 +393,12 @@ def _refuse_types(attention: Attention) -> str:
             return f"{name} product's compute_type: expected FLOAT, got {product.matmul.compute_type.name}"
     if softmax.x.data_type is not DataType.FLOAT:
         return f"softmax.x: expected FLOAT, got {softmax.x.data_type.name}"
-    for name, statistic in _statistics(attention).items():
-        if statistic is not None and statistic.data_type is not DataType.FLOAT:
-            return f"softmax's {name}: expected FLOAT, got {statistic.data_type.name}"
-    lengths = attention.band.lengths
-    if lengths is not None and lengths.data_type not in _LENGTH_TYPES:
-        return f"{lengths.label}: expected INT32 or INT64, got {lengths.data_type.name}"
+    for name, of_rows in {"SINK": softmax.sink, **_statistics(attention)}.items():
+        if of_rows is not None and of_rows.data_type is not DataType.FLOAT:
+            return f"softmax's {name}: expected FLOAT, got {of_rows.data_type.name}"
+    for lengths in (attention.band.lengths, attention.band.query_lengths):
+        if lengths is not None and lengths.data_type not in _LENGTH_TYPES:
+            return f"{lengths.label}: expected INT32 or INT64, got {lengths.data_type.name}"
     return ""
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 
-from lowdnn.engines.launch import ceil_div, i32, i64
+from lowdnn.engines.launch import MAX_EXTENT, ceil_div, divider, i32, i64
 from lowdnn.enums import DataType
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
+from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Struct, TensorPointer
+from lowdnn.plan import Scalar, ScalarType, Struct, TensorPointer
 
 #: Operands of the tensor cores.
 TYPES = (DataType.HALF, DataType.BFLOAT16)
@@ -17,12 +20,24 @@ MAX_SIZE = 256
 MAX_LENGTH = 2**29
 
 _COPY_BYTES = 16
+#: Beside a row in shared memory (``HeadRows``).
+_PITCH_PADDING_BYTES = 16
+
+
+class Place(IntEnum):
+    """Where rows of heads lie, as ``include/attention_places.cuh`` has it."""
+
+    IN_STRIDES = 0
+    IN_PAGES = 1
+    IN_LARGE_PAGES = 2
+    PACKED = 3
 
 
 @dataclass(frozen=True)
 class Heads:
     """size: elements of a row, contiguous.  strides: of batch, head and row; 0 where one repeats.
-    sharing: heads of the queries that share one of these."""
+    sharing: heads of the queries that share one of these.  load: what ``tensor`` are the pages of, the first stride
+    being that of a page.  ragged: what packs sequences of rows, which ``tensor`` has as if it were padded."""
 
     tensor: Tensor
     rows: int
@@ -30,6 +45,8 @@ class Heads:
     strides: tuple[int, int, int]
     size_stride: int
     sharing: int
+    load: PagedCacheLoad | None = None
+    ragged: RaggedMove | None = None
 
     @staticmethod
     def of(tensor: Tensor, heads: int, *, row_axis: int) -> Heads:
@@ -45,10 +62,46 @@ class Heads:
             sharing=max(1, heads // max(1, tensor.dims[1])),
         )
 
+    @staticmethod
+    def loaded(load: PagedCacheLoad, heads: int) -> Heads:
+        """What ``load`` gives, in its pages."""
+        return replace(Heads.of(load.container, heads, row_axis=2), rows=load.y.dims[2], load=load)
+
+    @property
+    def read(self) -> tuple[Tensor, ...]:
+        return (self.tensor,) if self.load is None else (self.load.y, self.load.page_table)
+
+    @property
+    def is_strided(self) -> bool:
+        """Whether the strides say where all rows are."""
+        return self.load is None and self.ragged is None
+
+    def place(self, tile_rows: int) -> Place:
+        """tile_rows: that are read together."""
+        if self.load is not None:
+            return Place.IN_PAGES if self.load.page_rows % tile_rows else Place.IN_LARGE_PAGES
+        return Place.IN_STRIDES if self.ragged is None else Place.PACKED
+
     @property
     def argument(self) -> Struct:
-        """The fields of the kernel's ``Heads``."""
-        return Struct((TensorPointer(self.tensor.uid), *i64(self.strides), *i32((self.sharing,))))
+        """The fields of the kernel's ``Heads``, ``PagedHeads`` or ``PackedHeads``."""
+        heads = Struct((TensorPointer(self.tensor.uid), *i64(self.strides), *i32((self.sharing,))))
+        if self.ragged is not None:
+            return Struct((heads, offsets_argument(self.ragged)))
+        if self.load is None:
+            return heads
+        table, shift = self.load.page_table, self.load.page_rows.bit_length() - 1
+        return Struct((heads, TensorPointer(table.uid), *i64((table.strides[0], table.strides[2])), *i32((shift,))))
+
+
+def offsets_argument(move: RaggedMove | None) -> Struct:
+    """The fields of the kernel's ``Offsets``; those of no offsets."""
+    if move is None:
+        return Struct((Scalar(ScalarType.I64, 0), *i64((0, 0, 0)), Struct(divider(1)), *i32((0,))))
+    rows, offsets = move.row_elements, move.offsets
+    sizes = (offsets.strides[0], move.multiplier, move.padded.dims[2] * rows)
+    is_i64 = offsets.data_type is DataType.INT64
+    return Struct((TensorPointer(offsets.uid), *i64(sizes), Struct(divider(rows)), *i32((is_i64,))))
 
 
 def refuse_heads(heads: Heads) -> str:
@@ -60,12 +113,22 @@ def refuse_heads(heads: Heads) -> str:
         return f"{label}.alignment_bytes: expected a multiple of {_COPY_BYTES}, got {heads.tensor.alignment_bytes}"
     if any(stride % elements for stride in heads.strides):
         return f"{label}.strides: expected multiples of {elements} beside a head's, got {list(heads.strides)}"
+    if heads.load is not None and max(heads.strides[2], heads.load.page_table.strides[2]) > MAX_EXTENT:
+        expected = f"strides of rows and of entries of the page table up to {MAX_EXTENT}"
+        return f"{label}: expected {expected}, got {heads.strides[2]} and {heads.load.page_table.strides[2]}"
+    if heads.ragged is not None and heads.rows * heads.ragged.row_elements > MAX_EXTENT:
+        return f"{label}.dims: expected at most {MAX_EXTENT} elements of a ragged batch, got {heads.rows} rows"
     return ""
 
 
 def padded(size: int, granule: int = 16) -> int:
     """Elements of a head in whole fragments."""
     return max(1, ceil_div(size, granule)) * granule
+
+
+def pitch_bytes(padded_size: int) -> int:
+    """From a row to the next one in shared memory (``HeadRows``), of 16-bit elements."""
+    return padded_size * 2 + _PITCH_PADDING_BYTES
 
 
 def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
@@ -78,6 +141,7 @@ def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
 
 def seen_share(queries: int, keys: int, left: int, right: int) -> float:
     """Of all pairs, those of a query and a key that it sees; of many queries, by some of them."""
-    sampled = range(0, queries, max(1, queries // 64))
+    step = max(1, queries // 64)
+    sampled = range(step // 2, queries, step)
     seen = sum(max(0, min(keys, row + right + 1) - max(0, row - left)) for row in sampled)
     return seen / max(1, len(sampled) * keys)

@@ -60,6 +60,7 @@ struct Band {
 
   // Where the keys that any of these queries sees begin and end; the end may lie before the beginning.
   __device__ __forceinline__ i32 keys_begin(i32 first_query) const { return max(first_query - left, 0); }
+  __device__ __forceinline__ i32 keys_end_of(i32 query) const { return min(query + right + 1, keys); }
   __device__ __forceinline__ i32 keys_end(i32 first_query, i32 query_count) const {
     if (first_query >= queries) return 0;
     return clamped(min(first_query + query_count, queries) + right, 0, keys);

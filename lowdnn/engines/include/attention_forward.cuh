@@ -1,18 +1,23 @@
 // What kernels of attention forward have in common, whichever instruction multiplies: which keys a block's queries see,
 // the scores, the running softmax over tiles of keys, the weights, and what is stored for each query.
 //
-// Warps have WARP_Q queries each, in parts of 16. Accumulators are [parts][blocks of 8 columns][4], as mma.sync and
-// wgmma have them: this thread's columns are 2 * (lane % 4) and the next, elements 0 and 1 of row lane / 4, 2 and 3 of the row 8
-// further down.
-// Before it, the kernel includes generated.cuh with Scores and Output, Inside where IS_BANDED, Weights where
-// HAS_WEIGHTS.
-// Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q HEAD_V; IS_BANDED: whether there is an `Inside`; LENGTH_TYPE,
-// HAS_LENGTHS; HAS_WEIGHTS; STATS MAX SUM_EXP: the outputs that there are.
+// Warps have WARP_Q rows each, in parts of 16. Accumulators are [parts][blocks of 8 columns][4], as mma.sync and
+// wgmma have them: this thread's columns are 2 * (lane % 4) and the next, elements 0 and 1 of row lane / 4,
+// 2 and 3 of the row 8 further down. A row is one query of one head: of PACK neighbouring heads, which share those of k and v, the rows of a
+// query follow each other.
+// Scores are what Scores makes of the products of queries and keys, times `scale`, for the keys that a query sees.
+// Before it, the kernel includes generated.cuh with Output, Scores where HAS_SCORES, Weights where HAS_WEIGHTS.
+// Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS (of keys);
+// QUERY_LENGTH_TYPE, HAS_QUERY_LENGTHS; HAS_SCORES HAS_WEIGHTS HAS_BLOCKS (a mask of tiles) HAS_SINK; STATS MAX SUM_EXP:
+// the outputs that there are; STORES_PACKED: whether some are ragged tensors.
 
 #pragma once
 
 #include "include/attention.cuh"
 #include "include/division.cuh"
+#if STORES_PACKED
+#include "include/ragged.cuh"
+#endif
 
 typedef TYPE T;
 constexpr int PARTS = WARP_Q / 16, SCORE_BLOCKS = TILE_KV / 8, OUTPUT_BLOCKS = HEAD_V / 8;
@@ -20,70 +25,152 @@ typedef f32 ScoreTile[PARTS][SCORE_BLOCKS][4];
 typedef f32 OutputTile[PARTS][OUTPUT_BLOCKS][4];
 
 // One number for each query.
-struct RowOutput {
-  f32* first;
+template <class Number> struct RowValues {
+  Number* first;
   i64 strides[3];
 
-  __device__ __forceinline__ void store(i32 batch, i32 head, i64 row, f32 value) const {
-    first[batch * strides[0] + head * strides[1] + row * strides[2]] = value;
+  __device__ __forceinline__ Number& at(const i64 (&coordinate)[4]) const {
+    return first[coordinate[0] * strides[0] + coordinate[1] * strides[1] + coordinate[2] * strides[2]];
   }
 };
 
+#if HAS_BLOCKS
+// A bit for each 128 queries and 128 keys of a head: whether they see each other.
+struct BlockMask {
+  static constexpr i32 SIDE = 128;
+
+  const u8* first;
+  i64 strides[4];
+
+  __device__ __forceinline__ bool sees(i64 batch, i64 head, i32 query, i32 key) const {
+    const i32 tile = key / SIDE;
+    const i64 row = batch * strides[0] + head * strides[1] + query / SIDE * strides[2];
+    return __ldg(first + row + tile / 8 * strides[3]) >> tile % 8 & 1;
+  }
+};
+#endif
+
 // The parameters beside the operands.
 struct Forward {
-  Divider tiles, heads;  // of queries of a head; of a batch
+  Divider tiles, packs;  // of rows of PACK heads; of PACK heads of a batch
   i32 queries, keys, size_qk, size_v;
   i32 left, right;  // query r sees the keys from r - left to r + right
+  f32 scale;        // positive
 #if HAS_LENGTHS
   const LENGTH_TYPE* lengths;
   i64 length_stride;
 #endif
+#if HAS_QUERY_LENGTHS
+  const QUERY_LENGTH_TYPE* query_lengths;
+  i64 query_length_stride;
+#endif
+#if HAS_BLOCKS
+  BlockMask blocks;
+#endif
+#if HAS_SINK
+  RowValues<const f32> sink;
+#endif
 #if STATS
-  RowOutput stats;
+  f32 stats_factor;
+  RowValues<f32> stats;
 #endif
 #if MAX
-  RowOutput max;
+  RowValues<f32> max;
 #endif
 #if SUM_EXP
-  RowOutput sum_exp;
+  RowValues<f32> sum_exp;
 #endif
+#if STORES_PACKED
+  Offsets output_offsets, row_offsets;  // of the output, of the numbers for each query
+#endif
+#if HAS_SCORES
   Scores::Args scores;
-#if IS_BANDED
-  Inside::Args inside;
 #endif
 #if HAS_WEIGHTS
   Weights::Args weights;
 #endif
   Output::Args output;
+
+  // Of a batch, those of which anything is stored: there may be more than exist.
+  __device__ __forceinline__ i32 stored_queries(i32 batch) const {
+#if STORES_PACKED && (STATS || MAX || SUM_EXP)
+    return ::max(output_offsets.rows(batch, queries), row_offsets.rows(batch, queries));
+#elif STORES_PACKED
+    return output_offsets.rows(batch, queries);
+#else
+    return queries;
+#endif
+  }
 };
 
-// Where a warp's queries are, and the keys that any of the block's see.
+// Where a warp's rows are, and the keys that any of the block's see.
 struct Place {
-  i32 batch, head, block_row, warp_row;
+  i32 batch, head;  // the first of PACK
+  i32 block_row, warp_row;
   Band band;
   i32 begin, end;  // tiles of keys
 
-  __device__ __forceinline__ Place(const Forward& p) {
-    const u32 heads_before = p.tiles.divide(blockIdx.x), tile = blockIdx.x - heads_before * p.tiles.divisor;
-    batch = i32(p.heads.divide(heads_before));
-    head = i32(heads_before - batch * p.heads.divisor);
+  Place() = default;
+
+  // The tiles of a head follow each other.
+  __device__ __forceinline__ explicit Place(const Forward& p)
+      : Place(p, p.tiles.divide(blockIdx.x), blockIdx.x % p.tiles.divisor) {}
+
+  // tile: from the last one on, which has the most keys under a causal mask.
+  __device__ __forceinline__ Place(const Forward& p, u32 packs_before, u32 tile) {
+    batch = i32(p.packs.divide(packs_before));
+    head = i32(packs_before - batch * p.packs.divisor) * PACK;
     block_row = i32(p.tiles.divisor - 1 - tile) * TILE_Q;
     warp_row = block_row + threadIdx.x / WARP_SIZE * WARP_Q;
-    band = {p.left, p.right, p.queries, p.keys};
+    band = {p.left, p.right, p.stored_queries(batch), p.keys};
 #if HAS_LENGTHS
     band.keys = i32(clamped<i64>(i64(p.lengths[batch * p.length_stride]), 0, p.keys));
 #endif
-    begin = band.keys_begin(block_row) / TILE_KV;
-    end = (band.keys_end(block_row, TILE_Q) + TILE_KV - 1) / TILE_KV;
+#if HAS_QUERY_LENGTHS
+    band.queries = i32(clamped<i64>(i64(p.query_lengths[batch * p.query_length_stride]), 0, band.queries));
+#endif
+    begin = band.keys_begin(first_query()) / TILE_KV;
+    end = (band.keys_end(first_query(), query_count()) + TILE_KV - 1) / TILE_KV;
+#if HAS_BLOCKS
+    while (begin < end && !sees_any(p, end - 1)) --end;
+#endif
+    begin = next(p, begin);
+  }
+
+  // The first tile from this one on of which any of the block's rows sees a key, at most the end: there is none beyond
+  // the last.
+  __device__ __forceinline__ i32 next(const Forward& p, i32 tile) const {
+#if HAS_BLOCKS
+    while (tile < end && !sees_any(p, tile)) ++tile;
+#endif
+    return tile;
   }
 
   // Whether each of the block's queries sees every key of the tile.
   __device__ __forceinline__ bool sees_all(i32 tile) const {
-    return band.sees_all(block_row, TILE_Q, tile * TILE_KV, TILE_KV);
+    if (HAS_QUERY_LENGTHS && first_query() + query_count() > band.queries) return false;
+    return band.sees_all(first_query(), query_count(), tile * TILE_KV, TILE_KV);
   }
+
+ private:
+  __device__ __forceinline__ i32 first_query() const { return block_row / PACK; }
+  __device__ __forceinline__ i32 query_count() const { return (block_row + TILE_Q - 1) / PACK - first_query() + 1; }
+
+#if HAS_BLOCKS
+  __device__ __forceinline__ bool sees_any(const Forward& p, i32 tile) const {
+    const i32 last_query = min(first_query() + query_count(), p.queries) - 1;
+    const i32 last_key = min((tile + 1) * TILE_KV, p.keys) - 1;
+    for (i32 key = tile * TILE_KV; key <= last_key; key = key / BlockMask::SIDE * BlockMask::SIDE + BlockMask::SIDE)
+      for (i32 query = first_query(); query <= last_query;
+           query = query / BlockMask::SIDE * BlockMask::SIDE + BlockMask::SIDE)
+        for (i32 i = 0; i < PACK; ++i)
+          if (p.blocks.sees(batch, head + i, query, key)) return true;
+    return false;
+  }
+#endif
 };
 
-// The queries of this thread, half of a part each: lanes of four share one.
+// The rows of this thread, half of a part each: lanes of four share one.
 struct Rows {
   i32 first;  // of the warp
 
@@ -94,56 +181,117 @@ struct Rows {
   __device__ __forceinline__ void coordinate(const Forward& p, const Place& place, int part, int half,
                                              i64 (&coordinate)[4]) const {
     coordinate[0] = place.batch;
-    coordinate[1] = place.head;
-    coordinate[2] = min(at(part, half), p.queries - 1);
+    coordinate[1] = place.head + at(part, half) % PACK;
+    coordinate[2] = min(at(part, half) / PACK, p.queries - 1);
     coordinate[3] = 0;
   }
 };
 
-// What the softmax is of, from products of queries and keys; minus infinity for keys that do not exist, unless
-// ALL_EXIST.
-template <class Functor, bool ALL_EXIST>
-__device__ __forceinline__ void apply_scores(const typename Functor::Args& args, const Forward& p, const Place& place,
-                                             const Rows& rows, i32 tile, ScoreTile& scores) {
+#if HAS_SCORES
+// From products of queries and keys; what it makes of keys that do not exist does not count.
+__device__ __forceinline__ void apply_scores(const Forward& p, const Place& place, const Rows& rows, i32 tile,
+                                             ScoreTile& scores) {
 #pragma unroll
   for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       i64 coordinate[4];
       rows.coordinate(p, place, part, half, coordinate);
-      const typename Functor::Cursor cursor = Functor::cursor(args, coordinate);
+      const Scores::Cursor cursor = Scores::cursor(p.scores, coordinate);
 #pragma unroll
       for (int block = 0; block < SCORE_BLOCKS; ++block) {
         const i32 column = tile * TILE_KV + block * 8 + threadIdx.x % 4 * 2;
-        const i32 existing = ALL_EXIST ? 2 : p.keys - column;
         f32* const pair = scores[part][block] + half * 2;
         const f32 products[2] = {pair[0], pair[1]};
-        f32 results[2];
-        Functor::template apply<2>(args, cursor, column, clamped(existing, 0, 2), products, results);
+        f32 results[2] = {};
+        Scores::apply<2>(p.scores, cursor, column, clamped(p.keys - column, 0, 2), products, results);
+        pair[0] = results[0];
+        pair[1] = results[1];
+      }
+    }
+  }
+}
+#endif
+
+// Minus infinity for keys that a query does not see.
+__device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows, i32 tile, ScoreTile& scores) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) pair[i] = i < existing ? results[i] : -INFINITE;
+  for (int part = 0; part < PARTS; ++part) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const i32 query = rows.at(part, half) / PACK, first = tile * TILE_KV + threadIdx.x % 4 * 2;
+      const bool exists = !HAS_QUERY_LENGTHS || query < place.band.queries;
+      const i32 begin = place.band.keys_begin(query) - first;
+      const i32 end = exists ? place.band.keys_end_of(query) - first : begin;
+#pragma unroll
+      for (int block = 0; block < SCORE_BLOCKS; ++block) {
+        f32* const pair = scores[part][block] + half * 2;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) pair[i] = begin <= block * 8 + i && block * 8 + i < end ? pair[i] : -INFINITE;
       }
     }
   }
 }
 
-// The same, without masks where the block's queries see the whole tile.
-__device__ __forceinline__ void apply_scores(const Forward& p, const Place& place, const Rows& rows, i32 tile,
-                                             ScoreTile& scores) {
-  const bool sees_all = place.sees_all(tile);
-#if IS_BANDED
-  if (sees_all) apply_scores<Inside, true>(p.inside, p, place, rows, tile, scores);
-#else
-  if (sees_all) apply_scores<Scores, true>(p.scores, p, place, rows, tile, scores);
+#if HAS_BLOCKS
+// The same for keys of tiles that a query does not see.
+__device__ __forceinline__ void mask_blocks(const Forward& p, const Place& place, const Rows& rows, i32 tile,
+                                            ScoreTile& scores) {
+#pragma unroll
+  for (int part = 0; part < PARTS; ++part) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      i64 coordinate[4];
+      rows.coordinate(p, place, part, half, coordinate);
+      bool sees = false;
+#pragma unroll
+      for (int block = 0; block < SCORE_BLOCKS; ++block) {
+        const i32 key = tile * TILE_KV + block * 8;
+        if ((block == 0 || key % BlockMask::SIDE == 0) && key < p.keys) {
+          sees = p.blocks.sees(coordinate[0], coordinate[1], i32(coordinate[2]), key);
+        }
+        f32* const pair = scores[part][block] + half * 2;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) pair[i] = sees ? pair[i] : -INFINITE;
+      }
+    }
+  }
+}
 #endif
-  else apply_scores<Scores, false>(p.scores, p, place, rows, tile, scores);
+
+// What the softmax is of, but for the scale.
+__device__ __forceinline__ void make_scores(const Forward& p, const Place& place, const Rows& rows, i32 tile,
+                                            ScoreTile& scores) {
+#if HAS_SCORES
+  apply_scores(p, place, rows, tile, scores);
+#endif
+  if (!place.sees_all(tile)) mask_scores(place, rows, tile, scores);
+#if HAS_BLOCKS
+  mask_blocks(p, place, rows, tile, scores);
+#endif
 }
 
-// The running softmax of the thread's queries.
+// Of one row, what two sets of keys make of it as what both do: `kept` and `added` make what is relative to the largest
+// of either relative to that of both.  unit: the exponent of two that a score of 1 adds, here and below.
+__device__ __forceinline__ void join(f32 unit, f32& largest, f32& sum, f32 other_largest, f32 other_sum, f32& kept,
+                                     f32& added) {
+  const f32 both = fmaxf(largest, other_largest);
+  kept = largest == both ? 1 : power_of_two((largest - both) * unit);
+  added = other_largest == both ? 1 : power_of_two((other_largest - both) * unit);
+  largest = both;
+  sum = sum * kept + other_sum * added;
+}
+
+// The running softmax of the thread's rows.
 struct RunningSoftmax {
+  // Exponents by which scores may exceed what they are relative to, before that moves. Statistics of the largest one
+  // have it at once.
+  static constexpr f32 SLACK = MAX || SUM_EXP ? 0 : 8;
+
+  f32 unit;
   f32 largest[PARTS][2], sum[PARTS][2];  // of sums, this thread's part
 
-  __device__ __forceinline__ RunningSoftmax() {
+  __device__ __forceinline__ explicit RunningSoftmax(f32 scale) : unit(scale * LOG2_E) {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
@@ -153,37 +301,58 @@ struct RunningSoftmax {
       }
   }
 
-  // Turns scores into exponentials relative to the largest so far; `shrinking` makes what was relative to the one
-  // before so, too.
-  __device__ __forceinline__ void add(ScoreTile& scores, f32 (&shrinking)[PARTS][2]) {
+  // Before the first scores, of all those that are joined once: the sink, as if it were the score of one more key.
+  __device__ __forceinline__ void add_sink(const Forward& p, const Place& place, const Rows& rows) {
+#if HAS_SINK
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        i64 coordinate[4];
+        rows.coordinate(p, place, part, half, coordinate);
+        const f32 sink = p.sink.at(coordinate);
+        largest[part][half] = sink / p.scale;
+        sum[part][half] = sink == -INFINITE || threadIdx.x % 4 > 0 ? 0 : 1;
+      }
+#endif
+  }
+
+  // Turns scores into exponentials relative to the largest one, within the slack; `shrinking` makes what was relative
+  // to the one before so, too. Whether that changes anything for the warp.
+  __device__ __forceinline__ bool add(ScoreTile& scores, f32 (&shrinking)[PARTS][2]) {
+    bool moves = false;
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const f32 before = largest[part][half];
-        f32 here = before;
+        f32 here = fmaxf(scores[part][0][half * 2], scores[part][0][half * 2 + 1]);
 #pragma unroll
-        for (int block = 0; block < SCORE_BLOCKS; ++block) {
+        for (int block = 1; block < SCORE_BLOCKS; ++block) {
           const f32* const pair = scores[part][block] + half * 2;
           here = fmaxf(here, fmaxf(pair[0], pair[1]));
         }
         here = largest_of_row(here);
-        largest[part][half] = here;
-        const f32 base = here == -INFINITE ? 0 : here * LOG2_E;  // of a query that has seen no key yet, anything
-        shrinking[part][half] = power_of_two(before * LOG2_E - base);
+        const f32 before = largest[part][half];
+        const bool exceeds = (here - before) * unit > SLACK;
+        const f32 after = exceeds ? here : before;
+        const f32 base = after == -INFINITE ? 0 : after * unit;  // of a query that has seen no key yet, anything
+        shrinking[part][half] = exceeds ? power_of_two((before - after) * unit) : 1;
+        largest[part][half] = after;
+        moves |= exceeds;
         f32 total = 0;
 #pragma unroll
         for (int block = 0; block < SCORE_BLOCKS; ++block) {
           f32* const pair = scores[part][block] + half * 2;
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            pair[i] = power_of_two(pair[i] * LOG2_E - base);
+            pair[i] = power_of_two(pair[i] * unit - base);
             total += pair[i];
           }
         }
         sum[part][half] = sum[part][half] * shrinking[part][half] + total;
       }
     }
+    return __any_sync(~0u, moves);
   }
 
   __device__ __forceinline__ void end() {
@@ -224,6 +393,63 @@ __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, 
 #endif
 }
 
+// One thread of a row: its statistics.
+__device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&coordinate)[4], f32 largest, f32 sum) {
+  i64 shift = 0;
+#if STORES_PACKED
+  const i32 batch = i32(coordinate[0]);
+  if (coordinate[2] >= p.row_offsets.rows(batch, p.queries)) return;
+  shift = p.row_offsets.shift(batch);
+#endif
+#if STATS
+  (&p.stats.at(coordinate))[shift] = (largest * p.scale + logf(sum)) * p.stats_factor;
+#endif
+#if MAX
+  (&p.max.at(coordinate))[shift] = largest * p.scale;
+#endif
+#if SUM_EXP
+  (&p.sum_exp.at(coordinate))[shift] = sum;
+#endif
+}
+
+// A row on its way to the output.
+struct OutputRow {
+  const Forward& p;
+  const Output::Cursor cursor;
+  bool exists;
+  i64 shift = 0;
+
+  __device__ __forceinline__ OutputRow(const Forward& p, const i64 (&coordinate)[4], bool exists)
+      : p(p), cursor(Output::cursor(p.output, coordinate)), exists(exists) {
+#if STORES_PACKED
+    const i32 batch = i32(coordinate[0]);
+    this->exists &= coordinate[2] < p.output_offsets.rows(batch, p.queries);
+    shift = p.output_offsets.shift(batch);
+#endif
+  }
+
+  template <int V> __device__ __forceinline__ void store(i32 column, const f32 (&values)[V]) const {
+    if (exists && column < p.size_v) Output::apply<V>(p.output, cursor, shift + column, V, values);
+  }
+};
+
+// Of four lanes and four blocks of columns: before, each lane has two columns of every block; afterwards each has all
+// eight columns of the block that has its number.
+__device__ __forceinline__ void exchange_blocks(f32 (&values)[8]) {
+#pragma unroll
+  for (int mask = 1; mask < 4; mask *= 2) {
+    const bool is_upper = threadIdx.x & mask;
+#pragma unroll
+    for (int low = 0; low < 8; ++low) {
+      const int high = low + mask * 2;
+      if (low & mask * 2) continue;
+      const f32 other = __shfl_xor_sync(~0u, is_upper ? values[low] : values[high], mask);
+      values[low] = is_upper ? other : values[low];
+      values[high] = is_upper ? values[high] : other;
+    }
+  }
+}
+
 // Divides by the sums and stores.
 __device__ __forceinline__ void store_output(const Forward& p, const Place& place, const Rows& rows,
                                              const RunningSoftmax& softmax, const OutputTile& o) {
@@ -231,30 +457,22 @@ __device__ __forceinline__ void store_output(const Forward& p, const Place& plac
   for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const i32 row = rows.at(part, half);
-      if (row >= p.queries) continue;
+      const bool exists = rows.at(part, half) < p.queries * PACK;
       const f32 sum = softmax.sum[part][half];
       const f32 share = sum == 0 ? 0 : 1 / sum;
-      if (threadIdx.x % 4 == 0) {
-#if STATS
-        p.stats.store(place.batch, place.head, row, softmax.largest[part][half] + logf(sum));
-#endif
-#if MAX
-        p.max.store(place.batch, place.head, row, softmax.largest[part][half]);
-#endif
-#if SUM_EXP
-        p.sum_exp.store(place.batch, place.head, row, sum);
-#endif
-      }
       i64 coordinate[4];
       rows.coordinate(p, place, part, half, coordinate);
-      const Output::Cursor cursor = Output::cursor(p.output, coordinate);
+      if (exists && threadIdx.x % 4 == 0) store_statistics(p, coordinate, softmax.largest[part][half], sum);
+      const OutputRow row(p, coordinate, exists);
 #pragma unroll
-      for (int block = 0; block < OUTPUT_BLOCKS; ++block) {
-        const i32 column = block * 8 + threadIdx.x % 4 * 2;
-        const f32* const pair = o[part][block] + half * 2;
-        const f32 values[2] = {pair[0] * share, pair[1] * share};
-        if (column < p.size_v) Output::apply<2>(p.output, cursor, column, 2, values);
+      for (int first = 0; first < OUTPUT_BLOCKS; first += 4) {
+        f32 values[8] = {};
+#pragma unroll
+        for (int i = 0; i < 8 && first + i / 2 < OUTPUT_BLOCKS; ++i) {
+          values[i] = o[part][first + i / 2][half * 2 + i % 2] * share;
+        }
+        exchange_blocks(values);
+        row.store((first + threadIdx.x % 4) * 8, values);
       }
     }
   }

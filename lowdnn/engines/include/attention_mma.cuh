@@ -10,6 +10,16 @@
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
 
+// Rows that lie `stride` elements apart, each asked for as a sum, of which products with the stride stay the same.
+template <class T> struct StridedRows {
+  const T* first;
+  i64 stride;
+
+  __device__ __forceinline__ const T* operator()(int row, int further) const {
+    return first + row * stride + further * stride;
+  }
+};
+
 // ROWS_ rows of a head in shared memory.
 template <class T_, int ROWS_, int SIZE_> struct HeadRows {
   typedef T_ T;
@@ -21,12 +31,25 @@ template <class T_, int ROWS_, int SIZE_> struct HeadRows {
 
   // Starts copies of the rows from `from` on, `stride` elements apart, of which `rows` exist with `size` elements each.
   template <int THREADS> __device__ __forceinline__ void copy(const T* from, i64 stride, i32 rows, i32 size) const {
+    copy_each<THREADS>(StridedRows<T>{from, stride}, rows, size);
+  }
+
+  // The same of rows that lie anywhere, each from at(row, further) on, of which it is the sum, by THREADS neighbouring
+  // threads. All addresses are found first: those in memory are read side by side.
+  template <int THREADS, class At> __device__ __forceinline__ void copy_each(const At& at, i32 rows, i32 size) const {
+    constexpr int ALL = ROWS * PIECES, STEPS = (ALL + THREADS - 1) / THREADS;
+    const int thread = threadIdx.x % THREADS;
+    const T* from[STEPS];
 #pragma unroll
-    for (int first = 0; first < ROWS * PIECES; first += THREADS) {
-      const int i = first + threadIdx.x, row = i / PIECES, piece = i % PIECES;
-      if (ROWS * PIECES % THREADS != 0 && i >= ROWS * PIECES) break;
-      cp_async<16>(address + row * PITCH_BYTES + piece * 16, from + row * stride + piece * 8,
-                   row < rows && piece * 8 < size);
+    for (int step = 0; step < STEPS; ++step) {
+      from[step] = THREADS % PIECES == 0 ? at(thread / PIECES, step * (THREADS / PIECES))
+                                         : at((step * THREADS + thread) / PIECES, 0);
+    }
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      const int i = step * THREADS + thread, row = i / PIECES, piece = i % PIECES;
+      if (ALL % THREADS != 0 && i >= ALL) break;
+      cp_async<16>(address + row * PITCH_BYTES + piece * 16, from[step] + piece * 8, row < rows && piece * 8 < size);
     }
   }
 

@@ -24,10 +24,10 @@ template <int BYTES> __device__ __forceinline__ void cp_async(u32 destination, c
 
 // V neighbouring elements into shared memory, in accesses of WIDTH elements as those of vector.cuh; what is too narrow
 // for a copy, or does not exist whole, is there at once. Both addresses must be aligned to an access.
-template <int WIDTH, class T, int V, class Valid>
-__device__ __forceinline__ void copy_row(T (&to)[V], const T* from, Valid valid) {
+template <int WIDTH, class T, int V>
+__device__ __forceinline__ void copy_row(T (&to)[V], const T* from, int valid) {
   constexpr int W = access_width(WIDTH, V, sizeof(T)), BYTES = W * sizeof(T);
-  if (!is_whole<V>(valid)) {
+  if (valid < V) {
     load_strided(to, from, 1, valid);
     return;
   }

@@ -61,7 +61,13 @@ __device__ __forceinline__ i64 widen(u32 x) { return x; }
 __device__ __forceinline__ i64 widen(i64 x) { return x; }
 __device__ __forceinline__ i32 widen(bool x) { return x; }
 __device__ __forceinline__ i32 widen(b8 x) { return x.bits != 0; }
-__device__ __forceinline__ f32 widen(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
+
+// Not by a shift: of the upper half of a register that would be two instructions.
+__device__ __forceinline__ f32 widen(bf16 x) {
+  f32 wide;
+  asm("mov.b32 %0, {%1, %2};" : "=f"(wide) : "h"(u16(0)), "h"(x.bits));
+  return wide;
+}
 
 __device__ __forceinline__ f32 widen(f16 x) {
   f32 wide;

@@ -4,8 +4,9 @@
 // of the space. One axis is cut into groups of VECTOR neighbouring elements: the last of the row (IS_ROW), or the last
 // kept one, so that a thread has VECTOR rows side by side and a group is one element of each.
 //
-// Rows with a SKEW, of one axis, begin anywhere in memory. Their groups are the whole vectors there: the first has fewer
-// elements by the skew, and the last may have fewer too.
+// Rows with a SKEW, of one axis, begin anywhere in memory. Their groups are the whole vectors there; fewer than VECTOR
+// elements lie before the first of these, and behind the last. A thread has SINGLES of these elements, each as a group
+// of its own, in the first chunk: so no group has to be looked at to see which of its elements exist.
 //
 // A block has THREADS threads: slots of TEAM members of SIDE threads side by side, the last of these fastest. A team
 // owns one group of rows, and its threads the groups member, member + TEAM, ... of it. In registers a thread holds a
@@ -31,8 +32,17 @@
 #define ROW_KERNEL __launch_bounds__(THREADS, RESIDENT)
 #endif
 
+template <int RANK> struct RowSizes {
+  i64 rows;    // groups of rows
+  i64 groups;  // of a row that begins at a vector
+  i64 chunks;
+  i64 elements;     // along the vector axis
+  i64 skews[RANK];  // of a row, for each step along an axis
+  Divider axes[RANK];  // the axis with groups in groups
+};
+
 template <int RANK_, int KEPT_AXES_, bool IN_ROW_, bool SKEWED_, int VECTOR_SIZE_, int BLOCK_SIZE_, int TEAM_SIZE_,
-          int SIDE_SIZE_, int JOINED_ROWS_, int HELD_, int BLOCKS_, int CLUSTER_SIZE, class Index_>
+          int SIDE_SIZE_, int JOINED_ROWS_, int HELD_, int BLOCKS_, int CLUSTER_SIZE, bool IN_CHUNKS, class Index_>
 struct RowTile {
   static constexpr int RANK = RANK_, KEPT_AXES = KEPT_AXES_, VECTOR_SIZE = VECTOR_SIZE_;
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
@@ -41,21 +51,38 @@ struct RowTile {
   static constexpr bool IN_GRID = BLOCKS_ > CLUSTER_SIZE;  // they are of a cooperative grid
   static constexpr int SLOTS = BLOCK_SIZE / (TEAM_SIZE * SIDE_SIZE);
   static constexpr bool IN_ROW = IN_ROW_, SKEWED = SKEWED_;
+  static constexpr int SINGLES = SKEWED ? (2 * (VECTOR_SIZE - 1) + TEAM_SIZE - 1) / TEAM_SIZE : 0;  // in a thread
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
   static constexpr int JOINED_ROWS = JOINED_ROWS_;  // that have their statistics together
   typedef Index_ Index;
   static_assert(BLOCKS == 1 || SLOTS == 1, "blocks share one group of rows");
   static_assert(SIDE_SIZE * WIDTH % JOINED_ROWS == 0, "a block has whole groups of joined rows");
   static_assert(!SKEWED || (IN_ROW && RANK == KEPT_AXES + 1), "a skew is of a row's only axis");
+
+  // Of a row; the compiler knows a single one.
+  __device__ __forceinline__ static i64 chunks(const RowSizes<RANK>& sizes) { return IN_CHUNKS ? sizes.chunks : 1; }
 };
 
-template <int RANK> struct RowSizes {
-  i64 rows;    // groups of rows
-  i64 groups;  // of a row
-  i64 chunks;
-  i64 elements;     // along the vector axis
-  i64 skews[RANK];  // of a row, for each step along an axis
-  Divider axes[RANK];  // the axis with groups in groups
+// One of a thread's groups of a chunk: of the HELD, or of the SINGLES.
+template <int SIZE_, bool IS_SINGLE_> struct RowGroup {
+  static constexpr int SIZE = SIZE_;  // elements
+  static constexpr bool IS_SINGLE = IS_SINGLE_;
+  int item;
+};
+
+// Something for each of a thread's groups of a chunk.
+template <class Tile, class Whole, class Single> struct OfGroups {
+  alignas(16) Whole whole[Tile::HELD];
+  Single single[Tile::SINGLES > 0 ? Tile::SINGLES : 1];
+
+  template <class Group> __device__ __forceinline__ auto& operator[](Group group) {
+    if constexpr (Group::IS_SINGLE) return single[group.item];
+    else return whole[group.item];
+  }
+  template <class Group> __device__ __forceinline__ const auto& operator[](Group group) const {
+    if constexpr (Group::IS_SINGLE) return single[group.item];
+    else return whole[group.item];
+  }
 };
 
 // The rows of a thread one after the other, and the places of its groups in them.
@@ -67,7 +94,7 @@ template <class Tile> struct RowWalk {
   bool exists;
   i64 coordinate[Tile::RANK];
   i64 kept_column;  // the first of the thread's rows, along the last kept axis
-  i64 skew;         // elements of the row's first vector that lie before the row
+  i64 head;         // elements of the row before its first whole vector
 
   __device__ __forceinline__ RowWalk(const RowSizes<Tile::RANK>& sizes) : sizes(sizes) {}
 
@@ -83,49 +110,53 @@ template <class Tile> struct RowWalk {
 
   __device__ __forceinline__ static int member() { return threadIdx.x / Tile::SIDE_SIZE % Tile::TEAM_SIZE; }
 
-  // Which group of its rows an item of a chunk is.
+  // Which whole group of its rows an item of a chunk is.
   __device__ __forceinline__ i64 group(i64 chunk, int item) const {
     return ((chunk * Tile::BLOCKS + rank) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
   }
 
-  // Moves to an item of a chunk: gives its place along the functors' vector axis, in `column`; false where the row has
-  // no such group, and the place means nothing.
-  __device__ __forceinline__ bool locate(i64 chunk, int item, i64& column) {
-    return locate_group(group(chunk, item), column);
+  // Groups of the row.
+  __device__ __forceinline__ i64 groups() const {
+    if constexpr (Tile::SKEWED) return i64(u64(sizes.elements - head) / Tile::VECTOR_SIZE);
+    return sizes.groups;
   }
 
-  // The same for a group of the row by its number.
-  __device__ __forceinline__ bool locate_group(i64 number, i64& column) {
-    if constexpr (Tile::RANK - Tile::KEPT_AXES == 1) {
-      coordinate[Tile::KEPT_AXES] = number;  // not by way of 32 bits: items then lie at constant offsets
-    } else {
-      digits<Tile::RANK - Tile::KEPT_AXES>(sizes.axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
-    }
-    column = Tile::IN_ROW ? coordinate[Tile::RANK - 1] * Tile::VECTOR_SIZE : kept_column;
-    if constexpr (Tile::SKEWED) {
-      column -= skew;
-      return exists && column < sizes.elements;
-    }
-    return exists && number < sizes.groups;
+  // Moves to each of this thread's groups of a chunk that the row has: `use(group, column)` with its place along the
+  // functors' vector axis.
+  template <class Use> __device__ __forceinline__ void each(i64 chunk, Use use) {
+    each_whole(chunk, use);
+    each_single(chunk, use);
   }
 
-  // Which elements of the group at `column` exist: all, where rows have no skew.
-  __device__ __forceinline__ auto window(i64 column) const {
-    if constexpr (Tile::SKEWED) {
-      return ElementRange{-column, sizes.elements - column};
-    } else {
-      return Tile::VECTOR_SIZE;
-    }
-  }
-
-  // Gives `value` to what the row has not of the group at `column`.
-  template <class Value>
-  __device__ __forceinline__ void fill_absent(i64 column, Value value, Value (&values)[Tile::VECTOR_SIZE]) const {
-    if (is_whole<Tile::VECTOR_SIZE>(window(column))) return;
+  template <class Use> __device__ __forceinline__ void each_whole(i64 chunk, Use use) {
+    constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
+    const i64 first = group(chunk, 0), behind = groups() - first;
+    const int left = !exists ? 0 : behind < MOST ? int(behind) : MOST;
 #pragma unroll
-    for (int v = 0; v < Tile::VECTOR_SIZE; ++v) {
-      if (!has(window(column), v)) values[v] = value;
+    for (int item = 0; item < Tile::HELD; ++item) {
+      if (item * Tile::TEAM_SIZE >= left) continue;
+      const i64 column = move_to(first + item * Tile::TEAM_SIZE);
+      use(RowGroup<Tile::VECTOR_SIZE, false>{item}, column);
     }
+  }
+
+  // The first block has them: those before the row's whole vectors, then those behind.
+  template <class Use> __device__ __forceinline__ void each_single(i64 chunk, Use use) {
+    if constexpr (Tile::SKEWED) {
+      const i64 beside = exists && chunk == 0 && rank == 0 ? sizes.elements - groups() * Tile::VECTOR_SIZE : 0;
+#pragma unroll
+      for (int item = 0; item < Tile::SINGLES; ++item) {
+        const i64 number = item * Tile::TEAM_SIZE + member();
+        if (number >= beside) continue;
+        use(RowGroup<1, true>{item}, number < head ? number : number + groups() * Tile::VECTOR_SIZE);
+      }
+    }
+  }
+
+  // Moves to a whole group of the row by its number: false where the row has none.
+  __device__ __forceinline__ bool locate(i64 number, i64& column) {
+    column = move_to(number);
+    return exists && number < groups();
   }
 
   // The coordinates along the kept axes.
@@ -135,7 +166,17 @@ template <class Tile> struct RowWalk {
   }
 
  private:
-  u32 rank;         // of the block among those that share the row: read once for it, since each reading takes its time
+  u32 rank;  // of the block among those that share the row: read once for it, since each reading takes its time
+
+  // Gives the group's place along the functors' vector axis.
+  __device__ __forceinline__ i64 move_to(i64 number) {
+    if constexpr (Tile::RANK - Tile::KEPT_AXES == 1) {
+      coordinate[Tile::KEPT_AXES] = number;  // not by way of 32 bits: items then lie at constant offsets
+    } else {
+      digits<Tile::RANK - Tile::KEPT_AXES>(sizes.axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
+    }
+    return Tile::IN_ROW ? head + coordinate[Tile::RANK - 1] * Tile::VECTOR_SIZE : kept_column;
+  }
 
   __device__ __forceinline__ static u32 rank_of_block() {
     if constexpr (Tile::IN_GRID) return blockIdx.x % Tile::BLOCKS;
@@ -150,11 +191,12 @@ template <class Tile> struct RowWalk {
     exists = own < sizes.rows;
     digits<Tile::KEPT_AXES>(sizes.axes, Index(own), coordinate);
     kept_column = coordinate[Tile::KEPT_AXES - 1] * Tile::WIDTH;
-    skew = 0;
+    head = 0;
     if constexpr (Tile::SKEWED) {
+      u32 skew = 0;
 #pragma unroll
-      for (int axis = 0; axis < Tile::KEPT_AXES; ++axis) skew += coordinate[axis] * sizes.skews[axis];
-      skew %= Tile::VECTOR_SIZE;
+      for (int axis = 0; axis < Tile::KEPT_AXES; ++axis) skew += u32(coordinate[axis]) * u32(sizes.skews[axis]);
+      head = (0 - skew) % Tile::VECTOR_SIZE;
     }
   }
 };
@@ -163,25 +205,24 @@ template <class Tile> struct RowWalk {
 template <class Source, class Tile> struct ReadChunk {
   typedef typename Source::template Loaded<Tile::VECTOR_SIZE> Loaded;
 
-  alignas(16) Loaded in[Tile::HELD] = {};
+  OfGroups<Tile, Loaded, typename Source::template Loaded<1>> in = {};
 
   __device__ __forceinline__ void load(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) {
-#pragma unroll
-    for (int i = 0; i < Tile::HELD; ++i) {
-      i64 column;
-      if (!walk.locate(chunk, i, column)) continue;
-      Source::template load<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column,
-                                               walk.window(column), in[i]);
-    }
+    walk.each(chunk, loading(args, walk));
+  }
+
+  __device__ __forceinline__ auto loading(const typename Source::Args& args, RowWalk<Tile>& walk) {
+    return [&](auto group, i64 column) {
+      Source::template load<group.SIZE>(args, Source::cursor(args, walk.coordinate), column, group.SIZE, in[group]);
+    };
   }
 };
 
 // A chunk of the values that a functor hands back. What does not exist is 0.
 template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
   typedef typename Source::Result Value;
-  static constexpr int V = Tile::VECTOR_SIZE;
 
-  Value values[Tile::HELD][V];
+  OfGroups<Tile, Value[Tile::VECTOR_SIZE], Value[1]> values;
 
   __device__ __forceinline__ void load(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) {
     auto read = reading<Source>();
@@ -194,32 +235,27 @@ template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
   template <class Same>
   __device__ __forceinline__ void take(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                        const ReadChunk<Same, Tile>& read) {
-#pragma unroll
-    for (int i = 0; i < Tile::HELD; ++i) {
-      i64 column;
-      if (walk.locate(chunk, i, column)) {
-        Same::template finish<V>(args, Same::cursor(args, walk.coordinate), column, walk.window(column), read.in[i],
-                                 values[i]);
-        walk.fill_absent(column, Value(0), values[i]);
-      } else {
-#pragma unroll
-        for (int v = 0; v < V; ++v) values[i][v] = Value(0);
-      }
-    }
+    values = {};
+    walk.each(chunk, [&](auto group, i64 column) {
+      Same::template finish<group.SIZE>(args, Same::cursor(args, walk.coordinate), column, group.SIZE, read.in[group],
+                                        values[group]);
+    });
   }
 
   // Before all items are used once more.
   __device__ __forceinline__ void begin_pass() {}
 
-  __device__ __forceinline__ void get(const typename Source::Args&, int item, Value (&of_item)[V]) const {
+  template <class Group>
+  __device__ __forceinline__ void get(const typename Source::Args&, Group group, Value (&of_group)[Group::SIZE]) const {
 #pragma unroll
-    for (int v = 0; v < V; ++v) of_item[v] = values[item][v];
+    for (int v = 0; v < Group::SIZE; ++v) of_group[v] = values[group][v];
   }
 
-  // Keeps what was made of an item in its place.
-  __device__ __forceinline__ void replace(int item, const Value (&of_item)[V]) {
+  // Keeps what was made of a group in its place.
+  template <class Group>
+  __device__ __forceinline__ void replace(Group group, const Value (&of_group)[Group::SIZE]) {
 #pragma unroll
-    for (int v = 0; v < V; ++v) values[item][v] = of_item[v];
+    for (int v = 0; v < Group::SIZE; ++v) values[group][v] = of_group[v];
   }
 };
 
@@ -227,7 +263,6 @@ template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
 // pass: it would keep the converted ones in registers.
 template <class Source, class Tile> struct RowChunk<Source, Tile, true> {
   typedef typename Source::Result Value;
-  static constexpr int V = Tile::VECTOR_SIZE;
   static constexpr int WORDS = sizeof(typename ReadChunk<Source, Tile>::Loaded) / 4;  // narrower ones are not worth it
 
   ReadChunk<Source, Tile> read;
@@ -247,42 +282,46 @@ template <class Source, class Tile> struct RowChunk<Source, Tile, true> {
 #pragma unroll
     for (int i = 0; i < Tile::HELD; ++i) {
 #pragma unroll
-      for (int k = 0; k < WORDS; ++k) asm volatile("" : "+r"(reinterpret_cast<u32*>(read.in + i)[k]));
+      for (int k = 0; k < WORDS; ++k) asm volatile("" : "+r"(reinterpret_cast<u32*>(read.in.whole + i)[k]));
     }
   }
 
-  __device__ __forceinline__ void get(const typename Source::Args& args, int item, Value (&of_item)[V]) const {
-    Source::template finish<V>(args, {}, 0, {}, read.in[item], of_item);
+  template <class Group>
+  __device__ __forceinline__ void get(const typename Source::Args& args, Group group,
+                                      Value (&of_group)[Group::SIZE]) const {
+    Source::template finish<Group::SIZE>(args, {}, 0, Group::SIZE, read.in[group], of_group);
   }
 };
 
-// A chunk of values handed to a functor that stores: `make(item, column, values)` gives those of an item. Rows side by
-// side leave registers for what the functor reads besides: of several groups before the first use, unless that is much.
+// A chunk of values handed to a functor that stores: `make(group, values)` gives those of a group. Rows side by side
+// leave registers for what the functor reads besides: of several groups before the first use, unless that is much.
 template <class Target, class Value, class Tile, class Make>
 __device__ __forceinline__ void store_chunk(const typename Target::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                             Make make) {
   constexpr int V = Tile::VECTOR_SIZE;
   typedef typename Target::template Loaded<V> Loaded;
   constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || Tile::HELD == 1 ? 1 : 2;
+  if constexpr (AHEAD == 1) {
+    walk.each(chunk, [&](auto group, i64 column) {
+      Value values[group.SIZE];
+      make(group, values);
+      Target::template apply<group.SIZE>(args, Target::cursor(args, walk.coordinate), column, group.SIZE, values);
+    });
+  } else {
 #pragma unroll
-  for (int first = 0; first < Tile::HELD; first += AHEAD) {
-    i64 column;
-    Value values[V];
-    if constexpr (AHEAD == 1) {
-      if (!walk.locate(chunk, first, column)) continue;
-      make(first, column, values);
-      Target::template apply<V>(args, Target::cursor(args, walk.coordinate), column, walk.window(column), values);
-    } else {
+    for (int first = 0; first < Tile::HELD; first += AHEAD) {
+      i64 column;
       Loaded in[AHEAD];
 #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
-        if (!walk.locate(chunk, first + i, column)) continue;
+        if (first + i >= Tile::HELD || !walk.locate(walk.group(chunk, first + i), column)) continue;
         Target::template load<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i]);
       }
 #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
-        if (!walk.locate(chunk, first + i, column)) continue;
-        make(first + i, column, values);
+        if (first + i >= Tile::HELD || !walk.locate(walk.group(chunk, first + i), column)) continue;
+        Value values[V];
+        make(RowGroup<V, false>{first + i}, values);
         Target::template finish<V>(args, Target::cursor(args, walk.coordinate), column, V, in[i], values);
       }
     }

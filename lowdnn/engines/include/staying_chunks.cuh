@@ -78,22 +78,23 @@ template <class Source, class Tile, bool ANY> struct StayingChunks {
 
   __device__ __forceinline__ void copy(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) const {
     if constexpr (ANY) {
-#pragma unroll
-      for (int i = 0; i < Tile::HELD; ++i) {
-        i64 column;
-        if (!walk.locate(chunk, i, column)) continue;
-        Source::template copy<Tile::VECTOR_SIZE>(args, Source::cursor(args, walk.coordinate), column,
-                                                 walk.window(column), *place(chunk, i));
-      }
+      walk.each_whole(chunk, [&](auto group, i64 column) {
+        Source::template copy<group.SIZE>(args, Source::cursor(args, walk.coordinate), column, group.SIZE,
+                                          *place(chunk, group.item));
+      });
     }
   }
 
-  // A chunk for a functor that reads the same tensors.
+  // A chunk for a functor that reads the same tensors; what lies beside whole vectors has no place to stay.
   template <class Same>
   __device__ __forceinline__ void load(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                        ReadChunk<Same, Tile>& read) const {
-    if constexpr (ANY) fetch(walk, chunk, read);
-    else read.load(args, walk, chunk);
+    if constexpr (ANY) {
+      walk.each_single(chunk, read.loading(args, walk));
+      fetch(walk, chunk, read);
+    } else {
+      read.load(args, walk, chunk);
+    }
   }
 
  private:
@@ -101,12 +102,9 @@ template <class Source, class Tile, bool ANY> struct StayingChunks {
   __device__ __forceinline__ void fetch(RowWalk<Tile>& walk, i64 chunk, ReadChunk<Same, Tile>& read) const {
     typedef typename ReadChunk<Same, Tile>::Loaded Copied;
     static_assert(sizeof(Copied) == sizeof(Loaded), "the same tensors");
-#pragma unroll
-    for (int i = 0; i < Tile::HELD; ++i) {
-      i64 column;
-      if (!walk.locate(chunk, i, column)) continue;
-      Same::template fetch<Tile::VECTOR_SIZE>(*reinterpret_cast<const Copied*>(place(chunk, i)), read.in[i]);
-    }
+    walk.each_whole(chunk, [&](auto group, i64) {
+      Same::template fetch<group.SIZE>(*reinterpret_cast<const Copied*>(place(chunk, group.item)), read.in[group]);
+    });
   }
 
   __device__ __forceinline__ Loaded* place(i64 chunk, int item) const {

@@ -143,73 +143,59 @@ template <int WIDTH, class T, int V> __device__ __forceinline__ void store(T* to
   }
 }
 
-// Which elements of a group exist: those from `first` on, below `end`; either may lie far outside the group.
-struct ElementRange {
-  i64 first, end;
-  __device__ __forceinline__ bool has(int i) const { return i >= first && i < end; }
-  __device__ __forceinline__ bool has_all(int count) const { return first <= 0 && count <= end; }
-};
-
-// The same of a group of which the first `valid` elements exist.
-__device__ __forceinline__ bool has(int valid, int i) { return i < valid; }
-__device__ __forceinline__ bool has(ElementRange valid, int i) { return valid.has(i); }
-template <int V> __device__ __forceinline__ bool is_whole(int valid) { return valid == V; }
-template <int V> __device__ __forceinline__ bool is_whole(ElementRange valid) { return valid.has_all(V); }
-
-// Those of V elements that exist and lie `stride` apart; the others become zero bits, or stay unwritten.
-template <class T, int V, class Valid>
-__device__ __forceinline__ void load_strided(T (&to)[V], const T* from, i64 stride, Valid valid) {
+// The first `valid` of V elements, which lie `stride` apart; the others become zero bits, or stay unwritten.
+template <class T, int V>
+__device__ __forceinline__ void load_strided(T (&to)[V], const T* from, i64 stride, int valid) {
 #pragma unroll
-  for (int i = 0; i < V; ++i) to[i] = has(valid, i) ? from[i * stride] : T{};
+  for (int i = 0; i < V; ++i) to[i] = i < valid ? from[i * stride] : T{};
 }
 
-template <class T, int V, class Valid>
-__device__ __forceinline__ void store_strided(T* to, const T (&from)[V], i64 stride, Valid valid) {
+template <class T, int V>
+__device__ __forceinline__ void store_strided(T* to, const T (&from)[V], i64 stride, int valid) {
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    if (has(valid, i)) to[i * stride] = from[i];
+    if (i < valid) to[i * stride] = from[i];
   }
 }
 
 // Neighbouring elements, whole where all V exist.
-template <class Path, int WIDTH, class T, int V, class Valid>
-__device__ __forceinline__ void load_row(T (&to)[V], const T* from, Valid valid) {
-  if (is_whole<V>(valid)) {
+template <class Path, int WIDTH, class T, int V>
+__device__ __forceinline__ void load_row(T (&to)[V], const T* from, int valid) {
+  if (valid == V) {
     load<Path, WIDTH>(to, from);
   } else {
     load_strided(to, from, 1, valid);
   }
 }
 
-template <int WIDTH, class T, int V, class Valid>
-__device__ __forceinline__ void store_row(T* to, const T (&from)[V], Valid valid) {
-  if (is_whole<V>(valid)) {
+template <int WIDTH, class T, int V>
+__device__ __forceinline__ void store_row(T* to, const T (&from)[V], int valid) {
+  if (valid == V) {
     store<WIDTH>(to, from);
   } else {
     store_strided(to, from, 1, valid);
   }
 }
 
-// Neighbouring elements of a tensor that begins at a vector of 16 bytes, from anywhere in it: whole vectors, shifted into
-// place, where the row goes on for one more behind the group.
+// Neighbouring elements of a tensor that begins at a vector of 16 bytes, from anywhere in it: whole vectors, shifted
+// into place, where as many as `remaining` from the first of them on reach to the end of one more vector.
 template <class Path, class T, int V>
-__device__ __forceinline__ void load_anywhere(T (&to)[V], const T* from, ElementRange valid) {
-  static_assert(sizeof(T) * V % 4 == 0, "shifted in words");
-  constexpr int WORDS = sizeof(T) * V / 4, VECTORS = (WORDS + 3) / 4 + 1;
-  if (!valid.has_all(V + 16 / int(sizeof(T)))) {
-    load_strided(to, from, 1, valid);
+__device__ __forceinline__ void load_anywhere(T (&to)[V], const T* from, i64 remaining) {
+  constexpr int WORDS = (sizeof(T) * V + 3) / 4, VECTORS = (WORDS + 3) / 4 + 1;
+  if (V == 1 || remaining < V + 16 / int(sizeof(T))) {
+    load_strided(to, from, 1, V);
     return;
   }
+  static_assert(V == 1 || sizeof(T) * V % 4 == 0, "shifted in words");
   const u64 address = reinterpret_cast<u64>(from);
   const u32* const line = reinterpret_cast<const u32*>(address & ~u64(15));
   u32 words[4 * VECTORS], wanted[WORDS];
 #pragma unroll
   for (int i = 0; i < VECTORS; ++i) load<Path, 4>(*reinterpret_cast<u32(*)[4]>(words + 4 * i), line + 4 * i);
 #pragma unroll
-  for (int step = 2; step > 0; step /= 2) {
+  for (int i = 0; i + 2 < 4 * VECTORS; ++i) words[i] = address & 8 ? words[i + 2] : words[i];
 #pragma unroll
-    for (int i = 0; i + step < 4 * VECTORS; ++i) words[i] = address & (4 * step) ? words[i + step] : words[i];
-  }
+  for (int i = 0; i + 1 < 4 * VECTORS; ++i) words[i] = address & 4 ? words[i + 1] : words[i];
 #pragma unroll
   for (int i = 0; i < WORDS; ++i) wanted[i] = __funnelshift_r(words[i], words[i + 1], u32(address) % 4 * 8);
 #pragma unroll

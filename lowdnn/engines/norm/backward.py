@@ -130,6 +130,7 @@ class BackwardRows:
             self.before,
             sums=len(self.gradients) if self._may_sum_on_the_way else 0,
             passing=int(self._is_scaled),
+            shifts=True,
             stays=True,
         )
 

@@ -39,8 +39,8 @@ from lowdnn.ops.tensor import Tensor
 
 #: uids of values inside the kernel; graphs cannot have negative ones.
 _NORMALISED, _SCALED, _VARIANCE, _STEP, _SHARE = -1, -2, -3, -4, -5
-#: Of a thread, where more than one tensor is read behind a row's elements.
-_BEHIND_REGISTERS = 8
+#: Of a thread, where more than one tensor is read behind a row's elements; for the sample of a row.
+_BEHIND_REGISTERS, _SAMPLE_REGISTERS = 8, 8
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,14 @@ class ForwardRows:
     def _held(self) -> tile.Held:
         """Of rows side by side also what is read behind them."""
         beside = _BEHIND_REGISTERS if self.space.is_line and len(self.after.loads) > 1 else 0
-        held = tile.Held.of(self.compute_type, self.before, beside=beside, stays=True)
+        held = tile.Held.of(
+            self.compute_type,
+            self.before,
+            beside=beside,
+            shared=_SAMPLE_REGISTERS,
+            shifts=True,
+            stays=True,
+        )
         return held if self.space.is_row or not self.after.loads else replace(held, values=2)
 
     @property

@@ -15,17 +15,17 @@
 // slots of chunks of x, then of dy.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
-// 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each row has;
-// GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read
-// again has a functor of its own, since Prologue stores tensors.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
+// u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each
+// row has; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what
+// is read again has a functor of its own, since Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                INDEX>
+                CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
@@ -94,7 +94,7 @@ struct Staying {
 // A chunk's scales, from dy to g.
 template <bool ANY> struct Scales {
   __device__ __forceinline__ Scales(const Params&, RowWalk<Tile>&, i64) {}
-  __device__ __forceinline__ void apply(int, Value (&)[VECTOR]) const {}
+  template <class Group> __device__ __forceinline__ void apply(Group, Value (&)[Group::SIZE]) const {}
 };
 #if SCALED
 template <> struct Scales<true> {
@@ -103,9 +103,9 @@ template <> struct Scales<true> {
   __device__ __forceinline__ Scales(const Params& p, RowWalk<Tile>& walk, i64 number) {
     chunk.load(p.scale, walk, number);
   }
-  __device__ __forceinline__ void apply(int item, Value (&g)[VECTOR]) const {
+  template <class Group> __device__ __forceinline__ void apply(Group group, Value (&g)[Group::SIZE]) const {
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) g[v] *= chunk.values[item][v];
+    for (int v = 0; v < Group::SIZE; ++v) g[v] *= chunk.values[group][v];
   }
 };
 #endif
@@ -124,11 +124,7 @@ struct Operands {
     x.take(p.x, walk, chunk, read_x);
     dy.take(args, walk, chunk, read_dy);
 #if !AS_READ
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      i64 column;
-      if (walk.locate(chunk, i, column)) normalise(walk, column, x.values[i]);
-    }
+    walk.each(chunk, [&](auto group, i64) { normalise(x.values[group]); });
 #endif
   }
 
@@ -136,8 +132,7 @@ struct Operands {
   __device__ __forceinline__ void scale(const Params& p, RowWalk<Tile>& walk, i64 chunk) {
 #if !AS_READ
     const Scales<true> scales(p, walk, chunk);
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) scales.apply(i, dy.values[i]);
+    walk.each(chunk, [&](auto group, i64) { scales.apply(group, dy.values[group]); });
 #endif
   }
 
@@ -146,22 +141,21 @@ struct Operands {
     dy.begin_pass();
   }
 
-  // What does not exist is 0 and adds nothing.
-  __device__ __forceinline__ void get(const Params& p, const RowWalk<Tile>& walk, i64 column, int item,
-                                      Value (&xhat)[VECTOR], Value (&dy_of)[VECTOR]) const {
-    x.get(p.x, item, xhat);
-    dy.get(p.dy, item, dy_of);
+  template <class Group>
+  __device__ __forceinline__ void get(const Params& p, Group group, Value (&xhat)[Group::SIZE],
+                                      Value (&dy_of)[Group::SIZE]) const {
+    x.get(p.x, group, xhat);
+    dy.get(p.dy, group, dy_of);
 #if AS_READ
-    normalise(walk, column, xhat);
+    normalise(xhat);
 #endif
   }
 
  private:
   // From x to xhat.
-  __device__ __forceinline__ void normalise(const RowWalk<Tile>& walk, i64 column, Value (&of_item)[VECTOR]) const {
+  template <int SIZE> __device__ __forceinline__ void normalise(Value (&of_group)[SIZE]) const {
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) of_item[v] = (of_item[v] - mean[v % WIDTH]) * inverse[v % WIDTH];
-    walk.fill_absent(column, Value(0), of_item);
+    for (int v = 0; v < SIZE; ++v) of_group[v] = (of_group[v] - mean[v % WIDTH]) * inverse[v % WIDTH];
   }
 };
 
@@ -191,19 +185,16 @@ __device__ __forceinline__ void load_again(const Params& p, const Staying& stayi
 __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
                                              Value (&sums)[2 * WIDTH]) {
   const ScalesOnUse scales(p, walk, chunk);
+  walk.each(chunk, [&](auto group, i64) {
+    Value xhat[group.SIZE], g[group.SIZE];
+    held.get(p, group, xhat, g);
+    scales.apply(group, g);
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value xhat[VECTOR], g[VECTOR];
-    held.get(p, walk, column, i, xhat, g);
-    scales.apply(i, g);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
       sums[v % WIDTH] += g[v];
       sums[WIDTH + v % WIDTH] += g[v] * xhat[v];
     }
-  }
+  });
 }
 
 // scale: of joined rows.  factor: behind it all.
@@ -211,12 +202,12 @@ __device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& w
                                                const Value (&scale)[WIDTH], const Value (&factor)[WIDTH],
                                                const Value (&averages)[2 * WIDTH]) {
   const ScalesOnUse scales(p, walk, chunk);
-  store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](int i, i64 column, Value (&dx)[VECTOR]) {
-    Value xhat[VECTOR];
-    held.get(p, walk, column, i, xhat, dx);
-    scales.apply(i, dx);
+  store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](auto group, auto& dx) {
+    Value xhat[group.SIZE];
+    held.get(p, group, xhat, dx);
+    scales.apply(group, dx);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
       if (JOINED > 1 && ROW_SCALE) dx[v] *= scale[v % WIDTH];
       const Value centred = CENTRED ? dx[v] - averages[v % WIDTH] : dx[v];
       dx[v] = factor[v % WIDTH] * (centred - xhat[v] * averages[WIDTH + v % WIDTH]);
@@ -244,18 +235,15 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
 #if GRADIENTS
 __device__ __forceinline__ void add_gradients(const Params& p, RowWalk<Tile>& walk, const Operands& held,
                                               Value (&gradients)[GRADIENTS][ITEMS][VECTOR]) {
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(0, i, column)) continue;
+  walk.each(0, [&](auto group, i64) {
     Value xhat[VECTOR], dy[VECTOR];
-    held.get(p, walk, column, i, xhat, dy);
+    held.get(p, group, xhat, dy);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      gradients[0][i][v] += dy[v] * xhat[v];
-      if (GRADIENTS > 1) gradients[GRADIENTS - 1][i][v] += dy[v];
+      gradients[0][group.item][v] += dy[v] * xhat[v];
+      if (GRADIENTS > 1) gradients[GRADIENTS - 1][group.item][v] += dy[v];
     }
-  }
+  });
 }
 
 // The sums of a block's slots joined, and stored at the elements of a row.
@@ -287,7 +275,8 @@ __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  const ChunkSlots<STAYS> slots = {p.sizes.chunks, p.slots};
+  const i64 chunks = Tile::chunks(p.sizes);
+  const ChunkSlots<STAYS> slots = {chunks, p.slots};
   const Staying staying(memory, slots);
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
@@ -317,7 +306,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     held.scale(p, walk, 0);
     add_products(p, walk, 0, held, sums);
 #pragma unroll 1
-    for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
+    for (i64 chunk = 1; chunk < chunks; ++chunk) {
       load_first(p, staying, walk, chunk, held);
       held.scale(p, walk, chunk);
       add_products(p, walk, chunk, held, sums);
@@ -334,10 +323,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     team.neighbours<Plus>(sums);
 
     held.begin_pass();
-    store_gradient(p, walk, p.sizes.chunks - 1, held, scale, factor, sums);
+    store_gradient(p, walk, chunks - 1, held, scale, factor, sums);
     slots.turn_back(copy);
 #pragma unroll 1
-    for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
+    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, held);
       held.scale(p, walk, chunk);
       store_gradient(p, walk, chunk, held, scale, factor, sums);

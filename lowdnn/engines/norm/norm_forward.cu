@@ -13,17 +13,17 @@
 // Shared memory: RowTeam's; with STAYS (dynamic) `slots` slots of chunks.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
-// 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the unbiased
-// variance is used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own, since
-// Prologue stores tensors.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
+// u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
+// unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own,
+// since Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                INDEX>
+                CHUNKED, INDEX>
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
@@ -71,21 +71,16 @@ constexpr int WIDTH = Tile::WIDTH;
 // Adds what a chunk has of each row: the deviations from `shift`, then their squares.
 __device__ __forceinline__ void add_deviations(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                                const Value (&shift)[WIDTH], Value (&sums)[2 * WIDTH]) {
+  walk.each(chunk, [&](auto group, i64) {
+    Value deviation[group.SIZE];
+    held.get(p.before, group, deviation);
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value deviation[VECTOR];
-    held.get(p.before, i, deviation);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) deviation[v] -= shift[v % WIDTH];
-    walk.fill_absent(column, Value(0), deviation);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
+      deviation[v] -= shift[v % WIDTH];
       sums[v % WIDTH] += deviation[v];
       sums[WIDTH + v % WIDTH] += deviation[v] * deviation[v];
     }
-  }
+  });
 }
 
 __device__ __forceinline__ const Again::Args& again(const Params& p) {
@@ -96,60 +91,55 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 #endif
 }
 
-// Of a row with a skew the elements are counted too: behind the sum.
-typedef Value FirstSums[WIDTH + HAS_SKEW];
-
-__device__ __forceinline__ void add_first(const RowWalk<Tile>& walk, i64 column, const Value (&x)[VECTOR],
-                                          FirstSums& sums) {
+__device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums)[WIDTH]) {
 #pragma unroll
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
-#if HAS_SKEW
-#pragma unroll
-  for (int v = 0; v < VECTOR; ++v) sums[WIDTH] += Value(has(walk.window(column), v));
-#endif
 }
 
-// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for before the chunks, so
-// that nothing waits for it when these are there.
+// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for before the chunks,
+// so that nothing waits for it when these are there.
 struct Sample {
   Again::Loaded<VECTOR> in = {};
 
   __device__ __forceinline__ Sample(const Params& p, RowWalk<Tile>& walk) {
     i64 column;
     if (SHARING == 1 || !CENTRED || !locate(p, walk, column)) return;
-    Again::load<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, walk.window(column), in);
+    Again::load<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in);
   }
 
-  __device__ __forceinline__ void add(const Params& p, RowWalk<Tile>& walk, FirstSums& sums) const {
+  __device__ __forceinline__ void add(const Params& p, RowWalk<Tile>& walk, Value (&sums)[WIDTH]) const {
     i64 column;
     Value x[VECTOR];
     if (!locate(p, walk, column)) return;
-    Again::finish<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, walk.window(column), in, x);
-    walk.fill_absent(column, Value(0), x);
-    add_first(walk, column, x, sums);
+    Again::finish<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in, x);
+    add_first(x, sums);
   }
 
  private:
   __device__ __forceinline__ static bool locate(const Params& p, RowWalk<Tile>& walk, i64& column) {
-    return walk.locate_group(walk.member() * p.step, column);
+    return walk.locate(walk.member() * p.step, column);
   }
 };
 
-// The sums of what `shift` is the average of: the first chunk, which is held, or the sample.
+// The sums of what `shift` is the average of: the first chunk's whole groups, which are held, or the sample.
 __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held,
-                                           const Sample& sample, FirstSums& sums) {
-  i64 column;
-  Value x[VECTOR];
+                                           const Sample& sample, Value (&sums)[WIDTH]) {
   if constexpr (SHARING > 1) {
     sample.add(p, walk, sums);
   } else {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      if (!walk.locate(0, i, column)) continue;
-      held.get(p.before, i, x);
-      add_first(walk, column, x, sums);
-    }
+    walk.each_whole(0, [&](auto group, i64) {
+      Value x[VECTOR];
+      held.get(p.before, group, x);
+      add_first(x, sums);
+    });
   }
+}
+
+// 1 / elements that `shift` is the average of. A row with a skew may have a group less than others.
+__device__ __forceinline__ Value first_share(const Params& p, const RowWalk<Tile>& walk) {
+  if (!HAS_SKEW) return p.first_share;
+  const i64 groups = walk.groups(), most = TEAM * (SHARING == 1 ? ITEMS : 1);
+  return reciprocal(Value((groups < most ? groups : most) * VECTOR));
 }
 
 // A chunk for the first time, on the way to the last one, and again, on the way back.
@@ -178,14 +168,14 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
 #if CENTRED
-  FirstSums sums = {};
+  Value sums[WIDTH] = {};
   first_sums(p, walk, held, sample, sums);
   team.all_of_block<Plus>(sums);
   team.neighbours<Plus>(sums);
-  const Value first_share = HAS_SKEW ? reciprocal(sums[HAS_SKEW]) : p.first_share;
+  const Value share = first_share(p, walk);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
-    mean[w] = sums[w] * first_share;
+    mean[w] = sums[w] * share;
     if (mean[w] - mean[w] != Value(0)) mean[w] = Value(0);
   }
 #endif
@@ -194,10 +184,10 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
 __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                                  const Value (&shift)[WIDTH], const Value (&correction)[WIDTH],
                                                  const Value (&factor)[WIDTH], const Value (&bias)[WIDTH]) {
-  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](int i, i64, Value (&y)[VECTOR]) {
-    held.get(p.before, i, y);
+  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](auto group, auto& y) {
+    held.get(p.before, group, y);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
       y[v] = (y[v] - shift[v % WIDTH] - correction[v % WIDTH]) * factor[v % WIDTH];
       if (ROW_BIAS) y[v] += bias[v % WIDTH];
     }
@@ -207,7 +197,8 @@ __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>&
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  const ChunkSlots<STAYS> slots = {p.sizes.chunks, p.slots};
+  const i64 chunks = Tile::chunks(p.sizes);
+  const ChunkSlots<STAYS> slots = {chunks, p.slots};
   const Staying staying = {reinterpret_cast<Staying::Loaded*>(memory), slots};
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
@@ -230,7 +221,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     held.begin_pass();
     add_deviations(p, walk, 0, held, shift, sums);
 #pragma unroll 1
-    for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
+    for (i64 chunk = 1; chunk < chunks; ++chunk) {
       load_first(p, staying, walk, chunk, held);
       add_deviations(p, walk, chunk, held, shift, sums);
     }
@@ -267,10 +258,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
 #endif
     held.begin_pass();
-    store_normalised(p, walk, p.sizes.chunks - 1, held, shift, correction, inverse, bias);
+    store_normalised(p, walk, chunks - 1, held, shift, correction, inverse, bias);
     slots.turn_back(copy);
 #pragma unroll 1
-    for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
+    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, held);
       store_normalised(p, walk, chunk, held, shift, correction, inverse, bias);
     }

@@ -64,20 +64,12 @@ struct Min {
   template <class T> static __device__ __forceinline__ T neutral() { return Range<T>::highest(); }
   template <class T> static __device__ __forceinline__ T prepare(T x) { return x; }
   template <class T> static __device__ __forceinline__ T combine(T a, T b) { return minimum(a, b); }
-  static __device__ __forceinline__ f32 combine(f32 a, f32 b) {  // in one instruction
-    asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-    return a;
-  }
   template <class T> static __device__ __forceinline__ T finish(T x, i64 count) { return x; }
 };
 struct Max {
   template <class T> static __device__ __forceinline__ T neutral() { return Range<T>::lowest(); }
   template <class T> static __device__ __forceinline__ T prepare(T x) { return x; }
   template <class T> static __device__ __forceinline__ T combine(T a, T b) { return maximum(a, b); }
-  static __device__ __forceinline__ f32 combine(f32 a, f32 b) {
-    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-    return a;
-  }
   template <class T> static __device__ __forceinline__ T finish(T x, i64 count) { return x; }
 };
 struct Amax : Max {

@@ -38,6 +38,7 @@ class RowKernel:
     @property
     def kernel(self) -> KernelRef:
         layout, target = self.layout, "sm_90a" if self.tile.CLUSTER > 1 else "sm_80"
+        is_chunked = self.tile.chunks(layout) > 1
         text = "\n".join(functor.text for functor in self.functors)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         shape: tuple[tuple[str, int | str], ...] = (
@@ -46,6 +47,7 @@ class RowKernel:
             ("IS_ROW", int(layout.space.is_row)),
             ("HAS_SKEW", int(bool(layout.space.skew))),
             ("JOINED", layout.space.joined),
+            ("CHUNKED", int(is_chunked)),
             *self.switches,
             ("INDEX", layout.index),
         )
@@ -54,6 +56,7 @@ class RowKernel:
         chosen = "".join(str(value) for _, value in self.switches)
         walk = "s" if layout.space.skew else "r" if layout.space.is_row else "c"
         walk += f"{layout.space.joined}x" if layout.space.joined > 1 else ""
+        walk += "k" if is_chunked else ""
         form = f"{self.tile.text}v{layout.vector}k{layout.space.kept}{walk}{chosen}"
         return KernelRef(
             name=f"{family}_{short}_{form}_{layout.index}_{target.replace('_', '')}_{digest}",

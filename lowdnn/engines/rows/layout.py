@@ -17,7 +17,7 @@ from lowdnn.plan import Argument, Struct
 
 #: Elements of a group: more would cost registers.
 _MAX_VECTOR = 8
-#: Groups of a row from which on it may have a skew: its first and its last are read element by element.
+#: Vectors of a row from which on it may have a skew: what lies beside whole ones is read element by element.
 _MIN_SKEWED = 4
 
 
@@ -202,10 +202,9 @@ class RowLayout:
 
     @cached_property
     def radices(self) -> tuple[int, ...]:
-        """Extents, with the vector axis in groups, of the row that has most."""
+        """Extents, with the vector axis in groups: whole ones, of the row that has most."""
         axis, extents = self.space.vector_axis, self.space.space.extents
-        beside = self.vector - 1 if self.space.skew and extents[axis] else 0
-        return (*extents[:axis], ceil_div(extents[axis] + beside, self.vector), *extents[axis + 1 :])
+        return (*extents[:axis], extents[axis] // self.vector, *extents[axis + 1 :])
 
     @cached_property
     def row_groups(self) -> int:

@@ -28,26 +28,28 @@ _SUM_REGISTERS = 96
 _MAX_PLACED = 8
 #: Threads of a block: at least, where rows are short.
 _MIN_THREADS = 128
-#: Registers of a thread besides the elements that it holds as values, or as they are read: in all, for each group of a
-#: row with one axis, and with several.
-_VALUE_REGISTERS, _READ_REGISTERS = (28, 3, 12), (36, 0, 4)
-#: For each row side by side, for a skew, and for values of rows with one axis that are made of several tensors.
-_SIDE_REGISTERS, _SKEW_REGISTERS, _MAKING_REGISTERS = 9, 12, 16
+#: Registers of a thread besides the elements: where it holds values in all, for each group of a row with one axis, with
+#: several, and for a skew; where it holds elements as they are read in all, and for sums over rows.
+_VALUE_REGISTERS, _GROUP_REGISTERS, _WALKED_REGISTERS, _SKEW_REGISTERS = 28, 3, 12, 12
+_READ_REGISTERS, _SUMMING_REGISTERS = 32, 4
+#: For each row side by side, and for values of rows with one axis that are made of several tensors.
+_SIDE_REGISTERS, _MAKING_REGISTERS = 9, 16
 _MIN_REGISTERS, _MAX_RESIDENT = 48, 16
 #: Quarters of a multiprocessor have registers of their own, for whole warps.
 _QUARTERS, _REGISTERS_PER_QUARTER = 4, 16384
 #: Blocks of a multiprocessor, so that some read rows while others join statistics and store.
 _WANTED_RESIDENT = 3
-#: Threads of a team that read neighbouring vectors: a memory line of 128 bytes.
-_MIN_TEAM = 8
+#: Threads of a team that read neighbouring vectors: a memory line of 128 bytes. The share of the groups which a team
+#: within a warp holds that its row should have.
+_MIN_TEAM, _FULL = 8, 0.875
 #: Bytes of a row that are worth a block of their own, where there are too few rows for the device.
 _MIN_BLOCK_BYTES = 8192
 #: Threads of a block whose rows lie side by side, where it has a multiprocessor to itself and otherwise; how many of
 #: these are neighbours: what makes a memory line.
 _MAX_COLUMN_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
-#: Bytes that a thread reads of a group, and bytes of rows for each block of a cluster that are worth more blocks and
-#: the meeting of a whole grid.
-_GROUP_BYTES, _CLUSTER_BYTES = 16, 65536
+#: Bytes that a thread reads of a group, bytes of rows for each block of a cluster that are worth more blocks and the
+#: meeting of a whole grid, and bytes of shared memory of a block besides rows.
+_GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
@@ -63,6 +65,8 @@ class Held:
     otherwise 0.
     passing: numbers of ``element_bytes`` of each element that are read when it is used.
     beside: registers for what else the thread has.
+    shared: the same where elements are held as they are read, and blocks share rows.
+    shifts: whether tensors are read that have one element for each of a row, which a skew shifts into place.
     stays: whether the kernel lets the values' chunks stay in shared memory, and the blocks of a cooperative grid share
     rows.
     """
@@ -73,6 +77,8 @@ class Held:
     read_bytes: int
     passing: int
     beside: int
+    shared: int
+    shifts: bool
     stays: bool
 
     @staticmethod
@@ -82,12 +88,15 @@ class Held:
         sums: int = 0,
         passing: int = 0,
         beside: int = 0,
+        shared: int = 0,
+        shifts: bool = False,
         stays: bool = False,
     ) -> Held:
         """sources: where the values come from."""
         are_plain = all(not dag.operations and len(dag.loads) == 1 for dag in sources)
         read_bytes = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
-        return Held(dtypes.info(compute_type).size_bytes, len(sources), sums, read_bytes, passing, beside, stays)
+        element_bytes = dtypes.info(compute_type).size_bytes
+        return Held(element_bytes, len(sources), sums, read_bytes, passing, beside, shared, shifts, stays)
 
     def words(self, vector: int, is_as_read: bool) -> int:
         """Registers for a group of ``vector`` elements."""
@@ -158,7 +167,7 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[Knob, ...]:
     most = _most_team(layout)
     found = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
-        Knob("items", KnobType.MULTIPLY, _ITEMS, items, "groups in registers"),
+        Knob("items", KnobType.MULTIPLY, tuple(sorted({*_ITEMS, items})), items, "groups in registers"),
         Knob("cluster", KnobType.TILE_CGA_M, clusters, cluster, "blocks of a cluster that share rows"),
     )
     if not held.stays:
@@ -189,32 +198,38 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     items = chosen[KnobType.MULTIPLY]
     is_as_read, resident = False, 1
     if sharing == cluster:
-        is_as_read, resident = _holding(layout, threads, items, held, layout.groups > team * items * cluster)
+        in_chunks = layout.groups > team * items * cluster
+        is_as_read, resident = _holding(layout, threads, items, sharing, held, in_chunks)
     return RowTile(threads, team, side, items, sharing, cluster, int(is_as_read), max(1, resident))
 
 
-def _resident(layout: RowLayout, threads: int, items: int, held: Held, is_as_read: bool) -> int:
+def _resident(layout: RowLayout, threads: int, items: int, sharing: int, held: Held, is_as_read: bool) -> int:
     """Blocks for which a multiprocessor has registers."""
     space, vector = layout.space, layout.vector
-    base, item, walked_item = _READ_REGISTERS if is_as_read else _VALUE_REGISTERS
     each = held.words(vector, is_as_read) + held.passing * vector * held.element_bytes // 4
-    each += item if space.space.rank - space.kept == 1 else walked_item
-    beside = held.beside + (_SKEW_REGISTERS if space.skew else 0)
-    beside += 0 if space.is_row else _SIDE_REGISTERS * vector
+    if is_as_read:
+        base = _READ_REGISTERS + (_SUMMING_REGISTERS if held.sums else 0) + (held.shared if sharing > 1 else 0)
+    else:
+        base = _VALUE_REGISTERS
+        each += _GROUP_REGISTERS if space.space.rank - space.kept == 1 else _WALKED_REGISTERS
+    base += _SKEW_REGISTERS if space.skew and (held.shifts or not is_as_read) else 0
+    beside = held.beside + (0 if space.is_row else _SIDE_REGISTERS * vector)
     beside += _MAKING_REGISTERS if space.is_line and not held.read_bytes else 0
     registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
     warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * registers))
     return min(warps // ceil_div(threads, 32), _MAX_RESIDENT)
 
 
-def _holding(layout: RowLayout, threads: int, items: int, held: Held, in_chunks: bool) -> tuple[bool, int]:
+def _holding(
+    layout: RowLayout, threads: int, items: int, sharing: int, held: Held, in_chunks: bool
+) -> tuple[bool, int]:
     """(whether chunks are held as they are read, blocks of a multiprocessor): so where too few would fit otherwise, and
     with sums, whose registers are better spent on these; not where chunks may stay in shared memory."""
-    resident = _resident(layout, threads, items, held, is_as_read=False)
-    may_stay = held.stays and (in_chunks or not layout.space.is_line)
+    resident = _resident(layout, threads, items, sharing, held, is_as_read=False)
+    may_stay = held.stays and in_chunks
     if not held.read_bytes or may_stay or (resident >= _WANTED_RESIDENT and not held.sums):
         return False, resident
-    return True, _resident(layout, threads, items, held, is_as_read=True)
+    return True, _resident(layout, threads, items, sharing, held, is_as_read=True)
 
 
 def _side(layout: RowLayout) -> int:
@@ -265,13 +280,21 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     # others work meanwhile. One large block meets sooner.
     orders = ((r, c) for c in clusters for r in residents) if held.sums else product(residents, clusters)
     for resident, cluster in orders:
-        own = ceil_div(max(layout.groups, 1), cluster)
+        own, sparse = ceil_div(max(layout.groups, 1), cluster), None
         for wanted in (i for i in _ITEMS if fewest <= i <= most):
             team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
-            items = ceil_power(ceil_div(own, team))
-            if team <= most_team and _holding(layout, team * side, items, held, in_chunks=False)[1] >= resident:
+            items = ceil_div(own, team)
+            if team > most_team or _holding(layout, team * side, items, cluster, held, in_chunks=False)[1] < resident:
+                continue
+            # A row's lanes without elements are better those of another row.
+            if team >= 32 or own >= _FULL * team * items:
                 return team, items, cluster
-    fitting = (i for i in _ITEMS if i <= most and _holding(layout, most_team * side, i, held, in_chunks=True)[1] > 1)
+            sparse = sparse or (team, items, cluster)
+        if sparse:
+            return sparse
+    fitting = (
+        i for i in _ITEMS if i <= most and _holding(layout, most_team * side, i, most_cluster, held, True)[1] > 1
+    )
     return most_team, max(fitting, default=1), most_cluster
 
 
@@ -301,9 +324,11 @@ def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int
     elif not layout.space.is_row:
         # What stays in shared memory needs no registers, and no more blocks than have the memory.
         most, cluster = usual, _staying_cluster(layout, held, cluster, 1)
+    elif groups > most_team * most * cluster and _stay_in_pairs(layout, arch, held, cluster):
+        most = 1
     own = ceil_div(groups, max(cluster, sharing))
     team = min(most_team, max(ceil_power(ceil_div(own, usual)), min(_MIN_TEAM, ceil_power(own))))
-    return team, min(floor_power(most), ceil_power(ceil_div(own, team))), cluster, sharing
+    return team, min(floor_power(most), ceil_div(own, team)), cluster, sharing
 
 
 def _one_wave(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) -> tuple[int, int]:
@@ -324,6 +349,14 @@ def _staying_cluster(layout: RowLayout, held: Held, cluster: int, least: int) ->
     while cluster > least and 2 * _bytes_of_rows(layout, held) <= cluster * _MAX_STAYING_BYTES:
         cluster //= 2
     return cluster
+
+
+def _stay_in_pairs(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) -> bool:
+    """Whether a multiprocessor's shared memory has room for the rows of two blocks, one of which reads while the other
+    stores: in chunks of one group of each thread, which waste least."""
+    threads = _usual_team(layout)
+    own_bytes = ceil_div(layout.groups, cluster * threads) * threads * held.values * _GROUP_BYTES
+    return 2 * (own_bytes + _BLOCK_BYTES) <= arch.shared_bytes_per_sm
 
 
 def _bytes_of_rows(layout: RowLayout, held: Held) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import log
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
@@ -20,7 +19,6 @@ from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.graph.row_pattern import match_rows
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Scalar
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,8 @@ class ForwardSoftmax:
             return fused
         operation, before = fused.operation, fused.before
         after = dag_of(operation.y.dims, fused.after, anchor=operation.y)
-        statistics = [tensor for tensor in _statistics(operation).values() if tensor is not None]
-        space = fused_space((before, after), operation.normalised_axes, statistics)
+        of_rows = [tensor for tensor in (operation.sink, *_statistics(operation).values()) if tensor is not None]
+        space = fused_space((before, after), operation.normalised_axes, of_rows)
         return ForwardSoftmax(operation, before, after, space)
 
     @property
@@ -70,14 +68,14 @@ class ForwardSoftmax:
             tile=shape,
             switches=(
                 ("IS_LOG", int(operation.is_log)),
-                ("CHUNKED", int(shape.chunks(self.layout) > 1)),
+                ("SINK", int(operation.sink is not None)),
                 *((name.upper(), int(tensor is not None)) for name, tensor in statistics.items()),
             ),
             functors=self._functors,
-            scalars=(self._stats_factor,),
+            scalars=(number(operation.stats_factor, self.compute_type),),
         )
-        stored = bytes_of(tensor for tensor in statistics.values() if tensor is not None)
-        moved = moved_bytes(self.before) + moved_bytes(self.after) + stored
+        of_rows = bytes_of(tensor for tensor in (operation.sink, *statistics.values()) if tensor is not None)
+        moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows
         chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved))
         return chain
 
@@ -86,19 +84,17 @@ class ForwardSoftmax:
         return tile.Held.of(self.compute_type, self.before)
 
     @property
-    def _stats_factor(self) -> Scalar:
-        return number(1 / log(2) if self.operation.stats_log2 else 1.0, self.compute_type)
-
-    @property
     def _functors(self) -> tuple[Functor, ...]:
         prologue = self.space.functor(self.before, "Prologue", None, self.compute_type)
         epilogue = self.space.functor(self.after, "Epilogue", self.compute_type, None)
+        sink = self.operation.sink
+        sinks = () if sink is None else (self.space.load_of_row(sink, self.compute_type, "Sink"),)
         statistics = (
             self.space.store_of_row(tensor, self.compute_type, name.capitalize())
             for name, tensor in _statistics(self.operation).items()
             if tensor is not None
         )
-        return (prologue, epilogue, *statistics)
+        return (prologue, epilogue, *sinks, *statistics)
 
 
 def _statistics(operation: Softmax) -> dict[str, Tensor | None]:

@@ -6,15 +6,15 @@
 // registers is read once; of a longer one all chunks but the last are read again.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
-// 2^31 rows and groups, else i64; IS_LOG.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
+// u32 below 2^31 rows and groups, else i64; IS_LOG.
 
 #include "include/exponential.cuh"
 #include "include/row_team.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                INDEX>
+                CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, Tile::WIDTH> Team;
@@ -40,30 +40,31 @@ struct Operands {
     y.begin_pass();
     dy.begin_pass();
   }
-  __device__ __forceinline__ void get(const Params& p, int item, Value (&y_of)[VECTOR], Value (&dy_of)[VECTOR]) const {
-    y.get(p.y, item, y_of);
-    dy.get(p.dy, item, dy_of);
+  template <class Group>
+  __device__ __forceinline__ void get(const Params& p, Group group, Value (&y_of)[Group::SIZE],
+                                      Value (&dy_of)[Group::SIZE]) const {
+    y.get(p.y, group, y_of);
+    dy.get(p.dy, group, dy_of);
   }
 };
 
-// What does not exist is 0 and adds nothing.
-__device__ __forceinline__ void add_terms(const Params& p, const Operands& held, Value (&sum)[WIDTH]) {
+__device__ __forceinline__ void add_terms(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
+                                          Value (&sum)[WIDTH]) {
+  walk.each(chunk, [&](auto group, i64) {
+    Value y[group.SIZE], dy[group.SIZE];
+    held.get(p, group, y, dy);
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    Value y[VECTOR], dy[VECTOR];
-    held.get(p, i, y, dy);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) sum[v % WIDTH] += IS_LOG ? dy[v] : dy[v] * y[v];
-  }
+    for (int v = 0; v < group.SIZE; ++v) sum[v % WIDTH] += IS_LOG ? dy[v] : dy[v] * y[v];
+  });
 }
 
 __device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
                                                const Value (&sum)[WIDTH]) {
-  store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](int i, i64, Value (&dx)[VECTOR]) {
-    Value y[VECTOR], dy[VECTOR];
-    held.get(p, i, y, dy);
+  store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](auto group, auto& dx) {
+    Value y[group.SIZE], dy[group.SIZE];
+    held.get(p, group, y, dy);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
       dx[v] = IS_LOG ? dy[v] - exponential(y[v]) * sum[v % WIDTH] : y[v] * (dy[v] - sum[v % WIDTH]);
     }
   });
@@ -73,24 +74,25 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   __shared__ Team::Shared shared;
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);
+  const i64 chunks = Tile::chunks(p.sizes);
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Operands held;
     Value sum[WIDTH] = {};
     held.load(p, walk, 0);
-    add_terms(p, held, sum);
+    add_terms(p, walk, 0, held, sum);
 #pragma unroll 1
-    for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
+    for (i64 chunk = 1; chunk < chunks; ++chunk) {
       held.load(p, walk, chunk);
-      add_terms(p, held, sum);
+      add_terms(p, walk, chunk, held, sum);
     }
     team.all<Plus>(sum);
 
     held.begin_pass();
-    store_gradient(p, walk, p.sizes.chunks - 1, held, sum);
+    store_gradient(p, walk, chunks - 1, held, sum);
 #pragma unroll 1
-    for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
+    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
       held.load(p, walk, chunk);
       store_gradient(p, walk, chunk, held, sum);
     }

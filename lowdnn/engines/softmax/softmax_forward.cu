@@ -2,6 +2,7 @@
 //   y = epilogue(exp(x - m) / s)        IS_LOG: y = epilogue(x - m - log(s))
 // and, for a row of nothing but minus infinity (a masked one), with m = minus infinity and s = 0,
 //   y = epilogue(0)                     IS_LOG: y = epilogue(minus infinity)
+// SINK: m and s count one more element of each row.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
@@ -9,16 +10,16 @@
 // and a sum relative to it as it goes along, and all chunks but the last are read again, backwards.
 // Shared memory (static): RowTeam's.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
-// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED; INDEX: u32 below
-// 2^31 rows and groups, else i64; IS_LOG; CHUNKED; STATS (m + log(s), times stats_factor), MAX (m), SUM (s): whether they
-// are stored.
+// Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
+// u32 below 2^31 rows and groups, else i64; IS_LOG; SINK; STATS (m + log(s), times stats_factor), MAX (m), SUM (s):
+// whether they are stored.
 
 #include "include/exponential.cuh"
 #include "include/row_team.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                INDEX>
+                CHUNKED, INDEX>
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
@@ -29,6 +30,9 @@ struct Params {
   Value stats_factor;
   Prologue::Args before;
   Epilogue::Args after;
+#if SINK
+  Sink::Args sink;
+#endif
 #if STATS
   Stats::Args stats;
 #endif
@@ -46,37 +50,29 @@ constexpr int WIDTH = Tile::WIDTH;
 
 __device__ __forceinline__ void add_largest(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                             Value (&largest)[WIDTH]) {
+  walk.each(chunk, [&](auto group, i64) {
+    Value x[group.SIZE];
+    held.get(p.before, group, x);
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value x[VECTOR];
-    held.get(p.before, i, x);
-    walk.fill_absent(column, Value(-INFINITE), x);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) largest[v % WIDTH] = maximum(largest[v % WIDTH], x[v]);
-  }
+    for (int v = 0; v < group.SIZE; ++v) largest[v % WIDTH] = maximum(largest[v % WIDTH], x[v]);
+  });
 }
 
 // Adds exp(x - base).
 __device__ __forceinline__ void add_exponentials(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& held,
                                                  const Value (&base)[WIDTH], Value (&sum)[WIDTH]) {
+  walk.each(chunk, [&](auto group, i64) {
+    Value x[group.SIZE];
+    held.get(p.before, group, x);
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    i64 column;
-    if (!walk.locate(chunk, i, column)) continue;
-    Value x[VECTOR];
-    held.get(p.before, i, x);
-    walk.fill_absent(column, Value(-INFINITE), x);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
       x[v] = exponential(x[v] - base[v % WIDTH]);
       sum[v % WIDTH] += x[v];
     }
 #if KEEPS_EXPONENTIALS
-    held.replace(i, x);
+    held.replace(group, x);
 #endif
-  }
+  });
 }
 
 // What a sum is relative to: the largest element, or 0 where all are minus infinity.
@@ -102,10 +98,10 @@ __device__ __forceinline__ void add_chunk(const Params& p, RowWalk<Tile>& walk, 
 
 __device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                               const Value (&base)[WIDTH], const Value (&last)[WIDTH]) {
-  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](int i, i64, Value (&y)[VECTOR]) {
-    held.get(p.before, i, y);
+  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](auto group, auto& y) {
+    held.get(p.before, group, y);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
+    for (int v = 0; v < group.SIZE; ++v) {
       const int w = v % WIDTH;
       y[v] = IS_LOG ? y[v] - base[w] - last[w]
                     : (KEEPS_EXPONENTIALS ? y[v] : exponential(y[v] - base[w])) * last[w];
@@ -117,6 +113,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   __shared__ Team::Shared shared;
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);
+  const i64 chunks = Tile::chunks(p.sizes);
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
@@ -124,11 +121,17 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     Value largest[WIDTH], base[WIDTH], sum[WIDTH] = {};
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) largest[w] = Value(-INFINITE);
+#if SINK
+    load_of_row<Sink>(p.sink, walk, largest);
+    Value sink[WIDTH];
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) sink[w] = largest[w];
+#endif
     held.load(p.before, walk, 0);
 #if CHUNKED
     add_chunk(p, walk, 0, held, largest, sum);
 #pragma unroll 1
-    for (i64 chunk = 1; chunk < p.sizes.chunks; ++chunk) {
+    for (i64 chunk = 1; chunk < chunks; ++chunk) {
       held.load(p.before, walk, chunk);
       add_chunk(p, walk, chunk, held, largest, sum);
     }
@@ -150,6 +153,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     add_exponentials(p, walk, 0, held, base, sum);
 #endif
     team.all<Plus>(sum);
+#if SINK
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) sum[w] += exponential(sink[w] - base[w]);
+#endif
 
     // A sum is at least 1, or 0 where all elements are minus infinity: y is 0 then (IS_LOG: minus infinity).
     Value last[WIDTH];
@@ -172,9 +179,9 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     store_of_row<Sum>(p.sum, walk, sum);
 #endif
     held.begin_pass();
-    store_softmax(p, walk, p.sizes.chunks - 1, held, base, last);
+    store_softmax(p, walk, chunks - 1, held, base, last);
 #pragma unroll 1
-    for (i64 chunk = p.sizes.chunks - 2; chunk >= 0; --chunk) {
+    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
       held.load(p.before, walk, chunk);
       store_softmax(p, walk, chunk, held, base, last);
     }

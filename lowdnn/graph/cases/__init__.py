@@ -14,6 +14,7 @@
     softmax dims=64x768 dtype=bf16 dir=bwd
     sdpa b=2 h=8 hk=2 q=100 d=64 causal=top_left dtype=bf16 stats=yes
     sdpa_bwd b=2 h=8 hk=2 q=100 d=64 right=0 dtype=bf16
+    rope b=2 h=8 s=100 d=64 dtype=bf16
     transform op=transpose dims=2x3x8x8 perm=0,2,3,1 dtype=bf16
     block_scale dims=64x256 axis=1 block=32 dtype=bf16 out=e4m3
     rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
@@ -38,6 +39,7 @@ from lowdnn.graph.cases.moves import BlockScaleCase, TransformCase
 from lowdnn.graph.cases.pointwise import PointwiseCase, ReductionCase
 from lowdnn.graph.cases.random_numbers import RngCase
 from lowdnn.graph.cases.resample import ResampleCase
+from lowdnn.graph.cases.rotary import RopeCase
 from lowdnn.graph.cases.rows import NormCase, SoftmaxCase
 from lowdnn.status import BadParamError
 
@@ -55,6 +57,7 @@ __all__ = [
     "ReductionCase",
     "ResampleCase",
     "RngCase",
+    "RopeCase",
     "SoftmaxCase",
     "TransformCase",
     "parse_case",
@@ -78,6 +81,7 @@ _FAMILIES: Mapping[str, type[Any]] = {
         TransformCase,
         BlockScaleCase,
         RngCase,
+        RopeCase,
     )
 }
 

@@ -1,6 +1,8 @@
 """Attention, node by node.
 
 sdpa b=2 h=8 hk=2 q=100 kv=120 d=64 causal=top_left dtype=bf16 stats=yes
+sdpa b=2 h=8 hk=2 q=1 kv=500 d=64 page=16 lengths=yes
+sdpa b=4 h=8 hk=2 q=100 kv=120 d=64 ragged=yes lengths=yes stats=yes
 sdpa b=2 h=4 q=100 kv=120 d=64 dv=128 left=32 right=0 lengths=yes scores=bias layout=bshd dropout=0.1
 """
 
@@ -15,17 +17,21 @@ from numpy.typing import NDArray
 
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import steps, text
+from lowdnn.graph.cases import packed, pages, steps, text
 from lowdnn.graph.cases.base import Case
 from lowdnn.graph.cases.chains import same_dims_chain
 from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.block_mask import mask_dims
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.status import BadParamError
 
 #: Layouts of heads: dimensions of memory from the outermost in, of (batch, heads, length, size).
 ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (2, 0, 1, 3)}
+
+_EXCHANGED = (0, 1, 3, 2)
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,13 @@ class AttentionCase(Case):
     hk, hv, kv, dv: by default as h, hk, q, d.  causal: a query sees the keys up to its own place, counted from the
     first (top_left) or from the last ones on (bottom_right).  left, right: how far it sees from its place, -1 without
     bound.
-    lengths: whether each batch has a number of keys of its own.  scores: steps on the scores, before the masks.
-    stats: whether the log-sum-exp, maximum and sum of rows are stored.
+    blocks: whether a mask leaves half of the tiles of 128 queries and keys out.
+    lengths: whether each batch has a number of keys of its own; both: of queries, too.
+    page: rows of the pages that k and v lie in, with lengths.
+    ragged: whether sequences are packed, in q, k, v, the output and the statistics; about half of the rows
+    that padded ones had.  scores: steps on the scores, before the masks.
+    sink: whether each head has a logit that joins the sums of its rows.
+    stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored; lse: the first alone.
     """
 
     family: ClassVar[str] = "sdpa"
@@ -52,10 +63,14 @@ class AttentionCase(Case):
     causal: str = key(text.choice("no", "top_left", "bottom_right"), "no")
     left: int = key(text.integer(-1), -1)
     right: int = key(text.integer(-1), -1)
-    lengths: str = key(text.choice("no", "yes"), "no")
+    blocks: str = key(text.choice("no", "yes"), "no")
+    lengths: str = key(text.choice("no", "yes", "both"), "no")
+    page: int = key(text.integer(0), 0)
+    ragged: str = key(text.choice("no", "yes"), "no")
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
     dropout: float = key(text.number(), 0.0)
-    stats: str = key(text.choice("no", "yes"), "no")
+    sink: str = key(text.choice("no", "yes"), "no")
+    stats: str = key(text.choice("no", "yes", "log2", "lse"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
     out: DataType | None = key(text.data_type(), None)
@@ -64,21 +79,28 @@ class AttentionCase(Case):
     def graph(self) -> OperationGraph:
         builder = GraphBuilder(alignment_bytes=self.align)
         q = self._heads(builder, (self.b, self.h, self.q, self.d), "q")
-        k = self._heads(builder, (self.b, self._hk, self._kv, self.d), "k")
-        v = self._heads(builder, (self.b, self.hv or self._hk, self._kv, self.dv or self.d), "v")
+        lengths = self._lengths(builder)
+        k = self._keys(builder, (self.b, self._hk, self._kv, self.d), "k", lengths)
+        v = self._keys(builder, (self.b, self.hv or self._hk, self._kv, self.dv or self.d), "v", lengths)
         scale = builder.constant(4, DataType.FLOAT, max(self.d, 1) ** -0.5, name="scale")
-        scores = builder.pointwise(PointwiseMode.MUL, builder.matmul(q, _transposed(k)), scale)
+        scores = builder.pointwise(PointwiseMode.MUL, builder.matmul(q, self._transposed(builder, k)), scale)
         scores = same_dims_chain(self.scores, scores, self.dtype, DataType.FLOAT).build(
             builder, scores, None, Layout.ROW_MAJOR
         )
-        statistics = DataType.FLOAT if self.stats == "yes" else None
-        weights = builder.softmax(self._masked(builder, scores), (3,), statistics=statistics)
+        weights = builder.softmax(
+            self._masked(builder, scores, lengths),
+            (3,),
+            sink=builder.tensor((1, self.h, 1, 1), DataType.FLOAT, name="sink") if self.sink == "yes" else None,
+            statistics=None if self.stats == "no" else DataType.FLOAT,
+            names=("stats",) if self.stats == "lse" else ("stats", "max", "sum_exp"),
+            stats_log2=self.stats == "log2",
+        )
         if self.dropout:
             kept = builder.rng(Rng(RngDistribution.BERNOULLI, probability=1 - self.dropout), weights.dims, seed=7)
             weights = builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - self.dropout))
         weights = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=self.dtype)
         builder.matmul(weights, v, store=self.out or self.dtype)
-        return builder.graph()
+        return packed.with_packed_outputs(builder) if self.ragged == "yes" else builder.graph()
 
     @property
     def length(self) -> int:
@@ -97,10 +119,34 @@ class AttentionCase(Case):
         return self.kv or self.q
 
     def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
+        if self.ragged == "yes":
+            return packed.load(builder, dims, self.dtype, name)
         return builder.tensor(dims, self.dtype, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
 
-    def _masked(self, builder: GraphBuilder, scores: Tensor) -> Tensor:
+    def _lengths(self, builder: GraphBuilder) -> Tensor | None:
+        if self.page and (self.lengths == "no" or self.ragged == "yes"):
+            raise BadParamError.at("sdpa.page", expected="0 without lengths, and beside ragged", got=self.page)
+        return builder.tensor((self.b, 1, 1, 1), DataType.INT32, name="lengths") if self.lengths != "no" else None
+
+    def _keys(self, builder: GraphBuilder, dims: tuple[int, ...], name: str, lengths: Tensor | None) -> Tensor:
+        """k or v of ``dims``: itself, or loaded from pages."""
+        if not self.page or lengths is None:
+            return self._heads(builder, dims, name)
+        container = self._heads(builder, pages.container_dims(dims, self.page), name)
+        return pages.load(builder, container, lengths, dims[2])
+
+    def _transposed(self, builder: GraphBuilder, k: Tensor) -> Tensor:
+        """k with its last two dimensions exchanged: the same memory, or by an operation where it is loaded."""
+        if k.is_virtual:
+            return builder.transpose(k, _EXCHANGED)
+        dims, strides = (tuple(values[axis] for axis in _EXCHANGED) for values in (k.dims, k.strides))
+        return replace(k, dims=dims, strides=strides)
+
+    def _masked(self, builder: GraphBuilder, scores: Tensor, lengths: Tensor | None) -> Tensor:
         """Scores with minus infinity where a query does not see a key."""
+        if self.lengths == "both":
+            existing = builder.tensor((self.b, 1, 1, 1), DataType.INT64, name="queries")
+            scores = _select(builder, scores, PointwiseMode.CMP_LT, _index(builder, scores, 2), existing)
         shift = self._kv - self.q if self.causal == "bottom_right" else 0
         right = [bound for bound in (self.right, *([0] if self.causal != "no" else [])) if bound >= 0]
         if right:
@@ -109,22 +155,24 @@ class AttentionCase(Case):
         if self.left >= 0:
             row, column = _index(builder, scores, 2, shift - self.left), _index(builder, scores, 3)
             scores = _select(builder, scores, PointwiseMode.CMP_LE, row, column)
-        if self.lengths == "yes":
-            lengths = builder.tensor((self.b, 1, 1, 1), DataType.INT32, name="lengths")
+        if self.blocks == "yes":
+            mask = builder.tensor(mask_dims(scores.dims), DataType.UINT8, name="blocks")
+            scores = builder.block_mask(scores, mask)
+        if lengths is not None:
             scores = _select(builder, scores, PointwiseMode.CMP_LT, _index(builder, scores, 3), lengths)
         return scores
 
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         if tensor.name == "lengths":
             return rng.integers(0, self._kv + 1, tensor.dims).astype(np.int32)
-        return super()._values(rng, tensor, exact)
-
-
-def _transposed(tensor: Tensor) -> Tensor:
-    """The same memory with the last two dimensions exchanged."""
-    order = (0, 1, 3, 2)
-    dims, strides = (tuple(values[axis] for axis in order) for values in (tensor.dims, tensor.strides))
-    return replace(tensor, dims=dims, strides=strides)
+        if tensor.name == "queries":
+            return rng.integers(0, self.q + 1, tensor.dims)
+        if tensor.name == "blocks":
+            return rng.integers(0, 256, tensor.dims).astype(np.uint8)
+        drawn = pages.table_values(rng, tensor)
+        if drawn is None:
+            drawn = packed.offset_values(rng, tensor, self._kv if tensor.name[0] in "kv" else self.q)
+        return super()._values(rng, tensor, exact) if drawn is None else drawn
 
 
 def _index(builder: GraphBuilder, scores: Tensor, axis: int, offset: int = 0) -> Tensor:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lowdnn.enums import (
     DataType,
@@ -11,24 +14,25 @@ from lowdnn.enums import (
     TensorReordering,
 )
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import text
+from lowdnn.graph.cases import pages, text
 from lowdnn.graph.cases.base import Case
 from lowdnn.graph.cases.chains import (
     pointwise_type,
 )
 from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.tensor import Tensor
 
 
 @dataclass(frozen=True)
 class TransformCase(Case):
     """A move of elements: transpose (perm), slice (start, limit, step), reshape (to), concat (axis; parts are the
     inputs' extents along it), copy between layouts and types, expand a band to a matrix of ``dims`` or contract one
-    (axis, lower, upper, pad)."""
+    (axis, lower, upper, pad), load sequences of rows, a tensor of ``dims``, from pages (page: rows of one)."""
 
     family: ClassVar[str] = "transform"
 
-    op: str = key(text.choice("transpose", "slice", "reshape", "concat", "copy", "expand", "contract"))
+    op: str = key(text.choice("transpose", "slice", "reshape", "concat", "copy", "expand", "contract", "load"))
     dims: tuple[int, ...] = key(text.extents(0))
     perm: tuple[int, ...] = key(text.indices(), ())
     start: tuple[int, ...] = key(text.indices(), ())
@@ -40,6 +44,7 @@ class TransformCase(Case):
     lower: int = key(text.integer(0), 0)
     upper: int = key(text.integer(0), 0)
     pad: float = key(text.number(), 0.0)
+    page: int = key(text.integer(1), 1)
     layout: str = key(text.choice(*(item.value for item in Layout)), "row")
     out_layout: str = key(text.choice(*(item.value for item in Layout)), "row")
     dtype: DataType = key(text.data_type(), DataType.FLOAT)
@@ -60,6 +65,11 @@ class TransformCase(Case):
             columns = self.dims[self.axis]
             builder.expand_band_matrix(x, columns, bandwidths, axis=self.axis, pad=self.pad, store=store, layout=layout)
             return builder.graph()
+        if self.op == "load":
+            container = builder.tensor(pages.container_dims(self.dims, self.page), self.dtype, name="x")
+            lengths = builder.tensor((self.dims[0], 1, 1, 1), DataType.INT64, name="lengths")
+            pages.load(builder, container, lengths, self.dims[2], store=store, layout=layout)
+            return builder.graph()
         x = builder.tensor(self.dims, self.dtype, name="x")
         match self.op:
             case "contract":
@@ -79,6 +89,12 @@ class TransformCase(Case):
     @property
     def is_exact(self) -> bool:
         return True
+
+    def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
+        if tensor.name == "lengths":
+            return rng.integers(0, self.dims[2] + 1, tensor.dims)
+        table = pages.table_values(rng, tensor)
+        return super()._values(rng, tensor, exact) if table is None else table
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,8 @@ class SoftmaxCase(Case):
     """Softmax of x over ``axes`` (by default the last), or its gradient from y and dy, with pointwise steps before (on
     x, or on dy) and behind it.
 
-    log: of its logarithm.  stats: the type in which log-sum-exp, maximum and sum are stored; without, they are not.
+    log: of its logarithm.  sink: whether rows have one.  stats: the type in which log-sum-exp, maximum and sum are
+    stored; without, they are not.
     """
 
     family: ClassVar[str] = "softmax"
@@ -156,6 +157,7 @@ class SoftmaxCase(Case):
     layout: str = key(text.choice(*(item.value for item in Layout)), "row")
     dtype: DataType = key(text.data_type(), DataType.FLOAT)
     out: DataType | None = key(text.data_type(), None)
+    sink: str = key(text.choice("no", "yes"), "no")
     stats: DataType | None = key(text.data_type(), None)
     virtual: DataType | None = key(text.data_type(), None)
     align: int = key(text.integer(1), 16)
@@ -169,7 +171,8 @@ class SoftmaxCase(Case):
         source = builder.tensor(self.dims, self.dtype, name="x" if self.dir == "fwd" else "dy")
         value = _chain(self.before, source, self.dtype).build(builder, source, None, layout)
         if self.dir == "fwd":
-            result = builder.softmax(value, self._axes, is_log=is_log, statistics=self.stats, store=store)
+            sink = self._sink(builder)
+            result = builder.softmax(value, self._axes, is_log=is_log, sink=sink, statistics=self.stats, store=store)
         else:
             y = builder.tensor(self.dims, self.dtype, name="y")
             result = builder.softmax_backward(value, y, self._axes, is_log=is_log, store=store)
@@ -188,6 +191,13 @@ class SoftmaxCase(Case):
     @property
     def _axes(self) -> tuple[int, ...]:
         return _checked(self.axes, len(self.dims), "softmax") or (len(self.dims) - 1,)
+
+    def _sink(self, builder: GraphBuilder) -> Tensor | None:
+        """One number for the rows of all places along the first axis."""
+        if self.sink == "no":
+            return None
+        dims = tuple(1 if axis in (0, *self._axes) else extent for axis, extent in enumerate(self.dims))
+        return builder.tensor(dims, self.dtype, name="sink")
 
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         values = super()._values(rng, tensor, exact)

@@ -289,6 +289,17 @@ def test_launches_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
     driver.prepare_launch(function, LaunchConfig(one, warp, optin), parameters.address)
 
 
+def test_a_kernels_own_shared_memory_counts_towards_what_a_launch_may_ask_for(driver: EmulatedDriver) -> None:
+    own = PTX.replace(b"  .reg .b32 %r<4>;", b"  .shared .align 4 .b8 own[16384];\n  .reg .b32 %r<4>;")
+    function = driver.module_get_function(driver.module_load_data(own), "add")
+    parameters = Parameters(integers(driver, [0] * 32), 1)
+    fits, exceeds = (LaunchConfig((1, 1, 1), (32, 1, 1), 32 * 1024 + more) for more in (0, 1))
+    driver.prepare_launch(function, fits, parameters.address)
+    fails_with("INVALID_VALUE", lambda: driver.prepare_launch(function, exceeds, parameters.address))
+    driver.function_set_attribute(function, FunctionAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, exceeds.shared_bytes)
+    driver.prepare_launch(function, exceeds, parameters.address)
+
+
 def test_images_that_a_gpu_refuses(driver: EmulatedDriver) -> None:
     fails_with("UNSUPPORTED_PTX_VERSION", lambda: driver.module_load_data(PTX.replace(b"8.0", b"9.5")))
     fails_with("NO_BINARY_FOR_GPU", lambda: driver.module_load_data(b"\x7fELF..."))

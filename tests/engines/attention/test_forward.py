@@ -14,6 +14,7 @@ from lowdnn.engines.base import Engine
 from lowdnn.enums import KnobType
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.cases import parse_case
+from lowdnn.graph.compare import differences, expected_outputs
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.base import with_tensors
@@ -40,6 +41,9 @@ LINES = (
     "sdpa b=1 h=2 q=24 kv=64 d=64 out=fp32",
     "sdpa b=1 h=1 q=5 kv=700 d=16 stats=yes",
     "sdpa b=1 h=1 q=20 kv=100 d=256 dropout=0.25 dtype=fp16",
+    "sdpa b=4 h=2 hk=1 q=140 kv=100 d=16 causal=top_left lengths=both stats=yes",
+    "sdpa b=1 h=2 hk=1 q=140 kv=400 d=16 right=60 blocks=yes stats=yes",
+    "sdpa b=2 h=3 q=70 kv=150 d=16 causal=bottom_right lengths=yes sink=yes stats=log2 layout=bshd",
 )
 
 
@@ -66,6 +70,22 @@ def test_tiles_of_queries(racing: Runtime, engine: Engine, queries: int) -> None
     check_case(racing, engine, line, {KnobType.TILE_M: queries})
 
 
+@of_each_engine
+def test_tiles_that_are_passed_over(racing: Runtime, engine: Engine) -> None:
+    """At either end and in the middle, of one head or of both; what lies there is not read."""
+    case = parse_case("sdpa b=1 h=2 hk=1 q=200 kv=1300 d=8 blocks=yes stats=yes")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    of = {tensor.name: tensor.uid for tensor in graph.inputs}
+    bits = np.array([0b10000100, 0, 0b00001100, 0b100, 0, 0, 0b11000000, 0], np.uint8)
+    inputs[of["blocks"]] = bits.reshape(1, 2, 2, 2)
+    for part in (slice(0, 256), slice(512, 768)):  # of tiles that no row of either head sees
+        inputs[of["k"]][..., part] = inputs[of["v"]][:, :, part] = 0x7FC0
+    results = run_plan(racing, engine.plan(graph, SM_90A, {}), graph, inputs)
+    zeroed = {uid: np.where(values == 0x7FC0, 0, values).astype(values.dtype) for uid, values in inputs.items()}
+    for uid, expected in expected_outputs(graph, zeroed, (), case.length).items():
+        assert not differences(results[uid], expected.values, graph.tensors[uid].data_type, expected.allowed)
+
+
 @pytest.mark.parametrize("queries", [128, 192])
 def test_warpgroups_take_turns(racing: Runtime, queries: int) -> None:
     line = "sdpa b=2 h=1 q=150 kv=520 d=16 causal=bottom_right lengths=yes stats=yes"
@@ -90,6 +110,21 @@ def test_a_query_without_keys_gives_nothing(device: Runtime, engine: Engine) -> 
     assert np.isfinite(found["stats"][0, 20:]).all()
     assert np.isneginf(found["stats"][1]).all()
     assert not found["sum_exp"][1].any()
+
+
+@of_each_engine
+def test_a_query_without_keys_has_its_sink_as_statistics(device: Runtime, engine: Engine) -> None:
+    """The first 20 of 50 queries stand before the first of 30 keys; the sink of the second head is none."""
+    case = parse_case("sdpa b=1 h=2 q=50 kv=30 d=16 causal=bottom_right sink=yes stats=yes")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    (sink,) = (tensor for tensor in graph.inputs if tensor.name == "sink")
+    inputs[sink.uid] = np.array([3, -np.inf], np.float32).reshape(sink.dims)
+    results = run_plan(device, engine.plan(graph, SM_90A, {}), graph, inputs)
+    found = {tensor.name: results[tensor.uid].reshape(2, 50, -1)[:, :20] for tensor in graph.outputs}
+    assert not found["c"].any()
+    for name in ("stats", "max"):
+        np.testing.assert_array_equal(found[name], np.broadcast_to([[[3]], [[-np.inf]]], (2, 20, 1)))
+    np.testing.assert_array_equal(found["sum_exp"], np.broadcast_to([[[1]], [[0]]], (2, 20, 1)))
 
 
 @of_each_engine
@@ -142,7 +177,7 @@ def test_masks_leave_a_band() -> None:
     causal = matched("sdpa b=1 h=1 q=20 kv=30 d=16 causal=bottom_right left=7 lengths=yes")
     assert (causal.band.left, causal.band.right) == (7 - 10, 10)
     assert causal.band.lengths is not None
-    assert len(causal.inside.operations) == 1  # the scale
+    assert len(causal.scores.operations) == 1  # the scale
     narrow = matched("sdpa b=1 h=1 q=20 kv=30 d=16 left=0 right=0")
     assert (narrow.band.left, narrow.band.right) == (0, 0)
 
@@ -190,9 +225,20 @@ def test_wgmma_is_for_one_architecture() -> None:
 
 def test_large_tiles_are_for_what_needs_few_registers() -> None:
     def tiles(line: str) -> tuple[int, ...]:
-        (knob,) = WGMMA.knobs(graph_of(line), SM_90A)
-        return knob.values
+        return WGMMA.knobs(graph_of(line), SM_90A)[0].values
 
     assert tiles("sdpa b=1 h=1 q=20 d=64 causal=top_left lengths=yes") == (64, 128, 192)
     for words in ("d=64 dropout=0.5", "d=64 scores=bias", "d=72"):
         assert tiles(f"sdpa b=1 h=1 q=20 {words}") == (64, 128)
+
+
+def test_keys_are_taken_as_far_as_there_is_room() -> None:
+    graph = graph_of("sdpa b=1 h=1 q=200 d=64")
+
+    def keys_of(queries: int, keys: int) -> int:
+        choices = {KnobType.TILE_M: queries, KnobType.TILE_N: keys}
+        return dict(WGMMA.plan(graph, SM_90A, choices).kernels[0].parameters)["TILE_KV"]
+
+    assert [keys_of(queries, 192) for queries in (64, 128, 192)] == [192, 192, 128]
+    assert [keys_of(queries, 48) for queries in (64, 192)] == [48, 48]
+    assert dict(WGMMA.plan(graph_of("sdpa b=1 h=1 q=200 d=256"), SM_90A, {}).choices)[KnobType.TILE_N] == 64

@@ -94,6 +94,24 @@ def test_long_narrow_rows_are_held_as_they_are_read(device: Runtime, line: str, 
     assert shape_of(check(device, line, {} if "bwd" in line else WIDE))["AS_READ"] == is_as_read
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_images_of_a_channel_are_held_as_they_are_read(device: Runtime, direction: str) -> None:
+    assert shape_of(check(device, f"dims=4x2x28x28 mode=batch dtype=fp16 dir={direction}", WIDE))["AS_READ"] == 1
+
+
+@pytest.mark.parametrize("dims", ["64x256x56x56 mode=batch", "128x256x56x56 mode=batch dtype=fp16"])
+def test_two_blocks_of_a_multiprocessor_have_room_for_long_rows_of_images(dims: str) -> None:
+    plan = ENGINE.plan(parse_case(f"norm dims={dims}").graph(), SM_90A, {})
+    (launch,) = plan.launches
+    assert 2 * launch.shared_bytes < SM_90A.shared_bytes_per_sm
+    assert launch.work.bytes < 1.01 * sum(tensor.size_bytes for tensor in plan.tensors)
+
+
+def test_threads_hold_as_many_groups_as_rows_have(device: Runtime) -> None:
+    shape = shape_of(check(device, "dims=40x768 mode=layer dtype=bf16"))
+    assert (shape["TEAM"], shape["ITEMS"]) == (32, 3)
+
+
 def shape_of(plan: Plan) -> dict[str, int | str]:
     return dict(plan.kernels[0].parameters)
 

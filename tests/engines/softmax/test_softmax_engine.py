@@ -18,6 +18,7 @@ from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph
 from tests.support.data import fresh_seed
 from tests.support.running import check_case, check_outputs, run_plan
+from tests.support.runtime import download, upload
 
 ENGINE = SoftmaxEngine()
 
@@ -39,6 +40,16 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
         check(device, f"dims=5x{length} stats=fp32", choices)
 
 
+@pytest.mark.parametrize("choices", [SMALL, CLUSTER], ids=["block", "cluster"])
+def test_sinks(device: Runtime, choices: dict[KnobType, int]) -> None:
+    check(device, "dims=3x4x252 sink=yes log=yes before=mul dtype=bf16", choices)
+    check(device, "dims=2x3x1500 sink=yes stats=fp32", choices)
+
+
+def test_sinks_of_columns(device: Runtime) -> None:
+    check(device, "dims=3x60x4x8 axes=1 sink=yes dtype=fp16", SMALL)
+
+
 def test_odd_rows(device: Runtime) -> None:
     for length in (1, 3, 13):
         check(device, f"dims=6x{length}", NARROW)
@@ -58,6 +69,27 @@ def test_rows_that_begin_beside_vectors(device: Runtime, line: str, choices: dic
     plan = check(device, line, choices)
     assert shape_of(plan)["HAS_SKEW"] == 1
     assert shape_of(plan)["VECTOR"] == 8
+
+
+def test_every_start_and_end_of_a_row(racing: Runtime) -> None:
+    """Of 32 to 39 elements, three to five whole vectors and up to seven elements on each side of them."""
+    for length in range(32, 40):
+        for line in (f"dims=9x{length} dtype=bf16 log=yes stats=fp32", f"dims=9x{length} dtype=fp16 dir=bwd"):
+            plan = check(racing, line, NARROW)
+            assert shape_of(plan)["HAS_SKEW"] == int(length != 32)
+
+
+@pytest.mark.parametrize("length", [197, 1001])
+def test_a_row_is_replaced_by_its_result(racing: Runtime, length: int) -> None:
+    """x and y in one place: nothing is read that another thread writes."""
+    case = parse_case(f"softmax dims=9x{length} dtype=fp16")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    plan = ENGINE.plan(graph, SM_90A, NARROW)
+    (x,), (y,) = graph.inputs, graph.outputs
+    apart = run_plan(racing, plan, graph, inputs)[y.uid]
+    with upload(racing, inputs[x.uid], "x and y") as both:
+        racing.load(plan).execute({x.uid: both.address, y.uid: both.address}, 0)
+        assert download(both, apart.dtype).tobytes() == apart.tobytes()
 
 
 def test_tensors_with_other_starts_than_the_rows(device: Runtime) -> None:
@@ -82,6 +114,20 @@ def test_long_narrow_rows_are_held_as_they_are_read(device: Runtime) -> None:
         plan = check(device, line, WIDE)
         assert shape_of(plan)["AS_READ"] == 1
     assert shape_of(check(device, "dims=2x16392 dtype=bf16 before=add", WIDE))["AS_READ"] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "team", "items"),
+    [
+        ("dims=40x197 dtype=fp16", 8, 3),
+        ("dims=40x197 dtype=fp16 dir=bwd", 8, 3),
+        ("dims=2x6144 dtype=bf16", 128, 3),
+        ("dims=3x40x64 axes=1 dtype=bf16 epilogue=residual", 8, 5),
+    ],
+)
+def test_threads_hold_as_many_groups_as_rows_have(device: Runtime, line: str, team: int, items: int) -> None:
+    shape = shape_of(check(device, line))
+    assert (shape["TEAM"], shape["ITEMS"], shape["CHUNKED"]) == (team, items, 0)
 
 
 def shape_of(plan: Plan) -> dict[str, int | str]:

@@ -1,0 +1,216 @@
+"""``attention_decode``: attention forward of few queries over many keys, for sm_80 and newer, bound by reading k and v
+once.
+
+The graphs of ``attention_mma``, pages of a cache among them. The queries of the heads that share keys are rows of one
+tile; the keys are split over warps and, where there are too few blocks to keep the memory busy, over blocks, whose
+results a second launch combines in a fixed order.
+Kernels: ``attention_forward_decode.cu``, ``attention_forward_combine.cu`` (from the workspace, for each part of the
+keys and each query v's padded head and two more fp32).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
+from lowdnn.engines.attention.heads import pitch_bytes
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, i32, i64, macros
+from lowdnn.enums import KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
+from lowdnn.status import Status
+
+#: Rows that share keys, beyond which arithmetic and not memory is the limit.
+_MAX_ROWS = 128
+#: Of a tile: accumulators of 32 rows fit the registers beside heads of v of the latter size.
+_TILES_OF_ROWS, _MAX_SIZE_OF_32_ROWS = (16, 32), 128
+#: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones.
+_TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 128
+_WARPS, _MAX_STAGES = 4, 4
+_COMBINE_WARPS = 4
+#: Of shared memory, that the device takes for a block.
+_RESERVED_BYTES = 1024
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+#: Tiles that are enough for a warp to fill its ring, and the share of the last wave's blocks that need not be split.
+_FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
+_F32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``attention_forward_decode.cu`` beside those of ``ForwardParams``."""
+
+    WARPS: int
+    STAGES: int
+    BLOCKS_PER_SM: int
+    IS_SPLIT: int
+
+
+@dataclass(frozen=True)
+class CombineParams:
+    """Macro of ``attention_forward_combine.cu`` beside those of ``ForwardParams``."""
+
+    WARPS: int
+
+
+class AttentionDecode:
+    """See the module's docstring."""
+
+    name = "attention_decode"
+    index = 34
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses what ``AttentionForward.match`` does, and many queries."""
+        problem = graph.derive(self._problem)
+        return problem if isinstance(problem, Refusal) else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """SPLIT_K_SLC."""
+        return _Shape.of(accepted(graph.derive(self._problem)), arch).knobs(arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """One launch, two where keys are split over blocks, none where there is no query."""
+        problem = accepted(graph.derive(self._problem))
+        shape = _Shape.of(problem, arch)
+        chosen = resolve_choices(self.name, shape.knobs(arch), choices)
+        splits = chosen[KnobType.SPLIT_K_SLC]
+        if not problem.rows:
+            return plan_of(self, graph, arch, chosen, (), ())
+        if splits == 1:
+            kernel, launch = shape.decode(1)
+            return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
+        (decode, first), (combine, second) = shape.decode(splits), shape.combine(splits)
+        workspace_bytes = shape.workspace_bytes(splits)
+        return plan_of(self, graph, arch, chosen, (decode, combine), (first, second), workspace_bytes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+    def _problem(self, graph: OperationGraph) -> AttentionForward | Refusal:
+        problem = AttentionForward.match(self.name, graph)
+        if isinstance(problem, Refusal):
+            return problem
+        rows = problem.queries * _pack(problem)
+        if rows > _MAX_ROWS:
+            reason = f"q.dims: expected at most {_MAX_ROWS} queries of heads that share keys, got {rows}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        return problem
+
+
+def _pack(problem: AttentionForward) -> int:
+    """Neighbouring heads of q that share one of k and one of v."""
+    return gcd(problem.k.sharing, problem.v.sharing)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How a block is made up."""
+
+    problem: AttentionForward
+    tile: ForwardTile
+    stages: int
+    blocks_per_sm: int
+
+    @staticmethod
+    def of(problem: AttentionForward, arch: ArchSpec) -> _Shape:
+        """Two blocks on a multiprocessor, where each finds room for two stages; as many stages as there is room."""
+        pack, size_v = _pack(problem), problem.padded_v
+        rows = _TILES_OF_ROWS[problem.queries * pack > _TILES_OF_ROWS[0] and size_v <= _MAX_SIZE_OF_32_ROWS]
+        keys = _TILES_OF_KEYS[problem.padded_qk + size_v > _MAX_SIZES_OF_32_KEYS]
+        tile = ForwardTile(rows, keys, rows, pack)
+        for blocks in (2, 1):
+            room = arch.shared_bytes_per_sm // blocks - _RESERVED_BYTES - rows * pitch_bytes(problem.padded_qk)
+            stages = min(_MAX_STAGES, room // _stage_bytes(problem, tile))
+            if stages >= 2:
+                break
+        return _Shape(problem, tile, stages, blocks)
+
+    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        """Splits that leave warps enough to do; the default is the least one whose waves of blocks are nearly full."""
+        tiles = ceil_div(self.problem.attention.first.c.dims[3], self.tile.keys)
+        most = max(1, tiles // (_WARPS * _FEWEST_TILES))
+        values = tuple(splits for splits in _SPLITS if splits <= most)
+        slots = arch.sm_count * self.blocks_per_sm
+
+        def attained(splits: int) -> float:
+            return self._blocks * splits / (slots * ceil_div(self._blocks * splits, slots))
+
+        best = max(map(attained, values))
+        default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
+        text = "parts of the keys, joined in a second launch"
+        return (Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, text),)
+
+    def decode(self, splits: int) -> tuple[KernelRef, Launch]:
+        params = Params(_WARPS, self.stages, self.blocks_per_sm, int(splits > 1))
+        variant = f"r{self.stages}x{self.blocks_per_sm}" + "p" * params.IS_SPLIT
+        kernel = self.problem.kernel("decode", "sm_80", self.tile, macros(params), variant)
+        operands = tuple(operand.argument for operand in (self.problem.q, self.problem.k, self.problem.v))
+        partials = (self._partials(splits),) if splits > 1 else ()
+        launch = self.problem.launch(
+            (*operands, *partials), self.tile, _WARPS * 32, self._shared_bytes, MathUnit.MMA_F16, splits
+        )
+        written = self.workspace_bytes(splits) if splits > 1 else 0
+        return kernel, replace(launch, work=replace(launch.work, bytes=launch.work.bytes + written))
+
+    def combine(self, splits: int) -> tuple[KernelRef, Launch]:
+        problem = self.problem
+        _, heads, queries, _ = problem.attention.first.c.dims
+        arguments = Struct(
+            (
+                self._partials(splits),
+                Struct(divider(queries)),
+                Struct(divider(heads)),
+                *i32((splits,)),
+                problem.argument(self.tile),
+            )
+        )
+        launch = Launch(
+            kernel=1,
+            grid=(problem.rows, 1, 1),
+            block=(_COMBINE_WARPS * 32, 1, 1),
+            arguments=(arguments,),
+            work=Work(
+                flops=2 * splits * problem.rows * problem.padded_v,
+                bytes=self.workspace_bytes(splits),
+                unit=MathUnit.FMA_F32,
+            ),
+        )
+        return problem.kernel("combine", "sm_80", self.tile, macros(CombineParams(_COMBINE_WARPS))), launch
+
+    def workspace_bytes(self, splits: int) -> int:
+        return self._extremes_bytes(splits) + aligned_bytes(
+            splits * self.problem.rows * self.problem.padded_v * _F32_BYTES
+        )
+
+    @property
+    def _blocks(self) -> int:
+        """Of one part of the keys, at least one."""
+        batch, heads, queries, _ = self.problem.attention.first.c.dims
+        return max(1, batch * (heads // self.tile.pack) * ceil_div(queries * self.tile.pack, self.tile.queries))
+
+    @property
+    def _shared_bytes(self) -> int:
+        """What warps hand over at the end lies where their rings were."""
+        problem, tile = self.problem, self.tile
+        values = tile.queries // 16 * (problem.padded_v // 2 + 4)
+        handed_bytes = (_WARPS - 1) * values * 32 * _F32_BYTES
+        ring_bytes = self.stages * _stage_bytes(problem, tile)
+        return tile.queries * pitch_bytes(problem.padded_qk) + max(ring_bytes, handed_bytes)
+
+    def _extremes_bytes(self, splits: int) -> int:
+        return aligned_bytes(splits * self.problem.rows * 2 * _F32_BYTES)
+
+    def _partials(self, splits: int) -> Struct:
+        """The kernels' ``Partials``."""
+        outputs = WorkspacePointer(self._extremes_bytes(splits))
+        return Struct((WorkspacePointer(), outputs, *i64((self.problem.rows,))))
+
+
+def _stage_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
+    """Of the rings of all warps."""
+    return _WARPS * tile.keys * (pitch_bytes(problem.padded_qk) + pitch_bytes(problem.padded_v))

@@ -1,0 +1,75 @@
+// attention_forward_combine: o of each query from what attention_forward_decode has found of parts of its keys.
+//
+// Block: one row. Each warp joins every WARPS-th part, then the first warp what the others have; lanes have two
+// neighbouring columns each, every 64. The order is always the same.
+// Shared memory: of each warp the largest score, the sum and the outputs.
+// Launch: WARPS warps in a block, a block for each row.
+// Macros: those of attention_forward.cuh, WARPS.
+
+#include "generated.cuh"
+#include "include/attention_forward.cuh"
+#include "include/attention_partials.cuh"
+
+constexpr int PAIRS = (HEAD_V + 2 * WARP_SIZE - 1) / (2 * WARP_SIZE);
+
+struct Params {
+  Partials partials;
+  Divider queries, heads;
+  i32 parts;
+  Forward forward;
+};
+
+// Of this lane's columns.
+struct Joined {
+  f32 largest = -INFINITE, sum = 0;
+  float2 o[PAIRS] = {};
+
+  // pair(i) is the i-th of the lane's pairs of columns; unit: as join has it.
+  template <class Pair> __device__ __forceinline__ void add(f32 unit, const float2& extreme, const Pair& pair) {
+    f32 kept, added;
+    join(unit, largest, sum, extreme.x, extreme.y, kept, added);
+#pragma unroll
+    for (int i = 0; i < PAIRS; ++i) {
+      const float2 other = pair(i);
+      o[i] = {o[i].x * kept + other.x * added, o[i].y * kept + other.y * added};
+    }
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) KERNEL_NAME(const __grid_constant__ Params params) {
+  __shared__ float2 extremes[WARPS], outputs[WARPS][PAIRS][WARP_SIZE];
+  const Forward& p = params.forward;
+  const u32 row = blockIdx.x, warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+  const u32 head = params.queries.divide(row), batch = params.heads.divide(head);
+  const i64 coordinate[4] = {batch, head - batch * params.heads.divisor, row - head * params.queries.divisor, 0};
+  const auto column = [&](int pair) { return i32(lane + pair * WARP_SIZE) * 2; };
+
+  const f32 unit = p.scale * LOG2_E;
+  Joined joined;
+#pragma unroll 4
+  for (i32 part = i32(warp); part < params.parts; part += WARPS) {
+    joined.add(unit, *params.partials.extreme(part, row), [&](int i) {
+      return column(i) < HEAD_V ? *params.partials.pair(part, row, column(i)) : float2{};
+    });
+  }
+  if (warp > 0) {
+    extremes[warp] = {joined.largest, joined.sum};
+#pragma unroll
+    for (int i = 0; i < PAIRS; ++i) outputs[warp][i][lane] = joined.o[i];
+  }
+  __syncthreads();
+  if (warp > 0) return;
+#pragma unroll
+  for (int other = 1; other < WARPS; ++other) {
+    joined.add(unit, extremes[other], [&](int i) { return outputs[other][i][lane]; });
+  }
+
+  if (lane == 0) store_statistics(p, coordinate, joined.largest, joined.sum);
+  const f32 share = joined.sum == 0 ? 0 : 1 / joined.sum;
+  const OutputRow output(p, coordinate, true);
+#pragma unroll
+  for (int i = 0; i < PAIRS; ++i) {
+    const f32 values[2] = {joined.o[i].x * share, joined.o[i].y * share};
+    output.store(column(i), values);
+  }
+}

@@ -1,0 +1,76 @@
+"""In which order blocks of ``attention_wgmma`` take tiles of queries: balanced, near in memory what is so in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.engines.launch import ceil_div, divider, i32
+from lowdnn.plan import Struct
+
+#: Keys and values of a section's heads: half of what the L2 cache holds.
+_SECTION_BYTES = 30 << 20
+#: Heads of sections that are looked at, beside those of one tile for each block.
+_SECTIONS = (3, 11, 22, 33, 66)
+#: Of so many tiles each block has enough for any order.
+_MANY_TILES = 8192
+
+
+@dataclass(frozen=True)
+class TileOrder:
+    """``heads`` heads, each with ``tiles`` tiles of queries, for ``blocks`` blocks.
+
+    section_heads: of a section, whose tiles are dealt out by size, forth and back; 0: pairs of a head's tiles, one from
+    either end, are dealt out head by head.
+    """
+
+    tiles: int
+    heads: int
+    blocks: int
+    section_heads: int
+
+    @staticmethod
+    def of(costs: NDArray[np.float64], heads: int, blocks: int, bytes_of_head: int) -> TileOrder:
+        """Balanced for tiles of a head that cost as much, the last tile first; pairs where nothing is much better."""
+        tiles = len(costs)
+        at_once = TileOrder(tiles, heads, blocks, max(1, min(blocks // tiles, heads)))
+        if costs.min() == costs.max():
+            return at_once
+        pairs = TileOrder(tiles, heads, blocks, 0)
+        if tiles * heads > _MANY_TILES:
+            return pairs
+        most = min(heads, _SECTION_BYTES // max(1, bytes_of_head))
+        sections = [TileOrder(tiles, heads, blocks, own) for own in (*_SECTIONS, heads) if own <= most]
+        return min((pairs, at_once, *sections), key=lambda order: round(order.makespan(costs), 2))
+
+    @property
+    def turns(self) -> int:
+        """Of a block, at most."""
+        if self.section_heads:
+            return ceil_div(self.tiles * self.heads, self.blocks)
+        return 2 * ceil_div(ceil_div(self.tiles, 2) * self.heads, self.blocks)
+
+    @property
+    def argument(self) -> Struct:
+        """The fields of the kernel's ``Order``."""
+        of_section = self.tiles * self.section_heads or ceil_div(self.tiles, 2)
+        counts = i32((self.turns, self.tiles, self.heads, self.section_heads))
+        return Struct((*counts, Struct(divider(of_section))))
+
+    def makespan(self, costs: NDArray[np.float64]) -> float:
+        """What the block with the most to do has, relative to the mean."""
+        if not self.section_heads:
+            pairs = costs[: ceil_div(self.tiles, 2)] + costs[::-1][: ceil_div(self.tiles, 2)]
+            if self.tiles % 2:
+                pairs[-1] /= 2
+            of_units = np.tile(pairs, self.heads)
+            loads = np.bincount(np.arange(of_units.size) % self.blocks, of_units, self.blocks)
+        else:
+            turn, place = np.divmod(np.arange(self.tiles * self.heads), self.blocks)
+            section, inside = np.divmod(turn * self.blocks + place, self.tiles * self.section_heads)
+            heads_here = np.minimum(self.section_heads, self.heads - section * self.section_heads)
+            block = np.where(turn % 2, self.blocks - 1 - place, place)
+            loads = np.bincount(block, costs[inside // heads_here], self.blocks)
+        return float(loads.max() / loads.mean())

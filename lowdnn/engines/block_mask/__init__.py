@@ -1,0 +1,1 @@
+"""The engine of masks of tiles of scores."""

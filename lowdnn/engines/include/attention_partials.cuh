@@ -1,0 +1,23 @@
+// What blocks have found of their parts of the keys, in the workspace: of each part and each row of all heads, in fp32,
+// the largest score, the sum of exponentials relative to it, and the products with v.
+
+#pragma once
+
+#include "include/numeric.cuh"
+
+struct Partials {
+  float2* extremes;  // [part][row]
+  f32* outputs;      // [part][row][HEAD_V]
+  i64 rows;
+
+  // Of (batch, head, query).
+  __device__ __forceinline__ static i64 row(const i64 (&coordinate)[4], i64 heads, i64 queries) {
+    return (coordinate[0] * heads + coordinate[1]) * queries + coordinate[2];
+  }
+
+  __device__ __forceinline__ float2* extreme(i64 part, i64 row) const { return extremes + part * rows + row; }
+
+  __device__ __forceinline__ float2* pair(i64 part, i64 row, int column) const {
+    return reinterpret_cast<float2*>(outputs + (part * rows + row) * HEAD_V + column);
+  }
+};

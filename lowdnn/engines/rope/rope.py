@@ -1,0 +1,182 @@
+"""``rope``: rotary position embedding and its gradient, of any float types and strides, bound by memory: x is read
+once, y written once, and the sines of a position are computed once for several heads (``rope.cu``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd, prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import contiguous_elements
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.launch import (
+    MAX_EXTENT,
+    MAX_GRID_X,
+    bytes_of,
+    ceil_div,
+    conversion_target,
+    divider,
+    fma_unit,
+    i64,
+    macros,
+)
+from lowdnn.engines.rows.kernel import number
+from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.rope import Rotation
+from lowdnn.ops.rope_backward import RopeBackward
+from lowdnn.ops.rope_forward import RopeForward
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
+from lowdnn.status import Status
+
+_THREADS = 128
+_HEADS = (1, 2, 4, 8)
+#: Heads that share sines before these cost less than memory; more would only cost registers.
+_ENOUGH_HEADS = 4
+_ACCESS_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Params:
+    """Compile-time parameters of the kernel; field names are its macros."""
+
+    X: str
+    Y: str
+    FREQ: str
+    COMPUTE: str
+    THREADS: int
+    HEADS: int
+    VECTOR: int
+    X_WIDTH: int
+    Y_WIDTH: int
+    FREQ_WIDTH: int
+    INDEX: str
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """How the kernel walks over one rotation."""
+
+    rotation: Rotation
+    compute_type: DataType
+
+    @cached_property
+    def vector(self) -> int:
+        """Neighbouring pairs of a thread: as many as divide the rotated and the passed ones."""
+        pairs = gcd(self.rotation.size // 2, self.rotation.passed // 2)
+        most = _ACCESS_BYTES // min(self.rotation.source.element_bytes, self.rotation.target.element_bytes)
+        return min(most, pairs & -pairs) if pairs else 1
+
+    def radices(self, heads: int) -> tuple[int, ...]:
+        """Batches, groups of heads, positions, groups of pairs."""
+        batch, all_heads, length, size = self.rotation.source.dims
+        return batch, ceil_div(all_heads, heads), length, size // 2 // self.vector
+
+    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        """MULTIPLY: by default as many heads as leave every multiprocessor full."""
+        threads = arch.sm_count * arch.threads_per_sm
+        values = [heads for heads in _HEADS if heads < 2 * self.rotation.source.dims[1]] or [1]
+        full = [heads for heads in values if heads <= _ENOUGH_HEADS and prod(self.radices(heads)) >= threads]
+        return (Knob("heads", KnobType.MULTIPLY, tuple(values), max(full or [1]), "heads of a thread"),)
+
+    def refusal(self) -> str:
+        radices = self.radices(1)
+        if max(radices) > MAX_EXTENT:
+            return f"tensor.dims: expected at most {MAX_EXTENT} groups along an axis, got {max(radices)}"
+        blocks = ceil_div(prod(radices), _THREADS)
+        return f"tensor.dims: expected at most {MAX_GRID_X} blocks, got {blocks}" if blocks > MAX_GRID_X else ""
+
+    def kernel(self, heads: int, arch: ArchSpec) -> KernelRef:
+        tensors = (self.rotation.source, self.rotation.target, self.rotation.freqs)
+        x, y, freq = (dtypes.info(tensor.data_type) for tensor in tensors)
+        params = Params(
+            X=x.c_type,
+            Y=y.c_type,
+            FREQ=freq.c_type,
+            COMPUTE=dtypes.info(self.compute_type).c_type,
+            THREADS=_THREADS,
+            HEADS=heads,
+            VECTOR=self.vector,
+            X_WIDTH=self._width(self.rotation.source),
+            Y_WIDTH=self._width(self.rotation.target),
+            FREQ_WIDTH=self._width(self.rotation.freqs),
+            INDEX="u32" if prod(self.radices(heads)) < 2**31 else "i64",
+        )
+        target = conversion_target((tensor.data_type for tensor in tensors), arch)
+        widths = f"x{params.X_WIDTH}y{params.Y_WIDTH}f{params.FREQ_WIDTH}"
+        types = f"{x.short_name}_{y.short_name}_{freq.short_name}"
+        shape = f"h{heads}v{self.vector}{widths}_{params.INDEX}"
+        return KernelRef(
+            name=f"rope_{types}_{shape}_{target.replace('_', '')}",
+            source="rope/rope.cu",
+            target=target,
+            parameters=macros(params),
+        )
+
+    def launch(self, heads: int) -> Launch:
+        rotation, radices = self.rotation, self.radices(heads)
+        x, y, freqs = rotation.source, rotation.target, rotation.freqs
+        sizes = (prod(radices), x.dims[1], rotation.passed, rotation.size // 2)
+        strides = (*x.strides, *y.strides, freqs.strides[0], freqs.strides[3])
+        factors = (number(factor, self.compute_type) for factor in (rotation.scale, rotation.sine))
+        axes = (field for radix in (1, *radices[1:]) for field in divider(radix))
+        pointers = (TensorPointer(tensor.uid) for tensor in (x, freqs, y))
+        return Launch(
+            kernel=0,
+            grid=(ceil_div(prod(radices), _THREADS), 1, 1),
+            block=(_THREADS, 1, 1),
+            arguments=(Struct((*pointers, *i64(sizes), *i64(strides), *factors, *axes)),),
+            work=Work(flops=rotation.flops, bytes=bytes_of((x, freqs, y)), unit=fma_unit(self.compute_type)),
+        )
+
+    def _width(self, tensor: Tensor) -> int:
+        """Elements of an access, 0 where those of a row are not neighbours."""
+        axis = tensor.rank - 1
+        if tensor.strides[axis] != 1:
+            return 0
+        return min(self.vector, contiguous_elements(tensor, tensor.strides, axis))
+
+
+class Rope:
+    """See the module's docstring."""
+
+    name = "rope"
+    index = 35
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
+    behavior_notes = BEHAVIOR_NOTES
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses everything but one such operation between tensors in device memory."""
+        problem = graph.derive(self._problem)
+        return problem if isinstance(problem, Refusal) else None
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """MULTIPLY."""
+        return accepted(graph.derive(self._problem)).knobs(arch)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """One launch, none where the result is empty."""
+        problem = accepted(graph.derive(self._problem))
+        chosen = resolve_choices(self.name, problem.knobs(arch), choices)
+        if not problem.rotation.target.element_count:
+            return plan_of(self, graph, arch, chosen, (), ())
+        heads = chosen[KnobType.MULTIPLY]
+        return plan_of(self, graph, arch, chosen, (problem.kernel(heads, arch),), (problem.launch(heads),))
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+        operation = graph.operations[0]
+        if len(graph.operations) != 1 or not isinstance(operation, RopeForward | RopeBackward):
+            names = ", ".join(type(op).__name__ for op in graph.operations)
+            return Refusal(self.name, f"operations: expected one RopeForward or RopeBackward, got {names}")
+        problem = _Problem(operation.rotation, operation.compute_type)
+        if any(t.is_scalar_value or t.is_virtual for t in graph.tensors.values()):
+            return Refusal(self.name, "tensors: expected all in device memory, got a virtual one or a value")
+        reason = problem.refusal() if problem.rotation.target.element_count else ""
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem

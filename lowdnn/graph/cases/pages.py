@@ -1,0 +1,44 @@
+"""Paged caches of cases: containers with more pages than are used, tables that are permutations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import DataType
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.ops.tensor import Tensor
+
+#: Pages beside those of the sequences; what the names of tables end in.
+_OTHER_PAGES, _TABLE = 3, "page_table"
+
+
+def container_dims(dims: tuple[int, ...], page: int) -> tuple[int, ...]:
+    """Of the pages of a tensor of ``dims`` (batch, heads, rows, size), with ``page`` rows each."""
+    batch, heads, rows, size = dims
+    return (batch * -(-rows // page) + _OTHER_PAGES, heads, page, size)
+
+
+def load(
+    builder: GraphBuilder,
+    container: Tensor,
+    lengths: Tensor,
+    rows: int,
+    *,
+    store: DataType | None = None,
+    layout: Layout | None = None,
+) -> Tensor:
+    """Sequences of up to ``rows`` rows from the pages in ``container``."""
+    batch = lengths.dims[0]
+    table = builder.tensor((batch, 1, -(-rows // container.dims[2]), 1), DataType.INT32, name=container.name + _TABLE)
+    return builder.paged_cache_load(container, table, lengths, rows, store=store, layout=layout)
+
+
+def table_values(rng: np.random.Generator, tensor: Tensor) -> NDArray[Any] | None:
+    """What ``tensor`` holds if it is a table: each page once."""
+    if not tensor.name.endswith(_TABLE):
+        return None
+    count = tensor.element_count
+    return rng.permutation(count + _OTHER_PAGES)[:count].reshape(tensor.dims).astype(np.int32)

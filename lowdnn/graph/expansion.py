@@ -1,0 +1,195 @@
+"""Compound operations, and ragged tensors, as the operations that they stand for, which engines know how to take whole:
+attention is found again by ``attention_pattern``, its bands by ``band_pattern``, ragged tensors by ``ragged_pattern``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import inf
+
+from lowdnn.enums import DataType, PointwiseMode, RngDistribution
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
+from lowdnn.ops.catalog import Compound
+from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
+from lowdnn.ops.norm import compute_type_of
+from lowdnn.ops.pointwise import Pointwise
+from lowdnn.ops.ragged import RaggedLoad, RaggedStore
+from lowdnn.ops.rng import Rng, RngOperation
+from lowdnn.ops.sdpa import Lengths
+from lowdnn.ops.sdpa_forward import SdpaForward
+from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.tensor import Tensor
+from lowdnn.status import NotSupportedError
+
+_QUERY, _KEY = 2, 3
+
+
+def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...]:
+    """``operations`` with others in the place of compound ones, and loads and stores of ragged tensors. Tensors between
+    those have uids above all given."""
+    given = tuple(operations)
+    expansion = _Expansion(1 + max((tensor.uid for op in given for tensor in _tensors(op)), default=0))
+    for op in given:
+        expansion.add(op)
+    return expansion.operations
+
+
+def _tensors(operation: HasPorts) -> Iterable[Tensor]:
+    for tensor in (inputs_of(operation) | outputs_of(operation)).values():
+        yield from (tensor,) if tensor.ragged_offset is None else (tensor, tensor.ragged_offset)
+    if isinstance(operation, SdpaForward):
+        for inner in (operation.softmax, *(operation.subgraph.operations if operation.subgraph else ())):
+            yield from () if inner is None else _tensors(inner)
+
+
+def _packed(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
+    """What lies in memory of a ragged tensor, with all rows that there may be; its offsets, and their multiplier."""
+    where, offsets = f"{tensor.label}.ragged_offset", tensor.ragged_offset
+    if offsets is None or tensor.rank != 4 or tensor.is_virtual:
+        got = f"dims {list(tensor.dims)}{', virtual' if tensor.is_virtual else ''}"
+        raise NotSupportedError.at(where, expected="a tensor [batch, heads, rows, size] in device memory", got=got)
+    batch, heads, rows, size = tensor.dims
+    _, head, row, element = tensor.strides
+    strides = (batch * rows * row, head, row, element)
+    dims = (1, heads, batch * rows, size)
+    packed = replace(tensor, dims=dims, strides=strides, ragged_offset=None, ragged_offset_multiplier=1)
+    return packed, offsets, tensor.ragged_offset_multiplier
+
+
+class _Expansion:
+    """Operations, and what tensors are that the builder made where others were given."""
+
+    def __init__(self, first_uid: int) -> None:
+        self._builder = GraphBuilder(first_uid=first_uid)
+        self._given: dict[int, Tensor] = {}
+        self._padded: dict[int, Tensor] = {}
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(with_tensors(op, self._given) for op in self._builder.operations)
+
+    def add(self, operation: HasPorts) -> None:
+        reads, writes = (
+            [tensor for tensor in ports(operation).values() if tensor.ragged_offset is not None]
+            for ports in (inputs_of, outputs_of)
+        )
+        for tensor in (*reads, *writes):
+            if tensor.uid not in self._padded:
+                self._padded[tensor.uid] = self._padded_of(tensor, is_loaded=tensor in reads)
+        self._add(with_tensors(operation, self._padded) if reads or writes else operation)
+        for tensor in writes:
+            self._builder.add(RaggedStore(self._padded[tensor.uid], *_packed(tensor)))
+
+    def _padded_of(self, tensor: Tensor, is_loaded: bool) -> Tensor:
+        """A virtual tensor in the place of a ragged one."""
+        y = self._builder.tensor(tensor.dims, tensor.data_type, is_virtual=True, name=tensor.name)
+        if is_loaded:
+            packed, offsets, multiplier = _packed(tensor)
+            self._builder.add(RaggedLoad(packed, y, offsets, multiplier))
+        return y
+
+    def _add(self, operation: HasPorts) -> None:
+        if isinstance(operation, SdpaForward):
+            self._add_attention(operation)
+        elif isinstance(operation, DiagonalBandMask):
+            self._add_band_mask(operation)
+        elif isinstance(operation, Operation):
+            self._builder.add(operation)
+
+    def _add_attention(self, op: SdpaForward) -> None:
+        builder = self._builder
+        queries, keys = self._lengths(op.lengths)
+        k, v = (
+            x if table is None or keys is None else builder.paged_cache_load(x, table, keys, op.key_count)
+            for x, table in ((op.k, op.page_table_k), (op.v, op.page_table_v))
+        )
+        scores = builder.matmul(op.q, builder.transpose(k, (0, 1, 3, 2)))
+        if op.scale is not None:
+            scores = builder.pointwise(PointwiseMode.MUL, scores, op.scale)
+        scores = self._modified(op, scores)
+        if op.block_mask is not None:
+            scores = builder.block_mask(scores, op.block_mask)
+        for axis, lengths in ((_QUERY, queries), (_KEY, keys)):  # last, where engines look for a band
+            if lengths is not None:
+                scores = self._masked(scores, PointwiseMode.CMP_LT, self._index(scores, axis), lengths)
+        weights = self._dropped(op, self._softmax(op, scores))
+        rounded = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=op.q.data_type)
+        self._give(builder.matmul(rounded, v), op.o)
+
+    def _add_band_mask(self, op: DiagonalBandMask) -> None:
+        queries, keys = self._lengths(op.lengths)
+        row, column = self._index(op.x, _QUERY), self._index(op.x, _KEY)
+        if op.left_bound is not None:
+            left = self._moved(column, ((1, op.left_bound), (-1, keys), (1, queries)))
+            right = row
+        else:
+            left = self._moved(row, ((1, keys), (-1, queries), (1, op.shift_right_bound)))
+            right = column
+        self._give(self._masked(op.x, op.mode, left, right, op.b), op.y)
+
+    def _modified(self, op: SdpaForward, scores: Tensor) -> Tensor:
+        """What the sub-graph makes of ``scores``, which become what it reads."""
+        ends = op.subgraph_ends
+        if ends is None or op.subgraph is None:
+            return scores
+        first, last = (replace(tensor, is_virtual=True) for tensor in ends)
+        self._give(scores, first)
+        for inner in op.subgraph.operations:
+            self.add(with_tensors(inner, {first.uid: first, last.uid: last}))
+        return last
+
+    def _softmax(self, op: SdpaForward, scores: Tensor) -> Tensor:
+        weights = self._builder.tensor(scores.dims, DataType.FLOAT, is_virtual=True, name="weights")
+        softmax = op.softmax or Softmax(scores, weights)
+        stats = op.stats or softmax.stats
+        self._builder.add(replace(softmax, x=scores, y=weights, stats=stats, axes=(_KEY,)))
+        return weights
+
+    def _dropped(self, op: SdpaForward, weights: Tensor) -> Tensor:
+        probability, seed, offset = op.dropout_probability, op.dropout_seed, op.dropout_offset
+        if not probability or seed is None:
+            return weights
+        kept = op.rng_dump or self._builder.tensor(weights.dims, DataType.FLOAT, is_virtual=True, name="kept")
+        bernoulli = Rng(RngDistribution.BERNOULLI, probability=1 - probability)
+        self._builder.add(RngOperation(bernoulli, kept, seed, offset))
+        return self._builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - probability))
+
+    def _lengths(self, given: Lengths) -> tuple[Tensor | None, Tensor | None]:
+        """Queries and keys of each batch, (B, 1, 1, 1)."""
+        return (
+            given.seq_len_q or self._differences(given.cu_seq_len_q),
+            given.seq_len_kv or self._differences(given.cu_seq_len_kv),
+        )
+
+    def _differences(self, sums: Tensor | None) -> Tensor | None:
+        if sums is None:
+            return None
+        batch, ones = sums.dims[0] - 1, (1, 1, 1)
+        before = self._builder.slice(sums, (0,) * 4, (batch, *ones))
+        after = self._builder.slice(sums, (1, 0, 0, 0), (batch + 1, *ones))
+        return self._builder.pointwise(PointwiseMode.SUB, after, before, compute_type=DataType.INT32)
+
+    def _index(self, scores: Tensor, axis: int) -> Tensor:
+        return self._builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores)
+
+    def _moved(self, index: Tensor, terms: tuple[tuple[int, Tensor | None], ...]) -> Tensor:
+        """``index`` plus those of the terms, (sign, number), that there are."""
+        for sign, number in terms:
+            if number is not None:
+                mode = PointwiseMode.ADD if sign > 0 else PointwiseMode.SUB
+                index = self._builder.pointwise(mode, index, number, compute_type=DataType.INT32)
+        return index
+
+    def _masked(
+        self, scores: Tensor, mode: PointwiseMode, left: Tensor, right: Tensor, other: Tensor | None = None
+    ) -> Tensor:
+        """Scores where ``left mode right`` holds, elsewhere ``other``: minus infinity where it is not given."""
+        seen = self._builder.pointwise(mode, left, right, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
+        nothing = other or self._builder.constant(scores.rank, DataType.FLOAT, -inf)
+        compute_type = compute_type_of(scores)
+        return self._builder.pointwise(PointwiseMode.BINARY_SELECT, scores, nothing, seen, compute_type=compute_type)
+
+    def _give(self, made: Tensor, given: Tensor) -> None:
+        self._given[made.uid] = given

@@ -1,0 +1,86 @@
+"""Attention forward of ragged tensors: sequences of queries, keys and outputs packed one behind the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.attention.attention_decode import AttentionDecode
+from lowdnn.engines.attention.attention_mma import AttentionMma
+from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
+from lowdnn.engines.base import Engine
+from lowdnn.enums import KnobType
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.compare import expected_outputs
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import with_tensors
+from lowdnn.ops.ragged import RaggedMove, RaggedStore
+from lowdnn.ops.tensor import packed_strides
+from lowdnn.runtime.runtime import Runtime
+from tests.support.data import fresh_seed, poison
+from tests.support.running import check_case, check_outputs, run_plan
+from tests.support.tolerance import assert_close
+
+ENGINES: tuple[Engine, ...] = (AttentionDecode(), AttentionMma())
+
+of_each_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+
+LINES = (
+    "sdpa b=4 h=4 hk=2 q=9 kv=40 d=16 ragged=yes lengths=yes stats=yes",
+    "sdpa b=3 h=1 q=36 kv=20 d=8 dv=24 left=9 ragged=yes scores=bias dropout=0.25 out=fp32",
+)
+
+
+@of_each_engine
+@pytest.mark.parametrize("line", LINES)
+def test_lines(racing: Runtime, engine: Engine, line: str) -> None:
+    check_case(racing, engine, line)
+
+
+def test_parts_of_the_keys(device: Runtime) -> None:
+    check_case(device, ENGINES[0], "sdpa b=2 h=2 q=3 kv=1100 d=16 ragged=yes stats=yes", {KnobType.SPLIT_K_SLC: 2})
+
+
+@of_each_engine
+def test_rows_of_no_sequence_stay_as_they_are(racing: Runtime, engine: Engine) -> None:
+    """The first sequence begins behind the first row, the second has no rows, and there are rows behind the last."""
+    case = parse_case("sdpa b=3 h=2 q=12 kv=20 d=16 ragged=yes stats=yes")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    first = {"c": (2, 5, 5, 9), "stats": (1, 7, 7, 12)}
+    stores = [op for op in graph.operations if isinstance(op, RaggedStore)]
+    ends = {store.y.uid: first[store.offsets.name.removesuffix("_ragged_offset")] for store in stores}
+    for store in stores:
+        inputs[store.offsets.uid] = np.array(ends[store.y.uid], np.int64).reshape(store.offsets.dims)
+    plan = engine.plan(graph, SM_90A, {})
+    found = run_plan(racing, plan, graph, inputs)
+    for uid, wanted in expected_outputs(graph, inputs, plan.numerical_notes, case.length).items():
+        tensor, (begin, *_, end) = graph.tensors[uid], ends[uid]
+        others = np.delete(found[uid], np.s_[begin:end], axis=2)
+        np.testing.assert_array_equal(others.tobytes(), poison(others.size, tensor.data_type).tobytes())
+        rows = (found[uid][:, :, begin:end], wanted.values[:, :, begin:end])
+        assert_close(*rows, tensor.data_type, wanted.allowed, tensor.label)
+
+
+def test_only_the_output_is_ragged(racing: Runtime) -> None:
+    """A query beyond its sequence is computed where its statistics are stored all the same."""
+    case = parse_case("sdpa b=3 h=2 q=12 kv=20 d=16 ragged=yes stats=lse")
+    graph = case.graph()
+    moves = [op for op in graph.operations if isinstance(op, RaggedMove) and op.packed.name != "c"]
+    padded = {op.padded.uid: replace(op.padded, is_virtual=False) for op in moves}
+    graph = OperationGraph(with_tensors(op, padded) for op in graph.operations if op not in moves)
+    rng = np.random.default_rng(fresh_seed())
+    inputs = {tensor.uid: case._values(rng, tensor, False) for tensor in graph.inputs if tensor.constant_value is None}
+    for engine in ENGINES:
+        check_outputs(racing, engine.plan(graph, SM_90A, {}), graph, inputs, case.length)
+
+
+def test_what_cannot_be_packed_is_refused() -> None:
+    graph = parse_case("sdpa b=2 h=2 q=3 kv=40 d=16 ragged=yes").graph()
+    assert "expected heads with strides" in str(AttentionWgmma().refuse(graph, SM_90A))
+    (store,) = (op for op in graph.operations if isinstance(op, RaggedStore))
+    by_heads = {store.y.uid: replace(store.y, strides=packed_strides(store.y.dims))}
+    changed = OperationGraph(with_tensors(op, by_heads) for op in graph.operations)
+    assert f"{store.y.label}.strides: expected rows of all heads" in str(ENGINES[0].refuse(changed, SM_90A))
