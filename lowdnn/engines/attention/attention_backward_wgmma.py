@@ -92,7 +92,7 @@ class SumsParams:
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``attention_backward_wgmma.cu``."""
+    """Macros of ``include/attention_backward_wgmma.cuh``."""
 
     TYPE: str
     OUT: str

@@ -57,9 +57,9 @@ struct Params {
   TensorMap q, k, v, d_o;
   Backward problem;
   Heads<OUT> dk, dv;
-  f32* sums;     // (batch, head, tile of queries)
-  u32* turns;    // of the same: how many blocks have added to the sums
-  u32* tickets;  // one word
+  f32* sums;      // (batch, head, tile of queries)
+  u32* turns;     // of the same: 0 until sums are there; then IN_ORDER which block is next, otherwise 1
+  u32* tickets;   // one word
   Divider heads;  // of k in a batch
   i32 query_tiles, key_tiles, key_heads, heads_at_once;  // of a head, of all batches
 };
