@@ -152,9 +152,9 @@ def expected_outputs(
             uid: Expected(values, tolerance_of(graph, graph.tensors[uid], notes, length))
             for uid, values in rounded.items()
         }
-    exact = evaluate(graph, inputs, rounds_virtual=False)
+    exact, least = evaluate(graph, inputs, rounds_virtual=False), _of_one_weight(graph, inputs)
     return {
-        uid: Expected(exact[uid], _twice_the_error(graph.tensors[uid].data_type, rounded[uid], exact[uid]))
+        uid: Expected(exact[uid], _twice_the_error(graph.tensors[uid].data_type, rounded[uid], exact[uid], least))
         for uid in rounded
     }
 
@@ -167,14 +167,28 @@ def _is_attention(graph: OperationGraph) -> bool:
     return any(isinstance(op, _CONTRACTIONS) and softmaxes & ancestors(graph, op) for op in graph.operations)
 
 
-def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[Any]) -> Tolerance:
-    """Of ``rounded``. Few elements may all round well: at least the share of their size that one may be off."""
+def _of_one_weight(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) -> float:
+    """What rounding a weight of a softmax to the type of a product's operands may change of a mean of values."""
+    types = {op.a.data_type for op in graph.operations if isinstance(op, MatmulOperation)}
+    given = [tensor for tensor in graph.inputs if tensor.data_type in types and tensor.uid in inputs]
+    changes = [0.0]
+    for tensor in given:
+        values = dtypes.to_values(inputs[tensor.uid], tensor.data_type).astype(np.float64)
+        values = values[np.isfinite(values)]
+        size = float(np.sqrt(np.mean(values**2))) if values.size else 0.0
+        changes.append(dtypes.info(tensor.data_type).epsilon / 2 * size)
+    return max(changes)
+
+
+def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[Any], least: float) -> Tolerance:
+    """Of ``rounded``. Few elements may all round well: at least ``least`` and the share of their size that one may be
+    off."""
     values, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (rounded, exact))
     finite = np.isfinite(values) & np.isfinite(wanted)
     errors, sizes = np.abs(values[finite] - wanted[finite]), wanted[finite]
     own = tolerance(OpClass.ROWS, data_type)
     size = float(np.sqrt(np.mean(sizes**2))) if sizes.size else 0.0
-    return Tolerance(own.relative, own.absolute + max(2 * float(errors.max(initial=0.0)), own.relative * size))
+    return Tolerance(own.relative, own.absolute + max(2 * float(errors.max(initial=0.0)), own.relative * size, least))
 
 
 def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[NumericalNote], length: int) -> Tolerance:

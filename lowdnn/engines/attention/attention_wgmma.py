@@ -200,7 +200,7 @@ def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tup
 def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> TileOrder:
     batch, heads, queries, keys = problem.attention.first.c.dims
     left, right = problem.bounds
-    first = np.arange(ceil_div(queries, tile.queries) - 1, -1, -1, np.int64) * tile.queries
+    first = np.arange(ceil_div(queries, tile.queries))[::-1] * tile.queries
     end = np.clip(np.minimum(first + tile.queries, queries) + right, 0, keys)
     seen = np.maximum(end - np.clip(first - left, 0, keys), 0)
     bytes_of_head = 2 * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
