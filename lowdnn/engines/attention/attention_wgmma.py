@@ -36,8 +36,11 @@ from lowdnn.status import Status
 _TILES = (64, 128, 192)
 #: Of keys; the last one fits beside everything.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
-#: From so many queries on large tiles pay; of keys that a query sees more than so many at a time only from so many on.
+#: From so many queries on large tiles pay, from half as many without a mask; of keys that a query sees more than so many
+#: at a time only from so many on.
 _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
+#: Keys that take as long as what there is to do for a tile of them, whatever its size.
+_KEYS_BESIDE = 24
 #: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
 #: multiprocessor's, of more, and those of more with large heads of v; and beside more arithmetic.
 _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
@@ -119,11 +122,12 @@ class AttentionWgmma:
 
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     tiles = _TILES if _is_light(problem) else _TILES[:2]
-    queries = tiles[-1] if problem.queries >= _MANY_QUERIES else _TILES[problem.queries > WARPGROUP_ROWS]
+    many = _MANY_QUERIES // 2 if problem.keys_seen == problem.keys else _MANY_QUERIES
+    queries = tiles[-1] if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
     of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _tiles_of_keys(problem)))
     most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
-    fewest = min((keys for keys in of_keys if keys >= problem.keys), default=most)
-    keys = next((keys for keys in of_keys if keys <= min(most, fewest)), of_keys[-1])
+    candidates = [keys for keys in of_keys if keys <= most] or of_keys[-1:]
+    keys = min(candidates, key=lambda keys: ceil_div(problem.keys, keys) * (keys + _KEYS_BESIDE))
     return (
         Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
         Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),

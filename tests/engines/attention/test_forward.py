@@ -185,12 +185,12 @@ def test_masks_leave_a_band() -> None:
 @of_each_engine
 def test_work_is_that_of_the_band(engine: Engine) -> None:
     full, causal, narrow = (
-        engine.plan(graph_of(f"sdpa b=1 h=2 q=512 d=64 {mask}"), SM_90A, {}).work.flops
+        engine.plan(graph_of(f"sdpa b=1 h=2 q=768 d=64 {mask}"), SM_90A, {}).work.flops
         for mask in ("", "causal=top_left", "causal=top_left left=15")
     )
-    assert full == 4 * 2 * 512 * 512 * 64
+    assert full == 4 * 2 * 768 * 768 * 64
     assert causal == pytest.approx(full / 2, rel=0.02)
-    assert narrow == pytest.approx(full * 16 / 512, rel=0.05)
+    assert narrow == pytest.approx(full * 16 / 768, rel=0.05)
 
 
 @pytest.mark.parametrize(
