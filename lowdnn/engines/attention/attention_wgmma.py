@@ -36,8 +36,8 @@ from lowdnn.status import Status
 _TILES = (64, 128, 192)
 #: Of keys; the last one fits beside everything.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
-#: From so many queries on large tiles pay, from half as many without a mask; of keys that a query sees more than so many
-#: at a time only from so many on.
+#: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time only from
+#: so many on that a query sees.
 _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
 #: Keys that take as long as what there is to do for a tile of them, whatever its size.
 _KEYS_BESIDE = 24
