@@ -181,8 +181,9 @@ class AttentionMethods(GraphBuilder):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(dQ, dK, dV) from the inputs of ``sdpa``, its O and Stats (FLOAT), and the gradient dO of O.
 
-        Arguments as those of ``sdpa``. Always deterministic, so use_deterministic_algorithm changes nothing; nor do
-        max_total_seq_len_q and max_total_seq_len_kv. dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of
+        Arguments as those of ``sdpa``. use_deterministic_algorithm: each plan gives the same bits in every run; without
+        it, plans that add faster in any order have the note NONDETERMINISTIC. max_total_seq_len_q and
+        max_total_seq_len_kv change nothing. dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of
         sink_token; without it that is not read, since Stats have it. Raises BadParamError for dSink_token alone,
         NotSupportedError for bias, dBias, use_alibi_mask, dropout, rng_dump, score_mod and score_mod_bprop.
         """
@@ -196,7 +197,7 @@ class AttentionMethods(GraphBuilder):
             score_mod=score_mod,
             score_mod_bprop=score_mod_bprop,
         )
-        boolean(use_deterministic_algorithm, "sdpa_backward.use_deterministic_algorithm")
+        is_deterministic = boolean(use_deterministic_algorithm, "sdpa_backward.use_deterministic_algorithm")
         band = Band.of(
             "sdpa_backward",
             use_causal_mask,
@@ -211,7 +212,7 @@ class AttentionMethods(GraphBuilder):
         lengths = _lengths("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
         if lengths is not None:
             given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
-        dq, dk, dv = self._add_all(SdpaBackwardNode(given, band), compute_data_type, name)
+        dq, dk, dv = self._add_all(SdpaBackwardNode(given, band, is_deterministic), compute_data_type, name)
         if dSink_token is not None:
             if sink_token is None:
                 got = repr(dSink_token)

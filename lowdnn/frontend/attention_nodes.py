@@ -302,6 +302,7 @@ class SdpaBackwardNode:
 
     given: Mapping[str, Tensor]
     band: Band
+    is_deterministic: bool
     output_suffixes: tuple[str, ...] = ("dQ", "dK", "dV")
 
     @property
@@ -327,4 +328,5 @@ class SdpaBackwardNode:
             left=self.band.left,
             right=self.band.right,
             is_bottom_right=self.band.is_bottom_right,
+            is_deterministic=self.is_deterministic,
         )

@@ -472,6 +472,7 @@ class GraphBuilder:
         left: int | None = None,
         right: int | None = None,
         is_bottom_right: bool = False,
+        is_deterministic: bool = False,
         store: DataType | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(dq, dk, dv), stored as q, k and v lie, in ``store`` or in their types."""
@@ -480,7 +481,7 @@ class GraphBuilder:
             for name, tensor in {"dq": q, "dk": k, "dv": v}.items()
         )
         ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv)
-        self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right))
+        self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right, is_deterministic))
         return dq, dk, dv
 
     def block_mask(self, x: Tensor, mask: Tensor, *, store: DataType | None = None) -> Tensor:

@@ -29,7 +29,7 @@ _COMPUTE_TYPES = (DataType.FLOAT, DataType.DOUBLE, DataType.INT32, DataType.INT6
 
 @dataclass(frozen=True)
 class Reduction:
-    """Operator and arithmetic of a reduction; every engine of lowdnn is deterministic, asked for or not."""
+    """Operator and arithmetic of a reduction; every engine that takes one is deterministic, asked for or not."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.REDUCTION
 

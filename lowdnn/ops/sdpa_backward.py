@@ -13,9 +13,9 @@ P is 0 outside of a band: with shift = 0, or with ``is_bottom_right`` keys - que
 
 where a bound that is None does not count, and queries and keys are S_q and S_kv, or what seq_len_q and seq_len_kv,
 (B, 1, 1, 1), say of each batch. Rows past those lengths are not read, and their gradients are 0. P is 0 too in rows
-whose stats are minus infinity.
-Sources: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR, which has no attribute for the band; Dao,
-"FlashAttention-2", section 2.2, for the formulas.
+whose stats are minus infinity. ``is_deterministic``: the same inputs give the same bits in every run.
+Sources: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR, which has no attribute for the band nor
+for determinism; Dao, "FlashAttention-2", section 2.2, for the formulas.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class SdpaBackward:
     left: int | None = None
     right: int | None = None
     is_bottom_right: bool = False
+    is_deterministic: bool = False
 
     def __post_init__(self) -> None:
         check_heads(_WHERE, self.q, self.k, self.v)

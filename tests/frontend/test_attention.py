@@ -411,6 +411,7 @@ def test_gradients_are_one_operation() -> None:
         seq_len_kv=lengths[1],
         use_causal_mask_bottom_right=True,
         sliding_window_length=7,
+        use_deterministic_algorithm=True,
     )
     for gradient in gradients:
         gradient.set_output(True).set_data_type(HALF)
@@ -419,6 +420,7 @@ def test_gradients_are_one_operation() -> None:
     assert gradients[1].get_stride() == k.get_stride()
     assert isinstance(operation, SdpaBackward)
     assert (operation.left, operation.right, operation.is_bottom_right) == (6, 0, True)
+    assert operation.is_deterministic
     assert operation.scale is not None
     assert operation.scale.constant_value == SCALE
     assert operation.seq_len_q is not None

@@ -282,7 +282,7 @@ def test_exits() -> None:
         "hk=2 q=5 kv=7 right=0 place=bottom_right",
         "hk=2 hv=1 q=5 left=2 right=0 dv=16 layout=bshd scale=none",
         "q=1 kv=7 lengths=both index=int64 scale=host dtype=fp16",
-        "q=5 kv=1 lengths=kv scale=device layout=sbhd out=fp32",
+        "q=5 kv=1 lengths=kv scale=device deterministic=yes layout=sbhd out=fp32",
     ],
 )
 def test_gradients_of_attention_start_from_what_belongs_together(words: str) -> None:

@@ -126,10 +126,11 @@ def test_what_lies_past_the_lengths_and_rows_that_see_nothing_add_nothing() -> N
     assert not op.reference(inputs)["dq"][:, :, 0].any()
 
 
-def test_the_band_is_part_of_the_graph() -> None:
-    graphs = [OperationGraph([op]) for op in (operation(), operation(right=0), operation(left=0))]
-    assert len({graph.key for graph in graphs}) == 3
-    assert OperationGraph.from_json(graphs[1].to_json()).operations == graphs[1].operations
+def test_band_and_determinism_are_part_of_the_graph() -> None:
+    operations = (operation(), operation(right=0), operation(left=0), operation(is_deterministic=True))
+    graphs = [OperationGraph([op]) for op in operations]
+    assert len({graph.key for graph in graphs}) == 4
+    assert all(OperationGraph.from_json(graph.to_json()).operations == graph.operations for graph in graphs)
     assert graphs[0].operations[0].flops == 2 * B * H * QUERIES * KEYS * (3 * D + 2 * D_V)
 
 

@@ -90,6 +90,7 @@ def _draw_backward(
     words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
     if _happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
+    words.append(f"deterministic={kernel.choice(['no', 'yes'])}")
     return "sdpa_bwd " + " ".join(words)
 
 

@@ -2,8 +2,8 @@
 size of the scores lies in memory, and each product is formed once.
 
 The graphs of ``attention_backward_mma``, where tensor maps describe q, k, v and d_o, and heads of q share the same
-heads of k and v. dq is summed up in the workspace, unless asked otherwise in an order that does not depend on that of
-the blocks.
+heads of k and v. dq is summed up in the workspace: in an order that does not depend on that of the blocks where the
+graph asks for it or it costs little, otherwise as the blocks come, faster, in a plan that is NONDETERMINISTIC.
 Kernels: ``attention_backward_terms.cu`` (8 bytes of the workspace for each query), ``attention_backward_wgmma.cu`` or,
 for heads of more than 128 elements, ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the
 workspace), ``attention_backward_sums.cu`` (dq).
@@ -35,6 +35,12 @@ from lowdnn.status import Status
 
 _WARPGROUPS = 2
 _STAGES = 2
+_IN_ORDER, _IN_ANY_ORDER = 0, 1
+#: Heads whose blocks start together: at the least, and under a band.
+_FEWEST_HEADS, _HEADS_UNDER_A_BAND = 8, 32
+#: Up to where a fixed order of sums costs little: elements of a head, as tiles of small ones have the most queries and
+#: so the fewest turns; without a band, tiles of keys, as then few blocks wait for each other.
+_ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 32
 #: Columns of dq that a warpgroup has at a time.
 _PART_COLUMNS = 64
 _WORD_BYTES, _SUM_BYTES = 4, 4
@@ -114,7 +120,7 @@ class AttentionBackwardWgmma:
 
     name = "attention_backward_wgmma"
     index = 33
-    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.NONDETERMINISTIC)
     behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
@@ -133,8 +139,8 @@ class AttentionBackwardWgmma:
         """Three launches."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
-        is_in_order = chosen[KnobType.REDUCTION_MODE] == 0
-        notes = self.numerical_notes if is_in_order else (*self.numerical_notes, NumericalNote.NONDETERMINISTIC)
+        is_in_order = chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
+        notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
         steps = (problem.terms(), problem.gradients(chosen[KnobType.SWIZZLE], is_in_order), problem.rounded_sums())
         kernels = tuple(kernel for kernel, _ in steps)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(steps))
@@ -205,13 +211,24 @@ class _Problem:
     def workspace_bytes(self) -> int:
         return self._sums_offset + self.all_query_tiles * self._tile_sum_bytes
 
+    @property
+    def has_band(self) -> bool:
+        return self.backward.operation.left is not None or self.backward.operation.right is not None
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of k of all batches."""
+        batch, heads = self.backward.operation.k.dims[:2]
+        return batch * heads
+
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """Blocks of a head wait for each other at the same queries; by default others' blocks run beside them."""
-        values = tuple(2**power for power in range(8))
-        heads = min(floor_power(arch.sm_count // self.key_tiles), values[-1])
+        """SWIZZLE, REDUCTION_MODE."""
+        heads = tuple(2**power for power in range(8))
+        orders = (_IN_ORDER,) if self.backward.operation.is_deterministic else (_IN_ORDER, _IN_ANY_ORDER)
+        order = orders[0] if self._has_cheap_order else orders[-1]
         return (
-            Knob("heads", KnobType.SWIZZLE, values, heads, "heads whose blocks start together"),
-            Knob("order", KnobType.REDUCTION_MODE, (0, 1), 0, "0: dq is summed up in a fixed order; 1: in any"),
+            Knob("heads", KnobType.SWIZZLE, heads, self._heads_at_once(arch), "heads whose blocks start together"),
+            Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
         )
 
     def terms(self) -> tuple[KernelRef, Launch]:
@@ -230,8 +247,7 @@ class _Problem:
         )
         kind = self.kind
         boxes = (("q", kind.queries), ("k", kind.keys), ("v", kind.keys), ("d_o", kind.queries))
-        batch, key_heads = backward.operation.k.dims[:2]
-        blocks = self.key_tiles * key_heads * batch
+        blocks = self.key_tiles * self.key_heads
         arguments: tuple[Argument, ...] = (
             *(map_of(backward.heads[port], rows) for port, rows in boxes),
             backward.arguments(self.term_rows),
@@ -239,8 +255,8 @@ class _Problem:
             WorkspacePointer(self._sums_offset),
             WorkspacePointer(self._turns_offset),
             WorkspacePointer(self._tickets_offset),
-            Struct(divider(key_heads)),
-            *i32((self.query_tiles, self.key_tiles, key_heads * batch, heads_at_once)),
+            Struct(divider(backward.operation.k.dims[1])),
+            *i32((self.query_tiles, self.key_tiles, self.key_heads, heads_at_once)),
         )
         moved = bytes_of(getattr(backward.operation, port) for port in ("q", "k", "v", "d_o", "dk", "dv"))
         return kernel, Launch(
@@ -287,6 +303,19 @@ class _Problem:
             work=Work(flops=backward.operation.dq.element_count, bytes=moved, unit=MathUnit.FMA_F32),
             overlaps_previous=True,
         )
+
+    def _heads_at_once(self, arch: ArchSpec) -> int:
+        """Blocks of a head wait for each other at the same queries. The more heads there are at once, the fewer blocks
+        of each, so the less they wait, but the more the L2 cache has to hold. Under a band, where blocks have
+        unequally many queries, they would wait the longest; without one, heads that fill the device are enough.
+        """
+        wanted = _HEADS_UNDER_A_BAND if self.has_band else max(_FEWEST_HEADS, arch.sm_count // self.key_tiles)
+        return floor_power(min(wanted, self.key_heads))
+
+    @property
+    def _has_cheap_order(self) -> bool:
+        """Whether a fixed order costs at most 3 %, as measured."""
+        return self.kind.size <= _ORDERED_SIZE or (not self.has_band and self.key_tiles <= _ORDERED_KEY_TILES)
 
     def _params(self, is_in_order: bool) -> Params:
         return Params(

@@ -32,6 +32,7 @@ class AttentionBackwardCase(Case):
     hk, hv, kv, dv: by default as h, hk, q, d.  left, right: how far a query sees from its place, -1 without bound;
     place: whether that is counted from the first or the last query and key.  lengths: which of keys and queries each
     batch has a number of its own of.  scale: where 1 / sqrt(d) is, in the graph, in host or device memory, or nowhere.
+    deterministic: whether the same inputs must give the same bits.
     """
 
     family: ClassVar[str] = "sdpa_bwd"
@@ -50,6 +51,7 @@ class AttentionBackwardCase(Case):
     lengths: str = key(text.choice("no", "kv", "both"), "no")
     index: DataType = key(text.data_type(), DataType.INT32)
     scale: str = key(text.choice("constant", "host", "device", "none"), "constant")
+    deterministic: str = key(text.choice("no", "yes"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
     out: DataType | None = key(text.data_type(), None)
@@ -81,6 +83,7 @@ class AttentionBackwardCase(Case):
             left=None if self.left < 0 else self.left,
             right=None if self.right < 0 else self.right,
             is_bottom_right=self.place == "bottom_right",
+            is_deterministic=self.deterministic == "yes",
             store=self.out,
         )
         return builder.graph()

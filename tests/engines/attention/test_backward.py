@@ -11,7 +11,7 @@ from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.driver import open_driver
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
 from lowdnn.engines.attention.attention_backward_wgmma import AttentionBackwardWgmma
-from lowdnn.engines.base import Engine
+from lowdnn.engines.base import Choices, Engine
 from lowdnn.engines.launch import aligned_bytes
 from lowdnn.enums import DataType, HeurMode, KnobType, NumericalNote
 from lowdnn.graph.builder import GraphBuilder
@@ -23,7 +23,9 @@ from lowdnn.ops.base import inputs_of
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import BadParamError
 from tests.support.data import fresh_seed, real_values
+from tests.support.errors import raises
 from tests.support.running import check_case, check_outputs, run_plan
 from tests.support.runtime import open_runtime
 
@@ -78,7 +80,7 @@ def test_lines_with_heads_shared_in_two_ways(device: Runtime, line: str) -> None
     [
         "h=2 q=200 kv=150 d=16 right=0 lengths=both",
         "h=1 q=100 kv=150 d=72 right=0",
-        "h=1 q=70 kv=100 d=136 dv=16 left=9",
+        "h=1 q=70 kv=100 d=136 dv=16 left=9 deterministic=yes",
     ],
 )
 def test_several_tiles_in_each_kernel_on_wgmma(racing: Runtime, words: str) -> None:
@@ -114,21 +116,19 @@ def test_heads_shared_in_two_ways(racing: Runtime, heads: str) -> None:
     check_case(racing, MMA, f"sdpa_bwd b=2 h=6 {heads} q=70 kv=40 d=16 left=40")
 
 
-def test_the_same_bits_in_any_order(racing: Runtime) -> None:
-    case = parse_case("sdpa_bwd b=1 h=4 hk=2 q=70 kv=90 d=16 right=0")
-    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
-    first, second = (run_plan(racing, MMA.plan(graph, SM_90A, {}), graph, inputs) for _ in range(2))
-    assert all(first[uid].tobytes() == second[uid].tobytes() for uid in first)
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_the_same_bits_in_any_order_of_blocks(racing: Runtime, kernel_cache_dir: Path, in_order: bool) -> None:
+@pytest.mark.parametrize(
+    ("engine", "choices", "is_same"),
+    [(MMA, {}, True), (WGMMA, {KnobType.REDUCTION_MODE: 0}, True), (WGMMA, {KnobType.REDUCTION_MODE: 1}, False)],
+)
+def test_the_same_bits_in_any_order_of_blocks(
+    racing: Runtime, kernel_cache_dir: Path, engine: Engine, choices: Choices, is_same: bool
+) -> None:
     case = parse_case("sdpa_bwd b=1 h=2 q=70 kv=400 d=16 out=fp32")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
-    plan = WGMMA.plan(graph, SM_90A, {KnobType.REDUCTION_MODE: int(not in_order)})
+    plan = engine.plan(graph, SM_90A, choices)
     with open_runtime(open_driver("emulated", policy="cta-reverse"), kernel_cache_dir) as reversing:
         first, second = (run_plan(runtime, plan, graph, inputs) for runtime in (racing, reversing))
-    assert all(first[uid].tobytes() == second[uid].tobytes() for uid in first) is in_order
+    assert all(first[uid].tobytes() == second[uid].tobytes() for uid in first) is is_same
 
 
 @of_each_engine
@@ -207,6 +207,30 @@ def test_workspace_has_terms_and_sums_of_queries() -> None:
     tiles = 2 * 4
     sums, terms, turns = tiles * 128 * 64 * 4, tiles * 128 * 8, aligned_bytes((tiles + 1) * 4)
     assert WGMMA.plan(graph, SM_90A, {}).workspace_bytes == sums + terms + turns
+
+
+@pytest.mark.parametrize(
+    ("words", "heads", "order"),
+    [
+        ("b=2 h=16 q=8192 d=128", 8, 1),
+        ("b=2 h=16 q=8192 d=128 right=0", 32, 1),
+        ("b=2 h=32 q=8192 d=64 right=0", 32, 0),
+        ("b=2 h=8 q=8192 d=256 right=0", 16, 1),
+        ("b=8 h=16 q=2048 d=128", 8, 0),
+        ("b=32 h=16 q=512 d=128", 32, 0),
+        ("b=1 h=12 hk=3 q=8192 d=128 left=9 deterministic=yes", 2, 0),
+    ],
+)
+def test_default_knobs_of_wgmma(words: str, heads: int, order: int) -> None:
+    plan = WGMMA.plan(graph_of(f"sdpa_bwd {words}"), SM_90A, {})
+    assert dict(plan.choices) == {KnobType.SWIZZLE: heads, KnobType.REDUCTION_MODE: order}
+    assert (NumericalNote.NONDETERMINISTIC in plan.numerical_notes) == bool(order)
+
+
+def test_no_plan_of_a_deterministic_graph_sums_in_any_order() -> None:
+    graph = graph_of("sdpa_bwd b=1 h=1 q=200 d=128 deterministic=yes")
+    with raises(BadParamError, "attention_backward_wgmma.REDUCTION_MODE", expected="one of [0]", got="1"):
+        WGMMA.plan(graph, SM_90A, {KnobType.REDUCTION_MODE: 1})
 
 
 @pytest.mark.parametrize("size", [64, 128, 256])
