@@ -56,16 +56,16 @@ struct Consumer : Warpgroup {
       }
       share_gradients();
       start_queries(shared_gradients, 0);
-      wgmma_wait<0>();
-      hold_all(dq);
-      if (step + 1 < place.steps) {
-        memory.queries.release();
-        memory.outputs.release();
-        walk.advance();
-        stage = await_queries(walk.tile);
-      }
+      walk.advance();
       // Of the last tile once more, for nothing: ptxas would not let a condition run beside the program.
+      const bool is_last = step + 1 == place.steps;
+      stage = await_next_queries(is_last, walk.tile);
+      wgmma_wait<1>();  // the registers of the gradients are free
       start_scores(scores, memory.k, index * 64, stage.q(), 0);
+      wgmma_wait<1>();
+      hold_all(dq);
+      memory.queries.release();
+      memory.outputs.release();
       pass_sums();
       wgmma_wait<0>();
     }

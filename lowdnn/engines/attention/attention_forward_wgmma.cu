@@ -1,21 +1,21 @@
 // attention_forward_wgmma: o = output(weights(softmax(scores(q k^T))) v) with TMA and wgmma, for sm_90a, without the
 // scores in memory.
 //
-// Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries
-// each multiply, the last warpgroup's first warp loads. What becomes of each query is attention_forward.cuh's; keys
-// outside of the band are passed over.
+// Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries each
+// multiply, the last warpgroup's first warp loads. What becomes of each query is attention_forward.cuh's; keys outside
+// of the band are passed over.
 // Tiles of queries go through a ring of QUERY_STAGES stages (`Order` says which ones), those of TILE_KV keys and values
 // through rings of STAGES: the producer waits until a stage is empty and starts its copies, which arrive at its `full`
-// barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this one's values in one go, be
-// they those of the next queries or not, and computes the softmax of the former while the latter runs; the weights go
-// from its accumulators to the operand in registers. Warpgroups may take turns at
-// it, so that the multiplications of one run beside the softmax of another.
+// barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this
+// one's values in one go, be the former those of the next queries or not, and computes the softmax of the former while
+// the latter runs; the weights go from its accumulators to the operand in registers. Warpgroups may take turns at it, so
+// that the multiplications of one run beside the softmax of another.
 // Memory: q, k, v as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, the
 // barriers.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
-// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16, QUERY_STAGES, STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS,
-// CONSUMER_REGISTERS (0: as launched).
+// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16, QUERY_STAGES, STAGES, BLOCKS_PER_SM,
+// PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
 
 #include "generated.cuh"
@@ -46,10 +46,10 @@ struct Work {
 // mask, come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head, they
 // come head by head.
 struct Order {
-  u32 turns;  // of a block
-  u32 tiles, heads;  // of a head, of all batches
+  u32 turns;          // of a block
+  u32 tiles, heads;   // of a head, of all batches
   u32 section_heads;  // 0: in pairs
-  Divider section;  // tiles of one, or pairs of a head
+  Divider section;    // tiles of one, or pairs of a head
 
   __device__ __forceinline__ Work at(u32 turn) const {
     const bool is_second = turn % 2;
@@ -203,7 +203,7 @@ struct Consumer {
         before = tile;
       }
       if (!has_queries()) break;
-        await_turn();
+      await_turn();
       start_keys();
       start_values(place.end - 1);
       pass_turn();
@@ -242,7 +242,7 @@ struct Consumer {
 
   __device__ __forceinline__ Rows rows() const { return {place.warp_row}; }
 
-  // Those that `queries` are, from here on.
+  // From here on those that have been multiplied last.
   __device__ __forceinline__ void begin_rows() {
     const Work work = memory.queries.wait().work();
     begin_rows(Place(p, work.head, work.tile));

@@ -317,6 +317,15 @@ struct Warpgroup {
     clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
     return stage;
   }
+  // The one behind it, while the next one is not released; that one still where it is the last.
+  __device__ __forceinline__ QueryStage await_next_queries(bool is_last, i32 tile) const {
+    auto behind = memory.queries;
+    behind.at.advance();
+    const auto ring = is_last ? memory.queries : behind;
+    const QueryStage stage = ring.wait();
+    clear_beyond(is_last ? TILE_Q : place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
+    return stage;
+  }
   __device__ __forceinline__ OutputGradients await_outputs(i32 tile) const {
     const OutputGradients d_o = memory.outputs.wait();
     clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, d_o);

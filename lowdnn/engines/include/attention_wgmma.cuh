@@ -67,8 +67,8 @@ template <int ROWS_, int SIZE_> struct SwizzledRows {
   }
 };
 
-// Tiles on their way from the producer to the consumers, READERS warps, through COUNT stages: a tile has BYTES and load(..., barrier), which
-// expects them.
+// Tiles on their way from the producer to the consumers, READERS warps, through COUNT stages: a tile has BYTES and
+// load(..., barrier), which expects them.
 template <class Rows_, int COUNT, int READERS> struct TileRing {
   static constexpr int BYTES = COUNT * Rows_::BYTES, BARRIER_BYTES = 2 * COUNT * MBARRIER_BYTES;
 
