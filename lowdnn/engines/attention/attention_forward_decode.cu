@@ -11,7 +11,7 @@
 // accumulators of all warps but the first.
 // Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys).
 // Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES,
-// BLOCKS_PER_SM, IS_SPLIT.
+// BLOCKS_PER_SM, IS_SPLIT; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 // Source: Dao et al., "Flash-Decoding for long-context inference".
 
 #include "generated.cuh"
@@ -19,6 +19,9 @@
 #include "include/attention_mma.cuh"
 #include "include/attention_partials.cuh"
 #include "include/attention_places.cuh"
+#if OVERLAPS_PREVIOUS
+#include "include/dependent_launch.cuh"
+#endif
 
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
 typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;
@@ -137,6 +140,10 @@ __device__ __forceinline__ void store_partial(const Params& p, const Place& plac
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     KERNEL_NAME(const __grid_constant__ Params params) {
+#if OVERLAPS_PREVIOUS
+  wait_for_previous_kernel();
+  allow_next_kernel();
+#endif
   const Forward& p = params.forward;
   extern __shared__ __align__(16) u8 memory[];
   const Queries q = {shared_address(memory)};

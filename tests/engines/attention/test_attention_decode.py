@@ -61,7 +61,9 @@ def test_kernels_fit(arch: type(SM_80), size: int) -> None:
     ("line", "splits"),
     [
         ("sdpa b=32 h=32 hk=8 q=1 kv=8192 d=128", 1),  # 256 blocks for 264 places
-        ("sdpa b=1 h=32 hk=8 q=1 kv=131072 d=128", 32),
+        ("sdpa b=1 h=32 hk=8 q=1 kv=131072 d=128", 16),  # a block for each multiprocessor
+        ("sdpa b=6 h=32 hk=8 q=1 kv=8192 d=128", 3),  # 144 blocks, all at once
+        ("sdpa b=37 h=32 hk=8 q=1 kv=8192 d=128", 4),  # 1184 blocks in 5 waves of 264
         ("sdpa b=1 h=32 hk=8 q=1 kv=1000 d=128", 3),  # warps with at least 4 tiles
     ],
 )
