@@ -29,7 +29,9 @@ _MAX_ROWS = 128
 _TILES_OF_ROWS, _MAX_SIZE_OF_32_ROWS = (16, 32), 128
 #: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones.
 _TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 128
-_WARPS, _MAX_STAGES = 4, 4
+_WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
+#: By default: more of small tiles ask for no more at a time than the memory needs.
+_ENOUGH_STAGES = 4
 _COMBINE_WARPS = 4
 #: Of shared memory, that the device takes for a block.
 _RESERVED_BYTES = 1024
@@ -72,15 +74,15 @@ class AttentionDecode:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """SPLIT_K_SLC."""
+        """SPLIT_K_SLC, STAGES."""
         return _Shape.of(accepted(graph.derive(self._problem)), arch).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch, two where keys are split over blocks, none where there is no query."""
         problem = accepted(graph.derive(self._problem))
-        shape = _Shape.of(problem, arch)
-        chosen = resolve_choices(self.name, shape.knobs(arch), choices)
-        splits = chosen[KnobType.SPLIT_K_SLC]
+        default = _Shape.of(problem, arch)
+        chosen = resolve_choices(self.name, default.knobs(arch), choices)
+        shape, splits = replace(default, stages=chosen[KnobType.STAGES]), chosen[KnobType.SPLIT_K_SLC]
         if not problem.rows:
             return plan_of(self, graph, arch, chosen, (), ())
         if splits == 1:
@@ -111,27 +113,31 @@ def _pack(problem: AttentionForward) -> int:
 
 @dataclass(frozen=True)
 class _Shape:
-    """How a block is made up; overlaps: as dependent launches, on sm_90a."""
+    """How a block is made up.
+
+    room_bytes: for the shared memory of a multiprocessor's blocks.  overlaps: as dependent launches, on sm_90a.
+    """
 
     problem: AttentionForward
     tile: ForwardTile
     stages: int
-    blocks_per_sm: int
+    room_bytes: int
     overlaps: bool
 
     @staticmethod
     def of(problem: AttentionForward, arch: ArchSpec) -> _Shape:
-        """Two blocks on a multiprocessor, where each finds room for two stages; as many stages as there is room."""
+        """As many stages as there is room for beside another block, or in a block alone where two do not fit."""
         pack, size_v = _pack(problem), problem.padded_v
         rows = _TILES_OF_ROWS[problem.queries * pack > _TILES_OF_ROWS[0] and size_v <= _MAX_SIZE_OF_32_ROWS]
         keys = _TILES_OF_KEYS[problem.padded_qk + size_v > _MAX_SIZES_OF_32_KEYS]
         tile = ForwardTile(rows, keys, rows, pack)
-        for blocks in (2, 1):
-            room = arch.shared_bytes_per_sm // blocks - _RESERVED_BYTES - rows * pitch_bytes(problem.padded_qk)
-            stages = min(_MAX_STAGES, room // _stage_bytes(problem, tile))
-            if stages >= 2:
-                break
-        return _Shape(problem, tile, stages, blocks, overlaps=arch.name == SM_90A.name)
+        shape = _Shape(problem, tile, _LEAST_STAGES, arch.shared_bytes_per_sm, overlaps=arch.name == SM_90A.name)
+        return replace(shape, stages=min(shape._most_stages(shape.blocks_per_sm), _ENOUGH_STAGES))
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Two where there is room."""
+        return 2 if self.stages <= self._most_stages(2) else 1
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         """Splits that leave warps enough to do; the default is the least one with which nearly as much is attained as
@@ -148,8 +154,11 @@ class _Shape:
 
         best = max(map(attained, values))
         default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
-        text = "parts of the keys, joined in a second launch"
-        return (Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, text),)
+        stages = tuple(range(_LEAST_STAGES, self._most_stages(1) + 1))
+        return (
+            Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, joined in a second launch"),
+            Knob("stages", KnobType.STAGES, stages, self.stages, "tiles in a warp's rings of keys and of values"),
+        )
 
     def decode(self, splits: int) -> tuple[KernelRef, Launch]:
         params = Params(_WARPS, self.stages, self.blocks_per_sm, int(splits > 1), int(self.overlaps))
@@ -214,6 +223,12 @@ class _Shape:
         handed_bytes = (_WARPS - 1) * values * 32 * _F32_BYTES
         ring_bytes = self.stages * _stage_bytes(problem, tile)
         return tile.queries * pitch_bytes(problem.padded_qk) + max(ring_bytes, handed_bytes)
+
+    def _most_stages(self, blocks: int) -> int:
+        """With which so many blocks fit a multiprocessor."""
+        queries_bytes = self.tile.queries * pitch_bytes(self.problem.padded_qk)
+        room = self.room_bytes // blocks - _RESERVED_BYTES - queries_bytes
+        return min(_MAX_STAGES, room // _stage_bytes(self.problem, self.tile))
 
     def _extremes_bytes(self, splits: int) -> int:
         return aligned_bytes(splits * self.problem.rows * 2 * _F32_BYTES)
