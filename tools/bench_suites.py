@@ -74,7 +74,6 @@ TARGETS: Mapping[str, Target] = {
     "backward d256, deterministic backward": Target(1.15, 1.0),
     "sliding window, varlen (16k tokens, uniform and skewed)": Target(1.15, 1.0),
     "decode and paged decode": Target(1.05, 0.97),
-    "fp8 forward": Target(0.95, 0.88),
     "attention at ordinary sizes": Target(1.2, 0.0),
 }
 

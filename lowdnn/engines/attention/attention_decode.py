@@ -3,7 +3,7 @@ once.
 
 The graphs of ``attention_mma``, pages of a cache among them. The queries of the heads that share keys are rows of one
 tile; the keys are split over warps and, where there are too few blocks to keep the memory busy, over blocks, whose
-results a second launch combines in a fixed order.
+results a second launch combines in a fixed order; on sm_90a each launch may start while the one before it ends.
 Kernels: ``attention_forward_decode.cu``, ``attention_forward_combine.cu`` (from the workspace, for each part of the
 keys and each query v's padded head and two more fp32).
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import gcd
 
-from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
@@ -29,12 +29,14 @@ _MAX_ROWS = 128
 _TILES_OF_ROWS, _MAX_SIZE_OF_32_ROWS = (16, 32), 128
 #: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones.
 _TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 128
-_WARPS, _MAX_STAGES = 4, 4
+_WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
+#: By default: more of small tiles ask for no more at a time than the memory needs.
+_ENOUGH_STAGES = 4
 _COMBINE_WARPS = 4
 #: Of shared memory, that the device takes for a block.
 _RESERVED_BYTES = 1024
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-#: Tiles that are enough for a warp to fill its ring, and the share of the last wave's blocks that need not be split.
+#: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
 _FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
 _F32_BYTES = 4
 
@@ -47,13 +49,15 @@ class Params:
     STAGES: int
     BLOCKS_PER_SM: int
     IS_SPLIT: int
+    OVERLAPS_PREVIOUS: int
 
 
 @dataclass(frozen=True)
 class CombineParams:
-    """Macro of ``attention_forward_combine.cu`` beside those of ``ForwardParams``."""
+    """Macros of ``attention_forward_combine.cu`` beside those of ``ForwardParams``."""
 
     WARPS: int
+    OVERLAPS_PREVIOUS: int
 
 
 class AttentionDecode:
@@ -70,15 +74,15 @@ class AttentionDecode:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """SPLIT_K_SLC."""
+        """SPLIT_K_SLC, STAGES."""
         return _Shape.of(accepted(graph.derive(self._problem)), arch).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch, two where keys are split over blocks, none where there is no query."""
         problem = accepted(graph.derive(self._problem))
-        shape = _Shape.of(problem, arch)
-        chosen = resolve_choices(self.name, shape.knobs(arch), choices)
-        splits = chosen[KnobType.SPLIT_K_SLC]
+        default = _Shape.of(problem, arch)
+        chosen = resolve_choices(self.name, default.knobs(arch), choices)
+        shape, splits = replace(default, stages=chosen[KnobType.STAGES]), chosen[KnobType.SPLIT_K_SLC]
         if not problem.rows:
             return plan_of(self, graph, arch, chosen, (), ())
         if splits == 1:
@@ -109,53 +113,65 @@ def _pack(problem: AttentionForward) -> int:
 
 @dataclass(frozen=True)
 class _Shape:
-    """How a block is made up."""
+    """How a block is made up.
+
+    room_bytes: for the shared memory of a multiprocessor's blocks.  overlaps: as dependent launches, on sm_90a.
+    """
 
     problem: AttentionForward
     tile: ForwardTile
     stages: int
-    blocks_per_sm: int
+    room_bytes: int
+    overlaps: bool
 
     @staticmethod
     def of(problem: AttentionForward, arch: ArchSpec) -> _Shape:
-        """Two blocks on a multiprocessor, where each finds room for two stages; as many stages as there is room."""
+        """As many stages as there is room for beside another block, or in a block alone where two do not fit."""
         pack, size_v = _pack(problem), problem.padded_v
         rows = _TILES_OF_ROWS[problem.queries * pack > _TILES_OF_ROWS[0] and size_v <= _MAX_SIZE_OF_32_ROWS]
         keys = _TILES_OF_KEYS[problem.padded_qk + size_v > _MAX_SIZES_OF_32_KEYS]
         tile = ForwardTile(rows, keys, rows, pack)
-        for blocks in (2, 1):
-            room = arch.shared_bytes_per_sm // blocks - _RESERVED_BYTES - rows * pitch_bytes(problem.padded_qk)
-            stages = min(_MAX_STAGES, room // _stage_bytes(problem, tile))
-            if stages >= 2:
-                break
-        return _Shape(problem, tile, stages, blocks)
+        shape = _Shape(problem, tile, _LEAST_STAGES, arch.shared_bytes_per_sm, overlaps=arch.name == SM_90A.name)
+        return replace(shape, stages=min(shape._most_stages(shape.blocks_per_sm), _ENOUGH_STAGES))
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Two where there is room."""
+        return 2 if self.stages <= self._most_stages(2) else 1
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """Splits that leave warps enough to do; the default is the least one whose waves of blocks are nearly full."""
+        """Splits that leave warps enough to do; the default is the least one with which nearly as much is attained as
+        with any: blocks that are all there at once share the memory, of which one on each multiprocessor asks enough;
+        more of them come in waves."""
         tiles = ceil_div(self.problem.attention.first.c.dims[3], self.tile.keys)
         most = max(1, tiles // (_WARPS * _FEWEST_TILES))
         values = tuple(splits for splits in _SPLITS if splits <= most)
         slots = arch.sm_count * self.blocks_per_sm
 
         def attained(splits: int) -> float:
-            return self._blocks * splits / (slots * ceil_div(self._blocks * splits, slots))
+            blocks = self._blocks * splits
+            return min(1.0, blocks / (arch.sm_count if blocks <= slots else slots * ceil_div(blocks, slots)))
 
         best = max(map(attained, values))
         default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
-        text = "parts of the keys, joined in a second launch"
-        return (Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, text),)
+        stages = tuple(range(_LEAST_STAGES, self._most_stages(1) + 1))
+        return (
+            Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, joined in a second launch"),
+            Knob("stages", KnobType.STAGES, stages, self.stages, "tiles in a warp's rings of keys and of values"),
+        )
 
     def decode(self, splits: int) -> tuple[KernelRef, Launch]:
-        params = Params(_WARPS, self.stages, self.blocks_per_sm, int(splits > 1))
+        params = Params(_WARPS, self.stages, self.blocks_per_sm, int(splits > 1), int(self.overlaps))
         variant = f"r{self.stages}x{self.blocks_per_sm}" + "p" * params.IS_SPLIT
-        kernel = self.problem.kernel("decode", "sm_80", self.tile, macros(params), variant)
+        kernel = self.problem.kernel("decode", self._target, self.tile, macros(params), variant)
         operands = tuple(operand.argument for operand in (self.problem.q, self.problem.k, self.problem.v))
         partials = (self._partials(splits),) if splits > 1 else ()
         launch = self.problem.launch(
             (*operands, *partials), self.tile, _WARPS * 32, self._shared_bytes, MathUnit.MMA_F16, splits
         )
         written = self.workspace_bytes(splits) if splits > 1 else 0
-        return kernel, replace(launch, work=replace(launch.work, bytes=launch.work.bytes + written))
+        work = replace(launch.work, bytes=launch.work.bytes + written)
+        return kernel, replace(launch, work=work, overlaps_previous=self.overlaps)
 
     def combine(self, splits: int) -> tuple[KernelRef, Launch]:
         problem = self.problem
@@ -179,13 +195,19 @@ class _Shape:
                 bytes=self.workspace_bytes(splits),
                 unit=MathUnit.FMA_F32,
             ),
+            overlaps_previous=self.overlaps,
         )
-        return problem.kernel("combine", "sm_80", self.tile, macros(CombineParams(_COMBINE_WARPS))), launch
+        params = CombineParams(_COMBINE_WARPS, int(self.overlaps))
+        return problem.kernel("combine", self._target, self.tile, macros(params)), launch
 
     def workspace_bytes(self, splits: int) -> int:
         return self._extremes_bytes(splits) + aligned_bytes(
             splits * self.problem.rows * self.problem.padded_v * _F32_BYTES
         )
+
+    @property
+    def _target(self) -> str:
+        return SM_90A.name if self.overlaps else "sm_80"
 
     @property
     def _blocks(self) -> int:
@@ -201,6 +223,12 @@ class _Shape:
         handed_bytes = (_WARPS - 1) * values * 32 * _F32_BYTES
         ring_bytes = self.stages * _stage_bytes(problem, tile)
         return tile.queries * pitch_bytes(problem.padded_qk) + max(ring_bytes, handed_bytes)
+
+    def _most_stages(self, blocks: int) -> int:
+        """With which so many blocks fit a multiprocessor."""
+        queries_bytes = self.tile.queries * pitch_bytes(self.problem.padded_qk)
+        room = self.room_bytes // blocks - _RESERVED_BYTES - queries_bytes
+        return min(_MAX_STAGES, room // _stage_bytes(self.problem, self.tile))
 
     def _extremes_bytes(self, splits: int) -> int:
         return aligned_bytes(splits * self.problem.rows * 2 * _F32_BYTES)

@@ -4,11 +4,14 @@
 // neighbouring columns each, every 64. The order is always the same.
 // Shared memory: of each warp the largest score, the sum and the outputs.
 // Launch: WARPS warps in a block, a block for each row.
-// Macros: those of attention_forward.cuh, WARPS.
+// Macros: those of attention_forward.cuh, WARPS; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
 #include "include/attention_partials.cuh"
+#if OVERLAPS_PREVIOUS
+#include "include/dependent_launch.cuh"
+#endif
 
 constexpr int PAIRS = (HEAD_V + 2 * WARP_SIZE - 1) / (2 * WARP_SIZE);
 
@@ -43,6 +46,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) KERNEL_NAME(cons
   const u32 head = params.queries.divide(row), batch = params.heads.divide(head);
   const i64 coordinate[4] = {batch, head - batch * params.heads.divisor, row - head * params.queries.divisor, 0};
   const auto column = [&](int pair) { return i32(lane + pair * WARP_SIZE) * 2; };
+
+#if OVERLAPS_PREVIOUS
+  wait_for_previous_kernel();
+#endif
 
   const f32 unit = p.scale * LOG2_E;
   Joined joined;

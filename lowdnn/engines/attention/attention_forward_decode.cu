@@ -2,16 +2,19 @@
 // as fast as k and v are read.
 //
 // Block: TILE_Q rows, the queries of PACK heads that share keys, and one of gridDim.y parts of the keys that they see.
-// Each of its WARPS warps takes a part of those for itself, with all of the rows, and brings them, TILE_KV at a time,
-// through a ring of its own: no warp waits for another before the end. Then the first warp joins what all have found;
-// where the keys are in parts (IS_SPLIT), it leaves that in the workspace for attention_forward_combine.
+// Each of its WARPS warps takes every WARPS-th tile of TILE_KV of those for itself, with all of the rows, so that the
+// block reads one stretch of memory at a time; it brings them through rings of its own: no warp waits for another
+// before the end. Then the first warp joins what all have found; where the keys are in parts (IS_SPLIT), it leaves that
+// in the workspace for attention_forward_combine.
+// Rings: tiles of k and of v follow each other, each asked for as soon as the one in its place has been multiplied, so
+// that a warp that waits has all of its shared memory but one tile on the way.
 // Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of
 // heads are multiples of 8, at most HEAD_QK and HEAD_V, multiples of 16.
 // Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v, at the end the
 // accumulators of all warps but the first.
 // Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys).
 // Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES,
-// BLOCKS_PER_SM, IS_SPLIT.
+// BLOCKS_PER_SM, IS_SPLIT; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 // Source: Dao et al., "Flash-Decoding for long-context inference".
 
 #include "generated.cuh"
@@ -19,6 +22,9 @@
 #include "include/attention_mma.cuh"
 #include "include/attention_partials.cuh"
 #include "include/attention_places.cuh"
+#if OVERLAPS_PREVIOUS
+#include "include/dependent_launch.cuh"
+#endif
 
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
 typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;
@@ -37,26 +43,15 @@ struct Params {
   Forward forward;
 };
 
-// The tiles of keys of the `share`-th of `shares` warps that have the rows of `place`.
+// The tiles of keys of this block, of those that the rows of `place` see.
 struct Share {
   i32 begin, end;
 
-  __device__ __forceinline__ Share(const Place& place, i32 share, i32 shares) {
-    const i32 tiles = max(place.end - place.begin, 0), each = tiles / shares, more = tiles % shares;
-    begin = place.begin + share * each + min(share, more);
-    end = begin + each + (share < more);
-  }
-};
-
-// A warp's tiles of keys and values on their way from memory.
-struct Ring {
-  u32 address;
-  int stage = 0;
-
-  __device__ __forceinline__ Keys keys(int stage) const { return {address + stage * STAGE_BYTES}; }
-  __device__ __forceinline__ Values values(int stage) const { return {keys(stage).address + Keys::BYTES}; }
-  __device__ __forceinline__ int behind(int count) const {
-    return stage + count < STAGES ? stage + count : stage + count - STAGES;
+  __device__ __forceinline__ explicit Share(const Place& place) {
+    const i32 tiles = max(place.end - place.begin, 0), block = blockIdx.y, blocks = gridDim.y;
+    const i32 each = tiles / blocks, more = tiles % blocks;
+    begin = place.begin + block * each + min(block, more);
+    end = begin + each + (block < more);
   }
 };
 
@@ -137,25 +132,33 @@ __device__ __forceinline__ void store_partial(const Params& p, const Place& plac
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     KERNEL_NAME(const __grid_constant__ Params params) {
+#if OVERLAPS_PREVIOUS
+  wait_for_previous_kernel();
+  allow_next_kernel();
+#endif
   const Forward& p = params.forward;
   extern __shared__ __align__(16) u8 memory[];
   const Queries q = {shared_address(memory)};
   const Place place(p);
   const Rows rows = {place.block_row};
   const int warp = threadIdx.x / WARP_SIZE;
-  const Share share(place, blockIdx.y * WARPS + warp, gridDim.y * WARPS);
-  Ring ring = {q.address + Queries::BYTES + warp * STAGES * STAGE_BYTES};
+  const Share share(place);
+  const u32 ring = q.address + Queries::BYTES + warp * STAGES * STAGE_BYTES;
+  const auto keys_at = [&](int stage) { return Keys{ring + stage * STAGE_BYTES}; };
+  const auto values_at = [&](int stage) { return Values{keys_at(stage).address + Keys::BYTES}; };
 
   const i32 existing_keys = existing_rows(params.k, place.batch, place.band.keys);
   const i32 existing_values = existing_rows(params.v, place.batch, place.band.keys);
-  const auto copy = [&](i32 tile, int stage) {
+  const auto copy = [&](const auto& to, const auto& heads, i32 existing, i32 size, i32 tile) {
+    const i32 first = tile * TILE_KV, rows = existing - first;
     if (tile < share.end) {
-      const i32 first = tile * TILE_KV, keys = existing_keys - first, values = existing_values - first;
-      ring.keys(stage).copy_each<WARP_SIZE>(rows_from(params.k, place.batch, place.head, first, keys), keys, p.size_qk);
-      ring.values(stage).copy_each<WARP_SIZE>(rows_from(params.v, place.batch, place.head, first, values), values,
-                                              p.size_v);
+      to.template copy_each<WARP_SIZE>(rows_from(heads, place.batch, place.head, first, rows), rows, size);
     }
     cp_async_commit();
+  };
+  const auto copy_keys = [&](i32 tile, int stage) { copy(keys_at(stage), params.k, existing_keys, p.size_qk, tile); };
+  const auto copy_values = [&](i32 tile, int stage) {
+    copy(values_at(stage), params.v, existing_values, p.size_v, tile);
   };
 
   q.copy_each<THREADS>(
@@ -164,29 +167,40 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         return params.q.at(place.batch, place.head + of_pack % PACK, of_pack / PACK);
       },
       existing_rows(params.q, place.batch, p.queries) * PACK - place.block_row, p.size_qk);
+  const i32 first_tile = share.begin + warp;
+  copy_keys(first_tile, 0);
 #pragma unroll
-  for (int stage = 0; stage < STAGES - 1; ++stage) copy(share.begin + stage, stage);
-  cp_async_wait<STAGES - 2>();  // the queries came with the first tile
+  for (int stage = 1; stage < STAGES; ++stage) {
+    copy_values(first_tile + (stage - 1) * WARPS, stage - 1);
+    copy_keys(first_tile + stage * WARPS, stage);
+  }
+  constexpr int LATER = 2 * (STAGES - 1);  // copies that were asked for behind the one that is waited for
+  cp_async_wait<LATER>();                  // the queries came with the first keys
   __syncthreads();
 
   OutputTile o = {};
   RunningSoftmax softmax(p.scale);
   if (warp == 0 && blockIdx.y == 0) softmax.add_sink(p, place, rows);
+  int stage = 0, stage_before = STAGES - 1;
 #pragma unroll 1
-  for (i32 tile = share.begin; tile < share.end; ++tile) {
-    cp_async_wait<STAGES - 2>();
-    __syncwarp();  // the tile is there; the one before is no longer read
-    copy(tile + STAGES - 1, ring.behind(STAGES - 1));
+  for (i32 tile = first_tile; tile < share.end; tile += WARPS) {
+    cp_async_wait<LATER>();
+    __syncwarp();  // the keys are there; the values before are no longer read
+    copy_values(tile + (STAGES - 1) * WARPS, stage_before);
     ScoreTile scores;
-    multiply_rows(q, 0, ring.keys(ring.stage), scores);
+    multiply_rows(q, 0, keys_at(stage), scores);
+    cp_async_wait<LATER>();
+    __syncwarp();  // the values are there; the keys are no longer read
+    copy_keys(tile + STAGES * WARPS, stage);
     make_scores(p, place, rows, tile, scores);
     f32 shrinking[PARTS][2];
     if (softmax.add(scores, shrinking)) shrink(o, shrinking);
     const auto weight = [&](int part, int block, int half) {
       return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };
-    multiply_columns(weight, ring.values(ring.stage), 0, o);
-    ring.stage = ring.behind(1);
+    multiply_columns(weight, values_at(stage), 0, o);
+    stage_before = stage;
+    stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
   softmax.end();
 

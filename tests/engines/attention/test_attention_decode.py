@@ -49,24 +49,36 @@ def test_parts_are_joined_without_races(racing: Runtime) -> None:
     assert plan.workspace_bytes == 256 + 2 * 2 * 16 * 4  # maxima and sums, outputs
 
 
+@pytest.mark.parametrize("stages", [2, 8])
+def test_stages_of_the_rings(racing: Runtime, stages: int) -> None:
+    check_case(racing, ENGINE, "sdpa b=1 h=4 hk=2 q=2 kv=700 d=32 dv=16 stats=yes", {KnobType.STAGES: stages})
+
+
 @pytest.mark.parametrize("size", [8, 64, 128, 192, 256])
 @pytest.mark.parametrize("arch", [SM_80, SM_90A], ids=lambda arch: arch.name)
 def test_kernels_fit(arch: type(SM_80), size: int) -> None:
     for line in (f"sdpa b=8 h=8 hk=2 q=8 kv=4096 d={size}", f"sdpa b=1 h=8 q=1 kv=4096 d=8 dv={size}"):
-        for launch in ENGINE.plan(graph_of(line), arch, {}).launches:
-            assert launch.shared_bytes <= arch.shared_bytes_per_block
+        graph = graph_of(line)
+        (stages,) = (knob for knob in ENGINE.knobs(graph, arch) if knob.type is KnobType.STAGES)
+        assert stages.default in stages.values
+        for value in stages.values:
+            for launch in ENGINE.plan(graph, arch, {KnobType.STAGES: value}).launches:
+                assert launch.shared_bytes <= arch.shared_bytes_per_block
+                assert launch.overlaps_previous == (arch is SM_90A)
 
 
 @pytest.mark.parametrize(
     ("line", "splits"),
     [
         ("sdpa b=32 h=32 hk=8 q=1 kv=8192 d=128", 1),  # 256 blocks for 264 places
-        ("sdpa b=1 h=32 hk=8 q=1 kv=131072 d=128", 32),
+        ("sdpa b=1 h=32 hk=8 q=1 kv=131072 d=128", 16),  # a block for each multiprocessor
+        ("sdpa b=6 h=32 hk=8 q=1 kv=8192 d=128", 3),  # 144 blocks, all at once
+        ("sdpa b=37 h=32 hk=8 q=1 kv=8192 d=128", 4),  # 1184 blocks in 5 waves of 264
         ("sdpa b=1 h=32 hk=8 q=1 kv=1000 d=128", 3),  # warps with at least 4 tiles
     ],
 )
 def test_keys_are_split_where_blocks_are_few(line: str, splits: int) -> None:
-    assert dict(ENGINE.plan(graph_of(line), SM_90A, {}).choices) == {KnobType.SPLIT_K_SLC: splits}
+    assert dict(ENGINE.plan(graph_of(line), SM_90A, {}).choices)[KnobType.SPLIT_K_SLC] == splits
 
 
 def test_few_queries_come_here_and_many_elsewhere() -> None:
