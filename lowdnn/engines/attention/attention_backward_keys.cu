@@ -6,15 +6,16 @@
 // summed over the heads of q that share one of k and v. Where they share others of k than of v, one launch gives dk and
 // another one dv.
 //
-// Block: TILE_KV keys of one head of k (dk) or v (dv); it goes along the queries that see any of them, TILE_Q at a time, head after
-// head. Scores and products are formed transposed, keys along the rows: accumulators of a product then are, rounded to
-// 16 bits, operands of the next one. A warp has PARTS times 16 keys and, of their gradients, one of SPLIT shares of the
+// Block: TILE_KV keys of one head of k (dk) or v (dv); it goes along the queries that see any of them, TILE_Q at a time,
+// head after head. Scores and products are formed transposed, keys along the rows: accumulators of a product then are,
+// rounded to 16 bits, operands of the next one. A warp has PARTS times 16 keys and, of their gradients, one of SPLIT shares of the
 // columns; warps with the same keys compute the same weights. The next queries are copied while these are multiplied.
 // Memory: as in attention_forward_mma.cu; terms by attention_backward_terms.cu. Queries that do not exist are zeros in
 // shared memory and add nothing; keys that do not exist in their batch get zeros.
 // Shared memory (dynamic): TILE_KV rows of k and of v; twice TILE_Q rows of q, of d_o, and their terms.
 // Launch: TILE_KV / (16 * PARTS) * SPLIT warps; the first keys, which most queries see under a causal mask, first.
-// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS SPLIT HEAD_QK HEAD_V (multiples of 16 * SPLIT); HAS_DK, HAS_DV: what
+// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS SPLIT HEAD_QK HEAD_V (multiples of 16 * SPLIT); HAS_DK, HAS_DV:
+// what
 // the launch gives, both only where each head of q shares the same ones.
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 2, with
 // the gradient of q left to a kernel of its own: no sums between blocks.
@@ -94,7 +95,9 @@ struct Stage {
     q.copy<THREADS>(p.q.at(place.batch, head, row), p.q.strides[2], rows, p.size_qk);
     d_o.copy<THREADS>(p.d_o.at(place.batch, head, row), p.d_o.strides[2], rows, p.size_v);
     const Term* const from = p.terms_of(place.batch, head) + row;
-    for (i32 i = threadIdx.x; i < TILE_Q; i += THREADS) cp_async<8>(terms.address + i * sizeof(Term), from + i, i < rows);
+    for (i32 i = threadIdx.x; i < TILE_Q; i += THREADS) {
+      cp_async<8>(terms.address + i * sizeof(Term), from + i, i < rows);
+    }
     cp_async_commit();
   }
 };

@@ -25,7 +25,7 @@ from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, di
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.ragged import RaggedStore
+from lowdnn.ops.ragged import RaggedLoad, RaggedStore
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, TensorPointer, Work
 from lowdnn.status import Status
@@ -365,7 +365,11 @@ def _statistics(attention: Attention) -> dict[str, Tensor | None]:
 
 
 def _refuse_ragged(attention: Attention) -> str:
-    """Why the kernel does not store what is ragged, or an empty string."""
+    """Why the kernel does not read or store what is ragged, or an empty string."""
+    read = {attention.first.a.uid, attention.k.uid, attention.second.b.uid}
+    for uid, move in attention.ragged.items():
+        if isinstance(move, RaggedLoad) and uid not in read:
+            return f"{move.packed.label}: expected ragged offsets of q, k and v outside of pages alone, got others"
     statistics = [tensor for tensor in _statistics(attention).values() if tensor is not None]
     for name, tensors in {"output": attention.output.stores, "statistics": statistics}.items():
         moves = [attention.ragged.get(tensor.uid) for tensor in tensors]

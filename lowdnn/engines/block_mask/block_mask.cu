@@ -1,10 +1,12 @@
 // block_mask: y[b, h, q, k] = x[b, h, q, k] where bit q / 128, k / 128 of the mask is set, otherwise minus infinity.
 //
-// Layouts: any strides; the mask has a byte for 8 tiles of 128 keys. X_WIDTH and Y_WIDTH: elements of an access, 0 where
+// Layouts: any strides; the mask has a byte for 8 tiles of 128 keys. X_WIDTH and Y_WIDTH: elements of an access, 0
+// where
 // those of a row are not neighbours.
 // Block: THREADS threads on neighbouring groups of VECTOR keys, which lie in one tile; what is masked is not read.
 // Shared memory: none.
-// Launch: THREADS threads, ceil(groups / THREADS) blocks; the digits of a group over `axes` are batch, head, query, group.
+// Launch: THREADS threads, ceil(groups / THREADS) blocks; the digits of a group over `axes` are batch, head, query,
+// group.
 // Macros: X Y THREADS VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise i64.
 
 #include "include/exponential.cuh"

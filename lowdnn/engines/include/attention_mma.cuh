@@ -100,7 +100,8 @@ __device__ __forceinline__ void multiply_rows(const A& a, int row, const B& b, f
   }
 }
 
-// c += a b of the rows of b and 8 * COLUMN_BLOCKS of its columns, from `column` on. operand(part, block, half) is the word of
+// c += a b of the rows of b and 8 * COLUMN_BLOCKS of its columns, from `column` on. operand(part, block, half) is the
+// word of
 // a with this thread's two elements of a block of 8 columns, where accumulators of a product have them.
 template <class Operand, class B, int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void multiply_columns(const Operand& operand, const B& b, int column,

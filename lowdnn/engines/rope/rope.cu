@@ -8,7 +8,8 @@
 // heads, which it loads before it stores any; or as many pairs of elements that are passed. Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks; the digits of a group over `axes` are batch, HEADS heads,
 // position, pairs.
-// Macros: X Y FREQ COMPUTE (types) THREADS HEADS VECTOR X_WIDTH Y_WIDTH FREQ_WIDTH; INDEX: u32 up to 2^31 groups, otherwise i64.
+// Macros: X Y FREQ COMPUTE (types) THREADS HEADS VECTOR X_WIDTH Y_WIDTH FREQ_WIDTH; INDEX: u32 up to 2^31 groups,
+// otherwise i64.
 
 #include "include/transform.cuh"
 

@@ -17,7 +17,7 @@ from lowdnn.graph.cases import parse_case
 from lowdnn.graph.compare import expected_outputs
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import with_tensors
-from lowdnn.ops.ragged import RaggedMove, RaggedStore
+from lowdnn.ops.ragged import RaggedLoad, RaggedMove, RaggedStore
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed, poison
@@ -84,3 +84,17 @@ def test_what_cannot_be_packed_is_refused() -> None:
     by_heads = {store.y.uid: replace(store.y, strides=packed_strides(store.y.dims))}
     changed = OperationGraph(with_tensors(op, by_heads) for op in graph.operations)
     assert f"{store.y.label}.strides: expected rows of all heads" in str(ENGINES[0].refuse(changed, SM_90A))
+
+
+def test_ragged_operands_beside_q_k_and_v_are_refused() -> None:
+    """Nothing would read their offsets."""
+    graph = parse_case("sdpa b=2 h=2 q=3 kv=40 d=16 ragged=yes scores=add").graph()
+    load = next(op for op in graph.operations if isinstance(op, RaggedLoad))
+    (scores,) = (t for t in graph.inputs if t.dims == (2, 2, 3, 40))
+    uid = max(graph.tensors) + 1
+    packed = replace(scores, uid=uid, dims=(1, 2, 6, 40), strides=packed_strides((1, 2, 6, 40)), name="packed")
+    padded = {scores.uid: replace(scores, is_virtual=True)}
+    ragged = RaggedLoad(packed, padded[scores.uid], load.offsets)
+    changed = OperationGraph((ragged, *(with_tensors(op, padded) for op in graph.operations)))
+    for engine in ENGINES:
+        assert f"{packed.label}: expected ragged offsets of q, k and v" in str(engine.refuse(changed, SM_90A))
