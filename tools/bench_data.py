@@ -30,6 +30,7 @@ TORCH_TYPES = {
     DataType.FP8_E8M0: torch.uint8,  # scales, which no peer computes: their bits
     DataType.INT8: torch.int8,
     DataType.INT32: torch.int32,
+    DataType.INT64: torch.int64,
 }
 
 #: Copies of a tensor start at multiples of this.
@@ -69,7 +70,7 @@ class CaseData:
             drawn = {tensor.name: self._copies[tensor.uid][slot] for tensor in self._given}
             for name, values in related(case, graph, drawn).items():
                 drawn[name].copy_(values.to(numbers) if values.is_floating_point() else values)
-        for uid, values in (case.routing(0) if isinstance(case, MoeCase) else {}).items():
+        for uid, values in (case.routing(0) if isinstance(case, MoeCase | AttentionCase) else {}).items():
             for copy in self._copies[uid]:
                 copy.copy_(torch.from_numpy(values))
         anchored = {tensor.uid for tensor in inputs_of(graph.operations[0]).values()}

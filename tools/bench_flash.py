@@ -18,6 +18,15 @@ def flash_attention(
     return rows_first(o), log_sum_exp
 
 
+def packed_flash_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor, longest: int, *, is_causal: bool
+) -> torch.Tensor:
+    """o (T, H, D) of sequences that ``offsets`` (B + 1) begin in rows of q, k and v (T, H, D), up to ``longest``."""
+    return _aten._flash_attention_forward(
+        q, k, v, offsets, offsets, longest, longest, 0.0, is_causal, False, scale=q.shape[2] ** -0.5
+    )[0]
+
+
 def window(left: int) -> dict[str, int]:
     return {} if left < 0 else {"window_size_left": left, "window_size_right": 0}
 

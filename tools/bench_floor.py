@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from lowdnn.engines.attention.heads import kernel_bounds, seen_share
 from lowdnn.enums import DataType, NormMode
-from lowdnn.graph.attention_pattern import match_attention
+from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.norm_backward import NormBackward
@@ -47,7 +49,8 @@ def product_flops(graph: OperationGraph) -> float:
     if isinstance(attention, str):
         return first.flops
     bounds = kernel_bounds(attention.band.left, attention.band.right)
-    return (first.flops + attention.second.flops) * seen_share(*attention.first.c.dims[2:], *bounds)
+    flops = attention.first.flops + attention.second.flops
+    return flops * seen_share(*attention.first.c.dims[2:], *bounds) * _existing_share(attention)
 
 
 def moved_bytes(graph: OperationGraph) -> int:
@@ -65,6 +68,12 @@ def data_type_of(graph: OperationGraph) -> DataType:
     """Of the first operation's first input; of its output where it reads nothing."""
     operation = graph.operations[0]
     return next(iter((inputs_of(operation) | outputs_of(operation)).values())).data_type
+
+
+def _existing_share(attention: Attention) -> float:
+    """Of padded pairs of a query and a key, those of ragged sequences: at the least, as if all were of one length."""
+    moves = (attention.ragged.get(tensor.uid) for tensor in (attention.first.a, attention.k))
+    return prod(move.packed.dims[2] / prod(move.padded.dims[::2]) for move in moves if move is not None)
 
 
 def _read_twice(operation: Operation) -> tuple[Tensor, ...]:

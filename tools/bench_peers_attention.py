@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from bench_data import CaseData
-from bench_flash import flash_attention, rows_first, window
+from bench_flash import flash_attention, packed_flash_attention, rows_first, window
 
 from lowdnn.graph.cases import AttentionBackwardCase, AttentionCase
 
@@ -17,12 +17,21 @@ Peer = Callable[[int], Tensors]
 
 
 def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
-    """The peers of attention with a causal mask, a window behind the query too, or neither."""
-    is_masked_otherwise = case.lengths == "yes" or case.right >= 0 or case.causal == "bottom_right"
+    """The peers of attention with a causal mask, a window behind the query too, or neither.
+
+    None of them reads pages: they get k and v of a full cache in one piece, which spares them the page tables.
+    """
+    has_own_lengths = case.lengths == "both" or (case.lengths == "yes" and not case.page and case.ragged == "no")
+    is_masked_otherwise = has_own_lengths or case.right >= 0 or case.causal == "bottom_right"
     if case.scores or case.dropout or is_masked_otherwise or case.stats not in ("no", "lse"):
         raise ValueError(f"{case}: expected a causal mask from the top left and a window behind it, as the peers have")
-    q, v, is_causal = data["q"], data["v"], case.causal != "no"
-    k = [copy.transpose(2, 3) for copy in data["k"]]
+    if case.ragged != "no":
+        return _packed_peers(case, data)
+    q, is_causal = data["q"], case.causal != "no"
+    if case.page:
+        k, v = (_gathered(data, name, case.kv or case.q) for name in ("k", "v"))
+    else:
+        k, v = [copy.transpose(2, 3) for copy in data["k"]], data["v"]
 
     def results(o: torch.Tensor, log_sum_exp: torch.Tensor) -> Tensors:
         return [o] if case.stats == "no" else [log_sum_exp, o]
@@ -37,6 +46,41 @@ def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
         return results(o, log_sum_exp)
 
     return {"flash": flash} if case.left >= 0 else {"flash": flash, "cudnn": cudnn}
+
+
+def _packed_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
+    """Of sequences packed one behind the other, without the statistics, which each has in a layout of its own."""
+    if case.left >= 0 or case.lengths != "yes" or case.kv not in (0, case.q):
+        raise ValueError(f"{case}: expected self-attention with lengths and without a window")
+    heads = {name: [copy[0].transpose(0, 1) for copy in data[name]] for name in ("q", "k", "v")}
+    offsets = [copy.flatten() for copy in data["q_ragged_offset"]]
+    longest, is_causal = int(offsets[0].diff().max()), case.causal != "no"
+
+    def results(o: torch.Tensor) -> Tensors:
+        return [o.transpose(0, 1)] if case.stats == "no" else [None, o.transpose(0, 1)]
+
+    def flash(slot: int) -> Tensors:
+        operands = (copies[slot] for copies in heads.values())
+        return results(packed_flash_attention(*operands, offsets[slot], longest, is_causal=is_causal))
+
+    def cudnn(slot: int) -> Tensors:
+        operands = (copies[slot] for copies in heads.values())
+        o, *_ = _aten._cudnn_attention_forward(
+            *operands, None, offsets[slot], offsets[slot], longest, longest, case.stats != "no", 0.0, is_causal, False,
+            scale=case.d**-0.5,
+        )  # fmt: skip
+        return results(o)
+
+    return {"flash": flash, "cudnn": cudnn}
+
+
+def _gathered(data: CaseData, name: str, rows: int) -> list[torch.Tensor]:
+    """Copies of k or v (B, H, rows, D), in memory (B, rows, H, D), from their pages (N, H, P, D)."""
+
+    def gathered(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return rows_first(pages[table.flatten(1).long()].transpose(2, 3).flatten(1, 2)[:, :rows].contiguous())
+
+    return list(map(gathered, data[name], data[f"{name}page_table"]))
 
 
 def attention_gradient_peers(case: AttentionBackwardCase, data: CaseData) -> dict[str, Peer]:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.enums import ConvolutionMode, DataType, PaddingMode, PointwiseMode, ReduceTensorOp, ResampleMode
-from lowdnn.graph.cases import Case, ConvolutionCase, parse_case, parse_cases
+from lowdnn.graph.cases import AttentionCase, Case, ConvolutionCase, parse_case, parse_cases
 from lowdnn.graph.cases.steps import STEPS
+from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -301,3 +305,29 @@ def test_gradients_of_attention_start_from_what_belongs_together(words: str) -> 
         elif operation.right is None and operation.seq_len_kv is None:
             assert weights[b, h, r].sum() == pytest.approx(1, abs=1e-5)
     assert parse_case(str(case)) == case
+
+
+@pytest.mark.parametrize("ragged", ["yes", "even"])
+def test_attention_of_ragged_sequences_is_routed_as_self_attention(ragged: str) -> None:
+    case = parse_case(f"sdpa b=5 h=2 q=9 d=16 ragged={ragged} lengths=yes stats=lse")
+    assert isinstance(case, AttentionCase)
+    named = _named(case.graph(), case.routing(1))
+    lengths = named.pop("lengths").flatten()
+    assert list(named) == [f"{name}_ragged_offset" for name in ("q", "k", "v", "stats", "c")]
+    for offsets in named.values():
+        assert np.array_equal(np.diff(offsets.flatten()), lengths)
+    assert lengths.sum() == 23  # half of the rows
+    assert (ragged == "even") == (lengths.max() - lengths.min() <= 1)
+
+
+def test_attention_over_pages_is_routed_as_over_a_full_cache() -> None:
+    case = parse_case("sdpa b=2 h=2 q=1 kv=40 d=16 page=16 lengths=yes")
+    assert isinstance(case, AttentionCase)
+    named = _named(case.graph(), case.routing(0))
+    assert named["lengths"].flatten().tolist() == [40, 40]
+    for table in (named["kpage_table"], named["vpage_table"]):
+        assert len(set(table.flatten())) == table.size == 2 * 3
+
+
+def _named(graph: OperationGraph, values: Mapping[int, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {tensor.name: values[tensor.uid] for tensor in graph.inputs if tensor.uid in values}

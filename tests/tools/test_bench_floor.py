@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench_floor import data_bytes, floor_us, moved_bytes
+from bench_floor import data_bytes, floor_us, moved_bytes, product_flops
 
 from lowdnn.graph.cases import parse_case
 
@@ -52,3 +52,11 @@ def test_the_floor_is_that_of_the_bytes_or_of_the_arithmetic() -> None:
     )
     assert floor_us(norm) == pytest.approx(moved_bytes(norm) / 4.3e6)
     assert floor_us(product) == pytest.approx(2 * 8192**3 / 790e6)
+
+
+def test_ragged_attention_is_counted_as_of_sequences_of_one_length() -> None:
+    ragged, padded = (
+        product_flops(parse_case(text).graph())
+        for text in ("sdpa b=8 h=2 q=128 d=64 ragged=yes lengths=yes", "sdpa b=8 h=2 q=64 d=64")
+    )
+    assert ragged == padded

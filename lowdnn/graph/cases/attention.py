@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn import dtypes
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.cases import packed, pages, steps, text
-from lowdnn.graph.cases.base import Case
+from lowdnn.graph.cases.base import Case, Inputs
 from lowdnn.graph.cases.chains import same_dims_chain
 from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
@@ -45,7 +46,7 @@ class AttentionCase(Case):
     lengths: whether each batch has a number of keys of its own; both: of queries, too.
     page: rows of the pages that k and v lie in, with lengths.
     ragged: whether sequences are packed, in q, k, v, the output and the statistics; about half of the rows
-    that padded ones had.  scores: steps on the scores, before the masks.
+    that padded ones had, of random or (even) of equal lengths.  scores: steps on the scores, before the masks.
     sink: whether each head has a logit that joins the sums of its rows.
     stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored; lse: the first alone.
     """
@@ -66,7 +67,7 @@ class AttentionCase(Case):
     blocks: str = key(text.choice("no", "yes"), "no")
     lengths: str = key(text.choice("no", "yes", "both"), "no")
     page: int = key(text.integer(0), 0)
-    ragged: str = key(text.choice("no", "yes"), "no")
+    ragged: str = key(text.choice("no", "yes", "even"), "no")
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
     dropout: float = key(text.number(), 0.0)
     sink: str = key(text.choice("no", "yes"), "no")
@@ -100,7 +101,21 @@ class AttentionCase(Case):
             weights = builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - self.dropout))
         weights = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=self.dtype)
         builder.matmul(weights, v, store=self.out or self.dtype)
-        return packed.with_packed_outputs(builder) if self.ragged == "yes" else builder.graph()
+        return packed.with_packed_outputs(builder) if self.ragged != "no" else builder.graph()
+
+    def routing(self, seed: int) -> Inputs:
+        """Those of the inputs that say where rows are, as of a full cache or of self-attention, for benchmarks: page
+        tables, the same offsets for all that is ragged, and for each batch the length that these give or all keys."""
+        rng, given = np.random.default_rng([seed, 1]), {tensor.name: tensor for tensor in self.graph().inputs}
+        values = {name: pages.table_values(rng, tensor) for name, tensor in given.items() if pages.is_table(tensor)}
+        lengths = np.full(self.b, self._kv)
+        if self.ragged != "no":
+            offsets = self._values(rng, given["q_ragged_offset"], exact=True)
+            values |= {name: offsets for name, tensor in given.items() if packed.is_offsets(tensor)}
+            lengths = np.diff(offsets.flatten())
+        if self.lengths != "no":
+            values["lengths"] = lengths.reshape(given["lengths"].dims)
+        return {given[name].uid: dtypes.from_float64(array, given[name].data_type) for name, array in values.items()}
 
     @property
     def length(self) -> int:
@@ -119,12 +134,12 @@ class AttentionCase(Case):
         return self.kv or self.q
 
     def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
-        if self.ragged == "yes":
+        if self.ragged != "no":
             return packed.load(builder, dims, self.dtype, name)
         return builder.tensor(dims, self.dtype, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
 
     def _lengths(self, builder: GraphBuilder) -> Tensor | None:
-        if self.page and (self.lengths == "no" or self.ragged == "yes"):
+        if self.page and (self.lengths == "no" or self.ragged != "no"):
             raise BadParamError.at("sdpa.page", expected="0 without lengths, and beside ragged", got=self.page)
         return builder.tensor((self.b, 1, 1, 1), DataType.INT32, name="lengths") if self.lengths != "no" else None
 
@@ -169,10 +184,12 @@ class AttentionCase(Case):
             return rng.integers(0, self.q + 1, tensor.dims)
         if tensor.name == "blocks":
             return rng.integers(0, 256, tensor.dims).astype(np.uint8)
-        drawn = pages.table_values(rng, tensor)
-        if drawn is None:
-            drawn = packed.offset_values(rng, tensor, self._kv if tensor.name[0] in "kv" else self.q)
-        return super()._values(rng, tensor, exact) if drawn is None else drawn
+        if pages.is_table(tensor):
+            return pages.table_values(rng, tensor)
+        if packed.is_offsets(tensor):
+            longest = self._kv if tensor.name[0] in "kv" else self.q
+            return packed.offset_values(rng, tensor, longest, is_even=self.ragged == "even")
+        return super()._values(rng, tensor, exact)
 
 
 def _index(builder: GraphBuilder, scores: Tensor, axis: int, offset: int = 0) -> Tensor:

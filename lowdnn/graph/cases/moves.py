@@ -93,8 +93,7 @@ class TransformCase(Case):
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         if tensor.name == "lengths":
             return rng.integers(0, self.dims[2] + 1, tensor.dims)
-        table = pages.table_values(rng, tensor)
-        return super()._values(rng, tensor, exact) if table is None else table
+        return pages.table_values(rng, tensor) if pages.is_table(tensor) else super()._values(rng, tensor, exact)
 
 
 @dataclass(frozen=True)

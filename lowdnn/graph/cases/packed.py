@@ -1,5 +1,5 @@
-"""Ragged tensors of cases: half of the rows that padded ones would have, distributed over the batches at random; a row
-has all heads.
+"""Ragged tensors of cases: half of the rows that padded ones would have, distributed over the batches at random or
+evenly; a row has all heads.
 """
 
 from __future__ import annotations
@@ -42,14 +42,20 @@ def with_packed_outputs(builder: GraphBuilder) -> OperationGraph:
     return OperationGraph(operations)
 
 
-def offset_values(rng: np.random.Generator, tensor: Tensor, longest: int) -> NDArray[Any] | None:
-    """What ``tensor`` holds if it is offsets, in rows: the sums of lengths up to ``longest`` before each batch."""
-    if not tensor.name.endswith(_OFFSETS):
-        return None
+def is_offsets(tensor: Tensor) -> bool:
+    return tensor.name.endswith(_OFFSETS)
+
+
+def offset_values(rng: np.random.Generator, tensor: Tensor, longest: int, *, is_even: bool = False) -> NDArray[Any]:
+    """What offsets hold, in rows: the sums of lengths up to ``longest`` before each batch.
+
+    is_even: as nearly equal ones as there can be, instead of random ones.
+    """
     batch = tensor.dims[0] - 1
     left, sums = _total(batch, longest), [0]
     for others in reversed(range(batch)):
-        rows = int(rng.integers(max(0, left - others * longest), min(longest, left) + 1))
+        fewest, most = max(0, left - others * longest), min(longest, left)
+        rows = left // (others + 1) if is_even else int(rng.integers(fewest, most + 1))
         left -= rows
         sums.append(sums[-1] + rows)
     return np.array(sums, dtypes.info(tensor.data_type).storage).reshape(tensor.dims)

@@ -36,9 +36,11 @@ def load(
     return builder.paged_cache_load(container, table, lengths, rows, store=store, layout=layout)
 
 
-def table_values(rng: np.random.Generator, tensor: Tensor) -> NDArray[Any] | None:
-    """What ``tensor`` holds if it is a table: each page once."""
-    if not tensor.name.endswith(_TABLE):
-        return None
+def is_table(tensor: Tensor) -> bool:
+    return tensor.name.endswith(_TABLE)
+
+
+def table_values(rng: np.random.Generator, tensor: Tensor) -> NDArray[Any]:
+    """What a table holds: each page once."""
     count = tensor.element_count
     return rng.permutation(count + _OTHER_PAGES)[:count].reshape(tensor.dims).astype(np.int32)
