@@ -40,7 +40,7 @@ _IN_ORDER, _IN_ANY_ORDER = 0, 1
 _FEWEST_HEADS, _HEADS_UNDER_A_BAND = 8, 32
 #: Up to where a fixed order of sums costs little: elements of a head, as tiles of small ones have the most queries and
 #: so the fewest turns; without a band, tiles of keys, as then few blocks wait for each other.
-_ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 32
+_ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 4
 #: Columns of dq that a warpgroup has at a time.
 _PART_COLUMNS = 64
 _WORD_BYTES, _SUM_BYTES = 4, 4
