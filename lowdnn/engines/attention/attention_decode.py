@@ -30,7 +30,7 @@ _TILES_OF_ROWS, _MAX_SIZE_OF_32_ROWS = (16, 32), 128
 #: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones.
 _TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 128
 _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
-#: By default: more of small tiles ask for no more at a time than the memory needs.
+#: The most by default: so many tiles of small heads ask for enough.
 _ENOUGH_STAGES = 4
 _COMBINE_WARPS = 4
 #: Of shared memory, that the device takes for a block.
