@@ -49,7 +49,8 @@ def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
 
 
 def _packed_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
-    """Of sequences packed one behind the other, without the statistics, which each has in a layout of its own."""
+    """Of sequences packed one behind the other, without the statistics, which it has in a layout of its own; cuDNN's
+    call asks the device for lengths, which no graph can capture."""
     if case.left >= 0 or case.lengths != "yes" or case.kv not in (0, case.q):
         raise ValueError(f"{case}: expected self-attention with lengths and without a window")
     heads = {name: [copy[0].transpose(0, 1) for copy in data[name]] for name in ("q", "k", "v")}
@@ -63,15 +64,7 @@ def _packed_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
         operands = (copies[slot] for copies in heads.values())
         return results(packed_flash_attention(*operands, offsets[slot], longest, is_causal=is_causal))
 
-    def cudnn(slot: int) -> Tensors:
-        operands = (copies[slot] for copies in heads.values())
-        o, *_ = _aten._cudnn_attention_forward(
-            *operands, None, offsets[slot], offsets[slot], longest, longest, case.stats != "no", 0.0, is_causal, False,
-            scale=case.d**-0.5,
-        )  # fmt: skip
-        return results(o)
-
-    return {"flash": flash, "cudnn": cudnn}
+    return {"flash": flash}
 
 
 def _gathered(data: CaseData, name: str, rows: int) -> list[torch.Tensor]:

@@ -187,6 +187,10 @@ struct Rows {
   }
 };
 
+// Of two neighbouring columns, how many are among the `left` ones from the first of them on. Not as a minimum and a
+// maximum: ptxas 13.0 joins these with a comparison of the result, and then has 2 for 0 as well.
+__device__ __forceinline__ i32 pair_size(i32 left) { return (left > 0) + (left > 1); }
+
 #if HAS_SCORES
 // From products of queries and keys; what it makes of keys that do not exist does not count.
 __device__ __forceinline__ void apply_scores(const Forward& p, const Place& place, const Rows& rows, i32 tile,
@@ -204,7 +208,7 @@ __device__ __forceinline__ void apply_scores(const Forward& p, const Place& plac
         f32* const pair = scores[part][block] + half * 2;
         const f32 products[2] = {pair[0], pair[1]};
         f32 results[2] = {};
-        Scores::apply<2>(p.scores, cursor, column, clamped(p.keys - column, 0, 2), products, results);
+        Scores::apply<2>(p.scores, cursor, column, pair_size(p.keys - column), products, results);
         pair[0] = results[0];
         pair[1] = results[1];
       }
@@ -385,7 +389,7 @@ __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, 
     u32 word;
   };
   word = 0;
-  Weights::apply<2>(p.weights, Weights::cursor(p.weights, coordinate), column, clamped(p.keys - column, 0, 2), values,
+  Weights::apply<2>(p.weights, Weights::cursor(p.weights, coordinate), column, pair_size(p.keys - column), values,
                     results);
   return word;
 #else

@@ -100,6 +100,7 @@ template <class Rows_, int COUNT, int READERS> struct TileRing {
     return rows();
   }
   __device__ __forceinline__ void release() {
+    __syncwarp();  // every lane has read it
     if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(own_empty());
     at.advance();
   }
