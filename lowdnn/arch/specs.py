@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from lowdnn.plan import MathUnit
 from lowdnn.status import ArchMismatchError
 
+#: What the device takes of each block's shared memory.
+_RESERVED_SHARED_BYTES = 1024
+
 
 @dataclass(frozen=True)
 class ArchSpec:
@@ -42,6 +45,10 @@ class ArchSpec:
     def __hash__(self) -> int:
         """Of what tells architectures apart: they are part of the keys of most of what is worked out once."""
         return hash((self.name, self.sm_count))
+
+    def shared_bytes_beside(self, blocks: int) -> int:
+        """Shared memory of each of so many blocks on a multiprocessor: the device takes 1 KiB of each block's."""
+        return min(self.shared_bytes_per_block, self.shared_bytes_per_sm // blocks - _RESERVED_SHARED_BYTES)
 
     def rate(self, unit: MathUnit) -> float:
         """Peak operations per second of the whole device in one unit."""

@@ -33,8 +33,6 @@ _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
 #: The most by default: so many tiles of small heads ask for enough.
 _ENOUGH_STAGES = 4
 _COMBINE_WARPS = 4
-#: Of shared memory, that the device takes for a block.
-_RESERVED_BYTES = 1024
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 #: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
 _FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
@@ -75,13 +73,13 @@ class AttentionDecode:
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """SPLIT_K_SLC, STAGES."""
-        return _Shape.of(accepted(graph.derive(self._problem)), arch).knobs(arch)
+        return _Shape.of(accepted(graph.derive(self._problem)), arch).knobs()
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch, two where keys are split over blocks, none where there is no query."""
         problem = accepted(graph.derive(self._problem))
         default = _Shape.of(problem, arch)
-        chosen = resolve_choices(self.name, default.knobs(arch), choices)
+        chosen = resolve_choices(self.name, default.knobs(), choices)
         shape, splits = replace(default, stages=chosen[KnobType.STAGES]), chosen[KnobType.SPLIT_K_SLC]
         if not problem.rows:
             return plan_of(self, graph, arch, chosen, (), ())
@@ -113,16 +111,12 @@ def _pack(problem: AttentionForward) -> int:
 
 @dataclass(frozen=True)
 class _Shape:
-    """How a block is made up.
-
-    room_bytes: for the shared memory of a multiprocessor's blocks.  overlaps: as dependent launches, on sm_90a.
-    """
+    """How a block is made up."""
 
     problem: AttentionForward
     tile: ForwardTile
     stages: int
-    room_bytes: int
-    overlaps: bool
+    arch: ArchSpec
 
     @staticmethod
     def of(problem: AttentionForward, arch: ArchSpec) -> _Shape:
@@ -131,26 +125,32 @@ class _Shape:
         rows = _TILES_OF_ROWS[problem.queries * pack > _TILES_OF_ROWS[0] and size_v <= _MAX_SIZE_OF_32_ROWS]
         keys = _TILES_OF_KEYS[problem.padded_qk + size_v > _MAX_SIZES_OF_32_KEYS]
         tile = ForwardTile(rows, keys, rows, pack)
-        shape = _Shape(problem, tile, _LEAST_STAGES, arch.shared_bytes_per_sm, overlaps=arch.name == SM_90A.name)
+        shape = _Shape(problem, tile, _LEAST_STAGES, arch)
         return replace(shape, stages=min(shape._most_stages(shape.blocks_per_sm), _ENOUGH_STAGES))
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether launches are dependent ones."""
+        return self.arch.name == SM_90A.name
 
     @property
     def blocks_per_sm(self) -> int:
         """Two where there is room."""
         return 2 if self.stages <= self._most_stages(2) else 1
 
-    def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs(self) -> tuple[Knob, ...]:
         """Splits that leave warps enough to do; the default is the least one with which nearly as much is attained as
         with any: blocks that are all there at once share the memory, of which one on each multiprocessor asks enough;
         more of them come in waves."""
         tiles = ceil_div(self.problem.attention.first.c.dims[3], self.tile.keys)
         most = max(1, tiles // (_WARPS * _FEWEST_TILES))
         values = tuple(splits for splits in _SPLITS if splits <= most)
-        slots = arch.sm_count * self.blocks_per_sm
+        sm_count = self.arch.sm_count
+        slots = sm_count * self.blocks_per_sm
 
         def attained(splits: int) -> float:
             blocks = self._blocks * splits
-            return min(1.0, blocks / (arch.sm_count if blocks <= slots else slots * ceil_div(blocks, slots)))
+            return min(1.0, blocks / (sm_count if blocks <= slots else slots * ceil_div(blocks, slots)))
 
         best = max(map(attained, values))
         default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
@@ -227,7 +227,7 @@ class _Shape:
     def _most_stages(self, blocks: int) -> int:
         """With which so many blocks fit a multiprocessor."""
         queries_bytes = self.tile.queries * pitch_bytes(self.problem.padded_qk)
-        room = self.room_bytes // blocks - _RESERVED_BYTES - queries_bytes
+        room = self.arch.shared_bytes_beside(blocks) - queries_bytes
         return min(_MAX_STAGES, room // _stage_bytes(self.problem, self.tile))
 
     def _extremes_bytes(self, splits: int) -> int:

@@ -51,12 +51,10 @@ _STAGES = 2
 _PRODUCER_REGISTERS = 24
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
-#: Of keys, that take as long as what there is to do for a tile of queries beside them.
+#: Tiles of keys that take as long as what there is to do for a tile of queries beside them.
 _TILES_BESIDE = 1.0
 #: Whose queries they are, behind those of a stage; stages begin at multiples of it.
 _WORK_BYTES = 1024
-#: What the device takes of each block's shared memory.
-_RESERVED_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,7 @@ def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTil
 
 def _query_stages(problem: AttentionForward, tile: ForwardTile) -> int:
     """As many as there is room for, up to two."""
-    room = SM_90A.shared_bytes_per_sm // _blocks_per_sm(problem, tile) - _RESERVED_BYTES
+    room = SM_90A.shared_bytes_beside(_blocks_per_sm(problem, tile))
     return next((stages for stages in (2, 1) if _shared_bytes(problem, tile, stages) <= room), 0)
 
 

@@ -31,8 +31,6 @@ from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Scalar, ScalarTyp
 from lowdnn.status import Status
 
 _LENGTH_TYPES = {DataType.INT32: "i32", DataType.INT64: "i64"}
-#: Operations of the softmax for each score.
-_SCORE_FLOPS = 8
 #: Queries of a block, at the least.
 _LEAST_QUERIES = 64
 

@@ -16,8 +16,6 @@ from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, WorkspacePointer
 
-#: What the device takes of each block's shared memory.
-_RESERVED_BYTES = 1024
 #: Slots that chunks without one of their own share: ``ChunkSlots::RING``.
 _RING = 2
 
@@ -49,7 +47,7 @@ class OnChip:
     @property
     def slots(self) -> int:
         """Chunks that shared memory has room for: all where there are several; a single one stays in registers."""
-        room = self.arch.shared_bytes_per_sm // self.tile.RESIDENT - _RESERVED_BYTES - self._team_bytes
+        room = self.arch.shared_bytes_beside(self.tile.RESIDENT) - self._team_bytes
         chunks, fitting = self._chunks, max(room, 0) // self._chunk_bytes
         return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
 

@@ -25,8 +25,6 @@ _SHARERS = tuple(range(1, _COLUMNS[-1] // MN_MAJOR_BOX + 1))
 _GROUP = 8
 _MIN_STAGES, _MAX_STAGES = 2, 12
 _STAGE_BARRIER_BYTES = 16
-#: Shared memory that the device keeps for itself, for each block.
-_RESERVED_SHARED_BYTES = 1024
 #: Accumulators of a thread beyond which ptxas has no registers left for addresses.
 _MAX_ACCUMULATORS = 192
 #: Where x is converted on the way.
@@ -87,7 +85,7 @@ class WgradTiling:
             return "clusters of one block where x is converted"
         if run > 1 and tile.n != run * MN_MAJOR_BOX:
             return f"TILE_N of {run * MN_MAJOR_BOX}, {run} taps of one window"
-        budget = _shared_budget(tile, arch)
+        budget = arch.shared_bytes_beside(tile.blocks_per_sm)
         if self.shared_bytes(TileStore.FUNCTOR) > budget:
             return f"at most {budget} bytes of shared memory (take fewer stages or a smaller tile)"
         return self.schedule.sharing_problem(MN_MAJOR_BOX)
@@ -247,7 +245,7 @@ def _menu(
         if tile.accumulators > _most_accumulators(element_clocks > 0):
             continue
         stage_bytes = _stage_bytes(tile, tap_run, window)
-        room = _shared_budget(tile, arch) - tile.staging_bytes(TileStore.FUNCTOR)
+        room = arch.shared_bytes_beside(tile.blocks_per_sm) - tile.staging_bytes(TileStore.FUNCTOR)
         stages = min(room // (stage_bytes + _STAGE_BARRIER_BYTES), _MAX_STAGES)
         if stages >= _MIN_STAGES:
             tile = replace(tile, stages=stages)
@@ -335,7 +333,3 @@ def _schedule(product: WgradProduct, tile: WgmmaTile, splits: int) -> Schedule:
 def _stage_bytes(tile: WgmmaTile, tap_run: int, window: int) -> int:
     """dy's boxes and x's, or its windows."""
     return (tile.m + tile.n // (MN_MAJOR_BOX * tap_run) * window) * STAGE_ROW_BYTES
-
-
-def _shared_budget(tile: WgmmaTile, arch: ArchSpec) -> int:
-    return min(arch.shared_bytes_per_block, arch.shared_bytes_per_sm // tile.blocks_per_sm - _RESERVED_SHARED_BYTES)
