@@ -1,7 +1,7 @@
 // Where rows of heads lie in memory: a stride apart, in pages of a cache, or as sequences packed one behind the other.
 //
 // Of each kind there are: how many rows of a batch exist, of as many as there may be; what gives the addresses of the
-// rows from one on, of which at least one exists (those of others may be anything).
+// rows from one on, of which `existing` exist (those of others may be anything).
 // Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES, IN_LARGE_PAGES or PACKED, as q, k and v are.
 
 #pragma once
@@ -30,16 +30,17 @@ template <class T> struct PagedHeads {
 
 // Strides of entries and of rows are 32-bit here.
 template <class T> struct PagedRows {
-  const PagedHeads<const T>& heads;
+  const PagedHeads<const T>* heads;
   const T* head;     // in a page
   const i32* table;  // of the batch
   i32 first, last;
 
-  __device__ __forceinline__ const T* operator()(int row, int further) const {
-    const i32 at = min(first + row + further, last), inside = at & ((1 << heads.shift) - 1);
-    const i32 page = table[i64(at >> heads.shift) * i32(heads.table_strides[1])];
-    return head + page * heads.pages.strides[0] + i64(inside) * i32(heads.pages.strides[2]);
+  __device__ __forceinline__ const T* at(int row) const {
+    const i32 here = min(first + row, last), inside = here & ((1 << heads->shift) - 1);
+    const i32 page = table[i64(here >> heads->shift) * i32(heads->table_strides[1])];
+    return head + page * heads->pages.strides[0] + i64(inside) * i32(heads->pages.strides[2]);
   }
+  __device__ __forceinline__ const T* below(const T* from, int row, int rows) const { return at(row + rows); }
 };
 
 template <class T> __device__ __forceinline__ i32 existing_rows(const PagedHeads<const T>& heads, i32 batch, i32 most) {
@@ -48,10 +49,10 @@ template <class T> __device__ __forceinline__ i32 existing_rows(const PagedHeads
 template <class T>
 __device__ __forceinline__ PagedRows<T> rows_from(const PagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
                                                   i32 existing) {
-  return {heads, heads.pages.at(0, head, 0), heads.table + batch * heads.table_strides[0], row, row + existing - 1};
+  return {&heads, heads.pages.at(0, head, 0), heads.table + batch * heads.table_strides[0], row, row + existing - 1};
 }
 
-// Pages of whole tiles: the rows that are asked for together lie in one of them.
+// Pages of whole tiles: the rows that are asked for together lie in one of them, which is looked up at once.
 template <class T> struct LargePagedHeads {
   PagedHeads<T> heads;
 };
@@ -63,7 +64,8 @@ __device__ __forceinline__ i32 existing_rows(const LargePagedHeads<const T>& lar
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const LargePagedHeads<const T>& large, i32 batch, i32 head, i32 row,
                                                     i32 existing) {
-  return {rows_from(large.heads, batch, head, row, existing)(0, 0), large.heads.pages.strides[2]};
+  const T* const first = existing > 0 ? rows_from(large.heads, batch, head, row, existing).at(0) : nullptr;
+  return {first, large.heads.pages.strides[2]};
 }
 
 template <class T> struct PackedHeads {
