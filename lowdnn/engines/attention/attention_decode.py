@@ -246,5 +246,5 @@ class _Shape:
 def _stage_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
     """Of the rings of all warps."""
     rows_bytes = tile.keys * (pitch_bytes(problem.padded_qk) + pitch_bytes(problem.padded_v))
-    notes_bytes = _NOTES_BYTES if Place.IN_LARGE_PAGES in (problem.k.place(tile.keys), problem.v.place(tile.keys)) else 0
-    return _WARPS * (rows_bytes + notes_bytes)
+    places = {operand.place(tile.keys) for operand in (problem.k, problem.v)}
+    return _WARPS * (rows_bytes + (_NOTES_BYTES if Place.IN_LARGE_PAGES in places else 0))
