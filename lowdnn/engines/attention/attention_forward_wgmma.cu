@@ -190,9 +190,10 @@ struct Consumer {
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
+        clear_values(before);
         await_turn();
         start_keys();
-        start_values(before);
+        start_values();
         pass_turn();
         end_keys<1>();
         release_queries(tile);
@@ -203,15 +204,17 @@ struct Consumer {
         before = tile;
       }
       if (!has_queries()) break;
+      clear_values(place.end - 1);
       await_turn();
       start_keys();
-      start_values(place.end - 1);
+      start_values();
       pass_turn();
       end_keys<1>();
       end_values();
       store();
     }
-    start_values(place.end - 1);
+    clear_values(place.end - 1);
+    start_values();
     end_values();
     store();
     if (warpgroup == 0) await_turn();
@@ -284,12 +287,20 @@ struct Consumer {
     if (tile + 1 == place.end) memory.queries.release();
   }
 
-  // o += weights v of the next tile of values, which is `tile`.
-  __device__ __forceinline__ void start_values(i32 tile) {
-    const Values values = memory.values.wait();
+  // Of the next tile of values, which is `tile`, those beyond a batch's length: they have weights of 0, but may be
+  // anything: NaN, too. Nobody has a turn meanwhile: all warpgroups meet.
+  __device__ __forceinline__ void clear_values(i32 tile) const {
 #if HAS_LENGTHS
-    clear_beyond_length(values, place.band.keys - tile * TILE_KV);
+    const i32 existing = place.band.keys - tile * TILE_KV;
+    if (existing >= TILE_KV) return;
+    memory.values.wait().clear(existing, threadIdx.x, CONSUMER_THREADS);
+    named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
 #endif
+  }
+
+  // o += weights v of the next tile of values.
+  __device__ __forceinline__ void start_values() {
+    const Values values = memory.values.wait();
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < SCORE_BLOCKS / 2; ++step) {
@@ -302,13 +313,6 @@ struct Consumer {
     hold_all(o);
     hold_all(scores);  // the weights are not overwritten earlier
     memory.values.release();
-  }
-
-  // Values beyond a batch's length have weights of 0, but may be anything: NaN, too.
-  __device__ __forceinline__ void clear_beyond_length(const Values& values, i32 existing) const {
-    if (existing >= TILE_KV) return;
-    values.clear(existing, threadIdx.x, CONSUMER_THREADS);
-    named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
   }
 
   __device__ __forceinline__ bool add_scores(i32 tile, f32 (&shrinking)[PARTS][2]) {
