@@ -20,7 +20,8 @@
 
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
-#include "include/attention_wgmma.cuh"
+#include "include/attention_mapped_places.cuh"
+#include "include/attention_order.cuh"
 #include "include/warpgroup.cuh"
 
 typedef SwizzledRows<TILE_Q, HEAD_QK> Queries;
@@ -37,62 +38,69 @@ static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 DEFINE_WGMMA(multiply_by_keys, TILE_KV, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_values, HEAD_V, f32.TYPE.TYPE)
 
-// A tile of queries of a head; the number of tiles or more: none.
-struct Work {
-  u32 head, tile;
-};
-
-// Which ones this block has, one each turn. In sections of heads the last tiles, which have the most keys under a causal
-// mask, come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head, they
-// come head by head.
-struct Order {
-  u32 turns;          // of a block
-  u32 tiles, heads;   // of a head, of all batches
-  u32 section_heads;  // 0: in pairs
-  Divider section;    // tiles of one, or pairs of a head
-
-  __device__ __forceinline__ Work at(u32 turn) const {
-    const bool is_second = turn % 2;
-    if (section_heads == 0) {
-      const u32 unit = turn / 2 * gridDim.x + blockIdx.x, head = section.divide(unit);
-      const u32 first = unit - head * section.divisor, second = tiles - 1 - first;
-      const bool exists = head < heads && !(is_second && first == second);
-      return {head, !exists ? tiles : is_second ? second : first};
-    }
-    const u32 index = turn * gridDim.x + (is_second ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-    const u32 before = section.divide(index) * section_heads, inside = index - before * tiles;
-    if (before >= heads) return {0, tiles};
-    const u32 here = min(section_heads, heads - before);
-    return {before + inside % here, inside / here};
-  }
-};
-
 struct Params {
-  TensorMap q, k, v;
-  i32 k_sharing, v_sharing;  // heads of q that share one of k, of v
-  i32 k_batches, v_batches;  // 1 where all share one
+  MappedIn<Q_PLACE, TILE_Q>::Type q;
+  MappedIn<K_PLACE, K_BOX>::Type k;
+  MappedIn<V_PLACE, V_BOX>::Type v;
+#if STORES_PACKED
+  PackedOrder::Batches batches;
+#else
   Order order;
+#endif
   Forward forward;
 };
 
 template <class Rows_, int COUNT> using Ring = TileRing<Rows_, COUNT, CONSUMER_WARPS>;
 
+// Rows in shared memory and, where it matters, how many of them exist: what was copied behind them may be anything, NaN
+// too, and is made zeros before it is multiplied.
+template <class Rows_, bool IS_CUT> struct Tile {
+  static constexpr int BYTES = Rows_::BYTES + (IS_CUT ? 1024 : 0);
+
+  u32 address;
+
+  __device__ __forceinline__ Rows_ rows() const { return {address}; }
+
+  // One thread.  existing: rows of the head.
+  template <class Head>
+  __device__ __forceinline__ void load(const Head& from, i32 row, i32 existing, u32 barrier) const {
+    if constexpr (IS_CUT) store_shared_32(address + Rows_::BYTES, max(existing - row, 0));
+    rows().load(from, row, barrier);
+  }
+
+  // All consumers. Nobody has a turn meanwhile: they meet.
+  __device__ __forceinline__ void clear() const {
+    if constexpr (IS_CUT) {
+      const i32 existing = load_shared_32(address + Rows_::BYTES);
+      if (existing >= Rows_::ROWS) return;
+      rows().clear(existing, threadIdx.x, CONSUMER_THREADS);
+      named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
+    }
+  }
+};
+
+constexpr bool CUTS_QUERIES = Q_PLACE == PACKED, CUTS_KEYS = K_PLACE == PACKED;
+constexpr bool CUTS_VALUES = V_PLACE == PACKED || HAS_LENGTHS;
+// Rows that exist where those behind them do not matter.
+constexpr i32 UNCUT = 0x7fffffff;
+
 // Queries in shared memory, and whose they are.
 struct QueryTile {
+  typedef Tile<Queries, CUTS_QUERIES> Own;
   static constexpr int BYTES = Queries::BYTES + 1024;
 
   u32 address;
 
   __device__ __forceinline__ Queries rows() const { return {address}; }
-  __device__ __forceinline__ Work work() const {
-    return {load_shared_32(address + Queries::BYTES), load_shared_32(address + Queries::BYTES + 4)};
-  }
+  __device__ __forceinline__ void clear() const { Own{address}.clear(); }
+  __device__ __forceinline__ Work work() const { return {load_shared_32(head_address()), load_shared_32(head_address() + 4)}; }
 
   // One thread.
   __device__ __forceinline__ void load(const Params& p, const Work& work, const Place& place, u32 barrier) const {
     store(work);
-    mbarrier_expect(barrier, Queries::BYTES);
-    rows().copy({p.q, place.head, place.batch}, place.block_row, barrier);
+    const i32 existing = p.q.existing_rows(place.batch, place.band.queries);
+    const i32 end = existing < place.band.queries ? existing : UNCUT;
+    Own{address}.load(p.q.at(place.batch, place.head, existing), place.block_row, end, barrier);
   }
   __device__ __forceinline__ void load(const Work& none, u32 barrier) const {
     store(none);
@@ -100,16 +108,19 @@ struct QueryTile {
   }
 
  private:
+  __device__ __forceinline__ u32 head_address() const { return address + Queries::BYTES + 8; }
   __device__ __forceinline__ void store(const Work& work) const {
-    store_shared_32(address + Queries::BYTES, work.head);
-    store_shared_32(address + Queries::BYTES + 4, work.tile);
+    store_shared_32(head_address(), work.head);
+    store_shared_32(head_address() + 4, work.tile);
   }
 };
+typedef Tile<Keys, CUTS_KEYS> KeyTile;
+typedef Tile<Values, CUTS_VALUES> ValueTile;
 
 struct Memory {
   Ring<QueryTile, QUERY_STAGES> queries;
-  Ring<Keys, STAGES> keys;
-  Ring<Values, STAGES> values;
+  Ring<KeyTile, STAGES> keys;
+  Ring<ValueTile, STAGES> values;
 
   __device__ __forceinline__ explicit Memory(u32 shared)
       : queries{shared}, keys{shared + queries.BYTES}, values{keys.stages + keys.BYTES} {
@@ -124,30 +135,41 @@ struct Memory {
     }
     __syncthreads();
   }
+
+  __device__ __forceinline__ u32 end() const { return values.full + values.BARRIER_BYTES; }
 };
 
+#if STORES_PACKED
+typedef PackedOrder OwnOrder;
+#else
+typedef Order OwnOrder;
+#endif
+
 // One thread: all copies of the block, then how many tiles of queries saw no key.
-__device__ __forceinline__ void produce(const Params& p, Memory& memory) {
+__device__ __forceinline__ void produce(const Params& p, const OwnOrder& order, Memory& memory) {
   u32 passed_over = 0;
 #pragma unroll 1
-  for (u32 turn = 0; turn < p.order.turns; ++turn) {
-    const Work work = p.order.at(turn);
-    if (work.tile >= p.order.tiles) continue;
+  for (u32 turn = 0; turn < order.turns; ++turn) {
+    const Work work = order.at(turn);
+    if (work.tile >= order.tiles) continue;
     const Place place(p.forward, work.head, work.tile);
     if (place.begin >= place.end) {
       ++passed_over;
       continue;
     }
     memory.queries.load(p, work, place);
-    const MappedHead k = {p.k, place.head / p.k_sharing, min(place.batch, p.k_batches - 1)};
-    const MappedHead v = {p.v, place.head / p.v_sharing, min(place.batch, p.v_batches - 1)};
+    const i32 keys = p.k.existing_rows(place.batch, place.band.keys);
+    const i32 values = p.v.existing_rows(place.batch, place.band.keys);
+    const auto k = p.k.at(place.batch, place.head, keys);
+    const auto v = p.v.at(place.batch, place.head, values);
+    const i32 keys_end = keys < place.band.keys ? keys : UNCUT;  // others have weights of 0
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
-      memory.keys.load(k, tile * TILE_KV);
-      memory.values.load(v, tile * TILE_KV);
+      memory.keys.load(k, tile * TILE_KV, keys_end);
+      memory.values.load(v, tile * TILE_KV, values);
     }
   }
-  memory.queries.load(Work{passed_over, p.order.tiles});
+  memory.queries.load(Work{passed_over, order.tiles});
 }
 
 // A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
@@ -155,7 +177,7 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
 struct Consumer {
   const Forward& p;
   Memory& memory;
-  const Order& order;
+  const OwnOrder& order;
   const u32 warpgroup;
   Place place;
   ScoreTile scores;
@@ -163,10 +185,10 @@ struct Consumer {
   OutputTile o;
   RunningSoftmax softmax;
 
-  __device__ __forceinline__ Consumer(const Params& params, Memory& memory)
+  __device__ __forceinline__ Consumer(const Params& params, const OwnOrder& order, Memory& memory)
       : p(params.forward),
         memory(memory),
-        order(params.order),
+        order(order),
         warpgroup(threadIdx.x / WARPGROUP_SIZE),
         softmax(params.forward.scale) {}
 
@@ -179,6 +201,7 @@ struct Consumer {
   // The queries that see a key, one tile of them after the other.
   __device__ __forceinline__ void add_all() {
     f32 shrinking[PARTS][2];
+    clear_keys();
     start_keys();
     end_keys<0>();
     if (warpgroup == CONSUMERS - 1) pass_turn();
@@ -190,7 +213,8 @@ struct Consumer {
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
-        clear_values(before);
+        clear_keys();
+        clear_values();
         await_turn();
         start_keys();
         start_values();
@@ -204,7 +228,8 @@ struct Consumer {
         before = tile;
       }
       if (!has_queries()) break;
-      clear_values(place.end - 1);
+      clear_keys();
+      clear_values();
       await_turn();
       start_keys();
       start_values();
@@ -213,7 +238,7 @@ struct Consumer {
       end_values();
       store();
     }
-    clear_values(place.end - 1);
+    clear_values();
     start_values();
     end_values();
     store();
@@ -241,7 +266,19 @@ struct Consumer {
   }
 
   // Whether there are queries still; waits for them.
-  __device__ __forceinline__ bool has_queries() const { return memory.queries.wait().work().tile < order.tiles; }
+  __device__ __forceinline__ bool has_queries() const {
+    const QueryTile queries = memory.queries.wait();
+    if (queries.work().tile >= order.tiles) return false;
+    queries.clear();
+    return true;
+  }
+  // Of the next tiles of keys and values, what no multiplication may see.
+  __device__ __forceinline__ void clear_keys() const {
+    if constexpr (CUTS_KEYS) memory.keys.wait().clear();
+  }
+  __device__ __forceinline__ void clear_values() const {
+    if constexpr (CUTS_VALUES) memory.values.wait().clear();
+  }
 
   __device__ __forceinline__ Rows rows() const { return {place.warp_row}; }
 
@@ -266,7 +303,7 @@ struct Consumer {
 
   // scores = q k^T of the next tile of keys.
   __device__ __forceinline__ void start_keys() {
-    const Keys keys = memory.keys.wait();
+    const Keys keys = memory.keys.wait().rows();
     const Queries queries = memory.queries.rows().rows();
     const int row = warpgroup * 64;
     wgmma_fence();
@@ -287,20 +324,9 @@ struct Consumer {
     if (tile + 1 == place.end) memory.queries.release();
   }
 
-  // Of the next tile of values, which is `tile`, those beyond a batch's length: they have weights of 0, but may be
-  // anything: NaN, too. Nobody has a turn meanwhile: all warpgroups meet.
-  __device__ __forceinline__ void clear_values(i32 tile) const {
-#if HAS_LENGTHS
-    const i32 existing = place.band.keys - tile * TILE_KV;
-    if (existing >= TILE_KV) return;
-    memory.values.wait().clear(existing, threadIdx.x, CONSUMER_THREADS);
-    named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
-#endif
-  }
-
   // o += weights v of the next tile of values.
   __device__ __forceinline__ void start_values() {
-    const Values values = memory.values.wait();
+    const Values values = memory.values.wait().rows();
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < SCORE_BLOCKS / 2; ++step) {
@@ -336,12 +362,17 @@ struct Consumer {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
   Memory memory(shared_address(shared));
+#if STORES_PACKED
+  const PackedOrder order(p.forward, p.batches, memory.end());
+#else
+  const Order& order = p.order;
+#endif
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();
-    if (warp == CONSUMER_WARPS && elect_one()) produce(p, memory);
+    if (warp == CONSUMER_WARPS && elect_one()) produce(p, order, memory);
   } else {
     if constexpr (CONSUMER_REGISTERS > 0) take_registers<CONSUMER_REGISTERS>();
-    Consumer(p, memory).run();
+    Consumer(p, order, memory).run();
   }
 }
