@@ -50,57 +50,41 @@ struct Params {
   Forward forward;
 };
 
-template <class Rows_, int COUNT> using Ring = TileRing<Rows_, COUNT, CONSUMER_WARPS>;
-
-// Rows in shared memory and, where it matters, how many of them exist: what was copied behind them may be anything, NaN
-// too, and is made zeros before it is multiplied.
-template <class Rows_, bool IS_CUT> struct Tile {
-  static constexpr int BYTES = Rows_::BYTES + (IS_CUT ? 1024 : 0);
-
-  u32 address;
-
-  __device__ __forceinline__ Rows_ rows() const { return {address}; }
-
-  // One thread.  existing: rows of the head.
-  template <class Head>
-  __device__ __forceinline__ void load(const Head& from, i32 row, i32 existing, u32 barrier) const {
-    if constexpr (IS_CUT) store_shared_32(address + Rows_::BYTES, max(existing - row, 0));
-    rows().load(from, row, barrier);
-  }
-
-  // All consumers. Nobody has a turn meanwhile: they meet.
-  __device__ __forceinline__ void clear() const {
-    if constexpr (IS_CUT) {
-      const i32 existing = load_shared_32(address + Rows_::BYTES);
-      if (existing >= Rows_::ROWS) return;
-      rows().clear(existing, threadIdx.x, CONSUMER_THREADS);
-      named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
-    }
-  }
-};
-
 constexpr bool CUTS_QUERIES = Q_PLACE == PACKED, CUTS_KEYS = K_PLACE == PACKED;
 constexpr bool CUTS_VALUES = V_PLACE == PACKED || HAS_LENGTHS;
 // Rows that exist where those behind them do not matter.
 constexpr i32 UNCUT = 0x7fffffff;
 
+// All consumers: makes the rows from `existing` on zeros. Nobody has a turn meanwhile: they meet.
+template <class Rows_> __device__ __forceinline__ void clear_from(const Rows_& rows, i32 existing) {
+  if (existing >= Rows_::ROWS) return;
+  rows.clear(existing, threadIdx.x, CONSUMER_THREADS);
+  named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
+}
+
 // Queries in shared memory, and whose they are.
 struct QueryTile {
-  typedef Tile<Queries, CUTS_QUERIES> Own;
   static constexpr int BYTES = Queries::BYTES + 1024;
 
   u32 address;
 
   __device__ __forceinline__ Queries rows() const { return {address}; }
-  __device__ __forceinline__ void clear() const { Own{address}.clear(); }
-  __device__ __forceinline__ Work work() const { return {load_shared_32(head_address()), load_shared_32(head_address() + 4)}; }
+  __device__ __forceinline__ Work work() const {
+    return {load_shared_32(address + Queries::BYTES), load_shared_32(address + Queries::BYTES + 4)};
+  }
+  __device__ __forceinline__ void clear() const {
+    if constexpr (CUTS_QUERIES) clear_from(rows(), load_shared_32(address + Queries::BYTES + 8));
+  }
 
   // One thread.
   __device__ __forceinline__ void load(const Params& p, const Work& work, const Place& place, u32 barrier) const {
     store(work);
     const i32 existing = p.q.existing_rows(place.batch, place.band.queries);
-    const i32 end = existing < place.band.queries ? existing : UNCUT;
-    Own{address}.load(p.q.at(place.batch, place.head, existing), place.block_row, end, barrier);
+    if constexpr (CUTS_QUERIES) {
+      const i32 end = existing < place.band.queries ? max(existing - place.block_row, 0) : UNCUT;
+      store_shared_32(address + Queries::BYTES + 8, end);
+    }
+    rows().load(p.q.at(place.batch, place.head, existing), place.block_row, barrier);
   }
   __device__ __forceinline__ void load(const Work& none, u32 barrier) const {
     store(none);
@@ -108,19 +92,42 @@ struct QueryTile {
   }
 
  private:
-  __device__ __forceinline__ u32 head_address() const { return address + Queries::BYTES + 8; }
   __device__ __forceinline__ void store(const Work& work) const {
-    store_shared_32(head_address(), work.head);
-    store_shared_32(head_address() + 4, work.tile);
+    store_shared_32(address + Queries::BYTES, work.head);
+    store_shared_32(address + Queries::BYTES + 4, work.tile);
   }
 };
-typedef Tile<Keys, CUTS_KEYS> KeyTile;
-typedef Tile<Values, CUTS_VALUES> ValueTile;
+
+template <class Rows_, int COUNT> using Ring = TileRing<Rows_, COUNT, CONSUMER_WARPS>;
+
+// With how many rows of each tile exist, where IS_CUT: what is copied behind them may be anything, NaN too.
+template <class Rows_, bool IS_CUT> struct CutRing : Ring<Rows_, STAGES> {
+  typedef Ring<Rows_, STAGES> Tiles;
+  static constexpr int BARRIER_BYTES = Tiles::BARRIER_BYTES + (IS_CUT ? STAGES * 8 : 0);
+
+  // The producer.  end: of the rows that exist.
+  template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, i32 end) {
+    this->await_empty();
+    if constexpr (IS_CUT) store_shared_32(existing(), max(end - row, 0));
+    Tiles::load(from, row);
+  }
+
+  // The consumers, before any of them reads the next tile.
+  __device__ __forceinline__ void clear() const {
+    if constexpr (IS_CUT) {
+      const Rows_ rows = this->wait();
+      clear_from(rows, load_shared_32(existing()));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ u32 existing() const { return this->full + Tiles::BARRIER_BYTES + this->at.stage * 8; }
+};
 
 struct Memory {
   Ring<QueryTile, QUERY_STAGES> queries;
-  Ring<KeyTile, STAGES> keys;
-  Ring<ValueTile, STAGES> values;
+  CutRing<Keys, CUTS_KEYS> keys;
+  CutRing<Values, CUTS_VALUES> values;
 
   __device__ __forceinline__ explicit Memory(u32 shared)
       : queries{shared}, keys{shared + queries.BYTES}, values{keys.stages + keys.BYTES} {
@@ -201,7 +208,7 @@ struct Consumer {
   // The queries that see a key, one tile of them after the other.
   __device__ __forceinline__ void add_all() {
     f32 shrinking[PARTS][2];
-    clear_keys();
+    memory.keys.clear();
     start_keys();
     end_keys<0>();
     if (warpgroup == CONSUMERS - 1) pass_turn();
@@ -213,8 +220,8 @@ struct Consumer {
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
-        clear_keys();
-        clear_values();
+        memory.keys.clear();
+        memory.values.clear();
         await_turn();
         start_keys();
         start_values();
@@ -228,8 +235,8 @@ struct Consumer {
         before = tile;
       }
       if (!has_queries()) break;
-      clear_keys();
-      clear_values();
+      memory.keys.clear();
+      memory.values.clear();
       await_turn();
       start_keys();
       start_values();
@@ -238,7 +245,7 @@ struct Consumer {
       end_values();
       store();
     }
-    clear_values();
+    memory.values.clear();
     start_values();
     end_values();
     store();
@@ -272,13 +279,6 @@ struct Consumer {
     queries.clear();
     return true;
   }
-  // Of the next tiles of keys and values, what no multiplication may see.
-  __device__ __forceinline__ void clear_keys() const {
-    if constexpr (CUTS_KEYS) memory.keys.wait().clear();
-  }
-  __device__ __forceinline__ void clear_values() const {
-    if constexpr (CUTS_VALUES) memory.values.wait().clear();
-  }
 
   __device__ __forceinline__ Rows rows() const { return {place.warp_row}; }
 
@@ -303,7 +303,7 @@ struct Consumer {
 
   // scores = q k^T of the next tile of keys.
   __device__ __forceinline__ void start_keys() {
-    const Keys keys = memory.keys.wait().rows();
+    const Keys keys = memory.keys.wait();
     const Queries queries = memory.queries.rows().rows();
     const int row = warpgroup * 64;
     wgmma_fence();
@@ -326,7 +326,7 @@ struct Consumer {
 
   // o += weights v of the next tile of values.
   __device__ __forceinline__ void start_values() {
-    const Values values = memory.values.wait().rows();
+    const Values values = memory.values.wait();
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < SCORE_BLOCKS / 2; ++step) {

@@ -50,14 +50,14 @@ _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_AR
 _LARGE_SIZE = 128
 _WARP_QUERIES = 16
 _STAGES = 2
-#: What the loading warpgroup keeps.
-_PRODUCER_REGISTERS = 24
+#: What the loading warpgroup keeps: beside two that multiply, or three.
+_PRODUCER_REGISTERS = (24, 32)
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
 #: Tiles of keys that take as long as what there is to do for a tile of queries beside them.
 _TILES_BESIDE = 1.0
-#: What is said of the rows of a stage, behind them; stages begin at multiples of it.
-_NOTE_BYTES = 1024
+#: Whose queries they are, behind those of a stage; stages begin at multiples of it.
+_WORK_BYTES = 1024
 #: Packed sequences whose order fits shared memory, and what it takes for each and beside them.
 _MAX_SEQUENCES, _SEQUENCE_BYTES, _ORDER_BYTES = 1024, 16, 4
 #: Of pages: fewer are not whole swizzle patterns. Rows of a copy from larger ones may be fewer than a page has.
@@ -198,18 +198,19 @@ def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
 
 def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
     qk, v = boxed_bytes(problem.q.size), boxed_bytes(problem.v.size)
+    rows = query_stages * (tile.queries * qk + _WORK_BYTES) + _STAGES * tile.keys * (qk + v)
     cut = (problem.k.ragged is not None) + (problem.v.ragged is not None or problem.lengths is not None)
-    rows = query_stages * (tile.queries * qk + _NOTE_BYTES) + _STAGES * (tile.keys * (qk + v) + cut * _NOTE_BYTES)
     order = _MAX_SEQUENCES * _SEQUENCE_BYTES + _ORDER_BYTES if problem.stores_packed else 0
-    return rows + 2 * (query_stages + 2 * _STAGES) * BARRIER_BYTES + order
+    return rows + (2 * (query_stages + 2 * _STAGES) + cut * _STAGES) * BARRIER_BYTES + order
 
 
 def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
     query_stages = max(1, _query_stages(problem, tile))
-    registers = consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks_per_sm)
+    producer_registers = _PRODUCER_REGISTERS[warpgroups > 2]
+    registers = consumer_registers(warpgroups, producer_registers, blocks_per_sm)
     k_box, v_box = _box_rows(problem.k, tile.keys), _box_rows(problem.v, tile.keys)
-    params = Params(query_stages, _STAGES, blocks_per_sm, _PRODUCER_REGISTERS, registers, k_box, v_box)
+    params = Params(query_stages, _STAGES, blocks_per_sm, producer_registers, registers, k_box, v_box)
     blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, k_box), (problem.v, v_box))
     operands = (*(mapped(heads, rows) for heads, rows in boxes), _order(problem, tile, blocks))

@@ -46,16 +46,13 @@ template <int BOX> struct PagedHead {
   // As MappedHead does. Behind the last row its page is read again: the table may have anything there.
   template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
     static_assert(Rows_::ROWS % BOX == 0 && BOX % 8 == 0, "whole boxes, whole swizzle patterns");
-    constexpr int COUNT = Rows_::ROWS / BOX;
-    i32 pages[COUNT];
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) pages[i] = table[i64(min(row + i * BOX, last) >> shift) * stride];
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
+#pragma unroll 1
+    for (int first = 0; first < Rows_::ROWS; first += BOX) {
+      const i32 page = table[i64(min(row + first, last) >> shift) * stride];
 #pragma unroll
       for (int box = 0; box < Rows_::BOXES; ++box) {
-        tma_load<1>(to.address + box * Rows_::BOX_BYTES + i * BOX * Rows_::ROW_BYTES, map, barrier, 0,
-                    box * Rows_::BOX_ELEMENTS, (row + i * BOX) & ((1 << shift) - 1), head, pages[i]);
+        tma_load<1>(to.address + box * Rows_::BOX_BYTES + first * Rows_::ROW_BYTES, map, barrier, 0,
+                    box * Rows_::BOX_ELEMENTS, (row + first) & ((1 << shift) - 1), head, page);
       }
     }
   }

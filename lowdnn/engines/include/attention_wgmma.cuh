@@ -94,9 +94,10 @@ template <class Rows_, int COUNT, int READERS> struct TileRing {
     }
   }
 
-  // The producer: the next stage gets what its load takes.
+  // The producer: the next stage gets what its load takes, when it is empty.
+  __device__ __forceinline__ void await_empty() const { mbarrier_wait(own_empty(), at.parity ^ 1); }
   template <class... From> __device__ __forceinline__ void load(const From&... from) {
-    mbarrier_wait(own_empty(), at.parity ^ 1);
+    await_empty();
     rows().load(from..., own_full());
     at.advance();
   }
