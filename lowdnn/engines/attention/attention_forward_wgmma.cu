@@ -4,17 +4,18 @@
 // Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries each
 // multiply, the last warpgroup's first warp loads. What becomes of each query is attention_forward.cuh's; keys outside
 // of the band are passed over.
-// Tiles of queries go through a ring of QUERY_STAGES stages (`Order` says which ones), those of TILE_KV keys and values
+// Tiles of queries go through a ring of QUERY_STAGES stages (`Order` or `PackedOrder` says which ones), those of TILE_KV keys and values
 // through rings of STAGES: the producer waits until a stage is empty and starts its copies, which arrive at its `full`
 // barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this
 // one's values in one go, be the former those of the next queries or not, and computes the softmax of the former while
 // the latter runs; the weights go from its accumulators to the operand in registers. Warpgroups may take turns at it, so
 // that the multiplications of one run beside the softmax of another.
-// Memory: q, k, v as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements.
+// Memory: q, k, v as their places say, by tensor maps, 16-bit elements. Copies bring whole tiles: consumers make zeros of
+// rows that are not those of the sequence.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, the
-// barriers.
+// barriers and numbers of rows, of packed sequences their order.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
-// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16, QUERY_STAGES, STAGES, BLOCKS_PER_SM,
+// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16 and of attention_mapped_places.cuh, QUERY_STAGES, STAGES, BLOCKS_PER_SM,
 // PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
 
@@ -146,14 +147,18 @@ struct Memory {
   __device__ __forceinline__ u32 end() const { return values.full + values.BARRIER_BYTES; }
 };
 
+// Which tiles of queries the block takes.
 #if STORES_PACKED
-typedef PackedOrder OwnOrder;
+__device__ __forceinline__ PackedOrder order_of(const Params& p, const Memory& memory) {
+  return PackedOrder(p.forward, p.batches, memory.end());
+}
 #else
-typedef Order OwnOrder;
+__device__ __forceinline__ const Order& order_of(const Params& p, const Memory& memory) { return p.order; }
 #endif
 
 // One thread: all copies of the block, then how many tiles of queries saw no key.
-__device__ __forceinline__ void produce(const Params& p, const OwnOrder& order, Memory& memory) {
+__device__ __forceinline__ void produce(const Params& p, Memory& memory) {
+  const auto& order = order_of(p, memory);
   u32 passed_over = 0;
 #pragma unroll 1
   for (u32 turn = 0; turn < order.turns; ++turn) {
@@ -182,9 +187,9 @@ __device__ __forceinline__ void produce(const Params& p, const OwnOrder& order, 
 // A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
 // `end` of each.
 struct Consumer {
+  const Params& params;
   const Forward& p;
   Memory& memory;
-  const OwnOrder& order;
   const u32 warpgroup;
   Place place;
   ScoreTile scores;
@@ -192,10 +197,10 @@ struct Consumer {
   OutputTile o;
   RunningSoftmax softmax;
 
-  __device__ __forceinline__ Consumer(const Params& params, const OwnOrder& order, Memory& memory)
-      : p(params.forward),
+  __device__ __forceinline__ Consumer(const Params& params, Memory& memory)
+      : params(params),
+        p(params.forward),
         memory(memory),
-        order(order),
         warpgroup(threadIdx.x / WARPGROUP_SIZE),
         softmax(params.forward.scale) {}
 
@@ -254,6 +259,7 @@ struct Consumer {
 
   // The others have outputs, too.
   __device__ __forceinline__ void store_passed_over() {
+    const auto& order = order_of(params, memory);
 #pragma unroll 1
     for (u32 turn = 0; turn < order.turns; ++turn) {
       const Work work = order.at(turn);
@@ -275,7 +281,7 @@ struct Consumer {
   // Whether there are queries still; waits for them.
   __device__ __forceinline__ bool has_queries() const {
     const QueryTile queries = memory.queries.wait();
-    if (queries.work().tile >= order.tiles) return false;
+    if (queries.work().tile >= p.tiles.divisor) return false;
     queries.clear();
     return true;
   }
@@ -363,16 +369,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME
   extern __shared__ __align__(1024) u8 shared[];
   Memory memory(shared_address(shared));
 #if STORES_PACKED
-  const PackedOrder order(p.forward, p.batches, memory.end());
-#else
-  const Order& order = p.order;
+  PackedOrder::make(p.forward, p.batches, memory.end());
 #endif
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();
-    if (warp == CONSUMER_WARPS && elect_one()) produce(p, order, memory);
+    if (warp == CONSUMER_WARPS && elect_one()) produce(p, memory);
   } else {
     if constexpr (CONSUMER_REGISTERS > 0) take_registers<CONSUMER_REGISTERS>();
-    Consumer(p, order, memory).run();
+    Consumer(p, memory).run();
   }
 }

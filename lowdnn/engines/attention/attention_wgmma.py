@@ -59,7 +59,7 @@ _TILES_BESIDE = 1.0
 #: Whose queries they are, behind those of a stage; stages begin at multiples of it.
 _WORK_BYTES = 1024
 #: Packed sequences whose order fits shared memory, and what it takes for each and beside them.
-_MAX_SEQUENCES, _SEQUENCE_BYTES, _ORDER_BYTES = 1024, 16, 4
+_MAX_SEQUENCES, _SEQUENCE_BYTES, _ORDER_BYTES = 512, 20, 8
 #: Of pages: fewer are not whole swizzle patterns. Rows of a copy from larger ones may be fewer than a page has.
 _LEAST_PAGE_ROWS, _ROWS_OF_A_COPY = 8, 32
 

@@ -43,71 +43,87 @@ struct Order {
 struct SharedWords {
   u32 address;
 
-  __device__ __forceinline__ u32 operator[](u32 index) const { return load_shared_32(address + index * 4); }
-  __device__ __forceinline__ void set(u32 index, u32 word) const { store_shared_32(address + index * 4, word); }
+  __device__ __forceinline__ u32 behind(u32 count) const { return address + count * 4; }
+  __device__ __forceinline__ u32 operator[](u32 index) const { return load_shared_32(behind(index)); }
+  __device__ __forceinline__ void set(u32 index, u32 word) const { store_shared_32(behind(index), word); }
 };
 
-// Of sequences, which have as many tiles as their lengths say. Units, which are tiles or, in pairs, two of them as above,
-// cost about as much within a sequence; the sequences where they cost the most come first, each head by head, and blocks
-// take units in turns, forth and back.
+// Of sequences, which have as many tiles as their lengths say. Units of `unit_tiles` tiles, in pairs as above or single
+// ones, cost about as much within a sequence; the sequences where they cost the most come first, each head by head, and
+// blocks take units in turns, forth and back. What pairs leave, a tile in the middle, comes behind all of them.
 struct PackedOrder {
   struct Batches {
     u32 count, heads;  // heads of each
-    u32 unit_tiles;    // 2: in pairs, 1: not
+    u32 unit_tiles;    // 1 or 2
   };
 
   const Forward& p;
-  const Batches batches;
-  const u32 tiles;
-  const SharedWords batch_at, units_before;  // by rank, the latter with the sum of all behind them
-  u32 turns;
+  const Batches& batches;
+  const SharedWords batch_at, units_before, rests_before;  // by rank, the latter two with the sum of all behind them
+  const u32 tiles, turns;
 
-  // All threads, which meet here. `shared`: 16 bytes for each batch, and 4.
+  // `shared`: 20 bytes for each batch, and 8, where `make` has been.
   __device__ __forceinline__ PackedOrder(const Forward& p, const Batches& batches, u32 shared)
       : p(p),
         batches(batches),
-        tiles(p.tiles.divisor),
         batch_at{shared},
-        units_before{shared + batches.count * 4} {
-    const SharedWords units = {units_before.address + (batches.count + 1) * 4};
-    const SharedWords costs = {units.address + batches.count * 4};
+        units_before{batch_at.behind(batches.count)},
+        rests_before{units_before.behind(batches.count + 1)},
+        tiles(p.tiles.divisor),
+        turns(rounds() * batches.unit_tiles) {}
+
+  // All threads, which meet here.
+  static __device__ __forceinline__ void make(const Forward& p, const Batches& batches, u32 shared) {
+    const SharedWords batch_at = {shared}, units_before = {batch_at.behind(batches.count)};
+    const SharedWords rests_before = {units_before.behind(batches.count + 1)};
+    const SharedWords tiles_each = {rests_before.behind(batches.count + 1)};
+    const SharedWords costs = {tiles_each.behind(batches.count)};
     for (u32 batch = threadIdx.x; batch < batches.count; batch += blockDim.x) {
-      const u32 own = tiles_of(batch);
-      const Place last(p, batch * batches.heads, tiles - max(own, 1));
-      units.set(batch, units_of(own) * batches.heads);
+      const u32 own = tiles_of(p, batch);
+      const Place last(p, batch * batches.heads, p.tiles.divisor - max(own, 1));
+      tiles_each.set(batch, own);
       costs.set(batch, max(last.end - last.begin, 0));
     }
     __syncthreads();
     for (u32 batch = threadIdx.x; batch < batches.count; batch += blockDim.x) {
-      const u32 cost = costs[batch];
-      u32 rank = 0, before = 0;
+      const u32 cost = costs[batch], own = tiles_each[batch];
+      u32 rank = 0, units = 0, rests = 0;
       for (u32 other = 0; other < batches.count; ++other) {
-        const bool is_first = costs[other] > cost || (costs[other] == cost && other < batch);
-        rank += is_first;
-        before += is_first ? units[other] : 0;
+        const u32 other_cost = costs[other], others = tiles_each[other];
+        if (other_cost < cost || (other_cost == cost && other >= batch)) continue;
+        ++rank;
+        units += others / batches.unit_tiles;
+        rests += others % batches.unit_tiles;
       }
       batch_at.set(rank, batch);
-      units_before.set(rank, before);
-      if (rank == batches.count - 1) units_before.set(batches.count, before + units[batch]);
+      units_before.set(rank, units * batches.heads);
+      rests_before.set(rank, rests * batches.heads);
+      if (rank + 1 == batches.count) {
+        units_before.set(rank + 1, (units + own / batches.unit_tiles) * batches.heads);
+        rests_before.set(rank + 1, (rests + own % batches.unit_tiles) * batches.heads);
+      }
     }
     __syncthreads();
-    turns = (units_before[batches.count] + gridDim.x - 1) / gridDim.x * batches.unit_tiles;
   }
 
   __device__ __forceinline__ Work at(u32 turn) const {
-    const u32 round = turn / batches.unit_tiles;
+    const u32 round = turn / batches.unit_tiles, units = units_before[batches.count];
     const u32 unit = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-    if (unit >= units_before[batches.count]) return {0, tiles};
-    const u32 rank = last_not_above(units_before, batches.count, unit), batch = batch_at[rank];
-    const u32 own = tiles_of(batch), inside = unit - units_before[rank];
-    const u32 head = inside / units_of(own), first = inside % units_of(own), second = own - 1 - first;
-    if (turn % batches.unit_tiles == 0) return {batch * batches.heads + head, tiles - own + first};
-    return {batch * batches.heads + head, first == second ? tiles : tiles - own + second};
+    const bool is_second = turn % batches.unit_tiles, is_rest = unit >= units;
+    if (is_rest && (is_second || unit - units >= rests_before[batches.count])) return {0, tiles};
+    const SharedWords before = {is_rest ? rests_before.address : units_before.address};
+    const u32 index = is_rest ? unit - units : unit;
+    const u32 rank = last_not_above(before, batches.count, index), batch = batch_at[rank], own = tiles_of(p, batch);
+    const u32 inside = index - before[rank], of_head = is_rest ? 1 : own / batches.unit_tiles;
+    const u32 head = inside / of_head, first = is_rest ? own / 2 : inside - head * of_head;
+    return {batch * batches.heads + head, tiles - (is_second ? first + 1 : own - first)};
   }
 
  private:
-  __device__ __forceinline__ u32 tiles_of(u32 batch) const { return (p.stored_queries(batch) + TILE_Q - 1) / TILE_Q; }
-  __device__ __forceinline__ u32 units_of(u32 own) const {
-    return (own + batches.unit_tiles - 1) / batches.unit_tiles;
+  __device__ __forceinline__ u32 rounds() const {
+    return (units_before[batches.count] + rests_before[batches.count] + gridDim.x - 1) / gridDim.x;
+  }
+  static __device__ __forceinline__ u32 tiles_of(const Forward& p, u32 batch) {
+    return (p.stored_queries(batch) + TILE_Q - 1) / TILE_Q;
   }
 };
