@@ -15,8 +15,8 @@
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, the
 // barriers and numbers of rows, of packed sequences their order.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
-// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16 and of attention_mapped_places.cuh, QUERY_STAGES, STAGES, BLOCKS_PER_SM,
-// PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
+// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16 and of attention_mapped_places.cuh, QUERY_STAGES,
+// STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
 
 #include "generated.cuh"

@@ -1,8 +1,8 @@
 """``attention_wgmma``: attention forward on the tensor cores of sm_90a with TMA and wgmma; the scores never lie in
 memory.
 
-The graphs of ``attention_mma``, where tensor maps describe q, k and v: as heads with strides, as packed sequences, k and v
-as pages of at least 8 rows.
+The graphs of ``attention_mma``, where tensor maps describe q, k and v: heads with strides or packed sequences, and of k
+and v pages of at least 8 rows.
 Kernel: ``attention_forward_wgmma.cu``.
 """
 
@@ -222,7 +222,7 @@ def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tup
 
 
 def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> Struct:
-    """The kernel's ``Order``, or of packed sequences ``PackedOrder::Batches``: in pairs where tiles of a head differ."""
+    """The kernel's ``Order``; of packed sequences ``PackedOrder::Batches``, in pairs where a head's tiles differ."""
     batch, heads, queries, keys = problem.attention.first.c.dims
     left, right = problem.bounds
     first = np.arange(ceil_div(queries, tile.queries))[::-1] * tile.queries

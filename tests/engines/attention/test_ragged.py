@@ -80,8 +80,8 @@ def test_only_the_output_is_ragged(racing: Runtime) -> None:
 
 @pytest.mark.parametrize(("queries", "mask"), [(64, "causal=top_left left=90"), (128, "")])
 def test_sequences_of_any_lengths(racing: Runtime, queries: int, mask: str) -> None:
-    """Several tiles for each block. Rows before the first sequence, behind the last one, and of keys behind a length are
-    NaN; of outputs they stay as they are."""
+    """Several tiles for each block. Rows before the first sequence, behind the last one, and of keys behind a length
+    are NaN; of outputs they stay as they are."""
     case = parse_case(f"sdpa b=9 h=2 hk=1 q=200 kv=220 d=16 ragged=yes lengths=yes stats=lse {mask}")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     of = {tensor.name: tensor for tensor in graph.inputs}
