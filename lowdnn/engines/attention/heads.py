@@ -71,11 +71,6 @@ class Heads:
     def read(self) -> tuple[Tensor, ...]:
         return (self.tensor,) if self.load is None else (self.load.y, self.load.page_table)
 
-    @property
-    def is_strided(self) -> bool:
-        """Whether the strides say where all rows are."""
-        return self.load is None and self.ragged is None
-
     def place(self, tile_rows: int) -> Place:
         """tile_rows: that are read together."""
         if self.load is not None:

@@ -15,8 +15,8 @@ struct Work {
 };
 
 // Of heads with as many tiles each. In sections of heads the last tiles, which have the most keys under a causal mask,
-// come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head, they come head
-// by head.
+// come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head, they come
+// head by head.
 struct Order {
   u32 turns;          // of a block
   u32 tiles, heads;   // of a head, of all batches
