@@ -214,7 +214,7 @@ def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tup
     blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, k_box), (problem.v, v_box))
     operands = (*(mapped(heads, rows) for heads, rows in boxes), _order(problem, tile, blocks))
-    variant = "".join(f"b{box}" for box in (k_box, v_box) if box < tile.keys)
+    variant = f"b{k_box}x{v_box}" if problem.k.load or problem.v.load else ""
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
