@@ -135,7 +135,8 @@ class AttentionWgmma:
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     tiles = _TILES if _is_light(problem) else _TILES[:2]
     many = _MANY_QUERIES // 2 if problem.keys_seen == problem.keys else _MANY_QUERIES
-    queries = tiles[-1] if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
+    most_queries = _TILES[1] if problem.stores_packed else tiles[-1]  # of short sequences larger ones are empty
+    queries = most_queries if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
     of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _tiles_of_keys(problem)))
     most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
     candidates = [keys for keys in of_keys if keys <= most] or of_keys[-1:]
