@@ -14,8 +14,8 @@ def draw(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -
 
 
 def draw_mapped(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case of which tensor maps can describe k and v, drawn as ``draw`` does."""
-    return _draw(kernel, numbers, most, most, places=0.0)
+    """A case of which tensor maps can describe k and v, perhaps packed or in pages, drawn as ``draw`` does."""
+    return _draw(kernel, numbers, most, most, places=0.5, page=8 << kernel.integers(0, 5))
 
 
 def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
@@ -35,9 +35,14 @@ def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.G
 
 
 def _draw(
-    kernel: np.random.Generator, numbers: np.random.Generator, most_queries: int, most: int, places: float
+    kernel: np.random.Generator,
+    numbers: np.random.Generator,
+    most_queries: int,
+    most: int,
+    places: float,
+    page: int = 0,
 ) -> str:
-    """places: the chance that sequences are packed, or in pages."""
+    """places: the chance that sequences are packed, or in pages.  page: rows of a page; 0: any number."""
     k_heads, v_heads, heads = _heads(numbers)
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
     words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
@@ -50,7 +55,7 @@ def _draw(
     if _happens(kernel, 0.2):
         words.append(f"right={numbers.integers(0, most)}")
     if _happens(kernel, places / 2):
-        words += ["lengths=yes", f"page={1 << numbers.integers(0, 8)}"]
+        words += ["lengths=yes", f"page={page or 1 << numbers.integers(0, 8)}"]
     elif _happens(kernel, places / 2):
         words += ["ragged=yes", f"lengths={kernel.choice(['no', 'yes'])}"]
     elif _happens(kernel, 0.3):

@@ -4,23 +4,25 @@
 // Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries each
 // multiply, the last warpgroup's first warp loads. What becomes of each query is attention_forward.cuh's; keys outside
 // of the band are passed over.
-// Tiles of queries go through a ring of QUERY_STAGES stages (`Order` says which ones), those of TILE_KV keys and values
-// through rings of STAGES: the producer waits until a stage is empty and starts its copies, which arrive at its `full`
+// Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV keys
+// and values through rings of STAGES: the producer waits until a stage is empty and starts its copies, which arrive at its `full`
 // barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this
 // one's values in one go, be the former those of the next queries or not, and computes the softmax of the former while
 // the latter runs; the weights go from its accumulators to the operand in registers. Warpgroups may take turns at it, so
 // that the multiplications of one run beside the softmax of another.
-// Memory: q, k, v as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements.
+// Memory: q, k, v as their places say, by tensor maps, 16-bit elements. Copies bring whole tiles: consumers make zeros
+// of rows that are not those of the sequence.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, the
-// barriers.
+// barriers and numbers of rows, of packed sequences their order.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
-// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16, QUERY_STAGES, STAGES, BLOCKS_PER_SM,
-// PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
+// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16 and of attention_mapped_places.cuh, QUERY_STAGES,
+// STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
 
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
-#include "include/attention_wgmma.cuh"
+#include "include/attention_mapped_places.cuh"
+#include "include/attention_order.cuh"
 #include "include/warpgroup.cuh"
 
 typedef SwizzledRows<TILE_Q, HEAD_QK> Queries;
@@ -37,45 +39,29 @@ static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 DEFINE_WGMMA(multiply_by_keys, TILE_KV, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_values, HEAD_V, f32.TYPE.TYPE)
 
-// A tile of queries of a head; the number of tiles or more: none.
-struct Work {
-  u32 head, tile;
-};
-
-// Which ones this block has, one each turn. In sections of heads the last tiles, which have the most keys under a causal
-// mask, come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head, they
-// come head by head.
-struct Order {
-  u32 turns;          // of a block
-  u32 tiles, heads;   // of a head, of all batches
-  u32 section_heads;  // 0: in pairs
-  Divider section;    // tiles of one, or pairs of a head
-
-  __device__ __forceinline__ Work at(u32 turn) const {
-    const bool is_second = turn % 2;
-    if (section_heads == 0) {
-      const u32 unit = turn / 2 * gridDim.x + blockIdx.x, head = section.divide(unit);
-      const u32 first = unit - head * section.divisor, second = tiles - 1 - first;
-      const bool exists = head < heads && !(is_second && first == second);
-      return {head, !exists ? tiles : is_second ? second : first};
-    }
-    const u32 index = turn * gridDim.x + (is_second ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-    const u32 before = section.divide(index) * section_heads, inside = index - before * tiles;
-    if (before >= heads) return {0, tiles};
-    const u32 here = min(section_heads, heads - before);
-    return {before + inside % here, inside / here};
-  }
-};
-
 struct Params {
-  TensorMap q, k, v;
-  i32 k_sharing, v_sharing;  // heads of q that share one of k, of v
-  i32 k_batches, v_batches;  // 1 where all share one
+  MappedIn<Q_PLACE, TILE_Q>::Type q;
+  MappedIn<K_PLACE, K_BOX>::Type k;
+  MappedIn<V_PLACE, V_BOX>::Type v;
+#if STORES_PACKED
+  PackedOrder::Batches batches;
+#else
   Order order;
+#endif
   Forward forward;
 };
 
-template <class Rows_, int COUNT> using Ring = TileRing<Rows_, COUNT, CONSUMER_WARPS>;
+constexpr bool CUTS_QUERIES = Q_PLACE == PACKED, CUTS_KEYS = K_PLACE == PACKED;
+constexpr bool CUTS_VALUES = V_PLACE == PACKED || HAS_LENGTHS;
+// Rows that exist where those behind them do not matter.
+constexpr i32 UNCUT = 0x7fffffff;
+
+// All consumers: makes the rows from `existing` on zeros. Nobody has a turn meanwhile: they meet.
+template <class Rows_> __device__ __forceinline__ void clear_from(const Rows_& rows, i32 existing) {
+  if (existing >= Rows_::ROWS) return;
+  rows.clear(existing, threadIdx.x, CONSUMER_THREADS);
+  named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
+}
 
 // Queries in shared memory, and whose they are.
 struct QueryTile {
@@ -87,12 +73,19 @@ struct QueryTile {
   __device__ __forceinline__ Work work() const {
     return {load_shared_32(address + Queries::BYTES), load_shared_32(address + Queries::BYTES + 4)};
   }
+  __device__ __forceinline__ void clear() const {
+    if constexpr (CUTS_QUERIES) clear_from(rows(), load_shared_32(address + Queries::BYTES + 8));
+  }
 
   // One thread.
   __device__ __forceinline__ void load(const Params& p, const Work& work, const Place& place, u32 barrier) const {
     store(work);
-    mbarrier_expect(barrier, Queries::BYTES);
-    rows().copy({p.q, place.head, place.batch}, place.block_row, barrier);
+    const i32 existing = p.q.existing_rows(place.batch, place.band.queries);
+    if constexpr (CUTS_QUERIES) {
+      const i32 end = existing < place.band.queries ? max(existing - place.block_row, 0) : UNCUT;
+      store_shared_32(address + Queries::BYTES + 8, end);
+    }
+    rows().load(p.q.at(place.batch, place.head, existing), place.block_row, barrier);
   }
   __device__ __forceinline__ void load(const Work& none, u32 barrier) const {
     store(none);
@@ -106,10 +99,36 @@ struct QueryTile {
   }
 };
 
+template <class Rows_, int COUNT> using Ring = TileRing<Rows_, COUNT, CONSUMER_WARPS>;
+
+// With how many rows of each tile exist, where IS_CUT: what is copied behind them may be anything, NaN too.
+template <class Rows_, bool IS_CUT> struct CutRing : Ring<Rows_, STAGES> {
+  typedef Ring<Rows_, STAGES> Tiles;
+  static constexpr int BARRIER_BYTES = Tiles::BARRIER_BYTES + (IS_CUT ? STAGES * 8 : 0);
+
+  // The producer.  end: of the rows that exist.
+  template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, i32 end) {
+    this->await_empty();
+    if constexpr (IS_CUT) store_shared_32(existing(), max(end - row, 0));
+    Tiles::load(from, row);
+  }
+
+  // The consumers, before any of them reads the next tile.
+  __device__ __forceinline__ void clear() const {
+    if constexpr (IS_CUT) {
+      const Rows_ rows = this->wait();
+      clear_from(rows, load_shared_32(existing()));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ u32 existing() const { return this->full + Tiles::BARRIER_BYTES + this->at.stage * 8; }
+};
+
 struct Memory {
   Ring<QueryTile, QUERY_STAGES> queries;
-  Ring<Keys, STAGES> keys;
-  Ring<Values, STAGES> values;
+  CutRing<Keys, CUTS_KEYS> keys;
+  CutRing<Values, CUTS_VALUES> values;
 
   __device__ __forceinline__ explicit Memory(u32 shared)
       : queries{shared}, keys{shared + queries.BYTES}, values{keys.stages + keys.BYTES} {
@@ -124,38 +143,53 @@ struct Memory {
     }
     __syncthreads();
   }
+
+  __device__ __forceinline__ u32 end() const { return values.full + values.BARRIER_BYTES; }
 };
+
+// Which tiles of queries the block takes.
+#if STORES_PACKED
+__device__ __forceinline__ PackedOrder order_of(const Params& p, const Memory& memory) {
+  return PackedOrder(p.forward, p.batches, memory.end());
+}
+#else
+__device__ __forceinline__ const Order& order_of(const Params& p, const Memory& memory) { return p.order; }
+#endif
 
 // One thread: all copies of the block, then how many tiles of queries saw no key.
 __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
+  const auto& order = order_of(p, memory);
   u32 passed_over = 0;
 #pragma unroll 1
-  for (u32 turn = 0; turn < p.order.turns; ++turn) {
-    const Work work = p.order.at(turn);
-    if (work.tile >= p.order.tiles) continue;
+  for (u32 turn = 0; turn < order.turns; ++turn) {
+    const Work work = order.at(turn);
+    if (work.tile >= order.tiles) continue;
     const Place place(p.forward, work.head, work.tile);
     if (place.begin >= place.end) {
       ++passed_over;
       continue;
     }
     memory.queries.load(p, work, place);
-    const MappedHead k = {p.k, place.head / p.k_sharing, min(place.batch, p.k_batches - 1)};
-    const MappedHead v = {p.v, place.head / p.v_sharing, min(place.batch, p.v_batches - 1)};
+    const i32 keys = p.k.existing_rows(place.batch, place.band.keys);
+    const i32 values = p.v.existing_rows(place.batch, place.band.keys);
+    const auto k = p.k.at(place.batch, place.head, keys);
+    const auto v = p.v.at(place.batch, place.head, values);
+    const i32 keys_end = keys < place.band.keys ? keys : UNCUT;  // others have weights of 0
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
-      memory.keys.load(k, tile * TILE_KV);
-      memory.values.load(v, tile * TILE_KV);
+      memory.keys.load(k, tile * TILE_KV, keys_end);
+      memory.values.load(v, tile * TILE_KV, values);
     }
   }
-  memory.queries.load(Work{passed_over, p.order.tiles});
+  memory.queries.load(Work{passed_over, order.tiles});
 }
 
 // A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
 // `end` of each.
 struct Consumer {
+  const Params& params;
   const Forward& p;
   Memory& memory;
-  const Order& order;
   const u32 warpgroup;
   Place place;
   ScoreTile scores;
@@ -164,9 +198,9 @@ struct Consumer {
   RunningSoftmax softmax;
 
   __device__ __forceinline__ Consumer(const Params& params, Memory& memory)
-      : p(params.forward),
+      : params(params),
+        p(params.forward),
         memory(memory),
-        order(params.order),
         warpgroup(threadIdx.x / WARPGROUP_SIZE),
         softmax(params.forward.scale) {}
 
@@ -179,6 +213,7 @@ struct Consumer {
   // The queries that see a key, one tile of them after the other.
   __device__ __forceinline__ void add_all() {
     f32 shrinking[PARTS][2];
+    memory.keys.clear();
     start_keys();
     end_keys<0>();
     if (warpgroup == CONSUMERS - 1) pass_turn();
@@ -190,9 +225,11 @@ struct Consumer {
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
+        memory.keys.clear();
+        memory.values.clear();
         await_turn();
         start_keys();
-        start_values(before);
+        start_values();
         pass_turn();
         end_keys<1>();
         release_queries(tile);
@@ -203,15 +240,18 @@ struct Consumer {
         before = tile;
       }
       if (!has_queries()) break;
+      memory.keys.clear();
+      memory.values.clear();
       await_turn();
       start_keys();
-      start_values(place.end - 1);
+      start_values();
       pass_turn();
       end_keys<1>();
       end_values();
       store();
     }
-    start_values(place.end - 1);
+    memory.values.clear();
+    start_values();
     end_values();
     store();
     if (warpgroup == 0) await_turn();
@@ -219,6 +259,7 @@ struct Consumer {
 
   // The others have outputs, too.
   __device__ __forceinline__ void store_passed_over() {
+    const auto& order = order_of(params, memory);
 #pragma unroll 1
     for (u32 turn = 0; turn < order.turns; ++turn) {
       const Work work = order.at(turn);
@@ -238,7 +279,12 @@ struct Consumer {
   }
 
   // Whether there are queries still; waits for them.
-  __device__ __forceinline__ bool has_queries() const { return memory.queries.wait().work().tile < order.tiles; }
+  __device__ __forceinline__ bool has_queries() const {
+    const QueryTile queries = memory.queries.wait();
+    if (queries.work().tile >= p.tiles.divisor) return false;
+    queries.clear();
+    return true;
+  }
 
   __device__ __forceinline__ Rows rows() const { return {place.warp_row}; }
 
@@ -284,12 +330,9 @@ struct Consumer {
     if (tile + 1 == place.end) memory.queries.release();
   }
 
-  // o += weights v of the next tile of values, which is `tile`.
-  __device__ __forceinline__ void start_values(i32 tile) {
+  // o += weights v of the next tile of values.
+  __device__ __forceinline__ void start_values() {
     const Values values = memory.values.wait();
-#if HAS_LENGTHS
-    clear_beyond_length(values, place.band.keys - tile * TILE_KV);
-#endif
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < SCORE_BLOCKS / 2; ++step) {
@@ -302,13 +345,6 @@ struct Consumer {
     hold_all(o);
     hold_all(scores);  // the weights are not overwritten earlier
     memory.values.release();
-  }
-
-  // Values beyond a batch's length have weights of 0, but may be anything: NaN, too.
-  __device__ __forceinline__ void clear_beyond_length(const Values& values, i32 existing) const {
-    if (existing >= TILE_KV) return;
-    values.clear(existing, threadIdx.x, CONSUMER_THREADS);
-    named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
   }
 
   __device__ __forceinline__ bool add_scores(i32 tile, f32 (&shrinking)[PARTS][2]) {
@@ -332,6 +368,9 @@ struct Consumer {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
   Memory memory(shared_address(shared));
+#if STORES_PACKED
+  PackedOrder::make(p.forward, p.batches, memory.end());
+#endif
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();

@@ -1,25 +1,28 @@
 """``attention_wgmma``: attention forward on the tensor cores of sm_90a with TMA and wgmma; the scores never lie in
 memory.
 
-The graphs of ``attention_mma``, where tensor maps describe q, k and v.
+The graphs of ``attention_mma``, where tensor maps describe q, k and v: heads with strides or packed sequences, and of k
+and v pages of at least 8 rows.
 Kernel: ``attention_forward_wgmma.cu``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 import numpy as np
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
+from lowdnn.engines.attention.heads import Heads
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
     WARPGROUP_ROWS,
     WARPGROUP_THREADS,
     boxed_bytes,
     consumer_registers,
-    map_of,
+    mapped,
     math_unit,
     refuse_map,
 )
@@ -29,7 +32,7 @@ from lowdnn.engines.launch import ceil_div, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_mask import SIDE
-from lowdnn.plan import Argument, KernelRef, Launch, Plan
+from lowdnn.plan import KernelRef, Launch, Plan, Struct
 from lowdnn.status import Status
 
 #: Queries of a block: 64 for each multiplying warpgroup.
@@ -47,14 +50,18 @@ _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_AR
 _LARGE_SIZE = 128
 _WARP_QUERIES = 16
 _STAGES = 2
-#: What the loading warpgroup keeps.
-_PRODUCER_REGISTERS = 24
+#: What the loading warpgroup keeps: beside two that multiply, or three.
+_PRODUCER_REGISTERS = (24, 32)
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
 #: Tiles of keys that take as long as what there is to do for a tile of queries beside them.
 _TILES_BESIDE = 1.0
 #: Whose queries they are, behind those of a stage; stages begin at multiples of it.
 _WORK_BYTES = 1024
+#: Packed sequences whose order fits shared memory, and what it takes for each and beside them.
+_MAX_SEQUENCES, _SEQUENCE_BYTES, _ORDER_BYTES = 512, 20, 8
+#: Of pages: fewer are not whole swizzle patterns. Rows of a copy from larger ones may be fewer than a page has.
+_LEAST_PAGE_ROWS, _ROWS_OF_A_COPY = 8, 32
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class Params:
     """Macros of ``attention_forward_wgmma.cu`` beside those of ``ForwardParams``.
 
     CONSUMER_REGISTERS: 0 where warpgroups keep those that they are launched with.
+    K_BOX, V_BOX: rows of a copy.
     """
 
     QUERY_STAGES: int
@@ -69,6 +77,8 @@ class Params:
     BLOCKS_PER_SM: int
     PRODUCER_REGISTERS: int
     CONSUMER_REGISTERS: int
+    K_BOX: int
+    V_BOX: int
 
 
 class AttentionWgmma:
@@ -108,10 +118,14 @@ class AttentionWgmma:
         problem = AttentionForward.match(self.name, graph)
         if isinstance(problem, Refusal):
             return problem
-        for heads in (problem.q, problem.k, problem.v):
-            if not heads.is_strided:
-                reason = f"{heads.tensor.label}: expected heads with strides, got pages of a cache or a ragged tensor"
-                return Refusal(self.name, reason, Status.NOT_SUPPORTED_LAYOUT)
+        batches = problem.attention.first.c.dims[0]
+        if problem.stores_packed and batches > _MAX_SEQUENCES:
+            reason = f"q.dims: expected at most {_MAX_SEQUENCES} ragged sequences, got {batches}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        for heads in (problem.k, problem.v):
+            if heads.load is not None and heads.load.page_rows < _LEAST_PAGE_ROWS:
+                reason = f"{heads.tensor.label}: expected pages of at least {_LEAST_PAGE_ROWS} rows"
+                return Refusal(self.name, f"{reason}, got {heads.load.page_rows}", Status.NOT_SUPPORTED_LAYOUT)
         for heads in (problem.q, problem.k, problem.v):
             if refused := refuse_map(heads):
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
@@ -121,7 +135,8 @@ class AttentionWgmma:
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     tiles = _TILES if _is_light(problem) else _TILES[:2]
     many = _MANY_QUERIES // 2 if problem.keys_seen == problem.keys else _MANY_QUERIES
-    queries = tiles[-1] if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
+    most_queries = _TILES[1] if problem.stores_packed else tiles[-1]  # of short sequences larger ones are empty
+    queries = most_queries if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
     of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _tiles_of_keys(problem)))
     most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
     candidates = [keys for keys in of_keys if keys <= most] or of_keys[-1:]
@@ -143,9 +158,16 @@ def _is_light(problem: AttentionForward) -> bool:
 
 
 def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
-    """Those that parts of a mask's tiles are made of: whole ones are passed over."""
+    """Those that parts of a mask's tiles are made of: whole ones are passed over; and whole copies from pages."""
     is_masked = problem.attention.band.blocks is not None
-    return tuple(keys for keys in _TILES_OF_KEYS if not is_masked or SIDE % keys == 0)
+    pages = [heads.load.page_rows for heads in (problem.k, problem.v) if heads.load is not None]
+    rows = min(max(pages, default=1), _ROWS_OF_A_COPY)
+    return tuple(keys for keys in _TILES_OF_KEYS if keys % rows == 0 and (not is_masked or SIDE % keys == 0))
+
+
+def _box_rows(heads: Heads, tile_rows: int) -> int:
+    """Of a copy: from pages, as many as whole pages and tiles are made of."""
+    return tile_rows if heads.load is None else gcd(heads.load.page_rows, tile_rows)
 
 
 def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
@@ -178,32 +200,36 @@ def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
 def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
     qk, v = boxed_bytes(problem.q.size), boxed_bytes(problem.v.size)
     rows = query_stages * (tile.queries * qk + _WORK_BYTES) + _STAGES * tile.keys * (qk + v)
-    return rows + 2 * (query_stages + 2 * _STAGES) * BARRIER_BYTES
+    cut = (problem.k.ragged is not None) + (problem.v.ragged is not None or problem.lengths is not None)
+    order = _MAX_SEQUENCES * _SEQUENCE_BYTES + _ORDER_BYTES if problem.stores_packed else 0
+    return rows + (2 * (query_stages + 2 * _STAGES) + cut * _STAGES) * BARRIER_BYTES + order
 
 
 def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
     query_stages = max(1, _query_stages(problem, tile))
-    registers = consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks_per_sm)
-    params = Params(query_stages, _STAGES, blocks_per_sm, _PRODUCER_REGISTERS, registers)
+    producer_registers = _PRODUCER_REGISTERS[warpgroups > 2]
+    registers = consumer_registers(warpgroups, producer_registers, blocks_per_sm)
+    k_box, v_box = _box_rows(problem.k, tile.keys), _box_rows(problem.v, tile.keys)
+    params = Params(query_stages, _STAGES, blocks_per_sm, producer_registers, registers, k_box, v_box)
     blocks = arch.sm_count * blocks_per_sm
-    boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
-    operands: tuple[Argument, ...] = (
-        *(map_of(heads, rows) for heads, rows in boxes),
-        *i32((problem.k.sharing, problem.v.sharing, problem.k.tensor.dims[0], problem.v.tensor.dims[0])),
-        _order(problem, tile, blocks).argument,
-    )
-    kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()))
+    boxes = ((problem.q, tile.queries), (problem.k, k_box), (problem.v, v_box))
+    operands = (*(mapped(heads, rows) for heads, rows in boxes), _order(problem, tile, blocks))
+    variant = f"b{k_box}x{v_box}" if problem.k.load or problem.v.load else ""
+    kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
     return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
 
 
-def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> TileOrder:
+def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> Struct:
+    """The kernel's ``Order``; of packed sequences ``PackedOrder::Batches``, in pairs where a head's tiles differ."""
     batch, heads, queries, keys = problem.attention.first.c.dims
     left, right = problem.bounds
     first = np.arange(ceil_div(queries, tile.queries))[::-1] * tile.queries
     end = np.clip(np.minimum(first + tile.queries, queries) + right, 0, keys)
     seen = np.maximum(end - np.clip(first - left, 0, keys), 0)
+    if problem.stores_packed:
+        return Struct(i32((batch, heads, 1 + bool(np.ptp(seen)))))
     bytes_of_head = 2 * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
-    return TileOrder.of(seen / tile.keys + _TILES_BESIDE, batch * heads, blocks, bytes_of_head)
+    return TileOrder.of(seen / tile.keys + _TILES_BESIDE, batch * heads, blocks, bytes_of_head).argument

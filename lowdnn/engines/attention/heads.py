@@ -10,7 +10,7 @@ from lowdnn.enums import DataType
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Scalar, ScalarType, Struct, TensorPointer
+from lowdnn.plan import Argument, Scalar, ScalarType, Struct, TensorPointer
 
 #: Operands of the tensor cores.
 TYPES = (DataType.HALF, DataType.BFLOAT16)
@@ -71,11 +71,6 @@ class Heads:
     def read(self) -> tuple[Tensor, ...]:
         return (self.tensor,) if self.load is None else (self.load.y, self.load.page_table)
 
-    @property
-    def is_strided(self) -> bool:
-        """Whether the strides say where all rows are."""
-        return self.load is None and self.ragged is None
-
     def place(self, tile_rows: int) -> Place:
         """tile_rows: that are read together."""
         if self.load is not None:
@@ -90,8 +85,7 @@ class Heads:
             return Struct((heads, offsets_argument(self.ragged)))
         if self.load is None:
             return heads
-        table, shift = self.load.page_table, self.load.page_rows.bit_length() - 1
-        return Struct((heads, TensorPointer(table.uid), *i64((table.strides[0], table.strides[2])), *i32((shift,))))
+        return Struct((heads, *table_arguments(self.load)))
 
 
 def offsets_argument(move: RaggedMove | None) -> Struct:
@@ -102,6 +96,12 @@ def offsets_argument(move: RaggedMove | None) -> Struct:
     sizes = (offsets.strides[0], move.multiplier, move.padded.dims[2] * rows)
     is_i64 = offsets.data_type is DataType.INT64
     return Struct((TensorPointer(offsets.uid), *i64(sizes), Struct(divider(rows)), *i32((is_i64,))))
+
+
+def table_arguments(load: PagedCacheLoad) -> tuple[Argument, ...]:
+    """The page table, strides of its batches and entries, the logarithm of a page's rows."""
+    table, shift = load.page_table, load.page_rows.bit_length() - 1
+    return (TensorPointer(table.uid), *i64((table.strides[0], table.strides[2])), *i32((shift,)))
 
 
 def refuse_heads(heads: Heads) -> str:

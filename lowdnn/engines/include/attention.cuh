@@ -27,6 +27,10 @@ __device__ __forceinline__ f32 sum_of_row(f32 x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Where rows of heads lie: a stride apart, in pages of a cache (large: of whole tiles), or as sequences packed one behind
+// the other.
+enum { IN_STRIDES, IN_PAGES, IN_LARGE_PAGES, PACKED };
+
 // Rows of heads in memory: element strides of batch, head, row.
 template <class T> struct Heads {
   T* first;
