@@ -9,10 +9,11 @@
 // barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this
 // one's values in one go, be the former those of the next queries or not, and computes the softmax of the former while
 // the latter runs; the weights go from its accumulators to the operand in registers. Warpgroups may take turns at it, so
-// that the multiplications of one run beside the softmax of another.
-// Memory: q, k, v as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements.
-// Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, the
-// barriers.
+// that the multiplications of one run beside the softmax of another. Of fp8, the last warpgroup's other warps transpose
+// values from one ring into another.
+// Memory: q, k, v as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit or fp8 elements.
+// Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8 the
+// same of v transposed, the barriers.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
 // Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16, QUERY_STAGES, STAGES, BLOCKS_PER_SM,
 // PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
@@ -21,21 +22,24 @@
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
 #include "include/attention_wgmma.cuh"
+#include "include/dependent_launch.cuh"
 #include "include/warpgroup.cuh"
+#if IS_FP8
+#include "include/attention_weights_fp8.cuh"
+#else
+#include "include/attention_weights_16.cuh"
+#endif
 
-typedef SwizzledRows<TILE_Q, HEAD_QK> Queries;
-typedef SwizzledRows<TILE_KV, HEAD_QK> Keys;
-typedef SwizzledRows<TILE_KV, HEAD_V> Values;
+typedef SwizzledRows<TILE_Q, HEAD_QK, sizeof(T)> Queries;
+typedef SwizzledRows<TILE_KV, HEAD_QK, sizeof(T)> Keys;
 
 constexpr int CONSUMERS = TILE_Q / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
 // Of heads that are not larger, a tile's softmax takes as long as its multiplications.
 constexpr bool TAKES_TURNS = CONSUMERS > 1 && HEAD_QK <= 128 && HEAD_V <= 128;
+constexpr int TRANSPOSERS = 3;  // warps
 constexpr u32 CLEARING_BARRIER = 1, TURN_BARRIER = 2;  // the latter and those behind it, for each warpgroup
 static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
-
-DEFINE_WGMMA(multiply_by_keys, TILE_KV, 16, f32.TYPE.TYPE)
-DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_values, HEAD_V, f32.TYPE.TYPE)
 
 // A tile of queries of a head; the number of tiles or more: none.
 struct Work {
@@ -109,34 +113,60 @@ struct QueryTile {
 struct Memory {
   Ring<QueryTile, QUERY_STAGES> queries;
   Ring<Keys, STAGES> keys;
+#if IS_FP8
+  TileRing<Values, STAGES, CONSUMER_WARPS, TRANSPOSERS> values;
+  TileRing<LoadedValues, STAGES, TRANSPOSERS> loaded_values;
+#else
   Ring<Values, STAGES> values;
+#endif
 
   __device__ __forceinline__ explicit Memory(u32 shared)
       : queries{shared}, keys{shared + queries.BYTES}, values{keys.stages + keys.BYTES} {
     queries.full = values.stages + values.BYTES;
+#if IS_FP8
+    loaded_values.stages = queries.full;
+    queries.full += loaded_values.BYTES;
+#endif
     keys.full = queries.full + queries.BARRIER_BYTES;
     values.full = keys.full + keys.BARRIER_BYTES;
+#if IS_FP8
+    loaded_values.full = values.full + values.BARRIER_BYTES;
+#endif
     if (threadIdx.x == 0) {
       queries.init();
       keys.init();
       values.init();
+#if IS_FP8
+      loaded_values.init();
+#endif
       mbarrier_fence_init();
     }
     __syncthreads();
   }
 };
 
+// f(work, place) of each of the block's tiles of queries, one after the other.
+template <class F>
+__device__ __forceinline__ void for_each_tile_of_queries(const Order& order, const Forward& p, const F& f) {
+#pragma unroll 1
+  for (u32 turn = 0; turn < order.turns; ++turn) {
+    const Work work = order.at(turn);
+    if (work.tile < order.tiles) f(work, Place(p, work.head, work.tile));
+  }
+}
+
 // One thread: all copies of the block, then how many tiles of queries saw no key.
 __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
+#if IS_FP8
+  auto& values = memory.loaded_values;
+#else
+  auto& values = memory.values;
+#endif
   u32 passed_over = 0;
-#pragma unroll 1
-  for (u32 turn = 0; turn < p.order.turns; ++turn) {
-    const Work work = p.order.at(turn);
-    if (work.tile >= p.order.tiles) continue;
-    const Place place(p.forward, work.head, work.tile);
+  for_each_tile_of_queries(p.order, p.forward, [&](const Work& work, const Place& place) {
     if (place.begin >= place.end) {
       ++passed_over;
-      continue;
+      return;
     }
     memory.queries.load(p, work, place);
     const MappedHead k = {p.k, place.head / p.k_sharing, min(place.batch, p.k_batches - 1)};
@@ -144,11 +174,40 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
       memory.keys.load(k, tile * TILE_KV);
-      memory.values.load(v, tile * TILE_KV);
+      values.load(v, tile * TILE_KV);
     }
-  }
+  });
   memory.queries.load(Work{passed_over, p.order.tiles});
 }
+
+// By `threads` threads, this one the `thread`-th. Values beyond a batch's length have weights of 0, but may be anything:
+// NaN, too.
+__device__ __forceinline__ void clear_beyond_length(const Place& place, const LoadedValues& values, i32 tile,
+                                                    u32 thread, u32 threads) {
+#if HAS_LENGTHS
+  const i32 existing = place.band.keys - tile * TILE_KV;
+  if (existing >= TILE_KV) return;
+  values.clear(existing, thread, threads);
+  named_barrier(CLEARING_BARRIER, threads);
+#endif
+}
+
+#if IS_FP8
+// The warps of TRANSPOSERS: all values of the block.
+__device__ __forceinline__ void transpose_all(const Params& p, Memory& memory) {
+  const u32 thread = threadIdx.x - (THREADS - TRANSPOSERS * WARP_SIZE);
+  for_each_tile_of_queries(p.order, p.forward, [&](const Work&, const Place& place) {
+#pragma unroll 1
+    for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
+      const LoadedValues loaded = memory.loaded_values.wait();
+      clear_beyond_length(place, loaded, tile, thread, TRANSPOSERS * WARP_SIZE);
+      transpose(loaded, memory.values.wait_empty(), thread / WARP_SIZE, TRANSPOSERS);
+      memory.values.hand_over();
+      memory.loaded_values.release();
+    }
+  });
+}
+#endif
 
 // A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
 // `end` of each.
@@ -159,7 +218,7 @@ struct Consumer {
   const u32 warpgroup;
   Place place;
   ScoreTile scores;
-  u32 weights[SCORE_BLOCKS / 2][4];
+  WeightTile weights;
   OutputTile o;
   RunningSoftmax softmax;
 
@@ -168,7 +227,7 @@ struct Consumer {
         memory(memory),
         order(params.order),
         warpgroup(threadIdx.x / WARPGROUP_SIZE),
-        softmax(params.forward.scale) {}
+        softmax(params.forward.score_scale()) {}
 
   __device__ __forceinline__ void run() {
     if (has_queries()) add_all();
@@ -186,7 +245,7 @@ struct Consumer {
     for (;;) {
       begin_rows();
       add_scores(place.begin, shrinking);  // nothing is there to shrink yet
-      make_weights(place.begin);
+      make_weights(p, place, rows(), place.begin, scores, weights);
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
@@ -199,7 +258,7 @@ struct Consumer {
         const bool shrinks = add_scores(tile, shrinking);
         end_values();
         if (shrinks) shrink(o, shrinking);
-        make_weights(tile);
+        make_weights(p, place, rows(), tile, scores, weights);
         before = tile;
       }
       if (!has_queries()) break;
@@ -219,15 +278,11 @@ struct Consumer {
 
   // The others have outputs, too.
   __device__ __forceinline__ void store_passed_over() {
-#pragma unroll 1
-    for (u32 turn = 0; turn < order.turns; ++turn) {
-      const Work work = order.at(turn);
-      if (work.tile >= order.tiles) continue;
-      place = Place(p, work.head, work.tile);
-      if (place.begin < place.end) continue;
-      begin_rows(place);
+    for_each_tile_of_queries(order, p, [&](const Work&, const Place& other) {
+      if (other.begin < other.end) return;
+      begin_rows(other);
       store();
-    }
+    });
   }
 
   __device__ __forceinline__ void await_turn() const {
@@ -250,7 +305,7 @@ struct Consumer {
   }
   __device__ __forceinline__ void begin_rows(const Place& next) {
     place = next;
-    softmax = RunningSoftmax(p.scale);
+    softmax = RunningSoftmax(p.score_scale());
     softmax.add_sink(p, place, rows());
 #pragma unroll
     for (int i = 0; i < OUTPUT_BLOCKS * 4; ++i) flat(o)[i] = 0;
@@ -268,9 +323,8 @@ struct Consumer {
     const int row = warpgroup * 64;
     wgmma_fence();
 #pragma unroll
-    for (int element = 0; element < HEAD_QK; element += 16) {
-      multiply_by_keys<false, false>(flat(scores), queries.k_major(row, element), keys.k_major(0, element),
-                                     element > 0);
+    for (int element = 0; element < HEAD_QK; element += 32 / sizeof(T)) {
+      multiply_by_keys(scores, queries.k_major(row, element), keys.k_major(0, element), element > 0);
     }
     wgmma_commit();
   }
@@ -287,14 +341,11 @@ struct Consumer {
   // o += weights v of the next tile of values, which is `tile`.
   __device__ __forceinline__ void start_values(i32 tile) {
     const Values values = memory.values.wait();
-#if HAS_LENGTHS
-    clear_beyond_length(values, place.band.keys - tile * TILE_KV);
+#if !IS_FP8
+    clear_beyond_length(place, values, tile, threadIdx.x, CONSUMER_THREADS);
 #endif
     wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < SCORE_BLOCKS / 2; ++step) {
-      multiply_by_values<true>(flat(o), weights[step], values.mn_major(step * 16), true);
-    }
+    multiply_by_values(o, weights, values);
     wgmma_commit();
   }
   __device__ __forceinline__ void end_values() {
@@ -304,38 +355,23 @@ struct Consumer {
     memory.values.release();
   }
 
-  // Values beyond a batch's length have weights of 0, but may be anything: NaN, too.
-  __device__ __forceinline__ void clear_beyond_length(const Values& values, i32 existing) const {
-    if (existing >= TILE_KV) return;
-    values.clear(existing, threadIdx.x, CONSUMER_THREADS);
-    named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
-  }
-
   __device__ __forceinline__ bool add_scores(i32 tile, f32 (&shrinking)[PARTS][2]) {
     make_scores(p, place, rows(), tile, scores);
     return softmax.add(scores, shrinking);
-  }
-
-  __device__ __forceinline__ void make_weights(i32 tile) {
-#pragma unroll
-    for (int step = 0; step < SCORE_BLOCKS / 2; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int block = step * 2 + i / 2, half = i % 2;
-        weights[step][i] = weights_of(p, place, rows(), tile, 0, half, block, scores[0][block] + half * 2);
-        make_ready(weights[step][i]);
-      }
-    }
   }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
   Memory memory(shared_address(shared));
+  if constexpr (AMAX_S || AMAX_O) wait_for_previous_kernel();  // until they are 0
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();
     if (warp == CONSUMER_WARPS && elect_one()) produce(p, memory);
+#if IS_FP8
+    if (warp > CONSUMER_WARPS) transpose_all(p, memory);
+#endif
   } else {
     if constexpr (CONSUMER_REGISTERS > 0) take_registers<CONSUMER_REGISTERS>();
     Consumer(p, memory).run();

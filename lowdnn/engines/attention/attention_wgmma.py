@@ -1,7 +1,9 @@
 """``attention_wgmma``: attention forward on the tensor cores of sm_90a with TMA and wgmma; the scores never lie in
 memory.
 
-The graphs of ``attention_mma``, where tensor maps describe q, k and v.
+The graphs of ``attention_mma``, where tensor maps describe q, k and v; and fp8 with numbers that q, k, v, weights and
+outputs are scaled by, and the largest magnitudes of the last two. Weights in fp8 are rounded relative to the largest
+one of their row, whatever they are scaled by.
 Kernel: ``attention_forward_wgmma.cu``.
 """
 
@@ -29,13 +31,14 @@ from lowdnn.engines.launch import ceil_div, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_mask import SIDE
-from lowdnn.plan import Argument, KernelRef, Launch, Plan
+from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct
 from lowdnn.status import Status
 
 #: Queries of a block: 64 for each multiplying warpgroup.
 _TILES = (64, 128, 192)
-#: Of keys; the last one fits beside everything.
+#: Of keys; the last one fits beside everything. Of fp8, whole steps of the products.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
+_TILES_OF_FP8_KEYS = (224, 192, 160, 128, 96, 64, 32)
 #: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time only from
 #: so many on that a query sees.
 _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
@@ -47,8 +50,8 @@ _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_AR
 _LARGE_SIZE = 128
 _WARP_QUERIES = 16
 _STAGES = 2
-#: What the loading warpgroup keeps.
-_PRODUCER_REGISTERS = 24
+#: What the loading warpgroup keeps, and one that transposes values.
+_PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = 24, 40
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
 #: Tiles of keys that take as long as what there is to do for a tile of queries beside them.
@@ -91,12 +94,16 @@ class AttentionWgmma:
         return _knobs(self._accepted(graph, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch."""
+        """One launch; one before it where largest magnitudes are stored."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, _knobs(problem), choices)
         tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
         kernel, launch = _launch(problem, tile, arch)
-        return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
+        if not problem.largest_arguments:
+            return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
+        clearing, first = _clear(problem.largest_arguments)
+        second = replace(launch, kernel=1, overlaps_previous=True)
+        return plan_of(self, graph, arch, chosen, (clearing, kernel), (first, second))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
@@ -105,7 +112,7 @@ class AttentionWgmma:
         return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
 
     def _problem(self, graph: OperationGraph) -> AttentionForward | Refusal:
-        problem = AttentionForward.match(self.name, graph)
+        problem = AttentionForward.match(self.name, graph, takes_fp8=True)
         if isinstance(problem, Refusal):
             return problem
         for heads in (problem.q, problem.k, problem.v):
@@ -144,8 +151,8 @@ def _is_light(problem: AttentionForward) -> bool:
 
 def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
     """Those that parts of a mask's tiles are made of: whole ones are passed over."""
-    is_masked = problem.attention.band.blocks is not None
-    return tuple(keys for keys in _TILES_OF_KEYS if not is_masked or SIDE % keys == 0)
+    tiles, is_masked = _TILES_OF_FP8_KEYS if problem.is_fp8 else _TILES_OF_KEYS, problem.attention.band.blocks is not None
+    return tuple(keys for keys in tiles if not is_masked or SIDE % keys == 0)
 
 
 def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
@@ -158,7 +165,7 @@ def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTil
     tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _tiles_of_keys(problem) if keys <= most_keys]
 
     def fits(tile: ForwardTile) -> bool:
-        values = tile.keys // 2 + tile.keys // 4 + problem.padded_v // 2
+        values = tile.keys // 2 + tile.keys * problem.element_bytes // 8 + problem.padded_v // 2
         return values <= most and _query_stages(problem, tile) > 0
 
     return next(filter(fits, tiles), tiles[-1])
@@ -176,16 +183,19 @@ def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
 
 
 def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
-    qk, v = boxed_bytes(problem.q.size), boxed_bytes(problem.v.size)
+    qk, v = (boxed_bytes(heads.size, problem.element_bytes) for heads in (problem.q, problem.v))
     rows = query_stages * (tile.queries * qk + _WORK_BYTES) + _STAGES * tile.keys * (qk + v)
-    return rows + 2 * (query_stages + 2 * _STAGES) * BARRIER_BYTES
+    if problem.is_fp8:
+        rows += _STAGES * problem.padded_v * boxed_bytes(tile.keys, problem.element_bytes)
+    return rows + 2 * (query_stages + (3 if problem.is_fp8 else 2) * _STAGES) * BARRIER_BYTES
 
 
 def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
     query_stages = max(1, _query_stages(problem, tile))
-    registers = consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks_per_sm)
-    params = Params(query_stages, _STAGES, blocks_per_sm, _PRODUCER_REGISTERS, registers)
+    kept = _TRANSPOSING_REGISTERS if problem.is_fp8 else _PRODUCER_REGISTERS
+    registers = consumer_registers(warpgroups, kept, blocks_per_sm)
+    params = Params(query_stages, _STAGES, blocks_per_sm, kept, registers)
     blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
     operands: tuple[Argument, ...] = (
@@ -199,11 +209,18 @@ def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tup
     return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
 
 
+def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:
+    """Makes them 0."""
+    source, count = "attention/attention_forward_amax.cu", len(numbers)
+    kernel = KernelRef(f"attention_forward_amax_{count}_sm90a", source, SM_90A.name, (("NUMBERS", count),))
+    return kernel, Launch(kernel=0, grid=(1, 1, 1), block=(32, 1, 1), arguments=(Struct(numbers),))
+
+
 def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> TileOrder:
     batch, heads, queries, keys = problem.attention.first.c.dims
     left, right = problem.bounds
     first = np.arange(ceil_div(queries, tile.queries))[::-1] * tile.queries
     end = np.clip(np.minimum(first + tile.queries, queries) + right, 0, keys)
     seen = np.maximum(end - np.clip(first - left, 0, keys), 0)
-    bytes_of_head = 2 * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
+    bytes_of_head = problem.element_bytes * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
     return TileOrder.of(seen / tile.keys + _TILES_BESIDE, batch * heads, blocks, bytes_of_head)
