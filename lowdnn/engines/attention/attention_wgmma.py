@@ -45,7 +45,7 @@ _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
 #: Keys that take as long as what there is to do for a tile of them, whatever its size.
 _KEYS_BESIDE = 24
 #: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
-#: multiprocessor's, of more, and those of more with large heads of v; and beside more arithmetic.
+#: multiprocessor's, of more, and those of more with large heads of v in 16 bits; and beside more arithmetic.
 _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
 _LARGE_SIZE = 128
 _WARP_QUERIES = 16
@@ -151,13 +151,15 @@ def _is_light(problem: AttentionForward) -> bool:
 
 def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
     """Those that parts of a mask's tiles are made of: whole ones are passed over."""
-    tiles, is_masked = _TILES_OF_FP8_KEYS if problem.is_fp8 else _TILES_OF_KEYS, problem.attention.band.blocks is not None
+    is_masked = problem.attention.band.blocks is not None
+    tiles = _TILES_OF_FP8_KEYS if problem.is_fp8 else _TILES_OF_KEYS
     return tuple(keys for keys in tiles if not is_masked or SIDE % keys == 0)
 
 
 def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
     """With as many keys as shared memory has room for, and registers for scores, weights and outputs."""
-    most = _MAX_VALUES_OF_LARGE if problem.padded_v > _LARGE_SIZE else _MAX_VALUES
+    is_large = problem.padded_v > _LARGE_SIZE and not problem.is_fp8
+    most = _MAX_VALUES_OF_LARGE if is_large else _MAX_VALUES
     if not _is_plain(problem):
         most = _MAX_VALUES_BESIDE_ARITHMETIC
     if queries == _TILES[-1]:
@@ -222,5 +224,6 @@ def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> TileOrd
     first = np.arange(ceil_div(queries, tile.queries))[::-1] * tile.queries
     end = np.clip(np.minimum(first + tile.queries, queries) + right, 0, keys)
     seen = np.maximum(end - np.clip(first - left, 0, keys), 0)
-    bytes_of_head = problem.element_bytes * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
+    elements = problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing
+    bytes_of_head = problem.element_bytes * keys * elements
     return TileOrder.of(seen / tile.keys + _TILES_BESIDE, batch * heads, blocks, bytes_of_head)

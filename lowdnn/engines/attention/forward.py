@@ -28,7 +28,7 @@ from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, di
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import PointwiseDag, dag_of
+from lowdnn.graph.pattern import dag_of
 from lowdnn.ops.ragged import RaggedLoad, RaggedStore
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, TensorPointer, Work
@@ -387,8 +387,6 @@ class AttentionForward:
         attention = self.attention
         if self.is_fp8 and self.has_weights:
             return "operations: expected weights in fp8 that numbers alone scale, got other operations on them"
-        if attention.amax_s is not None and attention.softmax.sink is not None:
-            return f"{attention.softmax.sink.label}: expected no sink beside an AMAX of the softmax, got one"
         if attention.amax_o is not None and self.output_factors.product.uid != attention.amax_o.x.uid:
             return f"{attention.amax_o.x.label}: expected an output that numbers alone scale, got another tensor"
         return ""
