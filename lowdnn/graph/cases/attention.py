@@ -43,6 +43,8 @@ _SCALES = {
     "descale_s": (1 / 400, 1 / 200),
     "scale_o": (8.0, 32.0),
 }
+#: In benchmarks those that are not 1.
+_EVEN_SCALES = {"scale_s": 256.0, "descale_s": 1 / 256}
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,11 @@ class AttentionCase(Case):
 
     def routing(self, seed: int) -> Inputs:
         """Those of the inputs that say where rows are, as of a full cache or of self-attention, for benchmarks: page
-        tables, the same offsets for all that is ragged, and for each batch the length that these give or all keys."""
+        tables, the same offsets for all that is ragged, and for each batch the length that these give or all keys; and
+        the numbers beside fp8, powers of two whose product is 1."""
         rng, given = np.random.default_rng([seed, 1]), {tensor.name: tensor for tensor in self.graph().inputs}
         values = {name: pages.table_values(rng, tensor) for name, tensor in given.items() if pages.is_table(tensor)}
+        values |= {name: np.full(given[name].dims, _EVEN_SCALES.get(name, 1.0)) for name in given.keys() & _SCALES}
         lengths = np.full(self.b, self._kv)
         if self.ragged != "no":
             offsets = self._values(rng, given["q_ragged_offset"], exact=True)
