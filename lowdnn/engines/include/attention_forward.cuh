@@ -117,7 +117,7 @@ struct Forward {
     return product;
   }
 
-  // What values, by weights that are relative to ONE_WEIGHT, are multiplied by.
+  // What the output is multiplied by.
   __device__ __forceinline__ f32 value_scale() const {
     f32 product = 1;
 #if IS_FP8
@@ -536,7 +536,7 @@ __device__ __forceinline__ void store_output(const Forward& p, const Place& plac
     for (int half = 0; half < 2; ++half) {
       const bool exists = rows.at(part, half) < p.queries * PACK;
       const f32 sum = softmax.sum[part][half];
-      const f32 share = sum == 0 ? 0 : scale / sum;
+      const f32 share = sum == 0 ? 0 : 1 / sum * scale;
       i64 coordinate[4];
       rows.coordinate(p, place, part, half, coordinate);
       if (exists && threadIdx.x % 4 == 0) store_statistics(p, coordinate, softmax.largest[part][half], sum);
