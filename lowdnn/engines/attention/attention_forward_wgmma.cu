@@ -15,7 +15,7 @@
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8 the
 // same of v transposed, the barriers.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
-// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16, QUERY_STAGES, STAGES, BLOCKS_PER_SM,
+// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16, TAKES_TURNS, QUERY_STAGES, STAGES, BLOCKS_PER_SM,
 // PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
 
@@ -35,8 +35,6 @@ typedef SwizzledRows<TILE_KV, HEAD_QK, sizeof(T)> Keys;
 
 constexpr int CONSUMERS = TILE_Q / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
-// Of heads that are not larger, a tile's softmax takes as long as its multiplications.
-constexpr bool TAKES_TURNS = CONSUMERS > 1 && HEAD_QK <= 128 && HEAD_V <= 128;
 constexpr int TRANSPOSERS = 3;  // warps
 constexpr u32 CLEARING_BARRIER = 1, TURN_BARRIER = 2;  // the latter and those behind it, for each warpgroup
 static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");

@@ -48,6 +48,8 @@ _KEYS_BESIDE = 24
 #: multiprocessor's, of more, and those of more with large heads of v in 16 bits; and beside more arithmetic.
 _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
 _LARGE_SIZE = 128
+#: Of eight exponentials.
+_POLYNOMIALS = (0, 1, 2, 3)
 _WARP_QUERIES = 16
 _STAGES = 2
 #: What the loading warpgroup keeps, and one that transposes values.
@@ -64,9 +66,11 @@ _WORK_BYTES = 1024
 class Params:
     """Macros of ``attention_forward_wgmma.cu`` beside those of ``ForwardParams``.
 
+    TAKES_TURNS: whether one warpgroup multiplies beside the softmax of another.
     CONSUMER_REGISTERS: 0 where warpgroups keep those that they are launched with.
     """
 
+    TAKES_TURNS: int
     QUERY_STAGES: int
     STAGES: int
     BLOCKS_PER_SM: int
@@ -98,7 +102,8 @@ class AttentionWgmma:
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, _knobs(problem), choices)
         tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
-        kernel, launch = _launch(problem, tile, arch)
+        tile = replace(tile, polynomials=chosen[KnobType.KERNEL_CFG])
+        kernel, launch = _launch(problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]))
         if not problem.largest_arguments:
             return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
         clearing, first = _clear(problem.largest_arguments)
@@ -133,9 +138,13 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
     candidates = [keys for keys in of_keys if keys <= most] or of_keys[-1:]
     keys = min(candidates, key=lambda keys: ceil_div(problem.keys, keys) * (keys + _KEYS_BESIDE))
+    # Of heads that are not larger, a tile's softmax takes as long as its multiplications.
+    takes_turns = int(max(problem.padded_qk, problem.padded_v) <= _LARGE_SIZE)
     return (
         Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
         Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),
+        Knob("turns", KnobType.WARP_SPEC_CFG, (0, 1), takes_turns, "1: warpgroups take turns at multiplying"),
+        Knob("polynomials", KnobType.KERNEL_CFG, _POLYNOMIALS, 0, "of 8 exponentials, those that are polynomials"),
     )
 
 
@@ -192,12 +201,14 @@ def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: in
     return rows + 2 * (query_stages + (3 if problem.is_fp8 else 2) * _STAGES) * BARRIER_BYTES
 
 
-def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
+def _launch(
+    problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool
+) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
     query_stages = max(1, _query_stages(problem, tile))
     kept = _TRANSPOSING_REGISTERS if problem.is_fp8 else _PRODUCER_REGISTERS
     registers = consumer_registers(warpgroups, kept, blocks_per_sm)
-    params = Params(query_stages, _STAGES, blocks_per_sm, kept, registers)
+    params = Params(int(takes_turns and warpgroups > 1), query_stages, _STAGES, blocks_per_sm, kept, registers)
     blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
     operands: tuple[Argument, ...] = (
@@ -205,7 +216,8 @@ def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tup
         *i32((problem.k.sharing, problem.v.sharing, problem.k.tensor.dims[0], problem.v.tensor.dims[0])),
         _order(problem, tile, blocks).argument,
     )
-    kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()))
+    variant = f"t{params.TAKES_TURNS}e{tile.polynomials}"
+    kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
     return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
