@@ -9,35 +9,38 @@
 // barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this
 // one's values in one go, be the former those of the next queries or not, and computes the softmax of the former while
 // the latter runs; the weights go from its accumulators to the operand in registers. Warpgroups may take turns at it, so
-// that the multiplications of one run beside the softmax of another.
-// Memory: q, k, v as their places say, by tensor maps, 16-bit elements. Copies bring whole tiles: consumers make zeros
-// of rows that are not those of the sequence.
-// Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, the
-// barriers and numbers of rows, of packed sequences their order.
+// that the multiplications of one run beside the softmax of another. Of fp8, the last warpgroup's other warps transpose
+// values from one ring into another.
+// Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
+// tiles: consumers make zeros of rows that are not those of the sequence.
+// Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8 the
+// same of v transposed, the barriers and numbers of rows, of packed sequences their order.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
-// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16 and of attention_mapped_places.cuh, QUERY_STAGES,
-// STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
+// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16 and of attention_mapped_places.cuh, TAKES_TURNS,
+// QUERY_STAGES, STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
 
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
 #include "include/attention_mapped_places.cuh"
 #include "include/attention_order.cuh"
+#include "include/dependent_launch.cuh"
 #include "include/warpgroup.cuh"
+#if IS_FP8
+#include "include/attention_weights_fp8.cuh"
+#else
+#include "include/attention_weights_16.cuh"
+#endif
 
-typedef SwizzledRows<TILE_Q, HEAD_QK> Queries;
-typedef SwizzledRows<TILE_KV, HEAD_QK> Keys;
-typedef SwizzledRows<TILE_KV, HEAD_V> Values;
+typedef SwizzledRows<TILE_Q, HEAD_QK, sizeof(T)> Queries;
+typedef SwizzledRows<TILE_KV, HEAD_QK, sizeof(T)> Keys;
 
 constexpr int CONSUMERS = TILE_Q / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
-// Of heads that are not larger, a tile's softmax takes as long as its multiplications.
-constexpr bool TAKES_TURNS = CONSUMERS > 1 && HEAD_QK <= 128 && HEAD_V <= 128;
+constexpr int TRANSPOSERS = 3;  // warps
 constexpr u32 CLEARING_BARRIER = 1, TURN_BARRIER = 2;  // the latter and those behind it, for each warpgroup
 static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 
-DEFINE_WGMMA(multiply_by_keys, TILE_KV, 16, f32.TYPE.TYPE)
-DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_values, HEAD_V, f32.TYPE.TYPE)
 
 struct Params {
   MappedIn<Q_PLACE, TILE_Q>::Type q;
@@ -56,11 +59,14 @@ constexpr bool CUTS_VALUES = V_PLACE == PACKED || HAS_LENGTHS;
 // Rows that exist where those behind them do not matter.
 constexpr i32 UNCUT = 0x7fffffff;
 
-// All consumers: makes the rows from `existing` on zeros. Nobody has a turn meanwhile: they meet.
-template <class Rows_> __device__ __forceinline__ void clear_from(const Rows_& rows, i32 existing) {
+// `threads` threads, this one the `thread`-th, which meet: makes the rows from `existing` on zeros. Of the consumers
+// nobody has a turn meanwhile.
+template <class Rows_>
+__device__ __forceinline__ void clear_from(const Rows_& rows, i32 existing, u32 thread = threadIdx.x,
+                                           u32 threads = CONSUMER_THREADS) {
   if (existing >= Rows_::ROWS) return;
-  rows.clear(existing, threadIdx.x, CONSUMER_THREADS);
-  named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
+  rows.clear(existing, thread, threads);
+  named_barrier(CLEARING_BARRIER, threads);
 }
 
 // Queries in shared memory, and whose they are.
@@ -99,11 +105,10 @@ struct QueryTile {
   }
 };
 
-template <class Rows_, int COUNT> using Ring = TileRing<Rows_, COUNT, CONSUMER_WARPS>;
-
-// With how many rows of each tile exist, where IS_CUT: what is copied behind them may be anything, NaN too.
-template <class Rows_, bool IS_CUT> struct CutRing : Ring<Rows_, STAGES> {
-  typedef Ring<Rows_, STAGES> Tiles;
+// Tiles on their way to the consumers, with how many rows of each exist, where IS_CUT: what is copied behind them may be
+// anything, NaN too.
+template <class Rows_, bool IS_CUT, int WRITERS = 1> struct CutRing : TileRing<Rows_, STAGES, CONSUMER_WARPS, WRITERS> {
+  typedef TileRing<Rows_, STAGES, CONSUMER_WARPS, WRITERS> Tiles;
   static constexpr int BARRIER_BYTES = Tiles::BARRIER_BYTES + (IS_CUT ? STAGES * 8 : 0);
 
   // The producer.  end: of the rows that exist.
@@ -126,22 +131,46 @@ template <class Rows_, bool IS_CUT> struct CutRing : Ring<Rows_, STAGES> {
 };
 
 struct Memory {
-  Ring<QueryTile, QUERY_STAGES> queries;
+  TileRing<QueryTile, QUERY_STAGES, CONSUMER_WARPS> queries;
   CutRing<Keys, CUTS_KEYS> keys;
+#if IS_FP8
+  CutRing<Values, false, TRANSPOSERS> values;
+  TileRing<LoadedValues, STAGES, TRANSPOSERS> loaded_values;
+#else
   CutRing<Values, CUTS_VALUES> values;
+#endif
 
   __device__ __forceinline__ explicit Memory(u32 shared)
       : queries{shared}, keys{shared + queries.BYTES}, values{keys.stages + keys.BYTES} {
     queries.full = values.stages + values.BYTES;
+#if IS_FP8
+    loaded_values.stages = queries.full;
+    queries.full += loaded_values.BYTES;
+#endif
     keys.full = queries.full + queries.BARRIER_BYTES;
     values.full = keys.full + keys.BARRIER_BYTES;
+#if IS_FP8
+    loaded_values.full = values.full + values.BARRIER_BYTES;
+#endif
     if (threadIdx.x == 0) {
       queries.init();
       keys.init();
       values.init();
+#if IS_FP8
+      loaded_values.init();
+#endif
       mbarrier_fence_init();
     }
     __syncthreads();
+  }
+
+  // The producer.  end: of the rows that exist.
+  template <class Head> __device__ __forceinline__ void load_values(const Head& from, i32 row, i32 end) {
+#if IS_FP8
+    loaded_values.load(from, row);
+#else
+    values.load(from, row, end);
+#endif
   }
 
   __device__ __forceinline__ u32 end() const { return values.full + values.BARRIER_BYTES; }
@@ -156,18 +185,24 @@ __device__ __forceinline__ PackedOrder order_of(const Params& p, const Memory& m
 __device__ __forceinline__ const Order& order_of(const Params& p, const Memory& memory) { return p.order; }
 #endif
 
-// One thread: all copies of the block, then how many tiles of queries saw no key.
-__device__ __forceinline__ void produce(const Params& p, Memory& memory) {
+// f(work, place) of each of them, one after the other.
+template <class F>
+__device__ __forceinline__ void for_each_tile_of_queries(const Params& p, const Memory& memory, const F& f) {
   const auto& order = order_of(p, memory);
-  u32 passed_over = 0;
 #pragma unroll 1
   for (u32 turn = 0; turn < order.turns; ++turn) {
     const Work work = order.at(turn);
-    if (work.tile >= order.tiles) continue;
-    const Place place(p.forward, work.head, work.tile);
+    if (work.tile < order.tiles) f(work, Place(p.forward, work.head, work.tile));
+  }
+}
+
+// One thread: all copies of the block, then how many tiles of queries saw no key.
+__device__ __forceinline__ void produce(const Params& p, Memory& memory) {
+  u32 passed_over = 0;
+  for_each_tile_of_queries(p, memory, [&](const Work& work, const Place& place) {
     if (place.begin >= place.end) {
       ++passed_over;
-      continue;
+      return;
     }
     memory.queries.load(p, work, place);
     const i32 keys = p.k.existing_rows(place.batch, place.band.keys);
@@ -178,11 +213,29 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
       memory.keys.load(k, tile * TILE_KV, keys_end);
-      memory.values.load(v, tile * TILE_KV, values);
+      memory.load_values(v, tile * TILE_KV, values);
     }
-  }
-  memory.queries.load(Work{passed_over, order.tiles});
+  });
+  memory.queries.load(Work{passed_over, p.forward.tiles.divisor});
 }
+
+#if IS_FP8
+// The warps of TRANSPOSERS: all values of the block.
+__device__ __forceinline__ void transpose_all(const Params& p, Memory& memory) {
+  constexpr u32 BESIDE = TRANSPOSERS * WARP_SIZE;
+  const u32 thread = threadIdx.x - (THREADS - BESIDE);
+  for_each_tile_of_queries(p, memory, [&](const Work&, const Place& place) {
+#pragma unroll 1
+    for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
+      const LoadedValues loaded = memory.loaded_values.wait();
+      if (HAS_LENGTHS) clear_from(loaded, place.band.keys - tile * TILE_KV, thread, BESIDE);
+      transpose(loaded, memory.values.wait_empty(), thread / WARP_SIZE, TRANSPOSERS);
+      memory.values.hand_over();
+      memory.loaded_values.release();
+    }
+  });
+}
+#endif
 
 // A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
 // `end` of each.
@@ -193,7 +246,7 @@ struct Consumer {
   const u32 warpgroup;
   Place place;
   ScoreTile scores;
-  u32 weights[SCORE_BLOCKS / 2][4];
+  WeightTile weights;
   OutputTile o;
   RunningSoftmax softmax;
 
@@ -202,7 +255,7 @@ struct Consumer {
         p(params.forward),
         memory(memory),
         warpgroup(threadIdx.x / WARPGROUP_SIZE),
-        softmax(params.forward.scale) {}
+        softmax(params.forward.score_scale()) {}
 
   __device__ __forceinline__ void run() {
     if (has_queries()) add_all();
@@ -221,7 +274,7 @@ struct Consumer {
     for (;;) {
       begin_rows();
       add_scores(place.begin, shrinking);  // nothing is there to shrink yet
-      make_weights(place.begin);
+      make_weights(p, place, rows(), place.begin, scores, weights);
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
@@ -236,7 +289,7 @@ struct Consumer {
         const bool shrinks = add_scores(tile, shrinking);
         end_values();
         if (shrinks) shrink(o, shrinking);
-        make_weights(tile);
+        make_weights(p, place, rows(), tile, scores, weights);
         before = tile;
       }
       if (!has_queries()) break;
@@ -259,16 +312,11 @@ struct Consumer {
 
   // The others have outputs, too.
   __device__ __forceinline__ void store_passed_over() {
-    const auto& order = order_of(params, memory);
-#pragma unroll 1
-    for (u32 turn = 0; turn < order.turns; ++turn) {
-      const Work work = order.at(turn);
-      if (work.tile >= order.tiles) continue;
-      place = Place(p, work.head, work.tile);
-      if (place.begin < place.end) continue;
-      begin_rows(place);
+    for_each_tile_of_queries(params, memory, [&](const Work&, const Place& other) {
+      if (other.begin < other.end) return;
+      begin_rows(other);
       store();
-    }
+    });
   }
 
   __device__ __forceinline__ void await_turn() const {
@@ -296,7 +344,7 @@ struct Consumer {
   }
   __device__ __forceinline__ void begin_rows(const Place& next) {
     place = next;
-    softmax = RunningSoftmax(p.scale);
+    softmax = RunningSoftmax(p.score_scale());
     softmax.add_sink(p, place, rows());
 #pragma unroll
     for (int i = 0; i < OUTPUT_BLOCKS * 4; ++i) flat(o)[i] = 0;
@@ -314,9 +362,8 @@ struct Consumer {
     const int row = warpgroup * 64;
     wgmma_fence();
 #pragma unroll
-    for (int element = 0; element < HEAD_QK; element += 16) {
-      multiply_by_keys<false, false>(flat(scores), queries.k_major(row, element), keys.k_major(0, element),
-                                     element > 0);
+    for (int element = 0; element < HEAD_QK; element += 32 / sizeof(T)) {
+      multiply_by_keys(scores, queries.k_major(row, element), keys.k_major(0, element), element > 0);
     }
     wgmma_commit();
   }
@@ -334,10 +381,7 @@ struct Consumer {
   __device__ __forceinline__ void start_values() {
     const Values values = memory.values.wait();
     wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < SCORE_BLOCKS / 2; ++step) {
-      multiply_by_values<true>(flat(o), weights[step], values.mn_major(step * 16), true);
-    }
+    multiply_by_values(o, weights, values);
     wgmma_commit();
   }
   __device__ __forceinline__ void end_values() {
@@ -351,18 +395,6 @@ struct Consumer {
     make_scores(p, place, rows(), tile, scores);
     return softmax.add(scores, shrinking);
   }
-
-  __device__ __forceinline__ void make_weights(i32 tile) {
-#pragma unroll
-    for (int step = 0; step < SCORE_BLOCKS / 2; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int block = step * 2 + i / 2, half = i % 2;
-        weights[step][i] = weights_of(p, place, rows(), tile, 0, half, block, scores[0][block] + half * 2);
-        make_ready(weights[step][i]);
-      }
-    }
-  }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -371,10 +403,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME
 #if STORES_PACKED
   PackedOrder::make(p.forward, p.batches, memory.end());
 #endif
+  if constexpr (AMAX_S || AMAX_O) wait_for_previous_kernel();  // until they are 0
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();
     if (warp == CONSUMER_WARPS && elect_one()) produce(p, memory);
+#if IS_FP8
+    if (warp > CONSUMER_WARPS) transpose_all(p, memory);
+#endif
   } else {
     if constexpr (CONSUMER_REGISTERS > 0) take_registers<CONSUMER_REGISTERS>();
     Consumer(p, memory).run();

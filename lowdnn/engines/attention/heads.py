@@ -12,14 +12,16 @@ from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, Scalar, ScalarType, Struct, TensorPointer
 
-#: Operands of the tensor cores.
+#: Operands of the tensor cores; those that come with numbers to scale them by.
 TYPES = (DataType.HALF, DataType.BFLOAT16)
+FP8_TYPES = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 #: Elements of a head.
 MAX_SIZE = 256
 #: Queries and keys are 32-bit in the kernels, and so are sums of one and two bounds.
 MAX_LENGTH = 2**29
 
-_COPY_BYTES = 16
+#: Of a copy of elements of a head.
+COPY_BYTES = 16
 #: Beside a row in shared memory (``HeadRows``).
 _PITCH_PADDING_BYTES, _LINE_BYTES = 16, 128
 
@@ -106,11 +108,11 @@ def table_arguments(load: PagedCacheLoad) -> tuple[Argument, ...]:
 
 def refuse_heads(heads: Heads) -> str:
     """Why rows cannot be copied 16 bytes at a time, or an empty string."""
-    label, elements = heads.tensor.label, _COPY_BYTES // heads.tensor.element_bytes
+    label, elements = heads.tensor.label, COPY_BYTES // heads.tensor.element_bytes
     if heads.size_stride != 1:
         return f"{label}.strides: expected 1 along a head's elements, got {heads.size_stride}"
-    if heads.tensor.alignment_bytes % _COPY_BYTES:
-        return f"{label}.alignment_bytes: expected a multiple of {_COPY_BYTES}, got {heads.tensor.alignment_bytes}"
+    if heads.tensor.alignment_bytes % COPY_BYTES:
+        return f"{label}.alignment_bytes: expected a multiple of {COPY_BYTES}, got {heads.tensor.alignment_bytes}"
     if any(stride % elements for stride in heads.strides):
         return f"{label}.strides: expected multiples of {elements} beside a head's, got {list(heads.strides)}"
     if heads.load is not None and max(heads.strides[2], heads.load.page_table.strides[2]) > MAX_EXTENT:

@@ -14,8 +14,8 @@ WARPGROUP_THREADS = 128
 WARPGROUP_ROWS = 64
 BARRIER_BYTES = 8
 
-#: Of a box, whose rows have the 128 bytes that the swizzle takes.
-_BOX_ELEMENTS = 64
+#: That the swizzle takes.
+_BOX_ROW_BYTES = 128
 _REGISTERS_PER_SM = 65536
 #: The most that a multiplying warpgroup can use.
 _MAX_CONSUMER_REGISTERS = 240
@@ -47,9 +47,9 @@ def mapped(heads: Heads, rows: int) -> Struct:
     return by_map if heads.load is None else Struct((by_map, *table_arguments(heads.load)))
 
 
-def boxed_bytes(size: int) -> int:
-    """Of a row of 16-bit elements in shared memory."""
-    return padded(size, _BOX_ELEMENTS) * 2
+def boxed_bytes(size: int, element_bytes: int = 2) -> int:
+    """Of a row in shared memory."""
+    return padded(size * element_bytes, _BOX_ROW_BYTES)
 
 
 def consumer_registers(warpgroups: int, producer_registers: int, blocks_per_sm: int = 1) -> int:
@@ -73,7 +73,7 @@ def _layout(heads: Heads, rows: int) -> TiledMap:
         address=0,
         dims=(heads.size, row_count, head_count, batches),
         strides_bytes=tuple(stride * data_type.size_bytes for stride in reversed(heads.strides)),
-        box=(_BOX_ELEMENTS, rows, 1, 1),
+        box=(_BOX_ROW_BYTES // data_type.size_bytes, rows, 1, 1),
         element_strides=(1,) * 4,
         swizzle=TensorMapSwizzle.BYTES_128,
         l2_promotion=TensorMapL2Promotion.BYTES_128,

@@ -5,11 +5,13 @@
 // have them: this thread's columns are 2 * (lane % 4) and the next, elements 0 and 1 of row lane / 4, 2 and 3 of the
 // row 8 further down. A row is one query of one head: of PACK neighbouring heads, which share those of k and v, the
 // rows of a query follow each other.
-// Scores are what Scores makes of the products of queries and keys, times `scale`, for the keys that a query sees.
+// Scores are what Scores makes of the products of queries and keys, times `score_scale`, for the keys that a query sees.
 // Before it, the kernel includes generated.cuh with Output, Scores where HAS_SCORES, Weights where HAS_WEIGHTS.
-// Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS (of keys);
+// Macros: TYPE (f16, bf16, e4m3, e5m2) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS (of keys);
 // QUERY_LENGTH_TYPE, HAS_QUERY_LENGTHS; HAS_SCORES HAS_WEIGHTS HAS_BLOCKS (a mask of tiles) HAS_SINK; STATS MAX SUM_EXP:
-// the outputs that there are; STORES_PACKED: whether some are ragged tensors.
+// the outputs that there are; STORES_PACKED: whether some are ragged tensors; IS_FP8: whether numbers scale
+// scores and outputs, SCORE_FACTORS and VALUE_FACTORS of which lie in memory; AMAX_S, AMAX_O: whether the largest
+// magnitudes of the softmax and of what Output is of are stored.
 
 #pragma once
 
@@ -83,6 +85,21 @@ struct Forward {
 #if STORES_PACKED
   Offsets output_offsets, row_offsets;  // of the output, of the numbers for each query
 #endif
+#if SCORE_FACTORS
+  const f32* score_factors[SCORE_FACTORS];  // positive
+#endif
+#if IS_FP8
+  f32 scale_of_values;
+#endif
+#if VALUE_FACTORS
+  const f32* value_factors[VALUE_FACTORS];
+#endif
+#if AMAX_S
+  u32* amax_s;  // bits of f32, as below
+#endif
+#if AMAX_O
+  u32* amax_o;
+#endif
 #if HAS_SCORES
   Scores::Args scores;
 #endif
@@ -90,6 +107,28 @@ struct Forward {
   Weights::Args weights;
 #endif
   Output::Args output;
+
+  __device__ __forceinline__ f32 score_scale() const {
+    f32 product = scale;
+#if SCORE_FACTORS
+#pragma unroll
+    for (int i = 0; i < SCORE_FACTORS; ++i) product *= __ldg(score_factors[i]);
+#endif
+    return product;
+  }
+
+  // What the output is multiplied by.
+  __device__ __forceinline__ f32 value_scale() const {
+    f32 product = 1;
+#if IS_FP8
+    product = scale_of_values;
+#endif
+#if VALUE_FACTORS
+#pragma unroll
+    for (int i = 0; i < VALUE_FACTORS; ++i) product *= __ldg(value_factors[i]);
+#endif
+    return product;
+  }
 
   // Of a batch, those of which anything is stored: there may be more than exist.
   __device__ __forceinline__ i32 stored_queries(i32 batch) const {
@@ -289,11 +328,15 @@ __device__ __forceinline__ void join(f32 unit, f32& largest, f32& sum, f32 other
 // The running softmax of the thread's rows.
 struct RunningSoftmax {
   // Exponents by which scores may exceed what they are relative to, before that moves. Statistics of the largest one
-  // have it at once.
-  static constexpr f32 SLACK = MAX || SUM_EXP ? 0 : 8;
+  // have it at once, fp8 needs its exponents for small weights: the largest is up to 2^8.
+  static constexpr f32 SLACK = MAX || SUM_EXP ? 0 : IS_FP8 ? 2 : 8;
+  static constexpr f32 ONE_EXPONENT = IS_FP8 ? 8 - SLACK : 0, ONE = 1 << int(ONE_EXPONENT);  // of a weight that is 1
 
   f32 unit;
   f32 largest[PARTS][2], sum[PARTS][2];  // of sums, this thread's part
+#if AMAX_S
+  f32 greatest[PARTS][2];  // score so far
+#endif
 
   __device__ __forceinline__ explicit RunningSoftmax(f32 scale) : unit(scale * LOG2_E) {
 #pragma unroll
@@ -302,6 +345,9 @@ struct RunningSoftmax {
       for (int half = 0; half < 2; ++half) {
         largest[part][half] = -INFINITE;
         sum[part][half] = 0;
+#if AMAX_S
+        greatest[part][half] = -INFINITE;
+#endif
       }
   }
 
@@ -315,8 +361,8 @@ struct RunningSoftmax {
         i64 coordinate[4];
         rows.coordinate(p, place, part, half, coordinate);
         const f32 sink = p.sink.at(coordinate);
-        largest[part][half] = sink / p.scale;
-        sum[part][half] = sink == -INFINITE || threadIdx.x % 4 > 0 ? 0 : 1;
+        largest[part][half] = sink / p.score_scale();
+        sum[part][half] = sink == -INFINITE || threadIdx.x % 4 > 0 ? 0 : ONE;
       }
 #endif
   }
@@ -339,9 +385,12 @@ struct RunningSoftmax {
         const f32 before = largest[part][half];
         const bool exceeds = (here - before) * unit > SLACK;
         const f32 after = exceeds ? here : before;
-        const f32 base = after == -INFINITE ? 0 : after * unit;  // of a query that has seen no key yet, anything
+        const f32 base = after == -INFINITE ? 0 : after * unit - ONE_EXPONENT;  // of a query that has seen no key yet, anything
         shrinking[part][half] = exceeds ? power_of_two((before - after) * unit) : 1;
         largest[part][half] = after;
+#if AMAX_S
+        greatest[part][half] = fmaxf(greatest[part][half], here);
+#endif
         moves |= exceeds;
         f32 total = 0;
 #pragma unroll
@@ -349,7 +398,9 @@ struct RunningSoftmax {
           f32* const pair = scores[part][block] + half * 2;
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            pair[i] = power_of_two(pair[i] * unit - base);
+            const f32 exponent = pair[i] * unit - base;
+            const bool is_polynomial = (block * 2 + i) * POLYNOMIALS % 8 < POLYNOMIALS;
+            pair[i] = is_polynomial ? polynomial_power_of_two(exponent) : power_of_two(exponent);
             total += pair[i];
           }
         }
@@ -363,8 +414,16 @@ struct RunningSoftmax {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) sum[part][half] = sum_of_row(sum[part][half]);
+      for (int half = 0; half < 2; ++half) sum[part][half] = sum_of_row(sum[part][half]) * (1 / ONE);
   }
+
+#if AMAX_S
+  // Of a row, behind `end`.
+  __device__ __forceinline__ f32 largest_weight(int part, int half) const {
+    if (sum[part][half] == 0) return 0;
+    return power_of_two((greatest[part][half] - largest[part][half]) * unit) / sum[part][half];
+  }
+#endif
 };
 
 __device__ __forceinline__ void shrink(OutputTile& o, const f32 (&shrinking)[PARTS][2]) {
@@ -376,6 +435,7 @@ __device__ __forceinline__ void shrink(OutputTile& o, const f32 (&shrinking)[PAR
       for (int i = 0; i < 4; ++i) o[part][block][i] *= shrinking[part][i / 2];
 }
 
+#if !IS_FP8
 // Two neighbouring weights as the operand of the second product.
 __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, const Rows& rows, i32 tile, int part,
                                           int half, int block, const f32* pair) {
@@ -396,6 +456,7 @@ __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, 
   return packed(Tag<T>(), pair[0], pair[1]);
 #endif
 }
+#endif
 
 // One thread of a row: its statistics.
 __device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&coordinate)[4], f32 largest, f32 sum) {
@@ -406,10 +467,10 @@ __device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&c
   shift = p.row_offsets.shift(batch);
 #endif
 #if STATS
-  (&p.stats.at(coordinate))[shift] = (largest * p.scale + logf(sum)) * p.stats_factor;
+  (&p.stats.at(coordinate))[shift] = (largest * p.score_scale() + logf(sum)) * p.stats_factor;
 #endif
 #if MAX
-  (&p.max.at(coordinate))[shift] = largest * p.scale;
+  (&p.max.at(coordinate))[shift] = largest * p.score_scale();
 #endif
 #if SUM_EXP
   (&p.sum_exp.at(coordinate))[shift] = sum;
@@ -454,19 +515,36 @@ __device__ __forceinline__ void exchange_blocks(f32 (&values)[8]) {
   }
 }
 
+// The largest of a warp's magnitudes joins those of others, whose order does not matter: bits are in that of magnitudes,
+// with NaN behind all.
+__device__ __forceinline__ void join_largest(u32* to, u32 magnitude) {
+  asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(magnitude));
+  if (threadIdx.x % WARP_SIZE == 0) asm volatile("red.global.max.u32 [%0], %1;" :: "l"(to), "r"(magnitude) : "memory");
+}
+
 // Divides by the sums and stores.
 __device__ __forceinline__ void store_output(const Forward& p, const Place& place, const Rows& rows,
                                              const RunningSoftmax& softmax, const OutputTile& o) {
+  const f32 scale = p.value_scale() / softmax.ONE;
+#if AMAX_S
+  u32 largest_weight = 0;
+#endif
+#if AMAX_O
+  u32 largest_output = 0;
+#endif
 #pragma unroll
   for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const bool exists = rows.at(part, half) < p.queries * PACK;
       const f32 sum = softmax.sum[part][half];
-      const f32 share = sum == 0 ? 0 : 1 / sum;
+      const f32 share = sum == 0 ? 0 : 1 / sum * scale;
       i64 coordinate[4];
       rows.coordinate(p, place, part, half, coordinate);
       if (exists && threadIdx.x % 4 == 0) store_statistics(p, coordinate, softmax.largest[part][half], sum);
+#if AMAX_S
+      if (exists) largest_weight = ::max(largest_weight, __float_as_uint(softmax.largest_weight(part, half)));
+#endif
       const OutputRow row(p, coordinate, exists);
 #pragma unroll
       for (int first = 0; first < OUTPUT_BLOCKS; first += 4) {
@@ -474,10 +552,19 @@ __device__ __forceinline__ void store_output(const Forward& p, const Place& plac
 #pragma unroll
         for (int i = 0; i < 8 && first + i / 2 < OUTPUT_BLOCKS; ++i) {
           values[i] = o[part][first + i / 2][half * 2 + i % 2] * share;
+#if AMAX_O
+          if (row.exists) largest_output = ::max(largest_output, __float_as_uint(fabsf(values[i])));
+#endif
         }
         exchange_blocks(values);
         row.store((first + threadIdx.x % 4) * 8, values);
       }
     }
   }
+#if AMAX_S
+  join_largest(p.amax_s, largest_weight);
+#endif
+#if AMAX_O
+  join_largest(p.amax_o, largest_output);
+#endif
 }
