@@ -1,15 +1,15 @@
 // Loader of an MN-major operand of channels-last pixels for the main loop of tile_wgmma.cuh.
 //
-// k walks over pixels: images outermost, the last spatial axis innermost; a k block is 64 positions of the walk. A box
-// is 64 channels of neighbouring positions, one row of 128 bytes for each, which makes it a block of 64 rows or columns
-// of an MN-major stage.
+// k walks over pixels: images outermost, the last spatial axis innermost; a k block is K positions of the walk, 128
+// bytes of elements. A box is 64 channels of neighbouring positions, a row of 128 bytes for each, which makes it a block
+// of 64 rows or columns of an MN-major stage. 32-bit types have two such blocks in a box, of 32 channels each.
 
 #pragma once
 
 #include "include/division.cuh"
 #include "include/tile_operands.cuh"
 
-constexpr int WALK_STEP = 64, WALK_ROW_BYTES = 128;
+constexpr int BOX_CHANNELS = 64, WALK_ROW_BYTES = 128;
 
 // A walk of AXES spatial axes (outermost first) through an im2col map: position `at` of an axis lies at first + step *
 // at.
@@ -27,10 +27,10 @@ struct PixelBox {
   u16 offset[3];
 };
 
-// BOXES boxes of each k block, PIXELS positions each; `boxes(work, box)` names them for a tile. SHARERS blocks of the
+// BOXES boxes of each k block of K positions, PIXELS positions each; `boxes(work, box)` names them for a tile. SHARERS blocks of the
 // cluster load PIXELS / SHARERS positions of every box, as many as the map's copies take, and send them to all.
-template <int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct PixelOperand {
-  static constexpr int OWN = PIXELS / SHARERS;
+template <int K, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct PixelOperand {
+  static constexpr int OWN = PIXELS / SHARERS, ROW_CHANNELS = K, ROWS = BOX_CHANNELS / ROW_CHANNELS;
   static_assert(OWN % 8 == 0, "whole groups of 1024 bytes");
 
   const TensorMap& map;
@@ -46,7 +46,7 @@ template <int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct Pixe
 
   __device__ __forceinline__ void begin(const TileWork& work) {
     boxes(work, box);
-    position = work.first_block * WALK_STEP + share.part * OWN;
+    position = work.first_block * K + share.part * OWN;
   }
 
   __device__ __forceinline__ void load(u32 stage, u32 barrier) {
@@ -63,13 +63,17 @@ template <int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct Pixe
     at[0] = rest;
 #pragma unroll
     for (int i = 0; i < BOXES; ++i) {
-      load_box(stage + (i * PIXELS + share.part * OWN) * WALK_ROW_BYTES, barrier, box[i].channel, at, box[i].offset);
+#pragma unroll
+      for (int row = 0; row < ROWS; ++row) {
+        const u32 to = stage + ((i * ROWS + row) * PIXELS + share.part * OWN) * WALK_ROW_BYTES;
+        load_row(to, barrier, box[i].channel + row * ROW_CHANNELS, at, box[i].offset);
+      }
     }
-    position += WALK_STEP;
+    position += K;
   }
 
  private:
-  __device__ __forceinline__ void load_box(u32 to, u32 barrier, i32 c, const i32 (&at)[AXES + 1],
+  __device__ __forceinline__ void load_row(u32 to, u32 barrier, i32 c, const i32 (&at)[AXES + 1],
                                            const u16 (&offset)[3]) const {
     const u16 blocks = share.blocks;
     if constexpr (AXES == 0) {

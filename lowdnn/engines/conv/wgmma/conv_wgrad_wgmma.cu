@@ -1,9 +1,10 @@
 // conv_wgrad_wgmma: dw[k, c, taps] = epilogue(sum over pixels of dy[pixel, k] * x[pixel at tap, c]) with TMA and wgmma,
-// for sm_90a; 16-bit types.
+// for sm_90a; 16-bit types, and fp32 by TF32.
 //
 // Product: rows are the filters of a group; columns are blocks of 64 channels of a filter tap, taps outermost; k walks
-// over the output pixels. Both operands are channels-last, hence MN-major: a k block is 64 pixels by 64 filters or
-// channels. DY_AXES, X_AXES: how an operand is walked through (pixel_walk.cuh): by an im2col map of SPATIAL axes, or,
+// over the output pixels. Both operands are channels-last, hence MN-major, which the tensor cores take of 16-bit types
+// only: fp32 goes through registers and is transposed in shared memory (transposed_pixels.cuh). A k block is 64 pixels,
+// or 32 of fp32, by 64 filters or channels. DY_AXES, X_AXES: how an operand is walked through (pixel_walk.cuh): by an im2col map of SPATIAL axes, or,
 // with 0, as a matrix of pixels by channels; x only where the filter has one tap, stride 1 and no padding.
 // TAP_RUN = 1: a block's channels are loaded for each tap. A walk past the last image reads zeros.
 // TAP_RUN > 1: a tile's blocks are all taps of the last axis, which has stride 1, for the same channels. All are read
@@ -21,6 +22,7 @@
 #include "include/epilogue_wgmma.cuh"
 #include "include/filter_columns.cuh"
 #include "include/pixel_walk.cuh"
+#include "include/transposed_pixels.cuh"
 #include "include/wgmma_kernel.cuh"
 #include "include/wgmma_multiply.cuh"
 
@@ -30,9 +32,9 @@
 #if TAP_RUN > 1
 typedef TapStage<WINDOW_PIXELS, TAP_DISTANCE> StageX;
 #else
-typedef OperandStage<TYPE, TILE_N, true> StageX;
+typedef OperandStage<TYPE, TILE_N, MN_MAJOR_TYPES> StageX;
 #endif
-typedef KernelTile<true, true, StageX> Tile;
+typedef KernelTile<MN_MAJOR_TYPES, MN_MAJOR_TYPES, StageX> Tile;
 typedef StoredTile<Tile> Stored;
 typedef FilterColumns<SPATIAL, TAP_RUN> Columns;
 #if STORE == STORE_FUNCTOR
@@ -85,9 +87,9 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     const PixelWalk<0> dy_walk;
 #endif
     const u32 rank = Tile::sharer();
-    PixelOperand<DY_AXES, DY_BOXES, 64, CLUSTER_N, decltype(dy_boxes)> load_a(p.dy, dy_walk, dy_boxes,
+    PixelOperand<Tile::K, DY_AXES, DY_BOXES, Tile::K, CLUSTER_N, decltype(dy_boxes)> load_a(p.dy, dy_walk, dy_boxes,
                                                                               share_of_a<CLUSTER_M, CLUSTER_N>(rank));
-    PixelOperand<X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(p.x, x_walk, x_boxes,
+    PixelOperand<Tile::K, X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(p.x, x_walk, x_boxes,
                                                                                       share_of_b<CLUSTER_M>(rank));
     tile.produce(p.schedule, load_a, load_b);
   };
@@ -104,8 +106,14 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
       tile.plain_sum(d, work.blocks, first_row, at, Multiply<true, true>(), prepare, issued);
     };
     tile.consume_by(p.schedule, warpgroup, sum, epilogue);
-#else
+#elif MN_MAJOR_TYPES
     tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
+#else
+    const TransposedPixels<Tile, MultiplyRegisters<false>> pixels(tile, warpgroup);
+    const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      pixels.sum(d, work.blocks, first_row, at, issued);
+    };
+    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
 #endif
   };
   run_roles<Tile, Epilogue>(p.output, produce, consume);

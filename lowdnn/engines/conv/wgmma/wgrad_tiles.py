@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
-from lowdnn.engines.conv.wgmma.wgrad_product import WALK_STEP, WgradProduct
+from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, Schedule, TileStore, WgmmaTile, WgmmaType
@@ -27,8 +27,8 @@ _MIN_STAGES, _MAX_STAGES = 2, 12
 _STAGE_BARRIER_BYTES = 16
 #: Accumulators of a thread beyond which ptxas has no registers left for addresses.
 _MAX_ACCUMULATORS = 192
-#: Where x is converted on the way.
-_MAX_CONVERTED_ACCUMULATORS = 128
+#: Where x is converted on the way, or dy goes through registers.
+_MAX_PREPARING_ACCUMULATORS = 128
 _ACCUMULATOR_BYTES = 4
 
 #: (rows, columns, index of WARP_CONFIGS) of tiles that are worth trying.
@@ -78,7 +78,7 @@ class WgradTiling:
     def problem(self, arch: ArchSpec) -> str:
         """Why the tile does not exist, as the rule that it breaks, or an empty string."""
         tile, run = self.tile, self.product.tap_run
-        most = _most_accumulators(self.product.converted is not None)
+        most = _most_accumulators(self.product.instruction, self.product.converted is not None)
         if tile.m % (64 * tile.warpgroups) or tile.m * tile.n // (tile.warpgroups * 128) > most:
             return f"whole parts of 64 rows for each warpgroup, at most {most} accumulators of a thread"
         if self.product.converted is not None and tile.cluster > 1:
@@ -133,8 +133,9 @@ def _conversion_clocks(product: WgradProduct) -> float:
     return wgmma_model.conversion_clocks(product.converted.functions) if product.converted else 0.0
 
 
-def _most_accumulators(is_converted: bool) -> int:
-    return _MAX_CONVERTED_ACCUMULATORS if is_converted else _MAX_ACCUMULATORS
+def _most_accumulators(instruction: WgmmaType, is_converted: bool) -> int:
+    prepares = is_converted or not instruction.has_mn_major
+    return _MAX_PREPARING_ACCUMULATORS if prepares else _MAX_ACCUMULATORS
 
 
 def knobs(product: WgradProduct, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -242,7 +243,7 @@ def _menu(
         if tap_run > 1 and n != tap_run * MN_MAJOR_BOX:
             continue
         tile = WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, instruction.element_bytes)
-        if tile.accumulators > _most_accumulators(element_clocks > 0):
+        if tile.accumulators > _most_accumulators(instruction, element_clocks > 0):
             continue
         stage_bytes = _stage_bytes(tile, tap_run, window)
         room = arch.shared_bytes_beside(tile.blocks_per_sm) - tile.staging_bytes(TileStore.FUNCTOR)
@@ -317,10 +318,11 @@ def _busy_seconds(extents: _Extents, fitted: _Fitted, splits: int, rates: _Rates
 
 def _stage_seconds(tile: WgmmaTile, stage_bytes: int, instruction: WgmmaType, arch: ArchSpec) -> float:
     """Of one stage, on a multiprocessor: what its multiplications and its shared-memory traffic take at least."""
-    multiply = 2 * tile.m * tile.n * WALK_STEP / (arch.flops_per_clock[instruction.unit] * _LIGHT_CLOCK_HZ)
-    # Each 64 rows read all of x's columns again; the copies write both operands.
+    multiply = 2 * tile.m * tile.n * tile.k / (arch.flops_per_clock[instruction.unit] * _LIGHT_CLOCK_HZ)
+    # Each 64 rows read all of x's columns again; the copies write both operands; x may be read and written once more.
     read = tile.m // 64 * (64 + tile.n) * STAGE_ROW_BYTES
-    shared = (read + stage_bytes) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    transposed = 0 if instruction.has_mn_major else 2 * tile.n * STAGE_ROW_BYTES
+    shared = (read + stage_bytes + transposed) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     latency = _COPY_LATENCY_S / (tile.stages * tile.blocks_per_sm)
     return max(multiply, shared, latency)
 
@@ -332,4 +334,4 @@ def _schedule(product: WgradProduct, tile: WgmmaTile, splits: int) -> Schedule:
 
 def _stage_bytes(tile: WgmmaTile, tap_run: int, window: int) -> int:
     """dy's boxes and x's, or its windows."""
-    return (tile.m + tile.n // (MN_MAJOR_BOX * tap_run) * window) * STAGE_ROW_BYTES
+    return (tile.m + tile.n // (tile.k * tap_run) * window) * STAGE_ROW_BYTES
