@@ -29,20 +29,11 @@ template <bool A_IS_M_MAJOR, bool B_IS_N_MAJOR> struct Multiply {
 
 #if MN_MAJOR_TYPES
 DEFINE_WGMMA_A_IN_REGISTERS(wgmma_registers, TILE_N, WGMMA_D.WGMMA_A.WGMMA_B)
-#elif !INTEGER_TYPES
-DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_registers, TILE_N, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
-#endif
 
-#if !INTEGER_TYPES
 // The same with A in registers.
 template <bool B_IS_N_MAJOR> struct MultiplyRegisters {
   __device__ __forceinline__ void operator()(f32 (&d)[TILE_N / 2], const u32 (&a)[4], u64 b, bool accumulate) const {
-#if MN_MAJOR_TYPES
     wgmma_registers<B_IS_N_MAJOR>(d, a, b, accumulate);
-#else
-    static_assert(!B_IS_N_MAJOR, "these types have K-major operands only");
-    wgmma_registers(d, a, b, accumulate);
-#endif
   }
 };
 #endif

@@ -29,10 +29,16 @@
 #define STORE_FUNCTOR 0
 #define STORE_SLICE 2
 
-#if TAP_RUN > 1
+#if !MN_MAJOR_TYPES && TAP_RUN > 1
+#define TAP_COLUMNS 64
+typedef TransposedWindow<WINDOW_PIXELS, TAP_RUN, TAP_DISTANCE> StageX;
+#elif !MN_MAJOR_TYPES
+#define TAP_COLUMNS TILE_N
+typedef TransposedColumns<TILE_N> StageX;
+#elif TAP_RUN > 1
 typedef TapStage<WINDOW_PIXELS, TAP_DISTANCE> StageX;
 #else
-typedef OperandStage<TYPE, TILE_N, MN_MAJOR_TYPES> StageX;
+typedef OperandStage<TYPE, TILE_N, true> StageX;
 #endif
 typedef KernelTile<MN_MAJOR_TYPES, MN_MAJOR_TYPES, StageX> Tile;
 typedef StoredTile<Tile> Stored;
@@ -46,6 +52,10 @@ typedef SliceEpilogue<Stored, Columns> Epilogue;
 
 #if CONVERTED
 #include "generated.cuh"
+#endif
+
+#if !MN_MAJOR_TYPES
+DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(multiply_pixels, TAP_COLUMNS, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
 #endif
 
 struct Params {
@@ -109,9 +119,12 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
 #elif MN_MAJOR_TYPES
     tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
 #else
-    const TransposedPixels<Tile, MultiplyRegisters<false>> pixels(tile, warpgroup);
+    const auto multiply = [](auto& d, const u32(&a)[4], u64 b, bool accumulate) {
+      multiply_pixels(d, a, b, accumulate);
+    };
+    const PixelProduct<Tile, decltype(multiply)> product(tile, multiply, warpgroup);
     const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
-      pixels.sum(d, work.blocks, first_row, at, issued);
+      product.sum(d, work.blocks, first_row, at, issued);
     };
     tile.consume_by(p.schedule, warpgroup, sum, epilogue);
 #endif

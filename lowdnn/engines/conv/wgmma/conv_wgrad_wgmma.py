@@ -1,10 +1,11 @@
 """``conv_wgrad_wgmma``: convolution backward filter with im2col TMA and wgmma, for sm_90a.
 
-fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32). 1 to 3 spatial axes, both modes, groups of at least 32 channels and filters, any
-pointwise epilogue; strides, paddings and dilations as far as im2col tensor maps reach. Pixels are cut into parts that
-fill the device; their sums are added in a fixed order, so that equal inputs give equal bits. Channels-last tensors are
-read in place; others are repacked into the workspace first. x may be a pointwise function of what lies in memory (batch
-norm applied to the input), which is converted in shared memory.
+fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32). 1 to 3 spatial axes,
+both modes, groups of at least 32 channels and filters, any pointwise epilogue; strides, paddings and dilations as far
+as im2col tensor maps reach. Pixels are cut into parts that fill the device; their sums are added in a fixed order, so
+that equal inputs give equal bits. Channels-last tensors are read in place; others are repacked into the workspace
+first. x of 16 bits may be a pointwise function of what lies in memory (batch norm applied to the input), which is
+converted in shared memory.
 Kernels: ``conv_wgrad_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 

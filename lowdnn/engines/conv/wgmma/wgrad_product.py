@@ -33,8 +33,8 @@ _MAX_INDEX = 2**31 - 2**20
 _MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 #: Columns of the widest wgmma instruction.
 _MAX_COLUMNS = 256
-#: Positions of a window beyond those of its k block.
-_MAX_REACH = 32
+#: Positions of a window beyond those of its k block; where it has to be transposed.
+_MAX_REACH, _MAX_TRANSPOSED_REACH = 32, 2
 #: Groups with fewer channels or filters would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 32
 
@@ -158,9 +158,9 @@ class WgradProduct:
     def with_windows(self) -> WgradProduct | None:
         """The taps of the last axis from one window, where they fit one instruction; otherwise None."""
         taps, stride = self.taps[-1], self.operation.convolution.strides[-1]
-        fits = 1 < taps * MN_MAJOR_BOX <= _MAX_COLUMNS and self._reach(-1) <= _MAX_REACH
-        may_run = self.instruction.has_mn_major and taps > 1 and stride == 1
-        return replace(self, tap_run=taps) if may_run and fits else None
+        most = _MAX_REACH if self.instruction.has_mn_major else _MAX_TRANSPOSED_REACH
+        fits = 1 < taps * MN_MAJOR_BOX <= _MAX_COLUMNS and self._reach(-1) <= most
+        return replace(self, tap_run=taps) if taps > 1 and stride == 1 and fits else None
 
     @cached_property
     def groups(self) -> int:
