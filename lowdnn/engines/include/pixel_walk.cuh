@@ -1,8 +1,8 @@
 // Loader of an MN-major operand of channels-last pixels for the main loop of tile_wgmma.cuh.
 //
-// k walks over pixels: images outermost, the last spatial axis innermost; a k block is K positions of the walk, 128
-// bytes of elements. A box is 64 channels of neighbouring positions, a row of 128 bytes for each, which makes it a block
-// of 64 rows or columns of an MN-major stage. 32-bit types have two such blocks in a box, of 32 channels each.
+// k walks over pixels: images outermost, the last spatial axis innermost; a k block is 64 positions of the walk, or 32
+// of 32-bit types. A box is 64 channels of neighbouring positions. One row of 128 bytes for each position makes it a
+// block of 64 rows or columns of an MN-major stage; of 32-bit types, two blocks of 32 channels follow each other.
 
 #pragma once
 
@@ -27,10 +27,12 @@ struct PixelBox {
   u16 offset[3];
 };
 
-// BOXES boxes of each k block of K positions, PIXELS positions each; `boxes(work, box)` names them for a tile. SHARERS blocks of the
+// BOXES boxes of each k block, PIXELS positions each; `boxes(work, box)` names them for a tile. SHARERS blocks of the
 // cluster load PIXELS / SHARERS positions of every box, as many as the map's copies take, and send them to all.
-template <int K, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct PixelOperand {
-  static constexpr int OWN = PIXELS / SHARERS, ROW_CHANNELS = K, ROWS = BOX_CHANNELS / ROW_CHANNELS;
+template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct PixelOperand {
+  static constexpr int OWN = PIXELS / SHARERS;
+  static constexpr int K = WALK_ROW_BYTES / sizeof(T);  // positions of a k block, and channels of a row
+  static constexpr int BLOCKS = BOX_CHANNELS / K;
   static_assert(OWN % 8 == 0, "whole groups of 1024 bytes");
 
   const TensorMap& map;
@@ -64,17 +66,17 @@ template <int K, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> stru
 #pragma unroll
     for (int i = 0; i < BOXES; ++i) {
 #pragma unroll
-      for (int row = 0; row < ROWS; ++row) {
-        const u32 to = stage + ((i * ROWS + row) * PIXELS + share.part * OWN) * WALK_ROW_BYTES;
-        load_row(to, barrier, box[i].channel + row * ROW_CHANNELS, at, box[i].offset);
+      for (int block = 0; block < BLOCKS; ++block) {
+        const u32 to = stage + ((i * BLOCKS + block) * PIXELS + share.part * OWN) * WALK_ROW_BYTES;
+        load_block(to, barrier, box[i].channel + block * K, at, box[i].offset);
       }
     }
     position += K;
   }
 
  private:
-  __device__ __forceinline__ void load_row(u32 to, u32 barrier, i32 c, const i32 (&at)[AXES + 1],
-                                           const u16 (&offset)[3]) const {
+  __device__ __forceinline__ void load_block(u32 to, u32 barrier, i32 c, const i32 (&at)[AXES + 1],
+                                             const u16 (&offset)[3]) const {
     const u16 blocks = share.blocks;
     if constexpr (AXES == 0) {
       tma_load<SHARERS>(to, map, barrier, blocks, c, at[0]);

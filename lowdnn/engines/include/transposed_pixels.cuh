@@ -1,9 +1,9 @@
-// Channels-last pixels of 32-bit elements for the tensor cores, which read those from shared memory along k only: k is
-// pixels here, and the copies bring rows of 32 channels, one for each pixel (pixel_walk.cuh).
+// Channels-last pixels of 32-bit elements for the tensor cores, which read those from shared memory along k only: k are
+// the pixels, and the copies bring rows of 32 channels, one for each pixel (pixel_walk.cuh).
 //
 // A goes through registers. B is transposed in shared memory: the warps of a team share that work, while the tensor
-// cores multiply the stage before. A k block is 32 pixels. Any order of them will do that A and B have in common: step i
-// of the multiplication has pixels 16 * (i / 2) + i % 2 + (0, 2, ... 14). Pixels two apart lie in different banks, as
+// cores multiply the stage before. A k block is 32 pixels. Any order of them will do that A and B have in common: step
+// i of the multiplication has pixels 16 * (i / 2) + i % 2 + (0, 2, ... 14). Pixels two apart lie in different banks, as
 // the swizzle moves the 16-byte chunks of their rows; and an odd step sees the pixels next to those of the even one, as
 // the next tap of a filter does.
 
@@ -52,9 +52,9 @@ template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, fal
     for (u32 round = 0; round < 2; ++round) {
       const u32 channels = (pixels / 4 ^ round) * 4 + (pixels % 2 ^ lane / 16) * 2 + lane / 8 % 2;
       const u32 from = block + pixel * STAGE_ROW_BYTES + (channels ^ pixel % 2) * CHUNK_BYTES;
-      const u32 to = block + channels * 4 * STAGE_ROW_BYTES + (pixels ^ channels % 2 * 4) * CHUNK_BYTES;
-      turn_words([&](u32 i) { return (from ^ 2 * i * CHUNK_BYTES) + 2 * i * STAGE_ROW_BYTES; },
-                 [&](u32 i) { return (to ^ i * CHUNK_BYTES) + i * STAGE_ROW_BYTES; });
+      const u32 to = block + channels * 4 * STAGE_ROW_BYTES + (pixels ^ (channels % 2 * 4)) * CHUNK_BYTES;
+      turn_words([&](u32 i) { return (from ^ (2 * i * CHUNK_BYTES)) + 2 * i * STAGE_ROW_BYTES; },
+                 [&](u32 i) { return (to ^ (i * CHUNK_BYTES)) + i * STAGE_ROW_BYTES; });
     }
   }
 };
@@ -79,13 +79,13 @@ template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
       const u32 rows = stage + box * HALF_BYTES, first = sixteen * 16 + half * 8 + eight;
       const u32 to = stage + COPIED_BYTES + sixteen * SIXTEEN_BYTES +
                      (box * PIXEL_BLOCK + channels * 4) * STAGE_ROW_BYTES +
-                     (eight * 2 + half ^ channels % 2 * 4) * CHUNK_BYTES;
+                     ((eight * 2 + half) ^ (channels % 2 * 4)) * CHUNK_BYTES;
       turn_words(
           [&](u32 i) {
             const u32 pixel = first + 2 * i;
             return rows + pixel * STAGE_ROW_BYTES + (channels ^ pixel % 8) * CHUNK_BYTES;
           },
-          [&](u32 i) { return (to ^ i * CHUNK_BYTES) + i * STAGE_ROW_BYTES; });
+          [&](u32 i) { return (to ^ (i * CHUNK_BYTES)) + i * STAGE_ROW_BYTES; });
     }
   }
 
@@ -104,12 +104,12 @@ template <class Tile, class Multiply> struct PixelProduct {
   static_assert(sizeof(typename Tile::T) == 4 && Tile::K == PIXEL_BLOCK, "32-bit types");
 
   const Tile& tile;
-  const Multiply& multiply;
-  u32 warp, barrier;  // of the team
+  const u32 warp, barrier;  // of the team
+  const Multiply multiply = {};
 
   // `warpgroup`: of all consumers.
-  __device__ __forceinline__ PixelProduct(const Tile& tile, const Multiply& multiply, u32 warpgroup)
-      : tile(tile), multiply(multiply), warp(__shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS),
+  __device__ __forceinline__ PixelProduct(const Tile& tile, u32 warpgroup)
+      : tile(tile), warp(__shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS),
         barrier(Tile::FREE_BARRIER + warpgroup / Tile::TEAM_WARPGROUPS) {}
 
   // See TileWgmma::consume_by.
@@ -164,7 +164,7 @@ template <class Tile, class Multiply> struct PixelProduct {
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) {
         // 8 rows are two chunks, of which this lane's is an even one or the one behind it.
-        const u32 from = first ^ (i % 2 * 2 + step % 2) * CHUNK_BYTES, pixels = step / 2 * 16 + step % 2 + i / 2 * 8;
+        const u32 from = first ^ ((i % 2 * 2 + step % 2) * CHUNK_BYTES), pixels = step / 2 * 16 + step % 2 + i / 2 * 8;
 #pragma unroll
         for (u32 part = 0; part < Tile::PARTS; ++part) {
           a[step][part][i] = load_shared_32(from + pixels * STAGE_ROW_BYTES + part * 2 * PIXEL_BLOCK_BYTES);

@@ -3,9 +3,10 @@
 //
 // Product: rows are the filters of a group; columns are blocks of 64 channels of a filter tap, taps outermost; k walks
 // over the output pixels. Both operands are channels-last, hence MN-major, which the tensor cores take of 16-bit types
-// only: fp32 goes through registers and is transposed in shared memory (transposed_pixels.cuh). A k block is 64 pixels,
-// or 32 of fp32, by 64 filters or channels. DY_AXES, X_AXES: how an operand is walked through (pixel_walk.cuh): by an im2col map of SPATIAL axes, or,
-// with 0, as a matrix of pixels by channels; x only where the filter has one tap, stride 1 and no padding.
+// only: of fp32, dy goes through registers, and x is transposed in shared memory (transposed_pixels.cuh). A k block is
+// 64 pixels, or 32 of fp32, by 64 filters or channels. DY_AXES, X_AXES: how an operand is walked through
+// (pixel_walk.cuh): by an im2col map of SPATIAL axes, or, with 0, as a matrix of pixels by channels; x only where the
+// filter has one tap, stride 1 and no padding.
 // TAP_RUN = 1: a block's channels are loaded for each tap. A walk past the last image reads zeros.
 // TAP_RUN > 1: a tile's blocks are all taps of the last axis, which has stride 1, for the same channels. All are read
 // from one window of WINDOW_PIXELS positions of x: each tap sees the pixels TAP_DISTANCE further on than the tap before
@@ -22,19 +23,28 @@
 #include "include/epilogue_wgmma.cuh"
 #include "include/filter_columns.cuh"
 #include "include/pixel_walk.cuh"
-#include "include/transposed_pixels.cuh"
 #include "include/wgmma_kernel.cuh"
 #include "include/wgmma_multiply.cuh"
 
 #define STORE_FUNCTOR 0
 #define STORE_SLICE 2
 
-#if !MN_MAJOR_TYPES && TAP_RUN > 1
+#if !MN_MAJOR_TYPES
+#include "include/transposed_pixels.cuh"
+#if TAP_RUN > 1
 #define TAP_COLUMNS 64
 typedef TransposedWindow<WINDOW_PIXELS, TAP_RUN, TAP_DISTANCE> StageX;
-#elif !MN_MAJOR_TYPES
+#else
 #define TAP_COLUMNS TILE_N
 typedef TransposedColumns<TILE_N> StageX;
+#endif
+DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_tap, TAP_COLUMNS, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
+struct MultiplyTap {
+  __device__ __forceinline__ void operator()(f32 (&d)[TAP_COLUMNS / 2], const u32 (&a)[4], u64 b,
+                                             bool accumulate) const {
+    wgmma_tap(d, a, b, accumulate);
+  }
+};
 #elif TAP_RUN > 1
 typedef TapStage<WINDOW_PIXELS, TAP_DISTANCE> StageX;
 #else
@@ -52,10 +62,6 @@ typedef SliceEpilogue<Stored, Columns> Epilogue;
 
 #if CONVERTED
 #include "generated.cuh"
-#endif
-
-#if !MN_MAJOR_TYPES
-DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(multiply_pixels, TAP_COLUMNS, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
 #endif
 
 struct Params {
@@ -97,10 +103,10 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     const PixelWalk<0> dy_walk;
 #endif
     const u32 rank = Tile::sharer();
-    PixelOperand<Tile::K, DY_AXES, DY_BOXES, Tile::K, CLUSTER_N, decltype(dy_boxes)> load_a(p.dy, dy_walk, dy_boxes,
-                                                                              share_of_a<CLUSTER_M, CLUSTER_N>(rank));
-    PixelOperand<Tile::K, X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(p.x, x_walk, x_boxes,
-                                                                                      share_of_b<CLUSTER_M>(rank));
+    PixelOperand<TYPE, DY_AXES, DY_BOXES, Tile::K, CLUSTER_N, decltype(dy_boxes)> load_a(
+        p.dy, dy_walk, dy_boxes, share_of_a<CLUSTER_M, CLUSTER_N>(rank));
+    PixelOperand<TYPE, X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(
+        p.x, x_walk, x_boxes, share_of_b<CLUSTER_M>(rank));
     tile.produce(p.schedule, load_a, load_b);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
@@ -119,10 +125,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
 #elif MN_MAJOR_TYPES
     tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
 #else
-    const auto multiply = [](auto& d, const u32(&a)[4], u64 b, bool accumulate) {
-      multiply_pixels(d, a, b, accumulate);
-    };
-    const PixelProduct<Tile, decltype(multiply)> product(tile, multiply, warpgroup);
+    const PixelProduct<Tile, MultiplyTap> product(tile, warpgroup);
     const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
       product.sum(d, work.blocks, first_row, at, issued);
     };

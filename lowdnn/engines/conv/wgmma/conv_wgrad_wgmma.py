@@ -108,8 +108,8 @@ class ConvWgradWgmma:
         converted = pixel_operand(prologue, f"{operation.label}.x") if prologue else None
         if isinstance(converted, str):
             return Refusal(self.name, converted, Status.NOT_SUPPORTED_LAYOUT)
-        if converted is not None and not converted.keeps_places:
-            reason = f"{operation.label}.x: expected a prologue on 16-bit values that is the same for all images"
+        if converted is not None and not (converted.keeps_places and instruction.has_mn_major):
+            reason = f"{operation.label}.x: expected a prologue on 16-bit values to such, the same for all images"
             return Refusal(self.name, f"{reason}, got another one", Status.NOT_SUPPORTED_LAYOUT)
         product = WgradProduct.of(operation, dag, instruction, converted)
         if refused := product.refuse_shape():

@@ -220,12 +220,13 @@ def test_infinities_of_padding_stay_out(device: Runtime, case: str) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("raw=int8 prologue=scale", "expected a prologue on 16-bit values"),
-        ("prologue=residual", "expected one tensor of the size of convolution_backward_filter.x"),
+        ("dtype=bf16 raw=int8 prologue=scale", "expected a prologue on 16-bit values"),
+        ("dtype=fp32 raw=bf16 prologue=scale", "expected a prologue on 16-bit values to such"),
+        ("dtype=bf16 prologue=residual", "expected one tensor of the size of convolution_backward_filter.x"),
     ],
 )
 def test_prologues_that_stay_apart(words: str, reason: str) -> None:
-    graph = graph_of(f"n=2 c=64 hw=8x8 k=64 rs=3x3 dtype=bf16 {words}")
+    graph = graph_of(f"n=2 c=64 hw=8x8 k=64 rs=3x3 {words}")
     assert reason in str(ENGINE.refuse(graph, SM_90A))
 
 
