@@ -13,6 +13,7 @@
 #include "include/tile_wgmma.cuh"
 
 constexpr u32 PIXEL_BLOCK = 32, PIXEL_BLOCK_BYTES = PIXEL_BLOCK * STAGE_ROW_BYTES, CHUNK_BYTES = 16;
+constexpr u32 TRANSPOSING_WARPS = 3;  // beside the thread that loads
 
 // 4 words at each of 4 places: word j of from(i) becomes word i of to(j), when all lanes have read theirs.
 template <class From, class To> __device__ __forceinline__ void turn_words(const From& from, const To& to) {
@@ -30,13 +31,11 @@ template <class From, class To> __device__ __forceinline__ void turn_words(const
 template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, false> {
   static constexpr int TAPS = 1;
 
-  // By one of WARPS warps, `warp`.
-  template <u32 WARPS> static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
-    constexpr u32 BLOCKS = COLUMNS / PIXEL_BLOCK;
-#pragma unroll
-    for (u32 first = 0; first < BLOCKS; first += WARPS) {
-      const bool has_one = first + WARPS <= BLOCKS || warp < BLOCKS - first;
-      if (has_one) transpose_block(stage + (first + warp) * PIXEL_BLOCK_BYTES);
+  // By one of the transposing warps.
+  static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
+#pragma unroll 1
+    for (u32 block = warp; block < COLUMNS / PIXEL_BLOCK; block += TRANSPOSING_WARPS) {
+      transpose_block(stage + block * PIXEL_BLOCK_BYTES);
     }
   }
 
@@ -69,12 +68,12 @@ template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
   static constexpr int SIXTEEN_BYTES = CHANNELS * STAGE_ROW_BYTES, BYTES = COPIED_BYTES + 2 * SIXTEEN_BYTES;
   static_assert(PIXELS % 8 == 0 && PIXELS >= 40 && (TAPS - 1) * DISTANCE <= 2, "no tap beyond the fourth pixel");
 
-  template <u32 WARPS> static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
+  static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
     // Eight neighbouring lanes read from, and write to, all banks.
     const u32 lane = threadIdx.x % WARP_SIZE, half = lane % 2;
     const u32 channels = (half ^ lane / 16) * 4 + (lane / 2 ^ lane / 8) % 2 * 2 + lane / 4 % 2;
-#pragma unroll
-    for (u32 part = warp; part < 8; part += WARPS) {
+#pragma unroll 1
+    for (u32 part = warp; part < 8; part += TRANSPOSING_WARPS) {
       const u32 sixteen = part % 2, box = part / 2 % 2, eight = part / 4 * 2 + lane / 2 % 2;
       const u32 rows = stage + box * HALF_BYTES, first = sixteen * 16 + half * 8 + eight;
       const u32 to = stage + COPIED_BYTES + sixteen * SIXTEEN_BYTES +
@@ -95,27 +94,47 @@ template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
   }
 };
 
+// A tile whose B is transposed by the three warps beside the thread that loads: when a stage's copies have arrived, they
+// transpose them, and the stage is ready to be multiplied.
 // multiply(d, a, b, accumulate) is a wgmma of TF32 with A in registers, over a tap's columns.
-template <class Tile, class Multiply> struct PixelProduct {
-  typedef typename Tile::Accumulator Accumulator;
-  typedef typename Tile::StageB StageB;
-  typedef u32 Fragments[Tile::STEPS][Tile::PARTS][4];
-  static constexpr u32 TEAM_WARPS = Tile::TEAM_WARPGROUPS * 4;
-  static_assert(sizeof(typename Tile::T) == 4 && Tile::K == PIXEL_BLOCK, "32-bit types");
+template <class Base, class Multiply> struct TransposingTile : Base {
+  typedef typename Base::Accumulator Accumulator;
+  typedef typename Base::StageB StageB;
+  typedef typename Base::Position Position;
+  typedef u32 Fragments[Base::STEPS][Base::PARTS][4];
+  static constexpr int BARRIER_BYTES = Base::BARRIER_BYTES + Base::RING * MBARRIER_BYTES;
+  static_assert(sizeof(typename Base::T) == 4 && Base::K == PIXEL_BLOCK, "32-bit types");
 
-  const Tile& tile;
-  const u32 warp, barrier;  // of the team
+  const u32 ready;
   const Multiply multiply = {};
 
-  // `warpgroup`: of all consumers.
-  __device__ __forceinline__ PixelProduct(const Tile& tile, u32 warpgroup)
-      : tile(tile), warp(__shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS),
-        barrier(Tile::FREE_BARRIER + warpgroup / Tile::TEAM_WARPGROUPS) {}
+  __device__ __forceinline__ TransposingTile(u32 shared, u32 barriers)
+      : Base(shared, barriers), ready(barriers + Base::BARRIER_BYTES) {
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < Base::RING; ++stage) mbarrier_init(ready + stage * MBARRIER_BYTES, TRANSPOSING_WARPS);
+    }
+    __syncthreads();
+  }
 
-  // See TileWgmma::consume_by.
+  // One of the transposing warps: all stages of this block's tiles.
+  template <class AnySchedule> __device__ __forceinline__ void transpose(const AnySchedule& schedule, u32 warp) const {
+    const u32 rank = Base::CLUSTER > 1 ? cluster_rank() : 0;
+    Position at;
+    for (u32 item = Base::first_item(); item < schedule.items; item += Base::item_step()) {
+      const i32 blocks = schedule.work(item, rank).blocks;
+      for (i32 block = 0; block < blocks; ++block, at.advance()) {
+        StageB::transpose(Base::wait_full(at) + Base::STAGE_A_BYTES, warp);
+        fence_async_shared();
+        __syncwarp();
+        if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(ready + at.stage * MBARRIER_BYTES);
+      }
+    }
+  }
+
+  // See consume_by.
   template <class Issued>
-  __device__ __forceinline__ void sum(Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], i32 blocks, u32 first_row,
-                                      typename Tile::Position& at, const Issued& issued) const {
+  __device__ __forceinline__ void sum(Accumulator (&d)[Base::PARTS][Base::COLUMNS / 2], i32 blocks, u32 first_row,
+                                      Position& at, const Issued& issued) const {
     // Two sets of fragments in turn: the tensor cores read one while the other is written.
     Fragments even, odd;
     u32 previous = at.stage;
@@ -126,7 +145,7 @@ template <class Tile, class Multiply> struct PixelProduct {
       const u32 stage = at.stage;
       issue(d, a, at, true);
       wgmma_wait<1>();
-      tile.release(previous);
+      Base::release(previous);
       previous = stage;
     };
     // Two ways out, so that ptxas sees behind each which set the tensor cores still read.
@@ -138,20 +157,17 @@ template <class Tile, class Multiply> struct PixelProduct {
     }
     issued();
     wgmma_wait<0>();
-    tile.release(previous);
+    Base::release(previous);
   }
 
  private:
-  // Of the stage at `at`: the fragments of the warpgroup's rows, and the team's B.
-  __device__ __forceinline__ void fetch(Fragments& a, u32 first_row, const typename Tile::Position& at) const {
-    const u32 stage = tile.wait_full(at);
-    StageB::template transpose<TEAM_WARPS>(stage + Tile::STAGE_A_BYTES, warp);
-    load(a, stage + first_row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES);
-    fence_async_shared();
-    named_barrier(barrier, TEAM_WARPS * WARP_SIZE);
+  // The fragments of the stage at `at`, which is ready then.
+  __device__ __forceinline__ void fetch(Fragments& a, u32 first_row, const Position& at) const {
+    load(a, Base::wait_full(at) + first_row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES);
+    mbarrier_wait(ready + at.stage * MBARRIER_BYTES, at.parity);
     // Keeps the compiler from moving what it does with these registers behind the wgmma_fence that makes them ready.
 #pragma unroll
-    for (int i = 0; i < Tile::STEPS * Tile::PARTS * 4; ++i) asm volatile("" : "+r"(a[0][0][i]));
+    for (int i = 0; i < Base::STEPS * Base::PARTS * 4; ++i) asm volatile("" : "+r"(a[0][0][i]));
   }
 
   // From blocks of 32 pixels by 32 rows, in the order of wgmma's registers.
@@ -160,28 +176,28 @@ template <class Tile, class Multiply> struct PixelProduct {
     const u32 chunk = row % PIXEL_BLOCK / 4, block = blocks + row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES;
     const u32 first = block + pixel * STAGE_ROW_BYTES + (chunk ^ pixel) * CHUNK_BYTES + row % 4 * 4;
 #pragma unroll
-    for (u32 step = 0; step < Tile::STEPS; ++step) {
+    for (u32 step = 0; step < Base::STEPS; ++step) {
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) {
         // 8 rows are two chunks, of which this lane's is an even one or the one behind it.
         const u32 from = first ^ ((i % 2 * 2 + step % 2) * CHUNK_BYTES), pixels = step / 2 * 16 + step % 2 + i / 2 * 8;
 #pragma unroll
-        for (u32 part = 0; part < Tile::PARTS; ++part) {
+        for (u32 part = 0; part < Base::PARTS; ++part) {
           a[step][part][i] = load_shared_32(from + pixels * STAGE_ROW_BYTES + part * 2 * PIXEL_BLOCK_BYTES);
         }
       }
     }
   }
 
-  __device__ __forceinline__ void issue(Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], const Fragments& a,
-                                        typename Tile::Position& at, bool accumulate) const {
-    constexpr int TAPS = StageB::TAPS, TAP_SUMS = Tile::COLUMNS / 2 / TAPS;
-    const u64 b = StageB::descriptor(tile.stages + at.stage * Tile::STAGE_BYTES + Tile::STAGE_A_BYTES);
+  __device__ __forceinline__ void issue(Accumulator (&d)[Base::PARTS][Base::COLUMNS / 2], const Fragments& a,
+                                        Position& at, bool accumulate) const {
+    constexpr int TAPS = StageB::TAPS, TAP_SUMS = Base::COLUMNS / 2 / TAPS;
+    const u64 b = StageB::descriptor(Base::stages + at.stage * Base::STAGE_BYTES + Base::STAGE_A_BYTES);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < Tile::STEPS; ++step) {
+    for (int step = 0; step < Base::STEPS; ++step) {
 #pragma unroll
-      for (int part = 0; part < Tile::PARTS; ++part) {
+      for (int part = 0; part < Base::PARTS; ++part) {
 #pragma unroll
         for (int tap = 0; tap < TAPS; ++tap) {
           auto& sums = reinterpret_cast<Accumulator(&)[TAP_SUMS]>(d[part][tap * TAP_SUMS]);

@@ -32,10 +32,16 @@ using KernelTile = TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER
 #define WGMMA_KERNEL \
   extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM) WGMMA_CLUSTER KERNEL_NAME
 
+struct NoAssistants {
+  template <class Tile> __device__ __forceinline__ void operator()(const Tile&, u32) const {}
+};
+
 // All threads, first of all. produce(tile) runs in one thread, consume(tile, warpgroup, epilogue) in the consumer
-// warpgroups, counted from 0, with the Epilogue of each warp.
-template <class Tile, class Epilogue, class Output, class Produce, class Consume>
-__device__ __forceinline__ void run_roles(const Output& output, const Produce& produce, const Consume& consume) {
+// warpgroups, counted from 0, with the Epilogue of each warp; assist(tile, warp) in the three warps beside the thread
+// that produces, counted from 0.
+template <class Tile, class Epilogue, class Output, class Produce, class Consume, class Assist = NoAssistants>
+__device__ __forceinline__ void run_roles(const Output& output, const Produce& produce, const Consume& consume,
+                                          const Assist& assist = {}) {
   extern __shared__ __align__(1024) u8 shared[];
   u8* staging = shared + Tile::SHARED_BYTES;
   const u32 barriers = shared_address(staging) + Tile::CONSUMER_WARPS * Epilogue::STAGING_BYTES;
@@ -46,7 +52,8 @@ __device__ __forceinline__ void run_roles(const Output& output, const Produce& p
 
   if (warp >= Tile::CONSUMER_WARPS) {
     release_registers<PRODUCER_REGISTERS>();
-    if (warp == Tile::CONSUMER_WARPS && elect_one()) produce(tile);
+    if (warp > Tile::CONSUMER_WARPS) assist(tile, warp - Tile::CONSUMER_WARPS - 1);
+    else if (elect_one()) produce(tile);
   } else {
     take_registers<CONSUMER_REGISTERS>();
     Epilogue epilogue(output, staging + warp * Epilogue::STAGING_BYTES,
