@@ -1,19 +1,21 @@
 // Channels-last pixels of 32-bit elements for the tensor cores, which read those from shared memory along k only: k are
 // the pixels, and the copies bring rows of 32 channels, one for each pixel (pixel_walk.cuh).
 //
-// A goes through registers. B is transposed in shared memory: the warps of a team share that work, while the tensor
-// cores multiply the stage before. A k block is 32 pixels. Any order of them will do that A and B have in common: step
-// i of the multiplication has pixels 16 * (i / 2) + i % 2 + (0, 2, ... 14). Pixels two apart lie in different banks, as
-// the swizzle moves the 16-byte chunks of their rows; and an odd step sees the pixels next to those of the even one, as
-// the next tap of a filter does.
+// A goes through registers; B is transposed in shared memory, by warps that do nothing else. A k block is 32 pixels. Any
+// order of them will do that A and B have in common: step i of the multiplication has pixels 16 * (i / 2) + i % 2
+// + (0, 2, ... 14). Pixels two apart lie in different banks, as the swizzle moves the 16-byte chunks of their rows; and
+// an odd step sees the pixels next to those of the even one, as the next tap of a filter does.
+//
+// The stages of B:
+//     void transpose(u32 stage, u32 warp)     one assisting warp's part of the work (wgmma_kernel.cuh)
+//     u64 offset(int tap, int step)           what is added to a descriptor for one of TAPS taps and a step of k
 
 #pragma once
 
 #include "include/shared_memory.cuh"
-#include "include/tile_wgmma.cuh"
+#include "include/wgmma_kernel.cuh"
 
 constexpr u32 PIXEL_BLOCK = 32, PIXEL_BLOCK_BYTES = PIXEL_BLOCK * STAGE_ROW_BYTES, CHUNK_BYTES = 16;
-constexpr u32 TRANSPOSING_WARPS = 3;  // beside the thread that loads
 
 // 4 words at each of 4 places: word j of from(i) becomes word i of to(j), when all lanes have read theirs.
 template <class From, class To> __device__ __forceinline__ void turn_words(const From& from, const To& to) {
@@ -31,10 +33,9 @@ template <class From, class To> __device__ __forceinline__ void turn_words(const
 template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, false> {
   static constexpr int TAPS = 1;
 
-  // By one of the transposing warps.
   static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
 #pragma unroll 1
-    for (u32 block = warp; block < COLUMNS / PIXEL_BLOCK; block += TRANSPOSING_WARPS) {
+    for (u32 block = warp; block < COLUMNS / PIXEL_BLOCK; block += ASSISTING_WARPS) {
       transpose_block(stage + block * PIXEL_BLOCK_BYTES);
     }
   }
@@ -73,7 +74,7 @@ template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
     const u32 lane = threadIdx.x % WARP_SIZE, half = lane % 2;
     const u32 channels = (half ^ lane / 16) * 4 + (lane / 2 ^ lane / 8) % 2 * 2 + lane / 4 % 2;
 #pragma unroll 1
-    for (u32 part = warp; part < 8; part += TRANSPOSING_WARPS) {
+    for (u32 part = warp; part < 8; part += ASSISTING_WARPS) {
       const u32 sixteen = part % 2, box = part / 2 % 2, eight = part / 4 * 2 + lane / 2 % 2;
       const u32 rows = stage + box * HALF_BYTES, first = sixteen * 16 + half * 8 + eight;
       const u32 to = stage + COPIED_BYTES + sixteen * SIXTEEN_BYTES +
@@ -94,8 +95,8 @@ template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
   }
 };
 
-// A tile whose B is transposed by the three warps beside the thread that loads: when a stage's copies have arrived, they
-// transpose them, and the stage is ready to be multiplied.
+// A tile whose B is transposed by the assisting warps when a stage's copies have arrived; then it is ready to be
+// multiplied.
 // multiply(d, a, b, accumulate) is a wgmma of TF32 with A in registers, over a tap's columns.
 template <class Base, class Multiply> struct TransposingTile : Base {
   typedef typename Base::Accumulator Accumulator;
@@ -111,12 +112,12 @@ template <class Base, class Multiply> struct TransposingTile : Base {
   __device__ __forceinline__ TransposingTile(u32 shared, u32 barriers)
       : Base(shared, barriers), ready(barriers + Base::BARRIER_BYTES) {
     if (threadIdx.x == 0) {
-      for (int stage = 0; stage < Base::RING; ++stage) mbarrier_init(ready + stage * MBARRIER_BYTES, TRANSPOSING_WARPS);
+      for (int stage = 0; stage < Base::RING; ++stage) mbarrier_init(ready + stage * MBARRIER_BYTES, ASSISTING_WARPS);
     }
     __syncthreads();
   }
 
-  // One of the transposing warps: all stages of this block's tiles.
+  // An assisting warp: all stages of this block's tiles.
   template <class AnySchedule> __device__ __forceinline__ void transpose(const AnySchedule& schedule, u32 warp) const {
     const u32 rank = Base::CLUSTER > 1 ? cluster_rank() : 0;
     Position at;

@@ -1,7 +1,7 @@
 // What all wgmma kernels have in common: the tile that their macros describe, their head, and the roles of their warps.
 //
 // Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N x CLUSTER_K (tile_wgmma.cuh): the last
-// warpgroup loads, the others multiply and store.
+// warpgroup loads, the others multiply and store. Of the loading one, all warps but the first may prepare what it loads.
 // Shared memory: the tile's ring and what a cluster's sum needs, a staging area for each consumer warp, the tile's
 // barriers, those of each consumer warp's epilogue.
 // Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads; it may be a
@@ -32,13 +32,15 @@ using KernelTile = TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER
 #define WGMMA_KERNEL \
   extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM) WGMMA_CLUSTER KERNEL_NAME
 
+#define ASSISTING_WARPS 3
+
 struct NoAssistants {
   template <class Tile> __device__ __forceinline__ void operator()(const Tile&, u32) const {}
 };
 
 // All threads, first of all. produce(tile) runs in one thread, consume(tile, warpgroup, epilogue) in the consumer
-// warpgroups, counted from 0, with the Epilogue of each warp; assist(tile, warp) in the three warps beside the thread
-// that produces, counted from 0.
+// warpgroups, counted from 0, with the Epilogue of each warp; assist(tile, warp) in the ASSISTING_WARPS that the loading
+// warpgroup has beside the warp of that thread, counted from 0.
 template <class Tile, class Epilogue, class Output, class Produce, class Consume, class Assist = NoAssistants>
 __device__ __forceinline__ void run_roles(const Output& output, const Produce& produce, const Consume& consume,
                                           const Assist& assist = {}) {

@@ -45,15 +45,14 @@ struct MultiplyTap {
     wgmma_tap(d, a, b, accumulate);
   }
 };
-#elif TAP_RUN > 1
+typedef TransposingTile<KernelTile<false, false, StageX>, MultiplyTap> Tile;
+#else
+#if TAP_RUN > 1
 typedef TapStage<WINDOW_PIXELS, TAP_DISTANCE> StageX;
 #else
 typedef OperandStage<TYPE, TILE_N, true> StageX;
 #endif
-#if MN_MAJOR_TYPES
 typedef KernelTile<true, true, StageX> Tile;
-#else
-typedef TransposingTile<KernelTile<false, false, StageX>, MultiplyTap> Tile;
 #endif
 typedef StoredTile<Tile> Stored;
 typedef FilterColumns<SPATIAL, TAP_RUN> Columns;

@@ -34,7 +34,7 @@ _MAX_CONVERTED_ACCUMULATORS = 128
 _ROW_REGISTERS, _OTHER_REGISTERS = 32, 8
 _ACCUMULATOR_BYTES = 4
 #: Of types that the tensor cores take along k only; registers of the warpgroup that loads and transposes them.
-_TRANSPOSED_ELEMENT_BYTES, _TRANSPOSING_REGISTERS = 4, 48
+_TRANSPOSED_ELEMENT_BYTES, _TRANSPOSING_REGISTERS = 4, 56
 
 #: (rows, columns, index of WARP_CONFIGS) of tiles that are worth trying.
 _MENU = (
