@@ -1,8 +1,8 @@
 // Channels-last pixels of 32-bit elements for the tensor cores, which read those from shared memory along k only: k are
 // the pixels, and the copies bring rows of 32 channels, one for each pixel (pixel_walk.cuh).
 //
-// A goes through registers; B is transposed in shared memory, by warps that do nothing else. A k block is 32 pixels. Any
-// order of them will do that A and B have in common: step i of the multiplication has pixels 16 * (i / 2) + i % 2
+// A goes through registers; B is transposed in shared memory, by warps that do nothing else. A k block is 32 pixels.
+// Any order of them will do that A and B have in common: step i of the multiplication has pixels 16 * (i / 2) + i % 2
 // + (0, 2, ... 14). Pixels two apart lie in different banks, as the swizzle moves the 16-byte chunks of their rows; and
 // an odd step sees the pixels next to those of the even one, as the next tap of a filter does.
 //

@@ -1,7 +1,7 @@
 // What all wgmma kernels have in common: the tile that their macros describe, their head, and the roles of their warps.
 //
 // Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N x CLUSTER_K (tile_wgmma.cuh): the last
-// warpgroup loads, the others multiply and store. Of the loading one, all warps but the first may prepare what it loads.
+// warpgroup loads, the others multiply and store. Of the loading one, all warps but the first may prepare what came.
 // Shared memory: the tile's ring and what a cluster's sum needs, a staging area for each consumer warp, the tile's
 // barriers, those of each consumer warp's epilogue.
 // Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads; it may be a
@@ -39,8 +39,8 @@ struct NoAssistants {
 };
 
 // All threads, first of all. produce(tile) runs in one thread, consume(tile, warpgroup, epilogue) in the consumer
-// warpgroups, counted from 0, with the Epilogue of each warp; assist(tile, warp) in the ASSISTING_WARPS that the loading
-// warpgroup has beside the warp of that thread, counted from 0.
+// warpgroups, counted from 0, with the Epilogue of each warp; assist(tile, warp) in the loading warpgroup's other warps,
+// ASSISTING_WARPS counted from 0.
 template <class Tile, class Epilogue, class Output, class Produce, class Consume, class Assist = NoAssistants>
 __device__ __forceinline__ void run_roles(const Output& output, const Produce& produce, const Consume& consume,
                                           const Assist& assist = {}) {
