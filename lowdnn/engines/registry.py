@@ -43,7 +43,9 @@ from lowdnn.engines.softmax.softmax import SoftmaxEngine
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.status import BadParamError
 
-#: Engines that ``conv_stem`` folds a first layer for.
+_MATMUL_WGMMA = MatmulWgmma()
+
+#: Engines that ``conv_stem`` folds a first layer for beside ``_MATMUL_WGMMA``.
 _CONVOLUTIONS: tuple[Engine, ...] = (
     ConvImplicitGemmMma(),
     ConvFpropWgmma(),
@@ -62,9 +64,9 @@ _SINGLE: tuple[Engine, ...] = (
     MatmulSimt(),
     _POINTWISE,
     _REDUCTION,
-    MatmulWgmma(),
+    _MATMUL_WGMMA,
     ConvDepthwise(),
-    ConvStem(_CONVOLUTIONS),
+    ConvStem((*_CONVOLUTIONS, _MATMUL_WGMMA)),
     MatmulPrologueWgmma(),
     ResampleEngine(),
     ResampleReduction(_REDUCTION, _POINTWISE),

@@ -1,9 +1,9 @@
 """``conv_stem``: the first layers of networks, convolutions of one group with at most 4 channels, in all directions.
 
-Strides become channels (``stem_fold``): the image and the filter are folded into the workspace, and another engine
-computes the convolution of phases, which has rows of at least 16 bytes of channels, few taps and, where the image is
-cut into patches, no taps at all. A gradient of the image or of the filter comes back unfolded. Kernels:
-``stem_fold.cu``, ``stem_unfold.cu`` and those of the other engine.
+Strides or taps become channels (``stem_fold``): the image and the filter are folded into the workspace, and another
+engine computes the convolution of phases, which has rows of at least 16 bytes of channels, few taps and, where the
+image is cut into patches or is small beside the response, no taps at all. A gradient of the image or of the filter
+comes back unfolded. Kernels: ``stem_fold.cu``, ``stem_unfold.cu`` and those of the other engine.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ConvStem(Floored):
         for least_s, engine in graph.derive(self._bounded, arch):
             if least_s < best_s and graph.derive(engine.refuse, arch) is None:
                 plan = engine.plan(graph, arch, {})
-                best, best_s = min((best, best_s), (plan, estimated_time_s(plan, arch)), key=itemgetter(1))
+                best, best_s = min((best, best_s), (plan, _time_s(plan, arch)), key=itemgetter(1))
         assert best is not None, "an engine takes what is not refused"
         return best
 
@@ -127,6 +127,12 @@ class ConvStem(Floored):
 def _least_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
     floor = floor_of(engine, graph)
     return floor.launches * arch.launch_overhead_s + sum(least_time(graph, floor, arch))
+
+
+def _time_s(plan: Plan, arch: ArchSpec) -> float:
+    """At least what the engine that made the plan expects."""
+    busy_s = sum(launch.work.busy_s for launch in plan.launches)
+    return max(estimated_time_s(plan, arch), len(plan.launches) * arch.launch_overhead_s + busy_s)
 
 
 def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
@@ -151,6 +157,8 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
     folded = (fold.image, fold.filter)
     if max(side.folded.element_count for side in folded) > _MAX_INDEX:
         return Refusal(ConvStem.name, f"{operation.label}: expected at most {_MAX_INDEX} folded elements, got more")
+    if (stride := max(max(side.tensor.strides[1:]) for side in folded)) > _MAX_INDEX:
+        return Refusal(ConvStem.name, f"{operation.label}: expected strides of at most {_MAX_INDEX}, got {stride}")
     return _Problem(
         graph=OperationGraph([_of_phases(operation, fold) if op is operation else op for op in graph.operations]),
         inputs=tuple(side for side in folded if side.tensor is not operation.output),
