@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
-from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, pitch_bytes
+from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxRows, pitch_bytes
 from lowdnn.engines.launch import ceil_div, floor_power
 
 THREADS = 256
@@ -177,6 +177,10 @@ class Tile:
     def box(self) -> tuple[int, ...]:
         """Input positions (image, axes)."""
         return (self.extents[0], *(axis.box(e) for axis, e in zip(self.axes, self.extents[1:], strict=True)))
+
+    @property
+    def rows(self) -> BoxRows:
+        return BoxRows(self.box[-1], self.axes[-1].input_step)
 
     @cached_property
     def class_places(self) -> int:
