@@ -24,6 +24,9 @@ THREADS = 256
 BLOCKS_PER_SM = 2
 #: Output places of a block: values of TILE_M.
 PLACE_LIMITS = (64, 128, 256, 512)
+#: Tiles in shared memory, values of STAGES: one of each block, or those of a block that walks over many; those that
+#: the model chooses from.
+STAGES, TRIED_STAGES = (1, 2, 3), (1, 2)
 #: Output channels of one mma instruction.
 BLOCK_N = 8
 
@@ -164,7 +167,7 @@ class Slab:
 class Tile:
     """A box of places (image, axes) for each residue; a warp computes ``blocks_m`` blocks of 16 of them at a time.
 
-    stages: tiles in shared memory: one of each block, or two of a block that walks over many.
+    stages: see ``STAGES``.
     """
 
     slab: Slab
@@ -241,19 +244,25 @@ class Boxes:
         return kind, tuple(self.extents[box].tolist())
 
 
-def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine) -> bool:
-    """Whether shared memory holds the smallest tile."""
-    smallest = (Tile(slab, axes, (1, *(1 for _ in axes)), blocks_m, 1) for blocks_m in slab.blocks_m)
+def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine, stages: int = 1) -> bool:
+    """Whether shared memory holds ``stages`` of the smallest tile."""
+    smallest = (Tile(slab, axes, (1, *(1 for _ in axes)), blocks_m, stages) for blocks_m in slab.blocks_m)
     return any(tile.shared_bytes <= machine.shared_bytes_per_block for tile in smallest)
 
 
 @lru_cache(maxsize=1024)
 def fastest_tile(
-    slab: Slab, axes: tuple[Axis, ...], images: int, slabs: int, machine: Machine, limit: int = PLACE_LIMITS[-1]
+    slab: Slab,
+    axes: tuple[Axis, ...],
+    images: int,
+    slabs: int,
+    machine: Machine,
+    limit: int = PLACE_LIMITS[-1],
+    stages: tuple[int, ...] = TRIED_STAGES,
 ) -> Tile:
-    """By the cost model the fastest tile of at most ``limit`` places, for a slab that fits."""
+    """By the cost model the fastest tile of at most ``limit`` places, for a slab that fits with one of ``stages``."""
     boxes = Boxes.of(axes, images, limit // slab.classes)
-    kinds = [(blocks_m, stages) for blocks_m in slab.blocks_m for stages in (1, 2)]
+    kinds = [(blocks_m, count) for blocks_m in slab.blocks_m for count in stages]
     kind, extents = boxes.least(_clocks(slab, kinds, boxes, slabs, machine))
     return Tile(slab, axes, extents, *kinds[kind])
 
