@@ -152,12 +152,12 @@ def test_limits_of_places(device: Runtime, places: int) -> None:
 
 
 @pytest.mark.parametrize(("direction", "stages"), [("forward", 1), ("forward", 3), ("data", 3), ("filter", 3)])
-def test_stages(scheduled: Runtime, direction: str, stages: int) -> None:
+def test_stages(racing: Runtime, direction: str, stages: int) -> None:
     """On one multiprocessor, whose blocks walk over several tiles."""
     case = Case((2, 16, 9, 34), (16, 8, 3, 3), pads=(1, 1), strides=(1, 2))
     choices = {KnobType.TILE_M: 64, KnobType.STAGES: stages}
     check_exact(
-        scheduled,
+        racing,
         ENGINE,
         case.graph(direction),
         length=case.length,
