@@ -351,7 +351,7 @@ class FilterGeometry:
         tile = self._tile(arch, PLACE_LIMITS[-1], _TRIED_STAGES)
         best = min(limit for limit in PLACE_LIMITS if prod(tile.extents) <= limit)
         most = tile.splits(self.images, Machine.of(arch))
-        splits = tuple(sorted({most, *(1 << bit for bit in range(most.bit_length()))}))
+        splits = tuple(sorted({most, *(1 << bit for bit in range(most.bit_length() + 1))}))
         stages = tuple(count for count in _STAGES if self._fits(arch, count))
         return (
             Knob("tile_m", KnobType.TILE_M, PLACE_LIMITS, best, "the most output places of a block"),
