@@ -9,16 +9,16 @@
 // Product: a pack is the fewest groups whose channels fill chunks of 16 bytes on the input side and blocks of 8 on the
 // output side; it is one block-diagonal product. m = 16 output pixels, n = 8 output channels, k = (taps, chunks).
 // Block: a slab of UNITS units of UNIT_PACKS packs, whose filters it stages once, by every lanes-th tile of output
-// positions (image, axes) of all residues. Each warp computes BLOCKS_M * 16 pixels of one unit at a time, while the
-// boxes of input positions under the block's next tiles come. blockIdx.x = first tile * slabs + slab.
+// positions (image, axes) of all residues. Each warp computes BLOCKS_M * 16 pixels of one unit at a time, while the box
+// of input positions under the block's next tile comes. blockIdx.x = first tile * slabs + slab.
 // Shared memory (dynamic): filters [block of 8 outputs][chunk of k][8 rows of 16 bytes], offsets in the box [chunk of
-// k], STAGES of (box [position][chunks of the slab, an odd pitch], places [residue][tile position]): 1 where every
-// block has one tile.
+// k], stages of (box [position][chunks of the slab, an odd pitch], places [residue][tile position]): two, or one where
+// every block has one tile.
 // Launch: THREADS threads, lanes * slabs blocks.
 // Macros: TYPE; BACKWARD; IN, OUT channels of a group; PACK groups of a pack; UNIT_PACKS, UNITS; TAPS of all classes,
 // with a null tap where a class would end in half a step; CLASSES residues; RUN elements of one copy of filters;
-// BLOCKS_M; THREADS; MIN_BLOCKS of a multiprocessor; STAGES; HALVED: rows of the box (pixel_box.cuh);
-// OUTPUT_RANK, VECTOR of the functor; WHOLE: 1 where 4 divides the output channels.
+// BLOCKS_M; THREADS; MIN_BLOCKS of a multiprocessor; HALVED: rows of the box (pixel_box.cuh); OUTPUT_RANK, VECTOR of
+// the functor; WHOLE: 1 where 4 divides the output channels.
 
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
@@ -110,7 +110,7 @@ struct Shared {
 
   // The stage of the block's turn-th tile.
   __device__ __forceinline__ Stage stage(u32 turn) const {
-    u8* box = stages + turn % STAGES * stage_bytes;
+    u8* box = stages + turn % 2 * stage_bytes;
     return {box, reinterpret_cast<Place*>(box + box_bytes)};
   }
 };
@@ -270,22 +270,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
   const Shared shared(memory, p);
   const i32 first_tile = p.slabs.divide(blockIdx.x), slab = blockIdx.x - first_tile * p.slabs.divisor;
-  const auto stage_tile = [&](u32 turn) {
-    const i32 number = first_tile + turn * p.lanes;
-    if (number >= p.tile_count) return;
+  const auto stage_tile = [&](i32 number, u32 turn) {
     const Stage to = shared.stage(turn);
     i32 tile[1 + AXES];
     digits<1 + AXES>(p.tiles, u32(number), tile);
     Box::copy(p.in, p.box, tile, slab * (SLAB_CHUNKS * CHUNK), shared_address(to.box));
     stage_places(p, tile, to.places);
   };
-  constexpr int AHEAD = STAGES - 1;  // tiles on their way while one is multiplied
+  stage_tile(first_tile, 0);
   stage_filters(p, slab, shared.filters);
-#pragma unroll
-  for (int turn = 0; turn < AHEAD; ++turn) {
-    stage_tile(turn);
-    cp_async_commit();
-  }
+  cp_async_commit();
   stage_offsets(p, shared.offsets);
 
   // This warp's unit, tile by tile and set by set.
@@ -295,9 +289,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   u32 turn = 0;
 #pragma unroll 1
   for (i32 number = first_tile; number < p.tile_count; number += p.lanes, ++turn) {
-    stage_tile(turn + AHEAD);
+    if (number + p.lanes < p.tile_count) stage_tile(number + p.lanes, turn + 1);
     cp_async_commit();
-    cp_async_wait<AHEAD>();
+    cp_async_wait<1>();
     __syncthreads();
 
     const Stage from = shared.stage(turn);

@@ -8,14 +8,14 @@
 // with the pixels' stride between their elements, k = output pixels. The columns are channels of one tap, or, where
 // there are 8 channels in all, those of TAPS_ABREAST = 2 taps. What falls between two groups is not written.
 // Block: TASK_WARPS tasks of a slab of UNITS packs, each by PARTS warps that take turns at the pixels. It walks over
-// its split's tiles (image, axes) of output pixels; while one is multiplied the next ones' boxes of x and dy come.
+// its split's tiles (image, axes) of output pixels; while one is multiplied the next one's boxes of x and dy come.
 // blockIdx.x = (split * slabs + slab) * sets + set, a set being TASK_WARPS tasks.
-// Shared memory (dynamic): STAGES of (box of x, tile of dy), offset in the box of x [place]; at the end the sums
+// Shared memory (dynamic): 2 stages of (box of x, tile of dy), offset in the box of x [place]; at the end the sums
 // [part][task][pair of columns][lane].
 // Launch: 32 * TASK_WARPS * PARTS threads.
 // Macros: TYPE; IN, OUT channels and filters of a group; PACK groups of a pack, the fewest whose channels and filters
 // are multiples of 16, or one of 8 channels; UNITS; TASK_WARPS, PARTS; MIN_BLOCKS of a multiprocessor; TAPS, SET_TAPS;
-// STAGES; HALVED: rows of the box of x (pixel_box.cuh).
+// HALVED: rows of the box of x (pixel_box.cuh).
 
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
@@ -151,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   const u32 image_bytes = p.image.rows * p.image.box[BOX_AXES].divisor * Image::PITCH;
   const u32 tile_places = p.response.rows * p.response.box[BOX_AXES].divisor;
   const u32 stage_bytes = image_bytes + p.places * Response::PITCH;
-  u32* places = reinterpret_cast<u32*>(memory + STAGES * stage_bytes);
+  u32* places = reinterpret_cast<u32*>(memory + 2 * stage_bytes);
   for (u32 place = threadIdx.x; place < u32(p.places); place += THREADS) {
     i32 at[1 + BOX_AXES];
     digits<1 + BOX_AXES>(p.response.box, place, at);
@@ -162,9 +162,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
     places[place] = place < tile_places ? position * Image::PITCH : 0;
   }
   for (u32 at = tile_places * Response::PITCH + threadIdx.x * 16; at < p.places * Response::PITCH; at += THREADS * 16) {
-#pragma unroll
-    for (int of_stage = 0; of_stage < STAGES; ++of_stage)
-      store_shared_16(shared_address(memory) + of_stage * stage_bytes + image_bytes + at, 0, 0, 0, 0);
+    store_shared_16(shared_address(memory) + image_bytes + at, 0, 0, 0, 0);
+    store_shared_16(shared_address(memory) + stage_bytes + image_bytes + at, 0, 0, 0, 0);
   }
 
   // This warp's task and its taps.
@@ -181,19 +180,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   const auto stage = [&](i32 number) {
     i32 tile[1 + BOX_AXES];
     digits<1 + BOX_AXES>(p.tiles, u32(number), tile);
-    const u32 to = shared_address(memory) + (number - first) % STAGES * stage_bytes;
+    const u32 to = shared_address(memory) + (number - first) % 2 * stage_bytes;
     Image::copy(p.x, p.image, tile, slab * (UNITS * CHANNELS), to);
     Response::copy(p.dy, p.response, tile, slab * (UNITS * FILTER_BLOCKS * BLOCK), to + image_bytes);
   };
   Sums sums = {};
-  constexpr int AHEAD = STAGES - 1;  // tiles on their way while one is multiplied
-  for (i32 number = first - AHEAD; number < end; ++number) {
-    if (number + AHEAD < end) stage(number + AHEAD);
+  for (i32 number = first - 1; number < end; ++number) {
+    if (number + 1 < end) stage(number + 1);
     cp_async_commit();
     if (number < first) continue;
-    cp_async_wait<AHEAD>();
+    cp_async_wait<1>();
     __syncthreads();
-    const u32 from = shared_address(memory) + (number - first) % STAGES * stage_bytes;
+    const u32 from = shared_address(memory) + (number - first) % 2 * stage_bytes;
     if (has_task) {
       for (i32 place = part * PIXELS; place < p.places; place += PARTS * PIXELS)
         sums.add(from + filters + place * Response::PITCH, from + channels, places + place, p.offsets + first_tap);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, lcm, prod
@@ -40,8 +40,7 @@ _STEP_SUM_BYTES = 2 * 4 * 32 * 4  # of a warp
 _PLACE_BYTES = 4
 _ACCUMULATOR_BYTES = 4
 _SLAB_CHANNELS = 64
-#: Tiles in shared memory, values of STAGES; those that the model chooses from.
-_STAGES, _TRIED_STAGES = (2, 3), (2,)
+_STAGES = 2
 _MAX_PACK = 128
 _MAX_TAPS = 128
 _MAX_INDEX = 2**31 - 2**20
@@ -70,7 +69,6 @@ class Params:
     MIN_BLOCKS: int
     TAPS: int
     SET_TAPS: int
-    STAGES: int
     HALVED: int
 
 
@@ -195,13 +193,12 @@ class FilterSlab:
 
 @dataclass(frozen=True)
 class FilterTile:
-    """A box of output places (image, axes) that a block multiplies at a time; ``stages`` of them in shared memory."""
+    """A box of output places (image, axes) that a block multiplies at a time."""
 
     slab: FilterSlab
     axes: tuple[Axis, ...]
     extents: tuple[int, ...]
     element_bytes: int
-    stages: int
 
     @cached_property
     def box(self) -> tuple[int, ...]:
@@ -266,7 +263,7 @@ class FilterTile:
         """Of a box of ``inputs`` positions, for ``places`` in whole instructions."""
         slab, stage_bytes = self.slab, self._stage_bytes(inputs, places)
         sums = slab.task_warps * slab.parts * slab.steps * _STEP_SUM_BYTES if slab.parts > 1 else 0
-        return np.maximum(self.stages * stage_bytes + places * _PLACE_BYTES, sums)
+        return np.maximum(_STAGES * stage_bytes + places * _PLACE_BYTES, sums)
 
     def _shared_budget(self, machine: Machine) -> int:
         """Bytes with which shared memory holds as many blocks as the registers do."""
@@ -344,24 +341,23 @@ class FilterGeometry:
 
     def fits(self, arch: ArchSpec) -> bool:
         """Whether shared memory holds what one place takes."""
-        return self._fits(arch, _STAGES[0])
+        one, machine = (1, *(1 for _ in self.axes)), Machine.of(arch)
+        return any(FilterTile(slab, self.axes, one, self._element_bytes).fits(machine) for slab in self.slabs)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, STAGES and SPLIT_K_SLC, for a convolution that fits."""
-        tile = self._tile(arch, PLACE_LIMITS[-1], _TRIED_STAGES)
+        """TILE_M and SPLIT_K_SLC, for a convolution that fits."""
+        tile = self._tile(arch, PLACE_LIMITS[-1])
         best = min(limit for limit in PLACE_LIMITS if prod(tile.extents) <= limit)
         most = tile.splits(self.images, Machine.of(arch))
         splits = tuple(sorted({most, *(1 << bit for bit in range(most.bit_length() + 1))}))
-        stages = tuple(count for count in _STAGES if self._fits(arch, count))
         return (
             Knob("tile_m", KnobType.TILE_M, PLACE_LIMITS, best, "the most output places of a block"),
-            Knob("stages", KnobType.STAGES, stages, tile.stages, "tiles in shared memory"),
             Knob("split_k", KnobType.SPLIT_K_SLC, splits, most, "parts of the sum, as far as there are tiles"),
         )
 
     def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
         """Repacking launches where they are needed, the products of each split, their sum."""
-        tile = self._tile(arch, chosen[KnobType.TILE_M], (chosen[KnobType.STAGES],))
+        tile = self._tile(arch, chosen[KnobType.TILE_M])
         splits = min(chosen[KnobType.SPLIT_K_SLC], prod(tile.counts(self.images)))
         functor = functor_of(self.dag, self.data_type, self.output)
         tensors = (BoxedTensor(self.operation.image), BoxedTensor(self.operation.response))
@@ -375,14 +371,15 @@ class FilterGeometry:
         vector = self.output.vector(functor)
         parts.sum_slices(self.output, functor, vector, slices, slices_at, stored, overlaps=overlaps)
 
-    def _tile(self, arch: ArchSpec, limit: int, stages: tuple[int, ...]) -> FilterTile:
-        """The fastest one of at most ``limit`` places with one of ``stages``."""
+    def _tile(self, arch: ArchSpec, limit: int) -> FilterTile:
+        """The fastest one of at most ``limit`` places."""
         machine = Machine.of(arch)
-        return _fastest_tile(self.slabs, self.axes, self.images, self._element_bytes, machine, limit, stages)
-
-    def _fits(self, arch: ArchSpec, stages: int) -> bool:
-        one, machine = (1, *(1 for _ in self.axes)), Machine.of(arch)
-        return any(FilterTile(slab, self.axes, one, self._element_bytes, stages).fits(machine) for slab in self.slabs)
+        best = _fastest_tile(self.slabs, self.axes, self.images, self._element_bytes, machine)
+        return (
+            best
+            if prod(best.extents) <= limit
+            else _fastest_tile(self.slabs, self.axes, self.images, self._element_bytes, machine, limit)
+        )
 
     @property
     def _element_bytes(self) -> int:
@@ -401,10 +398,9 @@ class FilterGeometry:
             MIN_BLOCKS=slab.blocks_per_sm,
             TAPS=slab.taps,
             SET_TAPS=slab.set_taps,
-            STAGES=tile.stages,
             HALVED=int(tile.rows.is_halved),
         )
-        taps = f"t{slab.taps}{'h' * params.HALVED}_{tile.stages}"
+        taps = f"t{slab.taps}{'h' * params.HALVED}"
         group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_w{slab.task_warps}x{slab.parts}_{taps}"
         return KernelRef(
             name=f"conv_grouped_wgrad_mma_{facts.short_name}_{group}_sm80",
@@ -467,11 +463,10 @@ def _fastest_tile(
     images: int,
     element_bytes: int,
     machine: Machine,
-    limit: int,
-    stages: tuple[int, ...],
+    limit: int = PLACE_LIMITS[-1],
 ) -> FilterTile:
     """By the cost model the fastest tile of at most ``limit`` places, for slabs of which one fits."""
-    boxes, one = Boxes.of(axes, images, limit), (1, *(1 for _ in axes))
-    ones = [FilterTile(slab, axes, one, element_bytes, count) for slab in slabs for count in stages]
-    kind, extents = boxes.least(np.stack([tile.clocks(boxes, machine) for tile in ones]))
-    return replace(ones[kind], extents=extents)
+    boxes = Boxes.of(axes, images, limit)
+    ones = [FilterTile(slab, axes, (1, *(1 for _ in axes)), element_bytes) for slab in slabs]
+    kind, extents = boxes.least(np.stack([one.clocks(boxes, machine) for one in ones]))
+    return FilterTile(slabs[kind], axes, extents, element_bytes)

@@ -14,7 +14,6 @@ from lowdnn.engines.conv.grouped.axes import Axis, OutputClass, backward_axes, f
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor
 from lowdnn.engines.conv.grouped.tiles import (
     BLOCKS_PER_SM,
-    STAGES,
     THREADS,
     Machine,
     Pack,
@@ -65,7 +64,6 @@ class Params:
     BLOCKS_M: int
     THREADS: int
     MIN_BLOCKS: int
-    STAGES: int
     HALVED: int
     OUTPUT_RANK: int
     VECTOR: int
@@ -158,15 +156,11 @@ class GroupedGeometry:
         return fits(self.slab, self.axes, Machine.of(arch))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M and STAGES, for a convolution that fits."""
-        limits, machine = place_limits(self.slab.classes), Machine.of(arch)
-        best = fastest_tile(self.slab, self.axes, self.images, self.slabs, machine)
-        limit = min(limit for limit in limits if best.places <= limit)
-        stages = tuple(count for count in STAGES if fits(self.slab, self.axes, machine, count))
-        return (
-            Knob("tile_m", KnobType.TILE_M, limits, limit, "the most output places of a block"),
-            Knob("stages", KnobType.STAGES, stages, best.stages, "tiles in shared memory"),
-        )
+        """TILE_M, for a convolution that fits."""
+        limits = place_limits(self.slab.classes)
+        places = self._tile(arch, limits[-1]).places
+        best = min(limit for limit in limits if places <= limit)
+        return (Knob("tile_m", KnobType.TILE_M, limits, best, "the most output places of a block"),)
 
     def refuse_shape(self) -> str:
         """Why the kernel cannot take the extents, or an empty string."""
@@ -199,6 +193,16 @@ class GroupedGeometry:
             )
         return ""
 
+    def _tile(self, arch: ArchSpec, limit: int) -> Tile:
+        """The fastest one of at most ``limit`` places."""
+        machine = Machine.of(arch)
+        best = fastest_tile(self.slab, self.axes, self.images, self.slabs, machine)
+        return (
+            best
+            if best.places <= limit
+            else fastest_tile(self.slab, self.axes, self.images, self.slabs, machine, limit)
+        )
+
     @staticmethod
     def _positions(tensor: Tensor) -> int:
         return tensor.element_count // max(tensor.dims[1], 1)
@@ -209,8 +213,7 @@ class GroupedGeometry:
 
     def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
         """Repacking launches where they are needed, then the product."""
-        limits = chosen[KnobType.TILE_M], (chosen[KnobType.STAGES],)
-        tile = fastest_tile(self.slab, self.axes, self.images, self.slabs, Machine.of(arch), *limits)
+        tile = self._tile(arch, chosen[KnobType.TILE_M])
         functor = functor_of(self.dag, self.data_type, self.output)
         vector = min(self.output.vector(functor), _MAX_FUNCTOR_VECTOR)
         source = parts.operand(self.source.uid, self.boxed_source.packing)
@@ -235,7 +238,6 @@ class GroupedGeometry:
             BLOCKS_M=tile.blocks_m,
             THREADS=THREADS,
             MIN_BLOCKS=BLOCKS_PER_SM,
-            STAGES=tile.stages,
             HALVED=int(tile.rows.is_halved),
             OUTPUT_RANK=self.output.space.rank,
             VECTOR=vector,
@@ -243,7 +245,7 @@ class GroupedGeometry:
         )
         direction = "dgrad" if self.is_backward else "fprop"
         group = f"{pack.inputs}to{pack.outputs}_u{slab.units}_m{tile.blocks_m}_t{slab.taps}x{slab.classes}"
-        group += f"{'h' * params.HALVED}_{tile.stages}"
+        group += "h" * params.HALVED
         ending = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}{'' if params.WHOLE else 'p'}_sm80_{functor.digest}"
         return KernelRef(
             name=f"conv_grouped_mma_{direction}_{facts.short_name}_{group}_{ending}",

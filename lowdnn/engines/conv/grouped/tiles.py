@@ -24,9 +24,6 @@ THREADS = 256
 BLOCKS_PER_SM = 2
 #: Output places of a block: values of TILE_M.
 PLACE_LIMITS = (64, 128, 256, 512)
-#: Tiles in shared memory, values of STAGES: one of each block, or those of a block that walks over many; those that
-#: the model chooses from.
-STAGES, TRIED_STAGES = (1, 2, 3), (1, 2)
 #: Output channels of one mma instruction.
 BLOCK_N = 8
 
@@ -44,6 +41,7 @@ _MAX_BLOCKS = 16
 #: Rates and latencies of the cost model, in clocks and bytes of one multiprocessor.
 _DEVICE_BYTES_PER_CLOCK = 16
 _BLOCK_LATENCY = 3000
+_COPY_LATENCY = 1500
 _TURN_CLOCKS = 400
 _READ_CLOCKS = 4.5  # of 512 bytes of fragments
 _PRODUCT_CLOCKS = 1.7
@@ -167,7 +165,7 @@ class Slab:
 class Tile:
     """A box of places (image, axes) for each residue; a warp computes ``blocks_m`` blocks of 16 of them at a time.
 
-    stages: see ``STAGES``.
+    stages: tiles in shared memory: one of each block, or two of a block that walks over many.
     """
 
     slab: Slab
@@ -244,25 +242,19 @@ class Boxes:
         return kind, tuple(self.extents[box].tolist())
 
 
-def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine, stages: int = 1) -> bool:
-    """Whether shared memory holds ``stages`` of the smallest tile."""
-    smallest = (Tile(slab, axes, (1, *(1 for _ in axes)), blocks_m, stages) for blocks_m in slab.blocks_m)
+def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine) -> bool:
+    """Whether shared memory holds the smallest tile."""
+    smallest = (Tile(slab, axes, (1, *(1 for _ in axes)), blocks_m, 1) for blocks_m in slab.blocks_m)
     return any(tile.shared_bytes <= machine.shared_bytes_per_block for tile in smallest)
 
 
 @lru_cache(maxsize=1024)
 def fastest_tile(
-    slab: Slab,
-    axes: tuple[Axis, ...],
-    images: int,
-    slabs: int,
-    machine: Machine,
-    limit: int = PLACE_LIMITS[-1],
-    stages: tuple[int, ...] = TRIED_STAGES,
+    slab: Slab, axes: tuple[Axis, ...], images: int, slabs: int, machine: Machine, limit: int = PLACE_LIMITS[-1]
 ) -> Tile:
-    """By the cost model the fastest tile of at most ``limit`` places, for a slab that fits with one of ``stages``."""
+    """By the cost model the fastest tile of at most ``limit`` places, for a slab that fits."""
     boxes = Boxes.of(axes, images, limit // slab.classes)
-    kinds = [(blocks_m, count) for blocks_m in slab.blocks_m for count in stages]
+    kinds = [(blocks_m, stages) for blocks_m in slab.blocks_m for stages in (1, 2)]
     kind, extents = boxes.least(_clocks(slab, kinds, boxes, slabs, machine))
     return Tile(slab, axes, extents, *kinds[kind])
 
@@ -285,7 +277,9 @@ def _clocks(
     first = slab.filter_bytes / _DEVICE_BYTES_PER_CLOCK + memory + compute
     in_waves = -(-blocks // resident) * (_BLOCK_LATENCY + np.minimum(blocks, resident) * first)
     turns = -(-boxes.tiles // lanes)
-    in_turns = _BLOCK_LATENCY + blocks * (first + (turns - 1) * (np.maximum(compute, memory) + _TURN_CLOCKS))
+    # A tile comes while the one before it is multiplied; blocks that share a multiprocessor fill each other's gaps.
+    turn = np.maximum(blocks * np.maximum(compute, memory), _COPY_LATENCY + memory) + _TURN_CLOCKS
+    in_turns = _BLOCK_LATENCY + blocks * first + (turns - 1) * turn
     clocks = np.where(stages == 1, in_waves, in_turns)
     return np.where(shared_bytes <= machine.shared_bytes_per_block, clocks, np.inf)
 

@@ -151,21 +151,6 @@ def test_limits_of_places(device: Runtime, places: int) -> None:
     check_exact(device, ENGINE, case.graph("forward"), length=case.length, choices={KnobType.TILE_M: places})
 
 
-@pytest.mark.parametrize(("direction", "stages"), [("forward", 1), ("forward", 3), ("data", 3), ("filter", 3)])
-def test_stages(racing: Runtime, direction: str, stages: int) -> None:
-    """On one multiprocessor, whose blocks walk over several tiles."""
-    case = Case((2, 16, 9, 34), (16, 8, 3, 3), pads=(1, 1), strides=(1, 2))
-    choices = {KnobType.TILE_M: 64, KnobType.STAGES: stages}
-    check_exact(
-        racing,
-        ENGINE,
-        case.graph(direction),
-        length=case.length,
-        choices=choices,
-        arch=SM_90A.with_sm_count(1),
-    )
-
-
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_every_scheduling_policy(scheduled: Runtime, direction: str) -> None:
     case = Case((2, 16, 7, 6), (16, 4, 3, 3), pads=(1, 1), strides=(2, 1))
