@@ -43,8 +43,9 @@ _MAX_INDEX = 2**31 - 2**20
 _MAX_FUNCTOR_VECTOR = 4
 _MIN_COPY_BYTES = 4
 _UNIT_BYTES = 8
-#: Measured on an H200: what a launch takes, relative to the longest of its arithmetic, its instructions and its bytes.
-_SLOWNESS = 1.4
+#: Measured on an H200: what a launch takes, relative to the longer one of its arithmetic and its bytes, and at least,
+#: relative to the instructions of its tiles.
+_SLOWNESS, _COMPUTE_SLOWNESS = 1.4, 1.2
 
 
 @dataclass(frozen=True)
@@ -299,8 +300,8 @@ class GroupedGeometry:
         flops = instructions * 2 * 16 * 8 * 2 * self.pack.chunk
         moved, unit = bytes_of((source, w)) + moved_bytes(self.dag), UNITS[self.data_type]
         compute_s = tile.compute_clocks(self.images, self.slabs, Machine.of(arch)) / arch.clock_hz
-        least_s = max(flops / arch.attained_rate(unit), compute_s, moved / arch.copy_bytes_per_s)
-        work = Work(flops, moved, unit, busy_s=_SLOWNESS * least_s)
+        least_s = max(flops / arch.attained_rate(unit), moved / arch.copy_bytes_per_s)
+        work = Work(flops, moved, unit, busy_s=max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
         return Launch(kernel, (lanes * self.slabs, 1, 1), (THREADS, 1, 1), (arguments,), tile.shared_bytes, work=work)
 
     def _taps(self, tile: Tile) -> tuple[Struct, ...]:
