@@ -8,6 +8,7 @@
 
 #include "include/grid_barrier.cuh"
 #include "include/rows.cuh"
+#include "include/warpgroup.cuh"
 
 struct Plus {
   template <class T> static __device__ __forceinline__ T join(T a, T b) { return a + b; }
@@ -101,7 +102,13 @@ template <class Tile, class T, int MOST> struct RowTeam {
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) area()[k][part][side] = values[k];
     }
-    __syncthreads();
+    meet();
+  }
+
+  // The threads of a team; those of a block do not wait for each other.
+  static __device__ __forceinline__ void meet() {
+    if constexpr (Tile::SLOTS == 1) __syncthreads();
+    else named_barrier(1 + threadIdx.x / SPAN, SPAN);
   }
 
   __device__ __forceinline__ auto& area() const { return shared.parts[BY_NUMBER ? 0 : turn]; }

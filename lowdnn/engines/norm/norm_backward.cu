@@ -1,24 +1,20 @@
 // norm_backward: for each row, with xhat = (x - mean) * inverse and g = dy * scale, dy = prologue(...),
 //   dx = epilogue(inverse * (g - average(g) - xhat * average(g * xhat)))
-// and, with GRADIENTS, the sums over this block's rows of dy * xhat and (2) of dy, for each element of a row. Without
-// CENTRED the mean is 0 and average(g) is left out. A scale with one element for each row is a factor behind it all:
-// then the sums that dx needs are of dy * xhat and of dy, which are the row's own gradients (SCALE_GRADIENT,
+// Without CENTRED the mean is 0 and average(g) is left out. A scale with one element for each row is a factor behind it
+// all: then the sums that dx needs are of dy * xhat and of dy, which are the row's own gradients (SCALE_GRADIENT,
 // BIAS_GRADIENT). JOINED neighbouring rows, the channels of a group, have mean, inverse and averages together, these of
 // the rows' sums times their scales.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
-// read once; of a longer one chunks are read again. GRADIENTS needs rows of one chunk, along the vector axis: then each
-// thread has the same elements of all of its rows, and sums them in registers; the slots of a block join theirs in
-// order, and the blocks theirs in the workspace, [blocks / SHARING][elements of a row].
-// Shared memory: RowTeam's; with GRADIENTS and several slots, VECTOR sums of each thread; with STAYS (dynamic) `slots`
-// slots of chunks of x, then of dy.
+// read once; of a longer one chunks are read again.
+// Shared memory: RowTeam's; with STAYS (dynamic) `slots` slots of chunks of x, then of dy.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each
-// row has; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what
-// is read again has a functor of its own, since Prologue stores tensors.
+// row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a functor of its own, since
+// Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
@@ -39,9 +35,6 @@ struct Params {
   i64 slots;
 #if SHARING > CLUSTER
   Value* partials;
-#endif
-#if GRADIENTS
-  Value* gradients[GRADIENTS];
 #endif
   Data::Args x;
   Prologue::Args dy;
@@ -232,46 +225,6 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
 #endif
 }
 
-#if GRADIENTS
-__device__ __forceinline__ void add_gradients(const Params& p, RowWalk<Tile>& walk, const Operands& held,
-                                              Value (&gradients)[GRADIENTS][ITEMS][VECTOR]) {
-  walk.each(0, [&](auto group, i64) {
-    Value xhat[VECTOR], dy[VECTOR];
-    held.get(p, group, xhat, dy);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
-      gradients[0][group.item][v] += dy[v] * xhat[v];
-      if (GRADIENTS > 1) gradients[GRADIENTS - 1][group.item][v] += dy[v];
-    }
-  });
-}
-
-// The sums of a block's slots joined, and stored at the elements of a row.
-__device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& walk, Value (&sums)[ITEMS][VECTOR],
-                                                Value* gradients) {
-  __shared__ Value joined[Tile::SLOTS > 1 ? THREADS : 1][VECTOR];
-  const i64 elements = p.sizes.groups * VECTOR;
-  Value* const own = gradients + i64(blockIdx.x / SHARING) * elements;
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    if constexpr (Tile::SLOTS > 1) {
-#pragma unroll
-      for (int v = 0; v < VECTOR; ++v) joined[threadIdx.x][v] = sums[i][v];
-      __syncthreads();
-      if (threadIdx.x < TEAM) {
-        for (int slot = 1; slot < Tile::SLOTS; ++slot) {
-#pragma unroll
-          for (int v = 0; v < VECTOR; ++v) sums[i][v] += joined[slot * TEAM + threadIdx.x][v];
-        }
-      }
-      __syncthreads();
-    }
-    const i64 group = walk.group(0, i);
-    if (threadIdx.x < TEAM && group < p.sizes.groups) store<VECTOR>(own + group * VECTOR, sums[i]);
-  }
-}
-#endif
-
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
@@ -284,9 +237,6 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   Team team(shared);
 #endif
   RowWalk<Tile> walk(p.sizes);
-#if GRADIENTS
-  Value gradients[GRADIENTS][ITEMS][VECTOR] = {};
-#endif
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
@@ -299,10 +249,6 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk); };
     slots.begin(copy);
     load_first(p, staying, walk, 0, held);
-#if GRADIENTS
-    add_gradients(p, walk, held, gradients);
-    held.begin_pass();
-#endif
     held.scale(p, walk, 0);
     add_products(p, walk, 0, held, sums);
 #pragma unroll 1
@@ -332,9 +278,5 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
       store_gradient(p, walk, chunk, held, scale, factor, sums);
     }
   }
-#if GRADIENTS
-#pragma unroll
-  for (int k = 0; k < GRADIENTS; ++k) store_gradients(p, walk, gradients[k], p.gradients[k]);
-#endif
   team.leave();
 }

@@ -80,7 +80,7 @@ class RowSpace:
             copies=copies,
         )
 
-    def load_of_row(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
+    def load_of_row(self, tensor: Tensor, compute_type: DataType, name: str, copies: bool = False) -> Functor:
         """The functor that reads one number of each row."""
         return generate(
             reading(tensor),
@@ -89,6 +89,7 @@ class RowSpace:
             vector_axis=self.kept - 1,
             space=self.kept_space,
             name=name,
+            copies=copies,
         )
 
     def store_of_row(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:

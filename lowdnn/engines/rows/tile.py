@@ -22,16 +22,14 @@ _SHARES_OF_GRID = tuple(1 << power for power in range(8))
 
 #: Registers of a thread that hold elements: twice as many where a row needs them.
 _REGISTERS, _MAX_REGISTERS = 32, 64
-#: The same where sums over rows are among them: the fewer threads share a row, the more of its registers are these.
-_SUM_REGISTERS = 96
-#: Groups of a thread whose rows have several axes, or which sums over rows: each has a place of its own in registers.
+#: Groups of a thread whose rows have several axes: each has a place of its own in registers.
 _MAX_PLACED = 8
 #: Threads of a block: at least, where rows are short.
 _MIN_THREADS = 128
 #: Registers of a thread besides the elements: where it holds values in all, for each group of a row with one axis, with
-#: several, and for a skew; where it holds elements as they are read in all, and for sums over rows.
+#: several, and for a skew; where it holds elements as they are read in all.
 _VALUE_REGISTERS, _GROUP_REGISTERS, _WALKED_REGISTERS, _SKEW_REGISTERS = 28, 3, 12, 12
-_READ_REGISTERS, _SUMMING_REGISTERS = 32, 4
+_READ_REGISTERS = 32
 #: For each row side by side, and for values of rows with one axis that are made of several tensors.
 _SIDE_REGISTERS, _MAKING_REGISTERS = 9, 16
 _MIN_REGISTERS, _MAX_RESIDENT = 48, 16
@@ -50,17 +48,18 @@ _MAX_COLUMN_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 #: Bytes that a thread reads of a group, bytes of rows for each block of a cluster that are worth more blocks and the
 #: meeting of a whole grid, and bytes of shared memory of a block besides rows.
 _GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
-#: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
-_CLUSTER_REACH = 18
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
+
+#: (team, items, cluster, sharing)
+Defaults = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Held:
     """What a thread holds of each element, in registers.
 
-    values, sums: numbers of ``element_bytes``; the sums are over rows.
+    values: numbers of ``element_bytes``.
     read_bytes: of what the values are, where they can be held as they are read and converted whenever they are used;
     otherwise 0.
     passing: numbers of ``element_bytes`` of each element that are read when it is used.
@@ -73,7 +72,6 @@ class Held:
 
     element_bytes: int
     values: int
-    sums: int
     read_bytes: int
     passing: int
     beside: int
@@ -85,7 +83,6 @@ class Held:
     def of(
         compute_type: DataType,
         *sources: PointwiseDag,
-        sums: int = 0,
         passing: int = 0,
         beside: int = 0,
         shared: int = 0,
@@ -96,13 +93,12 @@ class Held:
         are_plain = all(not dag.operations and len(dag.loads) == 1 for dag in sources)
         read_bytes = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
         element_bytes = dtypes.info(compute_type).size_bytes
-        return Held(element_bytes, len(sources), sums, read_bytes, passing, beside, shared, shifts, stays)
+        return Held(element_bytes, len(sources), read_bytes, passing, beside, shared, shifts, stays)
 
     def words(self, vector: int, is_as_read: bool) -> int:
         """Registers for a group of ``vector`` elements."""
         held_bytes = self.read_bytes if is_as_read else self.values * self.element_bytes
-        held = max(self.values, ceil_div(held_bytes * vector, 4))  # one of each value, however narrow
-        return held + self.sums * self.element_bytes * vector // 4
+        return max(self.values, ceil_div(held_bytes * vector, 4))  # one of each value, however narrow
 
 
 @dataclass(frozen=True)
@@ -147,28 +143,16 @@ class RowTile:
         """Of a grid in which every group of rows has a team of its own; the greatest grid where that is too many."""
         return min(ceil_div(layout.row_groups, self.slots), MAX_GRID_X // self.SHARING) * self.SHARING
 
-    def staying_blocks(self, layout: RowLayout, arch: ArchSpec) -> int:
-        """Of a grid whose blocks are all there at a time, as few as have the same number of rows each.
 
-        A cluster has its blocks within one group of multiprocessors, where some may be left over: one cluster too many
-        would begin when the others end, and take as long.
-        """
-        used = _CLUSTER_REACH * self.RESIDENT // self.CLUSTER * self.CLUSTER
-        there = max(1, arch.sm_count * used // _CLUSTER_REACH // self.SHARING)
-        wanted = self.blocks(layout) // self.SHARING
-        return ceil_div(wanted, ceil_div(wanted, there)) * self.SHARING
-
-
-def knobs(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[Knob, ...]:
+def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | None = None) -> tuple[Knob, ...]:
     """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where chunks may stay, CTA_COUNT
     (blocks that share rows)."""
-    team, items, cluster, sharing = _defaults(layout, arch, held)
-    clusters = _CLUSTERS if arch.name == "sm_90a" else (1,)
+    team, items, cluster, sharing = defaults or _defaults(layout, arch, held)
     most = _most_team(layout)
     found = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
         Knob("items", KnobType.MULTIPLY, tuple(sorted({*_ITEMS, items})), items, "groups in registers"),
-        Knob("cluster", KnobType.TILE_CGA_M, clusters, cluster, "blocks of a cluster that share rows"),
+        Knob("cluster", KnobType.TILE_CGA_M, clusters(arch), cluster, "blocks of a cluster that share rows"),
     )
     if not held.stays:
         return found
@@ -208,26 +192,31 @@ def _resident(layout: RowLayout, threads: int, items: int, sharing: int, held: H
     space, vector = layout.space, layout.vector
     each = held.words(vector, is_as_read) + held.passing * vector * held.element_bytes // 4
     if is_as_read:
-        base = _READ_REGISTERS + (_SUMMING_REGISTERS if held.sums else 0) + (held.shared if sharing > 1 else 0)
+        base = _READ_REGISTERS + (held.shared if sharing > 1 else 0)
     else:
         base = _VALUE_REGISTERS
         each += _GROUP_REGISTERS if space.space.rank - space.kept == 1 else _WALKED_REGISTERS
     base += _SKEW_REGISTERS if space.skew and (held.shifts or not is_as_read) else 0
     beside = held.beside + (0 if space.is_row else _SIDE_REGISTERS * vector)
     beside += _MAKING_REGISTERS if space.is_line and not held.read_bytes else 0
-    registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
-    warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * registers))
+    return resident_blocks(base + each * items + beside, threads)
+
+
+def resident_blocks(registers: int, threads: int) -> int:
+    """Blocks of so many threads for which a multiprocessor has registers."""
+    allotted = max(_MIN_REGISTERS, ceil_div(registers, 8) * 8)
+    warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * allotted))
     return min(warps // ceil_div(threads, 32), _MAX_RESIDENT)
 
 
 def _holding(
     layout: RowLayout, threads: int, items: int, sharing: int, held: Held, in_chunks: bool
 ) -> tuple[bool, int]:
-    """(whether chunks are held as they are read, blocks of a multiprocessor): so where too few would fit otherwise, and
-    with sums, whose registers are better spent on these; not where chunks may stay in shared memory."""
+    """(whether chunks are held as they are read, blocks of a multiprocessor): so where too few would fit otherwise; not
+    where chunks may stay in shared memory."""
     resident = _resident(layout, threads, items, sharing, held, is_as_read=False)
     may_stay = held.stays and in_chunks
-    if not held.read_bytes or may_stay or (resident >= _WANTED_RESIDENT and not held.sums):
+    if not held.read_bytes or may_stay or resident >= _WANTED_RESIDENT:
         return False, resident
     return True, _resident(layout, threads, items, sharing, held, is_as_read=True)
 
@@ -260,7 +249,7 @@ def _most_sharing(layout: RowLayout, arch: ArchSpec) -> int:
     return max(1, arch.sm_count // _row_blocks(layout))
 
 
-def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, int, int]:
+def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults:
     """(team, items, cluster, sharing): by what is on chip of a row where there are few rows or long ones of several
     axes, otherwise by how many blocks fit a multiprocessor."""
     if held.stays and (_row_blocks(layout) <= arch.sm_count or not layout.space.is_line):
@@ -274,12 +263,8 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     fewest, most = _item_bounds(layout, held)
     most_team, side = _usual_team(layout), _side(layout)
     most_cluster = _most_cluster(arch)
-    clusters = [c for c in _CLUSTERS if _filling_cluster(layout, arch, 1) <= c <= most_cluster]
-    residents = range(_WANTED_RESIDENT, 0, -1)
-    # Sums take the registers that more rows would need: so the blocks of a cluster would meet for each row, and few
-    # others work meanwhile. One large block meets sooner.
-    orders = ((r, c) for c in clusters for r in residents) if held.sums else product(residents, clusters)
-    for resident, cluster in orders:
+    filling = [c for c in clusters(arch) if c >= filling_cluster(layout, arch, 1)]
+    for resident, cluster in product(range(_WANTED_RESIDENT, 0, -1), filling):
         own, sparse = ceil_div(max(layout.groups, 1), cluster), None
         for wanted in (i for i in _ITEMS if fewest <= i <= most):
             team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
@@ -301,10 +286,9 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
 def _item_bounds(layout: RowLayout, held: Held) -> tuple[int, int]:
     """Groups that a thread holds, at least where the row has them, and at most."""
     is_one_axis = layout.space.space.rank - layout.space.kept == 1
-    limit = _ITEMS[-1] if is_one_axis and not held.sums else _MAX_PLACED
+    limit = _ITEMS[-1] if is_one_axis else _MAX_PLACED
     usual = _REGISTERS // held.words(layout.vector, is_as_read=False)
-    registers = _SUM_REGISTERS if held.sums else _MAX_REGISTERS
-    most = min(floor_power(registers // held.words(layout.vector, held.read_bytes > 0)), limit)
+    most = min(floor_power(_MAX_REGISTERS // held.words(layout.vector, held.read_bytes > 0)), limit)
     return min(floor_power(usual), most), most
 
 
@@ -316,7 +300,7 @@ def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int
     usual, most = (min(max(1, registers // words), limit) for registers in (_REGISTERS, _MAX_REGISTERS))
     groups, most_team = max(layout.groups, 1), _usual_team(layout)
     least = ceil_power(ceil_div(groups, most_team * most))
-    cluster, sharing = _filling_cluster(layout, arch, min(least, _most_cluster(arch))), 1
+    cluster, sharing = filling_cluster(layout, arch, min(least, _most_cluster(arch))), 1
     if _row_blocks(layout) <= arch.sm_count:
         cluster, sharing = _one_wave(layout, arch, held, cluster)
         if sharing > 1:
@@ -361,10 +345,10 @@ def _stay_in_pairs(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) 
 
 def _bytes_of_rows(layout: RowLayout, held: Held) -> int:
     """What a team reads."""
-    return layout.groups * _side(layout) * (held.values + held.sums) * _GROUP_BYTES
+    return layout.groups * _side(layout) * held.values * _GROUP_BYTES
 
 
-def _filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:
+def filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:
     """Blocks that share rows: ``least``, or more where there are too few rows for the device."""
     row_blocks, cluster, most = _row_blocks(layout), least, _most_cluster(arch)
     worth = layout.groups // (_MIN_BLOCK_BYTES // (layout.vector * 4))
@@ -373,5 +357,10 @@ def _filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:
     return cluster
 
 
+def clusters(arch: ArchSpec) -> tuple[int, ...]:
+    """Blocks of a cluster that the device can have."""
+    return _CLUSTERS if arch.name == "sm_90a" else (1,)
+
+
 def _most_cluster(arch: ArchSpec) -> int:
-    return _CLUSTERS[-1] if arch.name == "sm_90a" else 1
+    return clusters(arch)[-1]
