@@ -41,7 +41,8 @@ template <class Tile, class T, int MOST> struct RowTeam {
 
   Shared& shared;
   T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block
-  int turn = 0;       // two areas in turn: what was read last time may still be read
+  // Two areas in turn, of each kind: what was read last time may still be read.
+  int turn = 0, turn_of_blocks = 0;
 
   __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {}
 
@@ -92,6 +93,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
       if constexpr (BLOCKS > 1) join_blocks<Operator>(values);
     }
     turn ^= 1;
+    if constexpr (BLOCKS > 1) turn_of_blocks ^= 1;
   }
 
   // The parts' numbers into shared memory.
@@ -128,7 +130,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
   }
 
   template <class Operator, int COUNT> __device__ __forceinline__ void join_blocks(T (&values)[COUNT]) {
-    T* const own = shared.blocks[turn] + threadIdx.x % Tile::SIDE_SIZE * MOST;
+    T* const own = shared.blocks[turn_of_blocks] + threadIdx.x % Tile::SIDE_SIZE * MOST;
     if (threadIdx.x < Tile::SIDE_SIZE) {
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) own[k] = values[k];
@@ -150,7 +152,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
     constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
     constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < BLOCKS ? MOST_SHARES : BLOCKS;
     publish(values);
-    T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn];
+    T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn_of_blocks];
     for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
       const int side = number % Tile::SIDE_SIZE, k = number / Tile::SIDE_SIZE;
       T joined = area()[k][0][side];
@@ -212,6 +214,6 @@ template <class Tile, class T, int MOST> struct RowTeam {
   // What a block of those that share the rows has told.
   template <int OWN> __device__ __forceinline__ T told_by(int block, int number) const {
     if constexpr (Tile::IN_GRID) return place_of_block<OWN>(block - int(blockIdx.x % Tile::BLOCKS))[number];
-    return load_of_block(shared.blocks[turn] + number, block);
+    return load_of_block(shared.blocks[turn_of_blocks] + number, block);
   }
 };

@@ -1,7 +1,7 @@
 // norm_backward_summing: for each row, with xhat = (x - mean) * inverse and g = dy * scale, dy = prologue(...),
 //   dx = epilogue(inverse * (g - average(g) - xhat * average(g * xhat)))
-// and the sums over this block's rows of dy * xhat and (GRADIENTS = 2) of dy, for each element of a row. Without CENTRED
-// the mean is 0 and average(g) is left out.
+// and the sums over this block's rows of dy * xhat and (GRADIENTS = 2) of dy, for each element of a row. Without
+// CENTRED the mean is 0 and average(g) is left out.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row, the last of them cut into vectors
 // (include/rows.cuh); inverse and mean one for each row; the sums [blocks / CLUSTER][elements of a row].
@@ -13,8 +13,8 @@
 // inverse and (CENTRED) of mean.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
-// u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether there is a scale; GRADIENTS: 1 (dscale) or 2 (dscale
-// and dbias); STAGES; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors.
+// u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether there is a scale; GRADIENTS: 1 (dscale) or 2
+// (dscale and dbias); STAGES; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "generated.cuh"

@@ -26,8 +26,6 @@ _MIN_TEAM, _MAX_TEAM = 8, 512
 _BLOCK_THREADS = 256
 #: Registers of a thread besides the sums: in all, and for each group.
 _REGISTERS, _GROUP_REGISTERS = 44, 5
-#: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
-_CLUSTER_REACH = 18
 
 
 @dataclass(frozen=True)
@@ -102,18 +100,7 @@ class Summing:
         else:
             return None
         shape = replace(shape, RESIDENT=resident)
-        return SummingTile(shape, stages, stages * stage_bytes, self._blocks(shape))
-
-    def _blocks(self, shape: RowTile) -> int:
-        """Of a grid whose blocks are all there at a time, as few as have the same number of rows each.
-
-        A cluster has its blocks within one group of multiprocessors, where some may be left over: one cluster too many
-        would begin when the others end, and take as long.
-        """
-        used = _CLUSTER_REACH * shape.RESIDENT // shape.CLUSTER * shape.CLUSTER
-        there = max(1, self.arch.sm_count * used // _CLUSTER_REACH // shape.CLUSTER)
-        wanted = shape.blocks(self.layout) // shape.CLUSTER
-        return ceil_div(wanted, ceil_div(wanted, there)) * shape.CLUSTER
+        return SummingTile(shape, stages, stages * stage_bytes, shape.staying_blocks(self.layout, self.arch))
 
     def _resident(self, shape: RowTile) -> int:
         """Blocks for which a multiprocessor has registers."""

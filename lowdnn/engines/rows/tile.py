@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
 
@@ -30,8 +30,8 @@ _MIN_THREADS = 128
 #: several, and for a skew; where it holds elements as they are read in all.
 _VALUE_REGISTERS, _GROUP_REGISTERS, _WALKED_REGISTERS, _SKEW_REGISTERS = 28, 3, 12, 12
 _READ_REGISTERS = 32
-#: For each row side by side, and for values of rows with one axis that are made of several tensors.
-_SIDE_REGISTERS, _MAKING_REGISTERS = 9, 16
+#: For each row side by side, for values of rows with one axis that are made of several tensors, and for the next row.
+_SIDE_REGISTERS, _MAKING_REGISTERS, _AHEAD_REGISTERS = 9, 16, 8
 _MIN_REGISTERS, _MAX_RESIDENT = 48, 16
 #: Quarters of a multiprocessor have registers of their own, for whole warps.
 _QUARTERS, _REGISTERS_PER_QUARTER = 4, 16384
@@ -50,6 +50,8 @@ _MAX_COLUMN_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 _GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
+#: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
+_CLUSTER_REACH = 18
 
 #: (team, items, cluster, sharing)
 Defaults = tuple[int, int, int, int]
@@ -68,6 +70,7 @@ class Held:
     shifts: whether tensors are read that have one element for each of a row, which a skew shifts into place.
     stays: whether the kernel lets the values' chunks stay in shared memory, and the blocks of a cooperative grid share
     rows.
+    looks_ahead: whether the kernel asks for the next row when it begins with one.
     """
 
     element_bytes: int
@@ -78,6 +81,7 @@ class Held:
     shared: int
     shifts: bool
     stays: bool
+    looks_ahead: bool
 
     @staticmethod
     def of(
@@ -88,12 +92,13 @@ class Held:
         shared: int = 0,
         shifts: bool = False,
         stays: bool = False,
+        looks_ahead: bool = False,
     ) -> Held:
         """sources: where the values come from."""
         are_plain = all(not dag.operations and len(dag.loads) == 1 for dag in sources)
         read_bytes = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
         element_bytes = dtypes.info(compute_type).size_bytes
-        return Held(element_bytes, len(sources), read_bytes, passing, beside, shared, shifts, stays)
+        return Held(element_bytes, len(sources), read_bytes, passing, beside, shared, shifts, stays, looks_ahead)
 
     def words(self, vector: int, is_as_read: bool) -> int:
         """Registers for a group of ``vector`` elements."""
@@ -143,17 +148,31 @@ class RowTile:
         """Of a grid in which every group of rows has a team of its own; the greatest grid where that is too many."""
         return min(ceil_div(layout.row_groups, self.slots), MAX_GRID_X // self.SHARING) * self.SHARING
 
+    def staying_blocks(self, layout: RowLayout, arch: ArchSpec) -> int:
+        """Of a grid whose blocks are all there at a time, as few as have the same number of rows each.
+
+        A cluster has its blocks within one group of multiprocessors, where some may be left over: one cluster too many
+        would begin when the others end, and take as long.
+        """
+        used = _CLUSTER_REACH * self.RESIDENT // self.CLUSTER * self.CLUSTER
+        there = max(1, arch.sm_count * used // _CLUSTER_REACH // self.CLUSTER)
+        wanted = self.blocks(layout) // self.CLUSTER
+        return ceil_div(wanted, ceil_div(wanted, there)) * self.CLUSTER
+
 
 def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | None = None) -> tuple[Knob, ...]:
-    """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where chunks may stay, CTA_COUNT
-    (blocks that share rows)."""
+    """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where the kernel can, CTA_COUNT
+    (blocks that share rows) and STAGES (whether the next row is on its way)."""
     team, items, cluster, sharing = defaults or _defaults(layout, arch, held)
     most = _most_team(layout)
-    found = (
+    found: tuple[Knob, ...] = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
         Knob("items", KnobType.MULTIPLY, tuple(sorted({*_ITEMS, items})), items, "groups in registers"),
         Knob("cluster", KnobType.TILE_CGA_M, clusters(arch), cluster, "blocks of a cluster that share rows"),
     )
+    if held.looks_ahead:
+        is_ahead = int(_is_worth_looking_ahead(layout, arch, team))
+        found = (*found, Knob("ahead", KnobType.STAGES, (0, 1), is_ahead, "rows on their way beside the one at hand"))
     if not held.stays:
         return found
     fitting = {share for share in _SHARES_OF_GRID if share <= _most_sharing(layout, arch)}
@@ -180,11 +199,17 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
         wanted = _MIN_THREADS if layout.space.is_row else 32
         threads = max(threads, min(wanted, max(32, threads * ceil_power(ceil_div(layout.row_groups, side)))))
     items = chosen[KnobType.MULTIPLY]
+    if chosen.get(KnobType.STAGES):
+        held = replace(held, beside=held.beside + _AHEAD_REGISTERS)
     is_as_read, resident = False, 1
     if sharing == cluster:
         in_chunks = layout.groups > team * items * cluster
         is_as_read, resident = _holding(layout, threads, items, sharing, held, in_chunks)
     return RowTile(threads, team, side, items, sharing, cluster, int(is_as_read), max(1, resident))
+
+
+def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, team: int) -> bool:
+    return False
 
 
 def _resident(layout: RowLayout, threads: int, items: int, sharing: int, held: Held, is_as_read: bool) -> int:

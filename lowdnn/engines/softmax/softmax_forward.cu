@@ -8,13 +8,14 @@
 // Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
 // registers is read once: largest element, sum, result. Of a longer one (CHUNKED) each thread keeps a largest element
 // and a sum relative to it as it goes along, and all chunks but the last are read again, backwards.
-// Shared memory (static): RowTeam's.
+// Shared memory: RowTeam's; with LOOKS_AHEAD (dynamic) the next row.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; IS_LOG; SINK; STATS (m + log(s), times stats_factor), MAX (m), SUM (s):
-// whether they are stored.
+// whether they are stored; LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
 #include "include/exponential.cuh"
+#include "include/next_row.cuh"
 #include "include/row_team.cuh"
 #include "generated.cuh"
 
@@ -111,10 +112,14 @@ __device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& wa
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
+  extern __shared__ __align__(16) u8 memory[];
   Team team(shared);
-  RowWalk<Tile> walk(p.sizes);
+  RowWalk<Tile> walk(p.sizes), ahead(p.sizes);
+  NextRow<Prologue, Tile, LOOKS_AHEAD> next(memory);
   const i64 chunks = Tile::chunks(p.sizes);
 
+  ahead.begin();
+  next.copy(p.before, ahead);
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Chunk held;
@@ -127,7 +132,9 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) sink[w] = largest[w];
 #endif
-    held.load(p.before, walk, 0);
+    next.load(p.before, walk, held);
+    ahead.next();
+    next.copy(p.before, ahead);
 #if CHUNKED
     add_chunk(p, walk, 0, held, largest, sum);
 #pragma unroll 1

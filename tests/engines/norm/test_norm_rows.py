@@ -296,15 +296,29 @@ def test_gradients_are_summed_on_the_way_where_rows_allow(device: Runtime) -> No
     assert "norm/norm_join.cu" in {kernel.source for kernel in plan.kernels}
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("line", "choices"),
+    [
+        ("dims=41x120 mode=rms scale=scale dtype=bf16 before=residual+store", NARROW),
+        ("dims=23x509 mode=layer dtype=bf16", CLUSTER),
+    ],
+)
+def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    """On few multiprocessors, so that blocks have several rows."""
+    arch = SM_90A.with_sm_count(1)
+    plan = check_case(racing, ENGINE, f"norm {line}", choices | {KnobType.STAGES: 1}, arch)
+    assert shape_of(plan)["LOOKS_AHEAD"] == 1
+
+
+@pytest.mark.parametrize("stages", [1, 3])
 @pytest.mark.parametrize(
     ("line", "choices"),
     [
         ("dims=23x250 mode=layer dtype=bf16", SMALL | {KnobType.MULTIPLY: 4}),
-        ("dims=23x1000 mode=layer dtype=bf16 before=relu_bwd", SMALL | {KnobType.TILE_ROWS: 64}),
+        ("dims=23x500 mode=layer dtype=bf16 before=relu_bwd", SMALL | {KnobType.TILE_ROWS: 64}),
         ("dims=21x97 mode=rms scale=scale", SMALL | {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 8}),
-        ("dims=5x2041 mode=layer dtype=fp16 stats=fp16", SMALL | {KnobType.TILE_ROWS: 256, KnobType.MULTIPLY: 8}),
-        ("dims=7x1000 mode=layer axes=1 dtype=fp32", CLUSTER | {KnobType.TILE_ROWS: 64}),
+        ("dims=7x511 mode=layer dtype=fp16 stats=fp16", SMALL | {KnobType.TILE_ROWS: 64, KnobType.MULTIPLY: 8}),
+        ("dims=7x500 mode=layer axes=1 dtype=fp32", CLUSTER),
     ],
 )
 def test_rows_on_their_way_are_in_shared_memory(
