@@ -21,6 +21,9 @@ from lowdnn.graph.row_pattern import match_rows
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 
+#: Of a thread, for what the blocks of a cluster join.
+_MEETING_REGISTERS = 8
+
 
 @dataclass(frozen=True)
 class ForwardSoftmax:
@@ -85,7 +88,7 @@ class ForwardSoftmax:
 
     @property
     def _held(self) -> tile.Held:
-        return tile.Held.of(self.compute_type, self.before, looks_ahead=True)
+        return tile.Held.of(self.compute_type, self.before, shared=_MEETING_REGISTERS, looks_ahead=True)
 
     def _functors(self, copies: bool) -> tuple[Functor, ...]:
         prologue = self.space.functor(self.before, "Prologue", None, self.compute_type, copies)
