@@ -31,8 +31,9 @@ from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
+from lowdnn.engines.rows.next_row import NextRow
 from lowdnn.engines.rows.on_chip import OnChip, again_of
-from lowdnn.enums import DIM_MAX, DataType, NormMode, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import DIM_MAX, DataType, KnobType, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.graph.row_pattern import FusedRows, match_rows
@@ -119,7 +120,7 @@ class BackwardRows:
         if summing is not None:
             self._add_summing(chain, summing)
         elif self.layout.row_groups:
-            self._add_rows(chain, arch, tile.tile_of(self.layout, chosen, self._held))
+            self._add_rows(chain, arch, chosen)
         if summing is None and not self._row_sums:
             for port in ("dscale", "dbias"):
                 if port in self.tensors:
@@ -136,7 +137,13 @@ class BackwardRows:
             passing=int(self._is_scaled),
             shifts=True,
             stays=True,
+            looks_ahead=not self._may_sum_on_the_way,
         )
+
+    @property
+    def _read(self) -> tuple[tuple[Tensor, ...], ...]:
+        """What is read of each element, functor by functor."""
+        return (self.tensors["x"],), self.before.loads
 
     def _summing(self, arch: ArchSpec) -> Summing:
         tensors = self.tensors
@@ -146,7 +153,7 @@ class BackwardRows:
             self.compute_type,
             self._held,
             gradients=len(self.gradients),
-            elements=((tensors["x"],), self.before.loads),
+            elements=self._read,
             rows=tuple(tensors[port] for port in ("inv_variance", "mean") if port in tensors),
         )
 
@@ -210,10 +217,11 @@ class BackwardRows:
         joining, arguments = join.kernel_and_arguments()
         chain.launches.append(join.launch(chain.kernel(joining), arguments))
 
-    def _add_rows(self, chain: Chain, arch: ArchSpec, shape: tile.RowTile) -> None:
+    def _add_rows(self, chain: Chain, arch: ArchSpec, chosen: Choices) -> None:
         """The launch for dx."""
-        operation = self.operation
+        operation, shape = self.operation, tile.tile_of(self.layout, chosen, self._held)
         on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before, (self.tensors["x"],))
+        ahead = NextRow(shape, self.layout, arch, self._read, bool(chosen[KnobType.STAGES]))
         kernel = RowKernel(
             source="norm/norm_backward.cu",
             data_type=operation.x.data_type,
@@ -226,8 +234,9 @@ class BackwardRows:
                 ("ROW_SCALE", int(self._scale_is_of_rows)),
                 *((f"{name}_GRADIENT", int(port in self._row_sums)) for port, name in _GRADIENTS.items()),
                 *on_chip.switches,
+                *ahead.switches,
             ),
-            functors=(*self._functors(on_chip.stays), *on_chip.again()),
+            functors=(*self._functors(on_chip.stays or ahead.is_ahead), *on_chip.again()),
             scalars=(
                 share(operation.shape.count, self.compute_type),
                 *i64((on_chip.slots,)),
@@ -235,8 +244,9 @@ class BackwardRows:
             ),
         )
         moved = self._moved_bytes + bytes_of(self._row_sums.values()) + on_chip.bytes_read_again
-        number, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
-        self._add_with_sums(chain, arch, kernel.launch(number, operation.flops, moved, shared_bytes=shared_bytes))
+        number, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
+        launch = kernel.launch(number, operation.flops, moved, ahead.blocks, shared_bytes)
+        self._add_with_sums(chain, arch, launch)
 
     def _add_with_sums(self, chain: Chain, arch: ArchSpec, launch: Launch) -> None:
         """The launch, and the reductions of what it stores of rows that share a scale."""

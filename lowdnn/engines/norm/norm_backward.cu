@@ -8,14 +8,16 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
 // read once; of a longer one chunks are read again.
-// Shared memory: RowTeam's; with STAYS (dynamic) `slots` slots of chunks of x, then of dy.
+// Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks of x, then of dy, with LOOKS_AHEAD the next row of
+// both.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each
 // row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a functor of its own, since
-// Prologue stores tensors.
+// Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
+#include "include/next_row.cuh"
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
@@ -116,6 +118,11 @@ struct Operands {
                                        const ReadChunk<Data, Tile>& read_x, const ReadChunk<Same, Tile>& read_dy) {
     x.take(p.x, walk, chunk, read_x);
     dy.take(args, walk, chunk, read_dy);
+    normalise(walk, chunk);
+  }
+
+  // From values of x to xhat.
+  __device__ __forceinline__ void normalise(RowWalk<Tile>& walk, i64 chunk) {
 #if !AS_READ
     walk.each(chunk, [&](auto group, i64) { normalise(x.values[group]); });
 #endif
@@ -149,6 +156,34 @@ struct Operands {
   template <int SIZE> __device__ __forceinline__ void normalise(Value (&of_group)[SIZE]) const {
 #pragma unroll
     for (int v = 0; v < SIZE; ++v) of_group[v] = (of_group[v] - mean[v % WIDTH]) * inverse[v % WIDTH];
+  }
+};
+
+// The row after the one that the thread works on.
+struct Next {
+  const Params& p;
+  NextRow<Data, Tile, LOOKS_AHEAD> x;
+  NextRow<Prologue, Tile, LOOKS_AHEAD> dy;
+  RowWalk<Tile> walk;
+
+  __device__ __forceinline__ Next(const Params& p, void* memory) : p(p), x(memory), dy(x.end()), walk(p.sizes) {
+    walk.begin();
+    copy();
+  }
+
+  // The row that has come, and a request for the one after it.
+  __device__ __forceinline__ void load(RowWalk<Tile>& own, Operands& held) {
+    x.load(p.x, own, held.x);
+    dy.load(p.dy, own, held.dy);
+    held.normalise(own, 0);
+    walk.next();
+    copy();
+  }
+
+ private:
+  __device__ __forceinline__ void copy() {
+    x.copy(p.x, walk);
+    dy.copy(p.dy, walk);
   }
 };
 
@@ -237,6 +272,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   Team team(shared);
 #endif
   RowWalk<Tile> walk(p.sizes);
+  Next next(p, memory);
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
@@ -248,7 +284,11 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     load_of_row<Inverse, JOINED>(p.inverse, walk, held.inverse);
     const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk); };
     slots.begin(copy);
+#if LOOKS_AHEAD
+    next.load(walk, held);
+#else
     load_first(p, staying, walk, 0, held);
+#endif
     held.scale(p, walk, 0);
     add_products(p, walk, 0, held, sums);
 #pragma unroll 1

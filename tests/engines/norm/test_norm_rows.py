@@ -301,6 +301,8 @@ def test_gradients_are_summed_on_the_way_where_rows_allow(device: Runtime) -> No
     [
         ("dims=41x120 mode=rms scale=scale dtype=bf16 before=residual+store", NARROW),
         ("dims=23x509 mode=layer dtype=bf16", CLUSTER),
+        ("dims=6x5x11x37 mode=instance dtype=fp16 dir=bwd", CLUSTER),
+        ("dims=9x4x5x12 mode=group groups=2 scale=none before=relu_bwd dir=bwd", SMALL),
     ],
 )
 def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
