@@ -75,7 +75,8 @@ class BackwardRows:
         operation, shape = fused.operation, fused.operation.shape
         if len(shape.split(operation.x.dims)) > DIM_MAX:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
-        for rows, joined in row_shapes(shape, operation.x):
+        sums_channels = operation.dscale is not None
+        for rows, joined in row_shapes(shape, operation.x, sums_channels):
             found = BackwardRows._over(fused, rows, joined, last_uid=max(graph.tensors))
             if found.space.joined == joined:
                 break

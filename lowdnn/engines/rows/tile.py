@@ -42,9 +42,9 @@ _WANTED_RESIDENT = 3
 _MIN_TEAM, _FULL = 8, 0.875
 #: Bytes of a row that are worth a block of their own, where there are too few rows for the device.
 _MIN_BLOCK_BYTES = 8192
-#: Threads of a block whose rows lie side by side, where it has a multiprocessor to itself and otherwise; how many of
-#: these are neighbours: what makes a memory line.
-_MAX_COLUMN_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
+#: Threads of a block, at most, and where its rows lie side by side and it shares a multiprocessor with others; how many
+#: of these are neighbours: what makes a memory line.
+_MAX_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 #: Bytes that a thread reads of a group, bytes of rows for each block of a cluster that are worth more blocks and the
 #: meeting of a whole grid, and bytes of shared memory of a block besides rows.
 _GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
@@ -198,7 +198,7 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
         team = max(team, ceil_power(ceil_div(32, side)))
     threads = team * side
     if sharing == 1:
-        wanted = _MIN_THREADS if layout.space.is_row else 32
+        wanted = _MIN_THREADS if layout.space.is_row and side == 1 else 32
         threads = max(threads, min(wanted, max(32, threads * ceil_power(ceil_div(layout.row_groups, side)))))
     items = chosen[KnobType.MULTIPLY]
     if chosen.get(KnobType.STAGES):
@@ -251,19 +251,20 @@ def _holding(
 def _side(layout: RowLayout) -> int:
     """Rows side by side: neighbours in memory, and whole groups of joined ones."""
     if layout.space.is_row:
-        return 1
+        return layout.space.joined
     least = layout.space.joined // gcd(layout.space.joined, layout.vector)
     wanted = min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
     return least * ceil_power(ceil_div(wanted, least))
 
 
 def _most_team(layout: RowLayout) -> int:
-    return _TEAMS[-1] if layout.space.is_row else floor_power(_MAX_COLUMN_THREADS // _side(layout))
+    return floor_power(_MAX_THREADS // _side(layout))
 
 
 def _usual_team(layout: RowLayout) -> int:
     """The same where a block shares a multiprocessor with others."""
-    return _TEAMS[-1] if layout.space.is_row else floor_power(_COLUMN_THREADS // _side(layout))
+    threads = _MAX_THREADS if layout.space.is_row else _COLUMN_THREADS
+    return floor_power(threads // _side(layout))
 
 
 def _row_blocks(layout: RowLayout) -> int:

@@ -294,7 +294,7 @@ def test_what_joined_channels_are_fused_with(device: Runtime, line: str) -> None
 
 
 def test_channels_that_others_have_apart(device: Runtime) -> None:
-    """Where vectors lie along the pixels, since the largest tensor has these side by side, rows are of groups."""
+    """Where vectors lie along the pixels, since the largest tensor has these side by side, channels are joined too."""
     builder, dims = GraphBuilder(Layout.CHANNELS_LAST), (2, 20, 4, 6)
     x = builder.tensor(dims, DataType.HALF)
     residual = builder.tensor(dims, DataType.FLOAT, layout=Layout.ROW_MAJOR)
@@ -304,19 +304,37 @@ def test_channels_that_others_have_apart(device: Runtime) -> None:
     inputs = {tensor.uid: rng.normal(0, 1, tensor.dims).astype(np.float32) for tensor in (x, residual)}
     inputs[x.uid] = inputs[x.uid].astype(np.float16)
     plan = ENGINE.plan(graph, SM_90A, {})
-    assert shape_of(plan)["JOINED"] == 1
+    assert (shape_of(plan)["JOINED"], shape_of(plan)["IS_ROW"]) == (10, 1)
     check_outputs(device, plan, graph, inputs, 240)
 
 
-def test_gradients_of_channels_read_images_once() -> None:
+@pytest.mark.parametrize(
+    ("line", "choices", "joined"),
+    [
+        ("dims=3x20x9x11 mode=group groups=2 dtype=bf16", SMALL, 10),
+        ("dims=5x24x8x16 mode=group groups=6 dtype=fp16", CLUSTER, 4),
+        ("dims=5x24x8x16 mode=group groups=6 dtype=fp16", CLUSTER | {KnobType.STAGES: 1}, 4),
+        ("dims=2x66x4x5 mode=group groups=2", SMALL, 1),  # more than a block has one beside the other
+    ],
+)
+def test_gradients_of_channels_one_after_the_other(
+    racing: Runtime, line: str, choices: dict[KnobType, int], joined: int
+) -> None:
+    """Rows are single channels, and a block has those of a group side by side."""
+    plan = check_case(racing, ENGINE, f"norm {line} dir=bwd", choices, SM_90A.with_sm_count(4))
+    assert shape_of(plan)["JOINED"] == joined
+
+
+@pytest.mark.parametrize("layout", ["row", "nhwc"])
+def test_gradients_of_channels_read_images_once(layout: str) -> None:
     """The sums that dx needs are those of the gradients, image by image."""
     for mode in ("group groups=32", "instance"):
-        graph = parse_case(f"norm dims=8x320x32x32 mode={mode} layout=nhwc dtype=fp16 dir=bwd").graph()
+        graph = parse_case(f"norm dims=8x320x32x32 mode={mode} layout={layout} dtype=fp16 dir=bwd").graph()
         plan = ENGINE.plan(graph, SM_90A, {})
         assert {kernel.source.split("/")[0] for kernel in plan.kernels} == {"norm", "reduction"}
         x = graph.tensors[1]
         assert sum(launch.work.bytes for launch in plan.launches) < 1.05 * 3 * x.span_bytes
-        assert plan.workspace_bytes < 0.02 * x.span_bytes
+        assert plan.workspace_bytes < 0.04 * x.span_bytes
 
 
 def test_gradients_are_summed_on_the_way_where_rows_allow(device: Runtime) -> None:
