@@ -155,7 +155,7 @@ class BackwardRows:
             self._held,
             gradients=len(self.gradients),
             elements=self._read,
-            rows=tuple(tensors[port] for port in ("inv_variance", "mean") if port in tensors),
+            numbers=tuple(tensors[port] for port in ("inv_variance", "mean") if port in tensors),
         )
 
     @cached_property
@@ -204,7 +204,7 @@ class BackwardRows:
                 ("CENTRED", int(self._is_centred)),
                 ("SCALED", int(self._is_scaled)),
                 ("GRADIENTS", len(gradients)),
-                ("STAGES", chosen.stages),
+                ("AT_HAND", chosen.rows),
                 ("AGAIN", int(bool(again))),
             ),
             functors=(*self._functors(stays=True, with_statistics=True), *again),

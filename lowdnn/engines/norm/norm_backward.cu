@@ -8,8 +8,8 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
 // read once; of a longer one chunks are read again.
-// Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks of x, then of dy, with LOOKS_AHEAD the next row of
-// both.
+// Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks of x, then of dy, with LOOKS_AHEAD the next row
+// of both.
 // Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with twice
 // RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:

@@ -6,15 +6,17 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row, the last of them cut into vectors
 // (include/rows.cuh); inverse and mean one for each row; the sums [blocks / CLUSTER][elements of a row].
 // Block: as many as are there at a time, with every row of a grid's width after the last; CLUSTER blocks share rows.
-// Each thread has the same elements of all of its rows, and sums them in registers. What it reads is copied to shared
-// memory STAGES rows ahead, so that memory works while the threads of a row meet: each place is filled anew as soon as
-// what lay there has been read for the last time. Nobody else reads a thread's places, so that no barrier is needed.
-// Shared memory: RowTeam's and, with several slots, VECTOR sums of each thread; dynamic: STAGES stages of x, of dy, of
+// Each thread has the same elements of all of its rows, and sums them in registers. A team has AT_HAND rows at a time,
+// so that its threads meet and read the scales once for these. They lie in shared memory; each place is filled with
+// what the next row has there as soon as it has been read for the last time. Nobody else reads a thread's places, so
+// that this needs no barrier.
+// Shared memory: RowTeam's and, with several slots, VECTOR sums of each thread; dynamic: AT_HAND rows of x, of dy, of
 // inverse and (CENTRED) of mean.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether there is a scale; GRADIENTS: 1 (dscale) or 2
-// (dscale and dbias); STAGES; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors.
+// (dscale and dbias); AT_HAND; AGAIN: whether what is read again has a functor of its own, since Prologue stores
+// tensors.
 
 #include "include/row_team.cuh"
 #include "generated.cuh"
@@ -23,7 +25,7 @@ typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE,
                 CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
-typedef RowTeam<Tile, Value, 2> Team;
+typedef RowTeam<Tile, Value, 2 * AT_HAND> Team;
 #if !AGAIN
 typedef Prologue Again;
 #endif
@@ -47,162 +49,190 @@ struct Params {
 #endif
 };
 
-// What a functor reads of rows on their way, COUNT groups of SIZE elements in a thread: [STAGES][COUNT][THREADS].
-template <class Source, int SIZE, int COUNT> struct Stages {
+// AT_HAND rows of a team, from the one `steps` after `walk` on.
+struct Rows {
+  RowWalk<Tile> walks[AT_HAND];
+
+  __device__ __forceinline__ explicit Rows(const RowWalk<Tile>& walk, int steps = 0) {
+#pragma unroll
+    for (int row = 0; row < AT_HAND; ++row) {
+      walks[row] = walk;
+      walks[row].next(steps + row);
+    }
+  }
+  __device__ __forceinline__ RowWalk<Tile>& operator[](int row) { return walks[row]; }
+};
+
+// What a functor reads of the next rows, COUNT groups of SIZE elements of each in a thread: [AT_HAND][COUNT][THREADS].
+template <class Source, int SIZE, int COUNT> struct NextRows {
   typedef typename Source::template Loaded<SIZE> Loaded;
 
   Loaded* const first;
 
-  __device__ __forceinline__ explicit Stages(void* memory) : first(static_cast<Loaded*>(memory)) {}
+  __device__ __forceinline__ explicit NextRows(void* memory) : first(static_cast<Loaded*>(memory)) {}
   // Where the next area may begin.
-  __device__ __forceinline__ void* end() const { return first + STAGES * COUNT * THREADS; }
+  __device__ __forceinline__ void* end() const { return first + AT_HAND * COUNT * THREADS; }
 
   template <int RANK>
   __device__ __forceinline__ void copy(const typename Source::Args& args, const i64 (&coordinate)[RANK], i64 column,
-                                       int stage, int item) const {
-    Source::template copy<SIZE>(args, Source::cursor(args, coordinate), column, SIZE, place(stage, item));
+                                       int row, int item) const {
+    Source::template copy<SIZE>(args, Source::cursor(args, coordinate), column, SIZE, place(row, item));
   }
 
   // The values, by a functor that reads the same tensors.
   template <class Same, int RANK>
   __device__ __forceinline__ void get(const typename Same::Args& args, const i64 (&coordinate)[RANK], i64 column,
-                                      int stage, int item, Value (&values)[SIZE]) const {
+                                      int row, int item, Value (&values)[SIZE]) const {
     typedef typename Same::template Loaded<SIZE> Copied;
     static_assert(sizeof(Copied) == sizeof(Loaded), "the same tensors");
     Copied in;
-    Same::template fetch<SIZE>(reinterpret_cast<const Copied&>(place(stage, item)), in);
+    Same::template fetch<SIZE>(reinterpret_cast<const Copied&>(place(row, item)), in);
     Same::template finish<SIZE>(args, Same::cursor(args, coordinate), column, SIZE, in, values);
   }
 
  private:
-  __device__ __forceinline__ Loaded& place(int stage, int item) const {
-    return first[(stage * COUNT + item) * THREADS + threadIdx.x];
+  __device__ __forceinline__ Loaded& place(int row, int item) const {
+    return first[(row * COUNT + item) * THREADS + threadIdx.x];
   }
 };
 
-// The number of a row that its elements are centred or divided by.
-template <class Source> struct RowStages : Stages<Source, 1, 1> {
-  using Stages<Source, 1, 1>::Stages;
+// One number of each row.
+template <class Source> struct NextNumbers : NextRows<Source, 1, 1> {
+  typedef NextRows<Source, 1, 1> Base;
+  using Base::Base;
 
-  __device__ __forceinline__ void copy(const typename Source::Args& args, const RowWalk<Tile>& walk, int stage) const {
+  __device__ __forceinline__ void copy(const typename Source::Args& args, const RowWalk<Tile>& walk, int row) const {
     i64 kept[KEPT];
     walk.locate_row(kept);
-    Stages<Source, 1, 1>::copy(args, kept, walk.kept_column, stage, 0);
+    Base::copy(args, kept, walk.kept_column, row, 0);
   }
-  __device__ __forceinline__ Value get(const typename Source::Args& args, const RowWalk<Tile>& walk, int stage) const {
+  __device__ __forceinline__ Value get(const typename Source::Args& args, const RowWalk<Tile>& walk, int row) const {
     i64 kept[KEPT];
     walk.locate_row(kept);
     Value value[1];
-    Stages<Source, 1, 1>::template get<Source>(args, kept, walk.kept_column, stage, 0, value);
+    Base::template get<Source>(args, kept, walk.kept_column, row, 0, value);
     return value[0];
   }
 };
 
-struct Staged {
+struct Next {
   const Params& p;
-  const Stages<Data, VECTOR, ITEMS> x;
-  const Stages<Prologue, VECTOR, ITEMS> dy;
-  const RowStages<Inverse> inverse;
+  const NextRows<Data, VECTOR, ITEMS> x;
+  const NextRows<Prologue, VECTOR, ITEMS> dy;
+  const NextNumbers<Inverse> inverse;
 #if CENTRED
-  const RowStages<Mean> mean;
+  const NextNumbers<Mean> mean;
 #endif
 
-  __device__ __forceinline__ Staged(const Params& p, void* memory)
+  __device__ __forceinline__ Next(const Params& p, void* memory)
       : p(p), x(memory), dy(x.end()), inverse(dy.end())
 #if CENTRED
         , mean(inverse.end())
 #endif
   {}
 
-  __device__ __forceinline__ void copy_statistics(const RowWalk<Tile>& walk, int stage) const {
+  __device__ __forceinline__ void copy_numbers(const RowWalk<Tile>& walk, int row) const {
     if (!walk.exists) return;
-    inverse.copy(p.inverse, walk, stage);
+    inverse.copy(p.inverse, walk, row);
 #if CENTRED
-    mean.copy(p.mean, walk, stage);
+    mean.copy(p.mean, walk, row);
 #endif
   }
 
-  __device__ __forceinline__ void copy_group(RowWalk<Tile>& walk, int stage, int item) const {
+  __device__ __forceinline__ void copy_group(RowWalk<Tile>& walk, int row, int item) const {
     i64 column;
     if (!walk.locate(walk.group(0, item), column)) return;
-    x.copy(p.x, walk.coordinate, column, stage, item);
-    dy.copy(p.dy, walk.coordinate, column, stage, item);
+    x.copy(p.x, walk.coordinate, column, row, item);
+    dy.copy(p.dy, walk.coordinate, column, row, item);
   }
 };
 
-// What xhat is made with of a row that exists.
+// The mean and the inverse of a row that exists; and what dx is made with besides.
 struct Statistics {
   Value mean = Value(0), inverse = Value(0);
+  Value offset, slope;  // of dx = inverse * g - offset - slope * (x - mean)
 
-  __device__ __forceinline__ Statistics(const Staged& staged, const RowWalk<Tile>& walk, int stage) {
+  __device__ __forceinline__ void load(const Next& next, const RowWalk<Tile>& walk, int row) {
     if (!walk.exists) return;
-    inverse = staged.inverse.get(staged.p.inverse, walk, stage);
+    inverse = next.inverse.get(next.p.inverse, walk, row);
 #if CENTRED
-    mean = staged.mean.get(staged.p.mean, walk, stage);
+    mean = next.mean.get(next.p.mean, walk, row);
 #endif
   }
 
-  __device__ __forceinline__ void normalise(Value (&of_group)[VECTOR]) const {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) of_group[v] = (of_group[v] - mean) * inverse;
+  // sums: of g and of g * xhat.
+  __device__ __forceinline__ void finish(Value share, const Value (&sums)[2]) {
+    offset = CENTRED ? inverse * (sums[0] * share) : Value(0);
+    slope = inverse * (inverse * (sums[1] * share));
   }
 };
 
-// From dy to g.
-__device__ __forceinline__ void apply_scale(const Params& p, const RowWalk<Tile>& walk, i64 column,
-                                            Value (&g)[VECTOR]) {
-#if SCALED
+// The scales of a group, of all rows.
+struct Scales {
   Value scale[VECTOR];
-  Scale::apply<VECTOR>(p.scale, Scale::cursor(p.scale, walk.coordinate), column, VECTOR, scale);
-#pragma unroll
-  for (int v = 0; v < VECTOR; ++v) g[v] *= scale[v];
+
+  __device__ __forceinline__ Scales(const Params& p, const RowWalk<Tile>& walk, i64 column) {
+#if SCALED
+    Scale::apply<VECTOR>(p.scale, Scale::cursor(p.scale, walk.coordinate), column, VECTOR, scale);
 #endif
+  }
+
+  // From dy to g.
+  __device__ __forceinline__ Value of(Value dy, int v) const { return SCALED ? dy * scale[v] : dy; }
+};
+
+// `use(row, item, column, scales)` for each group of each row at hand. The scales are read once for all rows.
+template <class Use> __device__ __forceinline__ void each_group(const Params& p, Rows& rows, Use use) {
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    i64 column;
+    if (!rows[0].locate(rows[0].group(0, item), column)) continue;
+    const Scales scales(p, rows[0], column);
+#pragma unroll
+    for (int row = 0; row < AT_HAND; ++row) {
+      if (row == 0 || rows[row].locate(rows[row].group(0, item), column)) use(row, item, column, scales);
+    }
+  }
 }
 
-__device__ __forceinline__ void add_row(const Staged& staged, RowWalk<Tile>& walk, int stage, const Statistics& row,
-                                        Value (&gradients)[GRADIENTS][ITEMS][VECTOR], Value (&sums)[2]) {
-  const Params& p = staged.p;
-  walk.each(0, [&](auto group, i64 column) {
-    Value xhat[VECTOR], g[VECTOR];
-    staged.x.get<Data>(p.x, walk.coordinate, column, stage, group.item, xhat);
-    staged.dy.get<Prologue>(p.dy, walk.coordinate, column, stage, group.item, g);
-    row.normalise(xhat);
+__device__ __forceinline__ void add_rows(const Next& next, Rows& rows, const Statistics (&statistics)[AT_HAND],
+                                         Value (&gradients)[GRADIENTS][ITEMS][VECTOR], Value (&sums)[AT_HAND][2]) {
+  const Params& p = next.p;
+  each_group(p, rows, [&](int row, int item, i64 column, const Scales& scales) {
+    Value x[VECTOR], dy[VECTOR];
+    next.x.get<Data>(p.x, rows[row].coordinate, column, row, item, x);
+    next.dy.get<Prologue>(p.dy, rows[row].coordinate, column, row, item, dy);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      gradients[0][group.item][v] += g[v] * xhat[v];
-      if (GRADIENTS > 1) gradients[GRADIENTS - 1][group.item][v] += g[v];
-    }
-    apply_scale(p, walk, column, g);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
-      sums[0] += g[v];
-      sums[1] += g[v] * xhat[v];
+      const Value xhat = (x[v] - statistics[row].mean) * statistics[row].inverse, g = scales.of(dy[v], v);
+      gradients[0][item][v] += dy[v] * xhat;
+      if (GRADIENTS > 1) gradients[GRADIENTS - 1][item][v] += dy[v];
+      sums[row][0] += g;
+      sums[row][1] += g * xhat;
     }
   });
 }
 
-// Stores dx, and fills each place with what the row `ahead` has there.
-__device__ __forceinline__ void store_row(const Staged& staged, RowWalk<Tile>& walk, RowWalk<Tile>& ahead, int stage,
-                                          const Statistics& row, const Value (&averages)[2]) {
-  const Params& p = staged.p;
+// Stores dx, and fills each place with what the row ahead has there.
+__device__ __forceinline__ void store_rows(const Next& next, Rows& rows, Rows& ahead,
+                                           const Statistics (&statistics)[AT_HAND]) {
+  const Params& p = next.p;
 #if AGAIN
   const Again::Args& again = p.again;
 #else
   const Again::Args& again = p.dy;
 #endif
-  walk.each(0, [&](auto group, i64 column) {
-    Value xhat[VECTOR], dx[VECTOR];
-    staged.x.get<Data>(p.x, walk.coordinate, column, stage, group.item, xhat);
-    staged.dy.get<Again>(again, walk.coordinate, column, stage, group.item, dx);
-    staged.copy_group(ahead, stage, group.item);
-    row.normalise(xhat);
-    apply_scale(p, walk, column, dx);
+  each_group(p, rows, [&](int row, int item, i64 column, const Scales& scales) {
+    Value x[VECTOR], dx[VECTOR];
+    next.x.get<Data>(p.x, rows[row].coordinate, column, row, item, x);
+    next.dy.get<Again>(again, rows[row].coordinate, column, row, item, dx);
+    next.copy_group(ahead[row], row, item);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      const Value centred = CENTRED ? dx[v] - averages[0] : dx[v];
-      dx[v] = row.inverse * (centred - xhat[v] * averages[1]);
+      const Value centred = statistics[row].inverse * scales.of(dx[v], v) - statistics[row].offset;
+      dx[v] = centred - statistics[row].slope * (x[v] - statistics[row].mean);
     }
-    Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, walk.coordinate), column, VECTOR, dx);
+    Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, rows[row].coordinate), column, VECTOR, dx);
   });
 }
 
@@ -233,36 +263,37 @@ __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  const Staged staged(p, memory);
+  const Next next(p, memory);
   Team team(shared);
-  RowWalk<Tile> walk(p.sizes), ahead(p.sizes);
+  RowWalk<Tile> walk(p.sizes);
   Value gradients[GRADIENTS][ITEMS][VECTOR] = {};
 
-  ahead.begin();
-#pragma unroll 1
-  for (int stage = 0; stage < STAGES; ++stage) {
-    staged.copy_statistics(ahead, stage);
+  walk.begin();
+  Rows first(walk);
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item) staged.copy_group(ahead, stage, item);
-    cp_async_commit();
-    ahead.next();
+  for (int row = 0; row < AT_HAND; ++row) {
+    next.copy_numbers(first[row], row);
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) next.copy_group(first[row], row, item);
   }
 
-  int stage = 0;
 #pragma unroll 1
-  for (walk.begin(); walk.is_within(); walk.next()) {
-    cp_async_wait<STAGES - 1>();
-    const Statistics row(staged, walk, stage);
-    Value sums[2] = {};
-    add_row(staged, walk, stage, row, gradients, sums);
-    team.all<Plus>(sums);
-#pragma unroll
-    for (int k = 0; k < 2; ++k) sums[k] *= p.share;
-    staged.copy_statistics(ahead, stage);
-    store_row(staged, walk, ahead, stage, row, sums);
+  for (; walk.is_within(); walk.next(AT_HAND)) {
     cp_async_commit();
-    ahead.next();
-    stage = stage + 1 == STAGES ? 0 : stage + 1;
+    cp_async_wait<0>();
+    Rows rows(walk);
+    Statistics statistics[AT_HAND];
+    Value sums[AT_HAND][2] = {};
+#pragma unroll
+    for (int row = 0; row < AT_HAND; ++row) statistics[row].load(next, rows[row], row);
+    add_rows(next, rows, statistics, gradients, sums);
+    team.all<Plus>(reinterpret_cast<Value(&)[2 * AT_HAND]>(sums));
+#pragma unroll
+    for (int row = 0; row < AT_HAND; ++row) statistics[row].finish(p.share, sums[row]);
+    Rows ahead(walk, AT_HAND);
+    store_rows(next, rows, ahead, statistics);
+#pragma unroll
+    for (int row = 0; row < AT_HAND; ++row) next.copy_numbers(ahead[row], row);
   }
 #pragma unroll
   for (int k = 0; k < GRADIENTS; ++k) store_gradients(p, walk, gradients[k], p.gradients[k]);

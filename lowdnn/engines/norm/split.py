@@ -15,7 +15,7 @@ from lowdnn.ops.norm import NormShape
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor
 
-#: Bytes of a line of memory, and rows that a block joins at most where it has them one beside the other.
+#: Bytes of a line of memory, and rows of pixels that a block has side by side at most.
 _LINE_BYTES, _MAX_JOINED = 128, 32
 
 
@@ -26,8 +26,11 @@ def row_shapes(shape: NormShape, x: Tensor, sums_channels: bool = False) -> tupl
     """
     is_image = shape.mode is NormMode.GROUP_NORM and x.dims[0] > 0 and prod(x.dims[2:]) > 1
     channels = x.dims[1] // shape.groups if is_image else 1
-    is_beside = channels * x.element_bytes < _LINE_BYTES if x.strides[1] == 1 else sums_channels
-    if channels == 1 or channels > _MAX_JOINED or not is_beside:
+    if x.strides[1] == 1:
+        is_joined = channels * x.element_bytes < _LINE_BYTES
+    else:
+        is_joined = sums_channels and channels <= _MAX_JOINED
+    if channels == 1 or not is_joined:
         return ((shape, 1),)
     return ((replace(shape, mode=NormMode.INSTANCE_NORM), channels), (shape, 1))
 

@@ -15,25 +15,25 @@ from lowdnn.engines.rows.tile import Defaults, RowTile
 from lowdnn.enums import DataType, KnobType
 from lowdnn.ops.tensor import Tensor
 
-#: Rows of a team in shared memory, by default and at most: one that is summed, and others on their way.
-_STAGES, _MAX_STAGES = 2, 4
+#: Rows that a team has at hand, by default and at most.
+_ROWS, _MAX_ROWS = 2, 4
 #: Groups of a thread by default, since more would take the shared memory of a stage, and at most; registers that sums
 #: may take.
 _ITEMS, _MAX_ITEMS, _SUM_REGISTERS = 4, 8, 64
 #: Threads of a team, at least and at most: those that read a memory line, and what a block has registers for.
 _MIN_TEAM, _MAX_TEAM = 8, 512
-#: Threads of a block with short rows: the more, the fewer blocks' sums are joined.
-_BLOCK_THREADS = 256
+#: Threads of a block with short rows, the more of which it has, the fewer blocks' sums are joined; and at least.
+_BLOCK_THREADS, _WARP_THREADS = 256, 32
 #: Registers of a thread besides the sums: in all, and for each group.
 _REGISTERS, _GROUP_REGISTERS = 44, 5
 
 
 @dataclass(frozen=True)
 class SummingTile:
-    """The tile of the kernel, and how many rows of a team lie in shared memory."""
+    """The tile of the kernel, and how many rows a team has at hand."""
 
     tile: RowTile
-    stages: int
+    rows: int
     shared_bytes: int
     blocks: int
 
@@ -42,7 +42,7 @@ class SummingTile:
 class Summing:
     """layout: rows along the vector axis.  held: what the kernel without sums holds of an element.
 
-    gradients: sums of each element.  elements, rows: what is read of each element, and of each row.
+    gradients: sums of each element.  elements, numbers: what is read of each element, and of each row.
     """
 
     layout: RowLayout
@@ -51,25 +51,25 @@ class Summing:
     held: tile.Held
     gradients: int
     elements: tuple[tuple[Tensor, ...], ...]
-    rows: tuple[Tensor, ...]
+    numbers: tuple[Tensor, ...]
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
         """Those of rows, with other defaults where a row's sums fit registers; and STAGES."""
-        defaults, found = self._defaults, 0
+        defaults, rows = self._defaults, 0
         if defaults is not None:
-            fitting = (s for s in range(_STAGES, 0, -1) if self._tile(*defaults[:3], s) is not None)
-            found = next(fitting, 0)
-        of_rows = tile.knobs(self.layout, self.arch, self.held, defaults if found else None)
-        text = "rows of a team in shared memory; 0: gradients are reductions"
-        return (*of_rows, Knob("stages", KnobType.STAGES, tuple(range(_MAX_STAGES + 1)), found, text))
+            fitting = (count for count in range(_ROWS, 0, -1) if self._tile(*defaults[:3], count) is not None)
+            rows = next(fitting, 0)
+        of_rows = tile.knobs(self.layout, self.arch, self.held, defaults if rows else None)
+        text = "rows that a team has at hand; 0: gradients are reductions"
+        return (*of_rows, Knob("rows", KnobType.STAGES, tuple(range(_MAX_ROWS + 1)), rows, text))
 
     def tile(self, chosen: Choices) -> SummingTile | None:
         """The tile of resolved knobs; None where rows are not summed on the way, or do not fit."""
-        stages, cluster = chosen[KnobType.STAGES], chosen[KnobType.TILE_CGA_M]
-        if not stages or chosen[KnobType.CTA_COUNT] > 1:
+        rows, cluster = chosen[KnobType.STAGES], chosen[KnobType.TILE_CGA_M]
+        if not rows or chosen[KnobType.CTA_COUNT] > 1:
             return None
-        return self._tile(chosen[KnobType.TILE_ROWS], chosen[KnobType.MULTIPLY], cluster, stages)
+        return self._tile(chosen[KnobType.TILE_ROWS], chosen[KnobType.MULTIPLY], cluster, rows)
 
     @property
     def _defaults(self) -> Defaults | None:
@@ -84,23 +84,21 @@ class Summing:
         team = max(ceil_power(ceil_div(own, most)), min(_MIN_TEAM, ceil_power(own)))
         return team, ceil_div(own, team), cluster, 1
 
-    def _tile(self, team: int, items: int, cluster: int, stages: int) -> SummingTile | None:
-        rows = self.layout.row_groups
-        if cluster > 1:
-            team, slots = max(team, 32), 1
-        else:
-            slots = max(32, min(_BLOCK_THREADS, team * floor_power(max(1, rows // (2 * self.arch.sm_count))))) // team
-        shape = RowTile(team * max(1, slots), team, 1, items, cluster, cluster, 0, 1)
-        stage_bytes = shape.THREADS * (items * self._group_bytes + sum(t.element_bytes for t in self.rows))
+    def _tile(self, team: int, items: int, cluster: int, rows: int) -> SummingTile | None:
+        most_slots, slots = self.layout.row_groups // (2 * self.arch.sm_count), 1
+        if cluster == 1:
+            slots = floor_power(max(1, _WARP_THREADS // team, min(_BLOCK_THREADS // team, most_slots)))
+        team = max(team, _WARP_THREADS // slots)
+        shape = RowTile(team * slots, team, 1, items, cluster, cluster, 0, 1)
         if items > _MAX_ITEMS or shape.chunks(self.layout) > 1:
             return None
+        of_rows = sum(tensor.element_bytes for tensor in self.numbers)
+        shared_bytes = rows * shape.THREADS * (items * self._group_bytes + of_rows)
         for resident in range(self._resident(shape), 0, -1):
-            if stages * stage_bytes <= self.arch.shared_bytes_beside(resident) - self._other_bytes(shape):
-                break
-        else:
-            return None
-        shape = replace(shape, RESIDENT=resident)
-        return SummingTile(shape, stages, stages * stage_bytes, shape.staying_blocks(self.layout, self.arch))
+            if shared_bytes <= self.arch.shared_bytes_beside(resident) - self._other_bytes(shape):
+                shape = replace(shape, RESIDENT=resident)
+                return SummingTile(shape, rows, shared_bytes, shape.staying_blocks(self.layout, self.arch))
+        return None
 
     def _resident(self, shape: RowTile) -> int:
         """Blocks for which a multiprocessor has registers."""

@@ -37,6 +37,8 @@ _MIN_REGISTERS, _MAX_RESIDENT = 48, 16
 _QUARTERS, _REGISTERS_PER_QUARTER = 4, 16384
 #: Blocks of a multiprocessor, so that some read rows while others join statistics and store.
 _WANTED_RESIDENT = 3
+#: So few of these that memory waits when they meet. Rows for each of them that are worth staying for.
+_FEW_RESIDENT, _WORTH_STAYING = 2, 4
 #: Threads of a team that read neighbouring vectors: a memory line of 128 bytes. The share of the groups which a team
 #: within a warp holds that its row should have.
 _MIN_TEAM, _FULL = 8, 0.875
@@ -101,6 +103,11 @@ class Held:
         read_bytes = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
         element_bytes = dtypes.info(compute_type).size_bytes
         return Held(element_bytes, len(sources), read_bytes, passing, beside, shared, shifts, stays, looks_ahead)
+
+    @property
+    def looking_ahead(self) -> Held:
+        """The same of a kernel that asks for the next row when it begins with one."""
+        return replace(self, beside=self.beside + _AHEAD_REGISTERS)
 
     def words(self, vector: int, is_as_read: bool) -> int:
         """Registers for a group of ``vector`` elements."""
@@ -173,8 +180,9 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
         Knob("cluster", KnobType.TILE_CGA_M, clusters(arch), cluster, "blocks of a cluster that share rows"),
     )
     if held.looks_ahead:
-        is_ahead = int(_is_worth_looking_ahead(layout, arch, team))
-        found = (*found, Knob("ahead", KnobType.STAGES, (0, 1), is_ahead, "rows on their way beside the one at hand"))
+        is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
+        text = "rows on their way beside the one at hand"
+        found = (*found, Knob("ahead", KnobType.STAGES, (0, 1), int(is_ahead), text))
     if not held.stays:
         return found
     fitting = {share for share in _SHARES_OF_GRID if share <= arch.sm_count}
@@ -190,19 +198,22 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
 
     Raises BadParamError where rows are to be shared both by a cluster and by a whole grid.
     """
-    team, cluster, side = chosen[KnobType.TILE_ROWS], chosen[KnobType.TILE_CGA_M], _side(layout)
+    cluster, items = chosen[KnobType.TILE_CGA_M], chosen[KnobType.MULTIPLY]
     sharing = max(cluster, chosen.get(KnobType.CTA_COUNT, 1))
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
+    held = held.looking_ahead if chosen.get(KnobType.STAGES) else held
+    return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
+
+
+def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held) -> RowTile:
+    side = _side(layout)
     if sharing > 1 or 32 % side:  # one team is a block
         team = max(team, ceil_power(ceil_div(32, side)))
     threads = team * side
     if sharing == 1:
         wanted = _MIN_THREADS if layout.space.is_row and side == 1 else 32
         threads = max(threads, min(wanted, max(32, threads * ceil_power(ceil_div(layout.row_groups, side)))))
-    items = chosen[KnobType.MULTIPLY]
-    if chosen.get(KnobType.STAGES):
-        held = replace(held, beside=held.beside + _AHEAD_REGISTERS)
     is_as_read, resident = False, 1
     if sharing == cluster:
         in_chunks = layout.groups > team * items * cluster
@@ -210,8 +221,15 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     return RowTile(threads, team, side, items, sharing, cluster, int(is_as_read), max(1, resident))
 
 
-def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, team: int) -> bool:
-    return False
+def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile: tuple[int, int, int]) -> bool:
+    """Whether so few blocks fit a multiprocessor that memory waits while they meet, and no fewer fit that look ahead;
+    where nothing else needs the cache that the next rows take."""
+    usual, ahead = (_tile(layout, *tile, sharing=tile[2], held=own) for own in (held, held.looking_ahead))
+    there = usual.RESIDENT * arch.sm_count // usual.SHARING
+    is_short = ceil_div(layout.row_groups, usual.slots) < _WORTH_STAYING * there
+    if usual.chunks(layout) > 1 or is_short or held.beside or usual.RESIDENT > _FEW_RESIDENT:
+        return False
+    return ahead.RESIDENT == usual.RESIDENT
 
 
 def _resident(layout: RowLayout, threads: int, items: int, sharing: int, held: Held, is_as_read: bool) -> int:
@@ -292,7 +310,10 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     most_team, side = _usual_team(layout), _side(layout)
     most_cluster = _most_cluster(arch)
     filling = [c for c in clusters(arch) if c >= filling_cluster(layout, arch, 1)]
-    for resident, cluster in product(range(_WANTED_RESIDENT, 0, -1), filling):
+    residents = range(_WANTED_RESIDENT, 0, -1)
+    # Blocks of a cluster meet for each row: one large block has it sooner, where it need not leave room for chunks.
+    by_resident, by_cluster = product(residents, filling), ((r, c) for c in filling for r in residents)
+    for resident, cluster in by_resident if held.stays else by_cluster:
         own, sparse = ceil_div(max(layout.groups, 1), cluster), None
         for wanted in (i for i in _ITEMS if fewest <= i <= most):
             team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))

@@ -361,7 +361,7 @@ def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[Kn
     assert shape_of(plan)["LOOKS_AHEAD"] == 1
 
 
-@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize(
     ("line", "choices"),
     [
@@ -372,14 +372,14 @@ def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[Kn
         ("dims=7x500 mode=layer axes=1 dtype=fp32", CLUSTER),
     ],
 )
-def test_rows_on_their_way_are_in_shared_memory(
-    racing: Runtime, line: str, choices: dict[KnobType, int], stages: int
+def test_teams_have_rows_at_hand_and_others_on_their_way(
+    racing: Runtime, line: str, choices: dict[KnobType, int], rows: int
 ) -> None:
     """Several rows of a block, whose teams meet for themselves; the last rows have no others after them."""
     case, arch = parse_case(f"norm {line} dir=bwd"), SM_90A.with_sm_count(4)
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
-    plan = ENGINE.plan(graph, arch, choices | {KnobType.STAGES: stages})
-    assert shape_of(plan)["STAGES"] == stages
+    plan = ENGINE.plan(graph, arch, choices | {KnobType.STAGES: rows})
+    assert shape_of(plan)["AT_HAND"] == rows
     assert plan.launches[0].shared_bytes > 0
     check_outputs(racing, plan, graph, inputs, 250)
 
