@@ -146,9 +146,8 @@ def test_blocks_of_a_grid_share_rows(racing: Runtime, line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "dims=5x64x5x15 mode=instance layout=nhwc dtype=bf16",
-        "dims=3x60x7x11 mode=group groups=6 layout=nhwc dtype=fp16",
-        "dims=5x3x5x13 mode=instance",
+        "dims=3x60x4x9 mode=group groups=6 layout=nhwc dtype=fp16",
+        "dims=5x3x9x8 mode=instance",
     ],
 )
 def test_blocks_of_a_grid_share_one_row_after_the_other(racing: Runtime, line: str, direction: str) -> None:
@@ -553,7 +552,7 @@ def test_refusals_name_what_they_found() -> None:
     refusal = ENGINE.refuse(matmul_graph(), SM_90A)
     assert refusal is not None
     assert "exactly one NormForward, got 0" in refusal.reason
-    line = "norm dims=2x12x5x4 mode=group groups=3 dir=bwd before=relu"
+    line = "norm dims=2x80x5x4 mode=group groups=2 dir=bwd before=relu"
     refusal = ENGINE.refuse(parse_case(line).graph(), SM_90A)
     assert refusal is not None
     assert "expected none before dy" in refusal.reason
