@@ -11,7 +11,7 @@ from typing import Any
 
 from lowdnn.enums import PointwiseMode
 from lowdnn.frontend.arguments import boolean, integer, member, number
-from lowdnn.frontend.attention_nodes import AttentionWriter, Band, SdpaBackwardNode, Sizes, Statistics
+from lowdnn.frontend.attention_nodes import AttentionWriter, Band, Inside, SdpaBackwardNode, Sizes, Statistics
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import attention_implementation, diagonal_alignment, scalar_type
@@ -96,10 +96,8 @@ class AttentionMethods(GraphBuilder):
 
         Raises BadParamError for contradicting masks, NotSupportedError for unfuse_fma.
         """
-        _refuse(
-            "sdpa",
-            unfuse_fma=boolean(unfuse_fma, "sdpa.unfuse_fma") or None,
-        )
+        if boolean(unfuse_fma, "sdpa.unfuse_fma"):
+            raise NotSupportedError.at("sdpa.unfuse_fma", expected="the default", got=unfuse_fma)
         member(attention_implementation, implementation, "sdpa.implementation")
         writer = AttentionWriter(self, Sizes.of(q, k, v), name)
         lengths = _lengths(
@@ -183,20 +181,14 @@ class AttentionMethods(GraphBuilder):
 
         Arguments as those of ``sdpa``. use_deterministic_algorithm: each plan gives the same bits in every run; without
         it, plans that add faster in any order have the note NONDETERMINISTIC. max_total_seq_len_q and
-        max_total_seq_len_kv change nothing. dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of
-        sink_token; without it that is not read, since Stats have it. Raises BadParamError for dSink_token alone,
-        NotSupportedError for bias, dBias, use_alibi_mask, dropout, rng_dump, score_mod and score_mod_bprop.
+        max_total_seq_len_kv change nothing. dBias: a tensor (B, H, S_q, S_kv), with 1 for B or H where bias repeats,
+        that gets the gradient of bias. dropout: (probability, seed, offset) or (mask, scale, inverse of scale), of
+        which the last is not read. score_mod_bprop: called with this graph and the gradient of what score_mod gave,
+        gives that of the scores; it may use what score_mod made. None: the same one, as is right for masks and sums.
+        dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of sink_token; without it that is not read,
+        since Stats have it. Raises BadParamError for contradicting masks, and for dBias, dSink_token, rng_dump and
+        score_mod_bprop without bias, sink_token, dropout and score_mod.
         """
-        _refuse(
-            "sdpa_backward",
-            bias=bias,
-            dBias=dBias,
-            use_alibi_mask=boolean(use_alibi_mask, "sdpa_backward.use_alibi_mask") or None,
-            dropout=dropout,
-            rng_dump=rng_dump,
-            score_mod=score_mod,
-            score_mod_bprop=score_mod_bprop,
-        )
         is_deterministic = boolean(use_deterministic_algorithm, "sdpa_backward.use_deterministic_algorithm")
         band = Band.of(
             "sdpa_backward",
@@ -212,12 +204,38 @@ class AttentionMethods(GraphBuilder):
         lengths = _lengths("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
         if lengths is not None:
             given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
-        dq, dk, dv = self._add_all(SdpaBackwardNode(given, band, is_deterministic), compute_data_type, name)
-        if dSink_token is not None:
-            if sink_token is None:
-                got = repr(dSink_token)
-                raise BadParamError.at("sdpa_backward.dSink_token", expected="None without sink_token", got=got)
-            writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+        _refuse_alone(
+            bias=(dBias, "dBias", bias),
+            sink_token=(dSink_token, "dSink_token", sink_token),
+            dropout=(rng_dump, "rng_dump", dropout),
+            score_mod=(score_mod_bprop, "score_mod_bprop", score_mod),
+        )
+        if score_mod is not None and (band.is_mask or lengths or use_alibi_mask):
+            raise BadParamError.at("sdpa_backward.score_mod", expected="no other mask beside it", got="one")
+        writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+        scores, gradient, weights = writer.inside()
+        modified = scores if bias is None else writer.pointwise(PointwiseMode.ADD, scores, bias)
+        if score_mod is not None:
+            modified = score_mod(self, modified)
+        d_scores = gradient if score_mod_bprop is None else score_mod_bprop(self, gradient)
+        if boolean(use_alibi_mask, "sdpa_backward.use_alibi_mask"):
+            modified = writer.with_alibi(modified)
+        dropped, unread = weights, () if sink_token is None else (sink_token,)
+        if dropout is not None:
+            if len(dropout) == 3 and isinstance(dropout[0], Tensor):
+                dropout, unread = dropout[:2], (*unread, dropout[2])
+            dropped = writer.dropped(weights, tuple(dropout), rng_dump)
+        inside = Inside((scores, gradient, weights), (modified, d_scores, dropped))
+        node = SdpaBackwardNode(
+            given,
+            band,
+            is_deterministic,
+            inside=None if inside.given == inside.made else inside,
+            has_dbias=dBias is not None,
+            unread=unread,
+        )
+        dq, dk, dv, *_ = self._add_all(node, compute_data_type, name, {} if dBias is None else {"dBias": dBias})
+        if dSink_token is not None and sink_token is not None:
             writer.sink_gradient(sink_token, given, dSink_token)
         return dq, dk, dv
 
@@ -248,11 +266,12 @@ class AttentionMethods(GraphBuilder):
     scaled_dot_product_flash_attention_backward = sdpa_backward
 
 
-def _refuse(method: str, **arguments: object) -> None:
-    for argument, value in arguments.items():
-        if value is not None:
+def _refuse_alone(**needed: tuple[object, str, object]) -> None:
+    """Of what needs the argument of that name: its value, its name, the argument's value."""
+    for argument, (value, name, other) in needed.items():
+        if value is not None and other is None:
             got = repr(value) if isinstance(value, Tensor) else value
-            raise NotSupportedError.at(f"{method}.{argument}", expected="the default", got=got)
+            raise BadParamError.at(f"sdpa_backward.{name}", expected=f"None without {argument}", got=got)
 
 
 def _single(writer: AttentionWriter, label: str, single: Tensor | None, sums: Tensor | None) -> Tensor | None:

@@ -59,6 +59,7 @@ from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
 from lowdnn.ops.transpose import Transpose
 
@@ -474,13 +475,15 @@ class GraphBuilder:
         is_bottom_right: bool = False,
         is_deterministic: bool = False,
         store: DataType | None = None,
+        dbias: Tensor | None = None,
+        inner: Subgraph | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(dq, dk, dv), stored as q, k and v lie, in ``store`` or in their types."""
         dq, dk, dv = (
             self.tensor(tensor.dims, store or tensor.data_type, strides=tensor.strides, name=name)
             for name, tensor in {"dq": q, "dk": k, "dv": v}.items()
         )
-        ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv)
+        ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv, dbias, inner)
         self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right, is_deterministic))
         return dq, dk, dv
 

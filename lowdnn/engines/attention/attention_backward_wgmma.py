@@ -156,6 +156,9 @@ class AttentionBackwardWgmma:
         backward = AttentionBackward.match(self.name, graph)
         if isinstance(backward, Refusal):
             return backward
+        if not backward.is_plain:
+            reason = "inner, dbias: expected neither operations on the scores and weights nor a gradient of a bias"
+            return Refusal(self.name, reason)
         k, v = (backward.heads[port].tensor.dims[1] for port in ("k", "v"))
         if k != v:
             return Refusal(self.name, f"v.dims[1]: expected k's {k} heads, got {v}", Status.NOT_SUPPORTED_SHAPE)

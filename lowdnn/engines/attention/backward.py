@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from lowdnn import dtypes
+from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.attention.heads import (
     MAX_LENGTH,
     MAX_SIZE,
@@ -32,8 +33,12 @@ from lowdnn.engines.launch import (
 )
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
 from lowdnn.ops.base import inputs_of, outputs_of
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import (
     Argument,
@@ -93,7 +98,7 @@ class AttentionBackward:
             return Refusal(engine, f"operations: expected one SdpaBackward, got {got}")
         if refused := _refuse_types(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
-        if refused := _refuse_shape(operation):
+        if refused := _refuse_shape(operation) or _refuse_inner(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
         problem = AttentionBackward(operation)
         for heads in problem.heads.values():
@@ -106,6 +111,36 @@ class AttentionBackward:
         """All tensors of heads, by port."""
         ports = {port: getattr(self.operation, port) for port in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")}
         return {port: Heads.of(tensor, self.operation.q.dims[1], row_axis=2) for port, tensor in ports.items()}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores are scaled products, weights are as they are, and dq, dk, dv are all that is wanted."""
+        return self.operation.inner is None and self.operation.dbias is None
+
+    def functors(self, vector_axis: int) -> dict[str, Functor]:
+        """Those of ``include/attention_backward_mma.cuh`` that there are, by name, for neighbours along that axis."""
+        inner = self.operation.inner
+        if inner is None:
+            return {}
+        found = {}
+        for name, place in (("Scores", 0), ("Gradient", 1), ("Factors", 2)):
+            given, made = inner.given[place], inner.made[place]
+            if given.uid == made.uid:
+                continue
+            dag = _dag(inner, given, made, self.operation.scores_dims)
+            handed = (inner.given[0],) if name == "Gradient" else ()
+            if handed:
+                others = (tensor for tensor in dag.loads if tensor.uid != handed[0].uid)
+                dag = replace(dag, loads=(*handed, *others))
+            found[name] = generate(
+                dag,
+                accumulator=DataType.FLOAT,
+                vector_axis=vector_axis,
+                handed=handed,
+                result=DataType.FLOAT,
+                name=name,
+            )
+        return found
 
     @property
     def all_heads(self) -> int:
@@ -216,6 +251,14 @@ class AttentionBackward:
         return round(2 * share * self.all_heads * self.queries * self.keys * products)
 
 
+def _dag(inner: Subgraph, given: Tensor, made: Tensor, dims: tuple[int, ...]) -> PointwiseDag:
+    """What ``inner`` makes of ``given``."""
+    operations = inner.operations_to(made)
+    pointwise = tuple(op for op in operations if isinstance(op, PointwiseOperation))
+    randoms = tuple(op for op in operations if isinstance(op, RngOperation))
+    return dag_of(dims, pointwise, anchor=given, result=made, randoms=randoms)
+
+
 def _lengths(tensor: Tensor | None) -> Struct:
     """The kernels' ``Lengths``."""
     if tensor is None:
@@ -232,8 +275,10 @@ def _refuse_types(operation: SdpaBackward) -> str:
         if data_type not in TYPES or data_type is not own:
             return f"{port}.data_type: expected HALF or BFLOAT16, the same for all, got {data_type.name}"
     for port, tensor in outputs_of(operation).items():
-        if tensor.data_type not in _OUTPUT_TYPES or tensor.data_type is not operation.dq.data_type:
-            return f"{port}.data_type: expected HALF, BFLOAT16 or FLOAT, the same for all, got {tensor.data_type.name}"
+        is_same = tensor.data_type is operation.dq.data_type or port == "dbias"
+        if tensor.data_type not in _OUTPUT_TYPES or not is_same:
+            expected = "HALF, BFLOAT16 or FLOAT, the same for dq, dk and dv"
+            return f"{port}.data_type: expected {expected}, got {tensor.data_type.name}"
     scale = operation.scale
     if scale is not None and not scale.is_scalar_value and scale.data_type is not DataType.FLOAT:
         return f"scale.data_type: expected FLOAT in device memory, got {scale.data_type.name}"
@@ -243,7 +288,7 @@ def _refuse_types(operation: SdpaBackward) -> str:
 def _refuse_shape(operation: SdpaBackward) -> str:
     """Why the kernels cannot count it, or an empty string."""
     for port, tensor in (inputs_of(operation) | outputs_of(operation)).items():
-        if tensor.is_scalar_value and port != "scale":
+        if tensor.is_scalar_value and port != "scale" and not port.startswith("inner"):
             return f"{port}: expected a tensor in device memory, got {tensor.label}"
     batch, heads, queries, size = operation.q.dims
     keys = operation.k.dims[2]
@@ -260,3 +305,9 @@ def _refuse_shape(operation: SdpaBackward) -> str:
     if blocks > MAX_GRID_X:
         return f"dims: expected at most {MAX_GRID_X} tiles of {_FEWEST_ROWS} rows, got {blocks}"
     return ""
+
+
+def _refuse_inner(operation: SdpaBackward) -> str:
+    """Why what happens to the scores cannot be evaluated element by element, or an empty string."""
+    inner = operation.inner
+    return "" if inner is None else refuse_index_space(inner.operations, operation.scores_dims)

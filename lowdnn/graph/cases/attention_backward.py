@@ -2,6 +2,7 @@
 
 sdpa_bwd b=2 h=8 hk=2 q=100 kv=120 d=64 right=0 place=bottom_right dtype=bf16
 sdpa_bwd b=2 h=4 q=100 d=64 dv=128 left=32 right=0 lengths=both layout=bshd scale=host
+sdpa_bwd b=2 h=4 q=100 d=64 right=0 bias=1h cap=30 dropout=0.1
 """
 
 from __future__ import annotations
@@ -13,16 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.enums import DataType
+from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.cases import text
 from lowdnn.graph.cases.attention import ORDERS
 from lowdnn.graph.cases.base import Case, Inputs
 from lowdnn.graph.cases.text import key
+from lowdnn.graph.gathering import gathered
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
+from lowdnn.ops.pointwise import Pointwise
+from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor, packed_strides
+
+#: Names of what the operation's subgraph is given.
+_GIVEN = ("scores", "gradient", "weights")
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,9 @@ class AttentionBackwardCase(Case):
     place: whether that is counted from the first or the last query and key.  lengths: which of keys and queries each
     batch has a number of its own of.  scale: where 1 / sqrt(d) is, in the graph, in host or device memory, or nowhere.
     deterministic: whether the same inputs must give the same bits.
+    bias: batches (b or 1) and heads (h or 1) of what is added to the scores; its gradient is stored.  cap: what they
+    are then held below in size by a tanh; 0: nothing.  alibi: whether (key - query) / (head + 1) is added then.
+    dropout: the chance of a weight to be dropped.  masked: whether a tensor says which are, instead of random numbers.
     """
 
     family: ClassVar[str] = "sdpa_bwd"
@@ -52,6 +63,11 @@ class AttentionBackwardCase(Case):
     index: DataType = key(text.data_type(), DataType.INT32)
     scale: str = key(text.choice("constant", "host", "device", "none"), "constant")
     deterministic: str = key(text.choice("no", "yes"), "no")
+    bias: str = key(text.choice("no", "bh", "1h", "b1", "11"), "no")
+    cap: float = key(text.number(), 0.0)
+    alibi: str = key(text.choice("no", "yes"), "no")
+    dropout: float = key(text.number(), 0.0)
+    masked: str = key(text.choice("no", "yes"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
     out: DataType | None = key(text.data_type(), None)
@@ -70,6 +86,7 @@ class AttentionBackwardCase(Case):
         }
         q, k, v, o, d_o = (self._heads(builder, extents, name) for name, extents in dims.items())
         stats = builder.tensor((self.b, self.h, self.q, 1), DataType.FLOAT, name="stats")
+        bias = self._bias(builder, "bias")
         builder.sdpa_backward(
             q,
             k,
@@ -85,8 +102,10 @@ class AttentionBackwardCase(Case):
             is_bottom_right=self.place == "bottom_right",
             is_deterministic=self.deterministic == "yes",
             store=self.out,
+            dbias=self._bias(builder, "dbias"),
+            inner=self._inner(builder, bias),
         )
-        return builder.graph()
+        return OperationGraph(gathered(builder.operations))
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
         """o and stats are those of the other inputs."""
@@ -96,8 +115,8 @@ class AttentionBackwardCase(Case):
             raise TypeError(type(operation).__name__)
         ports = inputs_of(operation)
         values = {port: dtypes.to_values(drawn[t.uid], t.data_type) for port, t in ports.items() if t.uid in drawn}
-        if self.scale == "constant":
-            values["scale"] = np.array(self._factor)
+        constants = {port: t.constant_value for port, t in ports.items() if t.constant_value is not None}
+        values |= {port: np.full((1, 1, 1, 1), value) for port, value in constants.items()}
         results = operation.forward(values)
         return drawn | {ports[port].uid: dtypes.from_float64(x, ports[port].data_type) for port, x in results.items()}
 
@@ -120,6 +139,47 @@ class AttentionBackwardCase(Case):
     def _lengths(self, builder: GraphBuilder, name: str) -> Tensor:
         return builder.tensor((self.b, 1, 1, 1), self.index, name=name)
 
+    def _bias(self, builder: GraphBuilder, name: str) -> Tensor | None:
+        """The bias or its gradient."""
+        if self.bias == "no":
+            return None
+        batch, heads = (
+            1 if letter == "1" else extent for letter, extent in zip(self.bias, (self.b, self.h), strict=True)
+        )
+        return builder.tensor((batch, heads, self.q, self.kv or self.q), self.dtype, name=name)
+
+    def _inner(self, builder: GraphBuilder, bias: Tensor | None) -> Subgraph | None:
+        """Adds what is done to scores, their gradients and weights."""
+        if bias is None and not self.cap and self.alibi == "no" and not self.dropout:
+            return None
+        dims = (self.b, self.h, self.q, self.kv or self.q)
+        scores, gradient, weights = (
+            builder.tensor(dims, DataType.FLOAT, is_virtual=True, name=name) for name in _GIVEN
+        )
+        biased = scores if bias is None else builder.pointwise(PointwiseMode.ADD, scores, bias)
+        capped, d_scores = self._capped(builder, biased, gradient)
+        modified = capped if self.alibi == "no" else _with_alibi(builder, capped)
+        dropped = weights if not self.dropout else self._dropped(builder, weights)
+        return Subgraph((scores, gradient, weights), (modified, d_scores, dropped))
+
+    def _capped(self, builder: GraphBuilder, scores: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """(cap * tanh(scores / cap), the gradient of scores)."""
+        if not self.cap:
+            return scores, gradient
+        cap = builder.constant(4, DataType.FLOAT, self.cap, name="cap")
+        shares = builder.pointwise(PointwiseMode.DIV, scores, cap)
+        capped = builder.pointwise(PointwiseMode.MUL, builder.pointwise(PointwiseMode.TANH_FWD, shares), cap)
+        return capped, builder.pointwise(PointwiseMode.TANH_BWD, gradient, shares)
+
+    def _dropped(self, builder: GraphBuilder, weights: Tensor) -> Tensor:
+        if self.masked == "yes":
+            kept = builder.tensor(weights.dims, self.dtype, name="kept")
+        else:
+            seed, offset = (builder.tensor((1, 1, 1, 1), DataType.INT64, name=name) for name in ("seed", "offset"))
+            bernoulli = Rng(RngDistribution.BERNOULLI, probability=1 - self.dropout)
+            kept = builder.rng(bernoulli, weights.dims, seed=seed, offset=offset)
+        return builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - self.dropout))
+
     def _scale(self, builder: GraphBuilder) -> Tensor | None:
         match self.scale:
             case "constant":
@@ -136,4 +196,19 @@ class AttentionBackwardCase(Case):
             return dtypes.from_float64(rng.integers(0, extents[tensor.name] + 1, tensor.dims), tensor.data_type)
         if tensor.name == "scale":
             return dtypes.from_float64(np.full(tensor.dims, self._factor), tensor.data_type)
+        if tensor.name == "kept":
+            return dtypes.from_float64(rng.random(tensor.dims) >= self.dropout, tensor.data_type)
+        if tensor.name in ("seed", "offset"):
+            return rng.integers(0, 2**62, tensor.dims)
         return super()._values(rng, tensor, exact)
+
+
+def _with_alibi(builder: GraphBuilder, scores: Tensor) -> Tensor:
+    """Plus (key - query) / (head + 1)."""
+    head, query, key = (
+        builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.FLOAT, axis=axis), scores) for axis in (1, 2, 3)
+    )
+    one = builder.constant(4, DataType.FLOAT, 1.0)
+    slope = builder.pointwise(PointwiseMode.RECIPROCAL, builder.pointwise(PointwiseMode.ADD, head, one))
+    distance = builder.pointwise(PointwiseMode.SUB, key, query)
+    return builder.pointwise(PointwiseMode.ADD, scores, builder.pointwise(PointwiseMode.MUL, slope, distance))
