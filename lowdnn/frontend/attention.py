@@ -5,13 +5,21 @@ chain of plans. The gradients are one operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lowdnn.enums import PointwiseMode
 from lowdnn.frontend.arguments import boolean, integer, member, number
-from lowdnn.frontend.attention_nodes import AttentionWriter, Band, Inside, SdpaBackwardNode, Sizes, Statistics
+from lowdnn.frontend.attention_nodes import (
+    AttentionWriter,
+    Band,
+    Inside,
+    ScoreModifier,
+    SdpaBackwardNode,
+    Sizes,
+    Statistics,
+)
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import attention_implementation, diagonal_alignment, scalar_type
@@ -20,9 +28,6 @@ from lowdnn.frontend.moves import PagedCacheLoadNode
 from lowdnn.status import BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
-
-#: From pygraph and the scores to other scores.
-ScoreModifier = Callable[[Any, Tensor], Tensor]
 
 
 class AttentionMethods(GraphBuilder):
@@ -106,9 +111,7 @@ class AttentionMethods(GraphBuilder):
             _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
             _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
         )
-        for port, tensor in {"q": q, "k": k, "v": v}.items():
-            if tensor.ragged_offset is not None and lengths is None:
-                raise BadParamError.at("sdpa.use_padding_mask", expected=f"True beside a ragged {port}", got=False)
+        _refuse_ragged("sdpa", {"q": q, "k": k, "v": v}, lengths)
         tables = {"k": (k, paged_attention_k_table), "v": (v, paged_attention_v_table)}
         k, v = (
             self._loaded(tensor, table, lengths, paged_attention_max_seq_len_kv, f"sdpa.paged_attention_{port}_table")
@@ -126,14 +129,8 @@ class AttentionMethods(GraphBuilder):
         scores = writer.scores(q, k)
         if attn_scale is not None:
             scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
-        if bias is not None:
-            scores = writer.pointwise(PointwiseMode.ADD, scores, bias)
-        if score_mod is not None:
-            if band.is_mask or lengths or use_alibi_mask:
-                raise BadParamError.at("sdpa.score_mod", expected="no other mask beside it", got="one")
-            scores = score_mod(self, scores)
-        if boolean(use_alibi_mask, "sdpa.use_alibi_mask"):
-            scores = writer.with_alibi(scores)
+        _refuse_masks("sdpa", score_mod, band, lengths, use_alibi_mask)
+        scores = writer.modified(scores, bias, score_mod, use_alibi_mask)
         scores = writer.masked(scores, band, lengths, block_mask)
         has_stats, uses_log2 = _has_stats(is_inference, generate_stats), boolean(stats_use_log2, "sdpa.stats_use_log2")
         statistics = Statistics(has_stats, uses_log2, score_max, score_sum_exp)
@@ -186,8 +183,9 @@ class AttentionMethods(GraphBuilder):
         which the last is not read. score_mod_bprop: called with this graph and the gradient of what score_mod gave,
         gives that of the scores; it may use what score_mod made. None: the same one, as is right for masks and sums.
         dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of sink_token; without it that is not read,
-        since Stats have it. Raises BadParamError for contradicting masks, and for dBias, dSink_token, rng_dump and
-        score_mod_bprop without bias, sink_token, dropout and score_mod.
+        since Stats have it. All tensors of heads and stats may have ragged offsets, with use_padding_mask. Raises
+        BadParamError for contradicting masks, and for dBias, dSink_token, rng_dump and score_mod_bprop without bias,
+        sink_token, dropout and score_mod.
         """
         is_deterministic = boolean(use_deterministic_algorithm, "sdpa_backward.use_deterministic_algorithm")
         band = Band.of(
@@ -204,22 +202,18 @@ class AttentionMethods(GraphBuilder):
         lengths = _lengths("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
         if lengths is not None:
             given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
+        _refuse_ragged("sdpa_backward", {"q": q, "k": k, "v": v}, lengths)
         _refuse_alone(
             bias=(dBias, "dBias", bias),
             sink_token=(dSink_token, "dSink_token", sink_token),
             dropout=(rng_dump, "rng_dump", dropout),
             score_mod=(score_mod_bprop, "score_mod_bprop", score_mod),
         )
-        if score_mod is not None and (band.is_mask or lengths or use_alibi_mask):
-            raise BadParamError.at("sdpa_backward.score_mod", expected="no other mask beside it", got="one")
+        _refuse_masks("sdpa_backward", score_mod, band, lengths, use_alibi_mask)
         writer = AttentionWriter(self, Sizes.of(q, k, v), name)
         scores, gradient, weights = writer.inside()
-        modified = scores if bias is None else writer.pointwise(PointwiseMode.ADD, scores, bias)
-        if score_mod is not None:
-            modified = score_mod(self, modified)
+        modified = writer.modified(scores, bias, score_mod, use_alibi_mask)
         d_scores = gradient if score_mod_bprop is None else score_mod_bprop(self, gradient)
-        if boolean(use_alibi_mask, "sdpa_backward.use_alibi_mask"):
-            modified = writer.with_alibi(modified)
         dropped, unread = weights, () if sink_token is None else (sink_token,)
         if dropout is not None:
             if len(dropout) == 3 and isinstance(dropout[0], Tensor):
@@ -264,6 +258,25 @@ class AttentionMethods(GraphBuilder):
     #: cudnn-frontend's older names.
     scaled_dot_product_flash_attention = sdpa
     scaled_dot_product_flash_attention_backward = sdpa_backward
+
+
+def _refuse_ragged(method: str, tensors: Mapping[str, Tensor], lengths: tuple[Tensor, Tensor] | None) -> None:
+    for port, tensor in tensors.items():
+        if tensor.ragged_offset is not None and lengths is None:
+            raise BadParamError.at(f"{method}.use_padding_mask", expected=f"True beside a ragged {port}", got=False)
+
+
+def _refuse_masks(
+    method: str,
+    score_mod: ScoreModifier | None,
+    band: Band,
+    lengths: tuple[Tensor, Tensor] | None,
+    has_alibi: bool,
+) -> None:
+    """Beside a score modifier."""
+    is_masked = boolean(has_alibi, f"{method}.use_alibi_mask") or band.is_mask or lengths is not None
+    if score_mod is not None and is_masked:
+        raise BadParamError.at(f"{method}.score_mod", expected="no other mask beside it", got="one")
 
 
 def _refuse_alone(**needed: tuple[object, str, object]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, log
 from typing import Any
@@ -28,6 +28,9 @@ from lowdnn.status import BadParamError
 NOT_SET = data_type.NOT_SET
 
 BATCH, HEAD, QUERY, KEY = range(4)
+
+#: From pygraph and the scores, or their gradient, to others.
+ScoreModifier = Callable[[Any, Tensor], Tensor]
 
 #: What default names of tensors end in, by the port of ``SdpaBackward``.
 _SUFFIXES = {
@@ -189,6 +192,14 @@ class AttentionWriter:
         if lengths is not None:
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, KEY), lengths[1])
         return scores
+
+    def modified(self, scores: Tensor, bias: Tensor | None, modify: ScoreModifier | None, has_alibi: bool) -> Tensor:
+        """Scaled scores before they are masked."""
+        if bias is not None:
+            scores = self.pointwise(PointwiseMode.ADD, scores, bias)
+        if modify is not None:
+            scores = modify(self.graph, scores)
+        return self.with_alibi(scores) if has_alibi else scores
 
     def with_alibi(self, scores: Tensor) -> Tensor:
         """Plus slope * (key - query). Of H heads, 2^n the greatest power of two in H, the first 2^n have the slopes

@@ -25,6 +25,7 @@ from lowdnn.enums import (
     ReshapeMode,
     TensorReordering,
 )
+from lowdnn.graph.gathering import gathered
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops import block_scale, concat, gen_stats, matmul, moe_grouped_matmul, pointwise, slice, transpose
 from lowdnn.ops.base import Operation
@@ -111,7 +112,8 @@ class GraphBuilder:
         self._next_uid = first_uid
 
     def graph(self) -> OperationGraph:
-        return OperationGraph(self._operations)
+        """With operations that belong inside of others there (``gathering``)."""
+        return OperationGraph(gathered(self._operations))
 
     @property
     def operations(self) -> tuple[Operation, ...]:

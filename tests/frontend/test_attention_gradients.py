@@ -167,6 +167,68 @@ def test_a_dropout_mask(handle: Handle) -> None:
     program.check(gradients, lambda scores, data: scores, 2.0 * kept)
 
 
+def test_ragged_tensors(handle: Handle) -> None:
+    """Sequences packed as (T, H, D): the second has no queries, the third one no keys; the last rows are of none."""
+    rng = np.random.default_rng(fresh_seed())
+    counts = {"q": np.array([SQ, 0, 3]), "k": np.array([9, 5, 0])}
+    graph = pygraph("backward", HALF, FLOAT, FLOAT, handle)
+    values: dict[Tensor, Any] = {}
+
+    def given(array: np.ndarray) -> Tensor:
+        tensor = graph.tensor_like(cudnn.from_numpy(array, handle))
+        values[tensor] = cudnn.from_numpy(array, handle)
+        return tensor
+
+    offsets = {name: np.concatenate([[0], np.cumsum(n)]).astype(np.int32) for name, n in counts.items()}
+    starts = {name: given(sums.reshape(-1, 1, 1, 1)) for name, sums in offsets.items()}
+
+    def ragged(tensor: Tensor, rows: str) -> Tensor:
+        _, heads, most, size = tensor.get_dim()
+        tensor.set_stride((most * heads * size, size, heads * size, 1))
+        return tensor.set_ragged_offset(starts[rows]).set_ragged_offset_multiplier(heads * size)
+
+    kinds = {"q": ("q", H, D), "k": ("k", HK, D), "v": ("k", HK, D), "o": ("q", H, D), "d_o": ("q", H, D)}
+    packed = {name: np.zeros((int(counts[rows].sum()) + 2, n, size)) for name, (rows, n, size) in kinds.items()}
+    packed["stats"] = np.zeros((*packed["q"].shape[:2], 1))
+    wanted = {name: np.zeros(packed[name].shape) for name in "qkv"}
+    for name in ("q", "k", "v", "d_o"):
+        packed[name][:] = rng.standard_normal(packed[name].shape).astype(np.float16)
+    for batch in range(3):
+        of_q, of_k = (slice(*offsets[name][batch : batch + 2]) for name in "qk")
+        q, d_o = (packed[name][of_q].transpose(1, 0, 2) for name in ("q", "d_o"))
+        k, v = (np.repeat(packed[name][of_k].transpose(1, 0, 2), H // HK, axis=0) for name in "kv")
+        exponentials = np.exp(q @ k.transpose(0, 2, 1) * SCALE)
+        with np.errstate(all="ignore"):
+            stats = np.log(exponentials.sum(-1, keepdims=True))
+            weights = np.nan_to_num(exponentials / exponentials.sum(-1, keepdims=True))
+        o = weights @ v
+        packed["o"][of_q], packed["stats"][of_q] = (x.transpose(1, 0, 2) for x in (o, stats))
+        ds = SCALE * weights * (d_o @ v.transpose(0, 2, 1) - (d_o * o).sum(-1, keepdims=True))
+        wanted["q"][of_q] = (ds @ k).transpose(1, 0, 2)
+        for name, product in {"k": ds.transpose(0, 2, 1) @ q, "v": weights.transpose(0, 2, 1) @ d_o}.items():
+            wanted[name][of_k] = product.reshape(HK, H // HK, *product.shape[1:]).sum(1).transpose(1, 0, 2)
+
+    tensors = []
+    for name, (rows, heads, size) in {**kinds, "stats": ("q", H, 1)}.items():
+        kind, storage = (FLOAT, np.float32) if name == "stats" else (HALF, np.float16)
+        tensor = graph.tensor((3, heads, int(counts[rows].max()), size), data_type=kind)
+        tensors.append(ragged(tensor, rows))
+        values[tensor] = cudnn.from_numpy(packed[name].astype(storage), handle)
+    lengths = [given(n.astype(np.int32).reshape(3, 1, 1, 1)) for n in counts.values()]
+    gradients = graph.sdpa_backward(
+        *tensors, attn_scale=SCALE, use_padding_mask=True, seq_len_q=lengths[0], seq_len_kv=lengths[1]
+    )
+    for name, tensor, own in zip("qkv", gradients, tensors, strict=False):
+        ragged(tensor.set_dim(own.get_dim()).set_output(True).set_data_type(FLOAT), kinds[name][0])
+        values[tensor] = cudnn.from_numpy(np.full(wanted[name].shape, 7, np.float32), handle)
+    graph.build([cudnn.heur_mode.A])
+    graph.execute(values, cudnn.from_numpy(np.zeros(max(1, graph.get_workspace_size()), np.uint8), handle))
+    for name, tensor in zip("qkv", gradients, strict=True):
+        found = values[tensor].numpy()
+        np.testing.assert_allclose(found[:-2], wanted[name][:-2], rtol=2e-2, atol=2e-2)
+        assert (found[-2:] == 7).all()
+
+
 def test_what_happens_to_scores_is_inside_of_one_operation() -> None:
     """A bias that the graph computes comes from outside."""
     graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
@@ -217,6 +279,9 @@ def test_arguments_that_contradict_each_other_are_refused() -> None:
             graph.sdpa_backward(q, q, q, q, q, stats, **{argument: q})
     with raises(BadParamError, "sdpa_backward.score_mod_bprop", expected="None without score_mod"):
         graph.sdpa_backward(q, q, q, q, q, stats, score_mod_bprop=lambda graph, gradient: gradient)
+    packed = graph.tensor((B, H, SQ, D), ragged_offset=graph.tensor((B + 1, 1, 1, 1)))
+    with raises(BadParamError, "sdpa_backward.use_padding_mask", expected="True beside a ragged q", got="False"):
+        graph.sdpa_backward(packed, q, q, q, q, stats)
     with raises(BadParamError, "sdpa_backward.score_mod", expected="no other mask beside it"):
         graph.sdpa_backward(q, q, q, q, q, stats, use_causal_mask=True, score_mod=lambda graph, scores: scores)
 

@@ -24,7 +24,7 @@ def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most:
 
 
 def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case of gradients, perhaps of changed scores and of dropped weights, drawn as ``draw`` does."""
+    """A case of gradients, perhaps of changed scores, dropped weights, packed sequences, drawn as ``draw`` does."""
     words = []
     if _happens(kernel, 0.3):
         words.append(f"bias={kernel.choice(['bh', '1h', 'b1', '11'])}")
@@ -34,6 +34,8 @@ def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, mos
         words.append("alibi=yes")
     if _happens(kernel, 0.3):
         words.append(f"dropout=0.25 masked={kernel.choice(['no', 'yes'])}")
+    if _happens(kernel, 0.25):
+        words.append("ragged=yes")
     return " ".join([_draw_backward(kernel, numbers, most, *_heads(numbers)), *words])
 
 

@@ -7,7 +7,7 @@
 // Shared memory (dynamic): TILE_Q rows of q and of d_o, TILE_KV of k and of v.
 // Launch: TILE_Q / (16 * PARTS) warps; the tiles of keys of the same queries follow each other.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS HEAD_QK HEAD_V (multiples of 16) HAS_SCORES HAS_GRADIENT
-// HAS_FACTORS.
+// HAS_FACTORS HAS_RAGGED.
 
 #define ROW_AXIS 2
 #if HAS_SCORES || HAS_GRADIENT || HAS_FACTORS
@@ -53,12 +53,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     const Band band = problem.band(own_batch);
     if (!band.sees_any(query, TILE_Q, key, TILE_KV)) continue;
     __syncthreads();  // what was there is no longer read
-    q.copy<THREADS>(problem.q.at(own_batch, own_head, query), problem.q.strides[2], band.queries - query,
-                    problem.size_qk);
-    d_o.copy<THREADS>(problem.d_o.at(own_batch, own_head, query), problem.d_o.strides[2], band.queries - query,
-                      problem.size_v);
-    k.copy<THREADS>(problem.k.at(own_batch, own_head, key), problem.k.strides[2], band.keys - key, problem.size_qk);
-    v.copy<THREADS>(problem.v.at(own_batch, own_head, key), problem.v.strides[2], band.keys - key, problem.size_v);
+    copy_rows<THREADS>(q, problem.q, own_batch, own_head, query, band.queries, problem.size_qk);
+    copy_rows<THREADS>(d_o, problem.d_o, own_batch, own_head, query, band.queries, problem.size_v);
+    copy_rows<THREADS>(k, problem.k, own_batch, own_head, key, band.keys, problem.size_qk);
+    copy_rows<THREADS>(v, problem.v, own_batch, own_head, key, band.keys, problem.size_v);
     cp_async_commit();
     RowTerms<PARTS> terms;
     terms.load(problem.terms_of(own_batch, own_head), query + warp_query, problem.queries);

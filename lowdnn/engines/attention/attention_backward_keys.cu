@@ -17,7 +17,8 @@
 // Shared memory (dynamic): TILE_KV rows of k and of v; twice TILE_Q rows of q, of d_o, and their terms.
 // Launch: TILE_KV / (16 * PARTS) * SPLIT warps; the first keys, which most queries see under a causal mask, first.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS SPLIT HEAD_QK HEAD_V (multiples of 16 * SPLIT); HAS_DK, HAS_DV:
-// what the launch gives, both only where each head of q shares the same ones; HAS_SCORES HAS_GRADIENT HAS_FACTORS.
+// what the launch gives, both only where each head of q shares the same ones; HAS_SCORES HAS_GRADIENT HAS_FACTORS
+// HAS_RAGGED.
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 2, with
 // the gradient of q left to a kernel of its own: no sums between blocks.
 
@@ -41,19 +42,19 @@ typedef f32 ValueGradients[PARTS][HEAD_V / SPLIT / 8][4];
 struct Params {
   Problem problem;
 #if HAS_DK
-  Heads<OUT> dk;
+  Rows<OUT> dk;
 #endif
 #if HAS_DV
-  Heads<OUT> dv;
+  Rows<OUT> dv;
 #endif
   Divider tiles, heads;  // of keys of a head; of k, or of v, in a batch
 
   // Heads of q that share one of those.
   __device__ __forceinline__ i32 sharing() const {
 #if HAS_DK
-    return dk.sharing;
+    return ::sharing(dk);
 #else
-    return dv.sharing;
+    return ::sharing(dv);
 #endif
   }
 };
@@ -92,8 +93,8 @@ struct Stage {
 
   __device__ __forceinline__ void copy(const Problem& p, const Place& place, i32 head, i32 tile) const {
     const i32 row = tile * TILE_Q, rows = place.band.queries - row;
-    q.copy<THREADS>(p.q.at(place.batch, head, row), p.q.strides[2], rows, p.size_qk);
-    d_o.copy<THREADS>(p.d_o.at(place.batch, head, row), p.d_o.strides[2], rows, p.size_v);
+    copy_rows<THREADS>(q, p.q, place.batch, head, row, place.band.queries, p.size_qk);
+    copy_rows<THREADS>(d_o, p.d_o, place.batch, head, row, place.band.queries, p.size_v);
     const Term* const from = p.terms_of(place.batch, head) + row;
     for (i32 i = threadIdx.x; i < TILE_Q; i += THREADS) {
       cp_async<8>(terms.address + i * sizeof(Term), from + i, i < rows);
@@ -134,9 +135,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   KeyGradients dk = {};
   ValueGradients dv = {};
   const auto copy_keys = [&](i32 head) {
-    const i32 row = place.block_key, rows = place.band.keys - row;
-    k.copy<THREADS>(problem.k.at(place.batch, head, row), problem.k.strides[2], rows, problem.size_qk);
-    if (HAS_DK) v.copy<THREADS>(problem.v.at(place.batch, head, row), problem.v.strides[2], rows, problem.size_v);
+    const i32 row = place.block_key, end = place.band.keys;
+    copy_rows<THREADS>(k, problem.k, place.batch, head, row, end, problem.size_qk);
+    if (HAS_DK) copy_rows<THREADS>(v, problem.v, place.batch, head, row, end, problem.size_v);
   };
   i32 head = place.head, tile = place.begin;
   const i32 steps = (place.end - place.begin) * p.sharing();
@@ -168,11 +169,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
 
   const i32 row = place.block_key + place.warp_key;
 #if HAS_DK
-  store_gradients(p.dk.at(place.batch, place.head, 0), p.dk.strides[2], row, problem.keys,
-                  place.split * (HEAD_QK / SPLIT), problem.size_qk, scale, dk);
+  store_rows(p.dk, place.batch, place.head, row, problem.keys, place.split * (HEAD_QK / SPLIT), problem.size_qk, scale,
+             dk);
 #endif
 #if HAS_DV
-  store_gradients(p.dv.at(place.batch, place.head, 0), p.dv.strides[2], row, problem.keys,
-                  place.split * (HEAD_V / SPLIT), problem.size_v, 1.0f, dv);
+  store_rows(p.dv, place.batch, place.head, row, problem.keys, place.split * (HEAD_V / SPLIT), problem.size_v, 1.0f,
+             dv);
 #endif
 }

@@ -3,7 +3,7 @@ the size of the scores lies in memory, and no sum depends on the order of blocks
 
 fp16 and bf16, sums and exponentials in fp32. Heads of any size up to 256 that is a multiple of 8, different ones for
 q k and v; heads of k and v that heads of q share. Keys outside of the band are passed over.
-Any pointwise operations on the scores and on their gradients, factors of the weights (dropout).
+Any pointwise operations on the scores and on their gradients, factors of the weights (dropout); ragged tensors.
 Kernels: ``attention_backward_terms.cu`` (the workspace, 8 bytes for each query), ``attention_backward_keys.cu`` (dk and
 dv), ``attention_backward_queries.cu`` (dq), ``attention_backward_bias.cu`` (dbias).
 """
@@ -46,6 +46,7 @@ class QueriesParams:
     HAS_SCORES: int
     HAS_GRADIENT: int
     HAS_FACTORS: int
+    HAS_RAGGED: int
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ class _Problem:
             types = f"{types}_{params.OUT}"
         digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:10]}" if text else ""
         return KernelRef(
-            name=f"attention_backward_{role}_{types}_{shape}_sm80{digest}",
+            name=f"attention_backward_{role}_{types}_{shape}{self.backward.rows_name}_sm80{digest}",
             source=f"attention/attention_backward_{role}.cu",
             target="sm_80",
             parameters=macros(params),
@@ -253,7 +254,7 @@ class _Problem:
         """tiles: of a head.  products: multiplications for each pair of a query and a key."""
         arguments = (
             *self._arguments(functors),
-            *(self.backward.heads[port].argument for port in outputs),
+            *(self.backward.rows_argument(self.backward.heads[port]) for port in outputs),
             Struct(divider(max(1, tiles))),
             Struct(divider(max(1, heads))),
         )
@@ -270,7 +271,7 @@ class _Problem:
         """The kernels' ``Problem``."""
         return (
             self.backward.arguments(self.backward.queries),
-            *(self.backward.heads[port].argument for port in ("q", "k", "v", "d_o")),
+            *(self.backward.rows_argument(self.backward.heads[port]) for port in ("q", "k", "v", "d_o")),
             *(functor.arguments for functor in functors.values()),
         )
 
@@ -292,11 +293,12 @@ class _Problem:
 
     def _macros(
         self, tile: _Tile, functors: Mapping[str, Functor]
-    ) -> tuple[str, str, int, int, int, int, int, int, int, int]:
+    ) -> tuple[str, str, int, int, int, int, int, int, int, int, int]:
         """The fields of ``QueriesParams``."""
         scores, gradient, factors = (int(name in functors) for name in ("Scores", "Gradient", "Factors"))
         sizes = self._padded_sizes(tile)
-        return (*self.backward.c_types, tile.queries, tile.keys, tile.parts, *sizes, scores, gradient, factors)
+        switches = (scores, gradient, factors, int(bool(self.backward.ragged)))
+        return (*self.backward.c_types, tile.queries, tile.keys, tile.parts, *sizes, *switches)
 
     def _padded_sizes(self, tile: _Tile) -> tuple[int, int]:
         """Elements of a row of q and of v in shared memory, of which each share is whole fragments."""

@@ -12,7 +12,7 @@
 // Shared memory (dynamic): TILE_Q rows of q and of d_o; twice TILE_KV rows of k and of v.
 // Launch: TILE_Q / (16 * PARTS) warps; the last queries, which see the most keys under a causal mask, first.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS HEAD_QK HEAD_V (multiples of 16) HAS_SCORES HAS_GRADIENT
-// HAS_FACTORS.
+// HAS_FACTORS HAS_RAGGED.
 // Source: as for attention_backward_keys.cu.
 
 #define ROW_AXIS 2
@@ -32,7 +32,7 @@ typedef f32 QueryGradients[PARTS][HEAD_QK / 8][4];
 
 struct Params {
   Problem problem;
-  Heads<OUT> dq;
+  Rows<OUT> dq;
   Divider tiles, heads;  // of queries of a head; of q in a batch
 };
 
@@ -65,9 +65,8 @@ struct Stage {
   __device__ __forceinline__ Stage(u32 address) : k{address}, v{address + Keys::BYTES} {}
 
   __device__ __forceinline__ void copy(const Problem& p, const Place& place, i32 tile) const {
-    const i32 row = tile * TILE_KV, rows = place.band.keys - row;
-    k.copy<THREADS>(p.k.at(place.batch, place.head, row), p.k.strides[2], rows, p.size_qk);
-    v.copy<THREADS>(p.v.at(place.batch, place.head, row), p.v.strides[2], rows, p.size_v);
+    copy_rows<THREADS>(k, p.k, place.batch, place.head, tile * TILE_KV, place.band.keys, p.size_qk);
+    copy_rows<THREADS>(v, p.v, place.batch, place.head, tile * TILE_KV, place.band.keys, p.size_v);
     cp_async_commit();
   }
 };
@@ -95,9 +94,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   QueryGradients dq = {};
   RowTerms<PARTS> terms;
   if (place.begin < place.end) {
-    const i32 row = place.block_query, rows = place.band.queries - row;
-    q.copy<THREADS>(problem.q.at(place.batch, place.head, row), problem.q.strides[2], rows, problem.size_qk);
-    d_o.copy<THREADS>(problem.d_o.at(place.batch, place.head, row), problem.d_o.strides[2], rows, problem.size_v);
+    const i32 row = place.block_query, end = place.band.queries;
+    copy_rows<THREADS>(q, problem.q, place.batch, place.head, row, end, problem.size_qk);
+    copy_rows<THREADS>(d_o, problem.d_o, place.batch, place.head, row, end, problem.size_v);
     Stage(stages).copy(problem, place, place.begin);
     terms.load(problem.terms_of(place.batch, place.head), place.block_query + place.warp_query, problem.queries);
   }
@@ -109,6 +108,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     if (tile + 1 < place.end) Stage(stages + (step + 1) % 2 * Stage::BYTES).copy(problem, place, tile + 1);
     add_keys(problem, q, d_o, Stage(stages + step % 2 * Stage::BYTES), place, tile, scale, terms, dq);
   }
-  store_gradients(p.dq.at(place.batch, place.head, 0), p.dq.strides[2], place.block_query + place.warp_query,
-                  problem.queries, 0, problem.size_qk, scale, dq);
+  store_rows(p.dq, place.batch, place.head, place.block_query + place.warp_query, problem.queries, 0, problem.size_qk,
+             scale, dq);
 }

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +17,7 @@ from lowdnn.engines.attention.heads import (
     TYPES,
     Heads,
     kernel_bounds,
+    offsets_argument,
     refuse_heads,
     seen_share,
 )
@@ -34,8 +36,10 @@ from lowdnn.engines.launch import (
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
+from lowdnn.graph.ragged_pattern import padded
 from lowdnn.ops.base import inputs_of, outputs_of
 from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.subgraph import Subgraph
@@ -63,6 +67,8 @@ _OUTPUT_TYPES = (*TYPES, DataType.FLOAT)
 _PIECE, _TERMS_WARPS = 8, 4
 #: Queries or keys of a block, at the least.
 _FEWEST_ROWS = 32
+#: Ports of tensors of heads.
+_HEADS = ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")
 _NULL = Scalar(ScalarType.I64, 0)
 
 
@@ -73,6 +79,7 @@ class TermsParams:
     TYPE: str
     LANES: int
     WARPS: int
+    HAS_RAGGED: int
 
 
 @dataclass(frozen=True)
@@ -85,37 +92,64 @@ class ClearedWords:
 
 @dataclass(frozen=True)
 class AttentionBackward:
-    """The operation as the kernels read it."""
+    """The operation as the kernels read it.  ragged: of packed tensors, by uid, what loads or stores them; tensors with
+    those uids are as if they were padded."""
 
     operation: SdpaBackward
+    ragged: Mapping[int, RaggedMove] = field(default_factory=dict)
 
     @staticmethod
     def match(engine: str, graph: OperationGraph) -> AttentionBackward | Refusal:
         """Refuses data types without a tensor core instruction, sizes of heads, strides and alignments that copies of
         16 bytes do not reach, more than the kernels can count."""
-        if len(graph.operations) != 1 or not isinstance(operation := graph.operations[0], SdpaBackward):
+        found = graph.derive(padded)
+        if isinstance(found, str):
+            return Refusal(engine, found)
+        operations = found.graph.operations
+        if len(operations) != 1 or not isinstance(operation := operations[0], SdpaBackward):
             got = [type(op).__name__ for op in graph.operations]
             return Refusal(engine, f"operations: expected one SdpaBackward, got {got}")
         if refused := _refuse_types(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         if refused := _refuse_shape(operation) or _refuse_inner(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
-        problem = AttentionBackward(operation)
+        problem = AttentionBackward(operation, found.moves)
+        if refused := problem.refuse_ragged():
+            return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
         for heads in problem.heads.values():
             if refused := refuse_heads(heads):
                 return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
         return problem
 
+    def refuse_ragged(self) -> str:
+        """Why the kernels do not read or store what is ragged, or an empty string."""
+        packed = {getattr(self.operation, port).uid for port in (*_HEADS, "stats")}
+        for uid, move in self.ragged.items():
+            if uid not in packed:
+                expected = "ragged offsets of heads and statistics alone"
+                return f"{move.packed.label}: expected {expected}, got others"
+        return ""
+
     @cached_property
     def heads(self) -> dict[str, Heads]:
         """All tensors of heads, by port."""
-        ports = {port: getattr(self.operation, port) for port in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")}
-        return {port: Heads.of(tensor, self.operation.q.dims[1], row_axis=2) for port, tensor in ports.items()}
+        return {port: self._rows(getattr(self.operation, port)) for port in _HEADS}
+
+    def rows_argument(self, heads: Heads) -> Struct:
+        """The kernels' ``Rows``."""
+        if not self.ragged or heads.ragged is not None:
+            return heads.argument
+        return Struct((heads.argument, offsets_argument(None)))
+
+    def _rows(self, tensor: Tensor) -> Heads:
+        heads = Heads.of(tensor, self.operation.q.dims[1], row_axis=2)
+        return replace(heads, ragged=self.ragged.get(tensor.uid))
 
     @property
     def is_plain(self) -> bool:
-        """Whether scores are scaled products, weights are as they are, and dq, dk, dv are all that is wanted."""
-        return self.operation.inner is None and self.operation.dbias is None
+        """Whether scores are scaled products, weights are as they are, dq, dk, dv are all that is wanted, and nothing
+        is packed."""
+        return self.operation.inner is None and self.operation.dbias is None and not self.ragged
 
     def functors(self, vector_axis: int) -> dict[str, Functor]:
         """Those of ``include/attention_backward_mma.cuh`` that there are, by name, for neighbours along that axis."""
@@ -183,23 +217,29 @@ class AttentionBackward:
         operand, result = (dtypes.info(tensor.data_type) for tensor in (self.operation.q, self.operation.dq))
         return operand.short_name if operand is result else f"{operand.short_name}_{result.short_name}"
 
+    @property
+    def rows_name(self) -> str:
+        """In names of kernels, where rows are packed."""
+        return "_ragged" if self.ragged else ""
+
     def terms(self, rows: int, cleared: ClearedWords | None = None) -> tuple[KernelRef, Launch]:
         """Of ``rows`` rows of each head, at the beginning of the workspace.  cleared: at most as many as all rows."""
         operation, facts = self.operation, dtypes.info(self.data_type)
         lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
         kernel = KernelRef(
-            name=f"attention_backward_terms_{facts.short_name}_{lanes}_sm80",
+            name=f"attention_backward_terms_{facts.short_name}_{lanes}{self.rows_name}_sm80",
             source="attention/attention_backward_terms.cu",
             target="sm_80",
-            parameters=macros(TermsParams(facts.c_type, lanes, _TERMS_WARPS)),
+            parameters=macros(TermsParams(facts.c_type, lanes, _TERMS_WARPS, int(bool(self.ragged)))),
         )
         heads, count = operation.q.dims[1], rows * self.all_heads
         words: Argument = _NULL if cleared is None else WorkspacePointer(cleared.offset_bytes)
         arguments = Struct(
             (
-                self.heads["o"].argument,
-                self.heads["d_o"].argument,
-                Heads.of(operation.stats, heads, row_axis=2).argument,
+                *(
+                    self.rows_argument(rows)
+                    for rows in (self.heads["o"], self.heads["d_o"], self._rows(operation.stats))
+                ),
                 _lengths(operation.seq_len_q),
                 WorkspacePointer(),
                 words,

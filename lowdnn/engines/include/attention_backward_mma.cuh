@@ -4,15 +4,16 @@
 // what Scores makes of scaled products; with HAS_GRADIENT their gradient is what Gradient makes of that of its result
 // and of the scaled products; with HAS_FACTORS weights and gradients of weights are multiplied by what Factors makes of
 // 1. What scores are of queries and keys that do not exist does not count. Before it, the kernel includes generated.cuh with those.
-// Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS; ROW_AXIS: 2, queries are along the rows, or 3, keys are.
+// Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; ROW_AXIS: 2, queries are along the rows, or 3, keys are.
 
 #pragma once
 
 #include "include/attention_backward.cuh"
+#include "include/attention_backward_rows.cuh"
 #include "include/attention_mma.cuh"
 
 struct Problem : Backward {
-  Heads<const TYPE> q, k, v, d_o;
+  Rows<const TYPE> q, k, v, d_o;
 #if HAS_SCORES
   Scores::Args scores;
 #endif
@@ -23,6 +24,22 @@ struct Problem : Backward {
   Factors::Args factors;
 #endif
 };
+
+// Starts copies of a tile's rows from `row` on, of those before `end` that exist in the batch.
+template <int THREADS, class Tile, class From>
+__device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i32 batch, i32 head, i32 row, i32 end,
+                                          i32 size) {
+  const i32 rows = existing_rows(from, batch, end) - row;
+  tile.template copy<THREADS>(from.at(batch, head, row), row_stride(from), rows, size);
+}
+
+// Stores factor * values, gradients of `rows` rows of a head, of those that exist.
+template <class Out, int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void store_rows(const Rows<Out>& to, i32 batch, i32 head, i32 row, i32 rows, i32 column,
+                                           i32 size, f32 factor, const f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  store_gradients(to.at(batch, head, 0), row_stride(to), row, existing_rows(to, batch, rows), column, size, factor,
+                  values);
+}
 
 // Where scores of a warp are: its rows and columns from these on.
 struct Corner {

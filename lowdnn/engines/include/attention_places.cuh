@@ -7,13 +7,10 @@
 #pragma once
 
 #include "include/attention_mma.cuh"
-#include "include/ragged.cuh"
+#include "include/attention_packed.cuh"
 
 enum { IN_STRIDES, IN_PAGES, IN_LARGE_PAGES, PACKED };
 
-template <class T> __device__ __forceinline__ i32 existing_rows(const Heads<const T>& heads, i32 batch, i32 most) {
-  return most;
-}
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const Heads<const T>& heads, i32 batch, i32 head, i32 row,
                                                     i32 existing) {
@@ -66,19 +63,6 @@ __device__ __forceinline__ StridedRows<T> rows_from(const LargePagedHeads<const 
   return {rows_from(large.heads, batch, head, row, existing)(0, 0), large.heads.pages.strides[2]};
 }
 
-template <class T> struct PackedHeads {
-  Heads<T> padded;
-  Offsets offsets;
-
-  __device__ __forceinline__ T* at(i32 batch, i32 head, i64 row) const {
-    return padded.at(batch, head, row) + offsets.shift(batch);
-  }
-};
-
-template <class T>
-__device__ __forceinline__ i32 existing_rows(const PackedHeads<const T>& heads, i32 batch, i32 most) {
-  return heads.offsets.rows(batch, most);
-}
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const PackedHeads<const T>& heads, i32 batch, i32 head, i32 row,
                                                     i32 existing) {

@@ -7,6 +7,7 @@ sdpa_bwd b=2 h=4 q=100 d=64 right=0 bias=1h cap=30 dropout=0.1
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,14 +17,14 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import text
+from lowdnn.graph.cases import packed, text
 from lowdnn.graph.cases.attention import ORDERS
 from lowdnn.graph.cases.base import Case, Inputs
 from lowdnn.graph.cases.text import key
-from lowdnn.graph.gathering import gathered
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.pointwise import Pointwise
+from lowdnn.ops.ragged import RaggedLoad
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.subgraph import Subgraph
@@ -44,6 +45,8 @@ class AttentionBackwardCase(Case):
     bias: batches (b or 1) and heads (h or 1) of what is added to the scores; its gradient is stored.  cap: what they
     are then held below in size by a tanh; 0: nothing.  alibi: whether (key - query) / (head + 1) is added then.
     dropout: the chance of a weight to be dropped.  masked: whether a tensor says which are, instead of random numbers.
+    ragged: whether sequences are packed, in all tensors of heads and the statistics, of the same lengths each; see
+    ``sdpa``.
     """
 
     family: ClassVar[str] = "sdpa_bwd"
@@ -68,6 +71,7 @@ class AttentionBackwardCase(Case):
     alibi: str = key(text.choice("no", "yes"), "no")
     dropout: float = key(text.number(), 0.0)
     masked: str = key(text.choice("no", "yes"), "no")
+    ragged: str = key(text.choice("no", "yes", "even"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
     out: DataType | None = key(text.data_type(), None)
@@ -85,7 +89,7 @@ class AttentionBackwardCase(Case):
             "d_o": (self.b, self.h, self.q, size_v),
         }
         q, k, v, o, d_o = (self._heads(builder, extents, name) for name, extents in dims.items())
-        stats = builder.tensor((self.b, self.h, self.q, 1), DataType.FLOAT, name="stats")
+        stats = self._rows(builder, (self.b, self.h, self.q, 1), DataType.FLOAT, "stats")
         bias = self._bias(builder, "bias")
         builder.sdpa_backward(
             q,
@@ -105,20 +109,33 @@ class AttentionBackwardCase(Case):
             dbias=self._bias(builder, "dbias"),
             inner=self._inner(builder, bias),
         )
-        return OperationGraph(gathered(builder.operations))
+        return builder.graph() if self.ragged == "no" else packed.with_packed_outputs(builder, padded=("dbias",))
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
         """o and stats are those of the other inputs."""
         drawn, graph = super().inputs(seed, exact), self.graph()
-        (operation,) = graph.operations
-        if not isinstance(operation, SdpaBackward):
-            raise TypeError(type(operation).__name__)
+        given = {tensor.name: tensor for tensor in graph.inputs if packed.is_offsets(tensor)}
+        for name, tensor in given.items():
+            shared = drawn[given["k_ragged_offset" if _is_of_keys(name) else "q_ragged_offset"].uid]
+            drawn |= {tensor.uid: dtypes.from_float64(shared, tensor.data_type)}
+        operation = next(op for op in graph.operations if isinstance(op, SdpaBackward))
+        loads = {op.y.uid: op for op in graph.operations if isinstance(op, RaggedLoad)}
+        values: dict[int, NDArray[Any]] = {
+            tensor.uid: dtypes.to_values(drawn[tensor.uid], tensor.data_type)
+            if tensor.constant_value is None
+            else np.full(tensor.dims, tensor.constant_value)
+            for tensor in graph.inputs
+        }
+        for uid, load in loads.items():
+            values |= {uid: load.reference({port: values[t.uid] for port, t in inputs_of(load).items()})["y"]}
         ports = inputs_of(operation)
-        values = {port: dtypes.to_values(drawn[t.uid], t.data_type) for port, t in ports.items() if t.uid in drawn}
-        constants = {port: t.constant_value for port, t in ports.items() if t.constant_value is not None}
-        values |= {port: np.full((1, 1, 1, 1), value) for port, value in constants.items()}
-        results = operation.forward(values)
-        return drawn | {ports[port].uid: dtypes.from_float64(x, ports[port].data_type) for port, x in results.items()}
+        results = operation.forward({port: values[tensor.uid] for port, tensor in ports.items()})
+        for port, array in results.items():
+            tensor = ports[port]
+            if tensor.uid in loads:
+                tensor, array = _packed(loads[tensor.uid], values, array)
+            drawn |= {tensor.uid: dtypes.from_float64(array, tensor.data_type)}
+        return drawn
 
     @property
     def length(self) -> int:
@@ -134,7 +151,12 @@ class AttentionBackwardCase(Case):
         return float(max(self.d, 1) ** -0.5)
 
     def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
-        return builder.tensor(dims, self.dtype, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
+        return self._rows(builder, dims, self.dtype, name)
+
+    def _rows(self, builder: GraphBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
+        if self.ragged != "no":
+            return packed.load(builder, dims, data_type, name)
+        return builder.tensor(dims, data_type, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
 
     def _lengths(self, builder: GraphBuilder, name: str) -> Tensor:
         return builder.tensor((self.b, 1, 1, 1), self.index, name=name)
@@ -198,9 +220,25 @@ class AttentionBackwardCase(Case):
             return dtypes.from_float64(np.full(tensor.dims, self._factor), tensor.data_type)
         if tensor.name == "kept":
             return dtypes.from_float64(rng.random(tensor.dims) >= self.dropout, tensor.data_type)
+        if packed.is_offsets(tensor):
+            longest = (self.kv or self.q) if _is_of_keys(tensor.name) else self.q
+            return packed.offset_values(rng, tensor, longest, is_even=self.ragged == "even")
         if tensor.name in ("seed", "offset"):
             return rng.integers(0, 2**62, tensor.dims)
         return super()._values(rng, tensor, exact)
+
+
+def _is_of_keys(name: str) -> bool:
+    """Of a tensor, whether its rows are of keys and not of queries."""
+    return name.removeprefix("d")[0] in "kv"
+
+
+def _packed(load: RaggedLoad, values: Mapping[int, NDArray[Any]], padded: NDArray[Any]) -> tuple[Tensor, NDArray[Any]]:
+    """What lies in memory of ``padded``, which ``load`` gives."""
+    rows = np.zeros(load.x.dims)
+    for batch, (count, place) in enumerate(load.sequences({"offsets": values[load.offsets.uid]})):
+        rows[0, :, place] = padded[batch, :, :count]
+    return load.x, rows
 
 
 def _with_alibi(builder: GraphBuilder, scores: Tensor) -> Tensor:
