@@ -303,6 +303,8 @@ def test_what_cannot_be_inside_is_refused() -> None:
         BadParamError, match="expected a virtual tensor inside of another operation, got one that is stored"
     ):
         lowered(score_mod=lambda graph, scores: graph.neg(scores).set_output(True))
+    with pytest.raises(BadParamError, match="expected a tensor that depends on what the subgraph is given"):
+        lowered(score_mod=lambda graph, scores: graph.tensor((B, H, SQ, SQ)))
     with raises(BadParamError, "subgraph.operations", expected="pointwise operations", got="ReductionOperation"):
         lowered(
             score_mod=lambda graph, scores: graph.sub(

@@ -10,9 +10,6 @@
 // HAS_FACTORS HAS_RAGGED.
 
 #define ROW_AXIS 2
-#if HAS_SCORES || HAS_GRADIENT || HAS_FACTORS
-#include "generated.cuh"
-#endif
 #include "include/attention_backward_mma.cuh"
 
 typedef TYPE T;

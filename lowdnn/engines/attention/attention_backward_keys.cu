@@ -3,15 +3,14 @@
 //
 //     dv = w^T d_o        dk = scale * ds^T q        ds = w * (d_o v^T - centre)
 //
-// and what attention_backward_mma.cuh adds to that,
-// summed over the heads of q that share one of k and v. Where they share others of k than of v, one launch gives dk and
-// another one dv.
+// and what attention_backward_mma.cuh does beside that, summed over the heads of q that share one of k and v. Where
+// they share others of k than of v, one launch gives dk and another one dv.
 //
-// Block: TILE_KV keys of one head of k (dk) or v (dv); it goes along the queries that see any of them, TILE_Q at a time,
-// head after head. Scores and products are formed transposed, keys along the rows: accumulators of a product then are,
-// rounded to 16 bits, operands of the next one. A warp has PARTS times 16 keys and, of their gradients, one of SPLIT
-// shares of the columns; warps with the same keys compute the same weights. The next queries are copied while these are
-// multiplied.
+// Block: TILE_KV keys of one head of k (dk) or v (dv); it goes along the queries that see any of them, TILE_Q at a
+// time, head after head. Scores and products are formed transposed, keys along the rows: accumulators of a product then
+// are, rounded to 16 bits, operands of the next one. A warp has PARTS times 16 keys and, of their gradients, one of
+// SPLIT shares of the columns; warps with the same keys compute the same weights. The next queries are copied while
+// these are multiplied.
 // Memory: as in attention_forward_mma.cu; terms by attention_backward_terms.cu. Queries that do not exist are zeros in
 // shared memory and add nothing; keys that do not exist in their batch get zeros.
 // Shared memory (dynamic): TILE_KV rows of k and of v; twice TILE_Q rows of q, of d_o, and their terms.
@@ -23,9 +22,6 @@
 // the gradient of q left to a kernel of its own: no sums between blocks.
 
 #define ROW_AXIS 3
-#if HAS_SCORES || HAS_GRADIENT || HAS_FACTORS
-#include "generated.cuh"
-#endif
 #include "include/attention_backward_mma.cuh"
 
 typedef TYPE T;

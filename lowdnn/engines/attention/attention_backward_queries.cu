@@ -3,7 +3,7 @@
 //
 //     dq = scale * ds k        ds = w * (d_o v^T - centre)
 //
-// and what attention_backward_mma.cuh adds to that.
+// and what attention_backward_mma.cuh does beside that.
 //
 // Block: TILE_Q queries of one head, PARTS times 16 of them a warp; it goes along the keys that any of them sees,
 // TILE_KV at a time. The next keys are copied while these are multiplied.
@@ -16,9 +16,6 @@
 // Source: as for attention_backward_keys.cu.
 
 #define ROW_AXIS 2
-#if HAS_SCORES || HAS_GRADIENT || HAS_FACTORS
-#include "generated.cuh"
-#endif
 #include "include/attention_backward_mma.cuh"
 
 typedef TYPE T;

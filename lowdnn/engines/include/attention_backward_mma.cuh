@@ -3,11 +3,14 @@
 // Their accumulators have queries or keys along the rows, the others along the columns. With HAS_SCORES the scores are
 // what Scores makes of scaled products; with HAS_GRADIENT their gradient is what Gradient makes of that of its result
 // and of the scaled products; with HAS_FACTORS weights and gradients of weights are multiplied by what Factors makes of
-// 1. What scores are of queries and keys that do not exist does not count. Before it, the kernel includes generated.cuh with those.
+// 1. What these make of queries and keys that do not exist does not count. They are in generated.cuh.
 // Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; ROW_AXIS: 2, queries are along the rows, or 3, keys are.
 
 #pragma once
 
+#if HAS_SCORES || HAS_GRADIENT || HAS_FACTORS
+#include "generated.cuh"
+#endif
 #include "include/attention_backward.cuh"
 #include "include/attention_backward_rows.cuh"
 #include "include/attention_mma.cuh"
@@ -49,10 +52,21 @@ struct Corner {
   __device__ __forceinline__ i32 column() const { return ROW_AXIS == 2 ? key : query; }
 };
 
-// apply(cursor, column, valid, pair) for each two neighbouring scores, of columns that exist.
-template <class Functor, int ROW_PARTS, int COLUMN_BLOCKS, class Apply>
-__device__ __forceinline__ void for_pairs(const Problem& p, const typename Functor::Args& args, const Corner& corner,
-                                          const Apply& apply) {
+// f(part, block, i) for each accumulator.
+template <int ROW_PARTS, int COLUMN_BLOCKS, class Function>
+__device__ __forceinline__ void for_each(const Function& f) {
+#pragma unroll
+  for (int part = 0; part < ROW_PARTS; ++part)
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; ++block)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) f(part, block, i);
+}
+
+// results = what the functor makes of the operands, which may be the same.
+template <class Functor, int ROW_PARTS, int COLUMN_BLOCKS, class... Operands>
+__device__ __forceinline__ void apply(const Problem& p, const typename Functor::Args& args, const Corner& corner,
+                                      f32 (&results)[ROW_PARTS][COLUMN_BLOCKS][4], const Operands&... operands) {
   const i32 rows = ROW_AXIS == 2 ? p.queries : p.keys, columns = ROW_AXIS == 2 ? p.keys : p.queries;
 #pragma unroll
   for (int part = 0; part < ROW_PARTS; ++part) {
@@ -64,20 +78,14 @@ __device__ __forceinline__ void for_pairs(const Problem& p, const typename Funct
 #pragma unroll
       for (int block = 0; block < COLUMN_BLOCKS; ++block) {
         const i32 column = corner.column() + block * 8 + threadIdx.x % 4 * 2;
-        apply(cursor, column, pair_size(columns - column), part, block, half * 2);
+        f32 made[2] = {};
+        Functor::template apply<2>(args, cursor, column, pair_size(columns - column),
+                                   reinterpret_cast<const f32(&)[2]>(operands[part][block][half * 2])..., made);
+        results[part][block][half * 2] = made[0];
+        results[part][block][half * 2 + 1] = made[1];
       }
     }
   }
-}
-
-// f(part, block, i) for each accumulator.
-template <int ROW_PARTS, int COLUMN_BLOCKS, class Function> __device__ __forceinline__ void for_each(const Function& f) {
-#pragma unroll
-  for (int part = 0; part < ROW_PARTS; ++part)
-#pragma unroll
-    for (int block = 0; block < COLUMN_BLOCKS; ++block)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) f(part, block, i);
 }
 
 // The scores of a warp on the way to their gradients.
@@ -105,25 +113,13 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
     scale = 1;
 #endif
 #if HAS_SCORES
-    for_pairs<Scores, ROW_PARTS, COLUMN_BLOCKS>(
-        p, p.scores, corner, [&](const auto& cursor, i32 column, int valid, int part, int block, int first) {
-          f32* const pair = weights[part][block] + first;
-          const f32 values[2] = {pair[0], pair[1]};
-          f32 results[2] = {};
-          Scores::apply<2>(p.scores, cursor, column, valid, values, results);
-          pair[0] = results[0], pair[1] = results[1];
-        });
+    apply<Scores>(p, p.scores, corner, weights, weights);
 #endif
     terms.make_weights(scale * LOG2_E, weights);
     mask<ROW_AXIS == 2, HAS_SCORES>(band, corner.query, corner.key, weights);
 #if HAS_FACTORS
-    for_pairs<Factors, ROW_PARTS, COLUMN_BLOCKS>(
-        p, p.factors, corner, [&](const auto& cursor, i32 column, int valid, int part, int block, int first) {
-          const f32 ones[2] = {1, 1};
-          f32 results[2] = {};
-          Factors::apply<2>(p.factors, cursor, column, valid, ones, results);
-          factors[part][block][first] = results[0], factors[part][block][first + 1] = results[1];
-        });
+    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) { factors[part][block][i] = 1; });
+    apply<Factors>(p, p.factors, corner, factors, factors);
 #endif
   }
 
@@ -132,19 +128,12 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
   __device__ __forceinline__ void make_gradients(const Problem& p, const Band& band, const Corner& corner,
                                                  const Terms& terms, Tile& ds) const {
 #if HAS_FACTORS
-    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) { ds[part][block][i] *= factors[part][block][i]; });
+    for_each<ROW_PARTS, COLUMN_BLOCKS>(
+        [&](int part, int block, int i) { ds[part][block][i] *= factors[part][block][i]; });
 #endif
     terms.make_gradients(weights, ds);
 #if HAS_GRADIENT
-    for_pairs<Gradient, ROW_PARTS, COLUMN_BLOCKS>(
-        p, p.gradient, corner, [&](const auto& cursor, i32 column, int valid, int part, int block, int first) {
-          f32* const pair = ds[part][block] + first;
-          const f32 values[2] = {pair[0], pair[1]};
-          const f32 own_scores[2] = {scores[part][block][first], scores[part][block][first + 1]};
-          f32 results[2] = {};
-          Gradient::apply<2>(p.gradient, cursor, column, valid, values, own_scores, results);
-          pair[0] = results[0], pair[1] = results[1];
-        });
+    apply<Gradient>(p, p.gradient, corner, ds, ds, scores);
 #endif
     // Once more: what a query that sees no key has as its centre may be NaN.
     mask<ROW_AXIS == 2, HAS_SCORES>(band, corner.query, corner.key, ds);
