@@ -28,8 +28,6 @@ from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, TensorPointer, Work
 
-#: In shared memory, of a row of 16-bit elements beside them.
-
 
 @dataclass(frozen=True)
 class QueriesParams:
