@@ -29,12 +29,23 @@ def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most:
 
 
 def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case of gradients, drawn as ``draw`` does."""
-    return _draw_backward(kernel, numbers, most, *_heads(numbers))
+    """A case of gradients, perhaps of changed scores, dropped weights, packed sequences, drawn as ``draw`` does."""
+    words = []
+    if _happens(kernel, 0.3):
+        words.append(f"bias={kernel.choice(['bh', '1h', 'b1', '11'])}")
+    if _happens(kernel, 0.2):
+        words.append("cap=2")
+    if _happens(kernel, 0.2):
+        words.append("alibi=yes")
+    if _happens(kernel, 0.3):
+        words.append(f"dropout=0.25 masked={kernel.choice(['no', 'yes'])}")
+    if _happens(kernel, 0.25):
+        words.append("ragged=yes")
+    return " ".join([_draw_backward(kernel, numbers, most, *_heads(numbers)), *words])
 
 
 def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """The same with as many heads of k as of v."""
+    """A case of gradients of plain scores with as many heads of k as of v."""
     heads = int(numbers.choice([1, 1, 2]))
     return _draw_backward(kernel, numbers, most, heads, heads, heads * int(numbers.choice([1, 2])))
 

@@ -226,10 +226,6 @@ struct Rows {
   }
 };
 
-// Of two neighbouring columns, how many are among the `left` ones from the first of them on. Not as a minimum and a
-// maximum: ptxas 13.0 joins these with a comparison of the result, and then has 2 for 0 as well.
-__device__ __forceinline__ i32 pair_size(i32 left) { return (left > 0) + (left > 1); }
-
 #if HAS_SCORES
 // From products of queries and keys; what it makes of keys that do not exist does not count.
 __device__ __forceinline__ void apply_scores(const Forward& p, const Place& place, const Rows& rows, i32 tile,

@@ -9,11 +9,8 @@
 #pragma once
 
 #include "include/attention_mma.cuh"
-#include "include/ragged.cuh"
+#include "include/attention_packed.cuh"
 
-template <class T> __device__ __forceinline__ i32 existing_rows(const Heads<const T>& heads, i32 batch, i32 most) {
-  return most;
-}
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const Heads<const T>& heads, i32 batch, i32 head, i32 row,
                                                     i32 existing) {
@@ -84,19 +81,6 @@ __device__ __forceinline__ StridedRows<T> noted_rows(const LargePagedHeads<const
   return {heads.at(i32(load_shared_32(note)), head, row), heads.paged.pages.strides[2]};
 }
 
-template <class T> struct PackedHeads {
-  Heads<T> padded;
-  Offsets offsets;
-
-  __device__ __forceinline__ T* at(i32 batch, i32 head, i64 row) const {
-    return padded.at(batch, head, row) + offsets.shift(batch);
-  }
-};
-
-template <class T>
-__device__ __forceinline__ i32 existing_rows(const PackedHeads<const T>& heads, i32 batch, i32 most) {
-  return heads.offsets.rows(batch, most);
-}
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const PackedHeads<const T>& heads, i32 batch, i32 head, i32 row,
                                                     i32 existing) {
