@@ -4,12 +4,12 @@
 // Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries each
 // multiply, the last warpgroup's first warp loads. What becomes of each query is attention_forward.cuh's; keys outside
 // of the band are passed over.
-// Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV keys
-// and values through rings of STAGES: the producer waits until a stage is empty and starts its copies, which arrive at its `full`
-// barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this
-// one's values in one go, be the former those of the next queries or not, and computes the softmax of the former while
-// the latter runs; the weights go from its accumulators to the operand in registers. Warpgroups may take turns at it, so
-// that the multiplications of one run beside the softmax of another.
+// Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV
+// keys and values through rings of STAGES: the producer waits until a stage is empty and starts its copies, which
+// arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next
+// tile's keys and this one's values in one go, be the former those of the next queries or not, and computes the
+// softmax of the former while the latter runs; the weights go from its accumulators to the operand in registers.
+// Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements. Copies bring whole tiles: consumers make zeros
 // of rows that are not those of the sequence.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, the
