@@ -128,7 +128,7 @@ __device__ __forceinline__ void add_queries(const Keys& k, const Values& v, cons
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
-  extern __shared__ __align__(16) u8 memory[];
+  extern __shared__ __align__(128) u8 memory[];
   const Problem& problem = p.problem;
   const Keys k = {shared_address(memory)};
   const Values v = {k.address + Keys::BYTES};

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward
-from lowdnn.engines.attention.heads import padded
+from lowdnn.engines.attention.heads import padded, pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, macros
 from lowdnn.enums import KnobType, NumericalNote
@@ -22,7 +22,6 @@ from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Struct, Work
 
 #: In shared memory, of a row of 16-bit elements beside them.
-_PITCH_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,7 @@ class _Problem:
 
     def _pair_bytes(self, tile: _Tile) -> int:
         """In shared memory, of a row of q and one of d_o, or of one of k and one of v."""
-        return sum(size * 2 + _PITCH_BYTES for size in self._padded_sizes(tile))
+        return sum(map(pitch_bytes, self._padded_sizes(tile)))
 
     def _keys_bytes(self, tile: _Tile) -> int:
         return tile.keys * self._pair_bytes(tile) + 2 * tile.queries * (self._pair_bytes(tile) + TERM_BYTES)

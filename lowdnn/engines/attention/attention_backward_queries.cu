@@ -112,7 +112,7 @@ __device__ __forceinline__ void add_keys(const Queries& q, const OutputGradients
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
-  extern __shared__ __align__(16) u8 memory[];
+  extern __shared__ __align__(128) u8 memory[];
   const Problem& problem = p.problem;
   const Queries q = {shared_address(memory)};
   const OutputGradients d_o = {q.address + Queries::BYTES};

@@ -21,7 +21,7 @@ MAX_LENGTH = 2**29
 
 _COPY_BYTES = 16
 #: Beside a row in shared memory (``HeadRows``).
-_PITCH_PADDING_BYTES = 16
+_PITCH_PADDING_BYTES, _LINE_BYTES = 16, 128
 
 
 class Place(IntEnum):
@@ -128,7 +128,8 @@ def padded(size: int, granule: int = 16) -> int:
 
 def pitch_bytes(padded_size: int) -> int:
     """From a row to the next one in shared memory (``HeadRows``), of 16-bit elements."""
-    return padded_size * 2 + _PITCH_PADDING_BYTES
+    row_bytes = padded_size * 2
+    return row_bytes + (_PITCH_PADDING_BYTES if row_bytes % _LINE_BYTES else 0)
 
 
 def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
