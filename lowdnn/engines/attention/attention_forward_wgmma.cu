@@ -4,13 +4,13 @@
 // Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries each
 // multiply, the last warpgroup's first warp loads. What becomes of each query is attention_forward.cuh's; keys outside
 // of the band are passed over.
-// Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV keys
-// and values through rings of STAGES: the producer waits until a stage is empty and starts its copies, which arrive at its `full`
-// barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this
-// one's values in one go, be the former those of the next queries or not, and computes the softmax of the former while
-// the latter runs; the weights go from its accumulators to the operand in registers. Warpgroups may take turns at it, so
-// that the multiplications of one run beside the softmax of another. Of fp8, the last warpgroup's other warps transpose
-// values from one ring into another.
+// Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV
+// keys and values through rings of STAGES: the producer waits until a stage is empty and starts its copies, which
+// arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next
+// tile's keys and this one's values in one go, be the former those of the next queries or not, and computes the
+// softmax of the former while the latter runs; the weights go from its accumulators to the operand in registers.
+// Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. Of fp8, the
+// last warpgroup's other warps transpose values from one ring into another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
 // tiles: consumers make zeros of rows that are not those of the sequence.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8 the
@@ -54,6 +54,8 @@ struct Params {
   Forward forward;
 };
 
+// Whether numbers of queries and keys are not those of all batches.
+constexpr bool HAS_SEQUENCES = STORES_PACKED || HAS_LENGTHS || HAS_QUERY_LENGTHS;
 constexpr bool CUTS_QUERIES = Q_PLACE == PACKED, CUTS_KEYS = K_PLACE == PACKED;
 constexpr bool CUTS_VALUES = V_PLACE == PACKED || HAS_LENGTHS;
 // Rows that exist where those behind them do not matter.
@@ -76,22 +78,30 @@ struct QueryTile {
   u32 address;
 
   __device__ __forceinline__ Queries rows() const { return {address}; }
-  __device__ __forceinline__ Work work() const {
-    return {load_shared_32(address + Queries::BYTES), load_shared_32(address + Queries::BYTES + 4)};
+  __device__ __forceinline__ Work work() const { return {load_shared_32(note()), load_shared_32(note() + 4)}; }
+  __device__ __forceinline__ Place place(const Forward& p) const {
+    const Work own = work();
+    if constexpr (!HAS_SEQUENCES) return Place(p, own.head, own.tile);
+    return Place(p, own.head, own.tile, {i32(load_shared_32(note() + 8)), i32(load_shared_32(note() + 12))});
   }
   __device__ __forceinline__ void clear() const {
-    if constexpr (CUTS_QUERIES) clear_from(rows(), load_shared_32(address + Queries::BYTES + 8));
+    if constexpr (CUTS_QUERIES) clear_from(rows(), load_shared_32(note() + 16));
   }
 
   // One thread.
-  __device__ __forceinline__ void load(const Params& p, const Work& work, const Place& place, u32 barrier) const {
+  template <class Head>
+  __device__ __forceinline__ void load(const Head& from, const Work& work, const Place& place, i32 existing,
+                                       u32 barrier) const {
     store(work);
-    const i32 existing = p.q.existing_rows(place.batch, place.band.queries);
+    if constexpr (HAS_SEQUENCES) {
+      store_shared_32(note() + 8, place.band.queries);
+      store_shared_32(note() + 12, place.band.keys);
+    }
     if constexpr (CUTS_QUERIES) {
       const i32 end = existing < place.band.queries ? max(existing - place.block_row, 0) : UNCUT;
-      store_shared_32(address + Queries::BYTES + 8, end);
+      store_shared_32(note() + 16, end);
     }
-    rows().load(p.q.at(place.batch, place.head, existing), place.block_row, barrier);
+    rows().load(from, place.block_row, barrier);
   }
   __device__ __forceinline__ void load(const Work& none, u32 barrier) const {
     store(none);
@@ -99,9 +109,10 @@ struct QueryTile {
   }
 
  private:
+  __device__ __forceinline__ u32 note() const { return address + Queries::BYTES; }
   __device__ __forceinline__ void store(const Work& work) const {
-    store_shared_32(address + Queries::BYTES, work.head);
-    store_shared_32(address + Queries::BYTES + 4, work.tile);
+    store_shared_32(note(), work.head);
+    store_shared_32(note() + 4, work.tile);
   }
 };
 
@@ -204,11 +215,12 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
       ++passed_over;
       return;
     }
-    memory.queries.load(p, work, place);
+    const i32 queries = p.q.existing_rows(place.batch, place.band.queries);
     const i32 keys = p.k.existing_rows(place.batch, place.band.keys);
     const i32 values = p.v.existing_rows(place.batch, place.band.keys);
     const auto k = p.k.at(place.batch, place.head, keys);
     const auto v = p.v.at(place.batch, place.head, values);
+    memory.queries.load(p.q.at(place.batch, place.head, queries), work, place, queries);
     const i32 keys_end = keys < place.band.keys ? keys : UNCUT;  // others have weights of 0
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
@@ -300,13 +312,15 @@ struct Consumer {
       start_values();
       pass_turn();
       end_keys<1>();
+      const Destination to(p, place.batch);  // while the values are multiplied
       end_values();
-      store();
+      store(to);
     }
     memory.values.clear();
     start_values();
+    const Destination to(p, place.batch);
     end_values();
-    store();
+    store(to);
     if (warpgroup == 0) await_turn();
   }
 
@@ -315,7 +329,7 @@ struct Consumer {
     for_each_tile_of_queries(params, memory, [&](const Work&, const Place& other) {
       if (other.begin < other.end) return;
       begin_rows(other);
-      store();
+      store(Destination(p, place.batch));
     });
   }
 
@@ -338,8 +352,7 @@ struct Consumer {
 
   // From here on those that have been multiplied last.
   __device__ __forceinline__ void begin_rows() {
-    const Work work = memory.queries.wait().work();
-    begin_rows(Place(p, work.head, work.tile));
+    begin_rows(memory.queries.wait().place(p));
     release_queries(place.begin);
   }
   __device__ __forceinline__ void begin_rows(const Place& next) {
@@ -350,9 +363,9 @@ struct Consumer {
     for (int i = 0; i < OUTPUT_BLOCKS * 4; ++i) flat(o)[i] = 0;
   }
 
-  __device__ __forceinline__ void store() {
+  __device__ __forceinline__ void store(const Destination& to) {
     softmax.end();
-    store_output(p, place, rows(), softmax, o);
+    store_output(p, to, place, rows(), softmax, o);
   }
 
   // scores = q k^T of the next tile of keys.
