@@ -53,7 +53,7 @@ _POLYNOMIALS = (0, 1, 2, 3)
 _WARP_QUERIES = 16
 _STAGES = 2
 #: What the loading warpgroup keeps, and one that transposes values.
-_PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = 24, 40
+_PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = 24, 56
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
 #: Tiles of keys that take as long as what there is to do for a tile of queries beside them.
