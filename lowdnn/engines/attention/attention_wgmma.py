@@ -38,7 +38,7 @@ from lowdnn.status import Status
 _TILES = (64, 128, 192)
 #: Of keys; the last one fits beside everything. Of fp8, whole steps of the products.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
-_TILES_OF_FP8_KEYS = (224, 192, 160, 128, 96, 64, 32)
+_TILES_OF_FP8_KEYS = (192, 160, 128, 96, 64, 32)
 #: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time only from
 #: so many on that a query sees.
 _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
