@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import DataType, ReduceTensorOp
 from lowdnn.graph.band_pattern import Band, band_of
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space

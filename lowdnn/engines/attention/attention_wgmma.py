@@ -41,7 +41,7 @@ from lowdnn.status import Status
 _TILES = (64, 128, 192)
 #: Of keys; the last one fits beside everything. Of fp8, whole steps of the products.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
-_TILES_OF_FP8_KEYS = (224, 192, 160, 128, 96, 64, 32)
+_TILES_OF_FP8_KEYS = (192, 160, 128, 96, 64, 32)
 #: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time only from
 #: so many on that a query sees.
 _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
@@ -56,7 +56,7 @@ _POLYNOMIALS = (0, 1, 2, 3)
 _WARP_QUERIES = 16
 _STAGES = 2
 #: What the loading warpgroup keeps: beside two that multiply, or three, and where it transposes values.
-_PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = (24, 32), 40
+_PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = (24, 32), 56
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
 #: Tiles of keys that take as long as what there is to do for a tile of queries beside them.

@@ -66,20 +66,25 @@ __device__ __forceinline__ void make_weights(const Forward&, const Place&, const
 // make four of either element's row. Elements of equal parity lie in rows that share banks, so a matrix that is written
 // has the even elements of the lower lanes and the odd ones of the others, or the other way round.
 __device__ __forceinline__ void transpose(const LoadedValues& from, const Values& to, u32 warp, u32 warps) {
-  const u32 lane = threadIdx.x % WARP_SIZE, is_upper = lane / 16;
-  const u32 first_bytes = is_upper ? 0x7531 : 0x6420, second_bytes = is_upper ? 0x6420 : 0x7531;
-  const u32 matrix = lane / 8, row = lane % 8, written = row * 2 + (matrix % 2 ^ row / 4);
+  constexpr int STEPS = TILE_KV / 32;
+  const u32 lane = threadIdx.x % WARP_SIZE, matrix = lane / 8, row = lane % 8;
+  const u32 bytes = lane < 16 ? 0x6420 : 0x7531, other_bytes = bytes ^ 0x1111;
+  const u32 written = row * 2 + (matrix % 2 ^ row / 4);
+#pragma unroll 1
   for (u32 element = warp * 16; element < HEAD_V; element += warps * 16) {
+    const u32 source = from.at(lane, element), target = to.at(element + written, matrix / 2 * 16);
+    u32 words[STEPS][4];  // all on their way at once: the tensor cores' operands delay each of them
 #pragma unroll
-    for (int key = 0; key < TILE_KV; key += 32) {
-      u32 words[4], results[4];
-      ldmatrix_x4_transposed(words, from.at(key + lane, element));
+    for (int step = 0; step < STEPS; ++step) {
+      ldmatrix_x4_transposed(words[step], source + step * 32 * LoadedValues::ROW_BYTES);
+    }
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        results[i * 2] = __byte_perm(words[i * 2], words[i * 2 + 1], first_bytes);
-        results[i * 2 + 1] = __byte_perm(words[i * 2], words[i * 2 + 1], second_bytes);
-      }
-      stmatrix_x4(to.at(element + written, key + matrix / 2 * 16), results);
+    for (int step = 0; step < STEPS; ++step) {
+      const auto& word = words[step];
+      const u32 results[4] = {__byte_perm(word[0], word[1], bytes), __byte_perm(word[0], word[1], other_bytes),
+                              __byte_perm(word[2], word[3], bytes), __byte_perm(word[2], word[3], other_bytes)};
+      const int key = step * 32, box = key / Values::BOX_ELEMENTS, inside = key % Values::BOX_ELEMENTS;
+      stmatrix_x4((target ^ inside) + box * Values::BOX_BYTES, results);  // a swizzled row begins at a multiple of its size
     }
   }
 }

@@ -10,7 +10,8 @@ from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
-from lowdnn.enums import DataType, KnobType, ReduceTensorOp
+from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
+from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
@@ -144,3 +145,20 @@ def test_largest_magnitudes_are_of_weights_and_outputs() -> None:
     assert "expected no reductions but AMAX of everything" in refused(total)
     twice = ReductionOperation(first.reduction, second.x, first.y)
     assert "expected one AMAX of the output, got several" in refused(second, twice)
+
+
+def test_attention_in_16_bits_has_largest_magnitudes_too(device: Runtime) -> None:
+    builder = GraphBuilder()
+    q, v = (builder.tensor((1, 1, rows, 16), DataType.HALF) for rows in (20, 30))
+    k = builder.tensor((1, 1, 16, 30), DataType.HALF, strides=(480, 480, 1, 16))
+    weights = builder.softmax(builder.matmul(q, k), (3,))
+    largest_weight = builder.reduction(ReduceTensorOp.AMAX, weights, (0, 1, 2, 3), store=DataType.FLOAT)
+    rounded = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=DataType.HALF)
+    o = builder.matmul(rounded, v, store=DataType.FLOAT)
+    largest_output = builder.reduction(ReduceTensorOp.AMAX, o, (0, 1, 2, 3), store=DataType.FLOAT)
+    graph, rng = builder.graph(), np.random.default_rng(fresh_seed())
+    inputs = {tensor.uid: rng.standard_normal(tensor.dims).astype(np.float16) for tensor in (q, k, v)}
+    results = run_plan(device, WGMMA.plan(graph, SM_90A, {}), graph, inputs)
+    exact = evaluate(graph, inputs, rounds_virtual=False)
+    np.testing.assert_allclose(results[largest_weight.uid], exact[largest_weight.uid], rtol=1e-4)
+    np.testing.assert_array_equal(results[largest_output.uid].item(), np.abs(results[o.uid]).max())
