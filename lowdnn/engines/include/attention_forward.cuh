@@ -196,6 +196,11 @@ struct Place {
     return tile;
   }
 
+  // Whether keys of the tile lie before the band of one of the block's queries.
+  __device__ __forceinline__ bool has_keys_before(i32 tile) const {
+    return tile * TILE_KV < band.keys_begin(first_query() + query_count() - 1);
+  }
+
   // Whether each of the block's queries sees every key of the tile.
   __device__ __forceinline__ bool sees_all(i32 tile) const {
     if (HAS_QUERY_LENGTHS && first_query() + query_count() > band.queries) return false;
@@ -263,7 +268,8 @@ __device__ __forceinline__ void apply_scores(const Forward& p, const Place& plac
 }
 #endif
 
-// Minus infinity for keys that a query does not see.
+// Minus infinity for keys that a query does not see, where HAS_LEFT also of those before the band.
+template <bool HAS_LEFT>
 __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows, i32 tile, ScoreTile& scores) {
 #pragma unroll
   for (int part = 0; part < PARTS; ++part) {
@@ -271,13 +277,16 @@ __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows
     for (int half = 0; half < 2; ++half) {
       const i32 query = rows.at(part, half) / PACK, first = tile * TILE_KV + threadIdx.x % 4 * 2;
       const bool exists = !HAS_QUERY_LENGTHS || query < place.band.queries;
-      const i32 begin = place.band.keys_begin(query) - first;
-      const i32 end = exists ? place.band.keys_end_of(query) - first : begin;
+      const i32 begin = HAS_LEFT ? place.band.keys_begin(query) - first : 0;
+      const i32 end = exists ? place.band.keys_end_of(query) - first : -TILE_KV;
 #pragma unroll
       for (int block = 0; block < SCORE_BLOCKS; ++block) {
         f32* const pair = scores[part][block] + half * 2;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) pair[i] = begin <= block * 8 + i && block * 8 + i < end ? pair[i] : -INFINITE;
+        for (int i = 0; i < 2; ++i) {
+          const bool sees = (!HAS_LEFT || begin <= block * 8 + i) && block * 8 + i < end;
+          pair[i] = sees ? pair[i] : -INFINITE;
+        }
       }
     }
   }
@@ -315,7 +324,11 @@ __device__ __forceinline__ void make_scores(const Forward& p, const Place& place
 #if HAS_SCORES
   apply_scores(p, place, rows, tile, scores);
 #endif
-  if (!place.sees_all(tile)) mask_scores(place, rows, tile, scores);
+  if (place.has_keys_before(tile)) {
+    mask_scores<true>(place, rows, tile, scores);
+  } else if (!place.sees_all(tile)) {
+    mask_scores<false>(place, rows, tile, scores);
+  }
 #if HAS_BLOCKS
   mask_blocks(p, place, rows, tile, scores);
 #endif
@@ -485,7 +498,7 @@ __device__ __forceinline__ void store_statistics(const Forward& p, const Destina
                                                  f32 largest, f32 sum) {
   if (STORES_PACKED && coordinate[2] >= to.rows) return;
 #if STATS
-  (&p.stats.at(coordinate))[to.row_shift] = (largest * p.score_scale() + logf(sum)) * p.stats_factor;
+  (&p.stats.at(coordinate))[to.row_shift] = (largest * p.score_scale() + __log2f(sum) * LN_2) * p.stats_factor;
 #endif
 #if MAX
   (&p.max.at(coordinate))[to.row_shift] = largest * p.score_scale();

@@ -6,6 +6,7 @@
 
 #define INFINITE __int_as_float(0x7f800000)
 #define LOG2_E 1.44269504088896341f
+#define LN_2 0.693147180559945309f
 
 __device__ __forceinline__ f32 power_of_two(f32 x) {
   f32 result;
