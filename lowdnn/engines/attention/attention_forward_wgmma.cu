@@ -12,8 +12,8 @@
 // that the multiplications of one run beside the softmax of another. Of fp8, the last warpgroup's other warps transpose
 // values from one ring into another.
 // Memory: q, k, v as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit or fp8 elements.
-// Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8 the
-// same of v transposed, the barriers.
+// Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8
+// those transposed too, the barriers.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
 // Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16, TAKES_TURNS, QUERY_STAGES, STAGES, BLOCKS_PER_SM,
 // PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
@@ -35,7 +35,6 @@ typedef SwizzledRows<TILE_KV, HEAD_QK, sizeof(T)> Keys;
 
 constexpr int CONSUMERS = TILE_Q / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
-constexpr int TRANSPOSERS = 3;  // warps
 constexpr u32 CLEARING_BARRIER = 1, TURN_BARRIER = 2;  // the latter and those behind it, for each warpgroup
 static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 
@@ -178,8 +177,8 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
   memory.queries.load(Work{passed_over, p.order.tiles});
 }
 
-// By `threads` threads, this one the `thread`-th. Values beyond a batch's length have weights of 0, but may be anything:
-// NaN, too.
+// By `threads` threads, this one the `thread`-th. Values beyond a batch's length have weights of 0, but may be
+// anything: NaN, too.
 __device__ __forceinline__ void clear_beyond_length(const Place& place, const LoadedValues& values, i32 tile,
                                                     u32 thread, u32 threads) {
 #if HAS_LENGTHS
@@ -347,8 +346,8 @@ struct Consumer {
     multiply_by_values(o, weights, values);
     wgmma_commit();
   }
-  // Before the product with values has ended: ptxas 13.0 puts half of the softmax behind that, unless something before it
-  // needs the sums. The values have arrived, and sums are not negative.
+  // Before the product with values has ended: ptxas 13.0 puts half of the softmax behind that, unless something before
+  // it needs the sums. The values have arrived, and sums are not negative.
   __device__ __forceinline__ void end_softmax() const {
     const bool is_negative = softmax.sum[0][0] < 0 || softmax.sum[0][1] < 0;
     mbarrier_wait(memory.values.own_full(), memory.values.at.parity ^ is_negative);

@@ -13,7 +13,8 @@ __device__ __forceinline__ f32 power_of_two(f32 x) {
   return result;
 }
 
-// The same of x < 127 within a relative 1e-4, by a polynomial fitted over [-0.5, 0.5]: other units than the instruction's.
+// The same of x < 127 within a relative 1e-4, by a polynomial fitted over [-0.5, 0.5]: on other units than the
+// instruction.
 __device__ __forceinline__ f32 polynomial_power_of_two(f32 x) {
   const f32 rounded = x + 0x1.8p23f;  // its last bits are the nearest integer
   const f32 rest = x - (rounded - 0x1.8p23f);
