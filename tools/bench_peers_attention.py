@@ -100,7 +100,7 @@ def _gathered(data: CaseData, name: str, rows: int) -> list[torch.Tensor]:
 
 
 def attention_gradient_peers(case: AttentionBackwardCase, data: CaseData) -> dict[str, Peer]:
-    """The peers of its gradients, given the output and the statistics."""
+    """The peers of its gradients, given the output and the statistics; deterministic ones where the case is."""
     if case.lengths != "no" or case.right > 0 or (case.left >= 0 and case.right < 0) or case.scale != "constant":
         raise ValueError(f"{case}: expected a causal mask from the top left and a window behind it, as the peers have")
     q, k, v, o, d_o, stats = (data[name] for name in ("q", "k", "v", "o", "d_o", "stats"))
@@ -123,4 +123,21 @@ def attention_gradient_peers(case: AttentionBackwardCase, data: CaseData) -> dic
         )
         return list(gradients)
 
-    return {"flash": flash} if case.left >= 0 else {"flash": flash, "cudnn": cudnn}
+    peers: dict[str, Peer] = {"flash": flash} if case.left >= 0 else {"flash": flash, "cudnn": cudnn}
+    if case.deterministic == "yes":
+        return {name: _deterministic(peer) for name, peer in peers.items()}
+    return peers
+
+
+def _deterministic(peer: Peer) -> Peer:
+    """``peer`` with torch's deterministic algorithms; nothing is filled that it overwrites."""
+
+    def run(slot: int) -> Tensors:
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        try:
+            return peer(slot)
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    return run

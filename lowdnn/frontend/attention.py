@@ -5,7 +5,7 @@ chain of plans. The gradients are one operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from lowdnn.frontend.attention_nodes import (
     AttentionWriter,
     Band,
     Fp8AttentionWriter,
+    Inside,
+    ScoreModifier,
     SdpaBackwardNode,
     Sizes,
     Statistics,
@@ -27,9 +29,6 @@ from lowdnn.frontend.moves import PagedCacheLoadNode
 from lowdnn.status import BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
-
-#: From pygraph and the scores to other scores.
-ScoreModifier = Callable[[Any, Tensor], Tensor]
 
 
 class AttentionMethods(GraphBuilder):
@@ -103,10 +102,8 @@ class AttentionMethods(GraphBuilder):
 
         Raises BadParamError for contradicting masks, NotSupportedError for unfuse_fma.
         """
-        _refuse(
-            "sdpa",
-            unfuse_fma=boolean(unfuse_fma, "sdpa.unfuse_fma") or None,
-        )
+        if boolean(unfuse_fma, "sdpa.unfuse_fma"):
+            raise NotSupportedError.at("sdpa.unfuse_fma", expected="the default", got=unfuse_fma)
         member(attention_implementation, implementation, "sdpa.implementation")
         writer = AttentionWriter(self, Sizes.of(q, k, v), name)
         lengths = _lengths(
@@ -115,8 +112,9 @@ class AttentionMethods(GraphBuilder):
             _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
             _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
         )
+        _refuse_ragged("sdpa", {"q": q, "k": k, "v": v}, lengths)
         tables = (paged_attention_k_table, paged_attention_v_table)
-        k, v = self._keys_and_values(q, k, v, tables, lengths, paged_attention_max_seq_len_kv)
+        k, v = self._keys_and_values(k, v, tables, lengths, paged_attention_max_seq_len_kv)
         band = Band.of(
             "sdpa",
             use_causal_mask,
@@ -132,7 +130,7 @@ class AttentionMethods(GraphBuilder):
             attn_scale=attn_scale,
             bias=bias,
             score_mod=score_mod,
-            use_alibi_mask=boolean(use_alibi_mask, "sdpa.use_alibi_mask"),
+            use_alibi_mask=use_alibi_mask,
             band=band,
             lengths=lengths,
             block_mask=block_mask,
@@ -197,10 +195,8 @@ class AttentionMethods(GraphBuilder):
         sliding_window, left_bound, right_bound, fn: ``sdpa``'s sliding_window_length, diagonal_band_left_bound,
         diagonal_band_right_bound, score_mod. Other arguments and errors: those of ``sdpa``.
         """
-        _refuse(
-            "sdpa_fp8",
-            unfuse_fma=boolean(unfuse_fma, "sdpa_fp8.unfuse_fma") or None,
-        )
+        if boolean(unfuse_fma, "sdpa_fp8.unfuse_fma"):
+            raise NotSupportedError.at("sdpa_fp8.unfuse_fma", expected="the default", got=unfuse_fma)
         member(attention_implementation, implementation, "sdpa_fp8.implementation")
         scales = {
             "descale_q": descale_q,
@@ -217,8 +213,9 @@ class AttentionMethods(GraphBuilder):
             _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
             _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
         )
+        _refuse_ragged("sdpa_fp8", {"q": q, "k": k, "v": v}, lengths)
         tables = (paged_attention_k_table, paged_attention_v_table)
-        k, v = self._keys_and_values(q, k, v, tables, lengths, paged_attention_max_seq_len_kv)
+        k, v = self._keys_and_values(k, v, tables, lengths, paged_attention_max_seq_len_kv)
         band = Band.of(
             "sdpa_fp8",
             use_causal_mask,
@@ -235,7 +232,7 @@ class AttentionMethods(GraphBuilder):
             attn_scale=attn_scale,
             bias=bias,
             score_mod=fn,
-            use_alibi_mask=boolean(use_alibi_mask, "sdpa_fp8.use_alibi_mask"),
+            use_alibi_mask=use_alibi_mask,
             band=band,
             lengths=lengths,
             block_mask=None,
@@ -283,20 +280,15 @@ class AttentionMethods(GraphBuilder):
 
         Arguments as those of ``sdpa``. use_deterministic_algorithm: each plan gives the same bits in every run; without
         it, plans that add faster in any order have the note NONDETERMINISTIC. max_total_seq_len_q and
-        max_total_seq_len_kv change nothing. dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of
-        sink_token; without it that is not read, since Stats have it. Raises BadParamError for dSink_token alone,
-        NotSupportedError for bias, dBias, use_alibi_mask, dropout, rng_dump, score_mod and score_mod_bprop.
+        max_total_seq_len_kv change nothing. dBias: a tensor (B, H, S_q, S_kv), with 1 for B or H where bias repeats,
+        that gets the gradient of bias. dropout: (probability, seed, offset) or (mask, scale, inverse of scale), of
+        which the last is not read. score_mod_bprop: called with this graph and the gradient of what score_mod gave,
+        gives that of the scores; it may use what score_mod made. None: the same one, as is right for masks and sums.
+        dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of sink_token; without it that is not read,
+        since Stats have it. All tensors of heads and stats may have ragged offsets, with use_padding_mask. Raises
+        BadParamError for contradicting masks, and for dBias, dSink_token, rng_dump and score_mod_bprop without bias,
+        sink_token, dropout and score_mod.
         """
-        _refuse(
-            "sdpa_backward",
-            bias=bias,
-            dBias=dBias,
-            use_alibi_mask=boolean(use_alibi_mask, "sdpa_backward.use_alibi_mask") or None,
-            dropout=dropout,
-            rng_dump=rng_dump,
-            score_mod=score_mod,
-            score_mod_bprop=score_mod_bprop,
-        )
         is_deterministic = boolean(use_deterministic_algorithm, "sdpa_backward.use_deterministic_algorithm")
         band = Band.of(
             "sdpa_backward",
@@ -312,12 +304,34 @@ class AttentionMethods(GraphBuilder):
         lengths = _lengths("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
         if lengths is not None:
             given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
-        dq, dk, dv = self._add_all(SdpaBackwardNode(given, band, is_deterministic), compute_data_type, name)
-        if dSink_token is not None:
-            if sink_token is None:
-                got = repr(dSink_token)
-                raise BadParamError.at("sdpa_backward.dSink_token", expected="None without sink_token", got=got)
-            writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+        _refuse_ragged("sdpa_backward", {"q": q, "k": k, "v": v}, lengths)
+        _refuse_alone(
+            bias=(dBias, "dBias", bias),
+            sink_token=(dSink_token, "dSink_token", sink_token),
+            dropout=(rng_dump, "rng_dump", dropout),
+            score_mod=(score_mod_bprop, "score_mod_bprop", score_mod),
+        )
+        _refuse_masks("sdpa_backward", score_mod, band, lengths, use_alibi_mask)
+        writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+        scores, gradient, weights = writer.inside()
+        modified = writer.modified(scores, bias, score_mod, use_alibi_mask)
+        d_scores = gradient if score_mod_bprop is None else score_mod_bprop(self, gradient)
+        dropped, unread = weights, () if sink_token is None else (sink_token,)
+        if dropout is not None:
+            if len(dropout) == 3 and isinstance(dropout[0], Tensor):
+                dropout, unread = dropout[:2], (*unread, dropout[2])
+            dropped = writer.dropped(weights, tuple(dropout), rng_dump)
+        inside = Inside((scores, gradient, weights), (modified, d_scores, dropped))
+        node = SdpaBackwardNode(
+            given,
+            band,
+            is_deterministic,
+            inside=None if inside.given == inside.made else inside,
+            has_dbias=dBias is not None,
+            unread=unread,
+        )
+        dq, dk, dv, *_ = self._add_all(node, compute_data_type, name, {} if dBias is None else {"dBias": dBias})
+        if dSink_token is not None and sink_token is not None:
             writer.sink_gradient(sink_token, given, dSink_token)
         return dq, dk, dv
 
@@ -343,14 +357,8 @@ class AttentionMethods(GraphBuilder):
         scores = writer.scores(q, k)
         if attn_scale is not None:
             scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
-        if bias is not None:
-            scores = writer.pointwise(PointwiseMode.ADD, scores, bias)
-        if score_mod is not None:
-            if band.is_mask or lengths or use_alibi_mask:
-                raise BadParamError.at("sdpa.score_mod", expected="no other mask beside it", got="one")
-            scores = score_mod(self, scores)
-        if use_alibi_mask:
-            scores = writer.with_alibi(scores)
+        _refuse_masks("sdpa", score_mod, band, lengths, use_alibi_mask)
+        scores = writer.modified(scores, bias, score_mod, use_alibi_mask)
         scores = writer.masked(scores, band, lengths, block_mask)
         weights, stats = writer.softmax(scores, statistics, sink_token)
         if dropout is not None:
@@ -361,7 +369,6 @@ class AttentionMethods(GraphBuilder):
 
     def _keys_and_values(
         self,
-        q: Tensor,
         k: Tensor,
         v: Tensor,
         tables: tuple[Tensor | None, Tensor | None],
@@ -369,9 +376,6 @@ class AttentionMethods(GraphBuilder):
         longest: int | None,
     ) -> tuple[Tensor, Tensor]:
         """k and v, from pages where they have tables."""
-        for port, tensor in {"q": q, "k": k, "v": v}.items():
-            if tensor.ragged_offset is not None and lengths is None:
-                raise BadParamError.at("sdpa.use_padding_mask", expected=f"True beside a ragged {port}", got=False)
         k_table, v_table = tables
         return (
             self._loaded(k, k_table, lengths, longest, "sdpa.paged_attention_k_table"),
@@ -405,11 +409,31 @@ class AttentionMethods(GraphBuilder):
     scaled_dot_product_flash_attention_backward = sdpa_backward
 
 
-def _refuse(method: str, **arguments: object) -> None:
-    for argument, value in arguments.items():
-        if value is not None:
+def _refuse_ragged(method: str, tensors: Mapping[str, Tensor], lengths: tuple[Tensor, Tensor] | None) -> None:
+    for port, tensor in tensors.items():
+        if tensor.ragged_offset is not None and lengths is None:
+            raise BadParamError.at(f"{method}.use_padding_mask", expected=f"True beside a ragged {port}", got=False)
+
+
+def _refuse_masks(
+    method: str,
+    score_mod: ScoreModifier | None,
+    band: Band,
+    lengths: tuple[Tensor, Tensor] | None,
+    has_alibi: bool,
+) -> None:
+    """Beside a score modifier."""
+    is_masked = boolean(has_alibi, f"{method}.use_alibi_mask") or band.is_mask or lengths is not None
+    if score_mod is not None and is_masked:
+        raise BadParamError.at(f"{method}.score_mod", expected="no other mask beside it", got="one")
+
+
+def _refuse_alone(**needed: tuple[object, str, object]) -> None:
+    """Of what needs the argument of that name: its value, its name, the argument's value."""
+    for argument, (value, name, other) in needed.items():
+        if value is not None and other is None:
             got = repr(value) if isinstance(value, Tensor) else value
-            raise NotSupportedError.at(f"{method}.{argument}", expected="the default", got=got)
+            raise BadParamError.at(f"sdpa_backward.{name}", expected=f"None without {argument}", got=got)
 
 
 def _single(writer: AttentionWriter, label: str, single: Tensor | None, sums: Tensor | None) -> Tensor | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import DataType, ReduceTensorOp
 from lowdnn.graph.band_pattern import Band, band_of
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
@@ -28,13 +28,12 @@ from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.subgraph import are_products
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.transpose import Transpose
 
 #: Permutation of k's last two axes.
 _EXCHANGED = (0, 1, 3, 2)
-#: Modes of ``weights`` that a common factor of a row passes through.
-_LINEAR = (PointwiseMode.MUL, PointwiseMode.IDENTITY)
 
 
 @dataclass(frozen=True)
@@ -228,10 +227,13 @@ def _refuse_parts(
     for op in behind:
         if not written.isdisjoint(tensor.uid for tensor in inputs_of(op).values()):
             return "operations: expected none behind the second product that read scores or weights, got one"
+    steps = [op for op in between if isinstance(op, PointwiseOperation | RngOperation)]
+    if not are_products(softmax.y, steps):
+        # Rows are divided by their sum last, so what is done to the weights before must let a factor through.
+        return "operations: expected products of the softmax's output with other tensors, got another operation"
     return (
-        _refuse_nonlinear(softmax.y, between)
-        or refuse_index_space([op for op in before if isinstance(op, PointwiseOperation)], first.c.dims)
-        or refuse_index_space([op for op in between if isinstance(op, PointwiseOperation | RngOperation)], first.c.dims)
+        refuse_index_space([op for op in before if isinstance(op, PointwiseOperation)], first.c.dims)
+        or refuse_index_space(steps, first.c.dims)
         or refuse_index_space([op for op in behind if isinstance(op, PointwiseOperation)], second.c.dims)
     )
 
@@ -251,19 +253,6 @@ def _refuse_largest(
     for name, own in {"softmax": {weights.uid}, "output": outputs}.items():
         if sum(op.x.uid in own and not op.y.is_virtual for op in reductions) > 1:
             return f"operations: expected one AMAX of the {name}, got several"
-    return ""
-
-
-def _refuse_nonlinear(weights: Tensor, operations: list[Operation]) -> str:
-    """Rows are divided by their sum last, so what is done to the weights before must let a factor through."""
-    dependent = {weights.uid}
-    for op in operations:
-        reads = [tensor for tensor in inputs_of(op).values() if tensor.uid in dependent]
-        if not reads:
-            continue
-        if not isinstance(op, PointwiseOperation) or op.mode not in _LINEAR or len(reads) > 1:
-            return "operations: expected products of the softmax's output with other tensors, got another operation"
-        dependent.add(op.output.uid)
     return ""
 
 

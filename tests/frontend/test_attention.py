@@ -455,8 +455,6 @@ def test_what_is_not_there_is_refused() -> None:
         graph.sdpa(q, q, q, dropout=(1.0, q, q))
     with raises(BadParamError, "sdpa.is_inference", expected="None", got="True"):
         graph.sdpa(q, q, q, is_inference=True, generate_stats=True)
-    with raises(NotSupportedError, "sdpa_backward.dropout", expected="the default"):
-        graph.sdpa_backward(q, q, q, q, q, q, dropout=(0.5, q, q))
     with raises(BadParamError, "sdpa_backward.dSink_token", expected="None without sink_token"):
         graph.sdpa_backward(q, q, q, q, q, q, dSink_token=q)
     with raises(BadParamError, "sdpa_backward.use_causal_mask", expected="one causal mask", got="two"):

@@ -1,27 +1,30 @@
 """``attention_wgmma``: attention forward on the tensor cores of sm_90a with TMA and wgmma; the scores never lie in
 memory.
 
-The graphs of ``attention_mma``, where tensor maps describe q, k and v; and fp8 with numbers that q, k, v, weights and
-outputs are scaled by, and the largest magnitudes of the last two. Weights in fp8 are rounded relative to the largest
-one of their row, whatever they are scaled by.
+The graphs of ``attention_mma``, where tensor maps describe q, k and v: heads with strides or packed sequences, and of k
+and v pages of at least 8 rows; and fp8 heads with strides, with numbers that q, k, v, weights and outputs are scaled
+by, and the largest magnitudes of the last two. Weights in fp8 are rounded relative to the largest one of their row,
+whatever they are scaled by.
 Kernel: ``attention_forward_wgmma.cu``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 import numpy as np
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
+from lowdnn.engines.attention.heads import Heads
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
     WARPGROUP_ROWS,
     WARPGROUP_THREADS,
     boxed_bytes,
     consumer_registers,
-    map_of,
+    mapped,
     math_unit,
     refuse_map,
 )
@@ -52,14 +55,18 @@ _LARGE_SIZE = 128
 _POLYNOMIALS = (0, 1, 2, 3)
 _WARP_QUERIES = 16
 _STAGES = 2
-#: What the loading warpgroup keeps, and one that transposes values.
-_PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = 24, 56
+#: What the loading warpgroup keeps: beside two that multiply, or three, and where it transposes values.
+_PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = (24, 32), 56
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
 #: Tiles of keys that take as long as what there is to do for a tile of queries beside them.
 _TILES_BESIDE = 1.0
 #: Whose queries they are, behind those of a stage; stages begin at multiples of it.
 _WORK_BYTES = 1024
+#: Packed sequences whose order fits shared memory, and what it takes for each and beside them.
+_MAX_SEQUENCES, _SEQUENCE_BYTES, _ORDER_BYTES = 512, 20, 8
+#: Of pages: fewer are not whole swizzle patterns. Rows of a copy from larger ones may be fewer than a page has.
+_LEAST_PAGE_ROWS, _ROWS_OF_A_COPY = 8, 32
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ class Params:
 
     TAKES_TURNS: whether one warpgroup multiplies beside the softmax of another.
     CONSUMER_REGISTERS: 0 where warpgroups keep those that they are launched with.
+    K_BOX, V_BOX: rows of a copy.
     """
 
     TAKES_TURNS: int
@@ -76,6 +84,8 @@ class Params:
     BLOCKS_PER_SM: int
     PRODUCER_REGISTERS: int
     CONSUMER_REGISTERS: int
+    K_BOX: int
+    V_BOX: int
 
 
 class AttentionWgmma:
@@ -120,10 +130,17 @@ class AttentionWgmma:
         problem = AttentionForward.match(self.name, graph, takes_fp8=True)
         if isinstance(problem, Refusal):
             return problem
-        for heads in (problem.q, problem.k, problem.v):
-            if not heads.is_strided:
-                reason = f"{heads.tensor.label}: expected heads with strides, got pages of a cache or a ragged tensor"
-                return Refusal(self.name, reason, Status.NOT_SUPPORTED_LAYOUT)
+        if problem.is_fp8 and any(heads.load or heads.ragged for heads in (problem.q, problem.k, problem.v)):
+            reason = "expected heads with strides, got pages of a cache or a ragged tensor of fp8"
+            return Refusal(self.name, f"{problem.q.tensor.label}: {reason}", Status.NOT_SUPPORTED_LAYOUT)
+        batches = problem.attention.first.c.dims[0]
+        if problem.stores_packed and batches > _MAX_SEQUENCES:
+            reason = f"q.dims: expected at most {_MAX_SEQUENCES} ragged sequences, got {batches}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        for heads in (problem.k, problem.v):
+            if heads.load is not None and heads.load.page_rows < _LEAST_PAGE_ROWS:
+                reason = f"{heads.tensor.label}: expected pages of at least {_LEAST_PAGE_ROWS} rows"
+                return Refusal(self.name, f"{reason}, got {heads.load.page_rows}", Status.NOT_SUPPORTED_LAYOUT)
         for heads in (problem.q, problem.k, problem.v):
             if refused := refuse_map(heads):
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
@@ -133,7 +150,8 @@ class AttentionWgmma:
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     tiles = _TILES if _is_light(problem) else _TILES[:2]
     many = _MANY_QUERIES // 2 if problem.keys_seen == problem.keys else _MANY_QUERIES
-    queries = tiles[-1] if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
+    most_queries = _TILES[1] if problem.stores_packed else tiles[-1]  # of short sequences larger ones are empty
+    queries = most_queries if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
     of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _tiles_of_keys(problem)))
     most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
     candidates = [keys for keys in of_keys if keys <= most] or of_keys[-1:]
@@ -159,10 +177,17 @@ def _is_light(problem: AttentionForward) -> bool:
 
 
 def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
-    """Those that parts of a mask's tiles are made of: whole ones are passed over."""
+    """Those that parts of a mask's tiles are made of: whole ones are passed over; and whole copies from pages."""
     is_masked = problem.attention.band.blocks is not None
+    pages = [heads.load.page_rows for heads in (problem.k, problem.v) if heads.load is not None]
+    rows = min(max(pages, default=1), _ROWS_OF_A_COPY)
     tiles = _TILES_OF_FP8_KEYS if problem.is_fp8 else _TILES_OF_KEYS
-    return tuple(keys for keys in tiles if not is_masked or SIDE % keys == 0)
+    return tuple(keys for keys in tiles if keys % rows == 0 and (not is_masked or SIDE % keys == 0))
+
+
+def _box_rows(heads: Heads, tile_rows: int) -> int:
+    """Of a copy: from pages, as many as whole pages and tiles are made of."""
+    return tile_rows if heads.load is None else gcd(heads.load.page_rows, tile_rows)
 
 
 def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
@@ -196,9 +221,13 @@ def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
 def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
     qk, v = (boxed_bytes(heads.size, problem.element_bytes) for heads in (problem.q, problem.v))
     rows = query_stages * (tile.queries * qk + _WORK_BYTES) + _STAGES * tile.keys * (qk + v)
+    cut = (problem.k.ragged is not None) + (problem.v.ragged is not None or problem.lengths is not None)
+    barriers = 2 * (query_stages + 2 * _STAGES)
     if problem.is_fp8:
         rows += _STAGES * problem.padded_v * boxed_bytes(tile.keys, problem.element_bytes)
-    return rows + 2 * (query_stages + (3 if problem.is_fp8 else 2) * _STAGES) * BARRIER_BYTES
+        cut, barriers = 0, barriers + 2 * _STAGES
+    order = _MAX_SEQUENCES * _SEQUENCE_BYTES + _ORDER_BYTES if problem.stores_packed else 0
+    return rows + (barriers + cut * _STAGES) * BARRIER_BYTES + order
 
 
 def _launch(
@@ -206,17 +235,20 @@ def _launch(
 ) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
     query_stages = max(1, _query_stages(problem, tile))
-    kept = _TRANSPOSING_REGISTERS if problem.is_fp8 else _PRODUCER_REGISTERS
+    kept = _TRANSPOSING_REGISTERS if problem.is_fp8 else _PRODUCER_REGISTERS[warpgroups > 2]
     registers = consumer_registers(warpgroups, kept, blocks_per_sm)
-    params = Params(int(takes_turns and warpgroups > 1), query_stages, _STAGES, blocks_per_sm, kept, registers)
+    k_box, v_box = _box_rows(problem.k, tile.keys), _box_rows(problem.v, tile.keys)
+    takes_turns = takes_turns and warpgroups > 1
+    params = Params(int(takes_turns), query_stages, _STAGES, blocks_per_sm, kept, registers, k_box, v_box)
     blocks = arch.sm_count * blocks_per_sm
-    boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
+    boxes = ((problem.q, tile.queries), (problem.k, k_box), (problem.v, v_box))
     operands: tuple[Argument, ...] = (
-        *(map_of(heads, rows) for heads, rows in boxes),
-        *i32((problem.k.sharing, problem.v.sharing, problem.k.tensor.dims[0], problem.v.tensor.dims[0])),
-        _order(problem, tile, blocks).argument,
+        *(mapped(heads, rows) for heads, rows in boxes),
+        _order(problem, tile, blocks),
     )
     variant = f"t{params.TAKES_TURNS}e{tile.polynomials}"
+    if problem.k.load or problem.v.load:
+        variant += f"b{k_box}x{v_box}"
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
@@ -230,12 +262,15 @@ def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:
     return kernel, Launch(kernel=0, grid=(1, 1, 1), block=(32, 1, 1), arguments=(Struct(numbers),))
 
 
-def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> TileOrder:
+def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> Struct:
+    """The kernel's ``Order``; of packed sequences ``PackedOrder::Batches``, in pairs where a head's tiles differ."""
     batch, heads, queries, keys = problem.attention.first.c.dims
     left, right = problem.bounds
     first = np.arange(ceil_div(queries, tile.queries))[::-1] * tile.queries
     end = np.clip(np.minimum(first + tile.queries, queries) + right, 0, keys)
     seen = np.maximum(end - np.clip(first - left, 0, keys), 0)
+    if problem.stores_packed:
+        return Struct(i32((batch, heads, 1 + bool(np.ptp(seen)))))
     elements = problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing
     bytes_of_head = problem.element_bytes * keys * elements
-    return TileOrder.of(seen / tile.keys + _TILES_BESIDE, batch * heads, blocks, bytes_of_head)
+    return TileOrder.of(seen / tile.keys + _TILES_BESIDE, batch * heads, blocks, bytes_of_head).argument

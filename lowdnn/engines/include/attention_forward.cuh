@@ -143,6 +143,21 @@ struct Forward {
   }
 };
 
+// Of a batch, the queries and keys that count.
+struct Sequence {
+  i32 queries, keys;
+
+  __device__ __forceinline__ Sequence(i32 queries, i32 keys) : queries(queries), keys(keys) {}
+  __device__ __forceinline__ Sequence(const Forward& p, i32 batch) : queries(p.stored_queries(batch)), keys(p.keys) {
+#if HAS_LENGTHS
+    keys = i32(clamped<i64>(i64(p.lengths[batch * p.length_stride]), 0, p.keys));
+#endif
+#if HAS_QUERY_LENGTHS
+    queries = i32(clamped<i64>(i64(p.query_lengths[batch * p.query_length_stride]), 0, queries));
+#endif
+  }
+};
+
 // Where a warp's rows are, and the keys that any of the block's see.
 struct Place {
   i32 batch, head;  // the first of PACK
@@ -157,18 +172,14 @@ struct Place {
       : Place(p, p.tiles.divide(blockIdx.x), blockIdx.x % p.tiles.divisor) {}
 
   // tile: from the last one on, which has the most keys under a causal mask.
-  __device__ __forceinline__ Place(const Forward& p, u32 packs_before, u32 tile) {
+  __device__ __forceinline__ Place(const Forward& p, u32 packs_before, u32 tile)
+      : Place(p, packs_before, tile, Sequence(p, i32(p.packs.divide(packs_before)))) {}
+  __device__ __forceinline__ Place(const Forward& p, u32 packs_before, u32 tile, const Sequence& sequence) {
     batch = i32(p.packs.divide(packs_before));
     head = i32(packs_before - batch * p.packs.divisor) * PACK;
     block_row = i32(p.tiles.divisor - 1 - tile) * TILE_Q;
     warp_row = block_row + threadIdx.x / WARP_SIZE * WARP_Q;
-    band = {p.left, p.right, p.stored_queries(batch), p.keys};
-#if HAS_LENGTHS
-    band.keys = i32(clamped<i64>(i64(p.lengths[batch * p.length_stride]), 0, p.keys));
-#endif
-#if HAS_QUERY_LENGTHS
-    band.queries = i32(clamped<i64>(i64(p.query_lengths[batch * p.query_length_stride]), 0, band.queries));
-#endif
+    band = {p.left, p.right, sequence.queries, sequence.keys};
     begin = band.keys_begin(first_query()) / TILE_KV;
     end = (band.keys_end(first_query(), query_count()) + TILE_KV - 1) / TILE_KV;
 #if HAS_BLOCKS
@@ -226,10 +237,6 @@ struct Rows {
     coordinate[3] = 0;
   }
 };
-
-// Of two neighbouring columns, how many are among the `left` ones from the first of them on. Not as a minimum and a
-// maximum: ptxas 13.0 joins these with a comparison of the result, and then has 2 for 0 as well.
-__device__ __forceinline__ i32 pair_size(i32 left) { return (left > 0) + (left > 1); }
 
 #if HAS_SCORES
 // From products of queries and keys; what it makes of keys that do not exist does not count.
@@ -460,22 +467,33 @@ __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, 
 }
 #endif
 
-// One thread of a row: its statistics.
-__device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&coordinate)[4], f32 largest, f32 sum) {
-  i64 shift = 0;
+// Of a batch, how many queries' outputs and numbers are stored, and how far from where padded ones would be.
+struct Destination {
+  i32 outputs, rows;
+  i64 output_shift = 0, row_shift = 0;
+
+  __device__ __forceinline__ Destination(const Forward& p, i32 batch) : outputs(p.queries), rows(p.queries) {
 #if STORES_PACKED
-  const i32 batch = i32(coordinate[0]);
-  if (coordinate[2] >= p.row_offsets.rows(batch, p.queries)) return;
-  shift = p.row_offsets.shift(batch);
+    outputs = p.output_offsets.rows(batch, p.queries);
+    rows = p.row_offsets.rows(batch, p.queries);
+    output_shift = p.output_offsets.shift(batch);
+    row_shift = p.row_offsets.shift(batch);
 #endif
+  }
+};
+
+// One thread of a row: its statistics.
+__device__ __forceinline__ void store_statistics(const Forward& p, const Destination& to, const i64 (&coordinate)[4],
+                                                 f32 largest, f32 sum) {
+  if (STORES_PACKED && coordinate[2] >= to.rows) return;
 #if STATS
-  (&p.stats.at(coordinate))[shift] = (largest * p.score_scale() + logf(sum)) * p.stats_factor;
+  (&p.stats.at(coordinate))[to.row_shift] = (largest * p.score_scale() + logf(sum)) * p.stats_factor;
 #endif
 #if MAX
-  (&p.max.at(coordinate))[shift] = largest * p.score_scale();
+  (&p.max.at(coordinate))[to.row_shift] = largest * p.score_scale();
 #endif
 #if SUM_EXP
-  (&p.sum_exp.at(coordinate))[shift] = sum;
+  (&p.sum_exp.at(coordinate))[to.row_shift] = sum;
 #endif
 }
 
@@ -483,17 +501,14 @@ __device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&c
 struct OutputRow {
   const Forward& p;
   const Output::Cursor cursor;
+  i64 shift;
   bool exists;
-  i64 shift = 0;
 
-  __device__ __forceinline__ OutputRow(const Forward& p, const i64 (&coordinate)[4], bool exists)
-      : p(p), cursor(Output::cursor(p.output, coordinate)), exists(exists) {
-#if STORES_PACKED
-    const i32 batch = i32(coordinate[0]);
-    this->exists &= coordinate[2] < p.output_offsets.rows(batch, p.queries);
-    shift = p.output_offsets.shift(batch);
-#endif
-  }
+  __device__ __forceinline__ OutputRow(const Forward& p, const Destination& to, const i64 (&coordinate)[4], bool exists)
+      : p(p),
+        cursor(Output::cursor(p.output, coordinate)),
+        shift(to.output_shift),
+        exists(exists && !(STORES_PACKED && coordinate[2] >= to.outputs)) {}
 
   template <int V> __device__ __forceinline__ void store(i32 column, const f32 (&values)[V]) const {
     if (exists && column < p.size_v) Output::apply<V>(p.output, cursor, shift + column, V, values);
@@ -525,8 +540,8 @@ __device__ __forceinline__ void join_largest(u32* to, u32 magnitude) {
 }
 
 // Divides by the sums and stores.
-__device__ __forceinline__ void store_output(const Forward& p, const Place& place, const Rows& rows,
-                                             const RunningSoftmax& softmax, const OutputTile& o) {
+__device__ __forceinline__ void store_output(const Forward& p, const Destination& to, const Place& place,
+                                             const Rows& rows, const RunningSoftmax& softmax, const OutputTile& o) {
   const f32 scale = p.value_scale() / softmax.ONE;
 #if AMAX_S
   u32 largest_weight = 0;
@@ -543,11 +558,11 @@ __device__ __forceinline__ void store_output(const Forward& p, const Place& plac
       const f32 share = sum == 0 ? 0 : 1 / sum * scale;
       i64 coordinate[4];
       rows.coordinate(p, place, part, half, coordinate);
-      if (exists && threadIdx.x % 4 == 0) store_statistics(p, coordinate, softmax.largest[part][half], sum);
+      if (exists && threadIdx.x % 4 == 0) store_statistics(p, to, coordinate, softmax.largest[part][half], sum);
 #if AMAX_S
       if (exists) largest_weight = ::max(largest_weight, __float_as_uint(softmax.largest_weight(part, half)));
 #endif
-      const OutputRow row(p, coordinate, exists);
+      const OutputRow row(p, to, coordinate, exists);
 #pragma unroll
       for (int first = 0; first < OUTPUT_BLOCKS; first += 4) {
         f32 values[8] = {};

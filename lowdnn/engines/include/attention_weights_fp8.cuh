@@ -20,7 +20,7 @@ constexpr int TRANSPOSERS = 3;  // warps: those beside the producer's
 static_assert(TILE_KV % 32 == 0 && !HAS_WEIGHTS, "whole steps along the keys, weights that are rounded only");
 
 DEFINE_WGMMA_K_MAJOR(multiply_k_major, TILE_KV, 32, f32.TYPE.TYPE, f32, "+f", ", 1, 1")
-DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(multiply_registers, HEAD_V, f32.TYPE.TYPE)
+DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(multiply_registers, HEAD_V, 32, f32.TYPE.TYPE)
 
 __device__ __forceinline__ void multiply_by_keys(ScoreTile& scores, u64 queries, u64 keys, bool accumulate) {
   multiply_k_major(flat(scores), queries, keys, accumulate);

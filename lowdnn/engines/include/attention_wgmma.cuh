@@ -13,6 +13,16 @@
 struct MappedHead {
   const TensorMap& map;
   i32 head, batch;
+  i32 first = 0;  // row of those along which the map goes
+
+  // One thread: `to` gets its rows from `row` on.
+  template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
+#pragma unroll
+    for (int box = 0; box < Rows_::BOXES; ++box) {
+      tma_load<1>(to.address + box * Rows_::BOX_BYTES, map, barrier, 0, box * Rows_::BOX_ELEMENTS, first + row, head,
+                  batch);
+    }
+  }
 };
 
 template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
@@ -23,18 +33,15 @@ template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
 
   u32 address;
 
-  // One thread: copies the rows from `row` on, and lets the barrier wait for them.
-  __device__ __forceinline__ void load(const MappedHead& from, i32 row, u32 barrier) const {
+  // One thread: copies the rows of a head from `row` on, and lets the barrier wait for them.
+  template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, u32 barrier) const {
     mbarrier_expect(barrier, BYTES);
-    copy(from, row, barrier);
+    from.copy(*this, row, barrier);
   }
 
   // The same where the barrier waits for them already.
   __device__ __forceinline__ void copy(const MappedHead& from, i32 row, u32 barrier) const {
-#pragma unroll
-    for (int box = 0; box < BOXES; ++box) {
-      tma_load<1>(address + box * BOX_BYTES, from.map, barrier, 0, box * BOX_ELEMENTS, row, from.head, from.batch);
-    }
+    from.copy(*this, row, barrier);
   }
 
   // As a K-major operand: its rows from `row` (a multiple of 8) on, 32 bytes of elements from `element` on.
@@ -87,9 +94,10 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
     }
   }
 
-  // The producer: the next stage gets what its load takes.
+  // The producer: the next stage gets what its load takes, when it is empty.
+  __device__ __forceinline__ void await_empty() const { mbarrier_wait(own_empty(), at.parity ^ 1); }
   template <class... From> __device__ __forceinline__ void load(const From&... from) {
-    mbarrier_wait(own_empty(), at.parity ^ 1);
+    await_empty();
     rows().load(from..., own_full());
     at.advance();
   }

@@ -92,6 +92,12 @@ def test_warpgroups_take_turns(racing: Runtime, queries: int) -> None:
     check_case(racing, WGMMA, line, {KnobType.TILE_M: queries})
 
 
+def test_values_are_cleared_between_turns(racing: Runtime) -> None:
+    """Of several tiles of queries of a block, each with keys beyond a length."""
+    few = replace(SM_90A, sm_count=2)
+    check_case(racing, WGMMA, "sdpa b=6 h=1 q=100 kv=100 d=16 lengths=yes", {KnobType.TILE_M: 128}, few)
+
+
 @of_each_engine
 def test_a_query_without_keys_gives_nothing(device: Runtime, engine: Engine) -> None:
     """The first 20 of 50 queries stand before the first of 30 keys; the second batch has none."""
