@@ -298,7 +298,6 @@ struct Consumer {
         end_keys<1>();
         release_queries(tile);
         const bool shrinks = add_scores(tile, shrinking);
-        end_softmax();
         end_values();
         if (shrinks) shrink(o, shrinking);
         make_weights(p, place, rows(), tile, scores, weights);
@@ -396,12 +395,6 @@ struct Consumer {
     wgmma_fence();
     multiply_by_values(o, weights, values);
     wgmma_commit();
-  }
-  // Before the product with values has ended: ptxas 13.0 puts half of the softmax behind that, unless something before
-  // it needs the sums. The values have arrived, and sums are not negative.
-  __device__ __forceinline__ void end_softmax() const {
-    const bool is_negative = softmax.sum[0][0] < 0 || softmax.sum[0][1] < 0;
-    mbarrier_wait(memory.values.own_full(), memory.values.at.parity ^ is_negative);
   }
   __device__ __forceinline__ void end_values() {
     wgmma_wait<0>();

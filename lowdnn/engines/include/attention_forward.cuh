@@ -407,9 +407,7 @@ struct RunningSoftmax {
           f32* const pair = scores[part][block] + half * 2;
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const f32 exponent = pair[i] * unit - base;
-            const bool is_polynomial = (block * 2 + i) * POLYNOMIALS % 8 < POLYNOMIALS;
-            pair[i] = is_polynomial ? polynomial_power_of_two(exponent) : power_of_two(exponent);
+            pair[i] = power_of_two(pair[i] * unit - base);
             total += pair[i];
           }
         }
