@@ -51,8 +51,6 @@ _KEYS_BESIDE = 24
 #: multiprocessor's, of more, and those of more with large heads of v in 16 bits; and beside more arithmetic.
 _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
 _LARGE_SIZE = 128
-#: Of eight exponentials.
-_POLYNOMIALS = (0, 1, 2, 3)
 _WARP_QUERIES = 16
 _STAGES = 2
 #: What the loading warpgroup keeps: beside two that multiply, or three, and where it transposes values.
@@ -104,7 +102,7 @@ class AttentionWgmma:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M and TILE_N."""
+        """TILE_M, TILE_N, WARP_SPEC_CFG."""
         return _knobs(self._accepted(graph, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
@@ -112,7 +110,6 @@ class AttentionWgmma:
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, _knobs(problem), choices)
         tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
-        tile = replace(tile, polynomials=chosen[KnobType.KERNEL_CFG])
         kernel, launch = _launch(problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]))
         if not problem.largest_arguments:
             return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
@@ -162,7 +159,6 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
         Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
         Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),
         Knob("turns", KnobType.WARP_SPEC_CFG, (0, 1), takes_turns, "1: warpgroups take turns at multiplying"),
-        Knob("polynomials", KnobType.KERNEL_CFG, _POLYNOMIALS, 0, "of 8 exponentials, those that are polynomials"),
     )
 
 
@@ -246,7 +242,7 @@ def _launch(
         *(mapped(heads, rows) for heads, rows in boxes),
         _order(problem, tile, blocks),
     )
-    variant = f"t{params.TAKES_TURNS}e{tile.polynomials}"
+    variant = f"t{params.TAKES_TURNS}"
     if problem.k.load or problem.v.load:
         variant += f"b{k_box}x{v_box}"
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)

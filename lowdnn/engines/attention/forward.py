@@ -46,14 +46,12 @@ class ForwardTile:
     """Rows of a block and of each of its warps, and keys that are taken at a time.
 
     pack: heads of q of which rows are together in a block; 1: a row is a query.
-    polynomials: of eight exponentials, those that are polynomials.
     """
 
     queries: int
     keys: int
     warp_queries: int
     pack: int = 1
-    polynomials: int = 0
 
     @property
     def warps(self) -> int:
@@ -86,7 +84,6 @@ class ForwardParams:
     SCORE_FACTORS: int
     IS_FP8: int
     VALUE_FACTORS: int
-    POLYNOMIALS: int
     AMAX_S: int
     AMAX_O: int
     Q_PLACE: int
@@ -239,7 +236,6 @@ class AttentionForward:
             SCORE_FACTORS=0 if self.scale is None else len(self.score_factors.tensors),
             IS_FP8=int(self.is_fp8),
             VALUE_FACTORS=len(self.value_factors),
-            POLYNOMIALS=tile.polynomials,
             AMAX_S=int(self.attention.amax_s is not None),
             AMAX_O=int(self.attention.amax_o is not None),
             Q_PLACE=int(self.q.place(tile.queries)),

@@ -5,13 +5,14 @@
 // have them: this thread's columns are 2 * (lane % 4) and the next, elements 0 and 1 of row lane / 4, 2 and 3 of the
 // row 8 further down. A row is one query of one head: of PACK neighbouring heads, which share those of k and v, the
 // rows of a query follow each other.
-// Scores are what Scores makes of the products of queries and keys, times `score_scale`, for the keys that a query sees.
+// Scores are what Scores makes of the products of queries and keys, times score_scale(), for the keys that a query
+// sees.
 // Before it, the kernel includes generated.cuh with Output, Scores where HAS_SCORES, Weights where HAS_WEIGHTS.
-// Macros: TYPE (f16, bf16, e4m3, e5m2) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS (of keys);
-// QUERY_LENGTH_TYPE, HAS_QUERY_LENGTHS; HAS_SCORES HAS_WEIGHTS HAS_BLOCKS (a mask of tiles) HAS_SINK; STATS MAX SUM_EXP:
-// the outputs that there are; STORES_PACKED: whether some are ragged tensors; IS_FP8: whether numbers scale
-// scores and outputs, SCORE_FACTORS and VALUE_FACTORS of which lie in memory; AMAX_S, AMAX_O: whether the largest
-// magnitudes of the softmax and of what Output is of are stored.
+// Macros: TYPE (f16, bf16, e4m3, e5m2) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE,
+// HAS_LENGTHS (of keys); QUERY_LENGTH_TYPE, HAS_QUERY_LENGTHS; HAS_SCORES HAS_WEIGHTS HAS_BLOCKS (a mask of tiles)
+// HAS_SINK; STATS MAX SUM_EXP: the outputs that there are; STORES_PACKED: whether some are ragged tensors; IS_FP8:
+// whether numbers scale scores and outputs, SCORE_FACTORS and VALUE_FACTORS of which lie in memory; AMAX_S, AMAX_O:
+// whether the largest magnitudes of the softmax and of what Output is of are stored.
 
 #pragma once
 
@@ -405,7 +406,8 @@ struct RunningSoftmax {
         const f32 before = largest[part][half];
         const bool exceeds = (here - before) * unit > SLACK;
         const f32 after = exceeds ? here : before;
-        const f32 base = after == -INFINITE ? 0 : after * unit - ONE_EXPONENT;  // of a query that has seen no key yet, anything
+        // Of a query that has seen no key yet, anything.
+        const f32 base = after == -INFINITE ? 0 : after * unit - ONE_EXPONENT;
         shrinking[part][half] = exceeds ? power_of_two((before - after) * unit) : 1;
         largest[part][half] = after;
 #if AMAX_S
@@ -418,9 +420,7 @@ struct RunningSoftmax {
           f32* const pair = scores[part][block] + half * 2;
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const f32 exponent = pair[i] * unit - base;
-            const bool is_polynomial = (block * 2 + i) * POLYNOMIALS % 8 < POLYNOMIALS;
-            pair[i] = is_polynomial ? polynomial_power_of_two(exponent) : power_of_two(exponent);
+            pair[i] = power_of_two(pair[i] * unit - base);
             total += pair[i];
           }
         }
@@ -543,8 +543,8 @@ __device__ __forceinline__ void exchange_blocks(f32 (&values)[8]) {
   }
 }
 
-// The largest of a warp's magnitudes joins those of others, whose order does not matter: bits are in that of magnitudes,
-// with NaN behind all.
+// The largest of a warp's magnitudes joins those of others, in any order: bits are in that of magnitudes, with NaN
+// behind all.
 __device__ __forceinline__ void join_largest(u32* to, u32 magnitude) {
   asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(magnitude));
   if (threadIdx.x % WARP_SIZE == 0) asm volatile("red.global.max.u32 [%0], %1;" :: "l"(to), "r"(magnitude) : "memory");

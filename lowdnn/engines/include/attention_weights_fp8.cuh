@@ -16,6 +16,7 @@
 typedef SwizzledRows<TILE_KV, HEAD_V, 1> LoadedValues;
 typedef SwizzledRows<HEAD_V, TILE_KV, 1> Values;
 typedef u32 WeightTile[TILE_KV / 32][4];
+constexpr int TRANSPOSERS = 3;  // warps: those beside the producer's
 static_assert(TILE_KV % 32 == 0 && !HAS_WEIGHTS, "whole steps along the keys, weights that are rounded only");
 
 DEFINE_WGMMA_K_MAJOR(multiply_k_major, TILE_KV, 32, f32.TYPE.TYPE, f32, "+f", ", 1, 1")
@@ -84,7 +85,7 @@ __device__ __forceinline__ void transpose(const LoadedValues& from, const Values
       const u32 results[4] = {__byte_perm(word[0], word[1], bytes), __byte_perm(word[0], word[1], other_bytes),
                               __byte_perm(word[2], word[3], bytes), __byte_perm(word[2], word[3], other_bytes)};
       const int key = step * 32, box = key / Values::BOX_ELEMENTS, inside = key % Values::BOX_ELEMENTS;
-      stmatrix_x4((target ^ inside) + box * Values::BOX_BYTES, results);  // a swizzled row begins at a multiple of its size
+      stmatrix_x4((target ^ inside) + box * Values::BOX_BYTES, results);  // rows begin at multiples of their size
     }
   }
 }

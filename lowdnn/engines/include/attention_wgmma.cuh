@@ -74,8 +74,8 @@ template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
   }
 };
 
-// Tiles on their way from the producer, a thread or WRITERS warps, to the consumers, READERS warps, through COUNT stages:
-// a tile has BYTES and, for a thread, load(..., barrier), which expects them.
+// Tiles on their way from the producer, a thread or WRITERS warps, to the consumers, READERS warps, through COUNT
+// stages: a tile has BYTES and, for a thread, load(..., barrier), which expects them.
 template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing {
   static constexpr int BYTES = COUNT * Rows_::BYTES, BARRIER_BYTES = 2 * COUNT * MBARRIER_BYTES;
 
