@@ -40,7 +40,6 @@ constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_
 constexpr u32 CLEARING_BARRIER = 1, TURN_BARRIER = 2;  // the latter and those behind it, for each warpgroup
 static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 
-
 struct Params {
   MappedIn<Q_PLACE, TILE_Q>::Type q;
   MappedIn<K_PLACE, K_BOX>::Type k;
