@@ -12,8 +12,8 @@
 // for 16-bit types: a[i] of thread t is the two elements from row 16 * (t / 32) + t % 32 / 4 + 8 * (i % 2), column
 // 2 * (t % 4) + 8 * (i / 2) on. It must not be written between the wgmma_fence before the instruction and its
 // wgmma_wait. DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(name, N, K, types) defines it for other types, without the template
-// parameter: of 32-bit ones, a[i] is the element in row 16 * (t / 32) + t % 32 / 4 + 8 * (i % 2), column t % 4
-// + 4 * (i / 2).
+// parameter: of fp8, a[i] is the four elements from column 4 * (t % 4) + 16 * (i / 2) on; of 32-bit types, the one in
+// row 16 * (t / 32) + t % 32 / 4 + 8 * (i % 2), column t % 4 + 4 * (i / 2).
 //
 // d[i] of thread t is the element in row 16 * (t / 32) + t % 32 / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (t % 4)
 // + i % 2.

@@ -18,9 +18,10 @@
 
 template <bool A_IS_M_MAJOR, bool B_IS_N_MAJOR,
           class StageB = OperandStage<TYPE, stage_lines(TILE_N, B_IS_N_MAJOR), B_IS_N_MAJOR>,
-          class StageA = OperandStage<TYPE, TILE_M, A_IS_M_MAJOR>, int KEPT_BLOCKS = 0>
+          class StageA = OperandStage<TYPE, TILE_M, A_IS_M_MAJOR>, int KEPT_BLOCKS = 0, bool KEEPS_B = false>
 using KernelTile = TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, CLUSTER_M,
-                             CLUSTER_N, A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, KEPT_BLOCKS, CLUSTER_K>;
+                             CLUSTER_N, A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, KEPT_BLOCKS, CLUSTER_K,
+                             KEEPS_B>;
 
 #if CLUSTER_M * CLUSTER_N * CLUSTER_K > 1
 #define WGMMA_CLUSTER __cluster_dims__(CLUSTER_M * CLUSTER_N * CLUSTER_K, 1, 1)
