@@ -158,10 +158,6 @@ struct TileWgmma {
   // This block's rank among those that share operands.
   static __device__ __forceinline__ u32 sharer() { return SHARERS > 1 ? cluster_rank() : 0; }
 
-  // The work items of this block, or of its cluster.
-  static __device__ __forceinline__ u32 first_item() { return CLUSTER > 1 ? cluster_index() : blockIdx.x; }
-  static __device__ __forceinline__ u32 item_step() { return CLUSTER > 1 ? cluster_count() : gridDim.x; }
-
   // One thread: loads the k blocks of all this block's tiles.
   template <class AnySchedule, class LoaderA, class LoaderB>
   __device__ __forceinline__ void produce(const AnySchedule& schedule, LoaderA& load_a, LoaderB& load_b) const {
@@ -274,6 +270,9 @@ struct TileWgmma {
  private:
   static constexpr u32 TURN_BARRIER = 1, TURN_THREADS = 2 * TEAM_WARPGROUPS * WARPGROUP_SIZE;
   static_assert(TEAMS <= 2, "turns go from one team to the other");
+
+  static __device__ __forceinline__ u32 first_item() { return CLUSTER > 1 ? cluster_index() : blockIdx.x; }
+  static __device__ __forceinline__ u32 item_step() { return CLUSTER > 1 ? cluster_count() : gridDim.x; }
 
   template <class Loader, class Work>
   __device__ __forceinline__ void load_resident(Loader& loader, const Work& work) const {

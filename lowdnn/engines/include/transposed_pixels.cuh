@@ -1,19 +1,20 @@
 // Channels-last pixels of 32-bit elements for the tensor cores, which read those from shared memory along k only: k are
 // the pixels, and the copies bring rows of 32 channels, one for each pixel (pixel_walk.cuh).
 //
-// A goes through registers; B is transposed in shared memory, by warps that do nothing else. A k block is 32 pixels.
-// Any order of them will do that A and B have in common: step i of the multiplication has pixels 16 * (i / 2) + i % 2
-// + (0, 2, ... 14). Pixels two apart lie in different banks, as the swizzle moves the 16-byte chunks of their rows; and
-// an odd step sees the pixels next to those of the even one, as the next tap of a filter does.
+// A goes through registers. B is transposed in shared memory: the warps of a team share that work, while the tensor
+// cores multiply the stage before. A k block is 32 pixels. Any order of them will do that A and B have in common: step
+// i of the multiplication has pixels 16 * (i / 2) + i % 2 + (0, 2, ... 14). Pixels two apart lie in different banks, as
+// the swizzle moves the 16-byte chunks of their rows; and an odd step sees the pixels next to those of the even one, as
+// the next tap of a filter does.
 //
 // The stages of B:
-//     void transpose(u32 stage, u32 warp)     one assisting warp's part of the work (wgmma_kernel.cuh)
-//     u64 offset(int tap, int step)           what is added to a descriptor for one of TAPS taps and a step of k
+//     void transpose<WARPS>(u32 stage, u32 warp)     the part of the work of one of a team's WARPS warps
+//     u64 offset(int tap, int step)                  what is added to a descriptor for one of TAPS taps and a step of k
 
 #pragma once
 
 #include "include/shared_memory.cuh"
-#include "include/wgmma_kernel.cuh"
+#include "include/tile_wgmma.cuh"
 
 constexpr u32 PIXEL_BLOCK = 32, PIXEL_BLOCK_BYTES = PIXEL_BLOCK * STAGE_ROW_BYTES, CHUNK_BYTES = 16;
 
@@ -33,10 +34,12 @@ template <class From, class To> __device__ __forceinline__ void turn_words(const
 template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, false> {
   static constexpr int TAPS = 1;
 
-  static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
-#pragma unroll 1
-    for (u32 block = warp; block < COLUMNS / PIXEL_BLOCK; block += ASSISTING_WARPS) {
-      transpose_block(stage + block * PIXEL_BLOCK_BYTES);
+  template <u32 WARPS> static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
+    constexpr u32 BLOCKS = COLUMNS / PIXEL_BLOCK;
+#pragma unroll
+    for (u32 first = 0; first < BLOCKS; first += WARPS) {
+      const bool has_one = first + WARPS <= BLOCKS || warp < BLOCKS - first;
+      if (has_one) transpose_block(stage + (first + warp) * PIXEL_BLOCK_BYTES);
     }
   }
 
@@ -69,12 +72,12 @@ template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
   static constexpr int SIXTEEN_BYTES = CHANNELS * STAGE_ROW_BYTES, BYTES = COPIED_BYTES + 2 * SIXTEEN_BYTES;
   static_assert(PIXELS % 8 == 0 && PIXELS >= 40 && (TAPS - 1) * DISTANCE <= 2, "no tap beyond the fourth pixel");
 
-  static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
+  template <u32 WARPS> static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
     // Eight neighbouring lanes read from, and write to, all banks.
     const u32 lane = threadIdx.x % WARP_SIZE, half = lane % 2;
     const u32 channels = (half ^ lane / 16) * 4 + (lane / 2 ^ lane / 8) % 2 * 2 + lane / 4 % 2;
-#pragma unroll 1
-    for (u32 part = warp; part < 8; part += ASSISTING_WARPS) {
+#pragma unroll
+    for (u32 part = warp; part < 8; part += WARPS) {
       const u32 sixteen = part % 2, box = part / 2 % 2, eight = part / 4 * 2 + lane / 2 % 2;
       const u32 rows = stage + box * HALF_BYTES, first = sixteen * 16 + half * 8 + eight;
       const u32 to = stage + COPIED_BYTES + sixteen * SIXTEEN_BYTES +
@@ -95,47 +98,27 @@ template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
   }
 };
 
-// A tile whose B is transposed by the assisting warps when a stage's copies have arrived; then it is ready to be
-// multiplied.
 // multiply(d, a, b, accumulate) is a wgmma of TF32 with A in registers, over a tap's columns.
-template <class Base, class Multiply> struct TransposingTile : Base {
-  typedef typename Base::Accumulator Accumulator;
-  typedef typename Base::StageB StageB;
-  typedef typename Base::Position Position;
-  typedef u32 Fragments[Base::STEPS][Base::PARTS][4];
-  static constexpr int BARRIER_BYTES = Base::BARRIER_BYTES + Base::RING * MBARRIER_BYTES;
-  static_assert(sizeof(typename Base::T) == 4 && Base::K == PIXEL_BLOCK, "32-bit types");
+template <class Tile, class Multiply> struct PixelProduct {
+  typedef typename Tile::Accumulator Accumulator;
+  typedef typename Tile::StageB StageB;
+  typedef u32 Fragments[Tile::STEPS][Tile::PARTS][4];
+  static constexpr u32 TEAM_WARPS = Tile::TEAM_WARPGROUPS * 4;
+  static_assert(sizeof(typename Tile::T) == 4 && Tile::K == PIXEL_BLOCK, "32-bit types");
 
-  const u32 ready;
+  const Tile& tile;
+  const u32 warp, barrier;  // of the team
   const Multiply multiply = {};
 
-  __device__ __forceinline__ TransposingTile(u32 shared, u32 barriers)
-      : Base(shared, barriers), ready(barriers + Base::BARRIER_BYTES) {
-    if (threadIdx.x == 0) {
-      for (int stage = 0; stage < Base::RING; ++stage) mbarrier_init(ready + stage * MBARRIER_BYTES, ASSISTING_WARPS);
-    }
-    __syncthreads();
-  }
+  // `warpgroup`: of all consumers.
+  __device__ __forceinline__ PixelProduct(const Tile& tile, u32 warpgroup)
+      : tile(tile), warp(__shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS),
+        barrier(Tile::FREE_BARRIER + warpgroup / Tile::TEAM_WARPGROUPS) {}
 
-  // An assisting warp: all stages of this block's tiles.
-  template <class AnySchedule> __device__ __forceinline__ void transpose(const AnySchedule& schedule, u32 warp) const {
-    const u32 rank = Base::CLUSTER > 1 ? cluster_rank() : 0;
-    Position at;
-    for (u32 item = Base::first_item(); item < schedule.items; item += Base::item_step()) {
-      const i32 blocks = schedule.work(item, rank).blocks;
-      for (i32 block = 0; block < blocks; ++block, at.advance()) {
-        StageB::transpose(Base::wait_full(at) + Base::STAGE_A_BYTES, warp);
-        fence_async_shared();
-        __syncwarp();
-        if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(ready + at.stage * MBARRIER_BYTES);
-      }
-    }
-  }
-
-  // See consume_by.
+  // See TileWgmma::consume_by.
   template <class Issued>
-  __device__ __forceinline__ void sum(Accumulator (&d)[Base::PARTS][Base::COLUMNS / 2], i32 blocks, u32 first_row,
-                                      Position& at, const Issued& issued) const {
+  __device__ __forceinline__ void sum(Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], i32 blocks, u32 first_row,
+                                      typename Tile::Position& at, const Issued& issued) const {
     // Two sets of fragments in turn: the tensor cores read one while the other is written.
     Fragments even, odd;
     u32 previous = at.stage;
@@ -146,7 +129,7 @@ template <class Base, class Multiply> struct TransposingTile : Base {
       const u32 stage = at.stage;
       issue(d, a, at, true);
       wgmma_wait<1>();
-      Base::release(previous);
+      tile.release(previous);
       previous = stage;
     };
     // Two ways out, so that ptxas sees behind each which set the tensor cores still read.
@@ -158,17 +141,20 @@ template <class Base, class Multiply> struct TransposingTile : Base {
     }
     issued();
     wgmma_wait<0>();
-    Base::release(previous);
+    tile.release(previous);
   }
 
  private:
-  // The fragments of the stage at `at`, which is ready then.
-  __device__ __forceinline__ void fetch(Fragments& a, u32 first_row, const Position& at) const {
-    load(a, Base::wait_full(at) + first_row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES);
-    mbarrier_wait(ready + at.stage * MBARRIER_BYTES, at.parity);
+  // Of the stage at `at`: the fragments of the warpgroup's rows, and the team's B.
+  __device__ __forceinline__ void fetch(Fragments& a, u32 first_row, const typename Tile::Position& at) const {
+    const u32 stage = tile.wait_full(at);
+    StageB::template transpose<TEAM_WARPS>(stage + Tile::STAGE_A_BYTES, warp);
+    load(a, stage + first_row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES);
+    fence_async_shared();
+    named_barrier(barrier, TEAM_WARPS * WARP_SIZE);
     // Keeps the compiler from moving what it does with these registers behind the wgmma_fence that makes them ready.
 #pragma unroll
-    for (int i = 0; i < Base::STEPS * Base::PARTS * 4; ++i) asm volatile("" : "+r"(a[0][0][i]));
+    for (int i = 0; i < Tile::STEPS * Tile::PARTS * 4; ++i) asm volatile("" : "+r"(a[0][0][i]));
   }
 
   // From blocks of 32 pixels by 32 rows, in the order of wgmma's registers.
@@ -177,28 +163,28 @@ template <class Base, class Multiply> struct TransposingTile : Base {
     const u32 chunk = row % PIXEL_BLOCK / 4, block = blocks + row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES;
     const u32 first = block + pixel * STAGE_ROW_BYTES + (chunk ^ pixel) * CHUNK_BYTES + row % 4 * 4;
 #pragma unroll
-    for (u32 step = 0; step < Base::STEPS; ++step) {
+    for (u32 step = 0; step < Tile::STEPS; ++step) {
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) {
         // 8 rows are two chunks, of which this lane's is an even one or the one behind it.
         const u32 from = first ^ ((i % 2 * 2 + step % 2) * CHUNK_BYTES), pixels = step / 2 * 16 + step % 2 + i / 2 * 8;
 #pragma unroll
-        for (u32 part = 0; part < Base::PARTS; ++part) {
+        for (u32 part = 0; part < Tile::PARTS; ++part) {
           a[step][part][i] = load_shared_32(from + pixels * STAGE_ROW_BYTES + part * 2 * PIXEL_BLOCK_BYTES);
         }
       }
     }
   }
 
-  __device__ __forceinline__ void issue(Accumulator (&d)[Base::PARTS][Base::COLUMNS / 2], const Fragments& a,
-                                        Position& at, bool accumulate) const {
-    constexpr int TAPS = StageB::TAPS, TAP_SUMS = Base::COLUMNS / 2 / TAPS;
-    const u64 b = StageB::descriptor(Base::stages + at.stage * Base::STAGE_BYTES + Base::STAGE_A_BYTES);
+  __device__ __forceinline__ void issue(Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], const Fragments& a,
+                                        typename Tile::Position& at, bool accumulate) const {
+    constexpr int TAPS = StageB::TAPS, TAP_SUMS = Tile::COLUMNS / 2 / TAPS;
+    const u64 b = StageB::descriptor(tile.stages + at.stage * Tile::STAGE_BYTES + Tile::STAGE_A_BYTES);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < Base::STEPS; ++step) {
+    for (int step = 0; step < Tile::STEPS; ++step) {
 #pragma unroll
-      for (int part = 0; part < Base::PARTS; ++part) {
+      for (int part = 0; part < Tile::PARTS; ++part) {
 #pragma unroll
         for (int tap = 0; tap < TAPS; ++tap) {
           auto& sums = reinterpret_cast<Accumulator(&)[TAP_SUMS]>(d[part][tap * TAP_SUMS]);

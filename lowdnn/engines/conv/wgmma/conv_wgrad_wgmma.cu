@@ -45,15 +45,12 @@ struct MultiplyTap {
     wgmma_tap(d, a, b, accumulate);
   }
 };
-typedef TransposingTile<KernelTile<false, false, StageX>, MultiplyTap> Tile;
-#else
-#if TAP_RUN > 1
+#elif TAP_RUN > 1
 typedef TapStage<WINDOW_PIXELS, TAP_DISTANCE> StageX;
 #else
 typedef OperandStage<TYPE, TILE_N, true> StageX;
 #endif
-typedef KernelTile<true, true, StageX> Tile;
-#endif
+typedef KernelTile<MN_MAJOR_TYPES, MN_MAJOR_TYPES, StageX> Tile;
 typedef StoredTile<Tile> Stored;
 typedef FilterColumns<SPATIAL, TAP_RUN> Columns;
 #if STORE == STORE_FUNCTOR
@@ -128,16 +125,12 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
 #elif MN_MAJOR_TYPES
     tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
 #else
+    const PixelProduct<Tile, MultiplyTap> product(tile, warpgroup);
     const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
-      tile.sum(d, work.blocks, first_row, at, issued);
+      product.sum(d, work.blocks, first_row, at, issued);
     };
     tile.consume_by(p.schedule, warpgroup, sum, epilogue);
 #endif
   };
-#if MN_MAJOR_TYPES
   run_roles<Tile, Epilogue>(p.output, produce, consume);
-#else
-  const auto assist = [&](const Tile& tile, u32 warp) { tile.transpose(p.schedule, warp); };
-  run_roles<Tile, Epilogue>(p.output, produce, consume, assist);
-#endif
 }

@@ -24,8 +24,7 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 11, 16, 22, 33, 44, 66, 88, 132)
 _SHARERS = tuple(range(1, _COLUMNS[-1] // MN_MAJOR_BOX + 1))
 _GROUP = 8
 _MIN_STAGES, _MAX_STAGES = 2, 12
-#: Barriers of a stage: full, empty, and transposed where that has to be.
-_STAGE_BARRIER_BYTES = 24
+_STAGE_BARRIER_BYTES = 16
 #: Accumulators of a thread beyond which ptxas has no registers left for addresses.
 _MAX_ACCUMULATORS = 192
 #: Where x is converted on the way.
@@ -33,8 +32,8 @@ _MAX_CONVERTED_ACCUMULATORS = 128
 #: Of the registers at launch, where dy goes through some: those of each 64 rows, and those beside them.
 _ROW_REGISTERS, _OTHER_REGISTERS = 32, 8
 _ACCUMULATOR_BYTES = 4
-#: Of types that the tensor cores take along k only; registers of the warpgroup that loads and transposes them.
-_TRANSPOSED_ELEMENT_BYTES, _TRANSPOSING_REGISTERS = 4, 56
+#: Of types that the tensor cores take along k only.
+_TRANSPOSED_ELEMENT_BYTES = 4
 
 #: (rows, columns, index of WARP_CONFIGS) of tiles that are worth trying.
 _MENU = (
@@ -50,6 +49,8 @@ _SHARED_BYTES_PER_CLOCK = 128
 _L2_BYTES_PER_S = 10.4e12
 #: From a copy's start to its bytes in shared memory.
 _COPY_LATENCY_S = 0.5e-6
+#: Of transposing a stage, what the multiplications of the one before do not hide.
+_TRANSPOSE_S = 0.09e-6
 #: From a kernel's start to its first multiplication; from its last one to the end.
 _START_S = 1.1e-6
 #: Of reading from memory and of what goes on meanwhile, the share of the shorter one that the longer one does not hide.
@@ -143,13 +144,6 @@ def _conversion_clocks(product: WgradProduct) -> float:
     return wgmma_model.conversion_clocks(product.converted.functions) if product.converted else 0.0
 
 
-def _with_registers(tile: WgmmaTile) -> WgmmaTile:
-    """The tile whose loading warpgroup has registers for all that it does."""
-    if tile.element_bytes == _TRANSPOSED_ELEMENT_BYTES:
-        return replace(tile, producer_registers=_TRANSPOSING_REGISTERS)
-    return tile
-
-
 def _most_accumulators(tile: WgmmaTile, is_converted: bool) -> int:
     if tile.element_bytes == _TRANSPOSED_ELEMENT_BYTES:
         return tile.launched_registers - _OTHER_REGISTERS - tile.m // (64 * tile.warpgroups) * _ROW_REGISTERS
@@ -211,7 +205,7 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
         cluster_k=chosen[KnobType.SPLIT_K_BUF],
     )
     with_windows = product.with_windows if chosen[KnobType.SPECFILT] else None
-    tiling = WgradTiling(with_windows or product, _with_registers(tile), chosen[KnobType.SPLIT_K_SLC])
+    tiling = WgradTiling(with_windows or product, tile, chosen[KnobType.SPLIT_K_SLC])
     if problem := tiling.problem(arch):
         raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
     return tiling
@@ -261,7 +255,7 @@ def _menu(
     for m, n, config in _MENU:
         if tap_run > 1 and n != tap_run * MN_MAJOR_BOX:
             continue
-        tile = _with_registers(WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, instruction.element_bytes))
+        tile = WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, instruction.element_bytes)
         if tile.accumulators > _most_accumulators(tile, element_clocks > 0):
             continue
         copied_bytes = _copied_bytes(tile, tap_run, window)
@@ -343,7 +337,7 @@ def _stage_seconds(tile: WgmmaTile, copied_bytes: int, tap_run: int, instruction
     read = tile.m // 64 * (64 + tile.n) * STAGE_ROW_BYTES
     shared = (read + copied_bytes + 2 * _transposed_bytes(tile, tap_run)) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     latency = _COPY_LATENCY_S / (tile.stages * tile.blocks_per_sm)
-    return max(multiply, shared, latency)
+    return max(multiply, shared, latency) + (0.0 if instruction.has_mn_major else _TRANSPOSE_S)
 
 
 def _schedule(product: WgradProduct, tile: WgmmaTile, splits: int) -> Schedule:

@@ -156,7 +156,7 @@ def test_a_cluster_shares_the_pixels_of_a_tile(racing: Runtime, case: str, choic
         ("n=1 c=64 hw=6x8 k=144 rs=1x3 pad=0x1 alpha=2 beta=1", knobs(128, 192, warps=0, cluster_m=2, stages=2)),
         ("n=2 c=96 hw=6x6 k=64 rs=1x1", knobs(64, 64, cluster_n=2, splits=2)),
         ("n=2 c=128 hw=8x9 k=64 rs=1x1", knobs(64, 128, cluster_k=2)),
-        ("n=2 c=72 hw=5x7 k=136 rs=2x3 pad=1", knobs(128, 192, warps=0, windows=1, splits=2)),
+        ("n=2 c=72 hw=5x7 k=136 rs=1x3 pad=0x1", knobs(128, 192, warps=0, windows=1, splits=2)),
         ("n=1 c=40 hw=6x9 k=256 rs=2x2 dil=1x2 mode=flipped", knobs(128, 128, warps=0, windows=1, cluster_m=2)),
     ],
 )
