@@ -89,7 +89,8 @@ class Attribute:
     types: the accepted attribute types, the first being the one that a get returns.
     max_count: the most elements (1: a scalar, more: an array, given to the dataclass as a tuple).
     descriptors: for BACKEND_DESCRIPTOR, the descriptor types that an element may have.
-    role: ``"input"`` or ``"output"`` where the attribute is a tensor of an operation, otherwise ``""``.
+    role: ``"input"`` or ``"output"`` where the attribute is a tensor of an operation, ``"inner"`` where it is
+    operations inside of it, otherwise ``""``.
     field: the name of the dataclass field.  required: whether finalize needs it.
     """
 
@@ -127,6 +128,12 @@ def tensor_inputs(name: AttributeName) -> Any:
 def tensor_output(name: AttributeName, *, default: Any = MISSING) -> Any:
     """A field that holds an output tensor of an operation."""
     return _tensor(name, "output", default)
+
+
+def inner_operations(name: AttributeName) -> Any:
+    """A field that holds operations inside of another one, or None."""
+    declared = Attribute(name, (AttributeType.BACKEND_DESCRIPTOR,), 1, (DescriptorType.OPERATIONGRAPH,), "inner")
+    return field(default=None, metadata={_KEY: declared})
 
 
 def _tensor(

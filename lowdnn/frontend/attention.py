@@ -5,13 +5,22 @@ chain of plans. The gradients are one operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lowdnn.enums import PointwiseMode
 from lowdnn.frontend.arguments import boolean, integer, member, number
-from lowdnn.frontend.attention_nodes import AttentionWriter, Band, SdpaBackwardNode, Sizes, Statistics
+from lowdnn.frontend.attention_nodes import (
+    AttentionWriter,
+    Band,
+    Fp8AttentionWriter,
+    Inside,
+    ScoreModifier,
+    SdpaBackwardNode,
+    Sizes,
+    Statistics,
+)
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import attention_implementation, diagonal_alignment, scalar_type
@@ -20,9 +29,6 @@ from lowdnn.frontend.moves import PagedCacheLoadNode
 from lowdnn.status import BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
-
-#: From pygraph and the scores to other scores.
-ScoreModifier = Callable[[Any, Tensor], Tensor]
 
 
 class AttentionMethods(GraphBuilder):
@@ -96,10 +102,8 @@ class AttentionMethods(GraphBuilder):
 
         Raises BadParamError for contradicting masks, NotSupportedError for unfuse_fma.
         """
-        _refuse(
-            "sdpa",
-            unfuse_fma=boolean(unfuse_fma, "sdpa.unfuse_fma") or None,
-        )
+        if boolean(unfuse_fma, "sdpa.unfuse_fma"):
+            raise NotSupportedError.at("sdpa.unfuse_fma", expected="the default", got=unfuse_fma)
         member(attention_implementation, implementation, "sdpa.implementation")
         writer = AttentionWriter(self, Sizes.of(q, k, v), name)
         lengths = _lengths(
@@ -108,15 +112,9 @@ class AttentionMethods(GraphBuilder):
             _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
             _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
         )
-        for port, tensor in {"q": q, "k": k, "v": v}.items():
-            if tensor.ragged_offset is not None and lengths is None:
-                raise BadParamError.at("sdpa.use_padding_mask", expected=f"True beside a ragged {port}", got=False)
-        tables = {"k": (k, paged_attention_k_table), "v": (v, paged_attention_v_table)}
-        k, v = (
-            self._loaded(tensor, table, lengths, paged_attention_max_seq_len_kv, f"sdpa.paged_attention_{port}_table")
-            for port, (tensor, table) in tables.items()
-        )
-        writer = replace(writer, sizes=Sizes.of(q, k, v))
+        _refuse_ragged("sdpa", {"q": q, "k": k, "v": v}, lengths)
+        tables = (paged_attention_k_table, paged_attention_v_table)
+        k, v = self._keys_and_values(k, v, tables, lengths, paged_attention_max_seq_len_kv)
         band = Band.of(
             "sdpa",
             use_causal_mask,
@@ -125,26 +123,125 @@ class AttentionMethods(GraphBuilder):
             diagonal_band_left_bound if sliding_window_length is None else sliding_window_length,
             diagonal_band_right_bound,
         )
-        scores = writer.scores(q, k)
-        if attn_scale is not None:
-            scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
-        if bias is not None:
-            scores = writer.pointwise(PointwiseMode.ADD, scores, bias)
-        if score_mod is not None:
-            if band.is_mask or lengths or use_alibi_mask:
-                raise BadParamError.at("sdpa.score_mod", expected="no other mask beside it", got="one")
-            scores = score_mod(self, scores)
-        if boolean(use_alibi_mask, "sdpa.use_alibi_mask"):
-            scores = writer.with_alibi(scores)
-        scores = writer.masked(scores, band, lengths, block_mask)
         has_stats, uses_log2 = _has_stats(is_inference, generate_stats), boolean(stats_use_log2, "sdpa.stats_use_log2")
-        statistics = Statistics(has_stats, uses_log2, score_max, score_sum_exp)
-        weights, stats = writer.softmax(scores, statistics, sink_token)
-        if dropout is not None:
-            weights = writer.dropped(weights, tuple(dropout), rng_dump)
-        elif rng_dump is not None:
-            raise BadParamError.at("sdpa.rng_dump", expected="None without dropout", got=repr(rng_dump))
-        return writer.product(weights, q, v), stats
+        return self._attention(
+            replace(writer, sizes=Sizes.of(q, k, v)),
+            (q, k, v),
+            attn_scale=attn_scale,
+            bias=bias,
+            score_mod=score_mod,
+            use_alibi_mask=use_alibi_mask,
+            band=band,
+            lengths=lengths,
+            block_mask=block_mask,
+            statistics=Statistics(has_stats, uses_log2, score_max, score_sum_exp),
+            sink_token=sink_token,
+            dropout=dropout,
+            rng_dump=rng_dump,
+        )
+
+    def sdpa_fp8(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        descale_q: Tensor,
+        descale_k: Tensor,
+        descale_v: Tensor,
+        descale_s: Tensor,
+        scale_s: Tensor,
+        scale_o: Tensor,
+        is_inference: bool | None = None,
+        attn_scale: Tensor | float | None = None,
+        bias: Tensor | None = None,
+        use_alibi_mask: bool = False,
+        use_padding_mask: bool = False,
+        seq_len_q: Tensor | None = None,
+        seq_len_kv: Tensor | None = None,
+        use_causal_mask: bool = False,
+        use_causal_mask_bottom_right: bool = False,
+        sliding_window: int | None = None,
+        diagonal_alignment: diagonal_alignment = diagonal_alignment.TOP_LEFT,
+        left_bound: int | None = None,
+        right_bound: int | None = None,
+        dropout: Sequence[Any] | None = None,
+        rng_dump: Tensor | None = None,
+        paged_attention_k_table: Tensor | None = None,
+        paged_attention_v_table: Tensor | None = None,
+        paged_attention_max_seq_len_kv: int | None = None,
+        max_total_seq_len_q: int | None = None,
+        max_total_seq_len_kv: int | None = None,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+        fn: ScoreModifier | None = None,
+        generate_stats: bool | None = None,
+        score_max: Tensor | None = None,
+        score_sum_exp: Tensor | None = None,
+        sink_token: Tensor | None = None,
+        unfuse_fma: bool = False,
+        implementation: attention_implementation = attention_implementation.AUTO,
+        cu_seq_len_q: Tensor | None = None,
+        cu_seq_len_kv: Tensor | None = None,
+        stats_use_log2: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """(O, Stats, Amax_S, Amax_O) of q, k and v in FP8_E4M3 or FP8_E5M2, each of which is a tensor times a scale:
+
+            s = softmax(masked(attn_scale * descale_q * descale_k * q k^T))
+            o = descale_s * descale_v * fp8(scale_s * s) v,    O = scale_o * o
+            Amax_S = max |s|,    Amax_O = max |o|
+
+        The scales are FLOAT tensors of one element, positive, dims (1, 1, 1, 1); so are Amax_S and Amax_O, which need
+        not be outputs. O is stored in its own data type, fp8 or a wider one.
+        sliding_window, left_bound, right_bound, fn: ``sdpa``'s sliding_window_length, diagonal_band_left_bound,
+        diagonal_band_right_bound, score_mod. Other arguments and errors: those of ``sdpa``.
+        """
+        if boolean(unfuse_fma, "sdpa_fp8.unfuse_fma"):
+            raise NotSupportedError.at("sdpa_fp8.unfuse_fma", expected="the default", got=unfuse_fma)
+        member(attention_implementation, implementation, "sdpa_fp8.implementation")
+        scales = {
+            "descale_q": descale_q,
+            "descale_k": descale_k,
+            "descale_v": descale_v,
+            "descale_s": descale_s,
+            "scale_s": scale_s,
+            "scale_o": scale_o,
+        }
+        writer = Fp8AttentionWriter.of(self, Sizes.of(q, k, v), name, scales)
+        lengths = _lengths(
+            "sdpa_fp8",
+            use_padding_mask,
+            _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
+            _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
+        )
+        _refuse_ragged("sdpa_fp8", {"q": q, "k": k, "v": v}, lengths)
+        tables = (paged_attention_k_table, paged_attention_v_table)
+        k, v = self._keys_and_values(k, v, tables, lengths, paged_attention_max_seq_len_kv)
+        band = Band.of(
+            "sdpa_fp8",
+            use_causal_mask,
+            use_causal_mask_bottom_right,
+            diagonal_alignment,
+            left_bound if sliding_window is None else sliding_window,
+            right_bound,
+        )
+        has_stats = _has_stats(is_inference, generate_stats)
+        uses_log2 = boolean(stats_use_log2, "sdpa_fp8.stats_use_log2")
+        o, stats = self._attention(
+            replace(writer, sizes=Sizes.of(q, k, v)),
+            (q, k, v),
+            attn_scale=attn_scale,
+            bias=bias,
+            score_mod=fn,
+            use_alibi_mask=use_alibi_mask,
+            band=band,
+            lengths=lengths,
+            block_mask=None,
+            statistics=Statistics(has_stats, uses_log2, score_max, score_sum_exp),
+            sink_token=sink_token,
+            dropout=dropout,
+            rng_dump=rng_dump,
+        )
+        return o, stats, writer.amax_s, writer.amax_o
 
     def sdpa_backward(
         self,
@@ -183,20 +280,15 @@ class AttentionMethods(GraphBuilder):
 
         Arguments as those of ``sdpa``. use_deterministic_algorithm: each plan gives the same bits in every run; without
         it, plans that add faster in any order have the note NONDETERMINISTIC. max_total_seq_len_q and
-        max_total_seq_len_kv change nothing. dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of
-        sink_token; without it that is not read, since Stats have it. Raises BadParamError for dSink_token alone,
-        NotSupportedError for bias, dBias, use_alibi_mask, dropout, rng_dump, score_mod and score_mod_bprop.
+        max_total_seq_len_kv change nothing. dBias: a tensor (B, H, S_q, S_kv), with 1 for B or H where bias repeats,
+        that gets the gradient of bias. dropout: (probability, seed, offset) or (mask, scale, inverse of scale), of
+        which the last is not read. score_mod_bprop: called with this graph and the gradient of what score_mod gave,
+        gives that of the scores; it may use what score_mod made. None: the same one, as is right for masks and sums.
+        dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of sink_token; without it that is not read,
+        since Stats have it. All tensors of heads and stats may have ragged offsets, with use_padding_mask. Raises
+        BadParamError for contradicting masks, and for dBias, dSink_token, rng_dump and score_mod_bprop without bias,
+        sink_token, dropout and score_mod.
         """
-        _refuse(
-            "sdpa_backward",
-            bias=bias,
-            dBias=dBias,
-            use_alibi_mask=boolean(use_alibi_mask, "sdpa_backward.use_alibi_mask") or None,
-            dropout=dropout,
-            rng_dump=rng_dump,
-            score_mod=score_mod,
-            score_mod_bprop=score_mod_bprop,
-        )
         is_deterministic = boolean(use_deterministic_algorithm, "sdpa_backward.use_deterministic_algorithm")
         band = Band.of(
             "sdpa_backward",
@@ -212,14 +304,83 @@ class AttentionMethods(GraphBuilder):
         lengths = _lengths("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
         if lengths is not None:
             given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
-        dq, dk, dv = self._add_all(SdpaBackwardNode(given, band, is_deterministic), compute_data_type, name)
-        if dSink_token is not None:
-            if sink_token is None:
-                got = repr(dSink_token)
-                raise BadParamError.at("sdpa_backward.dSink_token", expected="None without sink_token", got=got)
-            writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+        _refuse_ragged("sdpa_backward", {"q": q, "k": k, "v": v}, lengths)
+        _refuse_alone(
+            bias=(dBias, "dBias", bias),
+            sink_token=(dSink_token, "dSink_token", sink_token),
+            dropout=(rng_dump, "rng_dump", dropout),
+            score_mod=(score_mod_bprop, "score_mod_bprop", score_mod),
+        )
+        _refuse_masks("sdpa_backward", score_mod, band, lengths, use_alibi_mask)
+        writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+        scores, gradient, weights = writer.inside()
+        modified = writer.modified(scores, bias, score_mod, use_alibi_mask)
+        d_scores = gradient if score_mod_bprop is None else score_mod_bprop(self, gradient)
+        dropped, unread = weights, () if sink_token is None else (sink_token,)
+        if dropout is not None:
+            if len(dropout) == 3 and isinstance(dropout[0], Tensor):
+                dropout, unread = dropout[:2], (*unread, dropout[2])
+            dropped = writer.dropped(weights, tuple(dropout), rng_dump)
+        inside = Inside((scores, gradient, weights), (modified, d_scores, dropped))
+        node = SdpaBackwardNode(
+            given,
+            band,
+            is_deterministic,
+            inside=None if inside.given == inside.made else inside,
+            has_dbias=dBias is not None,
+            unread=unread,
+        )
+        dq, dk, dv, *_ = self._add_all(node, compute_data_type, name, {} if dBias is None else {"dBias": dBias})
+        if dSink_token is not None and sink_token is not None:
             writer.sink_gradient(sink_token, given, dSink_token)
         return dq, dk, dv
+
+    def _attention(
+        self,
+        writer: AttentionWriter,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        *,
+        attn_scale: Tensor | float | None,
+        bias: Tensor | None,
+        score_mod: ScoreModifier | None,
+        use_alibi_mask: bool,
+        band: Band,
+        lengths: tuple[Tensor, Tensor] | None,
+        block_mask: Tensor | None,
+        statistics: Statistics,
+        sink_token: Tensor | None,
+        dropout: Sequence[Any] | None,
+        rng_dump: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(O, Stats), as ``sdpa`` has them."""
+        q, k, v = inputs
+        scores = writer.scores(q, k)
+        if attn_scale is not None:
+            scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
+        _refuse_masks("sdpa", score_mod, band, lengths, use_alibi_mask)
+        scores = writer.modified(scores, bias, score_mod, use_alibi_mask)
+        scores = writer.masked(scores, band, lengths, block_mask)
+        weights, stats = writer.softmax(scores, statistics, sink_token)
+        if dropout is not None:
+            weights = writer.dropped(weights, tuple(dropout), rng_dump)
+        elif rng_dump is not None:
+            raise BadParamError.at("sdpa.rng_dump", expected="None without dropout", got=repr(rng_dump))
+        return writer.product(weights, q, v), stats
+
+    def _keys_and_values(
+        self,
+        k: Tensor,
+        v: Tensor,
+        tables: tuple[Tensor | None, Tensor | None],
+        lengths: tuple[Tensor, Tensor] | None,
+        longest: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        """k and v, from pages where they have tables."""
+        k_table, v_table = tables
+        return (
+            self._loaded(k, k_table, lengths, longest, "sdpa.paged_attention_k_table"),
+            self._loaded(v, v_table, lengths, longest, "sdpa.paged_attention_v_table"),
+        )
 
     def _loaded(
         self, x: Tensor, table: Tensor | None, lengths: tuple[Tensor, Tensor] | None, longest: int | None, where: str
@@ -248,11 +409,31 @@ class AttentionMethods(GraphBuilder):
     scaled_dot_product_flash_attention_backward = sdpa_backward
 
 
-def _refuse(method: str, **arguments: object) -> None:
-    for argument, value in arguments.items():
-        if value is not None:
+def _refuse_ragged(method: str, tensors: Mapping[str, Tensor], lengths: tuple[Tensor, Tensor] | None) -> None:
+    for port, tensor in tensors.items():
+        if tensor.ragged_offset is not None and lengths is None:
+            raise BadParamError.at(f"{method}.use_padding_mask", expected=f"True beside a ragged {port}", got=False)
+
+
+def _refuse_masks(
+    method: str,
+    score_mod: ScoreModifier | None,
+    band: Band,
+    lengths: tuple[Tensor, Tensor] | None,
+    has_alibi: bool,
+) -> None:
+    """Beside a score modifier."""
+    is_masked = boolean(has_alibi, f"{method}.use_alibi_mask") or band.is_mask or lengths is not None
+    if score_mod is not None and is_masked:
+        raise BadParamError.at(f"{method}.score_mod", expected="no other mask beside it", got="one")
+
+
+def _refuse_alone(**needed: tuple[object, str, object]) -> None:
+    """Of what needs the argument of that name: its value, its name, the argument's value."""
+    for argument, (value, name, other) in needed.items():
+        if value is not None and other is None:
             got = repr(value) if isinstance(value, Tensor) else value
-            raise NotSupportedError.at(f"{method}.{argument}", expected="the default", got=got)
+            raise BadParamError.at(f"sdpa_backward.{name}", expected=f"None without {argument}", got=got)
 
 
 def _single(writer: AttentionWriter, label: str, single: Tensor | None, sums: Tensor | None) -> Tensor | None:

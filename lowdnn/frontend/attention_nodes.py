@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, log
 from typing import Any
@@ -21,11 +21,16 @@ from lowdnn.ops.base import Operation
 from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.subgraph import Subgraph
+from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import BadParamError
 
 NOT_SET = data_type.NOT_SET
 
 BATCH, HEAD, QUERY, KEY = range(4)
+
+#: From pygraph and the scores, or their gradient, to others.
+ScoreModifier = Callable[[Any, Tensor], Tensor]
 
 #: What default names of tensors end in, by the port of ``SdpaBackward``.
 _SUFFIXES = {
@@ -39,6 +44,14 @@ _SUFFIXES = {
     "seq_len_q": "SEQ_LEN_Q",
     "seq_len_kv": "SEQ_LEN_KV",
 }
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Of ``Subgraph``, before lowering."""
+
+    given: tuple[Tensor, Tensor, Tensor]
+    made: tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -180,6 +193,14 @@ class AttentionWriter:
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, KEY), lengths[1])
         return scores
 
+    def modified(self, scores: Tensor, bias: Tensor | None, modify: ScoreModifier | None, has_alibi: bool) -> Tensor:
+        """Scaled scores before they are masked."""
+        if bias is not None:
+            scores = self.pointwise(PointwiseMode.ADD, scores, bias)
+        if modify is not None:
+            scores = modify(self.graph, scores)
+        return self.with_alibi(scores) if has_alibi else scores
+
     def with_alibi(self, scores: Tensor) -> Tensor:
         """Plus slope * (key - query). Of H heads, 2^n the greatest power of two in H, the first 2^n have the slopes
         2^(-8 (h + 1) / 2^n), the others 2^(-4 (2 (h - 2^n) + 1) / 2^n). Source: Press et al., "Train short, test long".
@@ -233,6 +254,15 @@ class AttentionWriter:
             PointwiseMode.MUL, self.pointwise(PointwiseMode.MUL, weights, mask), 1 / (1 - probability)
         )
 
+    def inside(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What the gradient's subgraph is given: scores, the gradient of what is made of them, weights."""
+        dims, strides = self.sizes.dims, packed_strides(self.sizes.dims)
+        scores, gradient, weights = (
+            self.graph._register(Tensor(dim=dims, stride=strides, data_type=data_type.FLOAT, is_virtual=True))
+            for _ in range(3)
+        )
+        return scores, gradient, weights
+
     def sink_gradient(self, sink: Tensor, given: Mapping[str, Tensor], gradient: Tensor) -> None:
         """- sum of exp(sink - stats) * (sum of o * dO) over batches and queries that exist, into ``gradient``.
 
@@ -281,6 +311,52 @@ class AttentionWriter:
 
 
 @dataclass(frozen=True)
+class Fp8AttentionWriter(AttentionWriter):
+    """The same with one number each that operands are descaled by and results scaled by (``sdpa_fp8``), and the largest
+    magnitudes of weights and output."""
+
+    scales: Mapping[str, Tensor]
+    amax_s: Tensor
+    amax_o: Tensor
+
+    @staticmethod
+    def of(graph: GraphBuilder, sizes: Sizes, name: str, scales: Mapping[str, Tensor]) -> Fp8AttentionWriter:
+        for label, scale in scales.items():
+            if not isinstance(scale, Tensor):
+                raise BadParamError.at(f"sdpa_fp8.{label}", expected="a tensor", got=type(scale).__name__)
+        one = (1, 1, 1, 1)
+        amaxes = (
+            graph._register(Tensor(dim=one, stride=one, data_type=data_type.FLOAT, is_virtual=True, name=label))
+            for label in (f"{name}::Amax_S", f"{name}::Amax_O")
+        )
+        return Fp8AttentionWriter(graph, sizes, name, scales, *amaxes)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return self._scaled(super().scores(q, k), "descale_q", "descale_k")
+
+    def softmax(self, scores: Tensor, statistics: Statistics, sink: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        weights, stats = super().softmax(scores, statistics, sink)
+        self._add_amax(weights, self.amax_s)
+        return self._scaled(weights, "scale_s"), stats
+
+    def product(self, weights: Tensor, q: Tensor, v: Tensor) -> Tensor:
+        product = super().product(weights, q, v).set_data_type(data_type.FLOAT)
+        o = self._scaled(product, "descale_s", "descale_v")
+        self._add_amax(o, self.amax_o)
+        node = PointwiseNode(PointwiseMode.MUL, (o, self.scales["scale_o"]), PointwiseParameters())
+        return self._add(node, NOT_SET, "O")
+
+    def _scaled(self, x: Tensor, *labels: str) -> Tensor:
+        for label in labels:
+            x = self.pointwise(PointwiseMode.MUL, x, self.scales[label])
+        return x
+
+    def _add_amax(self, x: Tensor, amax: Tensor) -> None:
+        node = ReductionNode((x,), ReduceTensorOp.AMAX)
+        self.graph._add_all(node, data_type.FLOAT, self._label("amax"), {"Y": amax})
+
+
+@dataclass(frozen=True)
 class BlockMaskNode:
     """Of scores and a mask of their tiles."""
 
@@ -298,23 +374,31 @@ class BlockMaskNode:
 
 @dataclass(frozen=True)
 class SdpaBackwardNode:
-    """given: the inputs by port. What was left out of dQ, dK and dV is that of q, k and v."""
+    """given: the inputs by port. What was left out of dQ, dK and dV is that of q, k and v.  has_dbias: whether dBias is
+    one of the outputs.  unread: what the caller may have values for that the gradients do not depend on."""
 
     given: Mapping[str, Tensor]
     band: Band
     is_deterministic: bool
-    output_suffixes: tuple[str, ...] = ("dQ", "dK", "dV")
+    inside: Inside | None = None
+    has_dbias: bool = False
+    unread: tuple[Tensor, ...] = ()
+
+    @property
+    def output_suffixes(self) -> tuple[str, ...]:
+        return ("dQ", "dK", "dV", *(("dBias",) if self.has_dbias else ()))
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return tuple(self.given.values())
+        inner = () if self.inside is None else (*self.inside.given, *self.inside.made)
+        return (*self.given.values(), *inner, *self.unread)
 
     @property
     def input_names(self) -> tuple[str, ...]:
         return tuple(_SUFFIXES[port] for port in self.given)
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
-        for port, output in zip("qkv", outputs, strict=True):
+        for port, output in zip("qkv", outputs, strict=False):
             own = self.given[port]
             if not output.get_dim():
                 output.set_dim(own.get_dim())
@@ -322,9 +406,13 @@ class SdpaBackwardNode:
                 output.set_stride(own.get_stride())
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
-        tensors = {**self.given, **dict(zip(("dq", "dk", "dv"), outputs, strict=True))}
+        tensors = {**self.given, **dict(zip(("dq", "dk", "dv", "dbias"), outputs, strict=False))}
+        inner = None
+        if self.inside is not None:
+            inner = Subgraph(given=tuple(map(lowered, self.inside.given)), made=tuple(map(lowered, self.inside.made)))
         return SdpaBackward(
             **{port: lowered(tensor) for port, tensor in tensors.items()},
+            inner=inner,
             left=self.band.left,
             right=self.band.right,
             is_bottom_right=self.band.is_bottom_right,

@@ -112,7 +112,8 @@ class PreparedExecution:
         return pointers
 
     def _resolve(self, values: Mapping[Any, object]) -> tuple[Any, ...]:
-        """The caller's key for each tensor of the plan; None for a by-value tensor whose value the graph has."""
+        """The caller's key for each tensor of the plan; None for a by-value tensor whose value the graph has. Tensors
+        of the graph that no operation reads may be given."""
         by_uid: dict[int, Key] = {}
         for key in values:
             uid = self._uid_of(key)
@@ -124,7 +125,8 @@ class PreparedExecution:
         if missing:
             names = ", ".join(f"{tensor.name!r} (uid {tensor.uid})" for tensor in missing)
             raise BadParamError.at("execute.tensor_dict", expected=f"a value for {names}", got="none")
-        unknown = [key for uid, key in by_uid.items() if uid not in known]
+        unread = {uid for uid, tensor in self._tensors.items() if not tensor.get_is_virtual()}
+        unknown = [key for uid, key in by_uid.items() if uid not in known | unread]
         if unknown:
             raise BadParamError.at(
                 "execute.tensor_dict", expected=f"inputs and outputs of the graph (uids {sorted(known)})", got=unknown

@@ -25,6 +25,7 @@ from lowdnn.enums import (
     ReshapeMode,
     TensorReordering,
 )
+from lowdnn.graph.gathering import gathered
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops import block_scale, concat, gen_stats, matmul, moe_grouped_matmul, pointwise, slice, transpose
 from lowdnn.ops.base import Operation
@@ -59,6 +60,7 @@ from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
 from lowdnn.ops.transpose import Transpose
 
@@ -110,7 +112,8 @@ class GraphBuilder:
         self._next_uid = first_uid
 
     def graph(self) -> OperationGraph:
-        return OperationGraph(self._operations)
+        """With operations that belong inside of others there (``gathering``)."""
+        return OperationGraph(gathered(self._operations))
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -474,13 +477,15 @@ class GraphBuilder:
         is_bottom_right: bool = False,
         is_deterministic: bool = False,
         store: DataType | None = None,
+        dbias: Tensor | None = None,
+        inner: Subgraph | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(dq, dk, dv), stored as q, k and v lie, in ``store`` or in their types."""
         dq, dk, dv = (
             self.tensor(tensor.dims, store or tensor.data_type, strides=tensor.strides, name=name)
             for name, tensor in {"dq": q, "dk": k, "dv": v}.items()
         )
-        ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv)
+        ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv, dbias, inner)
         self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right, is_deterministic))
         return dq, dk, dv
 

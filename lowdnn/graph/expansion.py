@@ -10,6 +10,7 @@ from math import inf
 
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.catalog import Compound
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
@@ -27,8 +28,8 @@ _QUERY, _KEY = 2, 3
 
 
 def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...]:
-    """``operations`` with others in the place of compound ones, and loads and stores of ragged tensors. Tensors between
-    those have uids above all given."""
+    """``operations`` with others in the place of compound ones, loads and stores of ragged tensors, and those that are
+    part of others inside of them (``gathering``). Tensors between those have uids above all given."""
     given = tuple(operations)
     expansion = _Expansion(1 + max((tensor.uid for op in given for tensor in _tensors(op)), default=0))
     for op in given:
@@ -68,7 +69,7 @@ class _Expansion:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        return tuple(with_tensors(op, self._given) for op in self._builder.operations)
+        return gathered([with_tensors(op, self._given) for op in self._builder.operations])
 
     def add(self, operation: HasPorts) -> None:
         reads, writes = (

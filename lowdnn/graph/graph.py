@@ -232,7 +232,7 @@ def _materialised(tensor: Tensor) -> Tensor:
 
 @cache
 def _codec() -> Codec:
-    return Codec((*catalog.DESCRIPTORS, *catalog.INTERNAL), catalog.enums())
+    return Codec((*catalog.DESCRIPTORS, *catalog.INTERNAL, *catalog.INNER), catalog.enums())
 
 
 def _decode_operation(value: Any, where: str) -> Operation:

@@ -30,6 +30,17 @@ class HasPorts(Protocol):
 HasPortsT = TypeVar("HasPortsT", bound=HasPorts)
 
 
+class Inner(Protocol):
+    """What fields made with ``schema.inner_operations`` hold: operations inside of another one."""
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """What they read from outside."""
+
+    def with_tensors(self, tensors: Mapping[int, Tensor]) -> Inner:
+        """See ``with_tensors``."""
+
+
 @runtime_checkable
 class Operation(HasPorts, Protocol):
     """An operation that says what it computes."""
@@ -56,9 +67,13 @@ class RoundsInside(Protocol):
 def inputs_of(operation: HasPorts) -> dict[str, Tensor]:
     """The input tensors by port, in declaration order; optional ports that are unset are left out.
 
-    Of a field that holds several tensors, ``inputs`` say, the ports are ``inputs[0]``, ``inputs[1]`` and so on.
+    Of a field that holds several tensors, ``inputs`` say, the ports are ``inputs[0]``, ``inputs[1]`` and so on. So they
+    are of what the operations inside of this one read from outside.
     """
-    return _ports(operation, "input")
+    found = _ports(operation, "input")
+    for name, inner in _inner(operation).items():
+        found |= {f"{name}[{number}]": tensor for number, tensor in enumerate(inner.operands)}
+    return found
 
 
 def outputs_of(operation: HasPorts) -> dict[str, Tensor]:
@@ -75,6 +90,7 @@ def with_tensors(operation: HasPortsT, tensors: Mapping[int, Tensor]) -> HasPort
             changes[name] = tuple(tensors.get(tensor.uid, tensor) for tensor in value)
         elif isinstance(value, Tensor):
             changes[name] = tensors.get(value.uid, value)
+    changes |= {name: inner.with_tensors(tensors) for name, inner in _inner(operation).items()}
     return replace(operation, **changes)  # type: ignore[type-var]
 
 
@@ -87,6 +103,12 @@ def _ports(operation: HasPorts, role: str) -> dict[str, Tensor]:
         elif isinstance(value, tuple):
             found |= {f"{name}[{number}]": tensor for number, tensor in enumerate(value)}
     return found
+
+
+def _inner(operation: HasPorts) -> dict[str, Inner]:
+    """By field, of those that are set."""
+    found = {name: getattr(operation, name) for name in _port_names(type(operation), "inner")}
+    return {name: inner for name, inner in found.items() if inner is not None}
 
 
 @cache

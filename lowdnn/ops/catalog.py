@@ -39,6 +39,7 @@ from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.sdpa_forward import SdpaForward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.transpose import Transpose
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
@@ -83,6 +84,9 @@ DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reducti
 
 #: Operations that no descriptor stands for (``graph.expansion``).
 INTERNAL: tuple[type, ...] = (RaggedLoad, RaggedStore)
+
+#: What operations are made of that no descriptor stands for.
+INNER: tuple[type, ...] = (Subgraph,)
 
 #: Operations that stand for several others (``graph.expansion``), which graphs hold in their place.
 Compound = SdpaForward | DiagonalBandMask

@@ -1,8 +1,12 @@
-"""The gradients of scaled dot product attention, o = P v with P = exp(scale * q k^T - stats):
+"""The gradients of scaled dot product attention, o = (F * P) v with P = exp(modified(S) - stats), S = scale * q k^T:
 
-    D = sum over the last axis of d_o * o        dP = d_o v^T        dS = P * (dP - D)
-    dv = P^T d_o        dk = scale * dS^T q        dq = scale * dS k
+    D = sum over the last axis of d_o * o        dP = F * (d_o v^T)        dS = derivative(P * (dP - D))
+    dv = (F * P)^T d_o        dk = scale * dS^T q        dq = scale * dS k        dbias = dS
 
+``inner`` are the operations of ``modified`` and ``derivative``, and products with F (dropout), on virtual tensors
+(B, H, S_q, S_kv): made of S, of the gradient of modified(S) and of P, which it is given in this order. What makes the
+gradient may read S. Without it F is 1 and both change nothing. dbias, (B, H, S_q, S_kv) with 1 for B or H where it is
+summed, is the gradient of what ``modified`` adds to S before anything else.
 q is (B, H, S_q, D), k (B, H_k, S_kv, D), v (B, H_v, S_kv, D_v), o and d_o are (B, H, S_q, D_v); stats (B, H, S_q, 1)
 is the natural logarithm of the sum of a row's exponentials. H is a multiple of H_k and of H_v: neighbouring heads of q
 share one of k and one of v, whose gradients are sums over them. scale is one number, 1 where there is none.
@@ -32,9 +36,10 @@ from lowdnn.enums import AttributeName, DataType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.norm import check_dims, check_float
 from lowdnn.ops.sdpa import Lengths, check_heads, check_lengths
+from lowdnn.ops.subgraph import Subgraph, are_products
 from lowdnn.ops.tensor import Tensor
-from lowdnn.schema import tensor_input, tensor_output
-from lowdnn.status import BadParamError, UnsupportedDataTypeError
+from lowdnn.schema import inner_operations, tensor_input, tensor_output
+from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError, UnsupportedDataTypeError
 
 _WHERE = "sdpa_backward"
 #: What tensor cores may cut off a sum of 256 products: an fp32's last bit at each of 16 steps.
@@ -60,6 +65,8 @@ class SdpaBackward:
     scale: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_SCALEDESC, default=None)
     seq_len_q: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_SEQ_LEN_QDESC, default=None)
     seq_len_kv: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_SEQ_LEN_KVDESC, default=None)
+    dbias: Tensor | None = tensor_output(AttributeName.OPERATION_SDPA_BWD_DBIAS_DESC, default=None)
+    inner: Subgraph | None = inner_operations(AttributeName.OPERATION_SDPA_BWD_SUBGRAPH)
     left: int | None = None
     right: int | None = None
     is_bottom_right: bool = False
@@ -68,6 +75,11 @@ class SdpaBackward:
     def __post_init__(self) -> None:
         check_heads(_WHERE, self.q, self.k, self.v)
         self._check_others()
+        self._check_inner()
+
+    @property
+    def scores_dims(self) -> tuple[int, ...]:
+        return (*self.q.dims[:3], self.k.dims[2])
 
     @property
     def compute_type(self) -> DataType:
@@ -80,11 +92,13 @@ class SdpaBackward:
         return 2 * batch * heads * queries * self.k.dims[2] * (3 * size + 2 * self.v.dims[3])
 
     def reference(self, inputs: Values) -> dict[str, Array]:
-        return self._gradients(inputs, lambda values: values)
+        return self._gradients(inputs, lambda values: values, rounds_inside=False)
 
     def rounded_reference(self, inputs: Values) -> dict[str, Array]:
         """P and dS, operands of products, are of the type of q; dP, which D may cancel, lacks what is cut off sums."""
-        return self._gradients(inputs, lambda values: dtypes.rounded(values, self.q.data_type), 1 - _CUT_OFF)
+        return self._gradients(
+            inputs, lambda values: dtypes.rounded(values, self.q.data_type), 1 - _CUT_OFF, rounds_inside=True
+        )
 
     def forward(self, inputs: Values) -> dict[str, Array]:
         """The ``o`` and ``stats`` that belong to the other inputs: 0 and minus infinity where a query sees no key."""
@@ -92,12 +106,13 @@ class SdpaBackward:
         q = np.where(row_exists, inputs["q"], 0)
         k, v = (self._repeated(np.where(key_exists, inputs[port], 0)) for port in ("k", "v"))
         with np.errstate(all="ignore"):
-            scores = np.where(self._band(inputs), self._scale(inputs) * (q @ _transposed(k)), -np.inf)
+            modified = self._modified(inputs, self._scale(inputs) * (q @ _transposed(k)))
+            scores = np.where(self._band(inputs), modified, -np.inf)
             largest = scores.max(-1, keepdims=True, initial=-np.inf)
             weights = np.exp(scores - np.where(largest == -np.inf, 0, largest))
             total = weights.sum(-1, keepdims=True)
             stats = np.where(total == 0, -np.inf, largest + np.log(total))
-            return {"o": weights @ v / np.where(total == 0, 1, total), "stats": stats}
+            return {"o": self._factors(inputs) * weights @ v / np.where(total == 0, 1, total), "stats": stats}
 
     def _check_others(self) -> None:
         rows = self.q.dims[:3]
@@ -116,23 +131,72 @@ class SdpaBackward:
                 raise BadParamError.at(f"{_WHERE}.scale.dims", expected="one element", got=list(self.scale.dims))
         check_lengths(_WHERE, self.q.dims[0], Lengths(self.seq_len_q, self.seq_len_kv))
 
-    def _gradients(self, inputs: Values, rounded: Callable[[Array], Array], kept: float = 1.0) -> dict[str, Array]:
-        """By port; ``rounded`` is applied to P and dS.  kept: of dP."""
+    def _check_inner(self) -> None:
+        full = self.scores_dims
+        if self.dbias is not None:
+            check_float(_WHERE, {"dbias": self.dbias})
+            allowed = [*([extent, 1] for extent in full[:2]), *([extent] for extent in full[2:])]
+            got = self.dbias.dims
+            if len(got) != 4 or any(extent not in extents for extent, extents in zip(got, allowed, strict=True)):
+                expected = f"{list(full)}, with 1 for batch or heads where it repeats"
+                raise ShapeMismatchError.at(f"{_WHERE}.dbias.dims", expected=expected, got=list(got))
+        inner = self.inner
+        if inner is None:
+            return
+        if not isinstance(inner, Subgraph):
+            got_type = type(inner).__name__
+            raise NotSupportedError.at(f"{_WHERE}.inner", expected="operations between given tensors", got=got_type)
+        if (len(inner.given), len(inner.made)) != (3, 3):
+            got = len(inner.given), len(inner.made)
+            raise BadParamError.at(f"{_WHERE}.inner", expected="3 tensors that are given, and 3 made", got=got)
+        check_dims(_WHERE, full, {f"inner.{tensor.label}": tensor for tensor in (*inner.given, *inner.made)})
+        if not are_products(inner.given[2], inner.operations):
+            expected = "products of the weights with other tensors"
+            raise NotSupportedError.at(f"{_WHERE}.inner", expected=expected, got="another operation")
+
+    def _gradients(
+        self, inputs: Values, rounded: Callable[[Array], Array], kept: float = 1.0, *, rounds_inside: bool
+    ) -> dict[str, Array]:
+        """By port; ``rounded`` is applied to P and dS.  kept: of dP.  rounds_inside: what ``inner`` computes."""
         row_exists, key_exists = self._existing(inputs)
         q, o, d_o = (np.where(row_exists, inputs[port], 0) for port in ("q", "o", "d_o"))
         k, v = (self._repeated(np.where(key_exists, inputs[port], 0)) for port in ("k", "v"))
-        stats, scale = inputs["stats"], self._scale(inputs)
+        stats, scale, factors = inputs["stats"], self._scale(inputs), self._factors(inputs, rounds=rounds_inside)
         with np.errstate(all="ignore"):
             is_seen = self._band(inputs) & (stats != -np.inf)
-            p = np.where(is_seen, np.exp(scale * (q @ _transposed(k)) - stats), 0)
-            centred = kept * (d_o @ _transposed(v)) - (d_o * o).sum(-1, keepdims=True)
-            ds = np.where(is_seen, p * centred, 0)
-            p, ds = rounded(p), rounded(ds)
-            return {
+            scores = scale * (q @ _transposed(k))
+            p = np.where(is_seen, np.exp(self._modified(inputs, scores, rounds=rounds_inside) - stats), 0)
+            centred = factors * kept * (d_o @ _transposed(v)) - (d_o * o).sum(-1, keepdims=True)
+            d_modified = np.where(is_seen, p * centred, 0)
+            exact = np.where(is_seen, self._derived(inputs, scores, d_modified, rounds=rounds_inside), 0)
+            dropped, ds = rounded(factors * p), rounded(exact)
+            gradients = {
                 "dq": scale * (ds @ k),
                 "dk": scale * self._shared(_transposed(ds) @ q, self.k.dims[1]),
-                "dv": self._shared(_transposed(p) @ d_o, self.v.dims[1]),
+                "dv": self._shared(_transposed(dropped) @ d_o, self.v.dims[1]),
             }
+        if self.dbias is not None:
+            summed = tuple(axis for axis, extent in enumerate(self.dbias.dims) if extent != exact.shape[axis])
+            gradients["dbias"] = exact.sum(summed, keepdims=True)
+        return gradients
+
+    def _modified(self, inputs: Values, scores: Array, *, rounds: bool = False) -> Array:
+        return self._made(inputs, 0, {0: scores}, rounds)
+
+    def _derived(self, inputs: Values, scores: Array, d_modified: Array, *, rounds: bool) -> Array:
+        return self._made(inputs, 1, {0: scores, 1: d_modified}, rounds)
+
+    def _factors(self, inputs: Values, *, rounds: bool = False) -> Array:
+        """What weights are multiplied by."""
+        return self._made(inputs, 2, {2: np.ones(self.scores_dims)}, rounds)
+
+    def _made(self, inputs: Values, place: int, given: dict[int, Array], rounds: bool) -> Array:
+        """In the place of the tensor of ``inner`` that is given there; by place, what it may depend on."""
+        if self.inner is None:
+            return given[place]
+        operands = {tensor.uid: inputs[f"inner[{number}]"] for number, tensor in enumerate(self.inner.operands)}
+        known = {self.inner.given[number].uid: values for number, values in given.items()}
+        return self.inner.evaluated(self.inner.made[place], operands | known, rounds=rounds)
 
     def _scale(self, inputs: Values) -> float:
         return float(inputs["scale"].reshape(())) if "scale" in inputs else 1.0

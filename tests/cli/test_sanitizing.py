@@ -112,7 +112,7 @@ CASES = {
     "moe_wgrad_wgmma": "moe dir=wgrad experts=2 rows=40 n=24 k=40 dtype=bf16",
     "matmul_list_wgmma": "matmuls m=40x20 n=24x8 k=72x40 layout=nt dtype=bf16",
     "attention_mma": "sdpa b=1 h=2 hk=1 q=20 kv=70 d=16 causal=bottom_right stats=yes",
-    "attention_backward_mma": "sdpa_bwd b=1 h=2 hk=1 q=20 kv=70 d=16 right=0 place=bottom_right",
+    "attention_backward_mma": "sdpa_bwd b=1 h=2 hk=1 q=20 kv=70 d=16 right=0 bias=1h cap=2 dropout=0.25 ragged=yes",
     "attention_backward_wgmma": "sdpa_bwd b=1 h=2 hk=1 q=20 kv=140 d=16 right=0 place=bottom_right",
     "attention_decode": "sdpa b=1 h=2 hk=1 q=3 kv=150 d=16 causal=bottom_right stats=yes",
     "attention_wgmma": "sdpa b=1 h=2 hk=1 q=20 kv=150 d=16 causal=bottom_right stats=yes",

@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lowdnn.enums import DataType
+from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import inputs_of
+from lowdnn.ops.base import inputs_of, with_tensors
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor, packed_strides
-from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError, UnsupportedShapeError
+from lowdnn.status import (
+    BadParamError,
+    NotSupportedError,
+    ShapeMismatchError,
+    UnsupportedDataTypeError,
+    UnsupportedShapeError,
+)
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
 
@@ -167,3 +175,83 @@ def test_the_rounded_reference_is_off_by_what_16_bits_lose() -> None:
     for port, values in exact.items():
         error = np.abs(rounded[port] - values).max()
         assert 2.0**-16 * np.abs(values).max() < error < 2.0**-8 * np.abs(values).max()
+
+
+def modified(**more: Any) -> SdpaBackward:
+    """With a bias, a soft cap of 2 behind it, and dropout of what a tensor says."""
+    dims = (B, H, QUERIES, KEYS)
+    scores, gradient, weights, *between = (virtual(uid, dims) for uid in range(20, 28))
+    bias, kept, cap = tensor(30, (1, H, QUERIES, KEYS)), tensor(31, dims), number(32, 2)
+    share, bounded, capped, d_scores, dropped = between
+    biased = virtual(40, dims)
+    operations = (
+        step(PointwiseMode.ADD, x=scores, b=bias, y=biased),
+        step(PointwiseMode.DIV, x=biased, b=cap, y=share),
+        step(PointwiseMode.TANH_FWD, x=share, y=bounded),
+        step(PointwiseMode.MUL, x=bounded, b=cap, y=capped),
+        step(PointwiseMode.TANH_BWD, dy=gradient, x=share, dx=d_scores),
+        step(PointwiseMode.MUL, x=weights, b=kept, y=dropped),
+    )
+    inner = Subgraph((scores, gradient, weights), (capped, d_scores, dropped), operations)
+    return operation(2, right=2, inner=inner, dbias=tensor(33, bias.dims), **more)
+
+
+def virtual(uid: int, dims: tuple[int, ...]) -> Tensor:
+    return replace(tensor(uid, dims, DataType.FLOAT), is_virtual=True)
+
+
+def number(uid: int, value: float) -> Tensor:
+    return Tensor(uid, DataType.FLOAT, (1,), (1,), 4, constant_value=value)
+
+
+def step(mode: PointwiseMode, **ports: Tensor) -> PointwiseOperation:
+    return PointwiseOperation(Pointwise(mode, DataType.FLOAT), **ports)  # type: ignore[arg-type]
+
+
+def test_reference_of_modified_scores_agrees_with_differences() -> None:
+    op = modified()
+    inputs = drawn(op)
+    ports = {tensor.uid: port for port, tensor in inputs_of(op).items()}
+    bias, kept, cap = (ports[uid] for uid in (30, 31, 32))
+    inputs[kept], inputs[cap] = 2.0 * (inputs[kept] > 0), np.full((1,), 2.0)
+    gradients = op.reference(inputs | op.forward(inputs))
+    for port, of in {"q": "dq", "k": "dk", "v": "dv", bias: "dbias"}.items():
+        direction = np.random.default_rng(fresh_seed()).normal(0, 1, inputs[port].shape)
+        ends = [
+            modified_attention(inputs | {port: inputs[port] + sign * 1e-5 * direction}, bias, kept) for sign in (1, -1)
+        ]
+        slope = float(((ends[0] - ends[1]) * inputs["d_o"]).sum()) / 2e-5
+        assert slope == pytest.approx(float((gradients[of] * direction).sum()), rel=1e-6, abs=1e-8)
+
+
+def modified_attention(inputs: Arrays, bias: str, kept: str) -> NDArray[Any]:
+    """o, written here a second time."""
+    k, v = (np.repeat(inputs[port], H // 2 if port == "k" else H // inputs["v"].shape[1], axis=1) for port in "kv")
+    scores = 2 * np.tanh((inputs["q"] @ np.swapaxes(k, -1, -2) + inputs[bias]) / 2)
+    seen = np.arange(KEYS) <= np.arange(QUERIES)[:, None] + 2
+    weights = np.where(seen, np.exp(scores), 0)
+    return (inputs[kept] * weights / weights.sum(-1, keepdims=True)) @ v
+
+
+def test_what_is_inside_is_part_of_the_graph() -> None:
+    op = modified()
+    graph = OperationGraph([op])
+    assert OperationGraph.from_json(graph.to_json()).operations == graph.operations
+    assert {30, 31, 32} <= {tensor.uid for tensor in graph.inputs}
+    assert graph.key != OperationGraph([operation(2, right=2)]).key
+    moved = {30: replace(tensor(30, (1, H, QUERIES, KEYS)), strides=(0, 1, KEYS * H, H))}
+    assert moved[30] in inputs_of(with_tensors(op, moved)).values()
+
+
+def test_checks_of_what_is_inside() -> None:
+    dims = (B, H, QUERIES, KEYS)
+    given = tuple(virtual(uid, dims) for uid in (20, 21, 22))
+    squared = step(PointwiseMode.MUL, x=given[2], b=given[2], y=virtual(23, dims))
+    with raises(NotSupportedError, "sdpa_backward.inner", expected="products of the weights with other tensors"):
+        operation(inner=Subgraph(given, (*given[:2], virtual(23, dims)), (squared,)))
+    with raises(BadParamError, "sdpa_backward.inner", expected="3 tensors that are given", got="(1, 1)"):
+        operation(inner=Subgraph(given[:1], given[:1]))
+    with raises(
+        ShapeMismatchError, "sdpa_backward.dbias.dims", expected="with 1 for batch or heads", got="[1, 1, 5, 1]"
+    ):
+        operation(dbias=tensor(33, (1, 1, QUERIES, 1)))

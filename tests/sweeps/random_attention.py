@@ -14,8 +14,13 @@ def draw(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -
 
 
 def draw_mapped(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case of which tensor maps can describe k and v, drawn as ``draw`` does."""
-    return _draw(kernel, numbers, most, most, places=0.0)
+    """A case of which tensor maps can describe k and v, perhaps packed or in pages, drawn as ``draw`` does."""
+    return _draw(kernel, numbers, most, most, places=0.5, page=8 << kernel.integers(0, 5))
+
+
+def draw_fp8(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """The same in fp8, with numbers that scale it."""
+    return _draw(kernel, numbers, most, most, places=0.0, is_fp8=True)
 
 
 def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
@@ -24,25 +29,44 @@ def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most:
 
 
 def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case of gradients, drawn as ``draw`` does."""
-    return _draw_backward(kernel, numbers, most, *_heads(numbers))
+    """A case of gradients, perhaps of changed scores, dropped weights, packed sequences, drawn as ``draw`` does."""
+    words = []
+    if _happens(kernel, 0.3):
+        words.append(f"bias={kernel.choice(['bh', '1h', 'b1', '11'])}")
+    if _happens(kernel, 0.2):
+        words.append("cap=2")
+    if _happens(kernel, 0.2):
+        words.append("alibi=yes")
+    if _happens(kernel, 0.3):
+        words.append(f"dropout=0.25 masked={kernel.choice(['no', 'yes'])}")
+    if _happens(kernel, 0.25):
+        words.append("ragged=yes")
+    return " ".join([_draw_backward(kernel, numbers, most, *_heads(numbers)), *words])
 
 
 def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """The same with as many heads of k as of v."""
+    """A case of gradients of plain scores with as many heads of k as of v."""
     heads = int(numbers.choice([1, 1, 2]))
     return _draw_backward(kernel, numbers, most, heads, heads, heads * int(numbers.choice([1, 2])))
 
 
 def _draw(
-    kernel: np.random.Generator, numbers: np.random.Generator, most_queries: int, most: int, places: float
+    kernel: np.random.Generator,
+    numbers: np.random.Generator,
+    most_queries: int,
+    most: int,
+    places: float,
+    page: int = 0,
+    is_fp8: bool = False,
 ) -> str:
-    """places: the chance that sequences are packed, or in pages."""
+    """places: the chance that sequences are packed, or in pages.  page: rows of a page; 0: any number."""
+    sizes = [size for size in _SIZES if not is_fp8 or size % 16 == 0]
+    types = ["e4m3", "e5m2"] if is_fp8 else ["fp16", "bf16"]
     k_heads, v_heads, heads = _heads(numbers)
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
-    words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
+    words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(sizes)}"]
     if _happens(kernel, 0.3):
-        words.append(f"dv={kernel.choice(_SIZES)}")
+        words.append(f"dv={kernel.choice(sizes)}")
     if _happens(kernel, 0.5):
         words.append(f"causal={numbers.choice(['top_left', 'bottom_right'])}")
     if _happens(kernel, 0.3):
@@ -50,18 +74,18 @@ def _draw(
     if _happens(kernel, 0.2):
         words.append(f"right={numbers.integers(0, most)}")
     if _happens(kernel, places / 2):
-        words += ["lengths=yes", f"page={1 << numbers.integers(0, 8)}"]
+        words += ["lengths=yes", f"page={page or 1 << numbers.integers(0, 8)}"]
     elif _happens(kernel, places / 2):
         words += ["ragged=yes", f"lengths={kernel.choice(['no', 'yes'])}"]
     elif _happens(kernel, 0.3):
         words.append(f"lengths={kernel.choice(['yes', 'both'])}")
     if _happens(kernel, 0.3):
         words.append(f"scores={kernel.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
-    if _happens(kernel, 0.2):
+    if not is_fp8 and _happens(kernel, 0.2):
         words.append("dropout=0.25")
     if _happens(kernel, 0.7):
         words.append(f"stats={kernel.choice(['yes', 'lse', 'log2'])}")
-    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
+    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(types)}"]
     if _happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
     if _happens(kernel, 0.2):

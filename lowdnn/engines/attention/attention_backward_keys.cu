@@ -3,23 +3,25 @@
 //
 //     dv = w^T d_o        dk = scale * ds^T q        ds = w * (d_o v^T - centre)
 //
-// summed over the heads of q that share one of k and v. Where they share others of k than of v, one launch gives dk and
-// another one dv.
+// and what attention_backward_mma.cuh does beside that, summed over the heads of q that share one of k and v. Where
+// they share others of k than of v, one launch gives dk and another one dv.
 //
-// Block: TILE_KV keys of one head of k (dk) or v (dv); it goes along the queries that see any of them, TILE_Q at a time,
-// head after head. Scores and products are formed transposed, keys along the rows: accumulators of a product then are,
-// rounded to 16 bits, operands of the next one. A warp has PARTS times 16 keys and, of their gradients, one of SPLIT shares of the
-// columns; warps with the same keys compute the same weights. The next queries are copied while these are multiplied.
+// Block: TILE_KV keys of one head of k (dk) or v (dv); it goes along the queries that see any of them, TILE_Q at a
+// time, head after head. Scores and products are formed transposed, keys along the rows: accumulators of a product then
+// are, rounded to 16 bits, operands of the next one. A warp has PARTS times 16 keys and, of their gradients, one of
+// SPLIT shares of the columns; warps with the same keys compute the same weights. The next queries are copied while
+// these are multiplied.
 // Memory: as in attention_forward_mma.cu; terms by attention_backward_terms.cu. Queries that do not exist are zeros in
 // shared memory and add nothing; keys that do not exist in their batch get zeros.
 // Shared memory (dynamic): TILE_KV rows of k and of v; twice TILE_Q rows of q, of d_o, and their terms.
 // Launch: TILE_KV / (16 * PARTS) * SPLIT warps; the first keys, which most queries see under a causal mask, first.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS SPLIT HEAD_QK HEAD_V (multiples of 16 * SPLIT); HAS_DK, HAS_DV:
-// what
-// the launch gives, both only where each head of q shares the same ones.
+// what the launch gives, both only where each head of q shares the same ones; HAS_SCORES HAS_GRADIENT HAS_FACTORS
+// HAS_RAGGED.
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 2, with
 // the gradient of q left to a kernel of its own: no sums between blocks.
 
+#define ROW_AXIS 3
 #include "include/attention_backward_mma.cuh"
 
 typedef TYPE T;
@@ -29,26 +31,26 @@ typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
 typedef HeadRows<T, TILE_Q, HEAD_V> OutputGradients;
 
 constexpr int KEY_WARPS = TILE_KV / (16 * PARTS), THREADS = KEY_WARPS * SPLIT * WARP_SIZE, BLOCKS = TILE_Q / 8;
-typedef f32 Scores[PARTS][BLOCKS][4];
+typedef ScoreSteps<PARTS, BLOCKS> Steps;
 typedef f32 KeyGradients[PARTS][HEAD_QK / SPLIT / 8][4];
 typedef f32 ValueGradients[PARTS][HEAD_V / SPLIT / 8][4];
 
 struct Params {
   Problem problem;
 #if HAS_DK
-  Heads<OUT> dk;
+  Rows<OUT> dk;
 #endif
 #if HAS_DV
-  Heads<OUT> dv;
+  Rows<OUT> dv;
 #endif
   Divider tiles, heads;  // of keys of a head; of k, or of v, in a batch
 
   // Heads of q that share one of those.
   __device__ __forceinline__ i32 sharing() const {
 #if HAS_DK
-    return dk.sharing;
+    return ::sharing(dk);
 #else
-    return dv.sharing;
+    return ::sharing(dv);
 #endif
   }
 };
@@ -72,11 +74,6 @@ struct Place {
     begin = band.queries_begin(block_key) / TILE_Q;
     end = max(begin, (band.queries_end(block_key, TILE_KV) + TILE_Q - 1) / TILE_Q);
   }
-
-  // Zeros where the query of a column does not see the key of a row.
-  __device__ __forceinline__ void mask(i32 tile, Scores& values) const {
-    ::mask(band, tile * TILE_Q, block_key + warp_key, values);
-  }
 };
 
 // A tile of queries of one head in shared memory.
@@ -92,8 +89,8 @@ struct Stage {
 
   __device__ __forceinline__ void copy(const Problem& p, const Place& place, i32 head, i32 tile) const {
     const i32 row = tile * TILE_Q, rows = place.band.queries - row;
-    q.copy<THREADS>(p.q.at(place.batch, head, row), p.q.strides[2], rows, p.size_qk);
-    d_o.copy<THREADS>(p.d_o.at(place.batch, head, row), p.d_o.strides[2], rows, p.size_v);
+    copy_rows<THREADS>(q, p.q, place.batch, head, row, place.band.queries, p.size_qk);
+    copy_rows<THREADS>(d_o, p.d_o, place.batch, head, row, place.band.queries, p.size_v);
     const Term* const from = p.terms_of(place.batch, head) + row;
     for (i32 i = threadIdx.x; i < TILE_Q; i += THREADS) {
       cp_async<8>(terms.address + i * sizeof(Term), from + i, i < rows);
@@ -102,33 +99,28 @@ struct Stage {
   }
 };
 
-// Adds what the queries of `stage`, a tile, give.
-__device__ __forceinline__ void add_queries(const Keys& k, const Values& v, const Stage& stage, const Place& place,
-                                            i32 tile, f32 factor, KeyGradients& dk, ValueGradients& dv) {
-  Scores weights, ds;
-  const auto operand_of = [](const Scores& values) {
-    return [&values](int part, int block, int half) {
-      const f32* const pair = values[part][block] + half * 2;
-      return packed(Tag<T>(), pair[0], pair[1]);
-    };
-  };
-
-  multiply_rows(k, place.warp_key, stage.q, weights);
-  stage.terms.make_weights(factor, weights);
-  place.mask(tile, weights);
+// Adds what the queries of `stage`, a tile of one head, give.
+__device__ __forceinline__ void add_queries(const Problem& p, const Keys& k, const Values& v, const Stage& stage,
+                                            const Place& place, i32 head, i32 tile, f32 scale, KeyGradients& dk,
+                                            ValueGradients& dv) {
+  const Corner corner = {place.batch, head, tile * TILE_Q, place.block_key + place.warp_key};
+  Steps steps;
+  multiply_rows(k, place.warp_key, stage.q, steps.weights);
+  steps.make_weights(p, place.band, corner, stage.terms, scale);
 #if HAS_DV
-  multiply_columns(operand_of(weights), stage.d_o, place.split * (HEAD_V / SPLIT), dv);
+  const auto dropped = [&steps](int part, int block, int half) { return steps.operand(part, block, half); };
+  multiply_columns(dropped, stage.d_o, place.split * (HEAD_V / SPLIT), dv);
 #endif
 #if HAS_DK
+  Steps::Tile ds;
   multiply_rows(v, place.warp_key, stage.d_o, ds);
-  stage.terms.make_gradients(weights, ds);
-  place.mask(tile, ds);  // once more: what a query that sees no key has as its centre may be NaN
+  steps.make_gradients(p, place.band, corner, stage.terms, ds);
   multiply_columns(operand_of(ds), stage.q, place.split * (HEAD_QK / SPLIT), dk);
 #endif
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
-  extern __shared__ __align__(16) u8 memory[];
+  extern __shared__ __align__(128) u8 memory[];
   const Problem& problem = p.problem;
   const Keys k = {shared_address(memory)};
   const Values v = {k.address + Keys::BYTES};
@@ -139,9 +131,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   KeyGradients dk = {};
   ValueGradients dv = {};
   const auto copy_keys = [&](i32 head) {
-    const i32 row = place.block_key, rows = place.band.keys - row;
-    k.copy<THREADS>(problem.k.at(place.batch, head, row), problem.k.strides[2], rows, problem.size_qk);
-    if (HAS_DK) v.copy<THREADS>(problem.v.at(place.batch, head, row), problem.v.strides[2], rows, problem.size_v);
+    const i32 row = place.block_key, end = place.band.keys;
+    copy_rows<THREADS>(k, problem.k, place.batch, head, row, end, problem.size_qk);
+    if (HAS_DK) copy_rows<THREADS>(v, problem.v, place.batch, head, row, end, problem.size_v);
   };
   i32 head = place.head, tile = place.begin;
   const i32 steps = (place.end - place.begin) * p.sharing();
@@ -167,16 +159,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     if (step + 1 < steps) Stage(stages + (step + 1) % 2 * Stage::BYTES).copy(problem, place, head, tile);
     // Accumulators of 32 keys leave no registers for this test.
     if (PARTS == 1 && !place.band.sees_any(own_tile * TILE_Q, TILE_Q, place.block_key + place.warp_key, 16)) continue;
-    add_queries(k, v, Stage(stages + step % 2 * Stage::BYTES), place, own_tile, scale * LOG2_E, dk, dv);
+    const Stage stage(stages + step % 2 * Stage::BYTES);
+    add_queries(problem, k, v, stage, place, own_head, own_tile, scale, dk, dv);
   }
 
   const i32 row = place.block_key + place.warp_key;
 #if HAS_DK
-  store_gradients(p.dk.at(place.batch, place.head, 0), p.dk.strides[2], row, problem.keys,
-                  place.split * (HEAD_QK / SPLIT), problem.size_qk, scale, dk);
+  store_rows(p.dk, place.batch, place.head, row, problem.keys, place.split * (HEAD_QK / SPLIT), problem.size_qk, scale,
+             dk);
 #endif
 #if HAS_DV
-  store_gradients(p.dv.at(place.batch, place.head, 0), p.dv.strides[2], row, problem.keys,
-                  place.split * (HEAD_V / SPLIT), problem.size_v, 1.0f, dv);
+  store_rows(p.dv, place.batch, place.head, row, problem.keys, place.split * (HEAD_V / SPLIT), problem.size_v, 1.0f,
+             dv);
 #endif
 }

@@ -3,31 +3,35 @@ the size of the scores lies in memory, and no sum depends on the order of blocks
 
 fp16 and bf16, sums and exponentials in fp32. Heads of any size up to 256 that is a multiple of 8, different ones for
 q k and v; heads of k and v that heads of q share. Keys outside of the band are passed over.
+Any pointwise operations on the scores and on their gradients, factors of the weights (dropout); ragged tensors.
 Kernels: ``attention_backward_terms.cu`` (the workspace, 8 bytes for each query), ``attention_backward_keys.cu`` (dk and
-dv), ``attention_backward_queries.cu`` (dq).
+dv), ``attention_backward_queries.cu`` (dq), ``attention_backward_bias.cu`` (dbias).
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward
-from lowdnn.engines.attention.heads import padded
+from lowdnn.engines.attention.heads import padded, pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, macros
+from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.sdpa_backward import SdpaBackward
-from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Struct, Work
-
-#: In shared memory, of a row of 16-bit elements beside them.
-_PITCH_BYTES = 16
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, TensorPointer, Work
 
 
 @dataclass(frozen=True)
 class QueriesParams:
-    """Macros of ``attention_backward_queries.cu``."""
+    """Macros of ``attention_backward_queries.cu`` and ``attention_backward_bias.cu``."""
 
     TYPE: str
     OUT: str
@@ -36,6 +40,10 @@ class QueriesParams:
     PARTS: int
     HEAD_QK: int
     HEAD_V: int
+    HAS_SCORES: int
+    HAS_GRADIENT: int
+    HAS_FACTORS: int
+    HAS_RAGGED: int
 
 
 @dataclass(frozen=True)
@@ -65,11 +73,12 @@ class AttentionBackwardMma:
         return accepted(graph.derive(self._problem)).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Three launches, four where heads of q share others of k than of v; none that has nothing to write."""
+        """Three launches, one more where heads of q share others of k than of v, and for dbias; none that has nothing
+        to write."""
         problem = accepted(graph.derive(self._problem))
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
-        tiles = _Tiles.of(chosen[KnobType.TILE_M], problem.backward.size)
-        steps = (problem.terms(), *problem.keys(tiles), problem.queries(tiles))
+        tiles = problem.tiles(chosen[KnobType.TILE_M])
+        steps = (problem.terms(), *problem.keys(tiles), problem.queries(tiles), *problem.bias(tiles))
         made = [(kernel, launch) for kernel, launch in steps if launch.grid[0]]
         kernels = tuple(kernel for kernel, _ in made)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(made))
@@ -101,12 +110,13 @@ class _Tiles:
     of_queries: _Tile
 
     @staticmethod
-    def of(rows: int, size: int) -> _Tiles:
-        """``rows`` of a block's own; for heads of up to ``size`` as many others as leave the accumulators room."""
-        if size <= 64:
+    def of(rows: int, size: int, is_plain: bool) -> _Tiles:
+        """``rows`` of a block's own; for heads of up to ``size`` as many others as leave room for the accumulators, and
+        for what happens to scores where they are not plain."""
+        if size <= 64 and is_plain:
             return _Tiles(_Tile(32, rows, rows // 64), _Tile(rows, 4096 // rows, rows // 64))
         if size <= 128:
-            return _Tiles(_Tile(32, rows, 1), _Tile(rows, 32, 1))
+            return _Tiles(_Tile(32 if size <= 64 or is_plain else 16, rows, 1), _Tile(rows, 32, 1))
         return _Tiles(_Tile(16, rows, 1, split=2), _Tile(rows, 16, 1))
 
 
@@ -130,11 +140,14 @@ class _Problem:
         values = tuple(
             rows
             for rows in ((32, 64) if size > 128 else (64, 128))
-            if self._shared_bytes(_Tiles.of(rows, size)) <= arch.shared_bytes_per_block
+            if self._shared_bytes(self.tiles(rows)) <= arch.shared_bytes_per_block
         )
         longest = max(self.backward.queries, self.backward.keys)
         default = values[-1] if longest > values[0] else values[0]
         return (Knob("tile_m", KnobType.TILE_M, values, default, "keys, and queries, of a block"),)
+
+    def tiles(self, rows: int) -> _Tiles:
+        return _Tiles.of(rows, self.backward.size, self.operation.inner is None)
 
     def terms(self) -> tuple[KernelRef, Launch]:
         return self.backward.terms(self.backward.queries)
@@ -146,12 +159,14 @@ class _Problem:
 
     def _keys(self, tile: _Tile, outputs: tuple[str, ...]) -> tuple[KernelRef, Launch]:
         has_dk, has_dv = (int(port in outputs) for port in ("dk", "dv"))
-        params = KeysParams(*self._macros(tile), tile.split, has_dk, has_dv)
+        functors = self._functors_of_keys
+        params = KeysParams(*self._macros(tile, functors), tile.split, has_dk, has_dv)
         own = self.backward.heads[outputs[0]]
         size, size_v = self.backward.size_qk, self.backward.size_v
-        kernel = self._kernel("keys", params, f"_{tile.split}{'k' * has_dk}{'v' * has_dv}")
+        kernel = self._kernel("keys", params, functors, f"_{tile.split}{'k' * has_dk}{'v' * has_dv}")
         return kernel, self._launch(
             outputs,
+            functors,
             tiles=ceil_div(own.rows, tile.keys),
             heads=own.tensor.dims[1],
             warps=tile.keys // (16 * tile.parts) * tile.split,
@@ -161,9 +176,10 @@ class _Problem:
 
     def queries(self, tiles: _Tiles) -> tuple[KernelRef, Launch]:
         """dq."""
-        tile = tiles.of_queries
-        return self._kernel("queries", QueriesParams(*self._macros(tile))), self._launch(
+        tile, functors = tiles.of_queries, self._functors_of_queries
+        return self._kernel("queries", QueriesParams(*self._macros(tile, functors)), functors), self._launch(
             ("dq",),
+            functors,
             tiles=ceil_div(self.backward.queries, tile.queries),
             heads=self.operation.q.dims[1],
             warps=tile.queries // (16 * tile.parts),
@@ -171,45 +187,115 @@ class _Problem:
             products=2 * self.backward.size_qk + self.backward.size_v,
         )
 
-    def _kernel(self, role: str, params: QueriesParams, suffix: str = "") -> KernelRef:
+    def bias(self, tiles: _Tiles) -> list[tuple[KernelRef, Launch]]:
+        """dbias, if it is wanted."""
+        dbias, tile, functors = self.operation.dbias, tiles.of_queries, self._functors_of_queries
+        if dbias is None:
+            return []
+        params = replace(QueriesParams(*self._macros(tile, functors)), OUT=dtypes.info(dbias.data_type).c_type)
+        summed = [extent // kept for extent, kept in zip(self.operation.scores_dims[:2], dbias.dims[:2], strict=True)]
+        tile_counts = ceil_div(self.backward.keys, tile.keys), ceil_div(self.backward.queries, tile.queries)
+        kept = (0 if extent == 1 else stride for extent, stride in zip(dbias.dims, dbias.strides, strict=True))
+        arguments = (
+            *self._arguments(functors),
+            TensorPointer(dbias.uid),
+            *i64(tuple(kept)),
+            *i32(tuple(summed)),
+            *(Struct(divider(max(1, count))) for count in (*tile_counts, dbias.dims[1])),
+        )
+        launch = Launch(
+            kernel=0,
+            grid=(tile_counts[0] * tile_counts[1] * dbias.dims[0] * dbias.dims[1], 1, 1),
+            block=(tile.queries // (16 * tile.parts) * 32, 1, 1),
+            arguments=(Struct(arguments),),
+            shared_bytes=(tile.queries + tile.keys) * self._pair_bytes(tile),
+            work=self._work((dbias,), products=self.backward.size_qk + self.backward.size_v),
+        )
+        return [(self._kernel("bias", params, functors), launch)]
+
+    @cached_property
+    def _functors_of_keys(self) -> Mapping[str, Functor]:
+        """Scores have keys along the rows."""
+        return self.backward.functors(vector_axis=2)
+
+    @cached_property
+    def _functors_of_queries(self) -> Mapping[str, Functor]:
+        return self.backward.functors(vector_axis=3)
+
+    def _kernel(self, role: str, params: QueriesParams, functors: Mapping[str, Functor], suffix: str = "") -> KernelRef:
         shape = f"{params.TILE_Q}x{params.TILE_KV}x{params.PARTS}_d{params.HEAD_QK}v{params.HEAD_V}{suffix}"
+        text = "\n".join(functor.text for functor in functors.values())
+        types = self.backward.types_name
+        if role == "bias":
+            types = f"{types}_{params.OUT}"
+        digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:10]}" if text else ""
         return KernelRef(
-            name=f"attention_backward_{role}_{self.backward.types_name}_{shape}_sm80",
+            name=f"attention_backward_{role}_{types}_{shape}{self.backward.rows_name}_sm80{digest}",
             source=f"attention/attention_backward_{role}.cu",
             target="sm_80",
             parameters=macros(params),
+            generated=text,
         )
 
     def _launch(
-        self, outputs: tuple[str, ...], *, tiles: int, heads: int, warps: int, shared_bytes: int, products: int
+        self,
+        outputs: tuple[str, ...],
+        functors: Mapping[str, Functor],
+        *,
+        tiles: int,
+        heads: int,
+        warps: int,
+        shared_bytes: int,
+        products: int,
     ) -> Launch:
         """tiles: of a head.  products: multiplications for each pair of a query and a key."""
-        operation = self.operation
-        arguments = Struct(
-            (
-                self.backward.arguments(self.backward.queries),
-                *(self.backward.heads[port].argument for port in ("q", "k", "v", "d_o", *outputs)),
-                Struct(divider(max(1, tiles))),
-                Struct(divider(max(1, heads))),
-            )
+        arguments = (
+            *self._arguments(functors),
+            *(self.backward.rows_argument(self.backward.heads[port]) for port in outputs),
+            Struct(divider(max(1, tiles))),
+            Struct(divider(max(1, heads))),
         )
-        moved = bytes_of(getattr(operation, port) for port in ("q", "k", "v", "d_o", *outputs))
         return Launch(
             kernel=0,
-            grid=(tiles * heads * operation.q.dims[0], 1, 1),
+            grid=(tiles * heads * self.operation.q.dims[0], 1, 1),
             block=(warps * 32, 1, 1),
-            arguments=(arguments,),
+            arguments=(Struct(arguments),),
             shared_bytes=shared_bytes,
-            work=Work(
-                flops=self.backward.flops(products),
-                bytes=moved + self.backward.all_heads * self.backward.queries * TERM_BYTES,
-                unit=MathUnit.MMA_F16,
-            ),
+            work=self._work(tuple(getattr(self.operation, port) for port in outputs), products),
         )
 
-    def _macros(self, tile: _Tile) -> tuple[str, str, int, int, int, int, int]:
+    def _arguments(self, functors: Mapping[str, Functor]) -> tuple[Argument, ...]:
+        """The kernels' ``Problem``."""
+        return (
+            self.backward.arguments(self.backward.queries),
+            *(self.backward.rows_argument(self.backward.heads[port]) for port in ("q", "k", "v", "d_o")),
+            *(functor.arguments for functor in functors.values()),
+        )
+
+    def _work(self, outputs: tuple[Tensor, ...], products: int) -> Work:
+        operation = self.operation
+        read = (operation.q, operation.k, operation.v, operation.d_o, *self._loads)
+        terms_bytes = self.backward.all_heads * self.backward.queries * TERM_BYTES
+        return Work(
+            flops=self.backward.flops(products),
+            bytes=bytes_of((*read, *outputs)) + terms_bytes,
+            unit=MathUnit.MMA_F16,
+        )
+
+    @property
+    def _loads(self) -> tuple[Tensor, ...]:
+        """What is read of what happens to the scores."""
+        inner = self.operation.inner
+        return () if inner is None else tuple(tensor for tensor in inner.operands if not tensor.is_scalar_value)
+
+    def _macros(
+        self, tile: _Tile, functors: Mapping[str, Functor]
+    ) -> tuple[str, str, int, int, int, int, int, int, int, int, int]:
         """The fields of ``QueriesParams``."""
-        return (*self.backward.c_types, tile.queries, tile.keys, tile.parts, *self._padded_sizes(tile))
+        scores, gradient, factors = (int(name in functors) for name in ("Scores", "Gradient", "Factors"))
+        sizes = self._padded_sizes(tile)
+        switches = (scores, gradient, factors, int(bool(self.backward.ragged)))
+        return (*self.backward.c_types, tile.queries, tile.keys, tile.parts, *sizes, *switches)
 
     def _padded_sizes(self, tile: _Tile) -> tuple[int, int]:
         """Elements of a row of q and of v in shared memory, of which each share is whole fragments."""
@@ -218,7 +304,7 @@ class _Problem:
 
     def _pair_bytes(self, tile: _Tile) -> int:
         """In shared memory, of a row of q and one of d_o, or of one of k and one of v."""
-        return sum(size * 2 + _PITCH_BYTES for size in self._padded_sizes(tile))
+        return sum(map(pitch_bytes, self._padded_sizes(tile)))
 
     def _keys_bytes(self, tile: _Tile) -> int:
         return tile.keys * self._pair_bytes(tile) + 2 * tile.queries * (self._pair_bytes(tile) + TERM_BYTES)

@@ -2,21 +2,23 @@
 //
 //     exponent = stats * log2(e)        centre = sum over the elements of a head of d_o * o
 //
-// and infinity and 0 where stats is minus infinity, the query lies past its batch's length or does not exist.
+// and infinity and 0 where stats is minus infinity, the query lies past its batch's length or does not exist. What
+// packed sequences lack is 0.
 //
 // Team of LANES lanes: one query; each lane has every LANES-th piece of 8 elements of its rows.
 // Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, row), the
 // first rows of a head for its queries. Words that the kernels after this one count with become 0.
 // Launch: WARPS warps, enough blocks for a team for each row of terms; there are at most as many words.
-// Macros: TYPE (f16, bf16), LANES (a power of two up to 32), WARPS.
+// Macros: TYPE (f16, bf16), LANES (a power of two up to 32), WARPS, HAS_RAGGED.
 
 #include "include/attention_backward.cuh"
+#include "include/attention_backward_rows.cuh"
 
 constexpr int THREADS = WARPS * WARP_SIZE;
 
 struct Params {
-  Heads<const TYPE> o, d_o;
-  Heads<const f32> stats;
+  Rows<const TYPE> o, d_o;
+  Rows<const f32> stats;
   Lengths lengths;
   Term* terms;
   u32* cleared;
@@ -35,7 +37,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const TYPE* const o = p.o.at(batch, head, query);
   const TYPE* const d_o = p.d_o.at(batch, head, query);
   f32 centre = 0;
-  const i32 size = i32(query) < p.queries ? p.size : 0;
+  const i32 products = existing_rows(p.d_o, batch, existing_rows(p.o, batch, p.queries));
+  const i32 size = i32(query) < products ? p.size : 0;
   for (i32 column = threadIdx.x % LANES * 8; column < size; column += LANES * 8) {
     TYPE of_o[8], of_d_o[8];
     load<Stream, 8>(of_o, o + column);
@@ -47,7 +50,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   for (int distance = LANES / 2; distance > 0; distance /= 2) centre += __shfl_xor_sync(~0u, centre, distance);
 
   if (index >= p.rows || threadIdx.x % LANES != 0) return;
-  const f32 stats = i32(query) < p.lengths.of(batch, p.queries) ? *p.stats.at(batch, head, query) : -INFINITE;
+  const bool is_stored = i32(query) < existing_rows(p.stats, batch, p.queries);
+  const f32 stored = is_stored ? *p.stats.at(batch, head, query) : 0;
+  const f32 stats = i32(query) < p.lengths.of(batch, p.queries) ? stored : -INFINITE;
   const bool has_weights = stats != -INFINITE;
   p.terms[row] = has_weights ? Term{stats * LOG2_E, centre} : Term{INFINITE, 0};
 }

@@ -156,6 +156,9 @@ class AttentionBackwardWgmma:
         backward = AttentionBackward.match(self.name, graph)
         if isinstance(backward, Refusal):
             return backward
+        if not backward.is_plain:
+            expected = "no operations on scores and weights, no gradient of a bias, no packed rows"
+            return Refusal(self.name, f"inner, dbias, ragged_offset: expected {expected}, got some")
         k, v = (backward.heads[port].tensor.dims[1] for port in ("k", "v"))
         if k != v:
             return Refusal(self.name, f"v.dims[1]: expected k's {k} heads, got {v}", Status.NOT_SUPPORTED_SHAPE)

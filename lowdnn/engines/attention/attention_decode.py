@@ -15,7 +15,7 @@ from math import gcd
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
-from lowdnn.engines.attention.heads import pitch_bytes
+from lowdnn.engines.attention.heads import Place, pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
@@ -27,7 +27,7 @@ from lowdnn.status import Status
 _MAX_ROWS = 128
 #: Of a tile: accumulators of 32 rows fit the registers beside heads of v of the latter size.
 _TILES_OF_ROWS, _MAX_SIZE_OF_32_ROWS = (16, 32), 128
-#: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones.
+#: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones or in pages.
 _TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 128
 _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
 #: The most by default: so many tiles of small heads ask for enough.
@@ -37,6 +37,8 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 #: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
 _FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
 _F32_BYTES = 4
+#: Beside a tile in pages.
+_NOTES_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,9 @@ class _Shape:
         """As many stages as there is room for beside another block, or in a block alone where two do not fit."""
         pack, size_v = _pack(problem), problem.padded_v
         rows = _TILES_OF_ROWS[problem.queries * pack > _TILES_OF_ROWS[0] and size_v <= _MAX_SIZE_OF_32_ROWS]
-        keys = _TILES_OF_KEYS[problem.padded_qk + size_v > _MAX_SIZES_OF_32_KEYS]
+        is_large = problem.padded_qk + size_v > _MAX_SIZES_OF_32_KEYS
+        is_paged = any(operand.load is not None for operand in (problem.k, problem.v))
+        keys = _TILES_OF_KEYS[is_large or is_paged]
         tile = ForwardTile(rows, keys, rows, pack)
         shape = _Shape(problem, tile, _LEAST_STAGES, arch)
         return replace(shape, stages=min(shape._most_stages(shape.blocks_per_sm), _ENOUGH_STAGES))
@@ -241,4 +245,6 @@ class _Shape:
 
 def _stage_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
     """Of the rings of all warps."""
-    return _WARPS * tile.keys * (pitch_bytes(problem.padded_qk) + pitch_bytes(problem.padded_v))
+    rows_bytes = tile.keys * (pitch_bytes(problem.padded_qk) + pitch_bytes(problem.padded_v))
+    places = {operand.place(tile.keys) for operand in (problem.k, problem.v)}
+    return _WARPS * (rows_bytes + (_NOTES_BYTES if Place.IN_LARGE_PAGES in places else 0))

@@ -6,12 +6,12 @@
 // block reads one stretch of memory at a time; it brings them through rings of its own: no warp waits for another
 // before the end. Then the first warp joins what all have found; where the keys are in parts (IS_SPLIT), it leaves that
 // in the workspace for attention_forward_combine.
-// Rings: tiles of k and of v follow each other, each asked for as soon as the one in its place has been multiplied, so
-// that a warp that waits has all of its shared memory but one tile on the way.
+// Rings: a tile of k and one of v are asked for as soon as those in their places have been multiplied, so that a warp
+// that waits has all of its shared memory but those on the way.
 // Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of
 // heads are multiples of 8, at most HEAD_QK and HEAD_V, multiples of 16.
-// Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v, at the end the
-// accumulators of all warps but the first.
+// Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v and, of pages, 128
+// bytes of notes; at the end the accumulators of all warps but the first.
 // Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys).
 // Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES,
 // BLOCKS_PER_SM, IS_SPLIT; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
@@ -31,7 +31,20 @@ typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;
 typedef HeadRows<T, TILE_KV, HEAD_V> Values;
 
 constexpr int THREADS = WARPS * WARP_SIZE;
-constexpr u32 STAGE_BYTES = Keys::BYTES + Values::BYTES;
+
+// A tile of keys and one of values of a warp, and notes of where those are that come in their places next: who would
+// read a table of pages only then would wait for all copies that were asked for before.
+struct Stage {
+  static constexpr bool HAS_NOTES = K_PLACE == IN_LARGE_PAGES || V_PLACE == IN_LARGE_PAGES;
+  static constexpr u32 NOTES = Keys::BYTES + Values::BYTES, BYTES = NOTES + (HAS_NOTES ? 128 : 0);
+
+  u32 address;
+
+  __device__ __forceinline__ Keys keys() const { return {address}; }
+  __device__ __forceinline__ Values values() const { return {address + Keys::BYTES}; }
+  __device__ __forceinline__ u32 note_of_keys() const { return address + NOTES; }
+  __device__ __forceinline__ u32 note_of_values() const { return address + NOTES + 4; }
+};
 
 struct Params {
   QueryHeads q;
@@ -53,6 +66,19 @@ struct Share {
     begin = place.begin + block * each + min(block, more);
     end = begin + each + (block < more);
   }
+};
+
+// The rows of a block: of a query, those of PACK heads follow each other.
+struct PackRows {
+  const QueryHeads& q;
+  const Place& place;
+  i32 queries;
+
+  __device__ __forceinline__ const T* at(int row) const {
+    const i32 of_pack = min(place.block_row + row, queries * PACK - 1);
+    return q.at(place.batch, place.head + of_pack % PACK, of_pack / PACK);
+  }
+  __device__ __forceinline__ const T* below(const T* from, int row, int rows) const { return at(row + rows); }
 };
 
 // Of a thread, what it has accumulated, on its way to the first warp through shared memory; slot: of the warp's.
@@ -137,69 +163,74 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   allow_next_kernel();
 #endif
   const Forward& p = params.forward;
-  extern __shared__ __align__(16) u8 memory[];
+  extern __shared__ __align__(128) u8 memory[];
   const Queries q = {shared_address(memory)};
   const Place place(p);
   const Rows rows = {place.block_row};
   const int warp = threadIdx.x / WARP_SIZE;
   const Share share(place);
-  const u32 ring = q.address + Queries::BYTES + warp * STAGES * STAGE_BYTES;
-  const auto keys_at = [&](int stage) { return Keys{ring + stage * STAGE_BYTES}; };
-  const auto values_at = [&](int stage) { return Values{keys_at(stage).address + Keys::BYTES}; };
+  const u32 ring = q.address + Queries::BYTES + warp * STAGES * Stage::BYTES;
+  const auto stage_at = [&](int stage) { return Stage{ring + stage * Stage::BYTES}; };
 
   const i32 existing_keys = existing_rows(params.k, place.batch, place.band.keys);
   const i32 existing_values = existing_rows(params.v, place.batch, place.band.keys);
-  const auto copy = [&](const auto& to, const auto& heads, i32 existing, i32 size, i32 tile) {
-    const i32 first = tile * TILE_KV, rows = existing - first;
+  const i32 first_tile = share.begin + warp;
+  const auto note = [&](i32 tile, const Stage& stage) {
+    if (!Stage::HAS_NOTES || threadIdx.x % WARP_SIZE > 0) return;
+    note_rows(params.k, place.batch, tile * TILE_KV, tile < share.end, stage.note_of_keys());
+    note_rows(params.v, place.batch, tile * TILE_KV, tile < share.end, stage.note_of_values());
+  };
+  const auto copy = [&](i32 tile, const Stage& stage) {
+    const i32 first = tile * TILE_KV, keys = existing_keys - first, values = existing_values - first;
     if (tile < share.end) {
-      to.template copy_each<WARP_SIZE>(rows_from(heads, place.batch, place.head, first, rows), rows, size);
+      const auto from = noted_rows(params.k, place.batch, place.head, first, keys, stage.note_of_keys());
+      const auto from_v = noted_rows(params.v, place.batch, place.head, first, values, stage.note_of_values());
+      stage.keys().copy_each<WARP_SIZE>(from, keys, p.size_qk);
+      stage.values().copy_each<WARP_SIZE>(from_v, values, p.size_v);
     }
+    if (Stage::HAS_NOTES) __syncwarp();  // the notes have been read
+    note(tile + STAGES * WARPS, stage);
     cp_async_commit();
   };
-  const auto copy_keys = [&](i32 tile, int stage) { copy(keys_at(stage), params.k, existing_keys, p.size_qk, tile); };
-  const auto copy_values = [&](i32 tile, int stage) {
-    copy(values_at(stage), params.v, existing_values, p.size_v, tile);
-  };
 
-  q.copy_each<THREADS>(
-      [&](int row, int further) {
-        const i32 of_pack = min(place.block_row + row + further, p.queries * PACK - 1);
-        return params.q.at(place.batch, place.head + of_pack % PACK, of_pack / PACK);
-      },
-      existing_rows(params.q, place.batch, p.queries) * PACK - place.block_row, p.size_qk);
-  const i32 first_tile = share.begin + warp;
-  copy_keys(first_tile, 0);
-#pragma unroll
-  for (int stage = 1; stage < STAGES; ++stage) {
-    copy_values(first_tile + (stage - 1) * WARPS, stage - 1);
-    copy_keys(first_tile + stage * WARPS, stage);
+  if constexpr (Stage::HAS_NOTES) {
+    for (int stage = 0; stage < STAGES; ++stage) note(first_tile + stage * WARPS, stage_at(stage));
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncwarp();
   }
-  constexpr int LATER = 2 * (STAGES - 1);  // copies that were asked for behind the one that is waited for
-  cp_async_wait<LATER>();                  // the queries came with the first keys
+  const i32 existing_queries = existing_rows(params.q, place.batch, p.queries);
+  q.copy_each<THREADS>(PackRows{params.q, place, p.queries}, existing_queries * PACK - place.block_row, p.size_qk);
+#pragma unroll
+  for (int stage = 0; stage < STAGES; ++stage) copy(first_tile + stage * WARPS, stage_at(stage));
+  constexpr int LATER = STAGES - 1;  // copies that were asked for behind the one that is waited for
+  cp_async_wait<LATER>();            // the queries came with the first keys
   __syncthreads();
+#if TILE_Q * HEAD_QK <= 16 * 128
+  const HeldRows<PARTS, HEAD_QK> queries(q);
+#else
+  const Queries& queries = q;
+#endif
 
   OutputTile o = {};
   RunningSoftmax softmax(p.scale);
   if (warp == 0 && blockIdx.y == 0) softmax.add_sink(p, place, rows);
-  int stage = 0, stage_before = STAGES - 1;
+  int stage = 0;
 #pragma unroll 1
   for (i32 tile = first_tile; tile < share.end; tile += WARPS) {
     cp_async_wait<LATER>();
-    __syncwarp();  // the keys are there; the values before are no longer read
-    copy_values(tile + (STAGES - 1) * WARPS, stage_before);
+    __syncwarp();
     ScoreTile scores;
-    multiply_rows(q, 0, keys_at(stage), scores);
-    cp_async_wait<LATER>();
-    __syncwarp();  // the values are there; the keys are no longer read
-    copy_keys(tile + STAGES * WARPS, stage);
+    multiply_rows(queries, 0, stage_at(stage).keys(), scores);
     make_scores(p, place, rows, tile, scores);
     f32 shrinking[PARTS][2];
     if (softmax.add(scores, shrinking)) shrink(o, shrinking);
     const auto weight = [&](int part, int block, int half) {
       return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };
-    multiply_columns(weight, values_at(stage), 0, o);
-    stage_before = stage;
+    multiply_columns(weight, stage_at(stage).values(), 0, o);
+    __syncwarp();  // the tiles are no longer read
+    copy(tile + STAGES * WARPS, stage_at(stage));
     stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
   softmax.end();
@@ -214,6 +245,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #if IS_SPLIT
   store_partial(params, place, rows, softmax, o);
 #else
-  store_output(p, place, rows, softmax, o);
+  store_output(p, Destination(p, place.batch), place, rows, softmax, o);
 #endif
 }

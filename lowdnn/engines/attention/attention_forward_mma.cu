@@ -34,7 +34,7 @@ struct Params {
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
     KERNEL_NAME(const __grid_constant__ Params params) {
   const Forward& p = params.forward;
-  extern __shared__ __align__(16) u8 memory[];
+  extern __shared__ __align__(128) u8 memory[];
   const Queries q = {shared_address(memory)};
   const Keys k = {q.address + Queries::BYTES};
   const Values v = {k.address + Keys::BYTES};
@@ -83,5 +83,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
     multiply_columns(weight, v, 0, o);
   }
   softmax.end();
-  store_output(p, place, rows, softmax, o);
+  store_output(p, Destination(p, place.batch), place, rows, softmax, o);
 }

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from lowdnn import dtypes
+from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.attention.heads import (
     MAX_LENGTH,
     MAX_SIZE,
     TYPES,
     Heads,
     kernel_bounds,
+    offsets_argument,
     refuse_heads,
     seen_share,
 )
@@ -32,8 +35,14 @@ from lowdnn.engines.launch import (
 )
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
+from lowdnn.graph.ragged_pattern import padded
 from lowdnn.ops.base import inputs_of, outputs_of
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.ragged import RaggedMove
+from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import (
     Argument,
@@ -58,6 +67,8 @@ _OUTPUT_TYPES = (*TYPES, DataType.FLOAT)
 _PIECE, _TERMS_WARPS = 8, 4
 #: Queries or keys of a block, at the least.
 _FEWEST_ROWS = 32
+#: Ports of tensors of heads.
+_HEADS = ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")
 _NULL = Scalar(ScalarType.I64, 0)
 
 
@@ -68,6 +79,7 @@ class TermsParams:
     TYPE: str
     LANES: int
     WARPS: int
+    HAS_RAGGED: int
 
 
 @dataclass(frozen=True)
@@ -80,32 +92,89 @@ class ClearedWords:
 
 @dataclass(frozen=True)
 class AttentionBackward:
-    """The operation as the kernels read it."""
+    """The operation as the kernels read it.  ragged: of packed tensors, by uid, what loads or stores them; tensors with
+    those uids are as if they were padded."""
 
     operation: SdpaBackward
+    ragged: Mapping[int, RaggedMove] = field(default_factory=dict)
 
     @staticmethod
     def match(engine: str, graph: OperationGraph) -> AttentionBackward | Refusal:
         """Refuses data types without a tensor core instruction, sizes of heads, strides and alignments that copies of
         16 bytes do not reach, more than the kernels can count."""
-        if len(graph.operations) != 1 or not isinstance(operation := graph.operations[0], SdpaBackward):
+        found = graph.derive(padded)
+        if isinstance(found, str):
+            return Refusal(engine, found)
+        operations = found.graph.operations
+        if len(operations) != 1 or not isinstance(operation := operations[0], SdpaBackward):
             got = [type(op).__name__ for op in graph.operations]
             return Refusal(engine, f"operations: expected one SdpaBackward, got {got}")
         if refused := _refuse_types(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
-        if refused := _refuse_shape(operation):
+        if refused := _refuse_shape(operation) or _refuse_inner(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
-        problem = AttentionBackward(operation)
+        problem = AttentionBackward(operation, found.moves)
+        if refused := problem.refuse_ragged():
+            return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
         for heads in problem.heads.values():
             if refused := refuse_heads(heads):
                 return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
         return problem
 
+    def refuse_ragged(self) -> str:
+        """Why the kernels do not read or store what is ragged, or an empty string."""
+        packed = {getattr(self.operation, port).uid for port in (*_HEADS, "stats")}
+        for uid, move in self.ragged.items():
+            if uid not in packed:
+                expected = "ragged offsets of heads and statistics alone"
+                return f"{move.packed.label}: expected {expected}, got others"
+        return ""
+
     @cached_property
     def heads(self) -> dict[str, Heads]:
         """All tensors of heads, by port."""
-        ports = {port: getattr(self.operation, port) for port in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")}
-        return {port: Heads.of(tensor, self.operation.q.dims[1], row_axis=2) for port, tensor in ports.items()}
+        return {port: self._rows(getattr(self.operation, port)) for port in _HEADS}
+
+    def rows_argument(self, heads: Heads) -> Struct:
+        """The kernels' ``Rows``."""
+        if not self.ragged or heads.ragged is not None:
+            return heads.argument
+        return Struct((heads.argument, offsets_argument(None)))
+
+    def _rows(self, tensor: Tensor) -> Heads:
+        heads = Heads.of(tensor, self.operation.q.dims[1], row_axis=2)
+        return replace(heads, ragged=self.ragged.get(tensor.uid))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores are scaled products, weights are as they are, dq, dk, dv are all that is wanted, and nothing
+        is packed."""
+        return self.operation.inner is None and self.operation.dbias is None and not self.ragged
+
+    def functors(self, vector_axis: int) -> dict[str, Functor]:
+        """Those of ``include/attention_backward_mma.cuh`` that there are, by name, for neighbours along that axis."""
+        inner = self.operation.inner
+        if inner is None:
+            return {}
+        found = {}
+        for name, place in (("Scores", 0), ("Gradient", 1), ("Factors", 2)):
+            given, made = inner.given[place], inner.made[place]
+            if given.uid == made.uid:
+                continue
+            dag = _dag(inner, given, made, self.operation.scores_dims)
+            handed = (inner.given[0],) if name == "Gradient" else ()
+            if handed:
+                others = (tensor for tensor in dag.loads if tensor.uid != handed[0].uid)
+                dag = replace(dag, loads=(*handed, *others))
+            found[name] = generate(
+                dag,
+                accumulator=DataType.FLOAT,
+                vector_axis=vector_axis,
+                handed=handed,
+                result=DataType.FLOAT,
+                name=name,
+            )
+        return found
 
     @property
     def all_heads(self) -> int:
@@ -148,23 +217,29 @@ class AttentionBackward:
         operand, result = (dtypes.info(tensor.data_type) for tensor in (self.operation.q, self.operation.dq))
         return operand.short_name if operand is result else f"{operand.short_name}_{result.short_name}"
 
+    @property
+    def rows_name(self) -> str:
+        """In names of kernels, where rows are packed."""
+        return "_ragged" if self.ragged else ""
+
     def terms(self, rows: int, cleared: ClearedWords | None = None) -> tuple[KernelRef, Launch]:
         """Of ``rows`` rows of each head, at the beginning of the workspace.  cleared: at most as many as all rows."""
         operation, facts = self.operation, dtypes.info(self.data_type)
         lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
         kernel = KernelRef(
-            name=f"attention_backward_terms_{facts.short_name}_{lanes}_sm80",
+            name=f"attention_backward_terms_{facts.short_name}_{lanes}{self.rows_name}_sm80",
             source="attention/attention_backward_terms.cu",
             target="sm_80",
-            parameters=macros(TermsParams(facts.c_type, lanes, _TERMS_WARPS)),
+            parameters=macros(TermsParams(facts.c_type, lanes, _TERMS_WARPS, int(bool(self.ragged)))),
         )
         heads, count = operation.q.dims[1], rows * self.all_heads
         words: Argument = _NULL if cleared is None else WorkspacePointer(cleared.offset_bytes)
         arguments = Struct(
             (
-                self.heads["o"].argument,
-                self.heads["d_o"].argument,
-                Heads.of(operation.stats, heads, row_axis=2).argument,
+                *(
+                    self.rows_argument(rows)
+                    for rows in (self.heads["o"], self.heads["d_o"], self._rows(operation.stats))
+                ),
                 _lengths(operation.seq_len_q),
                 WorkspacePointer(),
                 words,
@@ -216,6 +291,14 @@ class AttentionBackward:
         return round(2 * share * self.all_heads * self.queries * self.keys * products)
 
 
+def _dag(inner: Subgraph, given: Tensor, made: Tensor, dims: tuple[int, ...]) -> PointwiseDag:
+    """What ``inner`` makes of ``given``."""
+    operations = inner.operations_to(made)
+    pointwise = tuple(op for op in operations if isinstance(op, PointwiseOperation))
+    randoms = tuple(op for op in operations if isinstance(op, RngOperation))
+    return dag_of(dims, pointwise, anchor=given, result=made, randoms=randoms)
+
+
 def _lengths(tensor: Tensor | None) -> Struct:
     """The kernels' ``Lengths``."""
     if tensor is None:
@@ -232,8 +315,10 @@ def _refuse_types(operation: SdpaBackward) -> str:
         if data_type not in TYPES or data_type is not own:
             return f"{port}.data_type: expected HALF or BFLOAT16, the same for all, got {data_type.name}"
     for port, tensor in outputs_of(operation).items():
-        if tensor.data_type not in _OUTPUT_TYPES or tensor.data_type is not operation.dq.data_type:
-            return f"{port}.data_type: expected HALF, BFLOAT16 or FLOAT, the same for all, got {tensor.data_type.name}"
+        is_same = tensor.data_type is operation.dq.data_type or port == "dbias"
+        if tensor.data_type not in _OUTPUT_TYPES or not is_same:
+            expected = "HALF, BFLOAT16 or FLOAT, the same for dq, dk and dv"
+            return f"{port}.data_type: expected {expected}, got {tensor.data_type.name}"
     scale = operation.scale
     if scale is not None and not scale.is_scalar_value and scale.data_type is not DataType.FLOAT:
         return f"scale.data_type: expected FLOAT in device memory, got {scale.data_type.name}"
@@ -243,7 +328,7 @@ def _refuse_types(operation: SdpaBackward) -> str:
 def _refuse_shape(operation: SdpaBackward) -> str:
     """Why the kernels cannot count it, or an empty string."""
     for port, tensor in (inputs_of(operation) | outputs_of(operation)).items():
-        if tensor.is_scalar_value and port != "scale":
+        if tensor.is_scalar_value and port != "scale" and not port.startswith("inner"):
             return f"{port}: expected a tensor in device memory, got {tensor.label}"
     batch, heads, queries, size = operation.q.dims
     keys = operation.k.dims[2]
@@ -260,3 +345,9 @@ def _refuse_shape(operation: SdpaBackward) -> str:
     if blocks > MAX_GRID_X:
         return f"dims: expected at most {MAX_GRID_X} tiles of {_FEWEST_ROWS} rows, got {blocks}"
     return ""
+
+
+def _refuse_inner(operation: SdpaBackward) -> str:
+    """Why what happens to the scores cannot be evaluated element by element, or an empty string."""
+    inner = operation.inner
+    return "" if inner is None else refuse_index_space(inner.operations, operation.scores_dims)

@@ -29,7 +29,7 @@ WARPGROUP_ROWS = 64
 _WARPGROUP_THREADS = 128
 _REGISTERS_PER_SM = 65536
 _MAX_THREAD_REGISTERS = 255
-#: What the loading warpgroup keeps; and the most that a multiplying one can use.
+#: What the loading warpgroup keeps, unless it does more than that; and the most that a multiplying one can use.
 _PRODUCER_REGISTERS = 40
 _MAX_CONSUMER_REGISTERS = 240
 #: Of each multiplying warp, where the accumulators leave through shared memory.
@@ -185,6 +185,7 @@ class WgmmaTile:
     table_bytes: shared memory of the kernel's own, behind all else.
     cluster_k: blocks of a cluster that share the k of a tile and store a part of its columns each; then no others do.
     column_box: columns of B come in multiples of it.
+    producer_registers: of each thread of the loading warpgroup.
     """
 
     m: int
@@ -205,6 +206,7 @@ class WgmmaTile:
     table_bytes: int = 0
     cluster_k: int = 1
     column_box: int = 1
+    producer_registers: int = _PRODUCER_REGISTERS
 
     @property
     def taps(self) -> int:
@@ -325,8 +327,8 @@ class WgmmaTile:
     @cached_property
     def registers(self) -> Registers:
         """How the block's registers are handed out once its warpgroups have parted."""
-        left = self.launched_registers * (1 + self.consumers) - _PRODUCER_REGISTERS
-        return Registers(_PRODUCER_REGISTERS, min(left // self.consumers // 8 * 8, _MAX_CONSUMER_REGISTERS))
+        left = self.launched_registers * (1 + self.consumers) - self.producer_registers
+        return Registers(self.producer_registers, min(left // self.consumers // 8 * 8, _MAX_CONSUMER_REGISTERS))
 
     @property
     def macros(self) -> tuple[tuple[str, int | str], ...]:

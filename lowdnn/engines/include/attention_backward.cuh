@@ -101,20 +101,26 @@ struct TermTile {
   }
 };
 
-// Zeros where the query of a column, from first_query on, does not see the key of a row, from first_key on.
-template <int ROW_PARTS, int COLUMN_BLOCKS>
+// Zeros where a query, from first_query on, does not see a key, from first_key on: those along the columns and these
+// along the rows, or the other way round. CHECKS_QUERIES: also for queries that do not exist.
+template <bool HAS_QUERY_ROWS = false, bool CHECKS_QUERIES = false, int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void mask(const Band& band, i32 first_query, i32 first_key,
                                      f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
-  if (band.sees_all(first_query, COLUMN_BLOCKS * 8, first_key, ROW_PARTS * 16)) return;
+  constexpr int ROWS = ROW_PARTS * 16, COLUMNS = COLUMN_BLOCKS * 8, QUERIES = HAS_QUERY_ROWS ? ROWS : COLUMNS;
+  const bool exist = !CHECKS_QUERIES || first_query + QUERIES <= band.queries;
+  if (exist && band.sees_all(first_query, QUERIES, first_key, HAS_QUERY_ROWS ? COLUMNS : ROWS)) return;
 #pragma unroll
   for (int part = 0; part < ROW_PARTS; ++part)
 #pragma unroll
     for (int block = 0; block < COLUMN_BLOCKS; ++block)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const i32 key = first_key + part * 16 + i / 2 * 8 + threadIdx.x % WARP_SIZE / 4;
-        const i32 query = first_query + block * 8 + threadIdx.x % 4 * 2 + i % 2;
-        if (!band.sees(query, key)) values[part][block][i] = 0;
+        const i32 row = part * 16 + i / 2 * 8 + threadIdx.x % WARP_SIZE / 4;
+        const i32 column = block * 8 + threadIdx.x % 4 * 2 + i % 2;
+        const i32 query = first_query + (HAS_QUERY_ROWS ? row : column);
+        const i32 key = first_key + (HAS_QUERY_ROWS ? column : row);
+        const bool exists = !CHECKS_QUERIES || query < band.queries;
+        if (!exists || !band.sees(query, key)) values[part][block][i] = 0;
       }
 }
 

@@ -1,19 +1,16 @@
-// Where rows of heads lie in memory: a stride apart, in pages of a cache, or as sequences packed one behind the other.
+// Rows of heads in each of the places where they may lie.
 //
 // Of each kind there are: how many rows of a batch exist, of as many as there may be; what gives the addresses of the
-// rows from one on, of which at least one exists (those of others may be anything).
+// rows from one on, of which at least one exists (those of others may be anything). And the same in two steps, for rows
+// that are copied much later: one thread notes in 4 bytes of shared memory what must be read for it, if any row exists,
+// with an asynchronous copy; all find the rows by the note.
 // Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES, IN_LARGE_PAGES or PACKED, as q, k and v are.
 
 #pragma once
 
 #include "include/attention_mma.cuh"
-#include "include/ragged.cuh"
+#include "include/attention_packed.cuh"
 
-enum { IN_STRIDES, IN_PAGES, IN_LARGE_PAGES, PACKED };
-
-template <class T> __device__ __forceinline__ i32 existing_rows(const Heads<const T>& heads, i32 batch, i32 most) {
-  return most;
-}
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const Heads<const T>& heads, i32 batch, i32 head, i32 row,
                                                     i32 existing) {
@@ -30,16 +27,17 @@ template <class T> struct PagedHeads {
 
 // Strides of entries and of rows are 32-bit here.
 template <class T> struct PagedRows {
-  const PagedHeads<const T>& heads;
+  const PagedHeads<const T>* heads;
   const T* head;     // in a page
   const i32* table;  // of the batch
   i32 first, last;
 
-  __device__ __forceinline__ const T* operator()(int row, int further) const {
-    const i32 at = min(first + row + further, last), inside = at & ((1 << heads.shift) - 1);
-    const i32 page = table[i64(at >> heads.shift) * i32(heads.table_strides[1])];
-    return head + page * heads.pages.strides[0] + i64(inside) * i32(heads.pages.strides[2]);
+  __device__ __forceinline__ const T* at(int row) const {
+    const i32 here = min(first + row, last), inside = here & ((1 << heads->shift) - 1);
+    const i32 page = table[i64(here >> heads->shift) * i32(heads->table_strides[1])];
+    return head + page * heads->pages.strides[0] + i64(inside) * i32(heads->pages.strides[2]);
   }
+  __device__ __forceinline__ const T* below(const T* from, int row, int rows) const { return at(row + rows); }
 };
 
 template <class T> __device__ __forceinline__ i32 existing_rows(const PagedHeads<const T>& heads, i32 batch, i32 most) {
@@ -48,41 +46,52 @@ template <class T> __device__ __forceinline__ i32 existing_rows(const PagedHeads
 template <class T>
 __device__ __forceinline__ PagedRows<T> rows_from(const PagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
                                                   i32 existing) {
-  return {heads, heads.pages.at(0, head, 0), heads.table + batch * heads.table_strides[0], row, row + existing - 1};
+  return {&heads, heads.pages.at(0, head, 0), heads.table + batch * heads.table_strides[0], row, row + existing - 1};
 }
 
 // Pages of whole tiles: the rows that are asked for together lie in one of them.
 template <class T> struct LargePagedHeads {
-  PagedHeads<T> heads;
-};
+  PagedHeads<T> paged;
 
-template <class T>
-__device__ __forceinline__ i32 existing_rows(const LargePagedHeads<const T>& large, i32 batch, i32 most) {
-  return most;
-}
-template <class T>
-__device__ __forceinline__ StridedRows<T> rows_from(const LargePagedHeads<const T>& large, i32 batch, i32 head, i32 row,
-                                                    i32 existing) {
-  return {rows_from(large.heads, batch, head, row, existing)(0, 0), large.heads.pages.strides[2]};
-}
-
-template <class T> struct PackedHeads {
-  Heads<T> padded;
-  Offsets offsets;
-
-  __device__ __forceinline__ T* at(i32 batch, i32 head, i64 row) const {
-    return padded.at(batch, head, row) + offsets.shift(batch);
+  __device__ __forceinline__ const i32* entry(i32 batch, i32 row) const {
+    return paged.table + batch * paged.table_strides[0] + (row >> paged.shift) * paged.table_strides[1];
+  }
+  __device__ __forceinline__ T* at(i32 page, i32 head, i32 row) const {
+    return paged.pages.at(page, head, row & ((1 << paged.shift) - 1));
   }
 };
 
 template <class T>
-__device__ __forceinline__ i32 existing_rows(const PackedHeads<const T>& heads, i32 batch, i32 most) {
-  return heads.offsets.rows(batch, most);
+__device__ __forceinline__ i32 existing_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 most) {
+  return most;
 }
+template <class T>
+__device__ __forceinline__ StridedRows<T> rows_from(const LargePagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
+                                                    i32 existing) {
+  return {heads.at(*heads.entry(batch, row), head, row), heads.paged.pages.strides[2]};
+}
+template <class T>
+__device__ __forceinline__ void note_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 row, bool exists,
+                                          u32 note) {
+  if (exists) cp_async<4>(note, heads.entry(batch, row), true);
+}
+template <class T>
+__device__ __forceinline__ StridedRows<T> noted_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 head,
+                                                     i32 row, i32 existing, u32 note) {
+  return {heads.at(i32(load_shared_32(note)), head, row), heads.paged.pages.strides[2]};
+}
+
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const PackedHeads<const T>& heads, i32 batch, i32 head, i32 row,
                                                     i32 existing) {
   return {heads.at(batch, head, row), heads.padded.strides[2]};
+}
+
+template <class Heads_>
+__device__ __forceinline__ void note_rows(const Heads_& heads, i32 batch, i32 row, bool exists, u32 note) {}
+template <class Heads_>
+__device__ __forceinline__ auto noted_rows(const Heads_& heads, i32 batch, i32 head, i32 row, i32 existing, u32 note) {
+  return rows_from(heads, batch, head, row, existing);
 }
 
 template <int PLACE> struct HeadsIn;

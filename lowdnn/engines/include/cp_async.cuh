@@ -9,9 +9,15 @@
 #include "include/shared_memory.cuh"
 #include "include/vector.cuh"
 
-template <int BYTES> __device__ __forceinline__ void cp_async(u32 destination, const void* source, bool exists) {
+// IN_LINES: the 128 bytes around a source of 16 are asked for at once, as neighbours will be.
+template <int BYTES, bool IN_LINES = false>
+__device__ __forceinline__ void cp_async(u32 destination, const void* source, bool exists) {
   const i32 bytes = exists ? BYTES : 0;
-  if constexpr (BYTES == 16) {
+  if constexpr (BYTES == 16 && IN_LINES) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"(destination), "l"(__cvta_generic_to_global(source)), "r"(bytes)
+                 : "memory");
+  } else if constexpr (BYTES == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(destination), "l"(__cvta_generic_to_global(source)), "r"(bytes)
                  : "memory");

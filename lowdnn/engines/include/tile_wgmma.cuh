@@ -51,7 +51,7 @@ struct OperandStage {
   static constexpr bool MN_MAJOR = MN_MAJOR_;
   static constexpr int ROW_BYTES = ROW_BYTES_, TAP_LINES = LINES / TAPS;
   static constexpr int BLOCK_BYTES = 64 * ROW_BYTES;  // 64 elements of m or n at all of k
-  static constexpr int BYTES = LINES * ROW_BYTES;
+  static constexpr int BYTES = LINES * ROW_BYTES, COPIED_BYTES = BYTES;
   static constexpr int TAP_STEPS = ROW_BYTES / 32, STEPS = TAPS * TAP_STEPS;
   static_assert(BYTES % 1024 == 0, "whole swizzle patterns");
   static_assert(!MN_MAJOR || (sizeof(T) == 2 && LINES % 64 == 0 && DISTANCE % 64 == 0),
@@ -73,7 +73,7 @@ struct OperandStage {
 // DISTANCE rows further on than the one before it.
 template <int PIXELS, int DISTANCE> struct TapStage {
   static constexpr bool MN_MAJOR = true;
-  static constexpr int BYTES = PIXELS * STAGE_ROW_BYTES;
+  static constexpr int BYTES = PIXELS * STAGE_ROW_BYTES, COPIED_BYTES = BYTES;
   static_assert(PIXELS % 8 == 0, "whole groups of 1024 bytes");
 
   static __device__ __forceinline__ u64 descriptor(u32 address) {
@@ -158,6 +158,10 @@ struct TileWgmma {
   // This block's rank among those that share operands.
   static __device__ __forceinline__ u32 sharer() { return SHARERS > 1 ? cluster_rank() : 0; }
 
+  // The work items of this block, or of its cluster.
+  static __device__ __forceinline__ u32 first_item() { return CLUSTER > 1 ? cluster_index() : blockIdx.x; }
+  static __device__ __forceinline__ u32 item_step() { return CLUSTER > 1 ? cluster_count() : gridDim.x; }
+
   // One thread: loads the k blocks of all this block's tiles.
   template <class AnySchedule, class LoaderA, class LoaderB>
   __device__ __forceinline__ void produce(const AnySchedule& schedule, LoaderA& load_a, LoaderB& load_b) const {
@@ -172,7 +176,7 @@ struct TileWgmma {
       for (i32 block = 0; block < work.blocks; ++block, at.advance()) {
         const u32 stage = stages + at.stage * STAGE_BYTES, barrier = full + at.stage * MBARRIER_BYTES;
         wait_empty(at);
-        mbarrier_expect(barrier, STAGE_BYTES);
+        mbarrier_expect(barrier, STAGE_A_BYTES + (B_IS_RESIDENT ? 0 : StageB::COPIED_BYTES));
         if (!A_IS_RESIDENT) load_a.load(stage, barrier);
         if (!B_IS_RESIDENT) load_b.load(stage + STAGE_A_BYTES, barrier);
       }
@@ -270,9 +274,6 @@ struct TileWgmma {
  private:
   static constexpr u32 TURN_BARRIER = 1, TURN_THREADS = 2 * TEAM_WARPGROUPS * WARPGROUP_SIZE;
   static_assert(TEAMS <= 2, "turns go from one team to the other");
-
-  static __device__ __forceinline__ u32 first_item() { return CLUSTER > 1 ? cluster_index() : blockIdx.x; }
-  static __device__ __forceinline__ u32 item_step() { return CLUSTER > 1 ? cluster_count() : gridDim.x; }
 
   template <class Loader, class Work>
   __device__ __forceinline__ void load_resident(Loader& loader, const Work& work) const {

@@ -2,10 +2,12 @@
 
 sdpa_bwd b=2 h=8 hk=2 q=100 kv=120 d=64 right=0 place=bottom_right dtype=bf16
 sdpa_bwd b=2 h=4 q=100 d=64 dv=128 left=32 right=0 lengths=both layout=bshd scale=host
+sdpa_bwd b=2 h=4 q=100 d=64 right=0 bias=1h cap=30 dropout=0.1
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,16 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.enums import DataType
+from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import text
+from lowdnn.graph.cases import packed, text
 from lowdnn.graph.cases.attention import ORDERS
 from lowdnn.graph.cases.base import Case, Inputs
 from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
+from lowdnn.ops.pointwise import Pointwise
+from lowdnn.ops.ragged import RaggedLoad
+from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor, packed_strides
+
+#: Names of what the operation's subgraph is given.
+_GIVEN = ("scores", "gradient", "weights")
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,11 @@ class AttentionBackwardCase(Case):
     place: whether that is counted from the first or the last query and key.  lengths: which of keys and queries each
     batch has a number of its own of.  scale: where 1 / sqrt(d) is, in the graph, in host or device memory, or nowhere.
     deterministic: whether the same inputs must give the same bits.
+    bias: batches (b or 1) and heads (h or 1) of what is added to the scores; its gradient is stored.  cap: what they
+    are then held below in size by a tanh; 0: nothing.  alibi: whether (key - query) / (head + 1) is added then.
+    dropout: the chance of a weight to be dropped.  masked: whether a tensor says which are, instead of random numbers.
+    ragged: whether sequences are packed, in all tensors of heads and the statistics, of the same lengths each; see
+    ``sdpa``.
     """
 
     family: ClassVar[str] = "sdpa_bwd"
@@ -52,6 +66,12 @@ class AttentionBackwardCase(Case):
     index: DataType = key(text.data_type(), DataType.INT32)
     scale: str = key(text.choice("constant", "host", "device", "none"), "constant")
     deterministic: str = key(text.choice("no", "yes"), "no")
+    bias: str = key(text.choice("no", "bh", "1h", "b1", "11"), "no")
+    cap: float = key(text.number(), 0.0)
+    alibi: str = key(text.choice("no", "yes"), "no")
+    dropout: float = key(text.number(), 0.0)
+    masked: str = key(text.choice("no", "yes"), "no")
+    ragged: str = key(text.choice("no", "yes", "even"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
     out: DataType | None = key(text.data_type(), None)
@@ -69,7 +89,8 @@ class AttentionBackwardCase(Case):
             "d_o": (self.b, self.h, self.q, size_v),
         }
         q, k, v, o, d_o = (self._heads(builder, extents, name) for name, extents in dims.items())
-        stats = builder.tensor((self.b, self.h, self.q, 1), DataType.FLOAT, name="stats")
+        stats = self._rows(builder, (self.b, self.h, self.q, 1), DataType.FLOAT, "stats")
+        bias = self._bias(builder, "bias")
         builder.sdpa_backward(
             q,
             k,
@@ -85,21 +106,36 @@ class AttentionBackwardCase(Case):
             is_bottom_right=self.place == "bottom_right",
             is_deterministic=self.deterministic == "yes",
             store=self.out,
+            dbias=self._bias(builder, "dbias"),
+            inner=self._inner(builder, bias),
         )
-        return builder.graph()
+        return builder.graph() if self.ragged == "no" else packed.with_packed_outputs(builder, padded=("dbias",))
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
         """o and stats are those of the other inputs."""
         drawn, graph = super().inputs(seed, exact), self.graph()
-        (operation,) = graph.operations
-        if not isinstance(operation, SdpaBackward):
-            raise TypeError(type(operation).__name__)
+        given = {tensor.name: tensor for tensor in graph.inputs if packed.is_offsets(tensor)}
+        for name, tensor in given.items():
+            shared = drawn[given["k_ragged_offset" if _is_of_keys(name) else "q_ragged_offset"].uid]
+            drawn |= {tensor.uid: dtypes.from_float64(shared, tensor.data_type)}
+        operation = next(op for op in graph.operations if isinstance(op, SdpaBackward))
+        loads = {op.y.uid: op for op in graph.operations if isinstance(op, RaggedLoad)}
+        values: dict[int, NDArray[Any]] = {
+            tensor.uid: dtypes.to_values(drawn[tensor.uid], tensor.data_type)
+            if tensor.constant_value is None
+            else np.full(tensor.dims, tensor.constant_value)
+            for tensor in graph.inputs
+        }
+        for uid, load in loads.items():
+            values |= {uid: load.reference({port: values[t.uid] for port, t in inputs_of(load).items()})["y"]}
         ports = inputs_of(operation)
-        values = {port: dtypes.to_values(drawn[t.uid], t.data_type) for port, t in ports.items() if t.uid in drawn}
-        if self.scale == "constant":
-            values["scale"] = np.array(self._factor)
-        results = operation.forward(values)
-        return drawn | {ports[port].uid: dtypes.from_float64(x, ports[port].data_type) for port, x in results.items()}
+        results = operation.forward({port: values[tensor.uid] for port, tensor in ports.items()})
+        for port, array in results.items():
+            tensor = ports[port]
+            if tensor.uid in loads:
+                tensor, array = _packed(loads[tensor.uid], values, array)
+            drawn |= {tensor.uid: dtypes.from_float64(array, tensor.data_type)}
+        return drawn
 
     @property
     def length(self) -> int:
@@ -115,10 +151,56 @@ class AttentionBackwardCase(Case):
         return float(max(self.d, 1) ** -0.5)
 
     def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
-        return builder.tensor(dims, self.dtype, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
+        return self._rows(builder, dims, self.dtype, name)
+
+    def _rows(self, builder: GraphBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
+        if self.ragged != "no":
+            return packed.load(builder, dims, data_type, name)
+        return builder.tensor(dims, data_type, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
 
     def _lengths(self, builder: GraphBuilder, name: str) -> Tensor:
         return builder.tensor((self.b, 1, 1, 1), self.index, name=name)
+
+    def _bias(self, builder: GraphBuilder, name: str) -> Tensor | None:
+        """The bias or its gradient."""
+        if self.bias == "no":
+            return None
+        batch, heads = (
+            1 if letter == "1" else extent for letter, extent in zip(self.bias, (self.b, self.h), strict=True)
+        )
+        return builder.tensor((batch, heads, self.q, self.kv or self.q), self.dtype, name=name)
+
+    def _inner(self, builder: GraphBuilder, bias: Tensor | None) -> Subgraph | None:
+        """Adds what is done to scores, their gradients and weights."""
+        if bias is None and not self.cap and self.alibi == "no" and not self.dropout:
+            return None
+        dims = (self.b, self.h, self.q, self.kv or self.q)
+        scores, gradient, weights = (
+            builder.tensor(dims, DataType.FLOAT, is_virtual=True, name=name) for name in _GIVEN
+        )
+        biased = scores if bias is None else builder.pointwise(PointwiseMode.ADD, scores, bias)
+        capped, d_scores = self._capped(builder, biased, gradient)
+        modified = capped if self.alibi == "no" else _with_alibi(builder, capped)
+        dropped = weights if not self.dropout else self._dropped(builder, weights)
+        return Subgraph((scores, gradient, weights), (modified, d_scores, dropped))
+
+    def _capped(self, builder: GraphBuilder, scores: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """(cap * tanh(scores / cap), the gradient of scores)."""
+        if not self.cap:
+            return scores, gradient
+        cap = builder.constant(4, DataType.FLOAT, self.cap, name="cap")
+        shares = builder.pointwise(PointwiseMode.DIV, scores, cap)
+        capped = builder.pointwise(PointwiseMode.MUL, builder.pointwise(PointwiseMode.TANH_FWD, shares), cap)
+        return capped, builder.pointwise(PointwiseMode.TANH_BWD, gradient, shares)
+
+    def _dropped(self, builder: GraphBuilder, weights: Tensor) -> Tensor:
+        if self.masked == "yes":
+            kept = builder.tensor(weights.dims, self.dtype, name="kept")
+        else:
+            seed, offset = (builder.tensor((1, 1, 1, 1), DataType.INT64, name=name) for name in ("seed", "offset"))
+            bernoulli = Rng(RngDistribution.BERNOULLI, probability=1 - self.dropout)
+            kept = builder.rng(bernoulli, weights.dims, seed=seed, offset=offset)
+        return builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - self.dropout))
 
     def _scale(self, builder: GraphBuilder) -> Tensor | None:
         match self.scale:
@@ -136,4 +218,35 @@ class AttentionBackwardCase(Case):
             return dtypes.from_float64(rng.integers(0, extents[tensor.name] + 1, tensor.dims), tensor.data_type)
         if tensor.name == "scale":
             return dtypes.from_float64(np.full(tensor.dims, self._factor), tensor.data_type)
+        if tensor.name == "kept":
+            return dtypes.from_float64(rng.random(tensor.dims) >= self.dropout, tensor.data_type)
+        if packed.is_offsets(tensor):
+            longest = (self.kv or self.q) if _is_of_keys(tensor.name) else self.q
+            return packed.offset_values(rng, tensor, longest, is_even=self.ragged == "even")
+        if tensor.name in ("seed", "offset"):
+            return rng.integers(0, 2**62, tensor.dims)
         return super()._values(rng, tensor, exact)
+
+
+def _is_of_keys(name: str) -> bool:
+    """Of a tensor, whether its rows are of keys and not of queries."""
+    return name.removeprefix("d")[0] in "kv"
+
+
+def _packed(load: RaggedLoad, values: Mapping[int, NDArray[Any]], padded: NDArray[Any]) -> tuple[Tensor, NDArray[Any]]:
+    """What lies in memory of ``padded``, which ``load`` gives."""
+    rows = np.zeros(load.x.dims)
+    for batch, (count, place) in enumerate(load.sequences({"offsets": values[load.offsets.uid]})):
+        rows[0, :, place] = padded[batch, :, :count]
+    return load.x, rows
+
+
+def _with_alibi(builder: GraphBuilder, scores: Tensor) -> Tensor:
+    """Plus (key - query) / (head + 1)."""
+    head, query, key = (
+        builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.FLOAT, axis=axis), scores) for axis in (1, 2, 3)
+    )
+    one = builder.constant(4, DataType.FLOAT, 1.0)
+    slope = builder.pointwise(PointwiseMode.RECIPROCAL, builder.pointwise(PointwiseMode.ADD, head, one))
+    distance = builder.pointwise(PointwiseMode.SUB, key, query)
+    return builder.pointwise(PointwiseMode.ADD, scores, builder.pointwise(PointwiseMode.MUL, slope, distance))

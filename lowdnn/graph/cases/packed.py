@@ -4,6 +4,7 @@ evenly; a row has all heads.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -29,15 +30,16 @@ def load(builder: GraphBuilder, dims: tuple[int, ...], data_type: DataType, name
     return builder.ragged_load(x, _offsets(builder, dims, DataType.INT32, name), dims[2], x.strides[2])
 
 
-def with_packed_outputs(builder: GraphBuilder) -> OperationGraph:
-    """The builder's graph with its outputs packed; those of one element in a row share their offsets."""
+def with_packed_outputs(builder: GraphBuilder, padded: Collection[str] = ()) -> OperationGraph:
+    """The builder's graph with its outputs packed, but those of the names ``padded``; outputs of as many rows and as
+    many elements in each share their offsets."""
     graph = builder.graph()
-    virtual = {tensor.uid: replace(tensor, is_virtual=True) for tensor in graph.outputs}
+    virtual = {tensor.uid: replace(tensor, is_virtual=True) for tensor in graph.outputs if tensor.name not in padded}
     operations = [with_tensors(op, virtual) for op in graph.operations]
-    offsets: dict[int, Tensor] = {}
+    offsets: dict[tuple[int, ...], Tensor] = {}
     for x in virtual.values():
         y = _tensor(builder, x.dims, x.data_type, x.name)
-        shared = offsets.setdefault(x.dims[3], _offsets(builder, x.dims, DataType.INT64, x.name))
+        shared = offsets.setdefault(x.dims[2:], _offsets(builder, x.dims, DataType.INT64, x.name))
         operations.append(RaggedStore(x, y, shared, y.strides[2]))
     return OperationGraph(operations)
 

@@ -16,18 +16,21 @@ from lowdnn.engines.launch import aligned_bytes
 from lowdnn.enums import DataType, HeurMode, KnobType, NumericalNote
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.cases import parse_case
+from lowdnn.graph.compare import expected_outputs
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import inputs_of
+from lowdnn.ops.ragged import RaggedLoad, RaggedMove
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError
-from tests.support.data import fresh_seed, real_values
+from tests.support.data import fresh_seed, poison, real_values
 from tests.support.errors import raises
 from tests.support.running import check_case, check_outputs, run_plan
 from tests.support.runtime import open_runtime
+from tests.support.tolerance import assert_close
 
 MMA, WGMMA = AttentionBackwardMma(), AttentionBackwardWgmma()
 ENGINES: tuple[Engine, ...] = (MMA, WGMMA)
@@ -53,6 +56,12 @@ LINES = (
 SHARED_IN_TWO_WAYS = (
     "sdpa_bwd b=1 h=4 hk=2 hv=1 q=40 kv=50 d=16 right=0",
     "sdpa_bwd b=1 h=6 hk=2 hv=3 q=40 kv=50 d=16 dv=24 lengths=both",
+)
+#: What happens to scores and weights.
+MODIFIED = (
+    "sdpa_bwd b=2 h=4 hk=2 q=33 kv=40 d=24 dv=40 lengths=both bias=1h dropout=0.25 right=0",
+    "sdpa_bwd b=2 h=2 q=20 kv=40 d=72 bias=11 cap=2 alibi=yes out=fp32",
+    "sdpa_bwd b=1 h=2 q=21 kv=35 d=136 dv=16 left=30 bias=b1 cap=1 dropout=0.5 masked=yes dtype=fp16",
 )
 
 
@@ -92,6 +101,74 @@ def test_sums_in_any_order(racing: Runtime) -> None:
     plan = check_case(racing, WGMMA, line, {KnobType.REDUCTION_MODE: 1, KnobType.SWIZZLE: 1})
     assert NumericalNote.NONDETERMINISTIC in plan.numerical_notes
     assert NumericalNote.NONDETERMINISTIC not in WGMMA.plan(graph_of(line), SM_90A, {}).numerical_notes
+
+
+@pytest.mark.parametrize("line", MODIFIED)
+def test_modified_scores_and_dropped_weights(racing: Runtime, line: str) -> None:
+    check_case(racing, MMA, line)
+
+
+def test_a_gradient_of_bias_has_zeros_where_nothing_is_seen(device: Runtime) -> None:
+    """Whatever is past the lengths, and whatever the bias is there."""
+    case = parse_case("sdpa_bwd b=2 h=1 q=70 kv=90 d=16 right=0 lengths=both bias=bh cap=4 dtype=fp16")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    (operation,) = graph.operations
+    assert isinstance(operation, SdpaBackward)
+    values = {port: inputs[tensor.uid] for port, tensor in inputs_of(operation).items() if tensor.uid in inputs}
+    values["seq_len_q"][:, 0, 0, 0], values["seq_len_kv"][:, 0, 0, 0] = (66, 0), (40, 90)
+    bias = next(inputs[tensor.uid] for tensor in graph.inputs if tensor.name == "bias")
+    bias[:, :, :, 40:], bias[:, :, 66:], bias[1] = np.nan, np.nan, np.inf
+    for port in ("q", "o", "d_o", "stats"):
+        values[port][1] = np.nan
+    numbers = {port: array.astype(np.float64) for port, array in values.items()}
+    constants = {
+        port: np.full((1, 1, 1, 1), t.constant_value)
+        for port, t in inputs_of(operation).items()
+        if t.constant_value is not None
+    }
+    for port, array in operation.forward(numbers | constants).items():
+        values[port][0] = array[0]
+    results = run_plan(device, MMA.plan(graph, SM_90A, {}), graph, inputs)
+    assert all(np.isfinite(array).all() for array in results.values())
+    found = results[operation.dbias.uid]
+    assert np.isfinite(found).all()
+    assert found[0, 0, :66, :40].any()
+    assert not found[1].any()
+    assert not found[0, 0, :, 40:].any()
+    assert not found[0, 0, 66:].any()
+    assert not found[0, 0][np.arange(90) > np.arange(70)[:, None]].any()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "b=3 h=2 hk=1 q=20 kv=40 d=16 dv=24 right=0 place=bottom_right lengths=both",
+        "b=2 h=2 q=33 kv=20 d=8 bias=11 dropout=0.25 out=fp32",
+    ],
+)
+def test_ragged_lines(racing: Runtime, words: str) -> None:
+    check_case(racing, MMA, f"sdpa_bwd {words} ragged=yes")
+
+
+def test_rows_of_no_sequence_are_not_read_and_stay_as_they_are(device: Runtime) -> None:
+    """Sequences begin behind the first row and end before the last one, and one has no queries, another no keys."""
+    case = parse_case("sdpa_bwd b=3 h=2 q=12 kv=20 d=16 dtype=fp16 ragged=yes")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    moves = [op for op in graph.operations if isinstance(op, RaggedMove)]
+    ends = {move.packed.uid: (1, 8, 8, 15) if move.padded.dims[2] == 12 else (2, 2, 20, 27) for move in moves}
+    for move in moves:
+        begin, *_, end = ends[move.packed.uid]
+        inputs[move.offsets.uid] = np.array(ends[move.packed.uid], inputs[move.offsets.uid].dtype).reshape(-1, 1, 1, 1)
+        if isinstance(move, RaggedLoad):
+            inputs[move.packed.uid][:, :, :begin] = inputs[move.packed.uid][:, :, end:] = np.nan
+    plan = MMA.plan(graph, SM_90A, {})
+    found = run_plan(device, plan, graph, inputs)
+    for uid, wanted in expected_outputs(graph, inputs, plan.numerical_notes, case.length).items():
+        tensor, (begin, *_, end) = graph.tensors[uid], ends[uid]
+        others = np.delete(found[uid], np.s_[begin:end], axis=2)
+        np.testing.assert_array_equal(others.tobytes(), poison(others.size, tensor.data_type).tobytes())
+        rows = (found[uid][:, :, begin:end], wanted.values[:, :, begin:end])
+        assert_close(*rows, tensor.data_type, wanted.allowed, tensor.label)
 
 
 @pytest.mark.parametrize("rows", [64, 128])
@@ -189,6 +266,13 @@ def test_sizes_have_kernels_that_fit(size: int) -> None:
             assert all(launch.shared_bytes <= arch.shared_bytes_per_block for launch in plan.launches)
 
 
+def test_what_happens_to_scores_leaves_room_for_two_blocks() -> None:
+    for size in (64, 128, 256):
+        plan = MMA.plan(graph_of(f"sdpa_bwd b=1 h=1 q=200 kv=70 d={size} bias=11 cap=2 dropout=0.1"), SM_90A, {})
+        assert len(plan.launches) == 4
+        assert all(launch.shared_bytes <= SM_90A.shared_bytes_per_block for launch in plan.launches)
+
+
 @pytest.mark.parametrize(("engine", "products"), [(MMA, 4 + 3), (WGMMA, 5)])
 def test_work_is_that_of_the_band(engine: Engine, products: int) -> None:
     def flops(band: str) -> int:
@@ -266,6 +350,11 @@ def test_what_wgmma_leaves_to_mma() -> None:
     assert "arch: expected sm_90a, got sm_80" in str(WGMMA.refuse(plain, SM_80))
     assert MMA.refuse(shared, SM_90A) is None
     assert "v.dims[1]: expected k's 2 heads, got 1" in str(WGMMA.refuse(shared, SM_90A))
+    for words in ("bias=1h", "cap=3", "dropout=0.5", "ragged=yes"):
+        modified = graph_of(f"sdpa_bwd b=1 h=1 q=20 d=16 {words}")
+        assert MMA.refuse(modified, SM_90A) is None
+        reason = "inner, dbias, ragged_offset: expected no operations on scores and weights"
+        assert reason in str(WGMMA.refuse(modified, SM_90A))
     many = graph_of("sdpa_bwd b=65536 h=512 q=1 kv=1 d=8")
     assert MMA.refuse(many, SM_90A) is None
     assert "rows in whole tiles of 128, got 4294967296" in str(WGMMA.refuse(many, SM_90A))
