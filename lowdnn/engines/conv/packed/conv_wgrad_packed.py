@@ -31,7 +31,8 @@ from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import Status
 
-_PIECE_BYTES = 16
+#: Of addresses and strides in a tensor map; of the cache, the least that a copy reads.
+_PIECE_BYTES, _SECTOR_BYTES = 16, 32
 #: Pixels of a pack.
 _PACKS = (2, 4, 8, 16)
 _ALIGNMENT_BYTES = 256
@@ -44,6 +45,11 @@ class _Problem:
 
     operation: ConvolutionBackwardFilter
     packs: tuple[int, ...]
+
+    @property
+    def best_pack(self) -> int:
+        """The fewest pixels whose rows are whole sectors, or else whole pieces; measured on an H200."""
+        return next((count for count in self.packs if _are_whole(self.operation, count, _SECTOR_BYTES)), self.packs[0])
 
     @property
     def sums_uid(self) -> int:
@@ -96,7 +102,7 @@ class ConvWgradPacked(Floored):
         problem = graph.derive(_problem_of)
         if isinstance(problem, Refusal):
             return problem
-        reasons = refusals(self._engines, graph.derive(_product_of, problem.packs[0]), arch)
+        reasons = refusals(self._engines, graph.derive(_product_of, problem.best_pack), arch)
         return Refusal(self.name, f"no engine takes the gradient of packs: {reasons}") if reasons else None
 
     def floor(self, contraction: Contraction) -> Floor:
@@ -105,8 +111,8 @@ class ConvWgradPacked(Floored):
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """MULTIPLY: the other engine runs with its defaults."""
-        packs = accepted(graph.derive(_problem_of)).packs
-        return (Knob("pixels", KnobType.MULTIPLY, packs, packs[0], "pixels of a pack"),)
+        problem = accepted(graph.derive(_problem_of))
+        return (Knob("pixels", KnobType.MULTIPLY, problem.packs, problem.best_pack, "pixels of a pack"),)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """The launches of the gradient of packs, and those of its sum."""
@@ -137,15 +143,25 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
         return Refusal(name, f"operations: expected one ConvolutionBackwardFilter, got {got}")
     if refused := _refuse_shape(operation):
         return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
-    pixels, rows = _pixels(operation.x), [t.dims[1] * t.element_bytes for t in (operation.x, operation.dy)]
-    packs = tuple(
-        count for count in _PACKS if pixels % count == 0 and not any(count * row % _PIECE_BYTES for row in rows)
-    )
+    pixels = _pixels(operation.x)
+    packs = tuple(count for count in _PACKS if pixels % count == 0 and _are_whole(operation, count, _PIECE_BYTES))
     if not packs:
         expected = f"packs of at most {_PACKS[-1]} pixels with whole pieces of {_PIECE_BYTES} bytes"
-        reason = f"{operation.label}.x.dims: expected {expected}, got {pixels} pixels of {rows[0]} and {rows[1]} bytes"
+        of_x, of_dy = _row_bytes(operation)
+        reason = f"{operation.label}.x.dims: expected {expected}, got {pixels} pixels of {of_x} and {of_dy} bytes"
         return Refusal(name, reason, Status.NOT_SUPPORTED_SHAPE)
     return _Problem(operation, packs)
+
+
+def _row_bytes(operation: ConvolutionBackwardFilter) -> tuple[int, int]:
+    """Of a pixel of x and of dy."""
+    x, dy = operation.x, operation.dy
+    return x.dims[1] * x.element_bytes, dy.dims[1] * dy.element_bytes
+
+
+def _are_whole(operation: ConvolutionBackwardFilter, pixels: int, unit_bytes: int) -> bool:
+    """Whether so many pixels take whole units in both tensors."""
+    return all(pixels * row % unit_bytes == 0 for row in _row_bytes(operation))
 
 
 def _refuse_shape(operation: ConvolutionBackwardFilter) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
@@ -47,6 +47,11 @@ class _Problem:
     def folded(self) -> tuple[FoldedTensor, ...]:
         return (*self.inputs, self.output) if self.output else self.inputs
 
+    def overlapping(self, overlaps: bool) -> _Problem:
+        """With dependent launches or without, on sm_90a."""
+        inputs = tuple(replace(folded, overlaps=overlaps) for folded in self.inputs)
+        return replace(self, inputs=inputs, output=self.output and replace(self.output, overlaps=overlaps))
+
 
 class ConvStem(Floored):
     """See the module's docstring. ``engines``: those that may compute the convolution of phases."""
@@ -77,7 +82,7 @@ class ConvStem(Floored):
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Folding launches, those of the other engine's plan, and one that unfolds a gradient."""
-        problem = accepted(graph.derive(_problem_of))
+        problem = accepted(graph.derive(_problem_of)).overlapping(arch.name == SM_90A.name)
         accepted(graph.derive(self.refuse, arch))
         resolve_choices(self.name, (), choices)
         parts = PlanParts()

@@ -65,6 +65,7 @@ class Params:
     PHASES_1: int
     PHASES_2: int
     FOLDED: int
+    OVERLAPS_PREVIOUS: int
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,13 @@ class FoldedAxis:
 class FoldedTensor:
     """``tensor`` (images or filters, channels, spatial...) with phases of its axes as channels, in the workspace.
 
-    channels: of a folded position, padding included.
+    channels: of a folded position, padding included.  overlaps: its launches are dependent ones, on sm_90a.
     """
 
     tensor: Tensor
     axes: tuple[FoldedAxis, ...]
     channels: int
+    overlaps: bool = False
 
     @cached_property
     def folded(self) -> Tensor:
@@ -191,13 +193,16 @@ class FoldedTensor:
     def _kernel(self, name: str) -> KernelRef:
         facts, axes = dtypes.info(self.tensor.data_type), self._three
         phases = (axes[0].phases, axes[1].phases, axes[2].phases)
-        params = Params(facts.c_type, self.tensor.dims[1], *phases, self.channels)
-        variant = f"{facts.short_name}_c{params.CHANNELS}p{'x'.join(map(str, phases))}to{params.FOLDED}_sm80"
-        return KernelRef(f"{name}_{variant}", f"conv/stem/{name}.cu", "sm_80", macros(params))
+        params = Params(facts.c_type, self.tensor.dims[1], *phases, self.channels, int(self.overlaps))
+        target = "sm_90a" if self.overlaps else "sm_80"
+        pieces = f"c{params.CHANNELS}p{'x'.join(map(str, phases))}to{params.FOLDED}"
+        variant = f"{facts.short_name}_{pieces}_{target.replace('_', '')}"
+        return KernelRef(f"{name}_{variant}", f"conv/stem/{name}.cu", target, macros(params))
 
     def _launch(self, kernel: int, threads: int, arguments: Struct) -> Launch:
         work = Work(bytes=bytes_touched(self.tensor) + self.size_bytes, unit=MathUnit.NONE)
-        return Launch(kernel, (ceil_div(threads, _THREADS), 1, 1), (_THREADS, 1, 1), (arguments,), work=work)
+        grid, block = (ceil_div(threads, _THREADS), 1, 1), (_THREADS, 1, 1)
+        return Launch(kernel, grid, block, (arguments,), work=work, overlaps_previous=self.overlaps)
 
 
 @dataclass(frozen=True)

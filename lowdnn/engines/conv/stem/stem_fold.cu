@@ -7,10 +7,14 @@
 // loaded and a position has at most 8 chunks, all of them, so that each element's phase is known to the compiler.
 // Launch: 256 threads, ceil(items / 256) blocks.
 // Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED channels, padding included; VECTOR: phases of the
-// last axis that lie together in one aligned access, with 1 channel.
+// last axis that lie together in one aligned access, with 1 channel; OVERLAPS_PREVIOUS: as a dependent launch
+// (dependent_launch.cuh).
 
 #include "include/division.cuh"
 #include "include/vector.cuh"
+#if OVERLAPS_PREVIOUS
+#include "include/dependent_launch.cuh"
+#endif
 
 constexpr int AXES = 3;
 constexpr int CHUNK = 16 / int(sizeof(TYPE));  // elements
@@ -32,6 +36,10 @@ struct Params {
 };
 
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
+#if OVERLAPS_PREVIOUS
+  wait_for_previous_kernel();
+  allow_next_kernel();
+#endif
   const u32 item = blockIdx.x * 256 + threadIdx.x;
   if (item >= u32(p.items)) return;
   const u32 position = item / POSITION_ITEMS, first_chunk = item % POSITION_ITEMS * ITEM_CHUNKS;

@@ -1,12 +1,16 @@
-// stem_unfold: x[n, c, h] = folded[n, i, (a, c)] where h = origin + gap * (i * |pace| + a) in each spatial axis, 0 where
-// there is no such element; the inverse of stem_fold where gap is 1 or -1 and each h has one (i, a) at most.
+// stem_unfold: x[n, c, h] = folded[n, i, (a, c)] where h = origin + gap * (i * |pace| + a) in each spatial axis, 0
+// where there is no such element; the inverse of stem_fold where gap is 1 or -1 and each h has one (i, a) at most.
 //
 // Layouts: those of stem_fold.cu.
 // Block: 256 places of x, counted over (image, axes), with all their channels.
 // Launch: 256 threads, ceil(places / 256) blocks.
-// Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED channels, padding included.
+// Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED channels, padding included; OVERLAPS_PREVIOUS: as a
+// dependent launch (dependent_launch.cuh).
 
 #include "include/division.cuh"
+#if OVERLAPS_PREVIOUS
+#include "include/dependent_launch.cuh"
+#endif
 
 constexpr int AXES = 3;
 
@@ -23,6 +27,10 @@ struct Params {
 };
 
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
+#if OVERLAPS_PREVIOUS
+  wait_for_previous_kernel();
+  allow_next_kernel();
+#endif
   constexpr i32 PHASES[AXES] = {PHASES_0, PHASES_1, PHASES_2};
   const u32 place = blockIdx.x * 256 + threadIdx.x;
   if (place >= u32(p.places)) return;

@@ -52,6 +52,9 @@ _MAX_WINDOW_TAPS = 7
 _MAX_REACH = 32
 #: The model's error: windows must look better by that much.
 _WINDOW_MARGIN = 1.06
+#: What it does not see: of a small filter all blocks read the same lines of the cache, for each tile, unless it stays;
+#: that tells where a multiprocessor has many pixels.
+_KEPT_MARGIN, _MANY_PIXELS = 0.95, 1024
 #: How much of a filter may stay in shared memory.
 _MAX_KEPT_BYTES = 96 << 10
 #: Of the widest tile.
@@ -423,7 +426,9 @@ class Im2colProduct:
 
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)
-        margin = 1 if product.window is None else _WINDOW_MARGIN
+        margin = 1.0 if product.window is None else _WINDOW_MARGIN
+        if self.keeps_columns:
+            margin = _KEPT_MARGIN if self.pixels >= _MANY_PIXELS * arch.sm_count else _WINDOW_MARGIN
         return margin * wgmma_model.least_seconds(product, arch)
 
     @cached_property

@@ -38,9 +38,11 @@ _MAX_REACH, _MAX_TRANSPOSED_REACH = 32, 2
 #: Groups with fewer channels or filters would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 32
 
-#: Measured on an H200: see ``WgradProduct.pixel_clocks``; by spatial axes, and more where pixels are skipped.
+#: Measured on an H200: see ``WgradProduct.pixel_clocks``; by spatial axes, and more where pixels are skipped; of pixels
+#: that are no whole sectors of the cache, where a sum has so many k blocks that copies decide.
 _PIXEL_CLOCKS = {1: 1.0, 2: 1.0, 3: 2.9}
 _STRIDED_PIXEL_CLOCKS = 0.8
+_SECTOR_BYTES, _ODD_PIXEL_CLOCKS, _MANY_BLOCKS = 32, 5.5, 1024
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,12 @@ class PixelOperand:
     def group_channels(self) -> int:
         """As they lie, padding included."""
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
+
+    @property
+    def begins_amid_sectors(self) -> bool:
+        """Whether pixels that follow each other do not all begin at sectors of the cache."""
+        strides = self.packing.strides if self.packing else self.tensor.strides
+        return _pixel_stride(self.tensor, strides) * self.tensor.element_bytes % _SECTOR_BYTES != 0
 
     def map(self, map_type: TensorMapDataType, pixels: int) -> TiledMap | Im2colMap:
         """The tensor map with copies of ``pixels`` positions."""
@@ -201,11 +209,14 @@ class WgradProduct:
 
     @property
     def pixel_clocks(self) -> float:
-        """Of a multiprocessor's copies of 64 channels of a pixel, where x goes through an im2col map; 0 elsewhere."""
+        """Of a multiprocessor's copies of 64 channels of a pixel, where x goes through an im2col map or a pixel begins
+        amid a sector; 0 elsewhere."""
+        is_odd = self.k_blocks >= _MANY_BLOCKS and (self.dy.begins_amid_sectors or self.x.begins_amid_sectors)
+        odd = _ODD_PIXEL_CLOCKS * is_odd
         if self.x.walk is None:
-            return 0.0
+            return odd
         is_strided = max(self.operation.convolution.strides) > 1
-        return _PIXEL_CLOCKS[len(self.taps)] + _STRIDED_PIXEL_CLOCKS * is_strided
+        return max(_PIXEL_CLOCKS[len(self.taps)] + _STRIDED_PIXEL_CLOCKS * is_strided, odd)
 
     @cached_property
     def read_bytes(self) -> int:
