@@ -11,7 +11,7 @@
 // A block has THREADS threads: slots of TEAM members of SIDE threads side by side, the last of these fastest. A team
 // owns one group of rows, and its threads the groups member, member + TEAM, ... of it. In registers a thread holds a
 // chunk: ITEMS groups. SHARING blocks share rows: a cluster of them or, where CLUSTER is less, neighbours in a
-// cooperative grid, all of whose blocks have as many groups of rows, if with none in the last. A row that is longer than their chunks has
+// cooperative grid in which each group of rows has blocks of its own. A row that is longer than their chunks has
 // several. What was read of the first ones can stay in shared memory; the others are read again when they are needed.
 // JOINED neighbouring rows have their statistics together, as the channels of a group do; then a block has them all.
 // A chunk of a narrow type may be held AS_READ, and converted whenever it is used: a multiprocessor then has registers
@@ -99,11 +99,9 @@ template <class Tile> struct RowWalk {
   RowWalk() = default;
   __device__ __forceinline__ RowWalk(const RowSizes<Tile::RANK>& sizes) : sizes(&sizes) {}
 
-  __device__ __forceinline__ void begin() { start(first_of_block()); }
-  // The same for all threads of a block, and for all blocks of a cooperative grid.
-  __device__ __forceinline__ bool is_within() const {
-    return first - (Tile::IN_GRID ? first_of_block() : 0) < sizes->rows;
-  }
+  __device__ __forceinline__ void begin() { start(i64(blockIdx.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)); }
+  // The same for all threads of a block.
+  __device__ __forceinline__ bool is_within() const { return first < sizes->rows; }
   __device__ __forceinline__ void next(int steps = 1) {
     start(first + steps * (i64(gridDim.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)));
   }
@@ -169,10 +167,6 @@ template <class Tile> struct RowWalk {
   }
 
  private:
-  __device__ __forceinline__ static i64 first_of_block() {
-    return i64(blockIdx.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE);
-  }
-
   u32 rank;  // of the block among those that share the row: read once for it, since each reading takes its time
 
   // Gives the group's place along the functors' vector axis.

@@ -246,7 +246,7 @@ class BackwardRows:
         )
         moved = self._moved_bytes + bytes_of(self._row_sums.values()) + on_chip.bytes_read_again
         number, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
-        launch = kernel.launch(number, operation.flops, moved, on_chip.blocks or ahead.blocks, shared_bytes)
+        launch = kernel.launch(number, operation.flops, moved, ahead.blocks, shared_bytes)
         self._add_with_sums(chain, arch, launch)
 
     def _add_with_sums(self, chain: Chain, arch: ArchSpec, launch: Launch) -> None:

@@ -138,8 +138,7 @@ class ForwardRows:
         of_rows = bytes_of((*statistics, *parameters.values()))
         moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows + on_chip.bytes_read_again
         reference, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
-        blocks = on_chip.blocks or ahead.blocks
-        chain.launches.append(kernel.launch(reference, operation.flops, moved, blocks, shared_bytes))
+        chain.launches.append(kernel.launch(reference, operation.flops, moved, ahead.blocks, shared_bytes))
         return chain
 
     @property

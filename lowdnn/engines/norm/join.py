@@ -1,4 +1,4 @@
-"""The launch that joins the gradients of scale and bias: ``norm_backward.cu`` has their sums by block."""
+"""The launch that joins the gradients of scale and bias: ``norm_backward_summing.cu`` has their sums by block."""
 
 from __future__ import annotations
 

@@ -61,21 +61,15 @@ class OnChip:
         kept = 1 if not self.stays else self.slots
         return bytes_of((*self.before.loads, *self.others)) * (self._chunks - kept) // self._chunks
 
-    @property
-    def blocks(self) -> int:
-        """Of a cooperative grid, for ``RowKernel.launch``; otherwise 0."""
-        return self.tile.staying_blocks(self.layout, self.arch) if self.tile.is_cooperative else 0
-
     def again(self) -> tuple[Functor, ...]:
         """The functor Again, where Prologue is run more than once for an element and stores."""
         return again_of(self.layout, self.before, self.compute_type, self.stays) if self._has_again else ()
 
     def partials(self, chain: Chain) -> tuple[Argument, ...]:
-        """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows, in two areas
-        in turn."""
+        """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""
         if not self.tile.is_cooperative:
             return ()
-        return (WorkspacePointer(chain.reserve(2 * self.blocks * self._sums_bytes)),)
+        return (WorkspacePointer(chain.reserve(self.tile.blocks(self.layout) * self._sums_bytes)),)
 
     @property
     def _has_again(self) -> bool:

@@ -52,8 +52,6 @@ _MAX_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 _GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
-#: Bytes of rows that a block has on chip, in whole chunks; and those that it could read while a grid meets.
-_ON_CHIP_BYTES, _MEETING_BYTES = 196608, 49152
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
 
@@ -164,9 +162,9 @@ class RowTile:
         would begin when the others end, and take as long.
         """
         used = _CLUSTER_REACH * self.RESIDENT // self.CLUSTER * self.CLUSTER
-        there = max(1, arch.sm_count * used // _CLUSTER_REACH // self.SHARING)
-        wanted = self.blocks(layout) // self.SHARING
-        return ceil_div(wanted, ceil_div(wanted, there)) * self.SHARING
+        there = max(1, arch.sm_count * used // _CLUSTER_REACH // self.CLUSTER)
+        wanted = self.blocks(layout) // self.CLUSTER
+        return ceil_div(wanted, ceil_div(wanted, there)) * self.CLUSTER
 
 
 def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | None = None) -> tuple[Knob, ...]:
@@ -185,7 +183,7 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
         found = (*found, Knob("ahead", KnobType.STAGES, (0, 1), int(is_ahead), text))
     if not held.stays:
         return found
-    fitting = {share for share in _SHARES_OF_GRID if share <= arch.sm_count}
+    fitting = {share for share in _SHARES_OF_GRID if share <= _most_sharing(layout, arch)}
     values = tuple(sorted(fitting | {1, sharing}))
     return (
         *found,
@@ -369,29 +367,11 @@ def _one_wave(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) -> tu
     so many that all are there at a time."""
     row_blocks, most_sharing = _row_blocks(layout), _most_sharing(layout, arch)
     too_long = most_sharing >= 2 * cluster and _bytes_of_rows(layout, held) > cluster * _CLUSTER_BYTES
-    on_chip = _on_chip_sharing(layout, arch, held)
-    if on_chip > max(cluster, most_sharing):
-        return 1, on_chip
     if layout.space.is_row:
         return (1, most_sharing) if too_long else (cluster, 1)
     if most_sharing > 1 and (too_long or row_blocks * cluster > _IN_CLUSTERS * arch.sm_count):
         return 1, most_sharing
     return _staying_cluster(layout, held, cluster, most_sharing), 1
-
-
-def _on_chip_sharing(layout: RowLayout, arch: ArchSpec, held: Held) -> int:
-    """Blocks of a cooperative grid that have a group of rows on chip together, one group after the other, where the
-    cache has not room for what would be read twice otherwise; as many as take least time. 0 where there is no need."""
-    row_blocks, row_bytes = _row_blocks(layout), _bytes_of_rows(layout, held)
-    least = ceil_div(row_bytes, _ON_CHIP_BYTES)
-    if least > arch.sm_count or row_blocks * row_bytes < arch.l2_bytes:
-        return 0
-
-    def time(sharing: int) -> float:
-        """In bytes that a block reads meanwhile."""
-        return ceil_div(row_blocks, arch.sm_count // sharing) * (row_bytes / sharing + _MEETING_BYTES)
-
-    return min(range(least, arch.sm_count + 1), key=time)
 
 
 def _staying_cluster(layout: RowLayout, held: Held, cluster: int, least: int) -> int:

@@ -143,36 +143,6 @@ def test_blocks_of_a_grid_share_rows(racing: Runtime, line: str) -> None:
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-@pytest.mark.parametrize(
-    "line",
-    [
-        "dims=3x60x4x9 mode=group groups=6 layout=nhwc dtype=fp16",
-        "dims=5x3x9x8 mode=instance",
-    ],
-)
-def test_blocks_of_a_grid_share_one_row_after_the_other(racing: Runtime, line: str, direction: str) -> None:
-    """Two or three times, the last time with rows for some of the blocks only."""
-    arch = SM_90A.with_sm_count(8)
-    plan = check_case(racing, ENGINE, f"norm {line} dir={direction}", GRID, arch)
-    assert plan.launches[0].cooperative
-    assert plan.launches[0].grid[0] == 8
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "16x256x128x128 mode=instance layout=nhwc dtype=bf16",
-        "16x256x128x128 mode=group groups=32 layout=nhwc dtype=bf16 dir=bwd",
-        "2x32x128x128x128 mode=instance dtype=bf16",
-    ],
-)
-def test_large_images_are_read_once(line: str) -> None:
-    plan = ENGINE.plan(parse_case(f"norm dims={line}").graph(), SM_90A, {})
-    assert plan.launches[0].cooperative
-    assert plan.launches[0].work.bytes < 1.01 * sum(tensor.size_bytes for tensor in plan.tensors)
-
-
-@pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_chunks_stay_in_shared_memory(device: Runtime, direction: str) -> None:
     """All eight, of two or three tensors; as many as fit where a row is too long."""
     before = "residual+store" if direction == "fwd" else "relu_bwd"
