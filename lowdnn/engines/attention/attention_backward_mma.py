@@ -138,8 +138,8 @@ class _Problem:
         return aligned_bytes(self.backward.all_heads * self.backward.queries * TERM_BYTES)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """Tiles that fit shared memory; by default the larger one where there are enough rows for it, but the smaller one
-        beside functors, with which blocks of more warps took 1.1 to 1.4 times as long."""
+        """Tiles that fit shared memory; by default the larger one where there are enough rows for it, but the smaller
+        one beside functors, with which blocks of more warps took 1.1 to 1.4 times as long."""
         size = self.backward.size
         values = tuple(
             rows
