@@ -47,6 +47,8 @@ _OF_VALUE, _OF_MEAN = 3, 7
 #: The unit of contractions, which may round operands to TF32 and sums of parts to bf16, and that of other arithmetic: a
 #: thousand roundings of fp32, more than functions and sums of any length have, since these are trees.
 _CONTRACTION_UNIT, _SINGLE_UNIT = 2.0**-7, 2.0**-13
+#: Of weights that are rounded to e4m3.
+_FP8_WEIGHT_UNIT = 2.0**-4
 _CONTRACTIONS = (ConvolutionCase, MatmulCase, MoeCase, AttentionCase, AttentionBackwardCase)
 
 
@@ -129,6 +131,8 @@ class CaseData:
     @property
     def unit(self) -> float:
         """The relative rounding of the case's arithmetic, that of its results aside."""
+        if isinstance(self._case, AttentionCase) and self._case.is_fp8:
+            return _FP8_WEIGHT_UNIT
         return _CONTRACTION_UNIT if isinstance(self._case, _CONTRACTIONS) else _SINGLE_UNIT
 
     def _drawn(self, tensor: Tensor, numbers: torch.dtype) -> list[torch.Tensor]:

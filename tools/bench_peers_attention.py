@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 
 import torch
 from bench_data import CaseData
 from bench_flash import flash_attention, packed_flash_attention, rows_first, window
+from bench_peers_cudnn import fp8_attention
 
 from lowdnn.graph.cases import AttentionBackwardCase, AttentionCase
 
@@ -27,6 +29,8 @@ def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
         raise ValueError(f"{case}: expected a causal mask from the top left and a window behind it, as the peers have")
     if case.ragged != "no":
         return _packed_peers(case, data)
+    if case.is_fp8:
+        return _fp8_peers(case, data)
     q, is_causal = data["q"], case.causal != "no"
     if case.page:
         k, v = (_gathered(data, name, case.kv or case.q) for name in ("k", "v"))
@@ -46,6 +50,25 @@ def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
         return results(o, log_sum_exp)
 
     return {"flash": flash} if case.left >= 0 else {"flash": flash, "cudnn": cudnn}
+
+
+def _fp8_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
+    """cuDNN's kernel in fp8, where its frontend is there, and that in bf16, of the same numbers."""
+    if case.left >= 0 or case.page or case.stats != "lse":
+        raise ValueError(f"{case}: expected attention with its log-sum-exp and without a window and pages")
+    q, k, v = ([copy.bfloat16() for copy in data[name]] for name in ("q", "k", "v"))
+    k = [copy.transpose(2, 3) for copy in k]
+
+    def cudnn(slot: int) -> Tensors:
+        o, log_sum_exp, *_ = _aten._scaled_dot_product_cudnn_attention(
+            q[slot], k[slot], v[slot], None, True, 0.0, case.causal != "no", False, scale=case.d**-0.5
+        )
+        return [log_sum_exp, None, None, o]
+
+    peers: dict[str, Peer] = {"cudnn bf16": cudnn}
+    if importlib.util.find_spec("cudnn") is not None:
+        peers["cudnn graph"] = fp8_attention(case, data)
+    return peers
 
 
 def _packed_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:

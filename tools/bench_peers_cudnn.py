@@ -1,4 +1,4 @@
-"""cuDNN's own fused graph of a convolution, bias, residual and activation, through cudnn-frontend.
+"""cuDNN's own graphs through cudnn-frontend: a convolution with bias, residual and activation; attention in fp8.
 
 The plans that cuDNN's heuristics put first are built and timed once; the fastest is the peer.
 """
@@ -9,62 +9,109 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from bench_data import CaseData
+from bench_data import TORCH_TYPES, CaseData
 
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import ConvolutionCase
+from lowdnn.graph.cases import AttentionCase, ConvolutionCase
 
 _PLANS = 4
 _REPEATS = 5
 
-Peer = Callable[[int], torch.Tensor]
+Copies = list[torch.Tensor]
 
 
 def fused_convolution(
     case: ConvolutionCase, data: CaseData, stride: list[int], padding: list[int], dilation: list[int]
-) -> Peer:
+) -> Callable[[int], torch.Tensor]:
     """The peer; its graph is built at the first launch, which raises what cuDNN has against it."""
+
+    def build(graph: _Graph) -> list[Any]:
+        channel = (1, data.output.dims[1], *(1,) * (len(data.output.dims) - 2))
+        residual = data.residual()
+        inputs = [data["x"], data["w"], [row.view(channel) for row in data.bias()], *([residual] if residual else [])]
+        x, w, bias, *rest = map(graph.input, inputs)
+        nodes = graph.nodes
+        y = nodes.conv_fprop(image=x, weight=w, padding=padding, stride=stride, dilation=dilation)
+        y = nodes.bias(input=y, bias=bias)
+        for z in rest:
+            y = nodes.add(a=y, b=z)
+        return [{"relu": nodes.relu, "swish": nodes.swish, "gelu": nodes.gelu}[case.epilogue[-1]](input=y)]
+
+    launch = _launch_of(case.dtype, build, [data.fresh_outputs()])
+    return lambda slot: launch(slot)[0]
+
+
+def fp8_attention(case: AttentionCase, data: CaseData) -> Callable[[int], list[torch.Tensor]]:
+    """The same of attention in fp8, all outputs."""
+    names = ("q", "k", "v", "descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+
+    def build(graph: _Graph) -> list[Any]:
+        copies = {name: data[name] for name in names}
+        copies["k"] = [copy.transpose(2, 3) for copy in copies["k"]]
+        o, *others = graph.nodes.sdpa_fp8(
+            *map(graph.input, copies.values()),
+            is_inference=False,
+            attn_scale=case.d**-0.5,
+            use_causal_mask=case.causal != "no",
+        )
+        return [*others, o]
+
+    outputs = [[torch.empty_like(copy) for copy in copies] for copies in data.outputs()]
+    return _launch_of(case.dtype, build, outputs)
+
+
+def _launch_of(
+    data_type: DataType, build: Callable[[_Graph], list[Any]], outputs: list[Copies]
+) -> Callable[[int], list[torch.Tensor]]:
+    """What runs the graph of ``build``, whose results go to ``outputs``."""
     graphs: list[_Graph] = []
 
-    def launch(slot: int) -> torch.Tensor:
+    def launch(slot: int) -> list[torch.Tensor]:
         if not graphs:
-            graphs.append(_Graph(case, data, stride, padding, dilation))
-        return graphs[0].launch(slot)
+            graphs.append(_Graph(data_type, build, outputs))
+        graphs[0].launch(slot)
+        return [copies[slot] for copies in outputs]
 
     return launch
 
 
 class _Graph:
-    def __init__(
-        self, case: ConvolutionCase, data: CaseData, stride: list[int], padding: list[int], dilation: list[int]
-    ) -> None:
+    def __init__(self, data_type: DataType, build: Callable[[_Graph], list[Any]], outputs: list[Copies]) -> None:
         import cudnn  # only here: no dependency of lowdnn's
 
-        type_ = {DataType.BFLOAT16: cudnn.data_type.BFLOAT16, DataType.HALF: cudnn.data_type.HALF}[case.dtype]
-        fp32 = cudnn.data_type.FLOAT
+        types = cudnn.data_type
+        self._types = {
+            torch.bfloat16: types.BFLOAT16,
+            torch.float16: types.HALF,
+            torch.float32: types.FLOAT,
+            torch.float8_e4m3fn: types.FP8_E4M3,
+            torch.float8_e5m2: types.FP8_E5M2,
+        }
         self._cudnn = cudnn
         self._handle = cudnn.create_handle()
-        self._graph = graph = cudnn.pygraph(
-            io_data_type=type_, intermediate_data_type=fp32, compute_data_type=fp32, handle=self._handle
+        self.nodes = self._graph = cudnn.pygraph(
+            io_data_type=self._types[TORCH_TYPES[data_type]],
+            intermediate_data_type=types.FLOAT,
+            compute_data_type=types.FLOAT,
+            handle=self._handle,
         )
-        channel = (1, data.output.dims[1], *(1,) * (len(data.output.dims) - 2))
-        self._inputs = [data["x"], data["w"], [row.view(channel) for row in data.bias()]]
-        residual = data.residual()
-        self._inputs += [residual] if residual else []
-        x, w, bias, *rest = self._tensors = [_tensor(graph, copies[0], type_) for copies in self._inputs]
-        y = graph.conv_fprop(image=x, weight=w, padding=padding, stride=stride, dilation=dilation)
-        y = graph.bias(input=y, bias=bias)
-        for z in rest:
-            y = graph.add(a=y, b=z)
-        self._y = {"relu": graph.relu, "swish": graph.swish, "gelu": graph.gelu}[case.epilogue[-1]](input=y)
-        self._y.set_output(True).set_data_type(type_)
-        self._results = data.fresh_outputs()
+        self._copies: dict[Any, Copies] = {}
+        for tensor, copies in zip(build(self), outputs, strict=True):
+            like = copies[0]
+            tensor.set_output(True).set_data_type(self._types[like.dtype])
+            tensor.set_dim(list(like.shape)).set_stride(list(like.stride()))
+            self._copies[tensor] = copies
         self._workspaces: dict[int, torch.Tensor] = {}
         self._best = self._fastest()
 
-    def launch(self, slot: int) -> torch.Tensor:
+    def input(self, copies: Copies) -> Any:
+        like = copies[0]
+        tensor = self._graph.tensor(dim=list(like.shape), stride=list(like.stride()), data_type=self._types[like.dtype])
+        self._copies[tensor] = copies
+        return tensor
+
+    def launch(self, slot: int) -> None:
         self._execute(self._best, slot)
-        return self._results[slot]
 
     def _fastest(self) -> int:
         graph, modes = self._graph, self._cudnn.heur_mode
@@ -95,10 +142,5 @@ class _Graph:
 
     def _execute(self, index: int, slot: int) -> None:
         self._cudnn.set_stream(handle=self._handle, stream=torch.cuda.current_stream().cuda_stream)
-        values = {tensor: copies[slot] for tensor, copies in zip(self._tensors, self._inputs, strict=True)}
-        values[self._y] = self._results[slot]
+        values = {tensor: copies[slot] for tensor, copies in self._copies.items()}
         self._graph.execute_plan_at_index(values, self._workspaces[index], index, handle=self._handle)
-
-
-def _tensor(graph: Any, values: torch.Tensor, data_type: Any) -> Any:
-    return graph.tensor(dim=list(values.shape), stride=list(values.stride()), data_type=data_type)

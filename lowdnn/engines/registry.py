@@ -16,6 +16,7 @@ from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
 from lowdnn.engines.conv.grouped.conv_grouped_mma import ConvGroupedMma
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
+from lowdnn.engines.conv.packed.conv_wgrad_packed import ConvWgradPacked
 from lowdnn.engines.conv.stem.conv_stem import ConvStem
 from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
@@ -43,13 +44,15 @@ from lowdnn.engines.softmax.softmax import SoftmaxEngine
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.status import BadParamError
 
-#: Engines that ``conv_stem`` folds a first layer for.
+_MATMUL_WGMMA, _CONV_WGRAD_WGMMA = MatmulWgmma(), ConvWgradWgmma()
+
+#: Engines that ``conv_stem`` folds a first layer for beside ``_MATMUL_WGMMA``.
 _CONVOLUTIONS: tuple[Engine, ...] = (
     ConvImplicitGemmMma(),
     ConvFpropWgmma(),
     ConvDgradWgmma(),
     ConvGroupedMma(),
-    ConvWgradWgmma(),
+    _CONV_WGRAD_WGMMA,
 )
 
 #: The engines that take global pooling too.
@@ -62,9 +65,9 @@ _SINGLE: tuple[Engine, ...] = (
     MatmulSimt(),
     _POINTWISE,
     _REDUCTION,
-    MatmulWgmma(),
+    _MATMUL_WGMMA,
     ConvDepthwise(),
-    ConvStem(_CONVOLUTIONS),
+    ConvStem((*_CONVOLUTIONS, _MATMUL_WGMMA)),
     MatmulPrologueWgmma(),
     ResampleEngine(),
     ResampleReduction(_REDUCTION, _POINTWISE),
@@ -89,6 +92,7 @@ _SINGLE: tuple[Engine, ...] = (
     Rope(),
     PagedCache(),
     BlockMaskEngine(),
+    ConvWgradPacked((_CONV_WGRAD_WGMMA, _MATMUL_WGMMA), _REDUCTION),
 )
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.

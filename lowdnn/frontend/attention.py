@@ -14,6 +14,7 @@ from lowdnn.frontend.arguments import boolean, integer, member, number
 from lowdnn.frontend.attention_nodes import (
     AttentionWriter,
     Band,
+    Fp8AttentionWriter,
     Inside,
     ScoreModifier,
     SdpaBackwardNode,
@@ -112,12 +113,8 @@ class AttentionMethods(GraphBuilder):
             _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
         )
         _refuse_ragged("sdpa", {"q": q, "k": k, "v": v}, lengths)
-        tables = {"k": (k, paged_attention_k_table), "v": (v, paged_attention_v_table)}
-        k, v = (
-            self._loaded(tensor, table, lengths, paged_attention_max_seq_len_kv, f"sdpa.paged_attention_{port}_table")
-            for port, (tensor, table) in tables.items()
-        )
-        writer = replace(writer, sizes=Sizes.of(q, k, v))
+        tables = (paged_attention_k_table, paged_attention_v_table)
+        k, v = self._keys_and_values(k, v, tables, lengths, paged_attention_max_seq_len_kv)
         band = Band.of(
             "sdpa",
             use_causal_mask,
@@ -126,20 +123,125 @@ class AttentionMethods(GraphBuilder):
             diagonal_band_left_bound if sliding_window_length is None else sliding_window_length,
             diagonal_band_right_bound,
         )
-        scores = writer.scores(q, k)
-        if attn_scale is not None:
-            scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
-        _refuse_masks("sdpa", score_mod, band, lengths, use_alibi_mask)
-        scores = writer.modified(scores, bias, score_mod, use_alibi_mask)
-        scores = writer.masked(scores, band, lengths, block_mask)
         has_stats, uses_log2 = _has_stats(is_inference, generate_stats), boolean(stats_use_log2, "sdpa.stats_use_log2")
-        statistics = Statistics(has_stats, uses_log2, score_max, score_sum_exp)
-        weights, stats = writer.softmax(scores, statistics, sink_token)
-        if dropout is not None:
-            weights = writer.dropped(weights, tuple(dropout), rng_dump)
-        elif rng_dump is not None:
-            raise BadParamError.at("sdpa.rng_dump", expected="None without dropout", got=repr(rng_dump))
-        return writer.product(weights, q, v), stats
+        return self._attention(
+            replace(writer, sizes=Sizes.of(q, k, v)),
+            (q, k, v),
+            attn_scale=attn_scale,
+            bias=bias,
+            score_mod=score_mod,
+            use_alibi_mask=use_alibi_mask,
+            band=band,
+            lengths=lengths,
+            block_mask=block_mask,
+            statistics=Statistics(has_stats, uses_log2, score_max, score_sum_exp),
+            sink_token=sink_token,
+            dropout=dropout,
+            rng_dump=rng_dump,
+        )
+
+    def sdpa_fp8(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        descale_q: Tensor,
+        descale_k: Tensor,
+        descale_v: Tensor,
+        descale_s: Tensor,
+        scale_s: Tensor,
+        scale_o: Tensor,
+        is_inference: bool | None = None,
+        attn_scale: Tensor | float | None = None,
+        bias: Tensor | None = None,
+        use_alibi_mask: bool = False,
+        use_padding_mask: bool = False,
+        seq_len_q: Tensor | None = None,
+        seq_len_kv: Tensor | None = None,
+        use_causal_mask: bool = False,
+        use_causal_mask_bottom_right: bool = False,
+        sliding_window: int | None = None,
+        diagonal_alignment: diagonal_alignment = diagonal_alignment.TOP_LEFT,
+        left_bound: int | None = None,
+        right_bound: int | None = None,
+        dropout: Sequence[Any] | None = None,
+        rng_dump: Tensor | None = None,
+        paged_attention_k_table: Tensor | None = None,
+        paged_attention_v_table: Tensor | None = None,
+        paged_attention_max_seq_len_kv: int | None = None,
+        max_total_seq_len_q: int | None = None,
+        max_total_seq_len_kv: int | None = None,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+        fn: ScoreModifier | None = None,
+        generate_stats: bool | None = None,
+        score_max: Tensor | None = None,
+        score_sum_exp: Tensor | None = None,
+        sink_token: Tensor | None = None,
+        unfuse_fma: bool = False,
+        implementation: attention_implementation = attention_implementation.AUTO,
+        cu_seq_len_q: Tensor | None = None,
+        cu_seq_len_kv: Tensor | None = None,
+        stats_use_log2: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """(O, Stats, Amax_S, Amax_O) of q, k and v in FP8_E4M3 or FP8_E5M2, each of which is a tensor times a scale:
+
+            s = softmax(masked(attn_scale * descale_q * descale_k * q k^T))
+            o = descale_s * descale_v * fp8(scale_s * s) v,    O = scale_o * o
+            Amax_S = max |s|,    Amax_O = max |o|
+
+        The scales are FLOAT tensors of one element, positive, dims (1, 1, 1, 1); so are Amax_S and Amax_O, which need
+        not be outputs. O is stored in its own data type, fp8 or a wider one.
+        sliding_window, left_bound, right_bound, fn: ``sdpa``'s sliding_window_length, diagonal_band_left_bound,
+        diagonal_band_right_bound, score_mod. Other arguments and errors: those of ``sdpa``.
+        """
+        if boolean(unfuse_fma, "sdpa_fp8.unfuse_fma"):
+            raise NotSupportedError.at("sdpa_fp8.unfuse_fma", expected="the default", got=unfuse_fma)
+        member(attention_implementation, implementation, "sdpa_fp8.implementation")
+        scales = {
+            "descale_q": descale_q,
+            "descale_k": descale_k,
+            "descale_v": descale_v,
+            "descale_s": descale_s,
+            "scale_s": scale_s,
+            "scale_o": scale_o,
+        }
+        writer = Fp8AttentionWriter.of(self, Sizes.of(q, k, v), name, scales)
+        lengths = _lengths(
+            "sdpa_fp8",
+            use_padding_mask,
+            _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
+            _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
+        )
+        _refuse_ragged("sdpa_fp8", {"q": q, "k": k, "v": v}, lengths)
+        tables = (paged_attention_k_table, paged_attention_v_table)
+        k, v = self._keys_and_values(k, v, tables, lengths, paged_attention_max_seq_len_kv)
+        band = Band.of(
+            "sdpa_fp8",
+            use_causal_mask,
+            use_causal_mask_bottom_right,
+            diagonal_alignment,
+            left_bound if sliding_window is None else sliding_window,
+            right_bound,
+        )
+        has_stats = _has_stats(is_inference, generate_stats)
+        uses_log2 = boolean(stats_use_log2, "sdpa_fp8.stats_use_log2")
+        o, stats = self._attention(
+            replace(writer, sizes=Sizes.of(q, k, v)),
+            (q, k, v),
+            attn_scale=attn_scale,
+            bias=bias,
+            score_mod=fn,
+            use_alibi_mask=use_alibi_mask,
+            band=band,
+            lengths=lengths,
+            block_mask=None,
+            statistics=Statistics(has_stats, uses_log2, score_max, score_sum_exp),
+            sink_token=sink_token,
+            dropout=dropout,
+            rng_dump=rng_dump,
+        )
+        return o, stats, writer.amax_s, writer.amax_o
 
     def sdpa_backward(
         self,
@@ -232,6 +334,53 @@ class AttentionMethods(GraphBuilder):
         if dSink_token is not None and sink_token is not None:
             writer.sink_gradient(sink_token, given, dSink_token)
         return dq, dk, dv
+
+    def _attention(
+        self,
+        writer: AttentionWriter,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        *,
+        attn_scale: Tensor | float | None,
+        bias: Tensor | None,
+        score_mod: ScoreModifier | None,
+        use_alibi_mask: bool,
+        band: Band,
+        lengths: tuple[Tensor, Tensor] | None,
+        block_mask: Tensor | None,
+        statistics: Statistics,
+        sink_token: Tensor | None,
+        dropout: Sequence[Any] | None,
+        rng_dump: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(O, Stats), as ``sdpa`` has them."""
+        q, k, v = inputs
+        scores = writer.scores(q, k)
+        if attn_scale is not None:
+            scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
+        _refuse_masks("sdpa", score_mod, band, lengths, use_alibi_mask)
+        scores = writer.modified(scores, bias, score_mod, use_alibi_mask)
+        scores = writer.masked(scores, band, lengths, block_mask)
+        weights, stats = writer.softmax(scores, statistics, sink_token)
+        if dropout is not None:
+            weights = writer.dropped(weights, tuple(dropout), rng_dump)
+        elif rng_dump is not None:
+            raise BadParamError.at("sdpa.rng_dump", expected="None without dropout", got=repr(rng_dump))
+        return writer.product(weights, q, v), stats
+
+    def _keys_and_values(
+        self,
+        k: Tensor,
+        v: Tensor,
+        tables: tuple[Tensor | None, Tensor | None],
+        lengths: tuple[Tensor, Tensor] | None,
+        longest: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        """k and v, from pages where they have tables."""
+        k_table, v_table = tables
+        return (
+            self._loaded(k, k_table, lengths, longest, "sdpa.paged_attention_k_table"),
+            self._loaded(v, v_table, lengths, longest, "sdpa.paged_attention_v_table"),
+        )
 
     def _loaded(
         self, x: Tensor, table: Tensor | None, lengths: tuple[Tensor, Tensor] | None, longest: int | None, where: str

@@ -311,6 +311,52 @@ class AttentionWriter:
 
 
 @dataclass(frozen=True)
+class Fp8AttentionWriter(AttentionWriter):
+    """The same with one number each that operands are descaled by and results scaled by (``sdpa_fp8``), and the largest
+    magnitudes of weights and output."""
+
+    scales: Mapping[str, Tensor]
+    amax_s: Tensor
+    amax_o: Tensor
+
+    @staticmethod
+    def of(graph: GraphBuilder, sizes: Sizes, name: str, scales: Mapping[str, Tensor]) -> Fp8AttentionWriter:
+        for label, scale in scales.items():
+            if not isinstance(scale, Tensor):
+                raise BadParamError.at(f"sdpa_fp8.{label}", expected="a tensor", got=type(scale).__name__)
+        one = (1, 1, 1, 1)
+        amaxes = (
+            graph._register(Tensor(dim=one, stride=one, data_type=data_type.FLOAT, is_virtual=True, name=label))
+            for label in (f"{name}::Amax_S", f"{name}::Amax_O")
+        )
+        return Fp8AttentionWriter(graph, sizes, name, scales, *amaxes)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return self._scaled(super().scores(q, k), "descale_q", "descale_k")
+
+    def softmax(self, scores: Tensor, statistics: Statistics, sink: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        weights, stats = super().softmax(scores, statistics, sink)
+        self._add_amax(weights, self.amax_s)
+        return self._scaled(weights, "scale_s"), stats
+
+    def product(self, weights: Tensor, q: Tensor, v: Tensor) -> Tensor:
+        product = super().product(weights, q, v).set_data_type(data_type.FLOAT)
+        o = self._scaled(product, "descale_s", "descale_v")
+        self._add_amax(o, self.amax_o)
+        node = PointwiseNode(PointwiseMode.MUL, (o, self.scales["scale_o"]), PointwiseParameters())
+        return self._add(node, NOT_SET, "O")
+
+    def _scaled(self, x: Tensor, *labels: str) -> Tensor:
+        for label in labels:
+            x = self.pointwise(PointwiseMode.MUL, x, self.scales[label])
+        return x
+
+    def _add_amax(self, x: Tensor, amax: Tensor) -> None:
+        node = ReductionNode((x,), ReduceTensorOp.AMAX)
+        self.graph._add_all(node, data_type.FLOAT, self._label("amax"), {"Y": amax})
+
+
+@dataclass(frozen=True)
 class BlockMaskNode:
     """Of scores and a mask of their tiles."""
 

@@ -3,6 +3,7 @@
     o = w v,    w = weights(softmax(s)),    s = scores(q k^T)
 
 with pointwise operations where the formula has ``scores`` (scale, bias, masks) and ``weights`` (dropout) and behind o.
+The largest magnitudes of the softmax and of one value behind the second product may be stored beside.
 q is (B, H, S_q, D), the second operand of the first product (B, H_k, D, S_kv), v (B, H_v, S_kv, D_v). That operand may
 be a transpose of k (B, H_k, S_kv, D). k and v may be loads of a paged cache.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from lowdnn.enums import DataType
+from lowdnn.enums import DataType, ReduceTensorOp
 from lowdnn.graph.band_pattern import Band, band_of
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
@@ -24,6 +25,7 @@ from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.ragged import RaggedMove
+from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.subgraph import are_products
@@ -44,6 +46,7 @@ class Attention:
     scores: from the first product to what the masks of ``band`` are applied to, which leave it or put minus infinity in
     its place; that is what the softmax is of.  weights: from the softmax's output to the second product's operand,
     linear in the former.  output: behind the second product.
+    amax_s, amax_o: the largest magnitudes of the softmax's output and of a value of ``output``, where they are stored.
     """
 
     first: MatmulOperation
@@ -56,6 +59,8 @@ class Attention:
     band: Band
     k_load: PagedCacheLoad | None = None
     v_load: PagedCacheLoad | None = None
+    amax_s: ReductionOperation | None = None
+    amax_o: ReductionOperation | None = None
     ragged: Mapping[int, RaggedMove] = field(default_factory=dict)
 
 
@@ -84,11 +89,15 @@ def _match(graph: OperationGraph) -> Attention | str:
     if refused:
         return refused
     loads = tuple(_load(graph, tensor) for tensor in (k, second.b))
-    before, between, behind = _parts(graph, softmax, second, (transposed, *loads))
+    largest = [op for op in graph.operations if isinstance(op, ReductionOperation)]
+    before, between, behind = _parts(graph, softmax, second, (transposed, *loads, *largest))
     randoms = tuple(op for op in between if isinstance(op, RngOperation))
+    written = {second.c.uid, *(tensor.uid for op in behind for tensor in outputs_of(op).values())}
     refused = _refuse_parts(first, softmax, second, before, between, behind)
+    refused = refused or _refuse_largest(graph, largest, softmax.y, written)
     if refused:
         return refused
+    stored = [op for op in largest if not op.y.is_virtual]
     dims = first.c.dims
     score_steps = tuple(op for op in before if isinstance(op, PointwiseOperation | BlockMask))
     weight_steps, output_steps = (
@@ -110,6 +119,8 @@ def _match(graph: OperationGraph) -> Attention | str:
         band=band,
         k_load=loads[0],
         v_load=loads[1],
+        amax_s=next((op for op in stored if op.x.uid == softmax.y.uid), None),
+        amax_o=next((op for op in stored if op.x.uid in written), None),
     )
 
 
@@ -225,6 +236,24 @@ def _refuse_parts(
         or refuse_index_space(steps, first.c.dims)
         or refuse_index_space([op for op in behind if isinstance(op, PointwiseOperation)], second.c.dims)
     )
+
+
+def _refuse_largest(
+    graph: OperationGraph, reductions: list[ReductionOperation], weights: Tensor, outputs: set[int]
+) -> str:
+    """Why they are not the largest magnitudes of ``weights`` and of one of ``outputs``, or an empty string."""
+    for op in reductions:
+        kind = op.reduction
+        if (kind.operator, kind.compute_type) != (ReduceTensorOp.AMAX, DataType.FLOAT) or op.y.element_count != 1:
+            return f"operations: expected no reductions but AMAX of everything in FLOAT, got that to {op.y.label}"
+        if op.x.uid != weights.uid and op.x.uid not in outputs:
+            return f"{op.x.label}: expected an AMAX of the softmax or of the output, got one of another tensor"
+        if graph.consumers(op.y) or (not op.y.is_virtual and op.y.data_type is not DataType.FLOAT):
+            return f"{op.y.label}: expected an AMAX in FLOAT that is not read, got another one"
+    for name, own in {"softmax": {weights.uid}, "output": outputs}.items():
+        if sum(op.x.uid in own and not op.y.is_virtual for op in reductions) > 1:
+            return f"operations: expected one AMAX of the {name}, got several"
+    return ""
 
 
 def _needed(

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import lowdnn.frontend as cudnn
+from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
+from lowdnn.enums import DataType
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.graph.attention_pattern import Attention, match_attention
@@ -459,3 +461,50 @@ def test_what_is_not_there_is_refused() -> None:
         graph.sdpa_backward(q, q, q, q, q, q, use_causal_mask=True, use_causal_mask_bottom_right=True)
     with raises(BadParamError, "sdpa.score_mod", expected="no other mask"):
         graph.sdpa(q, q, q, use_causal_mask=True, score_mod=lambda graph, scores: scores)
+
+
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_fp8(handle: Handle, is_measured: bool) -> None:
+    """Scales of either operand cancel in the weights; the largest magnitudes need not be outputs."""
+    rng = np.random.default_rng(fresh_seed())
+    graph = pygraph("sdpa", cudnn.data_type.FP8_E4M3, FLOAT, FLOAT, handle)
+    shapes = {"q": (B, H, SQ, D), "k": (B, HK, SKV, D), "v": (B, HK, SKV, D)}
+    bits = {n: dtypes.from_float64(rng.standard_normal(shape), DataType.FP8_E4M3) for n, shape in shapes.items()}
+    data = {name: dtypes.to_values(array, DataType.FP8_E4M3) for name, array in bits.items()}
+    scales = {"q": 0.5, "k": 2.0, "v": 4.0, "descale_s": 1 / 256, "scale_s": 256.0, "scale_o": 8.0}
+    values: dict[Tensor, Any] = {}
+    operands, numbers = [], []
+    for array in bits.values():
+        operands.append(graph.tensor(array.shape))
+        values[operands[-1]] = cudnn.from_numpy(array, handle)
+    for scale in scales.values():
+        one = cudnn.from_numpy(np.full((1, 1, 1, 1), scale, np.float32), handle)
+        numbers.append(graph.tensor_like(one))
+        values[numbers[-1]] = one
+    o, stats, *amaxes = graph.sdpa_fp8(
+        *operands, *numbers, attn_scale=SCALE, use_causal_mask_bottom_right=True, generate_stats=True
+    )
+    assert stats is not None
+    wanted, wanted_stats = expected(data, seen=KEY <= QUERY + SKV - SQ)
+    made = {o.set_data_type(HALF): np.zeros((B, H, SQ, D), np.float16), stats: np.zeros((B, H, SQ, 1), np.float32)}
+    if is_measured:
+        made |= {amax: np.zeros((1, 1, 1, 1), np.float32) for amax in amaxes}
+    for tensor, zeros in made.items():
+        values[tensor.set_output(True)] = cudnn.from_numpy(zeros, handle)
+    graph.build([cudnn.heur_mode.A])
+    graph.execute(values, cudnn.from_numpy(np.zeros(max(1, graph.get_workspace_size()), np.uint8), handle))
+    assert graph.get_plan_name_at_index(0).startswith("eng32_attention_wgmma")
+    np.testing.assert_allclose(values[stats].numpy(), wanted_stats, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(values[o].numpy().astype(float) / 32, wanted, rtol=0.05, atol=0.05)
+    if is_measured:
+        largest = np.abs(values[o].numpy().astype(float)).max() / 8
+        np.testing.assert_allclose(values[amaxes[1]].numpy(), largest, rtol=2e-3)
+
+
+def test_fp8_has_all_its_scales() -> None:
+    graph = pygraph("sdpa", cudnn.data_type.FP8_E4M3, FLOAT, FLOAT, sm_version=90)
+    q, one = graph.tensor((1, 1, 8, 16)), graph.tensor((1, 1, 1, 1), data_type=FLOAT)
+    with raises(BadParamError, "sdpa_fp8.scale_o", expected="a tensor", got="float"):
+        graph.sdpa_fp8(q, q, q, one, one, one, one, one, 1.0)  # type: ignore[arg-type]
+    with raises(NotSupportedError, "sdpa_fp8.unfuse_fma", expected="the default"):
+        graph.sdpa_fp8(q, q, q, one, one, one, one, one, one, unfuse_fma=True)

@@ -14,8 +14,13 @@ def draw(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -
 
 
 def draw_mapped(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case of which tensor maps can describe k and v, drawn as ``draw`` does."""
-    return _draw(kernel, numbers, most, most, places=0.0)
+    """A case of which tensor maps can describe k and v, perhaps packed or in pages, drawn as ``draw`` does."""
+    return _draw(kernel, numbers, most, most, places=0.5, page=8 << kernel.integers(0, 5))
+
+
+def draw_fp8(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """The same in fp8, with numbers that scale it."""
+    return _draw(kernel, numbers, most, most, places=0.0, is_fp8=True)
 
 
 def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
@@ -46,14 +51,22 @@ def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.G
 
 
 def _draw(
-    kernel: np.random.Generator, numbers: np.random.Generator, most_queries: int, most: int, places: float
+    kernel: np.random.Generator,
+    numbers: np.random.Generator,
+    most_queries: int,
+    most: int,
+    places: float,
+    page: int = 0,
+    is_fp8: bool = False,
 ) -> str:
-    """places: the chance that sequences are packed, or in pages."""
+    """places: the chance that sequences are packed, or in pages.  page: rows of a page; 0: any number."""
+    sizes = [size for size in _SIZES if not is_fp8 or size % 16 == 0]
+    types = ["e4m3", "e5m2"] if is_fp8 else ["fp16", "bf16"]
     k_heads, v_heads, heads = _heads(numbers)
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
-    words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
+    words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(sizes)}"]
     if _happens(kernel, 0.3):
-        words.append(f"dv={kernel.choice(_SIZES)}")
+        words.append(f"dv={kernel.choice(sizes)}")
     if _happens(kernel, 0.5):
         words.append(f"causal={numbers.choice(['top_left', 'bottom_right'])}")
     if _happens(kernel, 0.3):
@@ -61,18 +74,18 @@ def _draw(
     if _happens(kernel, 0.2):
         words.append(f"right={numbers.integers(0, most)}")
     if _happens(kernel, places / 2):
-        words += ["lengths=yes", f"page={1 << numbers.integers(0, 8)}"]
+        words += ["lengths=yes", f"page={page or 1 << numbers.integers(0, 8)}"]
     elif _happens(kernel, places / 2):
         words += ["ragged=yes", f"lengths={kernel.choice(['no', 'yes'])}"]
     elif _happens(kernel, 0.3):
         words.append(f"lengths={kernel.choice(['yes', 'both'])}")
     if _happens(kernel, 0.3):
         words.append(f"scores={kernel.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
-    if _happens(kernel, 0.2):
+    if not is_fp8 and _happens(kernel, 0.2):
         words.append("dropout=0.25")
     if _happens(kernel, 0.7):
         words.append(f"stats={kernel.choice(['yes', 'lse', 'log2'])}")
-    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
+    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(types)}"]
     if _happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
     if _happens(kernel, 0.2):

@@ -16,6 +16,7 @@ from tests.sweeps.random_attention import (
     draw_backward,
     draw_backward_shared_alike,
     draw_decode,
+    draw_fp8,
     draw_mapped,
 )
 
@@ -29,11 +30,12 @@ _KINDS = pytest.mark.parametrize(
     [
         (draw, "attention_mma"),
         (draw_mapped, "attention_wgmma"),
+        (draw_fp8, "attention_wgmma"),
         (draw_decode, "attention_decode"),
         (draw_backward, "attention_backward_mma"),
         (draw_backward_shared_alike, "attention_backward_wgmma"),
     ],
-    ids=["mma", "wgmma", "decode", "backward_mma", "backward_wgmma"],
+    ids=["mma", "wgmma", "fp8", "decode", "backward_mma", "backward_wgmma"],
 )
 
 

@@ -71,9 +71,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) KERNEL_NAME(cons
     joined.add(unit, extremes[other], [&](int i) { return outputs[other][i][lane]; });
   }
 
-  if (lane == 0) store_statistics(p, coordinate, joined.largest, joined.sum);
+  const Destination to(p, i32(batch));
+  if (lane == 0) store_statistics(p, to, coordinate, joined.largest, joined.sum);
   const f32 share = joined.sum == 0 ? 0 : 1 / joined.sum;
-  const OutputRow output(p, coordinate, true);
+  const OutputRow output(p, to, coordinate, true);
 #pragma unroll
   for (int i = 0; i < PAIRS; ++i) {
     const f32 values[2] = {joined.o[i].x * share, joined.o[i].y * share};

@@ -245,6 +245,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #if IS_SPLIT
   store_partial(params, place, rows, softmax, o);
 #else
-  store_output(p, place, rows, softmax, o);
+  store_output(p, Destination(p, place.batch), place, rows, softmax, o);
 #endif
 }

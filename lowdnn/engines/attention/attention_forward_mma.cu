@@ -83,5 +83,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
     multiply_columns(weight, v, 0, o);
   }
   softmax.end();
-  store_output(p, place, rows, softmax, o);
+  store_output(p, Destination(p, place.batch), place, rows, softmax, o);
 }

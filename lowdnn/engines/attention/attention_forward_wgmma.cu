@@ -4,78 +4,72 @@
 // Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries each
 // multiply, the last warpgroup's first warp loads. What becomes of each query is attention_forward.cuh's; keys outside
 // of the band are passed over.
-// Tiles of queries go through a ring of QUERY_STAGES stages (`Order` says which ones), those of TILE_KV keys and values
-// through rings of STAGES: the producer waits until a stage is empty and starts its copies, which arrive at its `full`
-// barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next tile's keys and this
-// one's values in one go, be the former those of the next queries or not, and computes the softmax of the former while
-// the latter runs; the weights go from its accumulators to the operand in registers. Warpgroups may take turns at it, so
-// that the multiplications of one run beside the softmax of another.
-// Memory: q, k, v as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements.
-// Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, the
-// barriers.
+// Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV
+// keys and values through rings of STAGES: the producer waits until a stage is empty and starts its copies, which
+// arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next
+// tile's keys and this one's values in one go, be the former those of the next queries or not, and computes the
+// softmax of the former while the latter runs; the weights go from its accumulators to the operand in registers.
+// Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. Of fp8, the
+// last warpgroup's other warps transpose values from one ring into another.
+// Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
+// tiles: consumers make zeros of rows that are not those of the sequence.
+// Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8 the
+// same of v transposed, the barriers and numbers of rows, of packed sequences their order.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
-// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16, QUERY_STAGES, STAGES, BLOCKS_PER_SM,
-// PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
+// Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16 and of attention_mapped_places.cuh, TAKES_TURNS,
+// QUERY_STAGES, STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
 
 #include "generated.cuh"
 #include "include/attention_forward.cuh"
-#include "include/attention_wgmma.cuh"
+#include "include/attention_mapped_places.cuh"
+#include "include/attention_order.cuh"
+#include "include/dependent_launch.cuh"
 #include "include/warpgroup.cuh"
+#if IS_FP8
+#include "include/attention_weights_fp8.cuh"
+#else
+#include "include/attention_weights_16.cuh"
+#endif
 
-typedef SwizzledRows<TILE_Q, HEAD_QK> Queries;
-typedef SwizzledRows<TILE_KV, HEAD_QK> Keys;
-typedef SwizzledRows<TILE_KV, HEAD_V> Values;
+typedef SwizzledRows<TILE_Q, HEAD_QK, sizeof(T)> Queries;
+typedef SwizzledRows<TILE_KV, HEAD_QK, sizeof(T)> Keys;
 
 constexpr int CONSUMERS = TILE_Q / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
-// Of heads that are not larger, a tile's softmax takes as long as its multiplications.
-constexpr bool TAKES_TURNS = CONSUMERS > 1 && HEAD_QK <= 128 && HEAD_V <= 128;
+constexpr int TRANSPOSERS = 3;  // warps
 constexpr u32 CLEARING_BARRIER = 1, TURN_BARRIER = 2;  // the latter and those behind it, for each warpgroup
 static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 
-DEFINE_WGMMA(multiply_by_keys, TILE_KV, 16, f32.TYPE.TYPE)
-DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_values, HEAD_V, f32.TYPE.TYPE)
-
-// A tile of queries of a head; the number of tiles or more: none.
-struct Work {
-  u32 head, tile;
-};
-
-// Which ones this block has, one each turn. In sections of heads the last tiles, which have the most keys under a causal
-// mask, come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head, they
-// come head by head.
-struct Order {
-  u32 turns;          // of a block
-  u32 tiles, heads;   // of a head, of all batches
-  u32 section_heads;  // 0: in pairs
-  Divider section;    // tiles of one, or pairs of a head
-
-  __device__ __forceinline__ Work at(u32 turn) const {
-    const bool is_second = turn % 2;
-    if (section_heads == 0) {
-      const u32 unit = turn / 2 * gridDim.x + blockIdx.x, head = section.divide(unit);
-      const u32 first = unit - head * section.divisor, second = tiles - 1 - first;
-      const bool exists = head < heads && !(is_second && first == second);
-      return {head, !exists ? tiles : is_second ? second : first};
-    }
-    const u32 index = turn * gridDim.x + (is_second ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-    const u32 before = section.divide(index) * section_heads, inside = index - before * tiles;
-    if (before >= heads) return {0, tiles};
-    const u32 here = min(section_heads, heads - before);
-    return {before + inside % here, inside / here};
-  }
-};
 
 struct Params {
-  TensorMap q, k, v;
-  i32 k_sharing, v_sharing;  // heads of q that share one of k, of v
-  i32 k_batches, v_batches;  // 1 where all share one
+  MappedIn<Q_PLACE, TILE_Q>::Type q;
+  MappedIn<K_PLACE, K_BOX>::Type k;
+  MappedIn<V_PLACE, V_BOX>::Type v;
+#if STORES_PACKED
+  PackedOrder::Batches batches;
+#else
   Order order;
+#endif
   Forward forward;
 };
 
-template <class Rows_, int COUNT> using Ring = TileRing<Rows_, COUNT, CONSUMER_WARPS>;
+// Whether numbers of queries and keys are not those of all batches.
+constexpr bool HAS_SEQUENCES = STORES_PACKED || HAS_LENGTHS || HAS_QUERY_LENGTHS;
+constexpr bool CUTS_QUERIES = Q_PLACE == PACKED, CUTS_KEYS = K_PLACE == PACKED;
+constexpr bool CUTS_VALUES = V_PLACE == PACKED || HAS_LENGTHS;
+// Rows that exist where those behind them do not matter.
+constexpr i32 UNCUT = 0x7fffffff;
+
+// `threads` threads, this one the `thread`-th, which meet: makes the rows from `existing` on zeros. Of the consumers
+// nobody has a turn meanwhile.
+template <class Rows_>
+__device__ __forceinline__ void clear_from(const Rows_& rows, i32 existing, u32 thread = threadIdx.x,
+                                           u32 threads = CONSUMER_THREADS) {
+  if (existing >= Rows_::ROWS) return;
+  rows.clear(existing, thread, threads);
+  named_barrier(CLEARING_BARRIER, threads);
+}
 
 // Queries in shared memory, and whose they are.
 struct QueryTile {
@@ -84,15 +78,30 @@ struct QueryTile {
   u32 address;
 
   __device__ __forceinline__ Queries rows() const { return {address}; }
-  __device__ __forceinline__ Work work() const {
-    return {load_shared_32(address + Queries::BYTES), load_shared_32(address + Queries::BYTES + 4)};
+  __device__ __forceinline__ Work work() const { return {load_shared_32(note()), load_shared_32(note() + 4)}; }
+  __device__ __forceinline__ Place place(const Forward& p) const {
+    const Work own = work();
+    if constexpr (!HAS_SEQUENCES) return Place(p, own.head, own.tile);
+    return Place(p, own.head, own.tile, {i32(load_shared_32(note() + 8)), i32(load_shared_32(note() + 12))});
+  }
+  __device__ __forceinline__ void clear() const {
+    if constexpr (CUTS_QUERIES) clear_from(rows(), load_shared_32(note() + 16));
   }
 
   // One thread.
-  __device__ __forceinline__ void load(const Params& p, const Work& work, const Place& place, u32 barrier) const {
+  template <class Head>
+  __device__ __forceinline__ void load(const Head& from, const Work& work, const Place& place, i32 existing,
+                                       u32 barrier) const {
     store(work);
-    mbarrier_expect(barrier, Queries::BYTES);
-    rows().copy({p.q, place.head, place.batch}, place.block_row, barrier);
+    if constexpr (HAS_SEQUENCES) {
+      store_shared_32(note() + 8, place.band.queries);
+      store_shared_32(note() + 12, place.band.keys);
+    }
+    if constexpr (CUTS_QUERIES) {
+      const i32 end = existing < place.band.queries ? max(existing - place.block_row, 0) : UNCUT;
+      store_shared_32(note() + 16, end);
+    }
+    rows().load(from, place.block_row, barrier);
   }
   __device__ __forceinline__ void load(const Work& none, u32 barrier) const {
     store(none);
@@ -100,75 +109,165 @@ struct QueryTile {
   }
 
  private:
+  __device__ __forceinline__ u32 note() const { return address + Queries::BYTES; }
   __device__ __forceinline__ void store(const Work& work) const {
-    store_shared_32(address + Queries::BYTES, work.head);
-    store_shared_32(address + Queries::BYTES + 4, work.tile);
+    store_shared_32(note(), work.head);
+    store_shared_32(note() + 4, work.tile);
   }
 };
 
+// Tiles on their way to the consumers, with how many rows of each exist, where IS_CUT: what is copied behind them may be
+// anything, NaN too.
+template <class Rows_, bool IS_CUT, int WRITERS = 1> struct CutRing : TileRing<Rows_, STAGES, CONSUMER_WARPS, WRITERS> {
+  typedef TileRing<Rows_, STAGES, CONSUMER_WARPS, WRITERS> Tiles;
+  static constexpr int BARRIER_BYTES = Tiles::BARRIER_BYTES + (IS_CUT ? STAGES * 8 : 0);
+
+  // The producer.  end: of the rows that exist.
+  template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, i32 end) {
+    this->await_empty();
+    if constexpr (IS_CUT) store_shared_32(existing(), max(end - row, 0));
+    Tiles::load(from, row);
+  }
+
+  // The consumers, before any of them reads the next tile.
+  __device__ __forceinline__ void clear() const {
+    if constexpr (IS_CUT) {
+      const Rows_ rows = this->wait();
+      clear_from(rows, load_shared_32(existing()));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ u32 existing() const { return this->full + Tiles::BARRIER_BYTES + this->at.stage * 8; }
+};
+
 struct Memory {
-  Ring<QueryTile, QUERY_STAGES> queries;
-  Ring<Keys, STAGES> keys;
-  Ring<Values, STAGES> values;
+  TileRing<QueryTile, QUERY_STAGES, CONSUMER_WARPS> queries;
+  CutRing<Keys, CUTS_KEYS> keys;
+#if IS_FP8
+  CutRing<Values, false, TRANSPOSERS> values;
+  TileRing<LoadedValues, STAGES, TRANSPOSERS> loaded_values;
+#else
+  CutRing<Values, CUTS_VALUES> values;
+#endif
 
   __device__ __forceinline__ explicit Memory(u32 shared)
       : queries{shared}, keys{shared + queries.BYTES}, values{keys.stages + keys.BYTES} {
     queries.full = values.stages + values.BYTES;
+#if IS_FP8
+    loaded_values.stages = queries.full;
+    queries.full += loaded_values.BYTES;
+#endif
     keys.full = queries.full + queries.BARRIER_BYTES;
     values.full = keys.full + keys.BARRIER_BYTES;
+#if IS_FP8
+    loaded_values.full = values.full + values.BARRIER_BYTES;
+#endif
     if (threadIdx.x == 0) {
       queries.init();
       keys.init();
       values.init();
+#if IS_FP8
+      loaded_values.init();
+#endif
       mbarrier_fence_init();
     }
     __syncthreads();
   }
+
+  // The producer.  end: of the rows that exist.
+  template <class Head> __device__ __forceinline__ void load_values(const Head& from, i32 row, i32 end) {
+#if IS_FP8
+    loaded_values.load(from, row);
+#else
+    values.load(from, row, end);
+#endif
+  }
+
+  __device__ __forceinline__ u32 end() const { return values.full + values.BARRIER_BYTES; }
 };
+
+// Which tiles of queries the block takes.
+#if STORES_PACKED
+__device__ __forceinline__ PackedOrder order_of(const Params& p, const Memory& memory) {
+  return PackedOrder(p.forward, p.batches, memory.end());
+}
+#else
+__device__ __forceinline__ const Order& order_of(const Params& p, const Memory& memory) { return p.order; }
+#endif
+
+// f(work, place) of each of them, one after the other.
+template <class F>
+__device__ __forceinline__ void for_each_tile_of_queries(const Params& p, const Memory& memory, const F& f) {
+  const auto& order = order_of(p, memory);
+#pragma unroll 1
+  for (u32 turn = 0; turn < order.turns; ++turn) {
+    const Work work = order.at(turn);
+    if (work.tile < order.tiles) f(work, Place(p.forward, work.head, work.tile));
+  }
+}
 
 // One thread: all copies of the block, then how many tiles of queries saw no key.
 __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
   u32 passed_over = 0;
-#pragma unroll 1
-  for (u32 turn = 0; turn < p.order.turns; ++turn) {
-    const Work work = p.order.at(turn);
-    if (work.tile >= p.order.tiles) continue;
-    const Place place(p.forward, work.head, work.tile);
+  for_each_tile_of_queries(p, memory, [&](const Work& work, const Place& place) {
     if (place.begin >= place.end) {
       ++passed_over;
-      continue;
+      return;
     }
-    memory.queries.load(p, work, place);
-    const MappedHead k = {p.k, place.head / p.k_sharing, min(place.batch, p.k_batches - 1)};
-    const MappedHead v = {p.v, place.head / p.v_sharing, min(place.batch, p.v_batches - 1)};
+    const i32 queries = p.q.existing_rows(place.batch, place.band.queries);
+    const i32 keys = p.k.existing_rows(place.batch, place.band.keys);
+    const i32 values = p.v.existing_rows(place.batch, place.band.keys);
+    const auto k = p.k.at(place.batch, place.head, keys);
+    const auto v = p.v.at(place.batch, place.head, values);
+    memory.queries.load(p.q.at(place.batch, place.head, queries), work, place, queries);
+    const i32 keys_end = keys < place.band.keys ? keys : UNCUT;  // others have weights of 0
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
-      memory.keys.load(k, tile * TILE_KV);
-      memory.values.load(v, tile * TILE_KV);
+      memory.keys.load(k, tile * TILE_KV, keys_end);
+      memory.load_values(v, tile * TILE_KV, values);
     }
-  }
-  memory.queries.load(Work{passed_over, p.order.tiles});
+  });
+  memory.queries.load(Work{passed_over, p.forward.tiles.divisor});
 }
+
+#if IS_FP8
+// The warps of TRANSPOSERS: all values of the block.
+__device__ __forceinline__ void transpose_all(const Params& p, Memory& memory) {
+  constexpr u32 BESIDE = TRANSPOSERS * WARP_SIZE;
+  const u32 thread = threadIdx.x - (THREADS - BESIDE);
+  for_each_tile_of_queries(p, memory, [&](const Work&, const Place& place) {
+#pragma unroll 1
+    for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
+      const LoadedValues loaded = memory.loaded_values.wait();
+      if (HAS_LENGTHS) clear_from(loaded, place.band.keys - tile * TILE_KV, thread, BESIDE);
+      transpose(loaded, memory.values.wait_empty(), thread / WARP_SIZE, TRANSPOSERS);
+      memory.loaded_values.release();
+      memory.values.hand_over();
+    }
+  });
+}
+#endif
 
 // A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
 // `end` of each.
 struct Consumer {
+  const Params& params;
   const Forward& p;
   Memory& memory;
-  const Order& order;
   const u32 warpgroup;
   Place place;
   ScoreTile scores;
-  u32 weights[SCORE_BLOCKS / 2][4];
+  WeightTile weights;
   OutputTile o;
   RunningSoftmax softmax;
 
   __device__ __forceinline__ Consumer(const Params& params, Memory& memory)
-      : p(params.forward),
+      : params(params),
+        p(params.forward),
         memory(memory),
-        order(params.order),
         warpgroup(threadIdx.x / WARPGROUP_SIZE),
-        softmax(params.forward.scale) {}
+        softmax(params.forward.score_scale()) {}
 
   __device__ __forceinline__ void run() {
     if (has_queries()) add_all();
@@ -179,6 +278,7 @@ struct Consumer {
   // The queries that see a key, one tile of them after the other.
   __device__ __forceinline__ void add_all() {
     f32 shrinking[PARTS][2];
+    memory.keys.clear();
     start_keys();
     end_keys<0>();
     if (warpgroup == CONSUMERS - 1) pass_turn();
@@ -186,48 +286,52 @@ struct Consumer {
     for (;;) {
       begin_rows();
       add_scores(place.begin, shrinking);  // nothing is there to shrink yet
-      make_weights(place.begin);
+      make_weights(p, place, rows(), place.begin, scores, weights);
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
+        memory.keys.clear();
+        memory.values.clear();
         await_turn();
         start_keys();
-        start_values(before);
+        start_values();
         pass_turn();
         end_keys<1>();
         release_queries(tile);
         const bool shrinks = add_scores(tile, shrinking);
+        end_softmax();
         end_values();
         if (shrinks) shrink(o, shrinking);
-        make_weights(tile);
+        make_weights(p, place, rows(), tile, scores, weights);
         before = tile;
       }
       if (!has_queries()) break;
+      memory.keys.clear();
+      memory.values.clear();
       await_turn();
       start_keys();
-      start_values(place.end - 1);
+      start_values();
       pass_turn();
       end_keys<1>();
+      const Destination to(p, place.batch);  // while the values are multiplied
       end_values();
-      store();
+      store(to);
     }
-    start_values(place.end - 1);
+    memory.values.clear();
+    start_values();
+    const Destination to(p, place.batch);
     end_values();
-    store();
+    store(to);
     if (warpgroup == 0) await_turn();
   }
 
   // The others have outputs, too.
   __device__ __forceinline__ void store_passed_over() {
-#pragma unroll 1
-    for (u32 turn = 0; turn < order.turns; ++turn) {
-      const Work work = order.at(turn);
-      if (work.tile >= order.tiles) continue;
-      place = Place(p, work.head, work.tile);
-      if (place.begin < place.end) continue;
-      begin_rows(place);
-      store();
-    }
+    for_each_tile_of_queries(params, memory, [&](const Work&, const Place& other) {
+      if (other.begin < other.end) return;
+      begin_rows(other);
+      store(Destination(p, place.batch));
+    });
   }
 
   __device__ __forceinline__ void await_turn() const {
@@ -238,27 +342,31 @@ struct Consumer {
   }
 
   // Whether there are queries still; waits for them.
-  __device__ __forceinline__ bool has_queries() const { return memory.queries.wait().work().tile < order.tiles; }
+  __device__ __forceinline__ bool has_queries() const {
+    const QueryTile queries = memory.queries.wait();
+    if (queries.work().tile >= p.tiles.divisor) return false;
+    queries.clear();
+    return true;
+  }
 
   __device__ __forceinline__ Rows rows() const { return {place.warp_row}; }
 
   // From here on those that have been multiplied last.
   __device__ __forceinline__ void begin_rows() {
-    const Work work = memory.queries.wait().work();
-    begin_rows(Place(p, work.head, work.tile));
+    begin_rows(memory.queries.wait().place(p));
     release_queries(place.begin);
   }
   __device__ __forceinline__ void begin_rows(const Place& next) {
     place = next;
-    softmax = RunningSoftmax(p.scale);
+    softmax = RunningSoftmax(p.score_scale());
     softmax.add_sink(p, place, rows());
 #pragma unroll
     for (int i = 0; i < OUTPUT_BLOCKS * 4; ++i) flat(o)[i] = 0;
   }
 
-  __device__ __forceinline__ void store() {
+  __device__ __forceinline__ void store(const Destination& to) {
     softmax.end();
-    store_output(p, place, rows(), softmax, o);
+    store_output(p, to, place, rows(), softmax, o);
   }
 
   // scores = q k^T of the next tile of keys.
@@ -268,9 +376,8 @@ struct Consumer {
     const int row = warpgroup * 64;
     wgmma_fence();
 #pragma unroll
-    for (int element = 0; element < HEAD_QK; element += 16) {
-      multiply_by_keys<false, false>(flat(scores), queries.k_major(row, element), keys.k_major(0, element),
-                                     element > 0);
+    for (int element = 0; element < HEAD_QK; element += 32 / sizeof(T)) {
+      multiply_by_keys(scores, queries.k_major(row, element), keys.k_major(0, element), element > 0);
     }
     wgmma_commit();
   }
@@ -284,18 +391,18 @@ struct Consumer {
     if (tile + 1 == place.end) memory.queries.release();
   }
 
-  // o += weights v of the next tile of values, which is `tile`.
-  __device__ __forceinline__ void start_values(i32 tile) {
+  // o += weights v of the next tile of values.
+  __device__ __forceinline__ void start_values() {
     const Values values = memory.values.wait();
-#if HAS_LENGTHS
-    clear_beyond_length(values, place.band.keys - tile * TILE_KV);
-#endif
     wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < SCORE_BLOCKS / 2; ++step) {
-      multiply_by_values<true>(flat(o), weights[step], values.mn_major(step * 16), true);
-    }
+    multiply_by_values(o, weights, values);
     wgmma_commit();
+  }
+  // Before the product with values has ended: ptxas 13.0 puts half of the softmax behind that, unless something before it
+  // needs the sums. The values have arrived, and sums are not negative.
+  __device__ __forceinline__ void end_softmax() const {
+    const bool is_negative = softmax.sum[0][0] < 0 || softmax.sum[0][1] < 0;
+    mbarrier_wait(memory.values.own_full(), memory.values.at.parity ^ is_negative);
   }
   __device__ __forceinline__ void end_values() {
     wgmma_wait<0>();
@@ -304,38 +411,26 @@ struct Consumer {
     memory.values.release();
   }
 
-  // Values beyond a batch's length have weights of 0, but may be anything: NaN, too.
-  __device__ __forceinline__ void clear_beyond_length(const Values& values, i32 existing) const {
-    if (existing >= TILE_KV) return;
-    values.clear(existing, threadIdx.x, CONSUMER_THREADS);
-    named_barrier(CLEARING_BARRIER, CONSUMER_THREADS);
-  }
-
   __device__ __forceinline__ bool add_scores(i32 tile, f32 (&shrinking)[PARTS][2]) {
     make_scores(p, place, rows(), tile, scores);
     return softmax.add(scores, shrinking);
-  }
-
-  __device__ __forceinline__ void make_weights(i32 tile) {
-#pragma unroll
-    for (int step = 0; step < SCORE_BLOCKS / 2; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int block = step * 2 + i / 2, half = i % 2;
-        weights[step][i] = weights_of(p, place, rows(), tile, 0, half, block, scores[0][block] + half * 2);
-        make_ready(weights[step][i]);
-      }
-    }
   }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
   Memory memory(shared_address(shared));
+#if STORES_PACKED
+  PackedOrder::make(p.forward, p.batches, memory.end());
+#endif
+  if constexpr (AMAX_S || AMAX_O) wait_for_previous_kernel();  // until they are 0
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();
     if (warp == CONSUMER_WARPS && elect_one()) produce(p, memory);
+#if IS_FP8
+    if (warp > CONSUMER_WARPS) transpose_all(p, memory);
+#endif
   } else {
     if constexpr (CONSUMER_REGISTERS > 0) take_registers<CONSUMER_REGISTERS>();
     Consumer(p, memory).run();

@@ -1,25 +1,30 @@
 """``attention_wgmma``: attention forward on the tensor cores of sm_90a with TMA and wgmma; the scores never lie in
 memory.
 
-The graphs of ``attention_mma``, where tensor maps describe q, k and v.
+The graphs of ``attention_mma``, where tensor maps describe q, k and v: heads with strides or packed sequences, and of k
+and v pages of at least 8 rows; and fp8 heads with strides, with numbers that q, k, v, weights and outputs are scaled
+by, and the largest magnitudes of the last two. Weights in fp8 are rounded relative to the largest one of their row,
+whatever they are scaled by.
 Kernel: ``attention_forward_wgmma.cu``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 import numpy as np
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
+from lowdnn.engines.attention.heads import Heads
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
     WARPGROUP_ROWS,
     WARPGROUP_THREADS,
     boxed_bytes,
     consumer_registers,
-    map_of,
+    mapped,
     math_unit,
     refuse_map,
 )
@@ -29,46 +34,58 @@ from lowdnn.engines.launch import ceil_div, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_mask import SIDE
-from lowdnn.plan import Argument, KernelRef, Launch, Plan
+from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct
 from lowdnn.status import Status
 
 #: Queries of a block: 64 for each multiplying warpgroup.
 _TILES = (64, 128, 192)
-#: Of keys; the last one fits beside everything.
+#: Of keys; the last one fits beside everything. Of fp8, whole steps of the products.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
+_TILES_OF_FP8_KEYS = (192, 160, 128, 96, 64, 32)
 #: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time only from
 #: so many on that a query sees.
 _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
 #: Keys that take as long as what there is to do for a tile of them, whatever its size.
 _KEYS_BESIDE = 24
 #: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
-#: multiprocessor's, of more, and those of more with large heads of v; and beside more arithmetic.
+#: multiprocessor's, of more, and those of more with large heads of v in 16 bits; and beside more arithmetic.
 _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
 _LARGE_SIZE = 128
+#: Of eight exponentials.
+_POLYNOMIALS = (0, 1, 2, 3)
 _WARP_QUERIES = 16
 _STAGES = 2
-#: What the loading warpgroup keeps.
-_PRODUCER_REGISTERS = 24
+#: What the loading warpgroup keeps: beside two that multiply, or three, and where it transposes values.
+_PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = (24, 32), 56
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
 #: Tiles of keys that take as long as what there is to do for a tile of queries beside them.
 _TILES_BESIDE = 1.0
 #: Whose queries they are, behind those of a stage; stages begin at multiples of it.
 _WORK_BYTES = 1024
+#: Packed sequences whose order fits shared memory, and what it takes for each and beside them.
+_MAX_SEQUENCES, _SEQUENCE_BYTES, _ORDER_BYTES = 512, 20, 8
+#: Of pages: fewer are not whole swizzle patterns. Rows of a copy from larger ones may be fewer than a page has.
+_LEAST_PAGE_ROWS, _ROWS_OF_A_COPY = 8, 32
 
 
 @dataclass(frozen=True)
 class Params:
     """Macros of ``attention_forward_wgmma.cu`` beside those of ``ForwardParams``.
 
+    TAKES_TURNS: whether one warpgroup multiplies beside the softmax of another.
     CONSUMER_REGISTERS: 0 where warpgroups keep those that they are launched with.
+    K_BOX, V_BOX: rows of a copy.
     """
 
+    TAKES_TURNS: int
     QUERY_STAGES: int
     STAGES: int
     BLOCKS_PER_SM: int
     PRODUCER_REGISTERS: int
     CONSUMER_REGISTERS: int
+    K_BOX: int
+    V_BOX: int
 
 
 class AttentionWgmma:
@@ -91,12 +108,17 @@ class AttentionWgmma:
         return _knobs(self._accepted(graph, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch."""
+        """One launch; one before it where largest magnitudes are stored."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, _knobs(problem), choices)
         tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
-        kernel, launch = _launch(problem, tile, arch)
-        return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
+        tile = replace(tile, polynomials=chosen[KnobType.KERNEL_CFG])
+        kernel, launch = _launch(problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]))
+        if not problem.largest_arguments:
+            return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
+        clearing, first = _clear(problem.largest_arguments)
+        second = replace(launch, kernel=1, overlaps_previous=True)
+        return plan_of(self, graph, arch, chosen, (clearing, kernel), (first, second))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
@@ -105,13 +127,20 @@ class AttentionWgmma:
         return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
 
     def _problem(self, graph: OperationGraph) -> AttentionForward | Refusal:
-        problem = AttentionForward.match(self.name, graph)
+        problem = AttentionForward.match(self.name, graph, takes_fp8=True)
         if isinstance(problem, Refusal):
             return problem
-        for heads in (problem.q, problem.k, problem.v):
-            if not heads.is_strided:
-                reason = f"{heads.tensor.label}: expected heads with strides, got pages of a cache or a ragged tensor"
-                return Refusal(self.name, reason, Status.NOT_SUPPORTED_LAYOUT)
+        if problem.is_fp8 and any(heads.load or heads.ragged for heads in (problem.q, problem.k, problem.v)):
+            reason = "expected heads with strides, got pages of a cache or a ragged tensor of fp8"
+            return Refusal(self.name, f"{problem.q.tensor.label}: {reason}", Status.NOT_SUPPORTED_LAYOUT)
+        batches = problem.attention.first.c.dims[0]
+        if problem.stores_packed and batches > _MAX_SEQUENCES:
+            reason = f"q.dims: expected at most {_MAX_SEQUENCES} ragged sequences, got {batches}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        for heads in (problem.k, problem.v):
+            if heads.load is not None and heads.load.page_rows < _LEAST_PAGE_ROWS:
+                reason = f"{heads.tensor.label}: expected pages of at least {_LEAST_PAGE_ROWS} rows"
+                return Refusal(self.name, f"{reason}, got {heads.load.page_rows}", Status.NOT_SUPPORTED_LAYOUT)
         for heads in (problem.q, problem.k, problem.v):
             if refused := refuse_map(heads):
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
@@ -121,14 +150,19 @@ class AttentionWgmma:
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     tiles = _TILES if _is_light(problem) else _TILES[:2]
     many = _MANY_QUERIES // 2 if problem.keys_seen == problem.keys else _MANY_QUERIES
-    queries = tiles[-1] if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
+    most_queries = _TILES[1] if problem.stores_packed else tiles[-1]  # of short sequences larger ones are empty
+    queries = most_queries if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
     of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _tiles_of_keys(problem)))
     most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
     candidates = [keys for keys in of_keys if keys <= most] or of_keys[-1:]
     keys = min(candidates, key=lambda keys: ceil_div(problem.keys, keys) * (keys + _KEYS_BESIDE))
+    # Of heads that are not larger, a tile's softmax takes as long as its multiplications.
+    takes_turns = int(max(problem.padded_qk, problem.padded_v) <= _LARGE_SIZE)
     return (
         Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
         Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),
+        Knob("turns", KnobType.WARP_SPEC_CFG, (0, 1), takes_turns, "1: warpgroups take turns at multiplying"),
+        Knob("polynomials", KnobType.KERNEL_CFG, _POLYNOMIALS, 0, "of 8 exponentials, those that are polynomials"),
     )
 
 
@@ -143,14 +177,23 @@ def _is_light(problem: AttentionForward) -> bool:
 
 
 def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
-    """Those that parts of a mask's tiles are made of: whole ones are passed over."""
+    """Those that parts of a mask's tiles are made of: whole ones are passed over; and whole copies from pages."""
     is_masked = problem.attention.band.blocks is not None
-    return tuple(keys for keys in _TILES_OF_KEYS if not is_masked or SIDE % keys == 0)
+    pages = [heads.load.page_rows for heads in (problem.k, problem.v) if heads.load is not None]
+    rows = min(max(pages, default=1), _ROWS_OF_A_COPY)
+    tiles = _TILES_OF_FP8_KEYS if problem.is_fp8 else _TILES_OF_KEYS
+    return tuple(keys for keys in tiles if keys % rows == 0 and (not is_masked or SIDE % keys == 0))
+
+
+def _box_rows(heads: Heads, tile_rows: int) -> int:
+    """Of a copy: from pages, as many as whole pages and tiles are made of."""
+    return tile_rows if heads.load is None else gcd(heads.load.page_rows, tile_rows)
 
 
 def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
     """With as many keys as shared memory has room for, and registers for scores, weights and outputs."""
-    most = _MAX_VALUES_OF_LARGE if problem.padded_v > _LARGE_SIZE else _MAX_VALUES
+    is_large = problem.padded_v > _LARGE_SIZE and not problem.is_fp8
+    most = _MAX_VALUES_OF_LARGE if is_large else _MAX_VALUES
     if not _is_plain(problem):
         most = _MAX_VALUES_BESIDE_ARITHMETIC
     if queries == _TILES[-1]:
@@ -158,7 +201,7 @@ def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTil
     tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _tiles_of_keys(problem) if keys <= most_keys]
 
     def fits(tile: ForwardTile) -> bool:
-        values = tile.keys // 2 + tile.keys // 4 + problem.padded_v // 2
+        values = tile.keys // 2 + tile.keys * problem.element_bytes // 8 + problem.padded_v // 2
         return values <= most and _query_stages(problem, tile) > 0
 
     return next(filter(fits, tiles), tiles[-1])
@@ -176,34 +219,58 @@ def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
 
 
 def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
-    qk, v = boxed_bytes(problem.q.size), boxed_bytes(problem.v.size)
+    qk, v = (boxed_bytes(heads.size, problem.element_bytes) for heads in (problem.q, problem.v))
     rows = query_stages * (tile.queries * qk + _WORK_BYTES) + _STAGES * tile.keys * (qk + v)
-    return rows + 2 * (query_stages + 2 * _STAGES) * BARRIER_BYTES
+    cut = (problem.k.ragged is not None) + (problem.v.ragged is not None or problem.lengths is not None)
+    barriers = 2 * (query_stages + 2 * _STAGES)
+    if problem.is_fp8:
+        rows += _STAGES * problem.padded_v * boxed_bytes(tile.keys, problem.element_bytes)
+        cut, barriers = 0, barriers + 2 * _STAGES
+    order = _MAX_SEQUENCES * _SEQUENCE_BYTES + _ORDER_BYTES if problem.stores_packed else 0
+    return rows + (barriers + cut * _STAGES) * BARRIER_BYTES + order
 
 
-def _launch(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[KernelRef, Launch]:
+def _launch(
+    problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool
+) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
     query_stages = max(1, _query_stages(problem, tile))
-    registers = consumer_registers(warpgroups, _PRODUCER_REGISTERS, blocks_per_sm)
-    params = Params(query_stages, _STAGES, blocks_per_sm, _PRODUCER_REGISTERS, registers)
+    kept = _TRANSPOSING_REGISTERS if problem.is_fp8 else _PRODUCER_REGISTERS[warpgroups > 2]
+    registers = consumer_registers(warpgroups, kept, blocks_per_sm)
+    k_box, v_box = _box_rows(problem.k, tile.keys), _box_rows(problem.v, tile.keys)
+    takes_turns = takes_turns and warpgroups > 1
+    params = Params(int(takes_turns), query_stages, _STAGES, blocks_per_sm, kept, registers, k_box, v_box)
     blocks = arch.sm_count * blocks_per_sm
-    boxes = ((problem.q, tile.queries), (problem.k, tile.keys), (problem.v, tile.keys))
+    boxes = ((problem.q, tile.queries), (problem.k, k_box), (problem.v, v_box))
     operands: tuple[Argument, ...] = (
-        *(map_of(heads, rows) for heads, rows in boxes),
-        *i32((problem.k.sharing, problem.v.sharing, problem.k.tensor.dims[0], problem.v.tensor.dims[0])),
-        _order(problem, tile, blocks).argument,
+        *(mapped(heads, rows) for heads, rows in boxes),
+        _order(problem, tile, blocks),
     )
-    kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()))
+    variant = f"t{params.TAKES_TURNS}e{tile.polynomials}"
+    if problem.k.load or problem.v.load:
+        variant += f"b{k_box}x{v_box}"
+    kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
     return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
 
 
-def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> TileOrder:
+def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:
+    """Makes them 0."""
+    source, count = "attention/attention_forward_amax.cu", len(numbers)
+    kernel = KernelRef(f"attention_forward_amax_{count}_sm90a", source, SM_90A.name, (("NUMBERS", count),))
+    return kernel, Launch(kernel=0, grid=(1, 1, 1), block=(32, 1, 1), arguments=(Struct(numbers),))
+
+
+def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> Struct:
+    """The kernel's ``Order``; of packed sequences ``PackedOrder::Batches``, in pairs where a head's tiles differ."""
     batch, heads, queries, keys = problem.attention.first.c.dims
     left, right = problem.bounds
     first = np.arange(ceil_div(queries, tile.queries))[::-1] * tile.queries
     end = np.clip(np.minimum(first + tile.queries, queries) + right, 0, keys)
     seen = np.maximum(end - np.clip(first - left, 0, keys), 0)
-    bytes_of_head = 2 * keys * (problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing)
-    return TileOrder.of(seen / tile.keys + _TILES_BESIDE, batch * heads, blocks, bytes_of_head)
+    if problem.stores_packed:
+        return Struct(i32((batch, heads, 1 + bool(np.ptp(seen)))))
+    elements = problem.q.size // problem.k.sharing + problem.v.size // problem.v.sharing
+    bytes_of_head = problem.element_bytes * keys * elements
+    return TileOrder.of(seen / tile.keys + _TILES_BESIDE, batch * heads, blocks, bytes_of_head).argument

@@ -9,7 +9,10 @@ from math import inf
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
+from lowdnn.engines.attention.factors import Factors
 from lowdnn.engines.attention.heads import (
+    COPY_BYTES,
+    FP8_TYPES,
     MAX_LENGTH,
     MAX_SIZE,
     TYPES,
@@ -25,12 +28,15 @@ from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, di
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import dag_of
 from lowdnn.ops.ragged import RaggedLoad, RaggedStore
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Scalar, ScalarType, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
 _LENGTH_TYPES = {DataType.INT32: "i32", DataType.INT64: "i64"}
+#: Of both operands along the sum of one instruction.
+_STEP_BYTES = 32
 #: Queries of a block, at the least.
 _LEAST_QUERIES = 64
 
@@ -40,12 +46,14 @@ class ForwardTile:
     """Rows of a block and of each of its warps, and keys that are taken at a time.
 
     pack: heads of q of which rows are together in a block; 1: a row is a query.
+    polynomials: of eight exponentials, those that are polynomials.
     """
 
     queries: int
     keys: int
     warp_queries: int
     pack: int = 1
+    polynomials: int = 0
 
     @property
     def warps(self) -> int:
@@ -75,6 +83,12 @@ class ForwardParams:
     MAX: int
     SUM_EXP: int
     STORES_PACKED: int
+    SCORE_FACTORS: int
+    IS_FP8: int
+    VALUE_FACTORS: int
+    POLYNOMIALS: int
+    AMAX_S: int
+    AMAX_O: int
     Q_PLACE: int
     K_PLACE: int
     V_PLACE: int
@@ -90,13 +104,16 @@ class AttentionForward:
     v: Heads
 
     @staticmethod
-    def match(engine: str, graph: OperationGraph) -> AttentionForward | Refusal:
+    def match(engine: str, graph: OperationGraph, *, takes_fp8: bool = False) -> AttentionForward | Refusal:
         """Refuses data types without a tensor core instruction, sizes of heads, strides and alignments that copies of
-        16 bytes do not reach, statistics that are not fp32, more than the kernels can count."""
+        16 bytes do not reach, statistics that are not fp32, more than the kernels can count; unless ``takes_fp8``, fp8
+        and largest magnitudes."""
         matched = match_attention(graph)
         if isinstance(matched, str):
             return Refusal(engine, matched)
-        if refused := _refuse_types(matched):
+        if not takes_fp8 and (matched.amax_s or matched.amax_o):
+            return Refusal(engine, "operations: expected none that reduces, got a ReductionOperation")
+        if refused := _refuse_types(matched, TYPES + FP8_TYPES if takes_fp8 else TYPES):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         if refused := _refuse_shape(matched):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
@@ -110,7 +127,9 @@ class AttentionForward:
         for operand in (q, k, v):
             if refused := refuse_heads(operand):
                 return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
-        return AttentionForward(matched, q, k, v)
+        problem = AttentionForward(matched, q, k, v)
+        refused = problem._refuse_scaling()
+        return Refusal(engine, refused) if refused else problem
 
     @property
     def rows(self) -> int:
@@ -122,23 +141,46 @@ class AttentionForward:
     def lengths(self) -> Tensor | None:
         return self.attention.band.lengths
 
+    @property
+    def is_fp8(self) -> bool:
+        return self.data_type in FP8_TYPES
+
+    @cached_property
+    def score_factors(self) -> Factors:
+        """Of products of queries and keys; those in device memory where they are descales, which are positive."""
+        scores, x = self.attention.scores, self.attention.first.c
+        factors = Factors.of(scores, x)
+        return factors if self.is_fp8 or not factors.tensors else Factors(x, scores.operations)
+
     @cached_property
     def scale(self) -> float | None:
-        """A positive number that products of queries and keys are multiplied by, where that is all that is done."""
-        operations = self.attention.scores.operations
-        if not operations:
-            return 1.0
-        (op, *others), product = operations, self.attention.first.c
-        factor = op.operands.get("b")
-        is_product = op.mode is PointwiseMode.MUL and op.operands["x"].uid == product.uid and not others
-        value = factor.constant_value if is_product and factor is not None else None
-        is_plain = (op.alpha1, op.alpha2) == (1.0, 1.0) and op.output.data_type is DataType.FLOAT
-        return float(value) if is_plain and value is not None and 0 < value < inf else None
+        """A positive number that products of queries and keys are multiplied by, where that, and what lies in device
+        memory, is all that is done."""
+        factors = self.score_factors
+        return factors.constant if not factors.rest and 0 < factors.constant < inf else None
+
+    @cached_property
+    def weight_factors(self) -> Factors:
+        """Of fp8, whose weights are scaled for the sake of their rounding."""
+        weights, y = self.attention.weights, self.attention.softmax.y
+        return Factors.of(weights, y) if self.is_fp8 else Factors(y, weights.operations)
+
+    @cached_property
+    def output_factors(self) -> Factors:
+        """Of fp8, up to the value whose largest magnitude is stored."""
+        output, c, amax_o = self.attention.output, self.attention.second.c, self.attention.amax_o
+        last = None if amax_o is None else amax_o.x
+        return Factors.of(output, c, last) if self.is_fp8 else Factors(c, output.operations)
+
+    @property
+    def value_factors(self) -> tuple[Tensor, ...]:
+        """That the output is multiplied by: those of the weights, too."""
+        return self.weight_factors.tensors + self.output_factors.tensors
 
     @property
     def has_weights(self) -> bool:
         """Whether weights are more than rounded to the type of the product."""
-        operations = self.attention.weights.operations
+        operations = self.weight_factors.rest
         tensors = [self.attention.softmax.y, *(op.output for op in operations)]
         is_plain = all(op.mode is PointwiseMode.IDENTITY and op.alpha1 == 1 for op in operations)
         return not is_plain or any(t.data_type not in (DataType.FLOAT, self.q.tensor.data_type) for t in tensors)
@@ -161,9 +203,14 @@ class AttentionForward:
         return self.q.tensor.data_type
 
     @property
+    def element_bytes(self) -> int:
+        """Of q, k and v."""
+        return self.q.tensor.element_bytes
+
+    @property
     def padded_qk(self) -> int:
         """Of a head of q and k, in whole fragments."""
-        return padded(self.q.size)
+        return padded(self.q.size, _STEP_BYTES // self.element_bytes)
 
     @property
     def padded_v(self) -> int:
@@ -189,6 +236,12 @@ class AttentionForward:
             HAS_SINK=int(self.attention.softmax.sink is not None),
             **statistics,
             STORES_PACKED=int(self.stores_packed),
+            SCORE_FACTORS=0 if self.scale is None else len(self.score_factors.tensors),
+            IS_FP8=int(self.is_fp8),
+            VALUE_FACTORS=len(self.value_factors),
+            POLYNOMIALS=tile.polynomials,
+            AMAX_S=int(self.attention.amax_s is not None),
+            AMAX_O=int(self.attention.amax_o is not None),
             Q_PLACE=int(self.q.place(tile.queries)),
             K_PLACE=int(self.k.place(tile.keys)),
             V_PLACE=int(self.v.place(tile.keys)),
@@ -209,6 +262,9 @@ class AttentionForward:
             switches += "l" + "".join(map(str, places))
         if tile.pack > 1:
             switches += f"p{tile.pack}"
+        scaling = (params.SCORE_FACTORS, params.VALUE_FACTORS, params.AMAX_S, params.AMAX_O)
+        if any(scaling):
+            switches += "x" + "".join(map(str, scaling))
         switches += variant
         if params.HAS_LENGTHS:
             switches += f"_{params.LENGTH_TYPE}"
@@ -268,6 +324,7 @@ class AttentionForward:
                 *self._blocks_arguments,
                 *self._row_arguments,
                 *self._packed_arguments,
+                *self._scaling_arguments,
                 *(functor.arguments for functor in self._functors),
             )
         )
@@ -311,6 +368,33 @@ class AttentionForward:
             for tensors in (self.attention.output.stores, statistics)
         )
 
+    @property
+    def largest_arguments(self) -> tuple[TensorPointer, ...]:
+        """Of the largest magnitudes that are stored."""
+        reductions = (self.attention.amax_s, self.attention.amax_o)
+        return tuple(TensorPointer(op.y.uid) for op in reductions if op is not None)
+
+    @property
+    def _scaling_arguments(self) -> tuple[Argument, ...]:
+        """The factors, of scores and of values, and where the largest magnitudes go."""
+        scores = () if self.scale is None else self.score_factors.tensors
+        value_scale = Scalar(ScalarType.F32, self.weight_factors.constant * self.output_factors.constant)
+        return (
+            *(TensorPointer(tensor.uid) for tensor in scores),
+            *((value_scale,) if self.is_fp8 else ()),
+            *(TensorPointer(tensor.uid) for tensor in self.value_factors),
+            *self.largest_arguments,
+        )
+
+    def _refuse_scaling(self) -> str:
+        """Why the kernel does not scale or measure weights and outputs so, or an empty string."""
+        attention = self.attention
+        if self.is_fp8 and self.has_weights:
+            return "operations: expected weights in fp8 that numbers alone scale, got other operations on them"
+        if attention.amax_o is not None and self.output_factors.product.uid != attention.amax_o.x.uid:
+            return f"{attention.amax_o.x.label}: expected an output that numbers alone scale, got another tensor"
+        return ""
+
     @cached_property
     def _functors(self) -> tuple[Functor, ...]:
         """In the order of the kernel's parameters."""
@@ -336,7 +420,9 @@ class AttentionForward:
                     name="Weights",
                 )
             )
-        functors.append(generate(attention.output, accumulator=DataType.FLOAT, vector_axis=3, name="Output"))
+        factors, dims = self.output_factors, attention.second.c.dims
+        output = dag_of(dims, factors.rest, anchor=factors.product)
+        functors.append(generate(output, accumulator=DataType.FLOAT, vector_axis=3, name="Output"))
         return tuple(functors)
 
 
@@ -382,14 +468,15 @@ def _refuse_ragged(attention: Attention) -> str:
     return ""
 
 
-def _refuse_types(attention: Attention) -> str:
+def _refuse_types(attention: Attention, types: tuple[DataType, ...]) -> str:
     """Why the kernel does not compute in these types, or an empty string."""
     first, second, softmax = attention.first, attention.second, attention.softmax
     operands = {"first product's a": first.a, "first product's b": attention.k}
     operands |= {"second product's a": second.a, "second product's b": second.b}
     for name, tensor in operands.items():
-        if tensor.data_type not in TYPES or tensor.data_type is not first.a.data_type:
-            return f"{name}: expected HALF or BFLOAT16, all the same, got {tensor.data_type.name}"
+        if tensor.data_type not in types or tensor.data_type is not first.a.data_type:
+            expected = " or ".join(kind.name for kind in types)
+            return f"{name}: expected {expected}, all the same, got {tensor.data_type.name}"
     for name, product in {"first": first, "second": second}.items():
         if product.matmul.compute_type is not DataType.FLOAT:
             return f"{name} product's compute_type: expected FLOAT, got {product.matmul.compute_type.name}"
@@ -407,10 +494,10 @@ def _refuse_types(attention: Attention) -> str:
 def _refuse_shape(attention: Attention) -> str:
     """Why the kernel cannot count it, or an empty string."""
     batch, heads, queries, keys = attention.first.c.dims
-    sizes = {"q": attention.first.a.dims[3], "v": attention.second.b.dims[3]}
-    for name, size in sizes.items():
-        if size % 8 or not 0 < size <= MAX_SIZE:
-            return f"{name}'s head: expected a multiple of 8 up to {MAX_SIZE}, got {size}"
+    for name, tensor in {"q": attention.first.a, "v": attention.second.b}.items():
+        size, granule = tensor.dims[3], COPY_BYTES // tensor.element_bytes
+        if size % granule or not 0 < size <= MAX_SIZE:
+            return f"{name}'s head: expected a multiple of {granule} up to {MAX_SIZE}, got {size}"
     if attention.first.a.dims[:2] != (batch, heads) or attention.second.c.dims[:2] != (batch, heads):
         return f"q's batch and heads: expected those of the output, got {list(attention.first.a.dims[:2])}"
     for name, tensor in {"k": attention.k, "v": attention.second.b}.items():

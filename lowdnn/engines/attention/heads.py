@@ -10,16 +10,18 @@ from lowdnn.enums import DataType
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Scalar, ScalarType, Struct, TensorPointer
+from lowdnn.plan import Argument, Scalar, ScalarType, Struct, TensorPointer
 
-#: Operands of the tensor cores.
+#: Operands of the tensor cores; those that come with numbers to scale them by.
 TYPES = (DataType.HALF, DataType.BFLOAT16)
+FP8_TYPES = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 #: Elements of a head.
 MAX_SIZE = 256
 #: Queries and keys are 32-bit in the kernels, and so are sums of one and two bounds.
 MAX_LENGTH = 2**29
 
-_COPY_BYTES = 16
+#: Of a copy of elements of a head.
+COPY_BYTES = 16
 #: Beside a row in shared memory (``HeadRows``).
 _PITCH_PADDING_BYTES, _LINE_BYTES = 16, 128
 
@@ -71,11 +73,6 @@ class Heads:
     def read(self) -> tuple[Tensor, ...]:
         return (self.tensor,) if self.load is None else (self.load.y, self.load.page_table)
 
-    @property
-    def is_strided(self) -> bool:
-        """Whether the strides say where all rows are."""
-        return self.load is None and self.ragged is None
-
     def place(self, tile_rows: int) -> Place:
         """tile_rows: that are read together."""
         if self.load is not None:
@@ -90,8 +87,7 @@ class Heads:
             return Struct((heads, offsets_argument(self.ragged)))
         if self.load is None:
             return heads
-        table, shift = self.load.page_table, self.load.page_rows.bit_length() - 1
-        return Struct((heads, TensorPointer(table.uid), *i64((table.strides[0], table.strides[2])), *i32((shift,))))
+        return Struct((heads, *table_arguments(self.load)))
 
 
 def offsets_argument(move: RaggedMove | None) -> Struct:
@@ -104,13 +100,19 @@ def offsets_argument(move: RaggedMove | None) -> Struct:
     return Struct((TensorPointer(offsets.uid), *i64(sizes), Struct(divider(rows)), *i32((is_i64,))))
 
 
+def table_arguments(load: PagedCacheLoad) -> tuple[Argument, ...]:
+    """The page table, strides of its batches and entries, the logarithm of a page's rows."""
+    table, shift = load.page_table, load.page_rows.bit_length() - 1
+    return (TensorPointer(table.uid), *i64((table.strides[0], table.strides[2])), *i32((shift,)))
+
+
 def refuse_heads(heads: Heads) -> str:
     """Why rows cannot be copied 16 bytes at a time, or an empty string."""
-    label, elements = heads.tensor.label, _COPY_BYTES // heads.tensor.element_bytes
+    label, elements = heads.tensor.label, COPY_BYTES // heads.tensor.element_bytes
     if heads.size_stride != 1:
         return f"{label}.strides: expected 1 along a head's elements, got {heads.size_stride}"
-    if heads.tensor.alignment_bytes % _COPY_BYTES:
-        return f"{label}.alignment_bytes: expected a multiple of {_COPY_BYTES}, got {heads.tensor.alignment_bytes}"
+    if heads.tensor.alignment_bytes % COPY_BYTES:
+        return f"{label}.alignment_bytes: expected a multiple of {COPY_BYTES}, got {heads.tensor.alignment_bytes}"
     if any(stride % elements for stride in heads.strides):
         return f"{label}.strides: expected multiples of {elements} beside a head's, got {list(heads.strides)}"
     if heads.load is not None and max(heads.strides[2], heads.load.page_table.strides[2]) > MAX_EXTENT:

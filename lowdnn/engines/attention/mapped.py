@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from lowdnn.engines.attention.heads import Heads, padded
+from lowdnn.engines.attention.heads import Heads, offsets_argument, padded, table_arguments
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES
+from lowdnn.engines.launch import i32
 from lowdnn.enums import DataType
-from lowdnn.plan import MathUnit, TensorMap, TensorPointer
+from lowdnn.plan import MathUnit, Struct, TensorMap, TensorPointer
 from lowdnn.tensor_map import TensorMapL2Promotion, TensorMapSwizzle, TiledMap, tensor_map_problem
 
 WARPGROUP_THREADS = 128
@@ -13,8 +14,8 @@ WARPGROUP_THREADS = 128
 WARPGROUP_ROWS = 64
 BARRIER_BYTES = 8
 
-#: Of a box, whose rows have the 128 bytes that the swizzle takes.
-_BOX_ELEMENTS = 64
+#: That the swizzle takes.
+_BOX_ROW_BYTES = 128
 _REGISTERS_PER_SM = 65536
 #: The most that a multiplying warpgroup can use.
 _MAX_CONSUMER_REGISTERS = 240
@@ -32,13 +33,23 @@ def refuse_map(heads: Heads) -> str:
 
 
 def map_of(heads: Heads, rows: int) -> TensorMap:
-    """Of (elements, rows, heads, batches), in boxes of ``rows`` rows."""
+    """Of (elements, rows, heads, batches), in boxes of ``rows`` rows; of packed sequences all in one batch, of pages
+    (elements, rows of a page, heads, pages)."""
     return TensorMap(TensorPointer(heads.tensor.uid), _layout(heads, rows))
 
 
-def boxed_bytes(size: int) -> int:
-    """Of a row of 16-bit elements in shared memory."""
-    return padded(size, _BOX_ELEMENTS) * 2
+def mapped(heads: Heads, rows: int) -> Struct:
+    """The fields of the kernel's ``MappedHeads``, ``PackedMappedHeads`` or ``PagedMappedHeads``."""
+    batches = heads.tensor.dims[0] if heads.load is None else heads.load.y.dims[0]
+    by_map = Struct((map_of(heads, rows), *i32((heads.sharing, batches))))
+    if heads.ragged is not None:
+        return Struct((by_map, offsets_argument(heads.ragged)))
+    return by_map if heads.load is None else Struct((by_map, *table_arguments(heads.load)))
+
+
+def boxed_bytes(size: int, element_bytes: int = 2) -> int:
+    """Of a row in shared memory."""
+    return padded(size * element_bytes, _BOX_ROW_BYTES)
 
 
 def consumer_registers(warpgroups: int, producer_registers: int, blocks_per_sm: int = 1) -> int:
@@ -51,14 +62,18 @@ def consumer_registers(warpgroups: int, producer_registers: int, blocks_per_sm: 
 
 def _layout(heads: Heads, rows: int) -> TiledMap:
     tensor = heads.tensor
-    batches, head_count = tensor.dims[:2]
+    batches, head_count, row_count = (*tensor.dims[:2], heads.rows)
+    if heads.ragged is not None:
+        batches, row_count = 1, heads.ragged.packed.dims[2]
+    elif heads.load is not None:
+        row_count = heads.load.page_rows
     data_type = WGMMA_TYPES[tensor.data_type, tensor.data_type].map_type
     return TiledMap(
         data_type,
         address=0,
-        dims=(heads.size, heads.rows, head_count, batches),
+        dims=(heads.size, row_count, head_count, batches),
         strides_bytes=tuple(stride * data_type.size_bytes for stride in reversed(heads.strides)),
-        box=(_BOX_ELEMENTS, rows, 1, 1),
+        box=(_BOX_ROW_BYTES // data_type.size_bytes, rows, 1, 1),
         element_strides=(1,) * 4,
         swizzle=TensorMapSwizzle.BYTES_128,
         l2_promotion=TensorMapL2Promotion.BYTES_128,

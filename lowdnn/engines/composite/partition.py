@@ -18,7 +18,7 @@ from lowdnn.engines.base import Engine, Refusal
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
-from lowdnn.plan import Plan
+from lowdnn.plan import Launch, Plan
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,13 @@ def find_uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engi
 
 def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
     """An upper estimate of the plan's time at the rates that ``arch`` attains: nothing overlaps."""
-    return sum(
-        arch.launch_overhead_s
-        + launch.work.bytes / arch.copy_bytes_per_s
-        + launch.work.flops / arch.attained_rate(launch.work.unit)
-        for launch in plan.launches
-    )
+    return sum(arch.launch_overhead_s + busy_time_s(launch, arch) for launch in plan.launches)
+
+
+def busy_time_s(launch: Launch, arch: ArchSpec) -> float:
+    """Of a launch, its overhead aside."""
+    work = launch.work
+    return work.bytes / arch.copy_bytes_per_s + work.flops / arch.attained_rate(work.unit)
 
 
 #: Parts that lower the inputs' precision, and seconds.

@@ -126,7 +126,7 @@ class WgmmaProduct:
     is_a_mn_major, is_b_mn_major: operands that come in boxes of MN_MAJOR_BOX elements of m or n.
     allows_clusters: whether operands may be shared in a cluster; tries_clusters: whether that may pay.
     allows_split: whether k may be cut into parts.
-    is_a_resident: whether all of A stays in shared memory, in tiles that have all rows.
+    is_a_resident, is_b_resident: whether all of A or B stays in shared memory, in tiles that have all rows or columns.
     column_unit: a tile's columns are a multiple of it.
     is_promoted, window, row_bytes, table_bytes: see ``WgmmaTile``.
     has_operand: the epilogue loads an operand of the output's size by tensor map.
@@ -165,6 +165,7 @@ class WgmmaProduct:
     is_located: bool = False
     window: TapWindow | None = None
     is_a_resident: bool = False
+    is_b_resident: bool = False
     row_bytes: int = STAGE_ROW_BYTES
     classes: tuple[tuple[int, int, int], ...] = ()
     conversion: Conversion = Conversion.NONE
@@ -176,7 +177,7 @@ class WgmmaProduct:
     @property
     def resident_blocks(self) -> int:
         """See ``WgmmaTile``."""
-        return self.k_blocks if self.is_a_resident else 0
+        return self.k_blocks if self.is_a_resident or self.is_b_resident else 0
 
     @property
     def moved_bytes(self) -> int:
@@ -455,7 +456,7 @@ def _tile_rates(traits: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> _Ra
 
 def _traits(product: WgmmaProduct) -> WgmmaProduct:
     """The product without its extents; but what stays in shared memory is of all k blocks."""
-    k_blocks = product.k_blocks if product.is_a_resident else 1
+    k_blocks = product.resident_blocks or 1
     classes = ((1, 1, 1),) if product.classes else ()
     return replace(
         product, batches=1, m=1, n=1, k_blocks=k_blocks, a_bytes=0, b_bytes=0, output_bytes=0, classes=classes
@@ -509,6 +510,7 @@ def _tile(
         traits.is_promoted,
         window=traits.window,
         resident_blocks=traits.resident_blocks,
+        keeps_b=traits.is_b_resident,
         row_bytes=traits.row_bytes,
         table_bytes=traits.table_bytes,
         column_box=MN_MAJOR_BOX if traits.is_b_mn_major else 1,
@@ -516,7 +518,7 @@ def _tile(
 
 
 def _stages(tile: WgmmaTile, machine: _Machine) -> int:
-    """As many as fit beside the staging areas and what stays of A."""
+    """As many as fit beside the staging areas and the operand that stays."""
     return min(tile.stages_in(machine.shared_budget(tile), TileStore.MAP), _MAX_STAGES)
 
 
@@ -566,8 +568,10 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
             f"each block of a cluster; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes "
             "through registers"
         )
-    if tile.resident_blocks and (tile.cluster > 1 or tile.m < product.m):
+    if product.is_a_resident and (tile.cluster > 1 or tile.m < product.m):
         return f"one block of at least {product.m} rows, of which A stays in shared memory"
+    if product.is_b_resident and (tile.cluster > 1 or tile.n < product.n):
+        return f"one block of at least {product.n} columns, of which B stays in shared memory"
     budget = machine.shared_budget(tile)
     if tile.shared_bytes(TileStore.MAP) > budget:
         return f"at most {budget} bytes of shared memory (take fewer stages or a smaller tile)"
@@ -626,7 +630,8 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
     copied = moved / (machine.copy_bytes_per_s * _COPY_RATE)
     times = np.maximum(busy, copied) + _OVERLAP_LOSS * np.minimum(busy, copied)
     times = times - _EARLY_START_S * (rates.leaves_room & (turns == 1))
-    return np.where(product.k_blocks >= rates.parts, times, np.inf)
+    has_all = rates.columns >= product.n if product.is_b_resident else True
+    return np.where((product.k_blocks >= rates.parts) & has_all, times, np.inf)
 
 
 def _filled(product: WgmmaProduct, splits: Counts) -> Counts:
@@ -670,8 +675,7 @@ def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: 
     if traits.conversion is Conversion.IN_PLACE:
         read += 2 * _converted_elements(traits, tile) * tile.element_bytes
     shared = (read + tile.stage_bytes) / _SHARED_BYTES_PER_S
-    rows = 0 if tile.resident_blocks else tile.a_lines / tile.cluster_n
-    columns = tile.b_lines / tile.cluster_m
+    rows, columns = tile.loaded_a_lines / tile.cluster_n, tile.loaded_b_lines / tile.cluster_m
     lines = rows + columns + _ASKEW_ROW_COST * (rows * traits.is_a_askew + columns * traits.is_b_askew)
     line_bytes = max(tile.row_bytes, _HALF_ROW_COST * STAGE_ROW_BYTES)
     pixels = rows * traits.is_a_pixels + columns * traits.is_b_pixels

@@ -29,7 +29,7 @@ WARPGROUP_ROWS = 64
 _WARPGROUP_THREADS = 128
 _REGISTERS_PER_SM = 65536
 _MAX_THREAD_REGISTERS = 255
-#: What the loading warpgroup keeps; and the most that a multiplying one can use.
+#: What the loading warpgroup keeps, unless it does more than that; and the most that a multiplying one can use.
 _PRODUCER_REGISTERS = 40
 _MAX_CONSUMER_REGISTERS = 240
 #: Of each multiplying warp, where the accumulators leave through shared memory.
@@ -179,11 +179,13 @@ class WgmmaTile:
     is_promoted: each stage is summed apart and then added to the tile's sum, in twice the registers.
     operand_buffers: chunks of an operand of the output's size that each multiplying warp has on their way.
     window: a stage has several taps of a filter, which see one window of pixels.
-    resident_blocks: k blocks of A that stay in shared memory, outside of the ring, and are all there are; or 0.
+    resident_blocks: k blocks of A, or, keeps_b, of B that stay in shared memory, outside of the ring, and are all there
+    are; or 0.
     row_bytes: along k of one tap, STAGE_ROW_BYTES or half of that.
     table_bytes: shared memory of the kernel's own, behind all else.
     cluster_k: blocks of a cluster that share the k of a tile and store a part of its columns each; then no others do.
     column_box: columns of B come in multiples of it.
+    producer_registers: of each thread of the loading warpgroup.
     """
 
     m: int
@@ -199,10 +201,12 @@ class WgmmaTile:
     operand_buffers: int = 0
     window: TapWindow | None = None
     resident_blocks: int = 0
+    keeps_b: bool = False
     row_bytes: int = STAGE_ROW_BYTES
     table_bytes: int = 0
     cluster_k: int = 1
     column_box: int = 1
+    producer_registers: int = _PRODUCER_REGISTERS
 
     @property
     def taps(self) -> int:
@@ -263,24 +267,35 @@ class WgmmaTile:
         cluster = f"_c{self.cluster_m}x{self.cluster_n}" if self.cluster_m * self.cluster_n > 1 else ""
         cluster += f"_k{self.cluster_k}" if self.cluster_k > 1 else ""
         warps = f"t{self.teams}w{self.warpgroups}b{self.blocks_per_sm}"
-        resident = f"_a{self.resident_blocks}" if self.resident_blocks else ""
+        resident = f"_{'ab'[self.keeps_b]}{self.resident_blocks}" if self.resident_blocks else ""
         return f"{self.m}x{self.n}x{self.k}_{self.stages}_{warps}{cluster}{'_p' * self.is_promoted}{resident}"
 
     @property
     def stage_bytes(self) -> int:
-        return (self.b_lines if self.resident_blocks else self.a_lines + self.b_lines) * self.row_bytes
+        return (self.loaded_a_lines + self.loaded_b_lines) * self.row_bytes
+
+    @property
+    def loaded_a_lines(self) -> int:
+        """Of A, in a stage of the ring."""
+        return 0 if self.resident_blocks and not self.keeps_b else self.a_lines
+
+    @property
+    def loaded_b_lines(self) -> int:
+        """Of B, in a stage of the ring."""
+        return 0 if self.resident_blocks and self.keeps_b else self.b_lines
 
     @property
     def resident_bytes(self) -> int:
-        """Of A, with its barrier."""
-        return self.resident_blocks * self.a_lines * self.row_bytes + bool(self.resident_blocks) * _BARRIER_BYTES
+        """Of the operand that stays, with its barrier."""
+        lines = self.b_lines if self.keeps_b else self.a_lines
+        return self.resident_blocks * lines * self.row_bytes + bool(self.resident_blocks) * _BARRIER_BYTES
 
     @property
     def ring_bytes(self) -> int:
         return self.stages * self.stage_bytes
 
     def shared_bytes(self, store: TileStore) -> int:
-        """A where it stays, the ring, a cluster's sum, a store's staging areas, the barriers, the table."""
+        """The operand that stays, the ring, a cluster's sum, a store's staging areas, the barriers, the table."""
         return self._fixed_bytes(store) + self.ring_bytes + 2 * self.stages * _BARRIER_BYTES
 
     @property
@@ -312,8 +327,8 @@ class WgmmaTile:
     @cached_property
     def registers(self) -> Registers:
         """How the block's registers are handed out once its warpgroups have parted."""
-        left = self.launched_registers * (1 + self.consumers) - _PRODUCER_REGISTERS
-        return Registers(_PRODUCER_REGISTERS, min(left // self.consumers // 8 * 8, _MAX_CONSUMER_REGISTERS))
+        left = self.launched_registers * (1 + self.consumers) - self.producer_registers
+        return Registers(self.producer_registers, min(left // self.consumers // 8 * 8, _MAX_CONSUMER_REGISTERS))
 
     @property
     def macros(self) -> tuple[tuple[str, int | str], ...]:

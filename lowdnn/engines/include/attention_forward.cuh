@@ -5,11 +5,13 @@
 // have them: this thread's columns are 2 * (lane % 4) and the next, elements 0 and 1 of row lane / 4, 2 and 3 of the
 // row 8 further down. A row is one query of one head: of PACK neighbouring heads, which share those of k and v, the
 // rows of a query follow each other.
-// Scores are what Scores makes of the products of queries and keys, times `scale`, for the keys that a query sees.
+// Scores are what Scores makes of the products of queries and keys, times `score_scale`, for the keys that a query sees.
 // Before it, the kernel includes generated.cuh with Output, Scores where HAS_SCORES, Weights where HAS_WEIGHTS.
-// Macros: TYPE (f16, bf16) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS (of keys);
+// Macros: TYPE (f16, bf16, e4m3, e5m2) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE, HAS_LENGTHS (of keys);
 // QUERY_LENGTH_TYPE, HAS_QUERY_LENGTHS; HAS_SCORES HAS_WEIGHTS HAS_BLOCKS (a mask of tiles) HAS_SINK; STATS MAX SUM_EXP:
-// the outputs that there are; STORES_PACKED: whether some are ragged tensors.
+// the outputs that there are; STORES_PACKED: whether some are ragged tensors; IS_FP8: whether numbers scale
+// scores and outputs, SCORE_FACTORS and VALUE_FACTORS of which lie in memory; AMAX_S, AMAX_O: whether the largest
+// magnitudes of the softmax and of what Output is of are stored.
 
 #pragma once
 
@@ -83,6 +85,21 @@ struct Forward {
 #if STORES_PACKED
   Offsets output_offsets, row_offsets;  // of the output, of the numbers for each query
 #endif
+#if SCORE_FACTORS
+  const f32* score_factors[SCORE_FACTORS];  // positive
+#endif
+#if IS_FP8
+  f32 scale_of_values;
+#endif
+#if VALUE_FACTORS
+  const f32* value_factors[VALUE_FACTORS];
+#endif
+#if AMAX_S
+  u32* amax_s;  // bits of f32, as below
+#endif
+#if AMAX_O
+  u32* amax_o;
+#endif
 #if HAS_SCORES
   Scores::Args scores;
 #endif
@@ -90,6 +107,28 @@ struct Forward {
   Weights::Args weights;
 #endif
   Output::Args output;
+
+  __device__ __forceinline__ f32 score_scale() const {
+    f32 product = scale;
+#if SCORE_FACTORS
+#pragma unroll
+    for (int i = 0; i < SCORE_FACTORS; ++i) product *= __ldg(score_factors[i]);
+#endif
+    return product;
+  }
+
+  // What the output is multiplied by.
+  __device__ __forceinline__ f32 value_scale() const {
+    f32 product = 1;
+#if IS_FP8
+    product = scale_of_values;
+#endif
+#if VALUE_FACTORS
+#pragma unroll
+    for (int i = 0; i < VALUE_FACTORS; ++i) product *= __ldg(value_factors[i]);
+#endif
+    return product;
+  }
 
   // Of a batch, those of which anything is stored: there may be more than exist.
   __device__ __forceinline__ i32 stored_queries(i32 batch) const {
@@ -99,6 +138,21 @@ struct Forward {
     return output_offsets.rows(batch, queries);
 #else
     return queries;
+#endif
+  }
+};
+
+// Of a batch, the queries and keys that count.
+struct Sequence {
+  i32 queries, keys;
+
+  __device__ __forceinline__ Sequence(i32 queries, i32 keys) : queries(queries), keys(keys) {}
+  __device__ __forceinline__ Sequence(const Forward& p, i32 batch) : queries(p.stored_queries(batch)), keys(p.keys) {
+#if HAS_LENGTHS
+    keys = i32(clamped<i64>(i64(p.lengths[batch * p.length_stride]), 0, p.keys));
+#endif
+#if HAS_QUERY_LENGTHS
+    queries = i32(clamped<i64>(i64(p.query_lengths[batch * p.query_length_stride]), 0, queries));
 #endif
   }
 };
@@ -117,18 +171,14 @@ struct Place {
       : Place(p, p.tiles.divide(blockIdx.x), blockIdx.x % p.tiles.divisor) {}
 
   // tile: from the last one on, which has the most keys under a causal mask.
-  __device__ __forceinline__ Place(const Forward& p, u32 packs_before, u32 tile) {
+  __device__ __forceinline__ Place(const Forward& p, u32 packs_before, u32 tile)
+      : Place(p, packs_before, tile, Sequence(p, i32(p.packs.divide(packs_before)))) {}
+  __device__ __forceinline__ Place(const Forward& p, u32 packs_before, u32 tile, const Sequence& sequence) {
     batch = i32(p.packs.divide(packs_before));
     head = i32(packs_before - batch * p.packs.divisor) * PACK;
     block_row = i32(p.tiles.divisor - 1 - tile) * TILE_Q;
     warp_row = block_row + threadIdx.x / WARP_SIZE * WARP_Q;
-    band = {p.left, p.right, p.stored_queries(batch), p.keys};
-#if HAS_LENGTHS
-    band.keys = i32(clamped<i64>(i64(p.lengths[batch * p.length_stride]), 0, p.keys));
-#endif
-#if HAS_QUERY_LENGTHS
-    band.queries = i32(clamped<i64>(i64(p.query_lengths[batch * p.query_length_stride]), 0, band.queries));
-#endif
+    band = {p.left, p.right, sequence.queries, sequence.keys};
     begin = band.keys_begin(first_query()) / TILE_KV;
     end = (band.keys_end(first_query(), query_count()) + TILE_KV - 1) / TILE_KV;
 #if HAS_BLOCKS
@@ -285,11 +335,15 @@ __device__ __forceinline__ void join(f32 unit, f32& largest, f32& sum, f32 other
 // The running softmax of the thread's rows.
 struct RunningSoftmax {
   // Exponents by which scores may exceed what they are relative to, before that moves. Statistics of the largest one
-  // have it at once.
-  static constexpr f32 SLACK = MAX || SUM_EXP ? 0 : 8;
+  // have it at once, fp8 needs its exponents for small weights: the largest is up to 2^8.
+  static constexpr f32 SLACK = MAX || SUM_EXP ? 0 : IS_FP8 ? 2 : 8;
+  static constexpr f32 ONE_EXPONENT = IS_FP8 ? 8 - SLACK : 0, ONE = 1 << int(ONE_EXPONENT);  // of a weight that is 1
 
   f32 unit;
   f32 largest[PARTS][2], sum[PARTS][2];  // of sums, this thread's part
+#if AMAX_S
+  f32 greatest[PARTS][2];  // score so far
+#endif
 
   __device__ __forceinline__ explicit RunningSoftmax(f32 scale) : unit(scale * LOG2_E) {
 #pragma unroll
@@ -298,6 +352,9 @@ struct RunningSoftmax {
       for (int half = 0; half < 2; ++half) {
         largest[part][half] = -INFINITE;
         sum[part][half] = 0;
+#if AMAX_S
+        greatest[part][half] = -INFINITE;
+#endif
       }
   }
 
@@ -311,8 +368,8 @@ struct RunningSoftmax {
         i64 coordinate[4];
         rows.coordinate(p, place, part, half, coordinate);
         const f32 sink = p.sink.at(coordinate);
-        largest[part][half] = sink / p.scale;
-        sum[part][half] = sink == -INFINITE || threadIdx.x % 4 > 0 ? 0 : 1;
+        largest[part][half] = sink / p.score_scale();
+        sum[part][half] = sink == -INFINITE || threadIdx.x % 4 > 0 ? 0 : ONE;
       }
 #endif
   }
@@ -335,9 +392,12 @@ struct RunningSoftmax {
         const f32 before = largest[part][half];
         const bool exceeds = (here - before) * unit > SLACK;
         const f32 after = exceeds ? here : before;
-        const f32 base = after == -INFINITE ? 0 : after * unit;  // of a query that has seen no key yet, anything
+        const f32 base = after == -INFINITE ? 0 : after * unit - ONE_EXPONENT;  // of a query that has seen no key yet, anything
         shrinking[part][half] = exceeds ? power_of_two((before - after) * unit) : 1;
         largest[part][half] = after;
+#if AMAX_S
+        greatest[part][half] = fmaxf(greatest[part][half], here);
+#endif
         moves |= exceeds;
         f32 total = 0;
 #pragma unroll
@@ -345,7 +405,9 @@ struct RunningSoftmax {
           f32* const pair = scores[part][block] + half * 2;
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            pair[i] = power_of_two(pair[i] * unit - base);
+            const f32 exponent = pair[i] * unit - base;
+            const bool is_polynomial = (block * 2 + i) * POLYNOMIALS % 8 < POLYNOMIALS;
+            pair[i] = is_polynomial ? polynomial_power_of_two(exponent) : power_of_two(exponent);
             total += pair[i];
           }
         }
@@ -359,8 +421,16 @@ struct RunningSoftmax {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) sum[part][half] = sum_of_row(sum[part][half]);
+      for (int half = 0; half < 2; ++half) sum[part][half] = sum_of_row(sum[part][half]) * (1 / ONE);
   }
+
+#if AMAX_S
+  // Of a row, behind `end`.
+  __device__ __forceinline__ f32 largest_weight(int part, int half) const {
+    if (sum[part][half] == 0) return 0;
+    return power_of_two((greatest[part][half] - largest[part][half]) * unit) / sum[part][half];
+  }
+#endif
 };
 
 __device__ __forceinline__ void shrink(OutputTile& o, const f32 (&shrinking)[PARTS][2]) {
@@ -372,6 +442,7 @@ __device__ __forceinline__ void shrink(OutputTile& o, const f32 (&shrinking)[PAR
       for (int i = 0; i < 4; ++i) o[part][block][i] *= shrinking[part][i / 2];
 }
 
+#if !IS_FP8
 // Two neighbouring weights as the operand of the second product.
 __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, const Rows& rows, i32 tile, int part,
                                           int half, int block, const f32* pair) {
@@ -392,23 +463,35 @@ __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, 
   return packed(Tag<T>(), pair[0], pair[1]);
 #endif
 }
+#endif
+
+// Of a batch, how many queries' outputs and numbers are stored, and how far from where padded ones would be.
+struct Destination {
+  i32 outputs, rows;
+  i64 output_shift = 0, row_shift = 0;
+
+  __device__ __forceinline__ Destination(const Forward& p, i32 batch) : outputs(p.queries), rows(p.queries) {
+#if STORES_PACKED
+    outputs = p.output_offsets.rows(batch, p.queries);
+    rows = p.row_offsets.rows(batch, p.queries);
+    output_shift = p.output_offsets.shift(batch);
+    row_shift = p.row_offsets.shift(batch);
+#endif
+  }
+};
 
 // One thread of a row: its statistics.
-__device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&coordinate)[4], f32 largest, f32 sum) {
-  i64 shift = 0;
-#if STORES_PACKED
-  const i32 batch = i32(coordinate[0]);
-  if (coordinate[2] >= p.row_offsets.rows(batch, p.queries)) return;
-  shift = p.row_offsets.shift(batch);
-#endif
+__device__ __forceinline__ void store_statistics(const Forward& p, const Destination& to, const i64 (&coordinate)[4],
+                                                 f32 largest, f32 sum) {
+  if (STORES_PACKED && coordinate[2] >= to.rows) return;
 #if STATS
-  (&p.stats.at(coordinate))[shift] = (largest * p.scale + logf(sum)) * p.stats_factor;
+  (&p.stats.at(coordinate))[to.row_shift] = (largest * p.score_scale() + logf(sum)) * p.stats_factor;
 #endif
 #if MAX
-  (&p.max.at(coordinate))[shift] = largest * p.scale;
+  (&p.max.at(coordinate))[to.row_shift] = largest * p.score_scale();
 #endif
 #if SUM_EXP
-  (&p.sum_exp.at(coordinate))[shift] = sum;
+  (&p.sum_exp.at(coordinate))[to.row_shift] = sum;
 #endif
 }
 
@@ -416,17 +499,14 @@ __device__ __forceinline__ void store_statistics(const Forward& p, const i64 (&c
 struct OutputRow {
   const Forward& p;
   const Output::Cursor cursor;
+  i64 shift;
   bool exists;
-  i64 shift = 0;
 
-  __device__ __forceinline__ OutputRow(const Forward& p, const i64 (&coordinate)[4], bool exists)
-      : p(p), cursor(Output::cursor(p.output, coordinate)), exists(exists) {
-#if STORES_PACKED
-    const i32 batch = i32(coordinate[0]);
-    this->exists &= coordinate[2] < p.output_offsets.rows(batch, p.queries);
-    shift = p.output_offsets.shift(batch);
-#endif
-  }
+  __device__ __forceinline__ OutputRow(const Forward& p, const Destination& to, const i64 (&coordinate)[4], bool exists)
+      : p(p),
+        cursor(Output::cursor(p.output, coordinate)),
+        shift(to.output_shift),
+        exists(exists && !(STORES_PACKED && coordinate[2] >= to.outputs)) {}
 
   template <int V> __device__ __forceinline__ void store(i32 column, const f32 (&values)[V]) const {
     if (exists && column < p.size_v) Output::apply<V>(p.output, cursor, shift + column, V, values);
@@ -450,30 +530,56 @@ __device__ __forceinline__ void exchange_blocks(f32 (&values)[8]) {
   }
 }
 
+// The largest of a warp's magnitudes joins those of others, whose order does not matter: bits are in that of magnitudes,
+// with NaN behind all.
+__device__ __forceinline__ void join_largest(u32* to, u32 magnitude) {
+  asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(magnitude));
+  if (threadIdx.x % WARP_SIZE == 0) asm volatile("red.global.max.u32 [%0], %1;" :: "l"(to), "r"(magnitude) : "memory");
+}
+
 // Divides by the sums and stores.
-__device__ __forceinline__ void store_output(const Forward& p, const Place& place, const Rows& rows,
-                                             const RunningSoftmax& softmax, const OutputTile& o) {
+__device__ __forceinline__ void store_output(const Forward& p, const Destination& to, const Place& place,
+                                             const Rows& rows, const RunningSoftmax& softmax, const OutputTile& o) {
+  const f32 scale = p.value_scale() / softmax.ONE;
+#if AMAX_S
+  u32 largest_weight = 0;
+#endif
+#if AMAX_O
+  u32 largest_output = 0;
+#endif
 #pragma unroll
   for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const bool exists = rows.at(part, half) < p.queries * PACK;
       const f32 sum = softmax.sum[part][half];
-      const f32 share = sum == 0 ? 0 : 1 / sum;
+      const f32 share = sum == 0 ? 0 : 1 / sum * scale;
       i64 coordinate[4];
       rows.coordinate(p, place, part, half, coordinate);
-      if (exists && threadIdx.x % 4 == 0) store_statistics(p, coordinate, softmax.largest[part][half], sum);
-      const OutputRow row(p, coordinate, exists);
+      if (exists && threadIdx.x % 4 == 0) store_statistics(p, to, coordinate, softmax.largest[part][half], sum);
+#if AMAX_S
+      if (exists) largest_weight = ::max(largest_weight, __float_as_uint(softmax.largest_weight(part, half)));
+#endif
+      const OutputRow row(p, to, coordinate, exists);
 #pragma unroll
       for (int first = 0; first < OUTPUT_BLOCKS; first += 4) {
         f32 values[8] = {};
 #pragma unroll
         for (int i = 0; i < 8 && first + i / 2 < OUTPUT_BLOCKS; ++i) {
           values[i] = o[part][first + i / 2][half * 2 + i % 2] * share;
+#if AMAX_O
+          if (row.exists) largest_output = ::max(largest_output, __float_as_uint(fabsf(values[i])));
+#endif
         }
         exchange_blocks(values);
         row.store((first + threadIdx.x % 4) * 8, values);
       }
     }
   }
+#if AMAX_S
+  join_largest(p.amax_s, largest_weight);
+#endif
+#if AMAX_O
+  join_largest(p.amax_o, largest_output);
+#endif
 }

@@ -1,4 +1,4 @@
-// Where rows of heads lie in memory: a stride apart, in pages of a cache, or as sequences packed one behind the other.
+// Rows of heads in each of the places where they may lie.
 //
 // Of each kind there are: how many rows of a batch exist, of as many as there may be; what gives the addresses of the
 // rows from one on, of which at least one exists (those of others may be anything). And the same in two steps, for rows
@@ -10,8 +10,6 @@
 
 #include "include/attention_mma.cuh"
 #include "include/attention_packed.cuh"
-
-enum { IN_STRIDES, IN_PAGES, IN_LARGE_PAGES, PACKED };
 
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const Heads<const T>& heads, i32 batch, i32 head, i32 row,

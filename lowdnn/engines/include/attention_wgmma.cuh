@@ -1,8 +1,8 @@
 // Rows of heads as tensor copies bring them and wgmma reads them.
 //
-// They lie in boxes of 64 elements (128 bytes, swizzled) of all ROWS rows, one box behind the other; elements and rows
-// that do not exist are zeros. The same bytes serve as a K-major operand, whose rows are its rows or columns, and as an
-// MN-major one, whose rows run along k.
+// They lie in boxes of 128 bytes (64 elements of 16 bits, 128 of 8; swizzled) of all ROWS rows, one box behind the
+// other; elements and rows that do not exist are zeros. The same bytes serve as a K-major operand, whose rows are its
+// rows or columns, and, of 16 bits, as an MN-major one, whose rows run along k.
 
 #pragma once
 
@@ -13,34 +13,41 @@
 struct MappedHead {
   const TensorMap& map;
   i32 head, batch;
+  i32 first = 0;  // row of those along which the map goes
+
+  // One thread: `to` gets its rows from `row` on.
+  template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
+#pragma unroll
+    for (int box = 0; box < Rows_::BOXES; ++box) {
+      tma_load<1>(to.address + box * Rows_::BOX_BYTES, map, barrier, 0, box * Rows_::BOX_ELEMENTS, first + row, head,
+                  batch);
+    }
+  }
 };
 
-template <int ROWS_, int SIZE_> struct SwizzledRows {
-  static constexpr int ROWS = ROWS_, SIZE = SIZE_, BOX_ELEMENTS = 64, ROW_BYTES = 128;
+template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
+  static constexpr int ROWS = ROWS_, SIZE = SIZE_, ROW_BYTES = 128, BOX_ELEMENTS = ROW_BYTES / ELEMENT_BYTES;
   static constexpr int BOXES = (SIZE + BOX_ELEMENTS - 1) / BOX_ELEMENTS, BOX_BYTES = ROWS * ROW_BYTES;
   static constexpr int BYTES = BOXES * BOX_BYTES;
-  static_assert(SIZE % 16 == 0 && ROWS % 16 == 0, "whole steps of 16-bit operands, whole swizzle patterns");
+  static_assert(SIZE % 16 == 0 && ROWS % 16 == 0, "whole copies of 8-bit elements, whole swizzle patterns");
 
   u32 address;
 
-  // One thread: copies the rows from `row` on, and lets the barrier wait for them.
-  __device__ __forceinline__ void load(const MappedHead& from, i32 row, u32 barrier) const {
+  // One thread: copies the rows of a head from `row` on, and lets the barrier wait for them.
+  template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, u32 barrier) const {
     mbarrier_expect(barrier, BYTES);
-    copy(from, row, barrier);
+    from.copy(*this, row, barrier);
   }
 
   // The same where the barrier waits for them already.
   __device__ __forceinline__ void copy(const MappedHead& from, i32 row, u32 barrier) const {
-#pragma unroll
-    for (int box = 0; box < BOXES; ++box) {
-      tma_load<1>(address + box * BOX_BYTES, from.map, barrier, 0, box * BOX_ELEMENTS, row, from.head, from.batch);
-    }
+    from.copy(*this, row, barrier);
   }
 
-  // As a K-major operand: its rows from `row` (a multiple of 8) on, 16 elements from `element` on.
+  // As a K-major operand: its rows from `row` (a multiple of 8) on, 32 bytes of elements from `element` on.
   __device__ __forceinline__ u64 k_major(int row, int element) const {
     const int box = element / BOX_ELEMENTS, inside = element % BOX_ELEMENTS;
-    return swizzled_operand(address + row * ROW_BYTES) + (u64(box * BOX_BYTES + inside * 2) >> 4);
+    return swizzled_operand(address + row * ROW_BYTES) + (u64(box * BOX_BYTES + inside * ELEMENT_BYTES) >> 4);
   }
 
   // As an MN-major operand: the elements from those of `box` on, of 16 rows from `row` (a multiple of 16) on.
@@ -48,10 +55,10 @@ template <int ROWS_, int SIZE_> struct SwizzledRows {
     return swizzled_operand(address + box * BOX_BYTES, BOX_BYTES) + (u64(row * ROW_BYTES) >> 4);
   }
 
-  // Where 8 elements of a row from `element` (a multiple of 8) on are.
+  // Where 16 bytes of a row from `element` (a multiple of as many) on are.
   __device__ __forceinline__ u32 at(int row, int element) const {
     const int box = element / BOX_ELEMENTS, inside = element % BOX_ELEMENTS;
-    return address + box * BOX_BYTES + row * ROW_BYTES + (inside * 2 ^ row % 8 * 16);
+    return address + box * BOX_BYTES + row * ROW_BYTES + (inside * ELEMENT_BYTES ^ row % 8 * 16);
   }
 
   // `threads` threads, this one the `thread`-th: makes the rows from `row` on zeros, for wgmma instructions behind a
@@ -67,9 +74,9 @@ template <int ROWS_, int SIZE_> struct SwizzledRows {
   }
 };
 
-// Tiles on their way from the producer to the consumers, READERS warps, through COUNT stages: a tile has BYTES and
-// load(..., barrier), which expects them.
-template <class Rows_, int COUNT, int READERS> struct TileRing {
+// Tiles on their way from the producer, a thread or WRITERS warps, to the consumers, READERS warps, through COUNT stages:
+// a tile has BYTES and, for a thread, load(..., barrier), which expects them.
+template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing {
   static constexpr int BYTES = COUNT * Rows_::BYTES, BARRIER_BYTES = 2 * COUNT * MBARRIER_BYTES;
 
   u32 stages, full;
@@ -82,15 +89,28 @@ template <class Rows_, int COUNT, int READERS> struct TileRing {
   // One thread.
   __device__ __forceinline__ void init() const {
     for (int stage = 0; stage < COUNT; ++stage) {
-      mbarrier_init(full + stage * MBARRIER_BYTES, 1);
+      mbarrier_init(full + stage * MBARRIER_BYTES, WRITERS);
       mbarrier_init(full + (COUNT + stage) * MBARRIER_BYTES, READERS);
     }
   }
 
-  // The producer: the next stage gets what its load takes.
+  // The producer: the next stage gets what its load takes, when it is empty.
+  __device__ __forceinline__ void await_empty() const { mbarrier_wait(own_empty(), at.parity ^ 1); }
   template <class... From> __device__ __forceinline__ void load(const From&... from) {
-    mbarrier_wait(own_empty(), at.parity ^ 1);
+    await_empty();
     rows().load(from..., own_full());
+    at.advance();
+  }
+
+  // The producer's warps: the next stage, when it is empty, until it is handed over.
+  __device__ __forceinline__ Rows_ wait_empty() const {
+    mbarrier_wait(own_empty(), at.parity ^ 1);
+    return rows();
+  }
+  __device__ __forceinline__ void hand_over() {
+    fence_async_shared();
+    __syncwarp();  // every lane has written it
+    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(own_full());
     at.advance();
   }
 

@@ -112,7 +112,7 @@ template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS
                                             const i32 (&extent)[AXES + 1], const TileWork& work, const Boxes& boxes,
                                             i32 skipped_channels)
       : rows(input), walk(walk), extent(extent), skipped_channels(skipped_channels),
-        position(work.first_block * WALK_STEP) {
+        position(work.first_block * REGISTER_STAGE_K) {
     boxes(work, box);
   }
 
@@ -124,7 +124,7 @@ template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS
       const auto exists = [&](u32 row) { return is_inside(position + row, box[i].offset); };
       rows.convert(place + i * PIXELS * WALK_ROW_BYTES, PIXELS, box[i].channel - skipped_channels, exists);
     }
-    position += WALK_STEP;
+    position += REGISTER_STAGE_K;
     rows.finish(barrier);
   }
 

@@ -2,7 +2,8 @@
 //
 // Positions have an image and BOX_AXES spatial axes. A tile numbered (t0, t1, ...) lies over the box that begins at
 // t * pace + origin in every axis. In shared memory position follows position at a pitch of an odd number of chunks,
-// so that ldmatrix meets no bank twice in neighbouring positions.
+// so that ldmatrix meets no bank twice in neighbouring positions. For a reader of every second position of a row, rows
+// lie IN_HALVES: first the even columns, then the odd ones, so that what it reads are neighbours, too.
 
 #pragma once
 
@@ -23,7 +24,7 @@ struct BoxGeometry {
 };
 
 // CHUNKS: of 16 bytes of channels at every position.  BLOCK_THREADS: of the thread block.
-template <class T, int CHUNKS, int BLOCK_THREADS> struct PixelBox {
+template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct PixelBox {
   static constexpr int ELEMENTS = BOX_CHUNK_BYTES / int(sizeof(T));  // of a chunk
   static constexpr int PITCH = (CHUNKS | 1) * BOX_CHUNK_BYTES;
   static constexpr int BOX_WARPS = BLOCK_THREADS / int(WARP_SIZE);
@@ -58,7 +59,8 @@ template <class T, int CHUNKS, int BLOCK_THREADS> struct PixelBox {
           for (i32 step = batch; step < batch + BATCH * POSITIONS; step += POSITIONS) {
             if (step >= end_step) break;
             const bool inside = exists && u32(first_column + step) < u32(g.extents[BOX_AXES - 1]);
-            cp_async<BOX_CHUNK_BYTES>(to + (row * columns + step) * PITCH, from + step * stride, inside);
+            const i32 place = row * columns + place_of(step, columns);
+            cp_async<BOX_CHUNK_BYTES>(to + place * PITCH, from + step * stride, inside);
           }
         }
       }
@@ -66,6 +68,11 @@ template <class T, int CHUNKS, int BLOCK_THREADS> struct PixelBox {
   }
 
  private:
+  // Of a column in its row of shared memory.
+  static __device__ __forceinline__ i32 place_of(i32 column, i32 columns) {
+    return IN_HALVES ? column / 2 + column % 2 * ((columns + 1) / 2) : column;
+  }
+
   static constexpr i64 NO_ROW = -1;  // rows begin whole chunks
 
   // Elements from the tensor's beginning to row `row` of the box of `tile`, or NO_ROW where the tensor has none.

@@ -1,15 +1,15 @@
 // Loader of an MN-major operand of channels-last pixels for the main loop of tile_wgmma.cuh.
 //
-// k walks over pixels: images outermost, the last spatial axis innermost; a k block is 64 positions of the walk. A box
-// is 64 channels of neighbouring positions, one row of 128 bytes for each, which makes it a block of 64 rows or columns
-// of an MN-major stage.
+// k walks over pixels: images outermost, the last spatial axis innermost; a k block is 64 positions of the walk, or 32
+// of 32-bit types. A box is 64 channels of neighbouring positions. One row of 128 bytes for each position makes it a
+// block of 64 rows or columns of an MN-major stage; of 32-bit types, two blocks of 32 channels follow each other.
 
 #pragma once
 
 #include "include/division.cuh"
 #include "include/tile_operands.cuh"
 
-constexpr int WALK_STEP = 64, WALK_ROW_BYTES = 128;
+constexpr int BOX_CHANNELS = 64, WALK_ROW_BYTES = 128;
 
 // A walk of AXES spatial axes (outermost first) through an im2col map: position `at` of an axis lies at first + step *
 // at.
@@ -29,8 +29,10 @@ struct PixelBox {
 
 // BOXES boxes of each k block, PIXELS positions each; `boxes(work, box)` names them for a tile. SHARERS blocks of the
 // cluster load PIXELS / SHARERS positions of every box, as many as the map's copies take, and send them to all.
-template <int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct PixelOperand {
+template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct PixelOperand {
   static constexpr int OWN = PIXELS / SHARERS;
+  static constexpr int K = WALK_ROW_BYTES / sizeof(T);  // positions of a k block, and channels of a row
+  static constexpr int BLOCKS = BOX_CHANNELS / K;
   static_assert(OWN % 8 == 0, "whole groups of 1024 bytes");
 
   const TensorMap& map;
@@ -46,7 +48,7 @@ template <int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct Pixe
 
   __device__ __forceinline__ void begin(const TileWork& work) {
     boxes(work, box);
-    position = work.first_block * WALK_STEP + share.part * OWN;
+    position = work.first_block * K + share.part * OWN;
   }
 
   __device__ __forceinline__ void load(u32 stage, u32 barrier) {
@@ -63,14 +65,18 @@ template <int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct Pixe
     at[0] = rest;
 #pragma unroll
     for (int i = 0; i < BOXES; ++i) {
-      load_box(stage + (i * PIXELS + share.part * OWN) * WALK_ROW_BYTES, barrier, box[i].channel, at, box[i].offset);
+#pragma unroll
+      for (int block = 0; block < BLOCKS; ++block) {
+        const u32 to = stage + ((i * BLOCKS + block) * PIXELS + share.part * OWN) * WALK_ROW_BYTES;
+        load_block(to, barrier, box[i].channel + block * K, at, box[i].offset);
+      }
     }
-    position += WALK_STEP;
+    position += K;
   }
 
  private:
-  __device__ __forceinline__ void load_box(u32 to, u32 barrier, i32 c, const i32 (&at)[AXES + 1],
-                                           const u16 (&offset)[3]) const {
+  __device__ __forceinline__ void load_block(u32 to, u32 barrier, i32 c, const i32 (&at)[AXES + 1],
+                                             const u16 (&offset)[3]) const {
     const u16 blocks = share.blocks;
     if constexpr (AXES == 0) {
       tma_load<SHARERS>(to, map, barrier, blocks, c, at[0]);

@@ -8,19 +8,31 @@
 
 #include "include/grid_barrier.cuh"
 #include "include/rows.cuh"
+#include "include/warpgroup.cuh"
 
-struct Plus {
+// Numbers that are joined one by one: `joined` of a thread with another's.
+template <class Operator> struct OneByOne {
+  template <class T, int COUNT> static __device__ __forceinline__ void join_all(T (&joined)[COUNT],
+                                                                               const T (&others)[COUNT]) {
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) joined[k] = Operator::join(joined[k], others[k]);
+  }
+};
+
+struct Plus : OneByOne<Plus> {
   template <class T> static __device__ __forceinline__ T join(T a, T b) { return a + b; }
 };
-struct Largest {
+struct Largest : OneByOne<Largest> {
   template <class T> static __device__ __forceinline__ T join(T a, T b) { return maximum(a, b); }
 };
 
-// Joins numbers of the threads of a team: afterwards each has the result of all. At most MOST at once.
+// Joins numbers of the threads of a team: afterwards each has the result of all. At most MOST at once. An operator has
+// join_all for a thread's numbers; without BY_NUMBER these need not be joined one by one.
 template <class Tile, class T, int MOST> struct RowTeam {
   static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WIDTH = Tile::WIDTH;
   static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // of a block
   static constexpr bool IN_LANES = WARP_SIZE % Tile::SIDE_SIZE == 0;
+  static constexpr bool MEETS = SPAN > WARP_SIZE || Tile::BLOCKS > 1;  // its lanes of a warp are not all
   static constexpr int PARTS = IN_LANES ? SPAN / WARP_SIZE : Tile::TEAM_SIZE;  // of a team, with numbers each
   // Whether a thread joins one of many numbers and leaves it to the others; few are joined by every thread for itself.
   static constexpr bool BY_NUMBER = Tile::IN_GRID || !IN_LANES || (Tile::SIDE_SIZE > 1 && SPAN > WARP_SIZE);
@@ -39,14 +51,22 @@ template <class Tile, class T, int MOST> struct RowTeam {
   };
 
   Shared& shared;
-  T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block
-  int turn = 0;       // two areas in turn: what was read last time may still be read
+  T* const partials;  // in device memory, of a cooperative grid: two areas of NUMBERS of each block
+  // Two areas in turn, of each kind: what was read last time may still be read.
+  int turn = 0, turn_of_blocks = 0;
 
   __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {}
 
-  // Of a cooperative grid once in a launch, as there is one area of partial results.
   template <class Operator, int COUNT> __device__ __forceinline__ void all(T (&values)[COUNT]) {
     join<Operator, Tile::BLOCKS>(values);
+  }
+
+  // The same in two steps: of the team's lanes in a warp, for which nothing waits, and of the rest. Without BY_NUMBER.
+  template <class Operator, int COUNT> __device__ __forceinline__ void all_of_lanes(T (&values)[COUNT]) {
+    join_lanes<Operator>(values);
+  }
+  template <class Operator, int COUNT> __device__ __forceinline__ void all_beyond_lanes(T (&values)[COUNT]) {
+    join_beyond_lanes<Operator, Tile::BLOCKS>(values);
   }
 
   // Of the team's threads in this block alone.
@@ -76,14 +96,23 @@ template <class Tile, class T, int MOST> struct RowTeam {
 
  private:
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join(T (&values)[COUNT]) {
-    static_assert(COUNT <= MOST, "the areas have room");
+    join_lanes<Operator>(values);
+    join_beyond_lanes<Operator, BLOCKS>(values);
+  }
+
+  template <class Operator, int COUNT> __device__ __forceinline__ void join_lanes(T (&values)[COUNT]) {
 #pragma unroll
     for (int offset = Tile::SIDE_SIZE; IN_LANES && offset < WARP_SIZE && offset < SPAN; offset *= 2) {
+      T others[COUNT];
 #pragma unroll
-      for (int k = 0; k < COUNT; ++k) {
-        values[k] = Operator::join(values[k], __shfl_xor_sync(0xffffffffu, values[k], offset));
-      }
+      for (int k = 0; k < COUNT; ++k) others[k] = __shfl_xor_sync(0xffffffffu, values[k], offset);
+      Operator::join_all(values, others);
     }
+  }
+
+  template <class Operator, int BLOCKS, int COUNT>
+  __device__ __forceinline__ void join_beyond_lanes(T (&values)[COUNT]) {
+    static_assert(COUNT <= MOST, "the areas have room");
     if constexpr (BY_NUMBER) {
       join_by_number<Operator, BLOCKS>(values);
     } else {
@@ -91,6 +120,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
       if constexpr (BLOCKS > 1) join_blocks<Operator>(values);
     }
     turn ^= 1;
+    if constexpr (BLOCKS > 1) turn_of_blocks ^= 1;
   }
 
   // The parts' numbers into shared memory.
@@ -101,7 +131,13 @@ template <class Tile, class T, int MOST> struct RowTeam {
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) area()[k][part][side] = values[k];
     }
-    __syncthreads();
+    meet();
+  }
+
+  // The threads of a team; those of a block do not wait for each other.
+  static __device__ __forceinline__ void meet() {
+    if constexpr (Tile::SLOTS == 1) __syncthreads();
+    else named_barrier(1 + threadIdx.x / SPAN, SPAN);
   }
 
   __device__ __forceinline__ auto& area() const { return shared.parts[BY_NUMBER ? 0 : turn]; }
@@ -111,29 +147,27 @@ template <class Tile, class T, int MOST> struct RowTeam {
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     const int first = warp / PARTS * PARTS, side = lane % Tile::SIDE_SIZE;
 #pragma unroll
-    for (int k = 0; k < COUNT; ++k) {
-      values[k] = area()[k][first][side];
+    for (int part = 0; part < PARTS; ++part) {
+      T others[COUNT];
 #pragma unroll
-      for (int other = 1; other < PARTS; ++other) {
-        values[k] = Operator::join(values[k], area()[k][first + other][side]);
-      }
+      for (int k = 0; k < COUNT; ++k) (part == 0 ? values : others)[k] = area()[k][first + part][side];
+      if (part > 0) Operator::join_all(values, others);
     }
   }
 
   template <class Operator, int COUNT> __device__ __forceinline__ void join_blocks(T (&values)[COUNT]) {
-    T* const own = shared.blocks[turn] + threadIdx.x % Tile::SIDE_SIZE * MOST;
+    T* const own = shared.blocks[turn_of_blocks] + threadIdx.x % Tile::SIDE_SIZE * MOST;
     if (threadIdx.x < Tile::SIDE_SIZE) {
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) own[k] = values[k];
     }
     cluster_sync();
 #pragma unroll
-    for (int k = 0; k < COUNT; ++k) {
-      values[k] = load_of_block(own + k, 0);
+    for (u32 block = 0; block < Tile::BLOCKS; ++block) {
+      T others[COUNT];
 #pragma unroll
-      for (u32 block = 1; block < Tile::BLOCKS; ++block) {
-        values[k] = Operator::join(values[k], load_of_block(own + k, block));
-      }
+      for (int k = 0; k < COUNT; ++k) (block == 0 ? values : others)[k] = load_of_block(own + k, block);
+      if (block > 0) Operator::join_all(values, others);
     }
   }
 
@@ -143,7 +177,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
     constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
     constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < BLOCKS ? MOST_SHARES : BLOCKS;
     publish(values);
-    T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn];
+    T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn_of_blocks];
     for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
       const int side = number % Tile::SIDE_SIZE, k = number / Tile::SIDE_SIZE;
       T joined = area()[k][0][side];
@@ -199,12 +233,12 @@ template <class Tile, class T, int MOST> struct RowTeam {
   }
 
   template <int OWN> __device__ __forceinline__ T* place_of_block(int offset = 0) const {
-    return partials + (i64(blockIdx.x) + offset) * OWN;
+    return partials + (i64(turn_of_blocks) * gridDim.x + blockIdx.x + offset) * OWN;
   }
 
   // What a block of those that share the rows has told.
   template <int OWN> __device__ __forceinline__ T told_by(int block, int number) const {
     if constexpr (Tile::IN_GRID) return place_of_block<OWN>(block - int(blockIdx.x % Tile::BLOCKS))[number];
-    return load_of_block(shared.blocks[turn] + number, block);
+    return load_of_block(shared.blocks[turn_of_blocks] + number, block);
   }
 };

@@ -11,7 +11,7 @@
 // A block has THREADS threads: slots of TEAM members of SIDE threads side by side, the last of these fastest. A team
 // owns one group of rows, and its threads the groups member, member + TEAM, ... of it. In registers a thread holds a
 // chunk: ITEMS groups. SHARING blocks share rows: a cluster of them or, where CLUSTER is less, neighbours in a
-// cooperative grid in which each group of rows has blocks of its own. A row that is longer than their chunks has
+// cooperative grid, all of whose blocks have as many groups of rows, if with none in the last. A row that is longer than their chunks has
 // several. What was read of the first ones can stay in shared memory; the others are read again when they are needed.
 // JOINED neighbouring rows have their statistics together, as the channels of a group do; then a block has them all.
 // A chunk of a narrow type may be held AS_READ, and converted whenever it is used: a multiprocessor then has registers
@@ -89,20 +89,23 @@ template <class Tile, class Whole, class Single> struct OfGroups {
 template <class Tile> struct RowWalk {
   typedef typename Tile::Index Index;
 
-  const RowSizes<Tile::RANK>& sizes;
+  const RowSizes<Tile::RANK>* sizes;
   i64 first;  // row of the block's first thread
   bool exists;
   i64 coordinate[Tile::RANK];
   i64 kept_column;  // the first of the thread's rows, along the last kept axis
   i64 head;         // elements of the row before its first whole vector
 
-  __device__ __forceinline__ RowWalk(const RowSizes<Tile::RANK>& sizes) : sizes(sizes) {}
+  RowWalk() = default;
+  __device__ __forceinline__ RowWalk(const RowSizes<Tile::RANK>& sizes) : sizes(&sizes) {}
 
-  __device__ __forceinline__ void begin() { start(i64(blockIdx.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)); }
-  // The same for all threads of a block.
-  __device__ __forceinline__ bool is_within() const { return first < sizes.rows; }
-  __device__ __forceinline__ void next() {
-    start(first + i64(gridDim.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE));
+  __device__ __forceinline__ void begin() { start(first_of_block()); }
+  // The same for all threads of a block, and for all blocks of a cooperative grid.
+  __device__ __forceinline__ bool is_within() const {
+    return first - (Tile::IN_GRID ? first_of_block() : 0) < sizes->rows;
+  }
+  __device__ __forceinline__ void next(int steps = 1) {
+    start(first + steps * (i64(gridDim.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)));
   }
 
   // The first thread of a row's first block.
@@ -117,8 +120,8 @@ template <class Tile> struct RowWalk {
 
   // Groups of the row.
   __device__ __forceinline__ i64 groups() const {
-    if constexpr (Tile::SKEWED) return i64(u64(sizes.elements - head) / Tile::VECTOR_SIZE);
-    return sizes.groups;
+    if constexpr (Tile::SKEWED) return i64(u64(sizes->elements - head) / Tile::VECTOR_SIZE);
+    return sizes->groups;
   }
 
   // Moves to each of this thread's groups of a chunk that the row has: `use(group, column)` with its place along the
@@ -143,7 +146,7 @@ template <class Tile> struct RowWalk {
   // The first block has them: those before the row's whole vectors, then those behind.
   template <class Use> __device__ __forceinline__ void each_single(i64 chunk, Use use) {
     if constexpr (Tile::SKEWED) {
-      const i64 beside = exists && chunk == 0 && rank == 0 ? sizes.elements - groups() * Tile::VECTOR_SIZE : 0;
+      const i64 beside = exists && chunk == 0 && rank == 0 ? sizes->elements - groups() * Tile::VECTOR_SIZE : 0;
 #pragma unroll
       for (int item = 0; item < Tile::SINGLES; ++item) {
         const i64 number = item * Tile::TEAM_SIZE + member();
@@ -166,6 +169,10 @@ template <class Tile> struct RowWalk {
   }
 
  private:
+  __device__ __forceinline__ static i64 first_of_block() {
+    return i64(blockIdx.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE);
+  }
+
   u32 rank;  // of the block among those that share the row: read once for it, since each reading takes its time
 
   // Gives the group's place along the functors' vector axis.
@@ -173,7 +180,7 @@ template <class Tile> struct RowWalk {
     if constexpr (Tile::RANK - Tile::KEPT_AXES == 1) {
       coordinate[Tile::KEPT_AXES] = number;  // not by way of 32 bits: items then lie at constant offsets
     } else {
-      digits<Tile::RANK - Tile::KEPT_AXES>(sizes.axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
+      digits<Tile::RANK - Tile::KEPT_AXES>(sizes->axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
     }
     return Tile::IN_ROW ? head + coordinate[Tile::RANK - 1] * Tile::VECTOR_SIZE : kept_column;
   }
@@ -188,14 +195,14 @@ template <class Tile> struct RowWalk {
     rank = rank_of_block();
     const int slot = threadIdx.x / (Tile::TEAM_SIZE * Tile::SIDE_SIZE), side = threadIdx.x % Tile::SIDE_SIZE;
     const i64 own = first + slot * Tile::SIDE_SIZE + side;
-    exists = own < sizes.rows;
-    digits<Tile::KEPT_AXES>(sizes.axes, Index(own), coordinate);
+    exists = own < sizes->rows;
+    digits<Tile::KEPT_AXES>(sizes->axes, Index(own), coordinate);
     kept_column = coordinate[Tile::KEPT_AXES - 1] * Tile::WIDTH;
     head = 0;
     if constexpr (Tile::SKEWED) {
       u32 skew = 0;
 #pragma unroll
-      for (int axis = 0; axis < Tile::KEPT_AXES; ++axis) skew += u32(coordinate[axis]) * u32(sizes.skews[axis]);
+      for (int axis = 0; axis < Tile::KEPT_AXES; ++axis) skew += u32(coordinate[axis]) * u32(sizes->skews[axis]);
       head = (0 - skew) % Tile::VECTOR_SIZE;
     }
   }

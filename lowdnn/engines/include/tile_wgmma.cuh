@@ -17,8 +17,8 @@
 // With CLUSTER_DEPTH > 1 that many blocks of a cluster may compute parts of k of the same tile, and each stores the sum
 // for its share of the columns (cluster_sum.cuh). They share no operands.
 //
-// Where all tiles have the same rows and the same k blocks, A may stay in shared memory: KEPT_BLOCKS k blocks of it,
-// which are loaded once and lie before the ring. Not with clusters.
+// Where all tiles have the same rows and the same k blocks, A may stay in shared memory, or, KEEPS_B, B where they have
+// the same columns: KEPT_BLOCKS k blocks of it, which are loaded once and lie before the ring. Not with clusters.
 //
 // A loader brings one operand's stages:
 //     void begin(const TileWork& work)                       the tile whose k blocks come next, as the schedule gives
@@ -51,7 +51,7 @@ struct OperandStage {
   static constexpr bool MN_MAJOR = MN_MAJOR_;
   static constexpr int ROW_BYTES = ROW_BYTES_, TAP_LINES = LINES / TAPS;
   static constexpr int BLOCK_BYTES = 64 * ROW_BYTES;  // 64 elements of m or n at all of k
-  static constexpr int BYTES = LINES * ROW_BYTES;
+  static constexpr int BYTES = LINES * ROW_BYTES, COPIED_BYTES = BYTES;
   static constexpr int TAP_STEPS = ROW_BYTES / 32, STEPS = TAPS * TAP_STEPS;
   static_assert(BYTES % 1024 == 0, "whole swizzle patterns");
   static_assert(!MN_MAJOR || (sizeof(T) == 2 && LINES % 64 == 0 && DISTANCE % 64 == 0),
@@ -73,7 +73,7 @@ struct OperandStage {
 // DISTANCE rows further on than the one before it.
 template <int PIXELS, int DISTANCE> struct TapStage {
   static constexpr bool MN_MAJOR = true;
-  static constexpr int BYTES = PIXELS * STAGE_ROW_BYTES;
+  static constexpr int BYTES = PIXELS * STAGE_ROW_BYTES, COPIED_BYTES = BYTES;
   static_assert(PIXELS % 8 == 0, "whole groups of 1024 bytes");
 
   static __device__ __forceinline__ u64 descriptor(u32 address) {
@@ -104,7 +104,7 @@ template <class T_, class Accumulator_, int ROWS_, int COLUMNS_, int RING_, int 
           int CLUSTER_ROWS_, int CLUSTER_COLUMNS_, bool A_IS_M_MAJOR, bool B_IS_N_MAJOR,
           class StageB_ = OperandStage<T_, stage_lines(COLUMNS_, B_IS_N_MAJOR), B_IS_N_MAJOR>, class StageA_ = OperandStage<T_, ROWS_,
               A_IS_M_MAJOR>,
-          int KEPT_BLOCKS = 0, int CLUSTER_DEPTH = 1>
+          int KEPT_BLOCKS = 0, int CLUSTER_DEPTH = 1, bool KEEPS_B = false>
 struct TileWgmma {
   typedef T_ T;
   typedef Accumulator_ Accumulator;
@@ -119,15 +119,18 @@ struct TileWgmma {
   static constexpr int K = StageA_::ROW_BYTES / int(sizeof(T)), STEPS = StageA_::STEPS;
   typedef StageA_ StageA;
   typedef StageB_ StageB;
-  static constexpr bool A_IS_RESIDENT = KEPT_BLOCKS > 0;
-  static constexpr int RESIDENT_BYTES = KEPT_BLOCKS * StageA::BYTES, STAGE_A_BYTES = A_IS_RESIDENT ? 0 : StageA::BYTES;
-  static constexpr int STAGE_BYTES = STAGE_A_BYTES + StageB::BYTES;
+  static constexpr bool ANY_IS_RESIDENT = KEPT_BLOCKS > 0;
+  static constexpr bool A_IS_RESIDENT = ANY_IS_RESIDENT && !KEEPS_B, B_IS_RESIDENT = ANY_IS_RESIDENT && KEEPS_B;
+  static constexpr int KEPT_BYTES = KEEPS_B ? StageB::BYTES : StageA::BYTES;  // of a k block
+  static constexpr int RESIDENT_BYTES = KEPT_BLOCKS * KEPT_BYTES;
+  static constexpr int STAGE_A_BYTES = A_IS_RESIDENT ? 0 : StageA::BYTES;
+  static constexpr int STAGE_BYTES = STAGE_A_BYTES + (B_IS_RESIDENT ? 0 : StageB::BYTES);
   static constexpr int RING_BYTES = RESIDENT_BYTES + RING * STAGE_BYTES;
   typedef ClusterSum<Accumulator, PARTS, COLUMNS, CONSUMER_WARPS, CLUSTER_DEPTH> PartSum;
   static constexpr int SHARED_BYTES = RING_BYTES + PartSum::AREA_BYTES;
-  static constexpr int RING_BARRIER_BYTES = (2 * RING + A_IS_RESIDENT) * MBARRIER_BYTES;
+  static constexpr int RING_BARRIER_BYTES = (2 * RING + ANY_IS_RESIDENT) * MBARRIER_BYTES;
   static constexpr int BARRIER_BYTES = RING_BARRIER_BYTES + PartSum::BARRIER_BYTES;
-  static_assert(!A_IS_RESIDENT || CLUSTER == 1, "a resident operand is not shared");
+  static_assert(!ANY_IS_RESIDENT || CLUSTER == 1, "a resident operand is not shared");
   typedef TileSchedule<ROWS, COLUMNS, CLUSTER_ROWS, CLUSTER_COLUMNS, CLUSTER_DEPTH> Schedule;
   typedef RingPosition<RING> Position;
   static constexpr u32 FREE_BARRIER = 8;  // the first named barrier that neither turns nor exit_reductions.cuh use
@@ -144,7 +147,7 @@ struct TileWgmma {
         mbarrier_init(full + stage * MBARRIER_BYTES, 1);
         mbarrier_init(empty + stage * MBARRIER_BYTES, TEAM_WARPGROUPS * 4 * SHARERS);
       }
-      if (A_IS_RESIDENT) mbarrier_init(resident_full, 1);
+      if (ANY_IS_RESIDENT) mbarrier_init(resident_full, 1);
       if (CLUSTER_DEPTH > 1) PartSum::init_barriers(full + RING_BARRIER_BYTES);
       mbarrier_fence_init();
     }
@@ -155,26 +158,27 @@ struct TileWgmma {
   // This block's rank among those that share operands.
   static __device__ __forceinline__ u32 sharer() { return SHARERS > 1 ? cluster_rank() : 0; }
 
+  // The work items of this block, or of its cluster.
+  static __device__ __forceinline__ u32 first_item() { return CLUSTER > 1 ? cluster_index() : blockIdx.x; }
+  static __device__ __forceinline__ u32 item_step() { return CLUSTER > 1 ? cluster_count() : gridDim.x; }
+
   // One thread: loads the k blocks of all this block's tiles.
   template <class AnySchedule, class LoaderA, class LoaderB>
   __device__ __forceinline__ void produce(const AnySchedule& schedule, LoaderA& load_a, LoaderB& load_b) const {
     Position at;
     const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
-    if constexpr (A_IS_RESIDENT) {
-      mbarrier_expect(resident_full, RESIDENT_BYTES);
-      load_a.begin(schedule.work(first_item(), rank));
-      for (int block = 0; block < KEPT_BLOCKS; ++block) load_a.load(resident + block * StageA::BYTES, resident_full);
-    }
+    if constexpr (A_IS_RESIDENT) load_resident(load_a, schedule.work(first_item(), rank));
+    if constexpr (B_IS_RESIDENT) load_resident(load_b, schedule.work(first_item(), rank));
     for (u32 item = first_item(); item < schedule.items; item += item_step()) {
       const auto work = schedule.work(item, rank);
       if (!A_IS_RESIDENT) load_a.begin(work);
-      load_b.begin(work);
+      if (!B_IS_RESIDENT) load_b.begin(work);
       for (i32 block = 0; block < work.blocks; ++block, at.advance()) {
         const u32 stage = stages + at.stage * STAGE_BYTES, barrier = full + at.stage * MBARRIER_BYTES;
         wait_empty(at);
-        mbarrier_expect(barrier, STAGE_BYTES);
+        mbarrier_expect(barrier, STAGE_A_BYTES + (B_IS_RESIDENT ? 0 : StageB::COPIED_BYTES));
         if (!A_IS_RESIDENT) load_a.load(stage, barrier);
-        load_b.load(stage + STAGE_A_BYTES, barrier);
+        if (!B_IS_RESIDENT) load_b.load(stage + STAGE_A_BYTES, barrier);
       }
     }
     if constexpr (SHARERS > 1) {
@@ -207,7 +211,7 @@ struct TileWgmma {
     PartSum part_sum(rank, stages + RING * STAGE_BYTES, full + RING_BARRIER_BYTES);
     Position at;
     u32 turn = 0;
-    if (A_IS_RESIDENT) mbarrier_wait(resident_full, 0);
+    if (ANY_IS_RESIDENT) mbarrier_wait(resident_full, 0);
     for (u32 item = first_item(); item < schedule.items; item += item_step(), ++turn) {
       const auto work = schedule.work(item, rank);
       if (TEAMS > 1 && turn % TEAMS != team) {
@@ -271,8 +275,12 @@ struct TileWgmma {
   static constexpr u32 TURN_BARRIER = 1, TURN_THREADS = 2 * TEAM_WARPGROUPS * WARPGROUP_SIZE;
   static_assert(TEAMS <= 2, "turns go from one team to the other");
 
-  static __device__ __forceinline__ u32 first_item() { return CLUSTER > 1 ? cluster_index() : blockIdx.x; }
-  static __device__ __forceinline__ u32 item_step() { return CLUSTER > 1 ? cluster_count() : gridDim.x; }
+  template <class Loader, class Work>
+  __device__ __forceinline__ void load_resident(Loader& loader, const Work& work) const {
+    mbarrier_expect(resident_full, RESIDENT_BYTES);
+    loader.begin(work);
+    for (int block = 0; block < KEPT_BLOCKS; ++block) loader.load(resident + block * KEPT_BYTES, resident_full);
+  }
 
   template <class Multiply, class Issued>
   __device__ __forceinline__ void promoted_sum(Accumulator (&d)[PARTS][COLUMNS / 2], i32 blocks, u32 first_row,
@@ -297,9 +305,9 @@ struct TileWgmma {
                                         bool accumulate, const Multiply& multiply, const Prepare& prepare) const {
     const u32 stage = wait_full(at);
     prepare(stage);
-    const u32 stage_a = A_IS_RESIDENT ? resident + block * StageA::BYTES : stage;
-    const u64 a = StageA::descriptor(stage_a + first_row * StageA::ROW_BYTES);
-    const u64 b = StageB::descriptor(stage + STAGE_A_BYTES);
+    const u32 kept = resident + block * KEPT_BYTES;
+    const u64 a = StageA::descriptor((A_IS_RESIDENT ? kept : stage) + first_row * StageA::ROW_BYTES);
+    const u64 b = StageB::descriptor(B_IS_RESIDENT ? kept : stage + STAGE_A_BYTES);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {

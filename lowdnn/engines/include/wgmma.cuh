@@ -11,7 +11,9 @@
 //     template <bool B_IS_N_MAJOR> void name(f32 (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate)
 // for 16-bit types: a[i] of thread t is the two elements from row 16 * (t / 32) + t % 32 / 4 + 8 * (i % 2), column
 // 2 * (t % 4) + 8 * (i / 2) on. It must not be written between the wgmma_fence before the instruction and its
-// wgmma_wait.
+// wgmma_wait. DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(name, N, K, types) defines it for other types, without the template
+// parameter: of fp8, a[i] is the four elements from column 4 * (t % 4) + 16 * (i / 2) on; of 32-bit types, the one in
+// row 16 * (t / 32) + t % 32 / 4 + 8 * (i % 2), column t % 4 + 4 * (i / 2).
 //
 // d[i] of thread t is the element in row 16 * (t / 32) + t % 32 / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (t % 4)
 // + i % 2.
@@ -80,6 +82,17 @@ template <int ROW_BYTES = 128> __device__ __forceinline__ u64 swizzled_operand(u
                  : WGMMA_PASTE(WGMMA_ACCUMULATORS_, N)("+f")                                                           \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(i32(accumulate)),                           \
                    "n"(i32(B_IS_N_MAJOR)));                                                                            \
+  }
+
+#define DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(NAME, N, K, TYPES)                                                         \
+  __device__ __forceinline__ void NAME(f32 (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate) {                   \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " WGMMA_PASTE(WGMMA_INPUT_5_, N) ", 0;\n"                           \
+                 WGMMA_NAME(N, K, TYPES) " {" WGMMA_PASTE(WGMMA_REGISTERS_, N) "}, {"                                  \
+                 WGMMA_PASTE(WGMMA_INPUT_0_, N) ", " WGMMA_PASTE(WGMMA_INPUT_1_, N) ", "                               \
+                 WGMMA_PASTE(WGMMA_INPUT_2_, N) ", " WGMMA_PASTE(WGMMA_INPUT_3_, N) "}, "                              \
+                 WGMMA_PASTE(WGMMA_INPUT_4_, N) ", p, 1, 1;\n}"                                                        \
+                 : WGMMA_PASTE(WGMMA_ACCUMULATORS_, N)("+f")                                                           \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(i32(accumulate)));                          \
   }
 
 #define WGMMA_NAME(N, K, TYPES)                                                                                        \

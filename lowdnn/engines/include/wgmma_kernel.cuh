@@ -1,7 +1,7 @@
 // What all wgmma kernels have in common: the tile that their macros describe, their head, and the roles of their warps.
 //
 // Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N x CLUSTER_K (tile_wgmma.cuh): the last
-// warpgroup loads, the others multiply and store.
+// warpgroup loads, the others multiply and store. Of the loading one, all warps but the first may prepare what came.
 // Shared memory: the tile's ring and what a cluster's sum needs, a staging area for each consumer warp, the tile's
 // barriers, those of each consumer warp's epilogue.
 // Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads; it may be a
@@ -18,9 +18,10 @@
 
 template <bool A_IS_M_MAJOR, bool B_IS_N_MAJOR,
           class StageB = OperandStage<TYPE, stage_lines(TILE_N, B_IS_N_MAJOR), B_IS_N_MAJOR>,
-          class StageA = OperandStage<TYPE, TILE_M, A_IS_M_MAJOR>, int KEPT_BLOCKS = 0>
+          class StageA = OperandStage<TYPE, TILE_M, A_IS_M_MAJOR>, int KEPT_BLOCKS = 0, bool KEEPS_B = false>
 using KernelTile = TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, CLUSTER_M,
-                             CLUSTER_N, A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, KEPT_BLOCKS, CLUSTER_K>;
+                             CLUSTER_N, A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, KEPT_BLOCKS, CLUSTER_K,
+                             KEEPS_B>;
 
 #if CLUSTER_M * CLUSTER_N * CLUSTER_K > 1
 #define WGMMA_CLUSTER __cluster_dims__(CLUSTER_M * CLUSTER_N * CLUSTER_K, 1, 1)
@@ -32,10 +33,18 @@ using KernelTile = TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER
 #define WGMMA_KERNEL \
   extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM) WGMMA_CLUSTER KERNEL_NAME
 
+#define ASSISTING_WARPS 3
+
+struct NoAssistants {
+  template <class Tile> __device__ __forceinline__ void operator()(const Tile&, u32) const {}
+};
+
 // All threads, first of all. produce(tile) runs in one thread, consume(tile, warpgroup, epilogue) in the consumer
-// warpgroups, counted from 0, with the Epilogue of each warp.
-template <class Tile, class Epilogue, class Output, class Produce, class Consume>
-__device__ __forceinline__ void run_roles(const Output& output, const Produce& produce, const Consume& consume) {
+// warpgroups, counted from 0, with the Epilogue of each warp; assist(tile, warp) in the loading warpgroup's other warps,
+// ASSISTING_WARPS counted from 0.
+template <class Tile, class Epilogue, class Output, class Produce, class Consume, class Assist = NoAssistants>
+__device__ __forceinline__ void run_roles(const Output& output, const Produce& produce, const Consume& consume,
+                                          const Assist& assist = {}) {
   extern __shared__ __align__(1024) u8 shared[];
   u8* staging = shared + Tile::SHARED_BYTES;
   const u32 barriers = shared_address(staging) + Tile::CONSUMER_WARPS * Epilogue::STAGING_BYTES;
@@ -46,7 +55,8 @@ __device__ __forceinline__ void run_roles(const Output& output, const Produce& p
 
   if (warp >= Tile::CONSUMER_WARPS) {
     release_registers<PRODUCER_REGISTERS>();
-    if (warp == Tile::CONSUMER_WARPS && elect_one()) produce(tile);
+    if (warp > Tile::CONSUMER_WARPS) assist(tile, warp - Tile::CONSUMER_WARPS - 1);
+    else if (elect_one()) produce(tile);
   } else {
     take_registers<CONSUMER_REGISTERS>();
     Epilogue epilogue(output, staging + warp * Epilogue::STAGING_BYTES,

@@ -1,9 +1,9 @@
-"""The backward pass of a norm: dx in one launch over rows (``norm_backward.cu``), and the gradients of scale and bias.
+"""The backward pass of a norm: dx in one launch over rows, and the gradients of scale and bias.
 
 Where the scale has one element for each element of a row, as in layer and RMS norms, the launch sums these gradients
-over its rows on the way, and a second one joins the blocks' sums. Where it has one for each row, or for the rows of all
-samples, the sums that dx needs are stored, and those of the samples reduced. Otherwise the gradients are reductions of
-their own over x and dy (``engines.reduction``).
+over its rows on the way (``norm_backward_summing.cu``), and a second one joins the blocks' sums. Where it has one for
+each row, or for the rows of all samples, the sums that dx needs are stored, and those of the samples reduced
+(``norm_backward.cu``). Otherwise the gradients are reductions of their own over x and dy (``engines.reduction``).
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from lowdnn.engines.norm.split import (
     split_operation,
     split_tensor,
 )
+from lowdnn.engines.norm.summing import Summing, SummingTile
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
-from lowdnn.engines.rows.on_chip import OnChip
-from lowdnn.enums import DIM_MAX, DataType, NormMode, PointwiseMode, ReduceTensorOp
+from lowdnn.engines.rows.next_row import NextRow
+from lowdnn.engines.rows.on_chip import OnChip, again_of
+from lowdnn.enums import DIM_MAX, DataType, KnobType, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.graph.row_pattern import FusedRows, match_rows
@@ -73,7 +75,8 @@ class BackwardRows:
         operation, shape = fused.operation, fused.operation.shape
         if len(shape.split(operation.x.dims)) > DIM_MAX:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
-        for rows, joined in row_shapes(shape, operation.x):
+        sums_channels = operation.dscale is not None
+        for rows, joined in row_shapes(shape, operation.x, sums_channels):
             found = BackwardRows._over(fused, rows, joined, last_uid=max(graph.tensors))
             if found.space.joined == joined:
                 break
@@ -108,14 +111,18 @@ class BackwardRows:
         return RowLayout.of(self.space, (self.before, self.after), self.tensors["x"])
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
+        if self._may_sum_on_the_way:
+            return self._summing(arch).knobs
         return tile.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
-        chain, shape = Chain(), tile.tile_of(self.layout, chosen, self._held)
-        sums_on_the_way = self._may_sum_on_the_way and shape.chunks(self.layout) == 1
-        if self.layout.row_groups:
-            self._add_rows(chain, arch, shape, sums_on_the_way)
-        if not sums_on_the_way and not self._row_sums:
+        chain = Chain()
+        summing = self._summing(arch).tile(chosen) if self._may_sum_on_the_way else None
+        if summing is not None:
+            self._add_summing(chain, summing)
+        elif self.layout.row_groups:
+            self._add_rows(chain, arch, chosen)
+        if summing is None and not self._row_sums:
             for port in ("dscale", "dbias"):
                 if port in self.tensors:
                     graph = OperationGraph(self._gradient(port))
@@ -128,15 +135,28 @@ class BackwardRows:
             self.compute_type,
             reading(self.tensors["x"]),
             self.before,
-            sums=len(self.gradients) if self._may_sum_on_the_way else 0,
             passing=int(self._is_scaled),
             shifts=True,
             stays=True,
+            looks_ahead=not self._may_sum_on_the_way,
         )
 
     @property
-    def _element_bytes(self) -> int:
-        return dtypes.info(self.compute_type).size_bytes
+    def _read(self) -> tuple[tuple[Tensor, ...], ...]:
+        """What is read of each element, functor by functor."""
+        return (self.tensors["x"],), self.before.loads
+
+    def _summing(self, arch: ArchSpec) -> Summing:
+        tensors = self.tensors
+        return Summing(
+            self.layout,
+            arch,
+            self.compute_type,
+            self._held,
+            gradients=len(self.gradients),
+            elements=self._read,
+            numbers=tuple(tensors[port] for port in ("inv_variance", "mean") if port in tensors),
+        )
 
     @cached_property
     def _may_sum_on_the_way(self) -> bool:
@@ -145,13 +165,17 @@ class BackwardRows:
         repeats = all(not any(row) for row in strides)
         row_elements = all(tensor.element_count == self.space.count for tensor in self.gradients)
         is_enough = self.space.is_row and self.layout.row_groups > 0 and self.space.count > 0
-        return bool(self.gradients) and repeats and row_elements and is_enough
+        return bool(self.gradients) and not self.sums and repeats and row_elements and is_enough
 
     @property
     def _scale_is_of_rows(self) -> bool:
         """Whether the scale has one element for each row."""
         scale = self.tensors.get("scale")
         return scale is not None and is_of_rows(scale, self.shape)
+
+    @property
+    def _is_centred(self) -> bool:
+        return self.operation.mode is not NormMode.RMS_NORM
 
     @property
     def _is_scaled(self) -> bool:
@@ -163,15 +187,42 @@ class BackwardRows:
         """Where rows' sums go, if there are rows."""
         return self.sums if self.layout.row_groups else {}
 
-    def _add_rows(self, chain: Chain, arch: ArchSpec, shape: tile.RowTile, sums: bool) -> None:
-        """The launch for dx; where it sums on the way, the launch that joins its blocks' sums too."""
-        operation, gradients = self.operation, self.gradients if sums else ()
-        blocks = shape.staying_blocks(self.layout, arch) if sums else 0
-        count = blocks // shape.SHARING
-        offsets = tuple(chain.reserve(count * self.space.count * self._element_bytes) for _ in gradients)
-        join = Join(gradients, self.space.row_space, self.compute_type, count, offsets)
-        others = (self.tensors["x"],)
-        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before, others)
+    def _add_summing(self, chain: Chain, chosen: SummingTile) -> None:
+        """The launch for dx that sums the gradients too, and the one that joins its blocks' sums."""
+        operation, space, gradients = self.operation, self.space, self.gradients
+        again = again_of(self.layout, self.before, self.compute_type, stays=True) if self.before.stores else ()
+        count, element_bytes = chosen.blocks // chosen.tile.CLUSTER, dtypes.info(self.compute_type).size_bytes
+        offsets = tuple(chain.reserve(count * space.count * element_bytes) for _ in gradients)
+        join = Join(gradients, space.row_space, self.compute_type, count, offsets)
+        kernel = RowKernel(
+            source="norm/norm_backward_summing.cu",
+            data_type=operation.x.data_type,
+            compute_type=self.compute_type,
+            layout=self.layout,
+            tile=chosen.tile,
+            switches=(
+                ("CENTRED", int(self._is_centred)),
+                ("SCALED", int(self._is_scaled)),
+                ("GRADIENTS", len(gradients)),
+                ("AT_HAND", chosen.rows),
+                ("AGAIN", int(bool(again))),
+            ),
+            functors=(*self._functors(stays=True, with_statistics=True), *again),
+            scalars=(
+                share(operation.shape.count, self.compute_type),
+                Struct(tuple(WorkspacePointer(offset) for offset in offsets)),
+            ),
+        )
+        number, moved = chain.kernel(kernel.kernel), self._moved_bytes + join.partial_bytes
+        chain.launches.append(kernel.launch(number, operation.flops, moved, chosen.blocks, chosen.shared_bytes))
+        joining, arguments = join.kernel_and_arguments()
+        chain.launches.append(join.launch(chain.kernel(joining), arguments))
+
+    def _add_rows(self, chain: Chain, arch: ArchSpec, chosen: Choices) -> None:
+        """The launch for dx."""
+        operation, shape = self.operation, tile.tile_of(self.layout, chosen, self._held)
+        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before, (self.tensors["x"],))
+        ahead = NextRow(shape, self.layout, arch, self._read, bool(chosen[KnobType.STAGES]))
         kernel = RowKernel(
             source="norm/norm_backward.cu",
             data_type=operation.x.data_type,
@@ -179,30 +230,24 @@ class BackwardRows:
             layout=self.layout,
             tile=shape,
             switches=(
-                ("CENTRED", int(operation.mode is not NormMode.RMS_NORM)),
+                ("CENTRED", int(self._is_centred)),
                 ("SCALED", int(self._is_scaled)),
                 ("ROW_SCALE", int(self._scale_is_of_rows)),
-                ("GRADIENTS", len(gradients)),
                 *((f"{name}_GRADIENT", int(port in self._row_sums)) for port, name in _GRADIENTS.items()),
                 *on_chip.switches,
+                *ahead.switches,
             ),
-            functors=(*self._functors(on_chip), *on_chip.again()),
+            functors=(*self._functors(on_chip.stays or ahead.is_ahead), *on_chip.again()),
             scalars=(
-                share(self.operation.shape.count, self.compute_type),
+                share(operation.shape.count, self.compute_type),
                 *i64((on_chip.slots,)),
                 *on_chip.partials(chain),
-                *((Struct(tuple(WorkspacePointer(offset) for offset in offsets)),) if gradients else ()),
             ),
         )
-        read = bytes_of(tensor for tensor in inputs_of(operation).values() if not tensor.is_virtual)
-        read_and_written = moved_bytes(self.before) + moved_bytes(self.after) + read - self._counted_twice
-        read_and_written += join.partial_bytes + bytes_of(self._row_sums.values()) + on_chip.bytes_read_again
-        number, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
-        launch = kernel.launch(number, operation.flops, read_and_written, blocks, shared_bytes)
+        moved = self._moved_bytes + bytes_of(self._row_sums.values()) + on_chip.bytes_read_again
+        number, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
+        launch = kernel.launch(number, operation.flops, moved, on_chip.blocks or ahead.blocks, shared_bytes)
         self._add_with_sums(chain, arch, launch)
-        if gradients:
-            joining, arguments = join.kernel_and_arguments()
-            chain.launches.append(join.launch(chain.kernel(joining), arguments))
 
     def _add_with_sums(self, chain: Chain, arch: ArchSpec, launch: Launch) -> None:
         """The launch, and the reductions of what it stores of rows that share a scale."""
@@ -215,20 +260,23 @@ class BackwardRows:
             chain.add(_REDUCTION.plan(total, arch, {}), places)
 
     @property
-    def _counted_twice(self) -> int:
-        """Bytes of dy where the DAG before it reads it too."""
-        return bytes_of(t for t in self.before.loads if t.uid == self.operation.dy.uid)
+    def _moved_bytes(self) -> int:
+        """Of all that is read and of dx; dy counts once where the DAG before it reads it."""
+        operands = (tensor for tensor in inputs_of(self.operation).values() if not tensor.is_virtual)
+        again = bytes_of(t for t in self.before.loads if t.uid == self.operation.dy.uid)
+        return moved_bytes(self.before) + moved_bytes(self.after) + bytes_of(operands) - again
 
-    def _functors(self, on_chip: OnChip) -> tuple[Functor, ...]:
+    def _functors(self, stays: bool, with_statistics: bool = False) -> tuple[Functor, ...]:
+        """stays: whether shared memory has what is read of elements; with_statistics: what is read of rows too."""
         space, compute_type, tensors = self.space, self.compute_type, self.tensors
         functors = [
-            space.load(tensors["x"], compute_type, "Data", copies=on_chip.stays),
-            space.functor(self.before, "Prologue", None, compute_type, copies=on_chip.stays),
+            space.load(tensors["x"], compute_type, "Data", copies=stays),
+            space.functor(self.before, "Prologue", None, compute_type, copies=stays),
             space.functor(self.after, "Epilogue", compute_type, None),
-            space.load_of_row(tensors["inv_variance"], compute_type, "Inverse"),
+            space.load_of_row(tensors["inv_variance"], compute_type, "Inverse", copies=with_statistics),
         ]
         if "mean" in tensors:
-            functors.append(space.load_of_row(tensors["mean"], compute_type, "Mean"))
+            functors.append(space.load_of_row(tensors["mean"], compute_type, "Mean", copies=with_statistics))
         if "scale" in tensors:
             load = space.load_of_row if self._scale_is_of_rows else space.load
             functors.append(load(tensors["scale"], compute_type, "Scale"))

@@ -26,8 +26,9 @@ from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
+from lowdnn.engines.rows.next_row import NextRow
 from lowdnn.engines.rows.on_chip import OnChip
-from lowdnn.enums import DIM_MAX, DataType, NormFwdPhase, NormMode, PointwiseMode
+from lowdnn.enums import DIM_MAX, DataType, KnobType, NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.graph.row_pattern import FusedRows, match_rows
@@ -98,6 +99,8 @@ class ForwardRows:
             return chain
         shape = tile.tile_of(self.layout, chosen, self._held)
         on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before)
+        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), bool(chosen[KnobType.STAGES]))
+        copies = on_chip.stays or ahead.is_ahead
         first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)
         count = self.operation.shape.count
         parameters = _row_parameters(operation, self.shape)
@@ -113,9 +116,10 @@ class ForwardRows:
                 ("RUNNING", int(bool(operation.running))),
                 *((f"ROW_{name}", int(name in parameters)) for name in ("SCALE", "BIAS")),
                 *on_chip.switches,
+                *ahead.switches,
             ),
             functors=(
-                self.space.functor(self.before, "Prologue", None, self.compute_type, copies=on_chip.stays),
+                self.space.functor(self.before, "Prologue", None, self.compute_type, copies),
                 *on_chip.again(),
                 self.space.functor(self.after, "Epilogue", self.compute_type, None),
                 *self._parameters,
@@ -133,8 +137,9 @@ class ForwardRows:
         statistics = [t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid]
         of_rows = bytes_of((*statistics, *parameters.values()))
         moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows + on_chip.bytes_read_again
-        reference, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes
-        chain.launches.append(kernel.launch(reference, operation.flops, moved, shared_bytes=shared_bytes))
+        reference, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
+        blocks = on_chip.blocks or ahead.blocks
+        chain.launches.append(kernel.launch(reference, operation.flops, moved, blocks, shared_bytes))
         return chain
 
     @property
@@ -148,6 +153,7 @@ class ForwardRows:
             shared=_SAMPLE_REGISTERS,
             shifts=True,
             stays=True,
+            looks_ahead=True,
         )
         return held if self.space.is_row or not self.after.loads else replace(held, values=2)
 

@@ -1,25 +1,23 @@
 // norm_backward: for each row, with xhat = (x - mean) * inverse and g = dy * scale, dy = prologue(...),
 //   dx = epilogue(inverse * (g - average(g) - xhat * average(g * xhat)))
-// and, with GRADIENTS, the sums over this block's rows of dy * xhat and (2) of dy, for each element of a row. Without
-// CENTRED the mean is 0 and average(g) is left out. A scale with one element for each row is a factor behind it all:
-// then the sums that dx needs are of dy * xhat and of dy, which are the row's own gradients (SCALE_GRADIENT,
+// Without CENTRED the mean is 0 and average(g) is left out. A scale with one element for each row is a factor behind it
+// all: then the sums that dx needs are of dy * xhat and of dy, which are the row's own gradients (SCALE_GRADIENT,
 // BIAS_GRADIENT). JOINED neighbouring rows, the channels of a group, have mean, inverse and averages together, these of
 // the rows' sums times their scales.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
-// read once; of a longer one chunks are read again. GRADIENTS needs rows of one chunk, along the vector axis: then each
-// thread has the same elements of all of its rows, and sums them in registers; the slots of a block join theirs in
-// order, and the blocks theirs in the workspace, [blocks / SHARING][elements of a row].
-// Shared memory: RowTeam's; with GRADIENTS and several slots, VECTOR sums of each thread; with STAYS (dynamic) `slots`
-// slots of chunks of x, then of dy.
-// Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
-// blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
+// read once; of a longer one chunks are read again.
+// Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks of x, then of dy, with LOOKS_AHEAD the next row
+// of both.
+// Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with twice
+// RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each
-// row has; GRADIENTS: 0, 1 (dscale) or 2 (dscale and dbias); SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what
-// is read again has a functor of its own, since Prologue stores tensors.
+// row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a functor of its own, since
+// Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
+#include "include/next_row.cuh"
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
@@ -39,9 +37,6 @@ struct Params {
   i64 slots;
 #if SHARING > CLUSTER
   Value* partials;
-#endif
-#if GRADIENTS
-  Value* gradients[GRADIENTS];
 #endif
   Data::Args x;
   Prologue::Args dy;
@@ -123,6 +118,11 @@ struct Operands {
                                        const ReadChunk<Data, Tile>& read_x, const ReadChunk<Same, Tile>& read_dy) {
     x.take(p.x, walk, chunk, read_x);
     dy.take(args, walk, chunk, read_dy);
+    normalise(walk, chunk);
+  }
+
+  // From values of x to xhat.
+  __device__ __forceinline__ void normalise(RowWalk<Tile>& walk, i64 chunk) {
 #if !AS_READ
     walk.each(chunk, [&](auto group, i64) { normalise(x.values[group]); });
 #endif
@@ -156,6 +156,34 @@ struct Operands {
   template <int SIZE> __device__ __forceinline__ void normalise(Value (&of_group)[SIZE]) const {
 #pragma unroll
     for (int v = 0; v < SIZE; ++v) of_group[v] = (of_group[v] - mean[v % WIDTH]) * inverse[v % WIDTH];
+  }
+};
+
+// The row after the one that the thread works on.
+struct Next {
+  const Params& p;
+  NextRow<Data, Tile, LOOKS_AHEAD> x;
+  NextRow<Prologue, Tile, LOOKS_AHEAD> dy;
+  RowWalk<Tile> walk;
+
+  __device__ __forceinline__ Next(const Params& p, void* memory) : p(p), x(memory), dy(x.end()), walk(p.sizes) {
+    walk.begin();
+    copy();
+  }
+
+  // The row that has come, and a request for the one after it.
+  __device__ __forceinline__ void load(RowWalk<Tile>& own, Operands& held) {
+    x.load(p.x, own, held.x);
+    dy.load(p.dy, own, held.dy);
+    held.normalise(own, 0);
+    walk.next();
+    copy();
+  }
+
+ private:
+  __device__ __forceinline__ void copy() {
+    x.copy(p.x, walk);
+    dy.copy(p.dy, walk);
   }
 };
 
@@ -232,46 +260,6 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
 #endif
 }
 
-#if GRADIENTS
-__device__ __forceinline__ void add_gradients(const Params& p, RowWalk<Tile>& walk, const Operands& held,
-                                              Value (&gradients)[GRADIENTS][ITEMS][VECTOR]) {
-  walk.each(0, [&](auto group, i64) {
-    Value xhat[VECTOR], dy[VECTOR];
-    held.get(p, group, xhat, dy);
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
-      gradients[0][group.item][v] += dy[v] * xhat[v];
-      if (GRADIENTS > 1) gradients[GRADIENTS - 1][group.item][v] += dy[v];
-    }
-  });
-}
-
-// The sums of a block's slots joined, and stored at the elements of a row.
-__device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& walk, Value (&sums)[ITEMS][VECTOR],
-                                                Value* gradients) {
-  __shared__ Value joined[Tile::SLOTS > 1 ? THREADS : 1][VECTOR];
-  const i64 elements = p.sizes.groups * VECTOR;
-  Value* const own = gradients + i64(blockIdx.x / SHARING) * elements;
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    if constexpr (Tile::SLOTS > 1) {
-#pragma unroll
-      for (int v = 0; v < VECTOR; ++v) joined[threadIdx.x][v] = sums[i][v];
-      __syncthreads();
-      if (threadIdx.x < TEAM) {
-        for (int slot = 1; slot < Tile::SLOTS; ++slot) {
-#pragma unroll
-          for (int v = 0; v < VECTOR; ++v) sums[i][v] += joined[slot * TEAM + threadIdx.x][v];
-        }
-      }
-      __syncthreads();
-    }
-    const i64 group = walk.group(0, i);
-    if (threadIdx.x < TEAM && group < p.sizes.groups) store<VECTOR>(own + group * VECTOR, sums[i]);
-  }
-}
-#endif
-
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
@@ -284,9 +272,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   Team team(shared);
 #endif
   RowWalk<Tile> walk(p.sizes);
-#if GRADIENTS
-  Value gradients[GRADIENTS][ITEMS][VECTOR] = {};
-#endif
+  Next next(p, memory);
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
@@ -298,10 +284,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     load_of_row<Inverse, JOINED>(p.inverse, walk, held.inverse);
     const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk); };
     slots.begin(copy);
+#if LOOKS_AHEAD
+    next.load(walk, held);
+#else
     load_first(p, staying, walk, 0, held);
-#if GRADIENTS
-    add_gradients(p, walk, held, gradients);
-    held.begin_pass();
 #endif
     held.scale(p, walk, 0);
     add_products(p, walk, 0, held, sums);
@@ -332,9 +318,5 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
       store_gradient(p, walk, chunk, held, scale, factor, sums);
     }
   }
-#if GRADIENTS
-#pragma unroll
-  for (int k = 0; k < GRADIENTS; ++k) store_gradients(p, walk, gradients[k], p.gradients[k]);
-#endif
   team.leave();
 }

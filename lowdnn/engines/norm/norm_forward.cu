@@ -10,14 +10,15 @@
 // squares shows in y. The estimate is the average of the first chunk; where blocks share rows, of TEAM groups from all
 // over the row, which each of the blocks reads, so that they agree without meeting. Of a row that is too long, chunks
 // are read again, backwards, as the cache still has them.
-// Shared memory: RowTeam's; with STAYS (dynamic) `slots` slots of chunks.
-// Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
-// blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
+// Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
+// Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with twice
+// RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
 // unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own,
-// since Prologue stores tensors.
+// since Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
+#include "include/next_row.cuh"
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
@@ -205,7 +206,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #else
   Team team(shared);
 #endif
-  RowWalk<Tile> walk(p.sizes);
+  RowWalk<Tile> walk(p.sizes), ahead(p.sizes);
+  NextRow<Prologue, Tile, LOOKS_AHEAD> next(memory);
+  ahead.begin();
+  next.copy(p.before, ahead);
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
@@ -213,7 +217,13 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     const auto copy = [&](i64 chunk) { staying.copy(p.before, walk, chunk); };
     slots.begin(copy);
     const Sample sample(p, walk);
+#if LOOKS_AHEAD
+    next.load(p.before, walk, held);
+    ahead.next();
+    next.copy(p.before, ahead);
+#else
     load_first(p, staying, walk, 0, held);
+#endif
     Value shift[WIDTH], sums[2 * WIDTH];
     first_mean(p, team, walk, held, sample, shift);
 #pragma unroll

@@ -80,7 +80,7 @@ class RowSpace:
             copies=copies,
         )
 
-    def load_of_row(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
+    def load_of_row(self, tensor: Tensor, compute_type: DataType, name: str, copies: bool = False) -> Functor:
         """The functor that reads one number of each row."""
         return generate(
             reading(tensor),
@@ -89,6 +89,7 @@ class RowSpace:
             vector_axis=self.kept - 1,
             space=self.kept_space,
             name=name,
+            copies=copies,
         )
 
     def store_of_row(self, tensor: Tensor, compute_type: DataType, name: str) -> Functor:
@@ -168,13 +169,13 @@ def fused_space(
 ) -> RowSpace:
     """The space of ``row_space`` for DAGs over whole rows and the ``others`` that their kernel reads or writes.
 
-    joined: channels (axis 1) that have their statistics together, if vectors lie along these.
+    joined: channels (axis 1) that have their statistics together, if rows are these.
     """
     tensors = (*(tensor for dag in dags for tensor in (*dag.loads, *dag.stores)), *others)
     in_memory = {tensor.uid: tensor for tensor in tensors if not tensor.is_virtual and not tensor.is_scalar_value}
     alone = _indexed_axes(dags) | ({1} if joined > 1 else set())
     space = row_space(dags[0].dims, axes, in_memory.values(), alone).skewed(in_memory.values())
-    return replace(space, joined=joined) if space.space.origin[space.vector_axis] == (1,) else space
+    return replace(space, joined=joined) if space.space.origin[space.kept - 1] == (1,) else space
 
 
 def _widest(tensors: Iterable[Tensor]) -> int:

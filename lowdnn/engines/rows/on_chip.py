@@ -61,18 +61,21 @@ class OnChip:
         kept = 1 if not self.stays else self.slots
         return bytes_of((*self.before.loads, *self.others)) * (self._chunks - kept) // self._chunks
 
+    @property
+    def blocks(self) -> int:
+        """Of a cooperative grid, for ``RowKernel.launch``; otherwise 0."""
+        return self.tile.staying_blocks(self.layout, self.arch) if self.tile.is_cooperative else 0
+
     def again(self) -> tuple[Functor, ...]:
-        """The functor Again: Prologue without what it stores, where it is run more than once for an element."""
-        if not self._has_again:
-            return ()
-        once = replace(self.before, stores=())
-        return (self.layout.space.functor(once, "Again", None, self.compute_type, copies=self.stays),)
+        """The functor Again, where Prologue is run more than once for an element and stores."""
+        return again_of(self.layout, self.before, self.compute_type, self.stays) if self._has_again else ()
 
     def partials(self, chain: Chain) -> tuple[Argument, ...]:
-        """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""
+        """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows, in two areas
+        in turn."""
         if not self.tile.is_cooperative:
             return ()
-        return (WorkspacePointer(chain.reserve(self.tile.blocks(self.layout) * self._sums_bytes)),)
+        return (WorkspacePointer(chain.reserve(2 * self.blocks * self._sums_bytes)),)
 
     @property
     def _has_again(self) -> bool:
@@ -107,3 +110,8 @@ class OnChip:
         shares = self.tile.THREADS * dtypes.info(self.compute_type).size_bytes
         joined = 2 * self.tile.slots * self._row_bytes if self.layout.space.joined > 1 else 0
         return (parts + 2) * self._sums_bytes + max(shares, self._sums_bytes) + joined
+
+
+def again_of(layout: RowLayout, before: PointwiseDag, compute_type: DataType, stays: bool) -> tuple[Functor, ...]:
+    """The functor Again: Prologue, which does ``before``, without what it stores."""
+    return (layout.space.functor(replace(before, stores=()), "Again", None, compute_type, copies=stays),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
 
@@ -22,45 +22,50 @@ _SHARES_OF_GRID = tuple(1 << power for power in range(8))
 
 #: Registers of a thread that hold elements: twice as many where a row needs them.
 _REGISTERS, _MAX_REGISTERS = 32, 64
-#: The same where sums over rows are among them: the fewer threads share a row, the more of its registers are these.
-_SUM_REGISTERS = 96
-#: Groups of a thread whose rows have several axes, or which sums over rows: each has a place of its own in registers.
+#: Groups of a thread whose rows have several axes: each has a place of its own in registers.
 _MAX_PLACED = 8
 #: Threads of a block: at least, where rows are short.
 _MIN_THREADS = 128
 #: Registers of a thread besides the elements: where it holds values in all, for each group of a row with one axis, with
-#: several, and for a skew; where it holds elements as they are read in all, and for sums over rows.
+#: several, and for a skew; where it holds elements as they are read in all.
 _VALUE_REGISTERS, _GROUP_REGISTERS, _WALKED_REGISTERS, _SKEW_REGISTERS = 28, 3, 12, 12
-_READ_REGISTERS, _SUMMING_REGISTERS = 32, 4
-#: For each row side by side, and for values of rows with one axis that are made of several tensors.
-_SIDE_REGISTERS, _MAKING_REGISTERS = 9, 16
+_READ_REGISTERS = 32
+#: For each row side by side, for values of rows with one axis that are made of several tensors, and for the next row.
+_SIDE_REGISTERS, _MAKING_REGISTERS, _AHEAD_REGISTERS = 9, 16, 8
 _MIN_REGISTERS, _MAX_RESIDENT = 48, 16
 #: Quarters of a multiprocessor have registers of their own, for whole warps.
 _QUARTERS, _REGISTERS_PER_QUARTER = 4, 16384
 #: Blocks of a multiprocessor, so that some read rows while others join statistics and store.
 _WANTED_RESIDENT = 3
+#: So few of these that memory waits when they meet. Rows for each of them that are worth staying for.
+_FEW_RESIDENT, _WORTH_STAYING = 2, 4
 #: Threads of a team that read neighbouring vectors: a memory line of 128 bytes. The share of the groups which a team
 #: within a warp holds that its row should have.
 _MIN_TEAM, _FULL = 8, 0.875
 #: Bytes of a row that are worth a block of their own, where there are too few rows for the device.
 _MIN_BLOCK_BYTES = 8192
-#: Threads of a block whose rows lie side by side, where it has a multiprocessor to itself and otherwise; how many of
-#: these are neighbours: what makes a memory line.
-_MAX_COLUMN_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
+#: Threads of a block, at most, and where its rows lie side by side and it shares a multiprocessor with others; how many
+#: of these are neighbours: what makes a memory line.
+_MAX_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 #: Bytes that a thread reads of a group, bytes of rows for each block of a cluster that are worth more blocks and the
 #: meeting of a whole grid, and bytes of shared memory of a block besides rows.
 _GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
-#: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
-_CLUSTER_REACH = 18
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
+#: Bytes of rows that a block has on chip, in whole chunks; and those that it could read while a grid meets.
+_ON_CHIP_BYTES, _MEETING_BYTES = 196608, 49152
+#: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
+_CLUSTER_REACH = 18
+
+#: (team, items, cluster, sharing)
+Defaults = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Held:
     """What a thread holds of each element, in registers.
 
-    values, sums: numbers of ``element_bytes``; the sums are over rows.
+    values: numbers of ``element_bytes``.
     read_bytes: of what the values are, where they can be held as they are read and converted whenever they are used;
     otherwise 0.
     passing: numbers of ``element_bytes`` of each element that are read when it is used.
@@ -69,40 +74,45 @@ class Held:
     shifts: whether tensors are read that have one element for each of a row, which a skew shifts into place.
     stays: whether the kernel lets the values' chunks stay in shared memory, and the blocks of a cooperative grid share
     rows.
+    looks_ahead: whether the kernel asks for the next row when it begins with one.
     """
 
     element_bytes: int
     values: int
-    sums: int
     read_bytes: int
     passing: int
     beside: int
     shared: int
     shifts: bool
     stays: bool
+    looks_ahead: bool
 
     @staticmethod
     def of(
         compute_type: DataType,
         *sources: PointwiseDag,
-        sums: int = 0,
         passing: int = 0,
         beside: int = 0,
         shared: int = 0,
         shifts: bool = False,
         stays: bool = False,
+        looks_ahead: bool = False,
     ) -> Held:
         """sources: where the values come from."""
         are_plain = all(not dag.operations and len(dag.loads) == 1 for dag in sources)
         read_bytes = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
         element_bytes = dtypes.info(compute_type).size_bytes
-        return Held(element_bytes, len(sources), sums, read_bytes, passing, beside, shared, shifts, stays)
+        return Held(element_bytes, len(sources), read_bytes, passing, beside, shared, shifts, stays, looks_ahead)
+
+    @property
+    def looking_ahead(self) -> Held:
+        """The same of a kernel that asks for the next row when it begins with one."""
+        return replace(self, beside=self.beside + _AHEAD_REGISTERS)
 
     def words(self, vector: int, is_as_read: bool) -> int:
         """Registers for a group of ``vector`` elements."""
         held_bytes = self.read_bytes if is_as_read else self.values * self.element_bytes
-        held = max(self.values, ceil_div(held_bytes * vector, 4))  # one of each value, however narrow
-        return held + self.sums * self.element_bytes * vector // 4
+        return max(self.values, ceil_div(held_bytes * vector, 4))  # one of each value, however narrow
 
 
 @dataclass(frozen=True)
@@ -159,20 +169,23 @@ class RowTile:
         return ceil_div(wanted, ceil_div(wanted, there)) * self.SHARING
 
 
-def knobs(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[Knob, ...]:
-    """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where chunks may stay, CTA_COUNT
-    (blocks that share rows)."""
-    team, items, cluster, sharing = _defaults(layout, arch, held)
-    clusters = _CLUSTERS if arch.name == "sm_90a" else (1,)
+def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | None = None) -> tuple[Knob, ...]:
+    """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where the kernel can, CTA_COUNT
+    (blocks that share rows) and STAGES (whether the next row is on its way)."""
+    team, items, cluster, sharing = defaults or _defaults(layout, arch, held)
     most = _most_team(layout)
-    found = (
+    found: tuple[Knob, ...] = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
         Knob("items", KnobType.MULTIPLY, tuple(sorted({*_ITEMS, items})), items, "groups in registers"),
-        Knob("cluster", KnobType.TILE_CGA_M, clusters, cluster, "blocks of a cluster that share rows"),
+        Knob("cluster", KnobType.TILE_CGA_M, clusters(arch), cluster, "blocks of a cluster that share rows"),
     )
+    if held.looks_ahead:
+        is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
+        text = "rows on their way beside the one at hand"
+        found = (*found, Knob("ahead", KnobType.STAGES, (0, 1), int(is_ahead), text))
     if not held.stays:
         return found
-    fitting = {share for share in _SHARES_OF_GRID if share <= _most_sharing(layout, arch)}
+    fitting = {share for share in _SHARES_OF_GRID if share <= arch.sm_count}
     values = tuple(sorted(fitting | {1, sharing}))
     return (
         *found,
@@ -185,17 +198,22 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
 
     Raises BadParamError where rows are to be shared both by a cluster and by a whole grid.
     """
-    team, cluster, side = chosen[KnobType.TILE_ROWS], chosen[KnobType.TILE_CGA_M], _side(layout)
+    cluster, items = chosen[KnobType.TILE_CGA_M], chosen[KnobType.MULTIPLY]
     sharing = max(cluster, chosen.get(KnobType.CTA_COUNT, 1))
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
+    held = held.looking_ahead if chosen.get(KnobType.STAGES) else held
+    return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
+
+
+def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held) -> RowTile:
+    side = _side(layout)
     if sharing > 1 or 32 % side:  # one team is a block
         team = max(team, ceil_power(ceil_div(32, side)))
     threads = team * side
     if sharing == 1:
-        wanted = _MIN_THREADS if layout.space.is_row else 32
+        wanted = _MIN_THREADS if layout.space.is_row and side == 1 else 32
         threads = max(threads, min(wanted, max(32, threads * ceil_power(ceil_div(layout.row_groups, side)))))
-    items = chosen[KnobType.MULTIPLY]
     is_as_read, resident = False, 1
     if sharing == cluster:
         in_chunks = layout.groups > team * items * cluster
@@ -203,31 +221,47 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     return RowTile(threads, team, side, items, sharing, cluster, int(is_as_read), max(1, resident))
 
 
+def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile: tuple[int, int, int]) -> bool:
+    """Whether so few blocks fit a multiprocessor that memory waits while they meet, and no fewer fit that look ahead;
+    where nothing else needs the cache that the next rows take."""
+    usual, ahead = (_tile(layout, *tile, sharing=tile[2], held=own) for own in (held, held.looking_ahead))
+    there = usual.RESIDENT * arch.sm_count // usual.SHARING
+    is_short = ceil_div(layout.row_groups, usual.slots) < _WORTH_STAYING * there
+    if usual.chunks(layout) > 1 or is_short or held.beside or usual.RESIDENT > _FEW_RESIDENT:
+        return False
+    return ahead.RESIDENT == usual.RESIDENT
+
+
 def _resident(layout: RowLayout, threads: int, items: int, sharing: int, held: Held, is_as_read: bool) -> int:
     """Blocks for which a multiprocessor has registers."""
     space, vector = layout.space, layout.vector
     each = held.words(vector, is_as_read) + held.passing * vector * held.element_bytes // 4
     if is_as_read:
-        base = _READ_REGISTERS + (_SUMMING_REGISTERS if held.sums else 0) + (held.shared if sharing > 1 else 0)
+        base = _READ_REGISTERS + (held.shared if sharing > 1 else 0)
     else:
         base = _VALUE_REGISTERS
         each += _GROUP_REGISTERS if space.space.rank - space.kept == 1 else _WALKED_REGISTERS
     base += _SKEW_REGISTERS if space.skew and (held.shifts or not is_as_read) else 0
     beside = held.beside + (0 if space.is_row else _SIDE_REGISTERS * vector)
     beside += _MAKING_REGISTERS if space.is_line and not held.read_bytes else 0
-    registers = max(_MIN_REGISTERS, ceil_div(base + each * items + beside, 8) * 8)
-    warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * registers))
+    return resident_blocks(base + each * items + beside, threads)
+
+
+def resident_blocks(registers: int, threads: int) -> int:
+    """Blocks of so many threads for which a multiprocessor has registers."""
+    allotted = max(_MIN_REGISTERS, ceil_div(registers, 8) * 8)
+    warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * allotted))
     return min(warps // ceil_div(threads, 32), _MAX_RESIDENT)
 
 
 def _holding(
     layout: RowLayout, threads: int, items: int, sharing: int, held: Held, in_chunks: bool
 ) -> tuple[bool, int]:
-    """(whether chunks are held as they are read, blocks of a multiprocessor): so where too few would fit otherwise, and
-    with sums, whose registers are better spent on these; not where chunks may stay in shared memory."""
+    """(whether chunks are held as they are read, blocks of a multiprocessor): so where too few would fit otherwise; not
+    where chunks may stay in shared memory."""
     resident = _resident(layout, threads, items, sharing, held, is_as_read=False)
     may_stay = held.stays and in_chunks
-    if not held.read_bytes or may_stay or (resident >= _WANTED_RESIDENT and not held.sums):
+    if not held.read_bytes or may_stay or resident >= _WANTED_RESIDENT:
         return False, resident
     return True, _resident(layout, threads, items, sharing, held, is_as_read=True)
 
@@ -235,19 +269,20 @@ def _holding(
 def _side(layout: RowLayout) -> int:
     """Rows side by side: neighbours in memory, and whole groups of joined ones."""
     if layout.space.is_row:
-        return 1
+        return layout.space.joined
     least = layout.space.joined // gcd(layout.space.joined, layout.vector)
     wanted = min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
     return least * ceil_power(ceil_div(wanted, least))
 
 
 def _most_team(layout: RowLayout) -> int:
-    return _TEAMS[-1] if layout.space.is_row else floor_power(_MAX_COLUMN_THREADS // _side(layout))
+    return floor_power(_MAX_THREADS // _side(layout))
 
 
 def _usual_team(layout: RowLayout) -> int:
     """The same where a block shares a multiprocessor with others."""
-    return _TEAMS[-1] if layout.space.is_row else floor_power(_COLUMN_THREADS // _side(layout))
+    threads = _MAX_THREADS if layout.space.is_row else _COLUMN_THREADS
+    return floor_power(threads // _side(layout))
 
 
 def _row_blocks(layout: RowLayout) -> int:
@@ -260,7 +295,7 @@ def _most_sharing(layout: RowLayout, arch: ArchSpec) -> int:
     return max(1, arch.sm_count // _row_blocks(layout))
 
 
-def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int, int, int, int]:
+def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults:
     """(team, items, cluster, sharing): by what is on chip of a row where there are few rows or long ones of several
     axes, otherwise by how many blocks fit a multiprocessor."""
     if held.stays and (_row_blocks(layout) <= arch.sm_count or not layout.space.is_line):
@@ -274,12 +309,11 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     fewest, most = _item_bounds(layout, held)
     most_team, side = _usual_team(layout), _side(layout)
     most_cluster = _most_cluster(arch)
-    clusters = [c for c in _CLUSTERS if _filling_cluster(layout, arch, 1) <= c <= most_cluster]
+    filling = [c for c in clusters(arch) if c >= filling_cluster(layout, arch, 1)]
     residents = range(_WANTED_RESIDENT, 0, -1)
-    # Sums take the registers that more rows would need: so the blocks of a cluster would meet for each row, and few
-    # others work meanwhile. One large block meets sooner.
-    orders = ((r, c) for c in clusters for r in residents) if held.sums else product(residents, clusters)
-    for resident, cluster in orders:
+    # Blocks of a cluster meet for each row: one large block has it sooner, where it need not leave room for chunks.
+    by_resident, by_cluster = product(residents, filling), ((r, c) for c in filling for r in residents)
+    for resident, cluster in by_resident if held.stays else by_cluster:
         own, sparse = ceil_div(max(layout.groups, 1), cluster), None
         for wanted in (i for i in _ITEMS if fewest <= i <= most):
             team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
@@ -301,10 +335,9 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
 def _item_bounds(layout: RowLayout, held: Held) -> tuple[int, int]:
     """Groups that a thread holds, at least where the row has them, and at most."""
     is_one_axis = layout.space.space.rank - layout.space.kept == 1
-    limit = _ITEMS[-1] if is_one_axis and not held.sums else _MAX_PLACED
+    limit = _ITEMS[-1] if is_one_axis else _MAX_PLACED
     usual = _REGISTERS // held.words(layout.vector, is_as_read=False)
-    registers = _SUM_REGISTERS if held.sums else _MAX_REGISTERS
-    most = min(floor_power(registers // held.words(layout.vector, held.read_bytes > 0)), limit)
+    most = min(floor_power(_MAX_REGISTERS // held.words(layout.vector, held.read_bytes > 0)), limit)
     return min(floor_power(usual), most), most
 
 
@@ -316,7 +349,7 @@ def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int
     usual, most = (min(max(1, registers // words), limit) for registers in (_REGISTERS, _MAX_REGISTERS))
     groups, most_team = max(layout.groups, 1), _usual_team(layout)
     least = ceil_power(ceil_div(groups, most_team * most))
-    cluster, sharing = _filling_cluster(layout, arch, min(least, _most_cluster(arch))), 1
+    cluster, sharing = filling_cluster(layout, arch, min(least, _most_cluster(arch))), 1
     if _row_blocks(layout) <= arch.sm_count:
         cluster, sharing = _one_wave(layout, arch, held, cluster)
         if sharing > 1:
@@ -336,11 +369,29 @@ def _one_wave(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) -> tu
     so many that all are there at a time."""
     row_blocks, most_sharing = _row_blocks(layout), _most_sharing(layout, arch)
     too_long = most_sharing >= 2 * cluster and _bytes_of_rows(layout, held) > cluster * _CLUSTER_BYTES
+    on_chip = _on_chip_sharing(layout, arch, held)
+    if on_chip > max(cluster, most_sharing):
+        return 1, on_chip
     if layout.space.is_row:
         return (1, most_sharing) if too_long else (cluster, 1)
     if most_sharing > 1 and (too_long or row_blocks * cluster > _IN_CLUSTERS * arch.sm_count):
         return 1, most_sharing
     return _staying_cluster(layout, held, cluster, most_sharing), 1
+
+
+def _on_chip_sharing(layout: RowLayout, arch: ArchSpec, held: Held) -> int:
+    """Blocks of a cooperative grid that have a group of rows on chip together, one group after the other, where the
+    cache has not room for what would be read twice otherwise; as many as take least time. 0 where there is no need."""
+    row_blocks, row_bytes = _row_blocks(layout), _bytes_of_rows(layout, held)
+    least = ceil_div(row_bytes, _ON_CHIP_BYTES)
+    if least > arch.sm_count or row_blocks * row_bytes < arch.l2_bytes:
+        return 0
+
+    def time(sharing: int) -> float:
+        """In bytes that a block reads meanwhile."""
+        return ceil_div(row_blocks, arch.sm_count // sharing) * (row_bytes / sharing + _MEETING_BYTES)
+
+    return min(range(least, arch.sm_count + 1), key=time)
 
 
 def _staying_cluster(layout: RowLayout, held: Held, cluster: int, least: int) -> int:
@@ -361,10 +412,10 @@ def _stay_in_pairs(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) 
 
 def _bytes_of_rows(layout: RowLayout, held: Held) -> int:
     """What a team reads."""
-    return layout.groups * _side(layout) * (held.values + held.sums) * _GROUP_BYTES
+    return layout.groups * _side(layout) * held.values * _GROUP_BYTES
 
 
-def _filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:
+def filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:
     """Blocks that share rows: ``least``, or more where there are too few rows for the device."""
     row_blocks, cluster, most = _row_blocks(layout), least, _most_cluster(arch)
     worth = layout.groups // (_MIN_BLOCK_BYTES // (layout.vector * 4))
@@ -373,5 +424,10 @@ def _filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:
     return cluster
 
 
+def clusters(arch: ArchSpec) -> tuple[int, ...]:
+    """Blocks of a cluster that the device can have."""
+    return _CLUSTERS if arch.name == "sm_90a" else (1,)
+
+
 def _most_cluster(arch: ArchSpec) -> int:
-    return _CLUSTERS[-1] if arch.name == "sm_90a" else 1
+    return clusters(arch)[-1]

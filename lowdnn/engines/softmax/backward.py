@@ -12,6 +12,8 @@ from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
+from lowdnn.engines.rows.next_row import NextRow
+from lowdnn.enums import KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.softmax_pattern import SoftmaxGradient, match_softmax_gradient
 
@@ -46,26 +48,30 @@ class BackwardSoftmax:
         chain, found = Chain(), self.gradient
         if not self.layout.row_groups:
             return chain
+        shape = tile.tile_of(self.layout, chosen, self._held)
+        sources, is_wanted = ((found.y,), found.before.loads), bool(chosen[KnobType.STAGES])
+        ahead = NextRow(shape, self.layout, arch, sources, is_wanted)
         kernel = RowKernel(
             source="softmax/softmax_backward.cu",
             data_type=found.y.data_type,
             compute_type=found.compute_type,
             layout=self.layout,
-            tile=tile.tile_of(self.layout, chosen, self._held),
-            switches=(("IS_LOG", int(found.is_log)),),
+            tile=shape,
+            switches=(("IS_LOG", int(found.is_log)), *ahead.switches),
             functors=(
-                self.space.load(found.y, found.compute_type, "Data"),
-                self.space.functor(found.before, "Prologue", None, found.compute_type),
+                self.space.load(found.y, found.compute_type, "Data", ahead.is_ahead),
+                self.space.functor(found.before, "Prologue", None, found.compute_type, ahead.is_ahead),
                 self.space.functor(found.after, "Epilogue", found.compute_type, None),
             ),
         )
         moved = moved_bytes(found.before) + moved_bytes(found.after)
         if all(tensor.uid != found.y.uid for tensor in found.before.loads):
             moved += bytes_of([found.y])
-        launch = kernel.launch(chain.kernel(kernel.kernel), _FLOPS * found.y.element_count, moved)
-        chain.launches.append(launch)
+        reference, flops = chain.kernel(kernel.kernel), _FLOPS * found.y.element_count
+        chain.launches.append(kernel.launch(reference, flops, moved, ahead.blocks, ahead.shared_bytes))
         return chain
 
     @property
     def _held(self) -> tile.Held:
-        return tile.Held.of(self.gradient.compute_type, reading(self.gradient.y), self.gradient.before)
+        sources = (reading(self.gradient.y), self.gradient.before)
+        return tile.Held.of(self.gradient.compute_type, *sources, looks_ahead=True)

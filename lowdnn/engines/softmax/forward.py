@@ -13,12 +13,16 @@ from lowdnn.engines.rows import tile
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.kernel import RowKernel, number
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
-from lowdnn.enums import DataType
+from lowdnn.engines.rows.next_row import NextRow
+from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.graph.row_pattern import match_rows
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
+
+#: Of a thread, for what the blocks of a cluster join.
+_MEETING_REGISTERS = 8
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class ForwardSoftmax:
             return chain
         shape = tile.tile_of(self.layout, chosen, self._held)
         statistics = _statistics(operation)
+        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), bool(chosen[KnobType.STAGES]))
         kernel = RowKernel(
             source="softmax/softmax_forward.cu",
             data_type=operation.x.data_type,
@@ -70,22 +75,23 @@ class ForwardSoftmax:
                 ("IS_LOG", int(operation.is_log)),
                 ("SINK", int(operation.sink is not None)),
                 *((name.upper(), int(tensor is not None)) for name, tensor in statistics.items()),
+                *ahead.switches,
             ),
-            functors=self._functors,
+            functors=self._functors(ahead.is_ahead),
             scalars=(number(operation.stats_factor, self.compute_type),),
         )
         of_rows = bytes_of(tensor for tensor in (operation.sink, *statistics.values()) if tensor is not None)
         moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows
-        chain.launches.append(kernel.launch(chain.kernel(kernel.kernel), operation.flops, moved))
+        reference, shared_bytes = chain.kernel(kernel.kernel), ahead.shared_bytes
+        chain.launches.append(kernel.launch(reference, operation.flops, moved, ahead.blocks, shared_bytes))
         return chain
 
     @property
     def _held(self) -> tile.Held:
-        return tile.Held.of(self.compute_type, self.before)
+        return tile.Held.of(self.compute_type, self.before, shared=_MEETING_REGISTERS, looks_ahead=True)
 
-    @property
-    def _functors(self) -> tuple[Functor, ...]:
-        prologue = self.space.functor(self.before, "Prologue", None, self.compute_type)
+    def _functors(self, copies: bool) -> tuple[Functor, ...]:
+        prologue = self.space.functor(self.before, "Prologue", None, self.compute_type, copies)
         epilogue = self.space.functor(self.after, "Epilogue", self.compute_type, None)
         sink = self.operation.sink
         sinks = () if sink is None else (self.space.load_of_row(sink, self.compute_type, "Sink"),)

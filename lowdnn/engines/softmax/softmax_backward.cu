@@ -4,12 +4,14 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
 // registers is read once; of a longer one all chunks but the last are read again.
-// Shared memory (static): RowTeam's.
+// Shared memory: RowTeam's; with LOOKS_AHEAD (dynamic) the next row of y, then of dy.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
-// u32 below 2^31 rows and groups, else i64; IS_LOG.
+// u32 below 2^31 rows and groups, else i64; IS_LOG; LOOKS_AHEAD: whether the next row is asked for when a
+// row begins.
 
 #include "include/exponential.cuh"
+#include "include/next_row.cuh"
 #include "include/row_team.cuh"
 #include "generated.cuh"
 
@@ -48,6 +50,32 @@ struct Operands {
   }
 };
 
+struct Next {
+  const Params& p;
+  NextRow<Data, Tile, LOOKS_AHEAD> y;
+  NextRow<Prologue, Tile, LOOKS_AHEAD> dy;
+  RowWalk<Tile> walk;
+
+  __device__ __forceinline__ Next(const Params& p, void* memory) : p(p), y(memory), dy(y.end()), walk(p.sizes) {
+    walk.begin();
+    copy();
+  }
+
+  // The row that has come, and a request for the one after it.
+  __device__ __forceinline__ void load(RowWalk<Tile>& own, Operands& held) {
+    y.load(p.y, own, held.y);
+    dy.load(p.dy, own, held.dy);
+    walk.next();
+    copy();
+  }
+
+ private:
+  __device__ __forceinline__ void copy() {
+    y.copy(p.y, walk);
+    dy.copy(p.dy, walk);
+  }
+};
+
 __device__ __forceinline__ void add_terms(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
                                           Value (&sum)[WIDTH]) {
   walk.each(chunk, [&](auto group, i64) {
@@ -72,15 +100,17 @@ __device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& w
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
+  extern __shared__ __align__(16) u8 memory[];
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);
+  Next next(p, memory);
   const i64 chunks = Tile::chunks(p.sizes);
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Operands held;
     Value sum[WIDTH] = {};
-    held.load(p, walk, 0);
+    next.load(walk, held);
     add_terms(p, walk, 0, held, sum);
 #pragma unroll 1
     for (i64 chunk = 1; chunk < chunks; ++chunk) {

@@ -7,14 +7,16 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
 // registers is read once: largest element, sum, result. Of a longer one (CHUNKED) each thread keeps a largest element
-// and a sum relative to it as it goes along, and all chunks but the last are read again, backwards.
-// Shared memory (static): RowTeam's.
+// and a sum relative to it as it goes along, and all chunks but the last are read again, backwards. The lanes of a warp
+// find their largest element first; warps and blocks meet once, with their largest elements and sums.
+// Shared memory: RowTeam's; with LOOKS_AHEAD (dynamic) the next row.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; IS_LOG; SINK; STATS (m + log(s), times stats_factor), MAX (m), SUM (s):
-// whether they are stored.
+// whether they are stored; LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
 #include "include/exponential.cuh"
+#include "include/next_row.cuh"
 #include "include/row_team.cuh"
 #include "generated.cuh"
 
@@ -23,7 +25,7 @@ typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, S
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
-typedef RowTeam<Tile, Value, Tile::WIDTH> Team;
+typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
 
 struct Params {
   RowSizes<Tile::RANK> sizes;
@@ -45,8 +47,26 @@ struct Params {
 };
 
 constexpr int WIDTH = Tile::WIDTH;
+// Whether lanes join largest elements and sums, and what is left joins both together.
+constexpr bool MEETS_ONCE = !Team::BY_NUMBER && Team::MEETS;
 // Whether a chunk's exponentials replace its elements.
 #define KEEPS_EXPONENTIALS (!CHUNKED && !IS_LOG && !AS_READ)
+
+// What a sum is relative to: the largest element, or 0 where all are minus infinity.
+__device__ __forceinline__ Value base_of(Value largest) { return largest == Value(-INFINITE) ? Value(0) : largest; }
+
+// Joins largest elements, and the sums behind them, which are relative to these.
+struct LargestAndSum {
+  static __device__ __forceinline__ void join_all(Value (&joined)[2 * WIDTH], const Value (&others)[2 * WIDTH]) {
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) {
+      const Value largest = maximum(joined[w], others[w]), base = base_of(largest);
+      joined[WIDTH + w] = joined[WIDTH + w] * exponential(joined[w] - base) +
+                          others[WIDTH + w] * exponential(others[w] - base);
+      joined[w] = largest;
+    }
+  }
+};
 
 __device__ __forceinline__ void add_largest(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                             Value (&largest)[WIDTH]) {
@@ -75,8 +95,32 @@ __device__ __forceinline__ void add_exponentials(const Params& p, RowWalk<Tile>&
   });
 }
 
-// What a sum is relative to: the largest element, or 0 where all are minus infinity.
-__device__ __forceinline__ Value base_of(Value largest) { return largest == Value(-INFINITE) ? Value(0) : largest; }
+template <class Operator> __device__ __forceinline__ void join_first(Team& team, Value (&values)[WIDTH]) {
+  if constexpr (MEETS_ONCE) team.all_of_lanes<Operator>(values);
+  else team.all<Operator>(values);
+}
+
+// From what was joined first to the row's. Afterwards the sums are relative to the row's base, and `factor` is what
+// turns exponentials relative to the one before into such.
+__device__ __forceinline__ void join_rest(Team& team, Value (&largest)[WIDTH], Value (&base)[WIDTH],
+                                          Value (&sum)[WIDTH], Value (&factor)[WIDTH]) {
+  Value both[2 * WIDTH];
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) {
+    both[w] = largest[w];
+    both[WIDTH + w] = sum[w];
+    factor[w] = Value(1);
+  }
+  if constexpr (MEETS_ONCE) {
+    team.all_beyond_lanes<LargestAndSum>(both);
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) {
+      factor[w] = exponential(base[w] - base_of(both[w]));
+      base[w] = base_of(both[w]);
+      sum[w] = both[WIDTH + w];
+    }
+  }
+}
 
 #if CHUNKED
 // A chunk joined to the thread's largest elements and sums.
@@ -111,10 +155,14 @@ __device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& wa
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
+  extern __shared__ __align__(16) u8 memory[];
   Team team(shared);
-  RowWalk<Tile> walk(p.sizes);
+  RowWalk<Tile> walk(p.sizes), ahead(p.sizes);
+  NextRow<Prologue, Tile, LOOKS_AHEAD> next(memory);
   const i64 chunks = Tile::chunks(p.sizes);
 
+  ahead.begin();
+  next.copy(p.before, ahead);
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Chunk held;
@@ -127,7 +175,9 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) sink[w] = largest[w];
 #endif
-    held.load(p.before, walk, 0);
+    next.load(p.before, walk, held);
+    ahead.next();
+    next.copy(p.before, ahead);
 #if CHUNKED
     add_chunk(p, walk, 0, held, largest, sum);
 #pragma unroll 1
@@ -138,7 +188,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     Value own[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) own[w] = largest[w];
-    team.all<Largest>(largest);
+    join_first<Largest>(team, largest);
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
       base[w] = base_of(largest[w]);
@@ -146,13 +196,15 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     }
 #else
     add_largest(p, walk, 0, held, largest);
-    team.all<Largest>(largest);
+    join_first<Largest>(team, largest);
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) base[w] = base_of(largest[w]);
     held.begin_pass();
     add_exponentials(p, walk, 0, held, base, sum);
 #endif
-    team.all<Plus>(sum);
+    join_first<Plus>(team, sum);
+    Value factor[WIDTH];
+    join_rest(team, largest, base, sum, factor);
 #if SINK
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) sum[w] += exponential(sink[w] - base[w]);
@@ -177,6 +229,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #endif
 #if SUM
     store_of_row<Sum>(p.sum, walk, sum);
+#endif
+#if KEEPS_EXPONENTIALS
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) last[w] *= factor[w];
 #endif
     held.begin_pass();
     store_softmax(p, walk, chunks - 1, held, base, last);

@@ -4,6 +4,7 @@ sdpa b=2 h=8 hk=2 q=100 kv=120 d=64 causal=top_left dtype=bf16 stats=yes
 sdpa b=2 h=8 hk=2 q=1 kv=500 d=64 page=16 lengths=yes
 sdpa b=4 h=8 hk=2 q=100 kv=120 d=64 ragged=yes lengths=yes stats=yes
 sdpa b=2 h=4 q=100 kv=120 d=64 dv=128 left=32 right=0 lengths=yes scores=bias layout=bshd dropout=0.1
+sdpa b=2 h=4 q=100 kv=120 d=64 causal=top_left dtype=e4m3 out=bf16
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.enums import DataType, PointwiseMode, RngDistribution
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.cases import packed, pages, steps, text
 from lowdnn.graph.cases.base import Case, Inputs
@@ -33,6 +34,17 @@ from lowdnn.status import BadParamError
 ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (2, 0, 1, 3)}
 
 _EXCHANGED = (0, 1, 3, 2)
+#: Between which values the numbers beside fp8 lie: weights up to 1 and outputs of a few units fill the range of e4m3.
+_SCALES = {
+    "descale_q": (0.5, 1.5),
+    "descale_k": (0.5, 1.5),
+    "descale_v": (0.5, 1.5),
+    "scale_s": (200.0, 400.0),
+    "descale_s": (1 / 400, 1 / 200),
+    "scale_o": (8.0, 32.0),
+}
+#: In benchmarks those that are not 1.
+_EVEN_SCALES = {"scale_s": 256.0, "descale_s": 1 / 256}
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,8 @@ class AttentionCase(Case):
     that padded ones had, of random or (even) of equal lengths.  scores: steps on the scores, before the masks.
     sink: whether each head has a logit that joins the sums of its rows.
     stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored; lse: the first alone.
+    dtype: of fp8, there are one number each that q, k, v and the weights are descaled by, two that the weights and the
+    output are scaled by before they are rounded, and the largest magnitudes of both, before that, are stored.
     """
 
     family: ClassVar[str] = "sdpa"
@@ -85,6 +99,8 @@ class AttentionCase(Case):
         v = self._keys(builder, (self.b, self.hv or self._hk, self._kv, self.dv or self.d), "v", lengths)
         scale = builder.constant(4, DataType.FLOAT, max(self.d, 1) ** -0.5, name="scale")
         scores = builder.pointwise(PointwiseMode.MUL, builder.matmul(q, self._transposed(builder, k)), scale)
+        if self.is_fp8:
+            scores = _scaled(builder, scores, "descale_q", "descale_k")
         scores = same_dims_chain(self.scores, scores, self.dtype, DataType.FLOAT).build(
             builder, scores, None, Layout.ROW_MAJOR
         )
@@ -96,18 +112,29 @@ class AttentionCase(Case):
             names=("stats",) if self.stats == "lse" else ("stats", "max", "sum_exp"),
             stats_log2=self.stats == "log2",
         )
+        if self.is_fp8:
+            _largest(builder, weights)
+            weights = _scaled(builder, weights, "scale_s")
         if self.dropout:
             kept = builder.rng(Rng(RngDistribution.BERNOULLI, probability=1 - self.dropout), weights.dims, seed=7)
             weights = builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - self.dropout))
         weights = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=self.dtype)
-        builder.matmul(weights, v, store=self.out or self.dtype)
+        out = self.out or self.dtype
+        if self.is_fp8:
+            o = _scaled(builder, builder.matmul(weights, v), "descale_s", "descale_v")
+            _largest(builder, o)
+            _scaled(builder, o, "scale_o", store=out)
+        else:
+            builder.matmul(weights, v, store=out)
         return packed.with_packed_outputs(builder) if self.ragged != "no" else builder.graph()
 
     def routing(self, seed: int) -> Inputs:
         """Those of the inputs that say where rows are, as of a full cache or of self-attention, for benchmarks: page
-        tables, the same offsets for all that is ragged, and for each batch the length that these give or all keys."""
+        tables, the same offsets for all that is ragged, and for each batch the length that these give or all keys; and
+        the numbers beside fp8, powers of two whose product is 1."""
         rng, given = np.random.default_rng([seed, 1]), {tensor.name: tensor for tensor in self.graph().inputs}
         values = {name: pages.table_values(rng, tensor) for name, tensor in given.items() if pages.is_table(tensor)}
+        values |= {name: np.full(given[name].dims, _EVEN_SCALES.get(name, 1.0)) for name in given.keys() & _SCALES}
         lengths = np.full(self.b, self._kv)
         if self.ragged != "no":
             offsets = self._values(rng, given["q_ragged_offset"], exact=True)
@@ -124,6 +151,10 @@ class AttentionCase(Case):
     @property
     def is_exact(self) -> bool:
         return False
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.dtype in (DataType.FP8_E4M3, DataType.FP8_E5M2)
 
     @property
     def _hk(self) -> int:
@@ -184,6 +215,8 @@ class AttentionCase(Case):
             return rng.integers(0, self.q + 1, tensor.dims)
         if tensor.name == "blocks":
             return rng.integers(0, 256, tensor.dims).astype(np.uint8)
+        if tensor.name in _SCALES:
+            return rng.uniform(*_SCALES[tensor.name], tensor.dims).astype(np.float32)
         if pages.is_table(tensor):
             return pages.table_values(rng, tensor)
         if packed.is_offsets(tensor):
@@ -205,3 +238,16 @@ def _select(builder: GraphBuilder, scores: Tensor, mode: PointwiseMode, x: Tenso
     nothing = builder.constant(4, DataType.FLOAT, -inf)
     seen = builder.pointwise(mode, x, b, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
     return builder.pointwise(PointwiseMode.BINARY_SELECT, scores, nothing, seen)
+
+
+def _scaled(builder: GraphBuilder, x: Tensor, *names: str, store: DataType | None = None) -> Tensor:
+    """x times one new number for each name, in ``store`` where that is given."""
+    numbers = [builder.tensor((1, 1, 1, 1), DataType.FLOAT, name=name) for name in names]
+    for number in numbers:
+        x = builder.pointwise(PointwiseMode.MUL, x, number, store=store)
+    return x
+
+
+def _largest(builder: GraphBuilder, x: Tensor) -> None:
+    """Stores the largest magnitude."""
+    builder.reduction(ReduceTensorOp.AMAX, x, (0, 1, 2, 3), store=DataType.FLOAT)

@@ -24,7 +24,8 @@ from tests.support.data import fresh_seed, poison
 from tests.support.running import check_case, check_outputs, run_plan
 from tests.support.tolerance import assert_close
 
-ENGINES: tuple[Engine, ...] = (AttentionDecode(), AttentionMma())
+DECODE, MMA, WGMMA = AttentionDecode(), AttentionMma(), AttentionWgmma()
+ENGINES: tuple[Engine, ...] = (DECODE, MMA, WGMMA)
 
 of_each_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 
@@ -41,7 +42,7 @@ def test_lines(racing: Runtime, engine: Engine, line: str) -> None:
 
 
 def test_parts_of_the_keys(device: Runtime) -> None:
-    check_case(device, ENGINES[0], "sdpa b=2 h=2 q=3 kv=1100 d=16 ragged=yes stats=yes", {KnobType.SPLIT_K_SLC: 2})
+    check_case(device, DECODE, "sdpa b=2 h=2 q=3 kv=1100 d=16 ragged=yes stats=yes", {KnobType.SPLIT_K_SLC: 2})
 
 
 @of_each_engine
@@ -77,13 +78,47 @@ def test_only_the_output_is_ragged(racing: Runtime) -> None:
         check_outputs(racing, engine.plan(graph, SM_90A, {}), graph, inputs, case.length)
 
 
+@pytest.mark.parametrize(("queries", "mask"), [(64, "causal=top_left left=90"), (128, "")])
+def test_sequences_of_any_lengths(racing: Runtime, queries: int, mask: str) -> None:
+    """Several tiles for each block. Rows before the first sequence, behind the last one, and of keys behind a length
+    are NaN; of outputs they stay as they are."""
+    case = parse_case(f"sdpa b=9 h=2 hk=1 q=200 kv=220 d=16 ragged=yes lengths=yes stats=lse {mask}")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    of = {tensor.name: tensor for tensor in graph.inputs}
+    rows, lengths = [0, 64, 128, 129, 63, 1, 0, 192, 65], [33, 112, 0, 113, 224 - 4, 1, 17, 111, 2]
+    first, nan = {"q": 3, "k": 5, "v": 1, "c": 2, "stats": 4}, 0x7FC0
+    ends = {name: np.cumsum([first[name], *rows]) for name in ("q", "c", "stats")}
+    ends |= {name: np.cumsum([first[name], *(min(length + 6, 220) for length in lengths)]) for name in ("k", "v")}
+    inputs[of["lengths"].uid] = np.array(lengths, np.int32).reshape(9, 1, 1, 1)
+    for name, own in ends.items():
+        offsets = graph.tensors[of[f"{name}_ragged_offset"].uid]
+        inputs[offsets.uid] = own.astype(inputs[offsets.uid].dtype).reshape(offsets.dims)
+    for name in "qkv":
+        exists = np.zeros(of[name].dims[2], bool)
+        for begin, length in zip(ends[name], rows if name == "q" else lengths, strict=False):
+            exists[begin : begin + length] = True
+        inputs[of[name].uid] = np.where(exists[:, None], inputs[of[name].uid], 0)
+    expected = expected_outputs(graph, inputs, WGMMA.numerical_notes, case.length)
+    for name in "qkv":
+        array = inputs[of[name].uid]
+        inputs[of[name].uid] = np.where((array == 0).all(axis=(1, 3), keepdims=True), nan, array).astype(array.dtype)
+    plan = WGMMA.plan(graph, replace(SM_90A, sm_count=2), {KnobType.TILE_M: queries})
+    found = run_plan(racing, plan, graph, inputs)
+    for uid, wanted in expected.items():
+        tensor = graph.tensors[uid]
+        begin, end = ends[tensor.name][[0, -1]]
+        others = np.delete(found[uid], np.s_[begin:end], axis=2)
+        np.testing.assert_array_equal(others.tobytes(), poison(others.size, tensor.data_type).tobytes())
+        pair = (found[uid][:, :, begin:end], wanted.values[:, :, begin:end])
+        assert_close(*pair, tensor.data_type, wanted.allowed, tensor.label)
+
+
 def test_what_cannot_be_packed_is_refused() -> None:
     graph = parse_case("sdpa b=2 h=2 q=3 kv=40 d=16 ragged=yes").graph()
-    assert "expected heads with strides" in str(AttentionWgmma().refuse(graph, SM_90A))
     (store,) = (op for op in graph.operations if isinstance(op, RaggedStore))
     by_heads = {store.y.uid: replace(store.y, strides=packed_strides(store.y.dims))}
     changed = OperationGraph(with_tensors(op, by_heads) for op in graph.operations)
-    assert f"{store.y.label}.strides: expected rows of all heads" in str(ENGINES[0].refuse(changed, SM_90A))
+    assert f"{store.y.label}.strides: expected rows of all heads" in str(DECODE.refuse(changed, SM_90A))
 
 
 def test_ragged_operands_beside_q_k_and_v_are_refused() -> None:

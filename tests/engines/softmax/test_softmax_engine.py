@@ -40,6 +40,24 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
         check(device, f"dims=5x{length} stats=fp32", choices)
 
 
+@pytest.mark.parametrize(
+    ("line", "choices", "is_ahead"),
+    [
+        ("dims=41x250 dtype=fp16", NARROW | {KnobType.MULTIPLY: 16}, 1),
+        ("dims=23x509 dtype=bf16 stats=fp32", CLUSTER, 1),  # rows that begin beside vectors
+        ("dims=23x509 dtype=bf16 dir=bwd", CLUSTER, 1),
+        ("dims=19x1020 dtype=fp32 log=yes dir=bwd", SMALL | {KnobType.TILE_ROWS: 64, KnobType.MULTIPLY: 4}, 1),
+        ("dims=7x60x4x8 axes=1 dtype=bf16", SMALL, 1),
+        ("dims=5x1000", SMALL, 0),  # several chunks
+    ],
+)
+def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[KnobType, int], is_ahead: int) -> None:
+    """On few multiprocessors, so that blocks have several rows."""
+    arch = SM_90A.with_sm_count(1)
+    plan = check_case(racing, ENGINE, f"softmax {line}", choices | {KnobType.STAGES: 1}, arch)
+    assert dict(plan.kernels[0].parameters)["LOOKS_AHEAD"] == is_ahead
+
+
 @pytest.mark.parametrize("choices", [SMALL, CLUSTER], ids=["block", "cluster"])
 def test_sinks(device: Runtime, choices: dict[KnobType, int]) -> None:
     check(device, "dims=3x4x252 sink=yes log=yes before=mul dtype=bf16", choices)

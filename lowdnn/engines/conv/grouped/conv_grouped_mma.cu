@@ -17,8 +17,8 @@
 // Launch: THREADS threads, lanes * slabs blocks.
 // Macros: TYPE; BACKWARD; IN, OUT channels of a group; PACK groups of a pack; UNIT_PACKS, UNITS; TAPS of all classes,
 // with a null tap where a class would end in half a step; CLASSES residues; RUN elements of one copy of filters;
-// BLOCKS_M; THREADS; MIN_BLOCKS of a multiprocessor; OUTPUT_RANK, VECTOR of the functor; WHOLE: 1 where 4 divides
-// the output channels.
+// BLOCKS_M; THREADS; MIN_BLOCKS of a multiprocessor; HALVED: rows of the box (pixel_box.cuh); OUTPUT_RANK, VECTOR of
+// the functor; WHOLE: 1 where 4 divides the output channels.
 
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
@@ -49,7 +49,7 @@ constexpr int SET = BLOCKS_M * 16;  // pixels that a warp computes at a time
 constexpr bool FILTERS_ARE_DEPTH = BACKWARD && sizeof(TYPE) == 2;
 constexpr int OFFSET_BYTES = (DEPTH * 4 + 15) / 16 * 16;
 constexpr u32 OUTSIDE = ~0u;
-typedef PixelBox<TYPE, SLAB_CHUNKS, THREADS> Box;
+typedef PixelBox<TYPE, SLAB_CHUNKS, THREADS, HALVED> Box;
 static_assert(UNIT_BLOCKS == BLOCKS_N || UNITS * UNIT_PACKS == 1, "a block without channels is the output's last");
 static_assert(WARPS % UNITS == 0, "every warp has one unit");
 
@@ -70,7 +70,7 @@ struct Params {
   i32 out_extents[AXES], out_channels;
   i32 groups;
   i32 w_taps, w_channels;  // of one filter in memory
-  i32 in_step[AXES], out_step[AXES];
+  i32 in_step[AXES], out_step[AXES];  // in_step: in places of the box
   Divider slabs;
   Divider tiles[1 + AXES];  // (image, axes)
   Divider tile[1 + AXES];   // extents, in positions of each residue

@@ -14,7 +14,8 @@
 // [part][task][pair of columns][lane].
 // Launch: 32 * TASK_WARPS * PARTS threads.
 // Macros: TYPE; IN, OUT channels and filters of a group; PACK groups of a pack, the fewest whose channels and filters
-// are multiples of 16, or one of 8 channels; UNITS; TASK_WARPS, PARTS; MIN_BLOCKS of a multiprocessor; TAPS, SET_TAPS.
+// are multiples of 16, or one of 8 channels; UNITS; TASK_WARPS, PARTS; MIN_BLOCKS of a multiprocessor; TAPS, SET_TAPS;
+// HALVED: rows of the box of x (pixel_box.cuh).
 
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
@@ -34,7 +35,7 @@ constexpr int TAPS_ABREAST = CHANNELS < BLOCK ? BLOCK / CHANNELS : 1;
 constexpr int STEPS = SET_TAPS / TAPS_ABREAST;  // of a task, each with its 16 columns
 constexpr int THREADS = 32 * TASK_WARPS * PARTS;
 constexpr int TAP_SETS = (TAPS + SET_TAPS - 1) / SET_TAPS;
-typedef PixelBox<TYPE, UNITS * CHANNELS * int(sizeof(TYPE)) / BOX_CHUNK_BYTES, THREADS> Image;
+typedef PixelBox<TYPE, UNITS * CHANNELS * int(sizeof(TYPE)) / BOX_CHUNK_BYTES, THREADS, HALVED> Image;
 typedef PixelBox<TYPE, UNITS * FILTER_BLOCKS * BLOCK_BYTES / BOX_CHUNK_BYTES, THREADS> Response;
 static_assert(CHANNELS % BLOCK == 0 || TAPS_ABREAST == 2, "blocks of channels are whole or two taps'");
 static_assert(SET_TAPS % TAPS_ABREAST == 0, "a set has whole steps");
@@ -80,7 +81,7 @@ struct Params {
   Accumulator* slices;
   i64 pitch, slice_stride;
   BoxGeometry image, response;
-  i32 step[BOX_AXES];  // of x, from output to output
+  i32 step[BOX_AXES];  // in places of the box of x, from output to output
   i32 groups;
   Divider tiles[1 + BOX_AXES];
   i32 tile_count, splits, slabs;

@@ -14,7 +14,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, forward_axes, output_classes
-from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor, pitch_bytes
+from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor, BoxRows, pitch_bytes
 from lowdnn.engines.conv.grouped.tiles import (
     PLACE_LIMITS,
     RESERVED_SHARED_BYTES,
@@ -69,6 +69,7 @@ class Params:
     MIN_BLOCKS: int
     TAPS: int
     SET_TAPS: int
+    HALVED: int
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,11 @@ class FilterTile:
     def box(self) -> tuple[int, ...]:
         """Positions of x (image, axes)."""
         return (self.extents[0], *(axis.box(e) for axis, e in zip(self.axes, self.extents[1:], strict=True)))
+
+    @property
+    def rows(self) -> BoxRows:
+        """Of the box of x."""
+        return BoxRows(self.box[-1], self.axes[-1].input_step)
 
     @cached_property
     def image_pitch(self) -> int:
@@ -343,7 +349,7 @@ class FilterGeometry:
         tile = self._tile(arch, PLACE_LIMITS[-1])
         best = min(limit for limit in PLACE_LIMITS if prod(tile.extents) <= limit)
         most = tile.splits(self.images, Machine.of(arch))
-        splits = tuple(sorted({most, *(1 << bit for bit in range(most.bit_length()))}))
+        splits = tuple(sorted({most, *(1 << bit for bit in range(most.bit_length() + 1))}))
         return (
             Knob("tile_m", KnobType.TILE_M, PLACE_LIMITS, best, "the most output places of a block"),
             Knob("split_k", KnobType.SPLIT_K_SLC, splits, most, "parts of the sum, as far as there are tiles"),
@@ -358,7 +364,7 @@ class FilterGeometry:
         operands = [parts.operand(boxed.tensor.uid, boxed.packing) for boxed in tensors]
         slices = Slices(splits, self.output.rows, self.output.columns)
         slices_at = parts.reserve(slices.size_bytes)
-        kernel = parts.kernel(self._kernel(tile.slab))
+        kernel = parts.kernel(self._kernel(tile))
         arguments = self._arguments(tile, tensors, (*operands, WorkspacePointer(slices_at)), slices)
         parts.launches.append(self._launch(kernel, tile, arguments, slices, arch))
         stored, overlaps = moved_bytes(self.dag), arch.name == SM_90A.name
@@ -379,8 +385,8 @@ class FilterGeometry:
     def _element_bytes(self) -> int:
         return self.operation.image.element_bytes
 
-    def _kernel(self, slab: FilterSlab) -> KernelRef:
-        facts = dtypes.info(self.data_type)
+    def _kernel(self, tile: FilterTile) -> KernelRef:
+        slab, facts = tile.slab, dtypes.info(self.data_type)
         params = Params(
             TYPE=facts.c_type,
             IN=slab.inputs,
@@ -392,8 +398,10 @@ class FilterGeometry:
             MIN_BLOCKS=slab.blocks_per_sm,
             TAPS=slab.taps,
             SET_TAPS=slab.set_taps,
+            HALVED=int(tile.rows.is_halved),
         )
-        group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_w{slab.task_warps}x{slab.parts}_t{slab.taps}"
+        taps = f"t{slab.taps}{'h' * params.HALVED}"
+        group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_w{slab.task_warps}x{slab.parts}_{taps}"
         return KernelRef(
             name=f"conv_grouped_wgrad_mma_{facts.short_name}_{group}_sm80",
             source="conv/grouped/conv_grouped_wgrad_mma.cu",
@@ -429,7 +437,7 @@ class FilterGeometry:
                 *i64((slices.pitch, slices.slice_elements)),
                 image.geometry(tile.box, pace, tuple(axis.lowest for axis in self.axes)),
                 response.geometry(tile.extents, tile.extents),
-                *i32((*steps[1:], self.operation.groups)),
+                *i32((*steps[1:-1], tile.rows.place_step, self.operation.groups)),
                 *(Struct(divider(count)) for count in counts),
                 *i32((prod(counts), slices.splits, tile.slab.count, tile.places)),
                 *self._offsets(tile),
@@ -443,7 +451,7 @@ class FilterGeometry:
         offsets = {}
         for position, index in every.taps:
             d, h, w = (offset - axis.lowest for offset, axis in zip(position, self.axes, strict=True))
-            offsets[index] = ((d * rows + h) * columns + w) * tile.image_pitch
+            offsets[index] = ((d * rows + h) * columns + tile.rows.place(w)) * tile.image_pitch
         taps = tile.slab.tap_sets * tile.slab.set_taps
         return tuple(Scalar(ScalarType.U32, offsets.get(index, 0)) for index in range(taps))
 

@@ -43,8 +43,9 @@ _MAX_INDEX = 2**31 - 2**20
 _MAX_FUNCTOR_VECTOR = 4
 _MIN_COPY_BYTES = 4
 _UNIT_BYTES = 8
-#: Measured on an H200: what a launch takes, relative to the longer one of its arithmetic and its bytes.
-_SLOWNESS = 1.4
+#: Measured on an H200: what a launch takes, relative to the longer one of its arithmetic and its bytes, and at least,
+#: relative to the instructions of its tiles.
+_SLOWNESS, _COMPUTE_SLOWNESS = 1.4, 1.2
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Params:
     BLOCKS_M: int
     THREADS: int
     MIN_BLOCKS: int
+    HALVED: int
     OUTPUT_RANK: int
     VECTOR: int
     WHOLE: int
@@ -237,12 +239,14 @@ class GroupedGeometry:
             BLOCKS_M=tile.blocks_m,
             THREADS=THREADS,
             MIN_BLOCKS=BLOCKS_PER_SM,
+            HALVED=int(tile.rows.is_halved),
             OUTPUT_RANK=self.output.space.rank,
             VECTOR=vector,
             WHOLE=int(self.dag.dims[1] % _MAX_FUNCTOR_VECTOR == 0),
         )
         direction = "dgrad" if self.is_backward else "fprop"
         group = f"{pack.inputs}to{pack.outputs}_u{slab.units}_m{tile.blocks_m}_t{slab.taps}x{slab.classes}"
+        group += "h" * params.HALVED
         ending = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}{'' if params.WHOLE else 'p'}_sm80_{functor.digest}"
         return KernelRef(
             name=f"conv_grouped_mma_{direction}_{facts.short_name}_{group}_{ending}",
@@ -272,7 +276,7 @@ class GroupedGeometry:
                 self.boxed_source.geometry(tile.box, pace, tuple(axis.lowest for axis in self.axes)),
                 *i32(axis.outputs for axis in self.axes),
                 *i32((self.dag.dims[1], self.operation.groups, prod(w.dims[2:]), w_channels)),
-                *i32(steps[1:]),
+                *i32((*steps[1:-1], tile.rows.place_step)),
                 *i32(axis.output_step for axis in self.axes),
                 *(Struct(divider(extent)) for extent in (self.slabs, *counts, *tile.extents)),
                 *i32((prod(counts), lanes, tile.class_places)),
@@ -295,8 +299,9 @@ class GroupedGeometry:
         )
         flops = instructions * 2 * 16 * 8 * 2 * self.pack.chunk
         moved, unit = bytes_of((source, w)) + moved_bytes(self.dag), UNITS[self.data_type]
+        compute_s = tile.compute_clocks(self.images, self.slabs, Machine.of(arch)) / arch.clock_hz
         least_s = max(flops / arch.attained_rate(unit), moved / arch.copy_bytes_per_s)
-        work = Work(flops, moved, unit, busy_s=_SLOWNESS * least_s)
+        work = Work(flops, moved, unit, busy_s=max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
         return Launch(kernel, (lanes * self.slabs, 1, 1), (THREADS, 1, 1), (arguments,), tile.shared_bytes, work=work)
 
     def _taps(self, tile: Tile) -> tuple[Struct, ...]:
@@ -307,7 +312,7 @@ class GroupedGeometry:
         for output in self.classes:
             for offsets, index in output.taps:
                 d, h, w = (offset - least for offset, least in zip(offsets, lowest, strict=True))
-                taps.append(Struct(i32(((d * rows + h) * columns + w, index))))
+                taps.append(Struct(i32(((d * rows + h) * columns + tile.rows.place(w), index))))
             taps.extend([Struct(i32((0, -1)))] * self._null_taps(output))
         return tuple(taps)
 

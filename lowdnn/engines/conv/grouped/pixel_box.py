@@ -8,7 +8,7 @@ from math import prod
 
 from lowdnn.engines.conv.grouped.axes import AXES
 from lowdnn.engines.gemm.packing import Packing
-from lowdnn.engines.launch import divider, i32, i64
+from lowdnn.engines.launch import ceil_div, divider, i32, i64
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct
 
@@ -50,6 +50,30 @@ class BoxedTensor:
         steps = [tensor.strides[axis] for axis in axes if tensor.dims[axis] > 1]
         is_aligned = tensor.alignment_bytes >= CHUNK_BYTES and all(step * size % CHUNK_BYTES == 0 for step in steps)
         return is_contiguous and is_aligned and tensor.dims[1] * size % CHUNK_BYTES == 0
+
+
+@dataclass(frozen=True)
+class BoxRows:
+    """How ``columns`` positions of the last axis lie in a row of a box that is read every ``step`` of them.
+
+    Rows read at even steps are halved: the even columns come first.
+    """
+
+    columns: int
+    step: int
+
+    @property
+    def is_halved(self) -> bool:
+        return self.step % 2 == 0
+
+    @property
+    def place_step(self) -> int:
+        """Places from one read column to the next."""
+        return self.step // 2 if self.is_halved else self.step
+
+    def place(self, column: int) -> int:
+        """Of a column, in the row; sums of a read column's place and of another one's are places as well."""
+        return column // 2 + column % 2 * ceil_div(self.columns, 2) if self.is_halved else column
 
 
 def pitch_bytes(chunks: int) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
-from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, pitch_bytes
+from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxRows, pitch_bytes
 from lowdnn.engines.launch import ceil_div, floor_power
 
 THREADS = 256
@@ -41,6 +41,7 @@ _MAX_BLOCKS = 16
 #: Rates and latencies of the cost model, in clocks and bytes of one multiprocessor.
 _DEVICE_BYTES_PER_CLOCK = 16
 _BLOCK_LATENCY = 3000
+_COPY_LATENCY = 1500
 _TURN_CLOCKS = 400
 _READ_CLOCKS = 4.5  # of 512 bytes of fragments
 _PRODUCT_CLOCKS = 1.7
@@ -159,6 +160,11 @@ class Slab:
         step = max(reads * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
         return self.depth / 2 / self.classes * step + products * _EPILOGUE_CLOCKS + _SET_CLOCKS
 
+    def compute_clocks(self, sets: Count, set_clocks: Count) -> Count:
+        """Of one tile with ``sets`` sets of each residue, by the slowest warps."""
+        warps = _WARPS // self.units
+        return -(-self.classes * sets // warps) * warps * self.units * set_clocks
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -177,6 +183,10 @@ class Tile:
     def box(self) -> tuple[int, ...]:
         """Input positions (image, axes)."""
         return (self.extents[0], *(axis.box(e) for axis, e in zip(self.axes, self.extents[1:], strict=True)))
+
+    @property
+    def rows(self) -> BoxRows:
+        return BoxRows(self.box[-1], self.axes[-1].input_step)
 
     @cached_property
     def class_places(self) -> int:
@@ -202,6 +212,12 @@ class Tile:
     def places(self) -> int:
         """Of all residues."""
         return self.slab.classes * prod(self.extents)
+
+    def compute_clocks(self, images: int, slabs: int, machine: Machine) -> float:
+        """Of all tiles, without their copies, on each multiprocessor."""
+        sets, set_clocks = self.class_places // (16 * self.blocks_m), self.slab.set_clocks(self.blocks_m)
+        tiles = prod(self.counts(images)) * slabs
+        return float(self.slab.compute_clocks(sets, set_clocks)) * tiles / machine.sm_count
 
 
 @dataclass(frozen=True)
@@ -264,15 +280,14 @@ def _clocks(
     resident = np.maximum(_resident(shared_bytes, machine), 1)
     lanes = _lanes(boxes.tiles, stages, resident, slabs, machine)
     blocks = -(-lanes * slabs // machine.sm_count)
-    # Of one tile, by the slowest warps.
-    warps = _WARPS // slab.units
-    set_clocks = np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds])
-    compute = -(-slab.classes * sets // warps) * warps * slab.units * set_clocks
+    compute = slab.compute_clocks(sets, np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds]))
     memory = slab.memory_clocks(boxes.inputs, boxes.places)
     first = slab.filter_bytes / _DEVICE_BYTES_PER_CLOCK + memory + compute
     in_waves = -(-blocks // resident) * (_BLOCK_LATENCY + np.minimum(blocks, resident) * first)
     turns = -(-boxes.tiles // lanes)
-    in_turns = _BLOCK_LATENCY + blocks * (first + (turns - 1) * (np.maximum(compute, memory) + _TURN_CLOCKS))
+    # A tile comes while the one before it is multiplied: a block by itself waits for what takes longer than that.
+    turn = np.maximum(blocks * (np.maximum(compute, memory) + _TURN_CLOCKS), _COPY_LATENCY + memory)
+    in_turns = _BLOCK_LATENCY + blocks * first + (turns - 1) * turn
     clocks = np.where(stages == 1, in_waves, in_turns)
     return np.where(shared_bytes <= machine.shared_bytes_per_block, clocks, np.inf)
 

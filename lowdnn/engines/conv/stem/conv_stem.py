@@ -1,24 +1,21 @@
 """``conv_stem``: the first layers of networks, convolutions of one group with at most 4 channels, in all directions.
 
-Strides become channels (``stem_fold``): the image and the filter are folded into the workspace, and another engine
-computes the convolution of phases, which has rows of at least 16 bytes of channels, few taps and, where the image is
-cut into patches, no taps at all. A gradient of the image or of the filter comes back unfolded. Kernels:
-``stem_fold.cu``, ``stem_unfold.cu`` and those of the other engine.
+Strides or taps become channels (``stem_fold``): the image and the filter are folded into the workspace, and another
+engine computes the convolution of phases, which has rows of at least 16 bytes of channels, few taps and, where the
+image is cut into patches or is small beside the response, no taps at all. A gradient of the image or of the filter
+comes back unfolded. Kernels: ``stem_fold.cu``, ``stem_unfold.cu`` and those of the other engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from operator import itemgetter
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.composite.assembly import moved
-from lowdnn.engines.composite.partition import estimated_time_s
+from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
-from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers, floor_of, least_time
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.graph.graph import OperationGraph
@@ -67,11 +64,8 @@ class ConvStem(Floored):
         problem = graph.derive(_problem_of)
         if isinstance(problem, Refusal):
             return problem
-        product = problem.graph
-        if None in (product.derive(engine.refuse, arch) for _, engine in product.derive(self._bounded, arch)):
-            return None
-        reasons = "; ".join(str(product.derive(engine.refuse, arch)) for engine in self._engines)
-        return Refusal(self.name, f"no engine takes the convolution of phases: {reasons}")
+        reasons = refusals(self._engines, problem.graph, arch)
+        return Refusal(self.name, f"no engine takes the convolution of phases: {reasons}") if reasons else None
 
     def floor(self, contraction: Contraction) -> Floor:
         """Two tensors are folded or unfolded."""
@@ -91,12 +85,8 @@ class ConvStem(Floored):
         for folded in problem.inputs:
             kernel = parts.kernel(folded.fold_kernel())
             parts.launches.append(folded.fold_launch(kernel, WorkspacePointer(at[folded.tensor.uid])))
-        product = self._product(problem.graph, arch)
-        own = parts.reserve(product.workspace_bytes)
-        for launch in product.launches:
-            kernel = parts.kernel(product.kernels[launch.kernel])
-            arguments = tuple(moved(argument, at, own) for argument in launch.arguments)
-            parts.launches.append(replace(launch, kernel=kernel, arguments=arguments))
+        product = fastest_plan(self._engines, problem.graph, arch)
+        add_plan(parts, product, at)
         if problem.output:
             kernel = parts.kernel(problem.output.unfold_kernel())
             source = WorkspacePointer(at[problem.output.tensor.uid])
@@ -107,26 +97,6 @@ class ConvStem(Floored):
     def precompiled(self) -> tuple[KernelRef, ...]:
         """None: there are as many kernels as first layers."""
         return ()
-
-    def _product(self, graph: OperationGraph, arch: ArchSpec) -> Plan:
-        """The fastest plan for the convolution of phases."""
-        best, best_s = None, inf
-        for least_s, engine in graph.derive(self._bounded, arch):
-            if least_s < best_s and graph.derive(engine.refuse, arch) is None:
-                plan = engine.plan(graph, arch, {})
-                best, best_s = min((best, best_s), (plan, estimated_time_s(plan, arch)), key=itemgetter(1))
-        assert best is not None, "an engine takes what is not refused"
-        return best
-
-    def _bounded(self, graph: OperationGraph, arch: ArchSpec) -> list[tuple[float, Engine]]:
-        """The engines, each with a time that no plan of its is estimated to beat, lowest first."""
-        bounded = [(_least_s(engine, graph, arch), engine) for engine in self._engines]
-        return sorted(bounded, key=itemgetter(0))
-
-
-def _least_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
-    floor = floor_of(engine, graph)
-    return floor.launches * arch.launch_overhead_s + sum(least_time(graph, floor, arch))
 
 
 def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
@@ -151,6 +121,8 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
     folded = (fold.image, fold.filter)
     if max(side.folded.element_count for side in folded) > _MAX_INDEX:
         return Refusal(ConvStem.name, f"{operation.label}: expected at most {_MAX_INDEX} folded elements, got more")
+    if (stride := max(max(side.tensor.strides[1:]) for side in folded)) > _MAX_INDEX:
+        return Refusal(ConvStem.name, f"{operation.label}: expected strides of at most {_MAX_INDEX}, got {stride}")
     return _Problem(
         graph=OperationGraph([_of_phases(operation, fold) if op is operation else op for op in graph.operations]),
         inputs=tuple(side for side in folded if side.tensor is not operation.output),

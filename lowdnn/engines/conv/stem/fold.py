@@ -1,4 +1,4 @@
-"""A convolution of few channels as one of phases: strides become channels. Host side of ``stem_fold.cu``.
+"""A convolution of few channels as one of phases: strides or taps become channels. Host side of ``stem_fold.cu``.
 
 An axis with stride s is folded by writing the s neighbours at i * s + a - pre_padding (a < s: the phases) into the
 channels of one position i. The convolution over the folded axis has stride 1, no padding, and ceil(taps / s) taps:
@@ -8,19 +8,27 @@ channels of one position i. The convolution over the folded axis has stride 1, n
 
 so that the same number of products has longer rows of channels: 16 bytes instead of 3 elements of a first layer. A
 layer that cuts the image into patches (stride = taps) becomes a matrix product.
+
+So does one whose taps are all written into the channels, which repeats what neighbouring outputs share:
+
+    folded_x[o, r] = x[o * s + r * dilation - pre], folded_w[0, r] = w[r]
+
+That suits outputs of many more channels than the image has, beside which the repeated image is small.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from functools import cached_property
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from lowdnn import dtypes
 from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import ConvolutionMode
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import KernelRef, Launch, MathUnit, Scalar, Struct, TensorPointer, Work, WorkspacePointer
@@ -28,13 +36,23 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Scalar, Struct, TensorPoint
 _AXES = 3
 _THREADS = 256
 _CHUNK_BYTES = 16
-#: Up to so many chunks of a position are one thread's.
+#: Up to so many chunks of a position are one thread's where it loads single elements.
 _MAX_ITEM_CHUNKS = 8
 #: Rows of channels longer than this are padded to whole lines, which more engines take.
 _SHORT_ROW_BYTES = 64
 _LINE_BYTES = 128
 _ALIGNMENT_BYTES = 256
 _TILE_CHANNELS = 16
+#: Of the response's bytes: an image with taps as channels that is no larger costs less than it saves.
+_SMALL_SHARE = 1 / 4
+
+
+class AxisFold(Enum):
+    """What of a spatial axis becomes channels."""
+
+    NOTHING = auto()
+    STRIDE = auto()
+    TAPS = auto()
 
 
 @dataclass(frozen=True)
@@ -51,13 +69,13 @@ class Params:
 
 @dataclass(frozen=True)
 class FoldedAxis:
-    """One axis of a tensor: position i and phase a hold the tensor's element origin + step * (i * pace + a)."""
+    """One axis of a tensor: position i and phase a hold the tensor's element origin + i * pace + a * gap."""
 
     positions: int
     phases: int = 1
     pace: int = 1
     origin: int = 0
-    step: int = 1
+    gap: int = 1
 
 
 @dataclass(frozen=True)
@@ -83,20 +101,24 @@ class FoldedTensor:
         return aligned_bytes(self.folded.element_count * self.tensor.element_bytes)
 
     def fold_kernel(self) -> KernelRef:
-        return self._kernel("stem_fold")
+        rows = self._rows
+        kernel = rows._kernel("stem_fold")
+        parameters = (*kernel.parameters, ("VECTOR", rows._vector))
+        return replace(kernel, name=f"{kernel.name}_v{rows._vector}", parameters=parameters)
 
     def fold_launch(self, kernel: int, to: WorkspacePointer) -> Launch:
-        axes, chunks = self._three, self.channels * self.tensor.element_bytes // _CHUNK_BYTES
-        items = self.folded.element_count // self.channels * (chunks if chunks > _MAX_ITEM_CHUNKS else 1)
+        rows, axes = self._rows, self._rows._three
+        chunks = self.folded.element_count * self.tensor.element_bytes // _CHUNK_BYTES
+        items = chunks if rows._vector > 1 or self._chunks > _MAX_ITEM_CHUNKS else chunks // self._chunks
         arguments = Struct(
             (
                 TensorPointer(self.tensor.uid),
                 to,
-                *self._strides,
-                *i32(self._extents),
+                *rows._strides,
+                *i32(rows._extents),
                 *i32(axis.origin for axis in axes),
                 *i32(axis.pace for axis in axes),
-                *i32(axis.step for axis in axes),
+                *i32(axis.gap for axis in axes),
                 *(Struct(divider(extent)) for extent in (self.tensor.dims[0], *(axis.positions for axis in axes))),
                 *i32((items,)),
             )
@@ -107,6 +129,7 @@ class FoldedTensor:
         return self._kernel("stem_unfold")
 
     def unfold_launch(self, kernel: int, source: WorkspacePointer) -> Launch:
+        """Of axes whose phases are neighbours, none of them in two positions."""
         axes, places = self._three, self.tensor.element_count // self.tensor.dims[1]
         arguments = Struct(
             (
@@ -115,8 +138,8 @@ class FoldedTensor:
                 *self._strides,
                 *(Struct(divider(extent)) for extent in (self.tensor.dims[0], *self._extents)),
                 *i32(axis.origin for axis in axes),
-                *i32(axis.step for axis in axes),
-                *(Struct(divider(axis.pace)) for axis in axes),
+                *i32(axis.gap for axis in axes),
+                *(Struct(divider(abs(axis.pace))) for axis in axes),
                 *i32(axis.positions for axis in axes),
                 *i32((places,)),
             )
@@ -134,7 +157,36 @@ class FoldedTensor:
     @property
     def _strides(self) -> tuple[Scalar, ...]:
         images, channels, *spatial = self.tensor.strides
-        return i64((images, *(0,) * (_AXES - len(spatial)), *spatial, channels))
+        return (*i64((images,)), *i32((*(0,) * (_AXES - len(spatial)), *spatial, channels)))
+
+    @cached_property
+    def _rows(self) -> FoldedTensor:
+        """The same with channels as elements of the last axis, where they lie there one after the other."""
+        tensor, (*outer, last) = self.tensor, self.axes
+        images, channels, *_, width = tensor.dims
+        if tensor.strides[1] != 1 or tensor.strides[-1] != channels or last.gap != 1:
+            return self
+        row = FoldedAxis(last.positions, last.phases * channels, last.pace * channels, last.origin * channels)
+        elements = replace(
+            tensor,
+            dims=(images, 1, *tensor.dims[2:-1], width * channels),
+            strides=(*tensor.strides[:-1], 1),
+        )
+        return replace(self, tensor=elements, axes=(*outer, row))
+
+    @property
+    def _vector(self) -> int:
+        """Phases of the last axis that one aligned access may load; the tensor has one channel, or they are one."""
+        size, last, (images, _, *outer, step) = self.tensor.element_bytes, self.axes[-1], self.tensor.strides
+        if self.tensor.dims[1] != 1 or step != 1 or last.gap != 1:
+            return 1
+        places = (last.phases, last.pace, last.origin, self.tensor.dims[-1], images, *outer)
+        return gcd(_CHUNK_BYTES // size, self.tensor.alignment_bytes // size, *places)
+
+    @property
+    def _chunks(self) -> int:
+        """Of a position."""
+        return self.channels * self.tensor.element_bytes // _CHUNK_BYTES
 
     def _kernel(self, name: str) -> KernelRef:
         facts, axes = dtypes.info(self.tensor.data_type), self._three
@@ -150,34 +202,38 @@ class FoldedTensor:
 
 @dataclass(frozen=True)
 class FoldedConvolution:
-    """``operation`` (one group) with some of its axes folded.  is_folded: which."""
+    """``operation`` (one group) with some of its axes folded.  ways: how, of each."""
 
     operation: ConvolutionOperation
-    is_folded: tuple[bool, ...]
+    ways: tuple[AxisFold, ...]
 
     @classmethod
     def cheapest(cls, operation: ConvolutionOperation) -> FoldedConvolution:
-        """The one with the shortest sums, padding included; of those the one with the fewest taps."""
+        """With all taps as channels where that pays; otherwise the one with the shortest sums, padding included, and
+        of those the one with the fewest taps."""
         geometry = operation.convolution
+        of_taps = cls(operation, (AxisFold.TAPS,) * geometry.spatial_dims)
+        if not isinstance(operation, ConvolutionBackwardData) and of_taps._has_small_image:
+            return of_taps
         can_fold = (stride > 1 and gap == 1 for stride, gap in zip(geometry.strides, geometry.dilations, strict=True))
-        ways = product(*((False, True) if can else (False,) for can in can_fold))
+        ways = product(*((AxisFold.NOTHING, AxisFold.STRIDE) if can else (AxisFold.NOTHING,) for can in can_fold))
         return min((cls(operation, way) for way in ways), key=lambda folded: folded._cost)
 
     @cached_property
     def image(self) -> FoldedTensor:
         tensor = self.operation.image
-        return FoldedTensor(tensor, tuple(self._image_axis(axis) for axis in range(tensor.rank - 2)), self.channels)
+        return FoldedTensor(tensor, tuple(map(self._image_axis, range(len(self.ways)))), self.channels)
 
     @cached_property
     def filter(self) -> FoldedTensor:
         tensor = self.operation.filter
-        return FoldedTensor(tensor, tuple(self._filter_axis(axis) for axis in range(tensor.rank - 2)), self.channels)
+        return FoldedTensor(tensor, tuple(map(self._filter_axis, range(len(self.ways)))), self.channels)
 
     @cached_property
     def channels(self) -> int:
         """Of a folded position, padding included: whole pieces of 16 bytes, or lines, in both tensors."""
         image, filters = self.operation.image, self.operation.filter
-        phases = prod(self._image_axis(axis).phases for axis in range(image.rank - 2))
+        phases = prod(map(self._phases, range(len(self.ways))))
         element_bytes = min(image.element_bytes, filters.element_bytes)
         row_bytes = image.dims[1] * phases * element_bytes
         unit_bytes = _CHUNK_BYTES if row_bytes <= _SHORT_ROW_BYTES else _LINE_BYTES
@@ -193,7 +249,14 @@ class FoldedConvolution:
             strides=self._where_folded(1, old.strides),
             pre_paddings=self._where_folded(0, old.pre_paddings),
             post_paddings=self._where_folded(0, old.post_paddings),
+            dilations=self._where_folded(1, old.dilations),
         )
+
+    @property
+    def _has_small_image(self) -> bool:
+        image, response = self.image.folded, self.operation.response
+        image_bytes = image.element_count * image.element_bytes
+        return image_bytes <= _SMALL_SHARE * response.element_count * response.element_bytes
 
     @property
     def _cost(self) -> tuple[int, int]:
@@ -202,20 +265,26 @@ class FoldedConvolution:
         unit = 1 if isinstance(self.operation, ConvolutionForward) else _TILE_CHANNELS
         return ceil_div(channels, unit) * unit * prod(taps), prod(taps)
 
+    def _phases(self, axis: int) -> int:
+        """Taps of one folded tap."""
+        taps = self.operation.filter.dims[2 + axis]
+        most = {AxisFold.NOTHING: 1, AxisFold.STRIDE: self.operation.convolution.strides[axis], AxisFold.TAPS: taps}
+        return min(most[self.ways[axis]], taps)
+
     def _image_axis(self, axis: int) -> FoldedAxis:
-        if not self.is_folded[axis]:
+        if self.ways[axis] is AxisFold.NOTHING:
             return FoldedAxis(self.operation.image.dims[2 + axis])
-        stride, taps = self.operation.convolution.strides[axis], self.operation.filter.dims[2 + axis]
-        positions = self.operation.response.dims[2 + axis] + ceil_div(taps, stride) - 1
-        return FoldedAxis(positions, min(stride, taps), stride, -self.operation.convolution.pre_paddings[axis])
+        geometry, phases = self.operation.convolution, self._phases(axis)
+        positions = self.operation.response.dims[2 + axis] + self._filter_axis(axis).positions - 1
+        origin = -geometry.pre_paddings[axis]
+        return FoldedAxis(positions, phases, geometry.strides[axis], origin, geometry.dilations[axis])
 
     def _filter_axis(self, axis: int) -> FoldedAxis:
-        stride, taps = self.operation.convolution.strides[axis], self.operation.filter.dims[2 + axis]
+        taps, phases = self.operation.filter.dims[2 + axis], self._phases(axis)
         is_flipped = self.operation.convolution.mode is ConvolutionMode.CONVOLUTION
-        origin, step = (taps - 1, -1) if is_flipped else (0, 1)
-        if not self.is_folded[axis]:
-            return FoldedAxis(taps, origin=origin, step=step)
-        return FoldedAxis(ceil_div(taps, stride), min(stride, taps), stride, origin, step)
+        origin, gap = (taps - 1, -1) if is_flipped else (0, 1)
+        return FoldedAxis(ceil_div(taps, phases), phases, gap * phases, origin, gap)
 
     def _where_folded(self, value: int, old: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(value if folded else other for folded, other in zip(self.is_folded, old, strict=True))
+        ways = zip(self.ways, old, strict=True)
+        return tuple(other if way is AxisFold.NOTHING else value for way, other in ways)

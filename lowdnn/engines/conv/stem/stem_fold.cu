@@ -1,12 +1,13 @@
-// stem_fold: folded[n, i, (a, c)] = x[n, c, origin + step * (i * pace + a)] in each spatial axis, 0 where x has no such
+// stem_fold: folded[n, i, (a, c)] = x[n, c, origin + i * pace + a * gap] in each spatial axis, 0 where x has no such
 // element; a counts the phases of all axes, the last axis fastest.
 //
 // Layouts: x has any strides; folded is dense, its channels innermost and padded with zeros. A filter is folded
 // likewise, with its filters as images. Spatial axes are always three, with extents of 1 in front.
-// Block: 256 items, an item being ITEM_CHUNKS chunks (of 16 bytes) of the folded channels of one position: all of them
-// where they are at most 8, so that each element's phase is known to the compiler, otherwise one.
+// Block: 256 items. An item is one chunk (16 bytes) of the folded channels of a position; where single elements are
+// loaded and a position has at most 8 chunks, all of them, so that each element's phase is known to the compiler.
 // Launch: 256 threads, ceil(items / 256) blocks.
-// Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED channels, padding included.
+// Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED channels, padding included; VECTOR: phases of the
+// last axis that lie together in one aligned access, with 1 channel.
 
 #include "include/division.cuh"
 #include "include/vector.cuh"
@@ -14,16 +15,18 @@
 constexpr int AXES = 3;
 constexpr int CHUNK = 16 / int(sizeof(TYPE));  // elements
 constexpr int CHUNKS = FOLDED / CHUNK;
-constexpr int ITEM_CHUNKS = CHUNKS <= 8 ? CHUNKS : 1;
+constexpr int ITEM_CHUNKS = VECTOR == 1 && CHUNKS <= 8 ? CHUNKS : 1;
 constexpr int POSITION_ITEMS = CHUNKS / ITEM_CHUNKS;
 constexpr int PHASES = PHASES_0 * PHASES_1 * PHASES_2;
+static_assert(VECTOR == 1 || CHANNELS == 1, "channels are phases of the last axis");
 
 struct Params {
   const TYPE* x;
   TYPE* folded;
-  i64 image_stride, strides[AXES], channel_stride;  // of x
-  i32 extents[AXES];                                // of x
-  i32 origin[AXES], pace[AXES], step[AXES];
+  i64 image_stride;                   // of x
+  i32 strides[AXES], channel_stride;  // of x
+  i32 extents[AXES];                  // of x
+  i32 origin[AXES], pace[AXES], gap[AXES];
   Divider positions[1 + AXES];  // (image, axes)
   i32 items;
 };
@@ -37,26 +40,26 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   const TYPE* const image = p.x + at[0] * p.image_stride;
   i32 first[AXES];
 #pragma unroll
-  for (int axis = 0; axis < AXES; ++axis) first[axis] = p.origin[axis] + p.step[axis] * at[1 + axis] * p.pace[axis];
+  for (int axis = 0; axis < AXES; ++axis) first[axis] = p.origin[axis] + at[1 + axis] * p.pace[axis];
 
 #pragma unroll
   for (int chunk = 0; chunk < ITEM_CHUNKS; ++chunk) {
-    TYPE values[CHUNK];
+    Vector<TYPE, VECTOR> values[CHUNK / VECTOR] = {};
 #pragma unroll
-    for (int i = 0; i < CHUNK; ++i) {
-      const u32 channel = (first_chunk + chunk) * CHUNK + i, phase = channel / CHANNELS;
+    for (int i = 0; i < CHUNK / VECTOR; ++i) {
+      const u32 channel = (first_chunk + chunk) * CHUNK + i * VECTOR, phase = channel / CHANNELS;
       const i32 of_axis[AXES] = {i32(phase / (PHASES_1 * PHASES_2)), i32(phase / PHASES_2 % PHASES_1),
                                  i32(phase % PHASES_2)};
       bool exists = phase < PHASES;
-      i64 offset = channel % CHANNELS * p.channel_stride;
+      i64 offset = i64(channel % CHANNELS) * p.channel_stride;
 #pragma unroll
       for (int axis = 0; axis < AXES; ++axis) {
-        const i32 place = first[axis] + p.step[axis] * of_axis[axis];
+        const i32 place = first[axis] + p.gap[axis] * of_axis[axis];
         exists = exists && u32(place) < u32(p.extents[axis]);
-        offset += place * p.strides[axis];
+        offset += i64(place) * p.strides[axis];
       }
-      values[i] = exists ? image[offset] : TYPE{};
+      load_where<VECTOR>(exists, values[i].v, image + offset);
     }
-    store<CHUNK>(p.folded + (i64(item) * ITEM_CHUNKS + chunk) * CHUNK, values);
+    store<CHUNK>(p.folded + (i64(item) * ITEM_CHUNKS + chunk) * CHUNK, reinterpret_cast<TYPE(&)[CHUNK]>(values));
   }
 }

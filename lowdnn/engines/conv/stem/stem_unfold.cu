@@ -1,5 +1,5 @@
-// stem_unfold: x[n, c, h] = folded[n, i, (a, c)] where h = origin + step * (i * pace + a) in each spatial axis, 0 where
-// there is no such element; the inverse of stem_fold.
+// stem_unfold: x[n, c, h] = folded[n, i, (a, c)] where h = origin + gap * (i * |pace| + a) in each spatial axis, 0 where
+// there is no such element; the inverse of stem_fold where gap is 1 or -1 and each h has one (i, a) at most.
 //
 // Layouts: those of stem_fold.cu.
 // Block: 256 places of x, counted over (image, axes), with all their channels.
@@ -13,9 +13,10 @@ constexpr int AXES = 3;
 struct Params {
   const TYPE* folded;
   TYPE* x;
-  i64 image_stride, strides[AXES], channel_stride;  // of x
-  Divider extents[1 + AXES];                        // of x: (image, axes)
-  i32 origin[AXES], step[AXES];
+  i64 image_stride;                   // of x
+  i32 strides[AXES], channel_stride;  // of x
+  Divider extents[1 + AXES];          // of x: (image, axes)
+  i32 origin[AXES], gap[AXES];
   Divider pace[AXES];
   i32 positions[AXES];  // of folded
   i32 places;
@@ -33,8 +34,8 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   bool exists = true;
 #pragma unroll
   for (int axis = 0; axis < AXES; ++axis) {
-    to += at[1 + axis] * p.strides[axis];
-    const u32 distance = p.step[axis] * (at[1 + axis] - p.origin[axis]);
+    to += i64(at[1 + axis]) * p.strides[axis];
+    const u32 distance = p.gap[axis] * (at[1 + axis] - p.origin[axis]);
     const u32 i = p.pace[axis].divide(distance), a = distance - i * p.pace[axis].divisor;
     exists = exists && i < u32(p.positions[axis]) && a < u32(PHASES[axis]);
     position = position * p.positions[axis] + i;
@@ -43,5 +44,5 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   const TYPE* const from = p.folded + i64(position) * FOLDED + phase * CHANNELS;
 #pragma unroll
   for (int channel = 0; channel < CHANNELS; ++channel)
-    p.x[to + channel * p.channel_stride] = exists ? from[channel] : TYPE{};
+    p.x[to + i64(channel) * p.channel_stride] = exists ? from[channel] : TYPE{};
 }

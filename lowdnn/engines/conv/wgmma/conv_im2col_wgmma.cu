@@ -11,7 +11,7 @@
 // TAP_RUN > 1: a stage has all taps of the last axis, which has stride 1. They are read from one window of
 // WINDOW_PIXELS pixels, which each tap sees TAP_DISTANCE further on than the tap before it; the outputs of the pixels
 // that the lines have beyond the output's are dropped. Not with a store by tensor map or as a slice.
-// RESIDENT_BLOCKS > 0: the filter, which is A and has one tile of rows and so many k blocks, stays in shared memory.
+// RESIDENT_BLOCKS > 0: the filter, which has one tile of rows or columns and so many k blocks, stays in shared memory.
 // CHANNEL_BYTES: of channels in a k block, 128 or, where those would be half empty, 64.
 // CONVERTED: one operand is a function of what lies in memory, and generated.cuh defines Prologue as well, over (image
 // or filter, channel); without clusters. Windows of pixels are converted in place (converted_pixels.cuh). Otherwise the
@@ -46,7 +46,7 @@ typedef PixelStage StageB;
 #if THROUGH_REGISTERS
 typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, RawStage<RAW_TYPE, TILE_M>> Tile;
 #else
-typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, RESIDENT_BLOCKS> Tile;
+typedef KernelTile<A_IS_M_MAJOR, B_IS_N_MAJOR, StageB, StageA, RESIDENT_BLOCKS, PIXELS_ARE_ROWS> Tile;
 #endif
 #if TAP_RUN > 1
 typedef LineMap<OUTPUT_RANK, ROW_AXES> Map;

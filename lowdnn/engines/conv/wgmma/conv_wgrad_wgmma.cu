@@ -1,10 +1,12 @@
 // conv_wgrad_wgmma: dw[k, c, taps] = epilogue(sum over pixels of dy[pixel, k] * x[pixel at tap, c]) with TMA and wgmma,
-// for sm_90a; 16-bit types.
+// for sm_90a; 16-bit types, and fp32 by TF32.
 //
 // Product: rows are the filters of a group; columns are blocks of 64 channels of a filter tap, taps outermost; k walks
-// over the output pixels. Both operands are channels-last, hence MN-major: a k block is 64 pixels by 64 filters or
-// channels. DY_AXES, X_AXES: how an operand is walked through (pixel_walk.cuh): by an im2col map of SPATIAL axes, or,
-// with 0, as a matrix of pixels by channels; x only where the filter has one tap, stride 1 and no padding.
+// over the output pixels. Both operands are channels-last, hence MN-major, which the tensor cores take of 16-bit types
+// only: of fp32, dy goes through registers, and x is transposed in shared memory (transposed_pixels.cuh). A k block is
+// 64 pixels, or 32 of fp32, by 64 filters or channels. DY_AXES, X_AXES: how an operand is walked through
+// (pixel_walk.cuh): by an im2col map of SPATIAL axes, or, with 0, as a matrix of pixels by channels; x only where the
+// filter has one tap, stride 1 and no padding.
 // TAP_RUN = 1: a block's channels are loaded for each tap. A walk past the last image reads zeros.
 // TAP_RUN > 1: a tile's blocks are all taps of the last axis, which has stride 1, for the same channels. All are read
 // from one window of WINDOW_PIXELS positions of x: each tap sees the pixels TAP_DISTANCE further on than the tap before
@@ -27,12 +29,31 @@
 #define STORE_FUNCTOR 0
 #define STORE_SLICE 2
 
+#if !MN_MAJOR_TYPES
+#include "include/transposed_pixels.cuh"
+#if TAP_RUN > 1
+#define TAP_COLUMNS 64
+typedef TransposedWindow<WINDOW_PIXELS, TAP_RUN, TAP_DISTANCE> StageX;
+#else
+#define TAP_COLUMNS TILE_N
+typedef TransposedColumns<TILE_N> StageX;
+#endif
+DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_tap, TAP_COLUMNS, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
+struct MultiplyTap {
+  __device__ __forceinline__ void operator()(f32 (&d)[TAP_COLUMNS / 2], const u32 (&a)[4], u64 b,
+                                             bool accumulate) const {
+    wgmma_tap(d, a, b, accumulate);
+  }
+};
+typedef TransposingTile<KernelTile<false, false, StageX>, MultiplyTap> Tile;
+#else
 #if TAP_RUN > 1
 typedef TapStage<WINDOW_PIXELS, TAP_DISTANCE> StageX;
 #else
 typedef OperandStage<TYPE, TILE_N, true> StageX;
 #endif
 typedef KernelTile<true, true, StageX> Tile;
+#endif
 typedef StoredTile<Tile> Stored;
 typedef FilterColumns<SPATIAL, TAP_RUN> Columns;
 #if STORE == STORE_FUNCTOR
@@ -85,10 +106,10 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     const PixelWalk<0> dy_walk;
 #endif
     const u32 rank = Tile::sharer();
-    PixelOperand<DY_AXES, DY_BOXES, 64, CLUSTER_N, decltype(dy_boxes)> load_a(p.dy, dy_walk, dy_boxes,
-                                                                              share_of_a<CLUSTER_M, CLUSTER_N>(rank));
-    PixelOperand<X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(p.x, x_walk, x_boxes,
-                                                                                      share_of_b<CLUSTER_M>(rank));
+    PixelOperand<TYPE, DY_AXES, DY_BOXES, Tile::K, CLUSTER_N, decltype(dy_boxes)> load_a(
+        p.dy, dy_walk, dy_boxes, share_of_a<CLUSTER_M, CLUSTER_N>(rank));
+    PixelOperand<TYPE, X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(
+        p.x, x_walk, x_boxes, share_of_b<CLUSTER_M>(rank));
     tile.produce(p.schedule, load_a, load_b);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
@@ -104,9 +125,19 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
       tile.plain_sum(d, work.blocks, first_row, at, Multiply<true, true>(), prepare, issued);
     };
     tile.consume_by(p.schedule, warpgroup, sum, epilogue);
-#else
+#elif MN_MAJOR_TYPES
     tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
+#else
+    const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      tile.sum(d, work.blocks, first_row, at, issued);
+    };
+    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
 #endif
   };
+#if MN_MAJOR_TYPES
   run_roles<Tile, Epilogue>(p.output, produce, consume);
+#else
+  const auto assist = [&](const Tile& tile, u32 warp) { tile.transpose(p.schedule, warp); };
+  run_roles<Tile, Epilogue>(p.output, produce, consume, assist);
+#endif
 }

@@ -1,10 +1,11 @@
 """``conv_wgrad_wgmma``: convolution backward filter with im2col TMA and wgmma, for sm_90a.
 
-fp16 and bf16, summed in fp32. 1 to 3 spatial axes, both modes, groups of at least 32 channels and filters, any
-pointwise epilogue; strides, paddings and dilations as far as im2col tensor maps reach. Pixels are cut into parts that
-fill the device; their sums are added in a fixed order, so that equal inputs give equal bits. Channels-last tensors are
-read in place; others are repacked into the workspace first. x may be a pointwise function of what lies in memory (batch
-norm applied to the input), which is converted in shared memory.
+fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32). 1 to 3 spatial axes,
+both modes, groups of at least 32 channels and filters, any pointwise epilogue; strides, paddings and dilations as far
+as im2col tensor maps reach. Pixels are cut into parts that fill the device; their sums are added in a fixed order, so
+that equal inputs give equal bits. Channels-last tensors are read in place; others are repacked into the workspace
+first. x of 16 bits may be a pointwise function of what lies in memory (batch norm applied to the input), which is
+converted in shared memory.
 Kernels: ``conv_wgrad_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
@@ -18,6 +19,7 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted
 from lowdnn.engines.conv.wgmma import wgrad_tiles
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
+from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.converted_operand import fusion_problem, pixel_operand
 from lowdnn.engines.gemm.output_space import Slices, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -34,6 +36,7 @@ from lowdnn.plan import Argument, KernelRef, Launch, Plan, Pointer, Struct, Tens
 from lowdnn.status import Status
 
 _TARGET = "sm_90a"
+_TYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,11 @@ class ConvWgradWgmma:
 
     name = "conv_wgrad_wgmma"
     index = 10
-    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
+    numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses other architectures, types not of 16 bits, geometry beyond tensor maps, and slow prologues."""
+        """Refuses other architectures, other types, geometry beyond tensor maps, and slow prologues."""
         if refusal := refuse_arch(self.name, arch, _TARGET):
             return refusal
         product = graph.derive(self._product)
@@ -81,7 +84,8 @@ class ConvWgradWgmma:
         product = accepted(graph.derive(self._product))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = _parts(wgrad_tiles.tiling_of(self.name, product, arch, chosen), arch)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
+        notes = tiles.numerical_notes(product.instruction.a)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain 3x3 channels-last convolutions of 16-bit types at the tiles of ResNet-like layers."""
@@ -94,9 +98,9 @@ class ConvWgradWgmma:
             return Refusal(self.name, matched)
         operation, dag, prologue = matched
         instruction = wgmma_type(operation.dy.data_type, operation.x.data_type)
-        if instruction is None or not instruction.has_mn_major:
+        if instruction is None or operation.dy.data_type not in _TYPES:
             got = f"{operation.x.data_type.name} and {operation.dy.data_type.name}"
-            reason = f"{operation.label}: expected x and dy both of HALF or BFLOAT16, got {got}"
+            reason = f"{operation.label}: expected x and dy both of HALF, BFLOAT16 or FLOAT, got {got}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         if operation.convolution.compute_type is DataType.DOUBLE:
             reason = "convolution.compute_type: expected FLOAT or HALF, got DOUBLE"
@@ -104,8 +108,8 @@ class ConvWgradWgmma:
         converted = pixel_operand(prologue, f"{operation.label}.x") if prologue else None
         if isinstance(converted, str):
             return Refusal(self.name, converted, Status.NOT_SUPPORTED_LAYOUT)
-        if converted is not None and not converted.keeps_places:
-            reason = f"{operation.label}.x: expected a prologue on 16-bit values that is the same for all images"
+        if converted is not None and not (converted.keeps_places and instruction.has_mn_major):
+            reason = f"{operation.label}.x: expected a prologue on 16-bit values to such, the same for all images"
             return Refusal(self.name, f"{reason}, got another one", Status.NOT_SUPPORTED_LAYOUT)
         product = WgradProduct.of(operation, dag, instruction, converted)
         if refused := product.refuse_shape():
@@ -213,7 +217,7 @@ def _launch(
     walks = (operand.walk.struct for operand in (product.dy, product.x) if operand.walk)
     arguments = Struct(
         (
-            TensorMap(dy, product.dy.map(product.instruction.map_type, 64 // tile.cluster_n)),
+            TensorMap(dy, product.dy.map(product.instruction.map_type, tile.k // tile.cluster_n)),
             TensorMap(x, product.x.map(product.x_map_type, product.window(tile.cluster_m) // tile.cluster_m)),
             Struct((*i32((product.filters,)), *product.columns_argument, *output)),
             schedule.argument,

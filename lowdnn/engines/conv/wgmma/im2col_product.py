@@ -54,6 +54,8 @@ _MAX_REACH = 32
 _WINDOW_MARGIN = 1.06
 #: How much of a filter may stay in shared memory.
 _MAX_KEPT_BYTES = 96 << 10
+#: Of the widest tile.
+_MAX_KEPT_COLUMNS = 256
 #: Up to so many columns of the output a tile may lie across it.
 _MAX_TRANSPOSED_COLUMNS = 64
 
@@ -68,7 +70,7 @@ class Im2colProduct:
     pixels_are_columns: of the output, which is contiguous along its last axis.  label: how messages name the operation.
     reductions: of the output on its way out.
     row_bytes: of channels in a k block.  is_promoted: see ``WgmmaTile``.
-    keeps_filter: a block keeps it in shared memory where it makes up the rows of the tiles.
+    keeps_filter: a block keeps it in shared memory: with windows as the rows of the tiles, otherwise as their columns.
     converted: the operand that is a function of what lies in memory, or None: windows of the image are converted in
     place, otherwise it goes through registers and makes up the rows of the tiles.
     converts_image: it is the image, otherwise the filter.
@@ -203,10 +205,20 @@ class Im2colProduct:
         """To read the operands: as it is, the taps of the last axis from one window, and a filter that stays."""
         windows = self._with_windows
         if windows is None:
-            return (self,)
+            return (self, replace(self, keeps_filter=True)) if self._may_keep_columns else (self,)
         kept_bytes = windows.classes[0].taps * self._chunks * WARPGROUP_ROWS * self.row_bytes
         stays = self.groups == 1 and self.filter.lines <= WARPGROUP_ROWS and kept_bytes <= _MAX_KEPT_BYTES
         return (self, windows, replace(windows, keeps_filter=True)) if stays else (self, windows)
+
+    @property
+    def _may_keep_columns(self) -> bool:
+        """Whether a filter of one tap may stay: all blocks would ask for the same lines of the cache for each tile."""
+        contiguous = self.filter.lines if self.filter.is_mn_major else self.filter.depth
+        has_whole_lines = contiguous * self.instruction.element_bytes % STAGE_ROW_BYTES == 0
+        is_plain = not (self.steps or self.reductions or self.converted or self.pixels_are_columns)
+        kept_bytes = self._chunks * self.filter.lines * self.row_bytes
+        is_small = self.filter.lines <= _MAX_KEPT_COLUMNS and kept_bytes <= _MAX_KEPT_BYTES
+        return prod(self.filter_taps) == 1 and self.groups == 1 and is_plain and is_small and not has_whole_lines
 
     @cached_property
     def _with_windows(self) -> Im2colProduct | None:
@@ -229,6 +241,11 @@ class Im2colProduct:
         if self.converted is None or not self.converts_image or not self.converted.keeps_places:
             return False
         return all(tensor.dims != self.dag.dims for tensor in self.dag.loads)
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether the filter that stays makes up the columns of the tiles."""
+        return self.keeps_filter and self.classes[0].axes[-1].run == 1
 
     def window(self, is_transposed: bool) -> TapWindow | None:
         """That of a stage, where several taps share one."""
@@ -294,7 +311,7 @@ class Im2colProduct:
         a, b = self._image_bytes, self._filter_bytes
         blocks = sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
         is_mn_major, pixels_are_rows = self.filter.is_mn_major, self.pixels_are_rows(is_transposed)
-        window, is_a_resident = self.window(is_transposed), self.keeps_filter and not pixels_are_rows
+        window, is_resident = self.window(is_transposed), self.keeps_filter
         if not pixels_are_rows:
             m, n, a, b = n, m, b, a
         return WgmmaProduct(
@@ -308,9 +325,9 @@ class Im2colProduct:
             moved_bytes(self.dag),
             is_a_mn_major=is_mn_major and not pixels_are_rows,
             is_b_mn_major=is_mn_major and pixels_are_rows,
-            allows_clusters=not (is_a_resident or self.converted),
+            allows_clusters=not (is_resident or self.converted),
             tries_clusters=False,  # measured: copies of pixels gain nothing from them
-            allows_split=not (self.steps or self.reductions or window),
+            allows_split=not (self.steps or self.reductions or window or is_resident),
             column_unit=MAP_COLUMNS if self.reductions else 8,
             is_a_askew=pixels_are_rows and self.image.is_askew,
             is_b_askew=not pixels_are_rows and self.image.is_askew,
@@ -320,7 +337,8 @@ class Im2colProduct:
             is_located=bool(is_transposed or self.pixels_are_columns or window),
             has_operand=not (is_transposed or window) and self.has_mapped_operand,
             window=window,
-            is_a_resident=is_a_resident,
+            is_a_resident=is_resident and not pixels_are_rows,
+            is_b_resident=is_resident and pixels_are_rows,
             classes=tuple(self._extents(is_transposed)) if self.steps and self.pixels * self.filter.lines else (),
             row_bytes=self.row_bytes,
             sums_columns=isinstance(self.exits, OutputExits) and self.exits.column is not None,
@@ -363,10 +381,10 @@ class Im2colProduct:
             return 0, False  # elsewhere the functor loads it, at half the speed
         # A window's stage sums several taps, of which promoted sums would be less precise.
         ways = self.ways[:1] if self.is_promoted else self.ways
-        choices = [(place, False) for place, way in enumerate(ways) if not way.keeps_filter]
+        choices = [(place, False) for place, way in enumerate(ways) if not way.keeps_filter or way.keeps_columns]
         if self._may_be_transposed and self.output.columns <= _MAX_TRANSPOSED_COLUMNS:
             # What loads the least comes first: the model may not tell the ways apart.
-            choices += [(place, True) for place in reversed(range(len(ways)))]
+            choices += [(place, True) for place, way in reversed([*enumerate(ways)]) if not way.keeps_columns]
         if self.converted is not None:
             choices = [(0, self._converts_columns), *(choice for choice in choices if choice[0])]
         return min(choices, key=lambda choice: ways[choice[0]]._least_seconds(choice[1], arch))

@@ -9,7 +9,7 @@ from math import prod
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand
 from lowdnn.engines.gemm.output_space import OutputSpace, output_space
 from lowdnn.engines.gemm.packing import Packing
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WgmmaType
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, WgmmaType
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode
 from lowdnn.graph.pattern import PointwiseDag
@@ -25,9 +25,6 @@ from lowdnn.tensor_map import (
     tensor_map_problem,
 )
 
-#: Positions of a walk that make up one k block.
-WALK_STEP = 64
-
 #: Of addresses and strides in a tensor map, bytes.
 _UNIT_BYTES = 16
 #: Indices of positions, rows and columns are 32-bit in the kernel, with room for a tile past the end.
@@ -36,8 +33,8 @@ _MAX_INDEX = 2**31 - 2**20
 _MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 #: Columns of the widest wgmma instruction.
 _MAX_COLUMNS = 256
-#: Positions of a window beyond those of its k block.
-_MAX_REACH = 32
+#: Positions of a window beyond those of its k block; where it has to be transposed.
+_MAX_REACH, _MAX_TRANSPOSED_REACH = 32, 2
 #: Groups with fewer channels or filters would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 32
 
@@ -96,7 +93,7 @@ class PixelOperand:
         """The tensor map with copies of ``pixels`` positions."""
         tensor, size = self.tensor, self.tensor.element_bytes
         strides = self.packing.strides if self.packing else tensor.strides
-        channels = self.groups * self.group_channels
+        channels, row_channels = self.groups * self.group_channels, STAGE_ROW_BYTES // size
         inner = tuple(range(tensor.rank - 1, 1, -1))
         if self.walk is None:
             return TiledMap(
@@ -104,7 +101,7 @@ class PixelOperand:
                 address=0,
                 dims=(channels, tensor.dims[0] * prod(tensor.dims[2:])),
                 strides_bytes=(_pixel_stride(tensor, strides) * size,),
-                box=(MN_MAJOR_BOX, pixels),
+                box=(row_channels, pixels),
                 element_strides=(1, 1),
                 swizzle=TensorMapSwizzle.BYTES_128,
                 l2_promotion=TensorMapL2Promotion.BYTES_256,
@@ -121,7 +118,7 @@ class PixelOperand:
             strides_bytes=tuple(_stride_bytes(tensor.dims[axis], strides[axis] * size) for axis in (*inner, 0)),
             lower_corner=tuple(reversed(walk.first)),
             upper_corner=tuple(reversed(tuple(upper))),
-            channels_per_pixel=MN_MAJOR_BOX,
+            channels_per_pixel=row_channels,
             pixels_per_column=pixels,
             element_strides=(1, *reversed(walk.steps), 1),
             swizzle=TensorMapSwizzle.BYTES_128,
@@ -161,7 +158,8 @@ class WgradProduct:
     def with_windows(self) -> WgradProduct | None:
         """The taps of the last axis from one window, where they fit one instruction; otherwise None."""
         taps, stride = self.taps[-1], self.operation.convolution.strides[-1]
-        fits = 1 < taps * MN_MAJOR_BOX <= _MAX_COLUMNS and self._reach(-1) <= _MAX_REACH
+        most = _MAX_REACH if self.instruction.has_mn_major else _MAX_TRANSPOSED_REACH
+        fits = 1 < taps * MN_MAJOR_BOX <= _MAX_COLUMNS and self._reach(-1) <= most
         return replace(self, tap_run=taps) if taps > 1 and stride == 1 and fits else None
 
     @cached_property
@@ -199,7 +197,7 @@ class WgradProduct:
 
     @cached_property
     def k_blocks(self) -> int:
-        return ceil_div(self.positions, WALK_STEP)
+        return ceil_div(self.positions, self.instruction.stage_k)
 
     @property
     def pixel_clocks(self) -> float:
@@ -218,8 +216,8 @@ class WgradProduct:
     def window(self, cluster_m: int) -> int:
         """Positions of x in a k block: of a window, or of one tap. Each block of a cluster loads whole groups of 8."""
         if self.tap_run == 1:
-            return WALK_STEP
-        return WALK_STEP + ceil_div(self._reach(-1), 8 * cluster_m) * 8 * cluster_m
+            return self.instruction.stage_k
+        return self.instruction.stage_k + ceil_div(self._reach(-1), 8 * cluster_m) * 8 * cluster_m
 
     @property
     def tap_distance(self) -> int:
@@ -292,7 +290,7 @@ class WgradProduct:
             if self._reach(axis) > _MAX_OFFSET[len(self.taps)]:
                 return f"dw.dims[{2 + axis}]: expected taps that reach at most {_MAX_OFFSET[len(self.taps)]} pixels"
         for name, operand, map_type in (("dy", self.dy, self.instruction.map_type), ("x", self.x, self.x_map_type)):
-            if problem := tensor_map_problem(operand.map(map_type, WALK_STEP)):
+            if problem := tensor_map_problem(operand.map(map_type, self.instruction.stage_k)):
                 return f"{name}.{problem}"
         return ""
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
-from lowdnn.engines.conv.wgmma.wgrad_product import WALK_STEP, WgradProduct
+from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, Schedule, TileStore, WgmmaTile, WgmmaType
@@ -24,12 +24,17 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 11, 16, 22, 33, 44, 66, 88, 132)
 _SHARERS = tuple(range(1, _COLUMNS[-1] // MN_MAJOR_BOX + 1))
 _GROUP = 8
 _MIN_STAGES, _MAX_STAGES = 2, 12
-_STAGE_BARRIER_BYTES = 16
+#: Barriers of a stage: full, empty, and transposed where that has to be.
+_STAGE_BARRIER_BYTES = 24
 #: Accumulators of a thread beyond which ptxas has no registers left for addresses.
 _MAX_ACCUMULATORS = 192
 #: Where x is converted on the way.
 _MAX_CONVERTED_ACCUMULATORS = 128
+#: Of the registers at launch, where dy goes through some: those of each 64 rows, and those beside them.
+_ROW_REGISTERS, _OTHER_REGISTERS = 32, 8
 _ACCUMULATOR_BYTES = 4
+#: Of types that the tensor cores take along k only; registers of the warpgroup that loads and transposes them.
+_TRANSPOSED_ELEMENT_BYTES, _TRANSPOSING_REGISTERS = 4, 56
 
 #: (rows, columns, index of WARP_CONFIGS) of tiles that are worth trying.
 _MENU = (
@@ -67,8 +72,13 @@ class WgradTiling:
         return _schedule(self.product, self.tile, self.splits)
 
     @property
+    def copied_bytes(self) -> int:
+        """Of a stage."""
+        return _copied_bytes(self.tile, self.product.tap_run, self.product.window(self.tile.cluster_m))
+
+    @property
     def stage_bytes(self) -> int:
-        return _stage_bytes(self.tile, self.product.tap_run, self.product.window(self.tile.cluster_m))
+        return self.copied_bytes + _added_bytes(self.tile, self.product.tap_run)
 
     def shared_bytes(self, store: TileStore) -> int:
         """The ring, a cluster's sum, the staging areas of a store that needs them, the barriers."""
@@ -78,7 +88,7 @@ class WgradTiling:
     def problem(self, arch: ArchSpec) -> str:
         """Why the tile does not exist, as the rule that it breaks, or an empty string."""
         tile, run = self.tile, self.product.tap_run
-        most = _most_accumulators(self.product.converted is not None)
+        most = _most_accumulators(tile, self.product.converted is not None)
         if tile.m % (64 * tile.warpgroups) or tile.m * tile.n // (tile.warpgroups * 128) > most:
             return f"whole parts of 64 rows for each warpgroup, at most {most} accumulators of a thread"
         if self.product.converted is not None and tile.cluster > 1:
@@ -107,7 +117,7 @@ def busy_seconds(tiling: WgradTiling, arch: ArchSpec) -> float:
     if tiling.tile.cluster_k > 1:
         return 0.0
     element_clocks = _conversion_clocks(product)
-    stage = tiling.stage_bytes, product.pixel_clocks, element_clocks
+    stage = tiling.copied_bytes, product.tap_run, product.pixel_clocks, element_clocks
     fitted = _Fitted.of(tiling.tile, *stage, product.instruction, arch)
     return _busy_seconds(_Extents.of(product), fitted, tiling.schedule.splits, _Rates.of(product, arch))
 
@@ -133,7 +143,16 @@ def _conversion_clocks(product: WgradProduct) -> float:
     return wgmma_model.conversion_clocks(product.converted.functions) if product.converted else 0.0
 
 
-def _most_accumulators(is_converted: bool) -> int:
+def _with_registers(tile: WgmmaTile) -> WgmmaTile:
+    """The tile whose loading warpgroup has registers for all that it does."""
+    if tile.element_bytes == _TRANSPOSED_ELEMENT_BYTES:
+        return replace(tile, producer_registers=_TRANSPOSING_REGISTERS)
+    return tile
+
+
+def _most_accumulators(tile: WgmmaTile, is_converted: bool) -> int:
+    if tile.element_bytes == _TRANSPOSED_ELEMENT_BYTES:
+        return tile.launched_registers - _OTHER_REGISTERS - tile.m // (64 * tile.warpgroups) * _ROW_REGISTERS
     return _MAX_CONVERTED_ACCUMULATORS if is_converted else _MAX_ACCUMULATORS
 
 
@@ -192,7 +211,7 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
         cluster_k=chosen[KnobType.SPLIT_K_BUF],
     )
     with_windows = product.with_windows if chosen[KnobType.SPECFILT] else None
-    tiling = WgradTiling(with_windows or product, tile, chosen[KnobType.SPLIT_K_SLC])
+    tiling = WgradTiling(with_windows or product, _with_registers(tile), chosen[KnobType.SPLIT_K_SLC])
     if problem := tiling.problem(arch):
         raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
     return tiling
@@ -200,10 +219,10 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A tile with as many stages as fit; of a stage its bytes, operations and seconds; how many blocks run at once."""
+    """A tile with as many stages as fit; of a stage copies, operations and seconds; how many blocks run at once."""
 
     tile: WgmmaTile
-    stage_bytes: int
+    copied_bytes: int
     stage_flops: int
     stage_s: float
     resident: int
@@ -212,17 +231,18 @@ class _Fitted:
     def of(
         cls,
         tile: WgmmaTile,
-        stage_bytes: int,
+        copied_bytes: int,
+        tap_run: int,
         pixel_clocks: float,
         element_clocks: float,
         instruction: WgmmaType,
         arch: ArchSpec,
     ) -> _Fitted:
-        copy_s = stage_bytes // STAGE_ROW_BYTES * pixel_clocks / _LIGHT_CLOCK_HZ
-        convert_s = (stage_bytes // STAGE_ROW_BYTES - tile.m) * MN_MAJOR_BOX * element_clocks / _LIGHT_CLOCK_HZ
-        stage_s = max(copy_s, convert_s, _stage_seconds(tile, stage_bytes, instruction, arch))
+        copy_s = copied_bytes // STAGE_ROW_BYTES * pixel_clocks / _LIGHT_CLOCK_HZ
+        convert_s = (copied_bytes // STAGE_ROW_BYTES - tile.m) * MN_MAJOR_BOX * element_clocks / _LIGHT_CLOCK_HZ
+        stage_s = max(copy_s, convert_s, _stage_seconds(tile, copied_bytes, tap_run, instruction, arch))
         stage_flops = 2 * tile.m * tile.n * tile.k
-        return cls(tile, stage_bytes, stage_flops, stage_s, arch.sm_count * tile.blocks_per_sm)
+        return cls(tile, copied_bytes, stage_flops, stage_s, arch.sm_count * tile.blocks_per_sm)
 
     def tiles(self, extents: _Extents) -> int:
         """Of a group."""
@@ -241,15 +261,16 @@ def _menu(
     for m, n, config in _MENU:
         if tap_run > 1 and n != tap_run * MN_MAJOR_BOX:
             continue
-        tile = WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, instruction.element_bytes)
-        if tile.accumulators > _most_accumulators(element_clocks > 0):
+        tile = _with_registers(WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, instruction.element_bytes))
+        if tile.accumulators > _most_accumulators(tile, element_clocks > 0):
             continue
-        stage_bytes = _stage_bytes(tile, tap_run, window)
+        copied_bytes = _copied_bytes(tile, tap_run, window)
+        stage_bytes = copied_bytes + _added_bytes(tile, tap_run)
         room = arch.shared_bytes_beside(tile.blocks_per_sm) - tile.staging_bytes(TileStore.FUNCTOR)
         stages = min(room // (stage_bytes + _STAGE_BARRIER_BYTES), _MAX_STAGES)
         if stages >= _MIN_STAGES:
             tile = replace(tile, stages=stages)
-            found.append(_Fitted.of(tile, stage_bytes, pixel_clocks, element_clocks, instruction, arch))
+            found.append(_Fitted.of(tile, copied_bytes, tap_run, pixel_clocks, element_clocks, instruction, arch))
     return tuple(found)
 
 
@@ -309,18 +330,18 @@ def _busy_seconds(extents: _Extents, fitted: _Fitted, splits: int, rates: _Rates
     rounds = -(-blocks * splits // fitted.resident) * tile.blocks_per_sm
     busy = rounds * -(-k_blocks // splits) * fitted.stage_s
     power = blocks * k_blocks * fitted.stage_flops / rates.flops
-    loaded = blocks * k_blocks * fitted.stage_bytes
+    loaded = blocks * k_blocks * fitted.copied_bytes
     copied = extents.read_bytes / rates.copy_bytes_per_s
     busy = max(busy, power, loaded / _L2_BYTES_PER_S)
     return max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
 
 
-def _stage_seconds(tile: WgmmaTile, stage_bytes: int, instruction: WgmmaType, arch: ArchSpec) -> float:
+def _stage_seconds(tile: WgmmaTile, copied_bytes: int, tap_run: int, instruction: WgmmaType, arch: ArchSpec) -> float:
     """Of one stage, on a multiprocessor: what its multiplications and its shared-memory traffic take at least."""
-    multiply = 2 * tile.m * tile.n * WALK_STEP / (arch.flops_per_clock[instruction.unit] * _LIGHT_CLOCK_HZ)
-    # Each 64 rows read all of x's columns again; the copies write both operands.
+    multiply = 2 * tile.m * tile.n * tile.k / (arch.flops_per_clock[instruction.unit] * _LIGHT_CLOCK_HZ)
+    # Each 64 rows read all of x's columns again; the copies write both operands; transposing reads and writes.
     read = tile.m // 64 * (64 + tile.n) * STAGE_ROW_BYTES
-    shared = (read + stage_bytes) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
+    shared = (read + copied_bytes + 2 * _transposed_bytes(tile, tap_run)) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     latency = _COPY_LATENCY_S / (tile.stages * tile.blocks_per_sm)
     return max(multiply, shared, latency)
 
@@ -330,6 +351,18 @@ def _schedule(product: WgradProduct, tile: WgmmaTile, splits: int) -> Schedule:
     return Schedule.of(tile, *extents, product.groups, splits, _GROUP)
 
 
-def _stage_bytes(tile: WgmmaTile, tap_run: int, window: int) -> int:
+def _copied_bytes(tile: WgmmaTile, tap_run: int, window: int) -> int:
     """dy's boxes and x's, or its windows."""
-    return (tile.m + tile.n // (MN_MAJOR_BOX * tap_run) * window) * STAGE_ROW_BYTES
+    return (tile.m + tile.n // (tile.k * tap_run) * window) * STAGE_ROW_BYTES
+
+
+def _added_bytes(tile: WgmmaTile, tap_run: int) -> int:
+    """Of a stage, behind the copies: transposed windows. Other columns are transposed in place."""
+    return _transposed_bytes(tile, tap_run) if tap_run > 1 else 0
+
+
+def _transposed_bytes(tile: WgmmaTile, tap_run: int) -> int:
+    """Of a stage's columns, or its windows, which twice as many positions are made of (``transposed_pixels.cuh``)."""
+    if tile.element_bytes == _TRANSPOSED_ELEMENT_BYTES:
+        return tile.n // tap_run * STAGE_ROW_BYTES * min(tap_run, 2)
+    return 0

@@ -31,9 +31,17 @@ LAYERS = (
     Case((2, 3, 21), (16, 3, 5), (2,), strides=(2,)),
 )
 
+#: Layers whose taps become channels.
+WIDE_LAYERS = (
+    Case((1, 4, 5, 6), (256, 4, 3, 3), (1, 1)),
+    Case((2, 1, 6, 7), (64, 1, 3, 3), (1, 1)),
+    Case((2, 2, 9, 8), (32, 2, 2, 2), (1, 0), (0, 2), strides=(2, 1), dilations=(1, 3), is_flipped=True),
+    Case((2, 1, 41), (64, 1, 10), strides=(5,)),
+)
+
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("case", LAYERS)
+@pytest.mark.parametrize("case", LAYERS + WIDE_LAYERS)
 def test_first_layers(device: Runtime, direction: str, case: Case) -> None:
     check_exact(device, ENGINE, case.graph(direction), length=case.length)
 
@@ -66,6 +74,8 @@ def test_every_scheduling_policy(scheduled: Runtime, direction: str) -> None:
         (Case((2, 3, 224, 224), (96, 3, 4, 4), strides=(4, 4)), (2, 64, 56, 56), (96, 64, 1, 1)),
         (Case((2, 3, 224, 224), (768, 3, 16, 16), strides=(16, 16)), (2, 768, 14, 14), (768, 768, 1, 1)),
         (Case((2, 3, 224, 224), (64, 3, 3, 3), (1, 1)), (2, 8, 224, 224), (64, 8, 3, 3)),
+        (Case((2, 4, 128, 128), (320, 4, 3, 3), (1, 1)), (2, 64, 128, 128), (320, 64, 1, 1)),
+        (Case((2, 1, 64000), (512, 1, 10), strides=(5,)), (2, 16, 12799), (512, 16, 1)),
     ],
 )
 def test_which_axes_are_folded(case: Case, image: tuple[int, ...], filters: tuple[int, ...]) -> None:

@@ -92,6 +92,8 @@ def test_windows(device: Runtime, line: str, swap: int) -> None:
 def test_filters_that_stay_in_shared_memory(racing: Runtime) -> None:
     line = "conv n=2 c=64 hw=20x19 k=64 rs=3x3 pad=1 dtype=bf16"
     check(racing, line, SPECFILT=2, SWAP_AB=1, TILE_M=64, TILE_N=128, STAGES=2, WARP_SPEC_CFG=1)
+    line = "conv n=1 c=24 hw=20x19 k=80 rs=1x1 dtype=bf16"
+    check(racing, line, SPECFILT=1, SWAP_AB=0, TILE_M=128, TILE_N=32, STAGES=2, WARP_SPEC_CFG=1)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,19 @@ def test_filters_that_stay_in_shared_memory(racing: Runtime, line: str) -> None:
     check(racing, f"conv n=2 {line} dtype=bf16", SPECFILT=2, SWAP_AB=1, **tile(64, 128, 1))
 
 
+@pytest.mark.parametrize(
+    ("line", "m", "n", "warps"),
+    [
+        ("c=24 hw=20x23 k=40 dtype=bf16 epilogue=bias+relu", 128, 48, 1),
+        ("c=72 hw=17x23 k=64 stride=2 dtype=fp16", 128, 64, 0),
+        ("c=12 hw=600 k=136 dtype=fp32", 192, 160, 3),
+    ],
+)
+def test_filters_of_one_tap_that_stay_in_shared_memory(racing: Runtime, line: str, m: int, n: int, warps: int) -> None:
+    taps = "rs=1" if "hw=600" in line else "rs=1x1"
+    check(racing, f"conv n=2 {line} {taps}", SPECFILT=1, SWAP_AB=0, **tile(m, n, warps))
+
+
 @pytest.mark.parametrize("line", ["c=32 k=40 dtype=bf16", "c=128 k=64 groups=2 dtype=fp16", "c=36 k=24 dtype=fp32"])
 @pytest.mark.parametrize(("ways", "swap"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("is_half", [False, True])

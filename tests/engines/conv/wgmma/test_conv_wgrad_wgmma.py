@@ -5,7 +5,7 @@ import pytest
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.conv.wgmma import conv_wgrad_wgmma
 from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
-from lowdnn.enums import KnobType
+from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import MathUnit, Plan
@@ -38,7 +38,7 @@ def knobs(
     }
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 def test_types_and_layouts(device: Runtime, dtype: str, layout: str) -> None:
     graph = graph_of(f"n=2 c=24 hw=7x9 k=40 rs=3x3 pad=1 dtype={dtype} layout={layout} out=fp32")
@@ -147,13 +147,34 @@ def test_a_cluster_shares_the_pixels_of_a_tile(racing: Runtime, case: str, choic
     assert len(plan.launches) == choices[KnobType.SPLIT_K_SLC]
 
 
-def test_every_scheduling_policy(scheduled: Runtime) -> None:
-    graph = graph_of("n=1 c=64 hw=9x9 k=64 rs=3x3 pad=1 dtype=fp16")
+@pytest.mark.parametrize(
+    ("case", "choices"),
+    [
+        ("n=2 c=72 hw=7x6 k=136 rs=2x1 pad=1x0 stride=2x1", knobs(128, 256, warps=0, splits=2)),
+        ("n=1 c=64 hw=12 k=200 rs=3 dil=2 mode=flipped", knobs(256, 64, warps=0)),
+        ("n=1 c=80 hw=3x4x5 k=72 rs=1x2x3 pad=0x1x1 groups=2", knobs(64, 256)),
+        ("n=1 c=64 hw=6x8 k=144 rs=1x3 pad=0x1 alpha=2 beta=1", knobs(128, 192, warps=0, cluster_m=2, stages=2)),
+        ("n=2 c=96 hw=6x6 k=64 rs=1x1", knobs(64, 64, cluster_n=2, splits=2)),
+        ("n=2 c=128 hw=8x9 k=64 rs=1x1", knobs(64, 128, cluster_k=2)),
+        ("n=2 c=72 hw=5x7 k=136 rs=2x3 pad=1", knobs(128, 192, warps=0, windows=1, splits=2)),
+        ("n=1 c=40 hw=6x9 k=256 rs=2x2 dil=1x2 mode=flipped", knobs(128, 128, warps=0, windows=1, cluster_m=2)),
+    ],
+)
+def test_tf32(racing: Runtime, case: str, choices: dict[KnobType, int]) -> None:
+    graph = graph_of(f"{case} dtype=fp32")
+    plan = check_exact(racing, ENGINE, graph, length=200, choices=choices, arch=SMALL)
+    assert NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_every_scheduling_policy(scheduled: Runtime, dtype: str) -> None:
+    graph = graph_of(f"n=1 c=64 hw=9x9 k=64 rs=3x3 pad=1 dtype={dtype}")
     check_exact(scheduled, ENGINE, graph, length=81, arch=SMALL)
 
 
-def test_real_numbers(device: Runtime) -> None:
-    graph = graph_of("n=2 c=32 hw=8x8 k=32 rs=3x3 pad=1 dtype=fp16")
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_real_numbers(device: Runtime, dtype: str) -> None:
+    graph = graph_of(f"n=2 c=32 hw=8x8 k=32 rs=3x3 pad=1 dtype={dtype}")
     check_close(device, ENGINE, graph, length=128, arch=SMALL)
 
 
@@ -197,12 +218,13 @@ def test_infinities_of_padding_stay_out(device: Runtime, case: str) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("raw=int8 prologue=scale", "expected a prologue on 16-bit values"),
-        ("prologue=residual", "expected one tensor of the size of convolution_backward_filter.x"),
+        ("dtype=bf16 raw=int8 prologue=scale", "expected a prologue on 16-bit values"),
+        ("dtype=fp32 raw=bf16 prologue=scale", "expected a prologue on 16-bit values to such"),
+        ("dtype=bf16 prologue=residual", "expected one tensor of the size of convolution_backward_filter.x"),
     ],
 )
 def test_prologues_that_stay_apart(words: str, reason: str) -> None:
-    graph = graph_of(f"n=2 c=64 hw=8x8 k=64 rs=3x3 dtype=bf16 {words}")
+    graph = graph_of(f"n=2 c=64 hw=8x8 k=64 rs=3x3 {words}")
     assert reason in str(ENGINE.refuse(graph, SM_90A))
 
 
@@ -229,7 +251,7 @@ def test_empty_gradients_and_plans_survive_json() -> None:
 @pytest.mark.parametrize(
     ("case", "reason", "status"),
     [
-        ("n=1 c=8 hw=5x5 k=8 rs=3x3 dtype=fp32", "expected x and dy both of HALF", Status.NOT_SUPPORTED_DATA_TYPE),
+        ("n=1 c=8 hw=5x5 k=8 rs=3x3 dtype=fp64", "expected x and dy both of HALF", Status.NOT_SUPPORTED_DATA_TYPE),
         ("n=1 c=32 hw=5x5 k=32 rs=3x3 groups=4 dtype=fp16", "at least 32 channels", Status.NOT_SUPPORTED_SHAPE),
         ("n=0 c=8 hw=5x5 k=8 rs=3x3 dtype=fp16", "at least one pixel", Status.NOT_SUPPORTED_SHAPE),
         ("n=1 c=8 hw=400x8 k=8 rs=3x3 dil=130x1 dtype=fp16", "reach at most 255", Status.NOT_SUPPORTED_SHAPE),

@@ -1,0 +1,60 @@
+"""Plans that an engine has others make: for a graph that takes the place of the one it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from operator import itemgetter
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Engine
+from lowdnn.engines.composite.assembly import moved
+from lowdnn.engines.composite.partition import busy_time_s
+from lowdnn.engines.floor import floor_of, least_time
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.plan import Plan
+
+
+def refusals(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpec) -> str:
+    """Why none of ``engines`` takes ``graph``, or an empty string."""
+    bounded = graph.derive(_bounded, tuple(engines), arch)
+    if None in (graph.derive(engine.refuse, arch) for _, engine in bounded):
+        return ""
+    return "; ".join(str(graph.derive(engine.refuse, arch)) for engine in engines)
+
+
+def fastest_plan(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpec) -> Plan:
+    """The fastest plan for ``graph``, which one of ``engines`` takes, with default knobs."""
+    best, best_s = None, inf
+    for least_s, engine in graph.derive(_bounded, tuple(engines), arch):
+        if least_s < best_s and graph.derive(engine.refuse, arch) is None:
+            plan = engine.plan(graph, arch, {})
+            best, best_s = min((best, best_s), (plan, _time_s(plan, arch)), key=itemgetter(1))
+    assert best is not None, "an engine takes what is not refused"
+    return best
+
+
+def add_plan(parts: PlanParts, plan: Plan, at: Mapping[int, int]) -> None:
+    """Adds the launches of ``plan``; ``at``: by uid, where in the workspace its intermediate tensors lie."""
+    own = parts.reserve(plan.workspace_bytes)
+    for launch in plan.launches:
+        kernel = parts.kernel(plan.kernels[launch.kernel])
+        arguments = tuple(moved(argument, at, own) for argument in launch.arguments)
+        parts.launches.append(replace(launch, kernel=kernel, arguments=arguments))
+
+
+def _bounded(graph: OperationGraph, engines: tuple[Engine, ...], arch: ArchSpec) -> list[tuple[float, Engine]]:
+    """The engines, each with a time that no plan of its is estimated to beat, lowest first."""
+    return sorted(((_least_s(engine, graph, arch), engine) for engine in engines), key=itemgetter(0))
+
+
+def _least_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
+    floor = floor_of(engine, graph)
+    return floor.launches * arch.launch_overhead_s + max(least_time(graph, floor, arch))
+
+
+def _time_s(plan: Plan, arch: ArchSpec) -> float:
+    """Of launches what their engine expects, where it does; otherwise an upper estimate."""
+    return sum(arch.launch_overhead_s + (item.work.busy_s or busy_time_s(item, arch)) for item in plan.launches)

@@ -1,0 +1,1 @@
+"""Pointwise convolutions with several pixels in a row of the product."""

@@ -1,0 +1,177 @@
+"""``conv_wgrad_packed``: filter gradients of 1x1 convolutions whose pixels are no whole pieces of 16 bytes, or few.
+
+A pack of P neighbouring pixels is one row of the product, read where it lies:
+
+    sums[(p, k), (q, c)] = sum over packs of dy[pack, (p, k)] * x[pack, (q, c)],    dw[k, c] = sum over p of
+    sums[(p, k), (p, c)]
+
+P times the multiplications, which narrow pixels leave time for, give rows that tensor maps can describe without
+repacking, and that fill lines of the cache. Products of two different pixels are left where they are: an infinity in
+one pixel does not reach what others add up to. Kernels: those of the product's engine and of ``reduction``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.launch import aligned_bytes
+from lowdnn.enums import DataType, KnobType, NumericalNote, ReduceTensorOp
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.plan import KernelRef, Plan
+from lowdnn.status import Status
+
+_PIECE_BYTES = 16
+#: Pixels of a pack.
+_PACKS = (2, 4, 8, 16)
+_ALIGNMENT_BYTES = 256
+_SUM_BYTES = 4
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A filter gradient of one tap; ``packs``: how many pixels a pack may have, the fewest first."""
+
+    operation: ConvolutionBackwardFilter
+    packs: tuple[int, ...]
+
+    @property
+    def sums_uid(self) -> int:
+        return max(self.operation.x.uid, self.operation.dy.uid, self.operation.dw.uid) + 1
+
+    def sums_bytes(self, pixels: int) -> int:
+        return aligned_bytes(pixels * pixels * self.operation.dw.element_count * _SUM_BYTES)
+
+    def product(self, pixels: int) -> OperationGraph:
+        """The gradient of packs, with one spatial axis."""
+        operation = self.operation
+        dims = (pixels * operation.dw.dims[0], pixels * operation.dw.dims[1], 1)
+        geometry = Convolution(operation.convolution.compute_type, 1, (0,), (0,), (1,), (1,))
+        packed = replace(
+            operation,
+            convolution=geometry,
+            x=_packed(operation.x, pixels),
+            dy=_packed(operation.dy, pixels),
+            dw=self._sums(dims, channels_last_strides(dims)),
+        )
+        return OperationGraph([packed])
+
+    def total(self, pixels: int) -> OperationGraph:
+        """The sum over the pixels of a pack of each pixel with itself."""
+        dw = self.operation.dw
+        filters, channels, *_ = dw.dims
+        row = pixels * channels
+        x = self._sums((pixels, filters, channels), (filters * row + channels, row, 1))
+        y = replace(dw, dims=(1, filters, channels), strides=(dw.strides[0] * filters, *dw.strides[:2]))
+        return OperationGraph([ReductionOperation(Reduction(ReduceTensorOp.ADD, DataType.FLOAT), x, y)])
+
+    def _sums(self, dims: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+        return Tensor(self.sums_uid, DataType.FLOAT, dims, strides, _ALIGNMENT_BYTES)
+
+
+class ConvWgradPacked(Floored):
+    """See the module's docstring. ``engines``: those that may compute the gradient of packs; ``reduction``: its sum."""
+
+    name = "conv_wgrad_packed"
+    index = 38
+    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
+    behavior_notes = BEHAVIOR_NOTES
+
+    def __init__(self, engines: Sequence[Engine], reduction: Engine) -> None:
+        self._engines = tuple(engines)
+        self._reduction = reduction
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses what is not one stored gradient of one tap, and pixels that are not dense or make no whole packs."""
+        problem = graph.derive(_problem_of)
+        if isinstance(problem, Refusal):
+            return problem
+        reasons = refusals(self._engines, graph.derive(_product_of, problem.packs[0]), arch)
+        return Refusal(self.name, f"no engine takes the gradient of packs: {reasons}") if reasons else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """Pairs of pixels are multiplied at least; what they add up to is summed in another launch."""
+        return Floor(Multipliers.FASTEST, launches=2, waste=_PACKS[0])
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """MULTIPLY: the other engine runs with its defaults."""
+        packs = accepted(graph.derive(_problem_of)).packs
+        return (Knob("pixels", KnobType.MULTIPLY, packs, packs[0], "pixels of a pack"),)
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """The launches of the gradient of packs, and those of its sum."""
+        problem = accepted(graph.derive(_problem_of))
+        accepted(graph.derive(self.refuse, arch))
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        pixels = chosen[KnobType.MULTIPLY]
+        parts = PlanParts()
+        at = {problem.sums_uid: parts.reserve(problem.sums_bytes(pixels))}
+        add_plan(parts, fastest_plan(self._engines, graph.derive(_product_of, pixels), arch), at)
+        add_plan(parts, self._reduction.plan(problem.total(pixels), arch, {}), at)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """None of its own."""
+        return ()
+
+
+def _product_of(graph: OperationGraph, pixels: int) -> OperationGraph:
+    """Of a graph that is a problem: what is derived from the product is worked out once."""
+    return accepted(graph.derive(_problem_of)).product(pixels)
+
+
+def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
+    name, operation = ConvWgradPacked.name, graph.operations[0]
+    if len(graph.operations) > 1 or not isinstance(operation, ConvolutionBackwardFilter):
+        got = ", ".join(type(op).__name__ for op in graph.operations)
+        return Refusal(name, f"operations: expected one ConvolutionBackwardFilter, got {got}")
+    if refused := _refuse_shape(operation):
+        return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
+    pixels, rows = _pixels(operation.x), [t.dims[1] * t.element_bytes for t in (operation.x, operation.dy)]
+    packs = tuple(
+        count for count in _PACKS if pixels % count == 0 and not any(count * row % _PIECE_BYTES for row in rows)
+    )
+    if not packs:
+        expected = f"packs of at most {_PACKS[-1]} pixels with whole pieces of {_PIECE_BYTES} bytes"
+        reason = f"{operation.label}.x.dims: expected {expected}, got {pixels} pixels of {rows[0]} and {rows[1]} bytes"
+        return Refusal(name, reason, Status.NOT_SUPPORTED_SHAPE)
+    return _Problem(operation, packs)
+
+
+def _refuse_shape(operation: ConvolutionBackwardFilter) -> str:
+    """Why the operation is no sum over neighbouring pixels, or an empty string."""
+    geometry, taps = operation.convolution, operation.dw.dims[2:]
+    pads = (*geometry.pre_paddings, *geometry.post_paddings)
+    if {*taps, *geometry.strides} != {1} or any(pads) or operation.groups != 1:
+        got = f"taps {list(taps)}, strides {list(geometry.strides)}, groups {operation.groups}, padding {list(pads)}"
+        return f"convolution: expected one tap, stride 1, no padding and one group, got {got}"
+    if operation.beta != 0:
+        return f"beta: expected 0, got {operation.beta}"
+    if min(operation.x.element_count, operation.dw.element_count) == 0:
+        return "dims: expected elements in every tensor, got none"
+    for tensor in (operation.x, operation.dy):
+        if tensor.strides != channels_last_strides(tensor.dims) or tensor.alignment_bytes < _PIECE_BYTES:
+            got = f"{list(tensor.strides)}, aligned to {tensor.alignment_bytes}"
+            return f"{tensor.label}.strides: expected dense channels-last pixels aligned to {_PIECE_BYTES}, got {got}"
+    return ""
+
+
+def _pixels(tensor: Tensor) -> int:
+    """Of all images."""
+    return tensor.dims[0] * prod(tensor.dims[2:])
+
+
+def _packed(tensor: Tensor, pixels: int) -> Tensor:
+    """``tensor`` with ``pixels`` neighbours as one."""
+    dims = (1, pixels * tensor.dims[1], _pixels(tensor) // pixels)
+    return replace(tensor, dims=dims, strides=channels_last_strides(dims))

@@ -1,0 +1,77 @@
+// Rows of heads as tensor maps describe them in each of the places where they may lie.
+//
+// Of each kind there are: how many rows of a batch exist, of as many as there may be; where a head's rows are, of which
+// the first `existing` are read (those behind them may be anything).
+// Macros: Q_PLACE, K_PLACE, V_PLACE; K_BOX, V_BOX: rows of a copy from pages, of which pages and tiles are multiples.
+
+#pragma once
+
+#include "include/attention.cuh"
+#include "include/attention_wgmma.cuh"
+#include "include/ragged.cuh"
+
+// By a map of (elements, rows, heads, batches).
+struct MappedHeads {
+  TensorMap map;
+  i32 sharing, batches;  // heads of q that share one of these; 1 where all batches share one
+
+  __device__ __forceinline__ i32 existing_rows(i32 batch, i32 most) const { return most; }
+  __device__ __forceinline__ MappedHead at(i32 batch, i32 head, i32 existing) const {
+    return {map, head / sharing, min(batch, batches - 1)};
+  }
+};
+
+// By a map of (elements, rows of all batches, heads, 1).
+struct PackedMappedHeads {
+  MappedHeads heads;
+  Offsets offsets;
+
+  __device__ __forceinline__ i32 existing_rows(i32 batch, i32 most) const { return offsets.rows(own(batch), most); }
+  __device__ __forceinline__ MappedHead at(i32 batch, i32 head, i32 existing) const {
+    return {heads.map, head / heads.sharing, 0, i32(offsets.rows_before(own(batch)))};
+  }
+
+ private:
+  __device__ __forceinline__ i32 own(i32 batch) const { return min(batch, heads.batches - 1); }
+};
+
+// Of a head in pages: row r is row r % 2^shift of the page that the table has at r / 2^shift.
+template <int BOX> struct PagedHead {
+  const TensorMap& map;
+  i32 head;
+  const i32* table;
+  i32 stride, shift;
+  i32 last;  // row that exists
+
+  // As MappedHead does. Behind the last row its page is read again: the table may have anything there.
+  template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
+    static_assert(Rows_::ROWS % BOX == 0 && BOX % 8 == 0, "whole boxes, whole swizzle patterns");
+#pragma unroll 1
+    for (int first = 0; first < Rows_::ROWS; first += BOX) {
+      const i32 page = table[i64(min(row + first, last) >> shift) * stride];
+#pragma unroll
+      for (int box = 0; box < Rows_::BOXES; ++box) {
+        tma_load<1>(to.address + box * Rows_::BOX_BYTES + first * Rows_::ROW_BYTES, map, barrier, 0,
+                    box * Rows_::BOX_ELEMENTS, (row + first) & ((1 << shift) - 1), head, page);
+      }
+    }
+  }
+};
+
+// By a map of (elements, rows of a page, heads, pages).
+template <int BOX> struct PagedMappedHeads {
+  MappedHeads heads;
+  const i32* table;
+  i64 table_strides[2];  // of batch, entry
+  i32 shift;
+
+  __device__ __forceinline__ i32 existing_rows(i32 batch, i32 most) const { return most; }
+  __device__ __forceinline__ PagedHead<BOX> at(i32 batch, i32 head, i32 existing) const {
+    const i32* const own = table + min(batch, heads.batches - 1) * table_strides[0];
+    return {heads.map, head / heads.sharing, own, i32(table_strides[1]), shift, existing - 1};
+  }
+};
+
+template <int PLACE, int BOX> struct MappedIn { typedef PagedMappedHeads<BOX> Type; };
+template <int BOX> struct MappedIn<IN_STRIDES, BOX> { typedef MappedHeads Type; };
+template <int BOX> struct MappedIn<PACKED, BOX> { typedef PackedMappedHeads Type; };

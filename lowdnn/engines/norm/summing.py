@@ -1,0 +1,123 @@
+"""How the blocks of ``norm_backward_summing.cu`` walk over rows whose gradients of scale and bias they sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.launch import ceil_div, ceil_power, floor_power
+from lowdnn.engines.rows import tile
+from lowdnn.engines.rows.layout import RowLayout
+from lowdnn.engines.rows.tile import Defaults, RowTile
+from lowdnn.enums import DataType, KnobType
+from lowdnn.ops.tensor import Tensor
+
+#: Rows that a team has at hand, by default and at most.
+_ROWS, _MAX_ROWS = 2, 4
+#: Groups of a thread by default, since more would take the shared memory of a stage, and at most; registers that sums
+#: may take.
+_ITEMS, _MAX_ITEMS, _SUM_REGISTERS = 4, 8, 64
+#: Threads of a team, at least and at most: those that read a memory line, and what a block has registers for.
+_MIN_TEAM, _MAX_TEAM = 8, 512
+#: Threads of a block with short rows, the more of which it has, the fewer blocks' sums are joined; and at least.
+_BLOCK_THREADS, _WARP_THREADS = 256, 32
+#: Registers of a thread besides the sums: in all, and for each group.
+_REGISTERS, _GROUP_REGISTERS = 44, 5
+
+
+@dataclass(frozen=True)
+class SummingTile:
+    """The tile of the kernel, and how many rows a team has at hand."""
+
+    tile: RowTile
+    rows: int
+    shared_bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Summing:
+    """layout: rows along the vector axis.  held: what the kernel without sums holds of an element.
+
+    gradients: sums of each element.  elements, numbers: what is read of each element, and of each row.
+    """
+
+    layout: RowLayout
+    arch: ArchSpec
+    compute_type: DataType
+    held: tile.Held
+    gradients: int
+    elements: tuple[tuple[Tensor, ...], ...]
+    numbers: tuple[Tensor, ...]
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        """Those of rows, with other defaults where a row's sums fit registers; and STAGES."""
+        defaults, rows = self._defaults, 0
+        if defaults is not None:
+            fitting = (count for count in range(_ROWS, 0, -1) if self._tile(*defaults[:3], count) is not None)
+            rows = next(fitting, 0)
+        of_rows = tile.knobs(self.layout, self.arch, self.held, defaults if rows else None)
+        text = "rows that a team has at hand; 0: gradients are reductions"
+        return (*of_rows, Knob("rows", KnobType.STAGES, tuple(range(_MAX_ROWS + 1)), rows, text))
+
+    def tile(self, chosen: Choices) -> SummingTile | None:
+        """The tile of resolved knobs; None where rows are not summed on the way, or do not fit."""
+        rows, cluster = chosen[KnobType.STAGES], chosen[KnobType.TILE_CGA_M]
+        if not rows or chosen[KnobType.CTA_COUNT] > 1:
+            return None
+        return self._tile(chosen[KnobType.TILE_ROWS], chosen[KnobType.MULTIPLY], cluster, rows)
+
+    @property
+    def _defaults(self) -> Defaults | None:
+        """As few threads for each row as its sums' registers allow; None where not even a cluster has enough."""
+        most = min(floor_power(max(1, _SUM_REGISTERS // self._words)), _ITEMS)
+        clusters = (c for c in tile.clusters(self.arch) if self.layout.groups <= _MAX_TEAM * most * c)
+        least = next(clusters, 0)
+        if not least:
+            return None
+        cluster = tile.filling_cluster(self.layout, self.arch, least)
+        own = ceil_div(self.layout.groups, cluster)
+        team = max(ceil_power(ceil_div(own, most)), min(_MIN_TEAM, ceil_power(own)))
+        return team, ceil_div(own, team), cluster, 1
+
+    def _tile(self, team: int, items: int, cluster: int, rows: int) -> SummingTile | None:
+        most_slots, slots = self.layout.row_groups // (2 * self.arch.sm_count), 1
+        if cluster == 1:
+            slots = floor_power(max(1, _WARP_THREADS // team, min(_BLOCK_THREADS // team, most_slots)))
+        team = max(team, _WARP_THREADS // slots)
+        shape = RowTile(team * slots, team, 1, items, cluster, cluster, 0, 1)
+        if items > _MAX_ITEMS or shape.chunks(self.layout) > 1:
+            return None
+        of_rows = sum(tensor.element_bytes for tensor in self.numbers)
+        shared_bytes = rows * shape.THREADS * (items * self._group_bytes + of_rows)
+        for resident in range(self._resident(shape), 0, -1):
+            if shared_bytes <= self.arch.shared_bytes_beside(resident) - self._other_bytes(shape):
+                shape = replace(shape, RESIDENT=resident)
+                return SummingTile(shape, rows, shared_bytes, shape.staying_blocks(self.layout, self.arch))
+        return None
+
+    def _resident(self, shape: RowTile) -> int:
+        """Blocks for which a multiprocessor has registers."""
+        return max(1, tile.resident_blocks(_REGISTERS + shape.ITEMS * (_GROUP_REGISTERS + self._words), shape.THREADS))
+
+    @property
+    def _words(self) -> int:
+        """Registers for the sums of a group."""
+        return self.gradients * self.layout.vector * self._element_bytes // 4
+
+    @property
+    def _group_bytes(self) -> int:
+        return sum(self.layout.read_bytes(tensors) for tensors in self.elements)
+
+    def _other_bytes(self, shape: RowTile) -> int:
+        """At most, of static shared memory: what teams and slots join."""
+        joined = shape.THREADS * self.layout.vector if shape.slots > 1 else 0
+        return (joined + shape.THREADS + 16) * self._element_bytes
+
+    @property
+    def _element_bytes(self) -> int:
+        return dtypes.info(self.compute_type).size_bytes
