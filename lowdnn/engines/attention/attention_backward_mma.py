@@ -120,7 +120,10 @@ class _Tiles:
         of_bias = _Tile(rows, 64 if rows <= 64 and kept < 2 else 32, 1)
         if size <= 64 and not functors:
             return _Tiles(_Tile(32, rows, rows // 64), _Tile(rows, 4096 // rows, rows // 64), of_bias)
-        return _Tiles(_Tile(16 if size > 64 and functors else 32, rows, 1), _Tile(rows, 32, 1), of_bias)
+        is_tight = (
+            size > 64 if functors else size > 112 and rows <= 64
+        )  # few threads that copy have more addresses each
+        return _Tiles(_Tile(16 if is_tight else 32, rows, 1), _Tile(rows, 32, 1), of_bias)
 
 
 @dataclass(frozen=True)
