@@ -11,7 +11,7 @@ dv), ``attention_backward_queries.cu`` (dq), ``attention_backward_bias.cu`` (dbi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -104,20 +104,26 @@ class _Tile:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Of the kernels that own keys and queries."""
+    """Of the kernels that own keys, queries and both."""
 
     of_keys: _Tile
     of_queries: _Tile
+    of_bias: _Tile
 
     @staticmethod
-    def of(rows: int, size: int, is_plain: bool) -> _Tiles:
+    def of(rows: int, size: int, functors: Collection[str]) -> _Tiles:
         """``rows`` of a block's own; for heads of up to ``size`` as many others as leave room for the accumulators, and
-        for what happens to scores where they are not plain."""
-        if size <= 64 and is_plain:
-            return _Tiles(_Tile(32, rows, rows // 64), _Tile(rows, 4096 // rows, rows // 64))
-        if size <= 128:
-            return _Tiles(_Tile(32 if size <= 64 or is_plain else 16, rows, 1), _Tile(rows, 32, 1))
-        return _Tiles(_Tile(16, rows, 1, split=2), _Tile(rows, 16, 1))
+        for what the functors need beside those."""
+        if size > 128:
+            return _Tiles(_Tile(16, rows, 1, split=2), _Tile(rows, 16, 1), _Tile(rows, 32, 1))
+        kept = sum(name in functors for name in ("Gradient", "Factors"))  # of each score, until its gradient is there
+        of_bias = _Tile(rows, 64 if rows <= 64 and kept < 2 else 32, 1)
+        if size <= 64 and not functors:
+            return _Tiles(_Tile(32, rows, rows // 64), _Tile(rows, 4096 // rows, rows // 64), of_bias)
+        is_tight = (
+            size > 64 if functors else size > 112 and rows <= 64
+        )  # few threads that copy have more addresses each
+        return _Tiles(_Tile(16 if is_tight else 32, rows, 1), _Tile(rows, 32, 1), of_bias)
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,8 @@ class _Problem:
         return aligned_bytes(self.backward.all_heads * self.backward.queries * TERM_BYTES)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """Tiles that fit shared memory; by default the larger one where there are enough rows for it."""
+        """Tiles that fit shared memory; by default the larger one where there are enough rows for it, but the smaller
+        one beside functors, with which blocks of more warps took 1.1 to 1.4 times as long."""
         size = self.backward.size
         values = tuple(
             rows
@@ -143,11 +150,12 @@ class _Problem:
             if self._shared_bytes(self.tiles(rows)) <= arch.shared_bytes_per_block
         )
         longest = max(self.backward.queries, self.backward.keys)
-        default = values[-1] if longest > values[0] else values[0]
+        is_alone = size > 128 or not self._functors_of_keys
+        default = values[-1] if is_alone and longest > values[0] else values[0]
         return (Knob("tile_m", KnobType.TILE_M, values, default, "keys, and queries, of a block"),)
 
     def tiles(self, rows: int) -> _Tiles:
-        return _Tiles.of(rows, self.backward.size, self.operation.inner is None)
+        return _Tiles.of(rows, self.backward.size, self._functors_of_keys)
 
     def terms(self) -> tuple[KernelRef, Launch]:
         return self.backward.terms(self.backward.queries)
@@ -189,7 +197,7 @@ class _Problem:
 
     def bias(self, tiles: _Tiles) -> list[tuple[KernelRef, Launch]]:
         """dbias, if it is wanted."""
-        dbias, tile, functors = self.operation.dbias, tiles.of_queries, self._functors_of_queries
+        dbias, tile, functors = self.operation.dbias, tiles.of_bias, self._functors_of_queries
         if dbias is None:
             return []
         params = replace(QueriesParams(*self._macros(tile, functors)), OUT=dtypes.info(dbias.data_type).c_type)
@@ -208,7 +216,7 @@ class _Problem:
             grid=(tile_counts[0] * tile_counts[1] * dbias.dims[0] * dbias.dims[1], 1, 1),
             block=(tile.queries // (16 * tile.parts) * 32, 1, 1),
             arguments=(Struct(arguments),),
-            shared_bytes=(tile.queries + tile.keys) * self._pair_bytes(tile),
+            shared_bytes=self._bias_bytes(tile),
             work=self._work((dbias,), products=self.backward.size_qk + self.backward.size_v),
         )
         return [(self._kernel("bias", params, functors), launch)]
@@ -312,6 +320,10 @@ class _Problem:
     def _queries_bytes(self, tile: _Tile) -> int:
         return (tile.queries + 2 * tile.keys) * self._pair_bytes(tile)
 
+    def _bias_bytes(self, tile: _Tile) -> int:
+        return (tile.queries + tile.keys) * self._pair_bytes(tile)
+
     def _shared_bytes(self, tiles: _Tiles) -> int:
-        """Of the kernel that takes more."""
-        return max(self._keys_bytes(tiles.of_keys), self._queries_bytes(tiles.of_queries))
+        """Of the kernel that takes the most."""
+        own = self._keys_bytes(tiles.of_keys), self._queries_bytes(tiles.of_queries)
+        return max(own if self.operation.dbias is None else (*own, self._bias_bytes(tiles.of_bias)))

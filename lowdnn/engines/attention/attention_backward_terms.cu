@@ -50,9 +50,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   for (int distance = LANES / 2; distance > 0; distance /= 2) centre += __shfl_xor_sync(~0u, centre, distance);
 
   if (index >= p.rows || threadIdx.x % LANES != 0) return;
-  const bool is_stored = i32(query) < existing_rows(p.stats, batch, p.queries);
-  const f32 stored = is_stored ? *p.stats.at(batch, head, query) : 0;
-  const f32 stats = i32(query) < p.lengths.of(batch, p.queries) ? stored : -INFINITE;
+  f32 stats = -INFINITE;
+  const i32 length = p.lengths.of(batch, p.queries);
+  if (i32(query) < length) {
+    stats = i32(query) < existing_rows(p.stats, batch, length) ? *p.stats.at(batch, head, query) : 0;
+  }
   const bool has_weights = stats != -INFINITE;
   p.terms[row] = has_weights ? Term{stats * LOG2_E, centre} : Term{INFINITE, 0};
 }

@@ -110,11 +110,19 @@ __device__ __forceinline__ void draw_row(
   }
 }
 
-// Of neighbouring elements, the first of which has an index that is a multiple of V and of 4 if V is: V / 4 blocks.
+// Of neighbouring elements, the first of which has an index that is a multiple of V and of 4 if V is: V / 4 blocks, or
+// one.
 template <class Distribution, class T, int V>
 __device__ __forceinline__ void draw_whole(
     T (&numbers)[V], const Distribution& distribution, const Philox& philox, i64 first, i64) {
-  if constexpr (V % 4 != 0) {
+  if constexpr (V == 2) {
+    u32 word[4];
+    philox.block(u64(first) / 4, word);
+    const bool in_upper = first & 2;
+    const u32 pair[2] = {in_upper ? word[2] : word[0], in_upper ? word[3] : word[1]};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) numbers[i] = distribution.number(pair[0], pair[1], i);
+  } else if constexpr (V % 4 != 0) {
     draw_strided(numbers, distribution, philox, first, 1);
   } else {
 #pragma unroll

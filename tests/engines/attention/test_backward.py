@@ -51,6 +51,7 @@ LINES = (
     "sdpa_bwd b=2 h=3 hk=1 q=100 kv=1 d=16 scale=none",
     "sdpa_bwd b=1 h=2 q=24 kv=64 d=64 out=fp32",
     "sdpa_bwd b=1 h=2 q=90 kv=90 d=40 left=3 right=0 place=bottom_right",
+    "sdpa_bwd b=1 h=1 q=9 kv=20 d=128 dtype=fp16",
 )
 #: Heads of q that share others of k than of v.
 SHARED_IN_TWO_WAYS = (
