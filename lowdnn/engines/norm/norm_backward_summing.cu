@@ -7,16 +7,16 @@
 // (include/rows.cuh); inverse and mean one for each row; the sums [blocks / CLUSTER][elements of a row].
 // Block: as many as are there at a time, with every row of a grid's width after the last; CLUSTER blocks share rows.
 // Each thread has the same elements of all of its rows, and sums them in registers. A team has AT_HAND rows at a time,
-// so that its threads meet and read the scales once for these. They lie in shared memory; each place is filled with
-// what the next row has there as soon as it has been read for the last time. Nobody else reads a thread's places, so
-// that this needs no barrier.
-// Shared memory: RowTeam's and, with several slots, VECTOR sums of each thread; dynamic: AT_HAND rows of x, of dy, of
+// so that its threads meet and read the scales once for these. PLACES rows lie in shared memory or are on their way
+// there: each thread's part of a place is filled with what a later row has there as soon as it has been read for the
+// last time. Nobody else reads it, so that this needs no barrier.
+// Shared memory: RowTeam's and, with several slots, VECTOR sums of each thread; dynamic: PLACES rows of x, of dy, of
 // inverse and (CENTRED) of mean.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether there is a scale; GRADIENTS: 1 (dscale) or 2
-// (dscale and dbias); AT_HAND; AGAIN: whether what is read again has a functor of its own, since Prologue stores
-// tensors.
+// (dscale and dbias); AT_HAND; PLACES, a multiple of it; AGAIN: whether what is read again has a functor of its own,
+// since Prologue stores tensors.
 
 #include "include/row_team.cuh"
 #include "generated.cuh"
@@ -49,11 +49,12 @@ struct Params {
 #endif
 };
 
-// AT_HAND rows of a team, from the one `steps` after `walk` on.
+// AT_HAND rows of a team, from the one `steps` after `walk` on, with places from `first_place` on.
 struct Rows {
   RowWalk<Tile> walks[AT_HAND];
+  const int first_place;
 
-  __device__ __forceinline__ explicit Rows(const RowWalk<Tile>& walk, int steps = 0) {
+  __device__ __forceinline__ Rows(const RowWalk<Tile>& walk, int steps, int first_place) : first_place(first_place) {
 #pragma unroll
     for (int row = 0; row < AT_HAND; ++row) {
       walks[row] = walk;
@@ -61,9 +62,10 @@ struct Rows {
     }
   }
   __device__ __forceinline__ RowWalk<Tile>& operator[](int row) { return walks[row]; }
+  __device__ __forceinline__ int place(int row) const { return first_place + row; }
 };
 
-// What a functor reads of the next rows, COUNT groups of SIZE elements of each in a thread: [AT_HAND][COUNT][THREADS].
+// What a functor reads of the next rows, COUNT groups of SIZE elements of each in a thread: [PLACES][COUNT][THREADS].
 template <class Source, int SIZE, int COUNT> struct NextRows {
   typedef typename Source::template Loaded<SIZE> Loaded;
 
@@ -71,28 +73,28 @@ template <class Source, int SIZE, int COUNT> struct NextRows {
 
   __device__ __forceinline__ explicit NextRows(void* memory) : first(static_cast<Loaded*>(memory)) {}
   // Where the next area may begin.
-  __device__ __forceinline__ void* end() const { return first + AT_HAND * COUNT * THREADS; }
+  __device__ __forceinline__ void* end() const { return first + PLACES * COUNT * THREADS; }
 
   template <int RANK>
   __device__ __forceinline__ void copy(const typename Source::Args& args, const i64 (&coordinate)[RANK], i64 column,
-                                       int row, int item) const {
-    Source::template copy<SIZE>(args, Source::cursor(args, coordinate), column, SIZE, place(row, item));
+                                       int place, int item) const {
+    Source::template copy<SIZE>(args, Source::cursor(args, coordinate), column, SIZE, address(place, item));
   }
 
   // The values, by a functor that reads the same tensors.
   template <class Same, int RANK>
   __device__ __forceinline__ void get(const typename Same::Args& args, const i64 (&coordinate)[RANK], i64 column,
-                                      int row, int item, Value (&values)[SIZE]) const {
+                                      int place, int item, Value (&values)[SIZE]) const {
     typedef typename Same::template Loaded<SIZE> Copied;
     static_assert(sizeof(Copied) == sizeof(Loaded), "the same tensors");
     Copied in;
-    Same::template fetch<SIZE>(reinterpret_cast<const Copied&>(place(row, item)), in);
+    Same::template fetch<SIZE>(reinterpret_cast<const Copied&>(address(place, item)), in);
     Same::template finish<SIZE>(args, Same::cursor(args, coordinate), column, SIZE, in, values);
   }
 
  private:
-  __device__ __forceinline__ Loaded& place(int row, int item) const {
-    return first[(row * COUNT + item) * THREADS + threadIdx.x];
+  __device__ __forceinline__ Loaded& address(int place, int item) const {
+    return first[(place * COUNT + item) * THREADS + threadIdx.x];
   }
 };
 
@@ -101,16 +103,16 @@ template <class Source> struct NextNumbers : NextRows<Source, 1, 1> {
   typedef NextRows<Source, 1, 1> Base;
   using Base::Base;
 
-  __device__ __forceinline__ void copy(const typename Source::Args& args, const RowWalk<Tile>& walk, int row) const {
+  __device__ __forceinline__ void copy(const typename Source::Args& args, const RowWalk<Tile>& walk, int place) const {
     i64 kept[KEPT];
     walk.locate_row(kept);
-    Base::copy(args, kept, walk.kept_column, row, 0);
+    Base::copy(args, kept, walk.kept_column, place, 0);
   }
-  __device__ __forceinline__ Value get(const typename Source::Args& args, const RowWalk<Tile>& walk, int row) const {
+  __device__ __forceinline__ Value get(const typename Source::Args& args, const RowWalk<Tile>& walk, int place) const {
     i64 kept[KEPT];
     walk.locate_row(kept);
     Value value[1];
-    Base::template get<Source>(args, kept, walk.kept_column, row, 0, value);
+    Base::template get<Source>(args, kept, walk.kept_column, place, 0, value);
     return value[0];
   }
 };
@@ -131,19 +133,19 @@ struct Next {
 #endif
   {}
 
-  __device__ __forceinline__ void copy_numbers(const RowWalk<Tile>& walk, int row) const {
+  __device__ __forceinline__ void copy_numbers(const RowWalk<Tile>& walk, int place) const {
     if (!walk.exists) return;
-    inverse.copy(p.inverse, walk, row);
+    inverse.copy(p.inverse, walk, place);
 #if CENTRED
-    mean.copy(p.mean, walk, row);
+    mean.copy(p.mean, walk, place);
 #endif
   }
 
-  __device__ __forceinline__ void copy_group(RowWalk<Tile>& walk, int row, int item) const {
+  __device__ __forceinline__ void copy_group(RowWalk<Tile>& walk, int place, int item) const {
     i64 column;
     if (!walk.locate(walk.group(0, item), column)) return;
-    x.copy(p.x, walk.coordinate, column, row, item);
-    dy.copy(p.dy, walk.coordinate, column, row, item);
+    x.copy(p.x, walk.coordinate, column, place, item);
+    dy.copy(p.dy, walk.coordinate, column, place, item);
   }
 };
 
@@ -152,11 +154,11 @@ struct Statistics {
   Value mean = Value(0), inverse = Value(0);
   Value offset, slope;  // of dx = inverse * g - offset - slope * (x - mean)
 
-  __device__ __forceinline__ void load(const Next& next, const RowWalk<Tile>& walk, int row) {
+  __device__ __forceinline__ void load(const Next& next, const RowWalk<Tile>& walk, int place) {
     if (!walk.exists) return;
-    inverse = next.inverse.get(next.p.inverse, walk, row);
+    inverse = next.inverse.get(next.p.inverse, walk, place);
 #if CENTRED
-    mean = next.mean.get(next.p.mean, walk, row);
+    mean = next.mean.get(next.p.mean, walk, place);
 #endif
   }
 
@@ -200,8 +202,8 @@ __device__ __forceinline__ void add_rows(const Next& next, Rows& rows, const Sta
   const Params& p = next.p;
   each_group(p, rows, [&](int row, int item, i64 column, const Scales& scales) {
     Value x[VECTOR], dy[VECTOR];
-    next.x.get<Data>(p.x, rows[row].coordinate, column, row, item, x);
-    next.dy.get<Prologue>(p.dy, rows[row].coordinate, column, row, item, dy);
+    next.x.get<Data>(p.x, rows[row].coordinate, column, rows.place(row), item, x);
+    next.dy.get<Prologue>(p.dy, rows[row].coordinate, column, rows.place(row), item, dy);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
       const Value xhat = (x[v] - statistics[row].mean) * statistics[row].inverse, g = scales.of(dy[v], v);
@@ -224,9 +226,9 @@ __device__ __forceinline__ void store_rows(const Next& next, Rows& rows, Rows& a
 #endif
   each_group(p, rows, [&](int row, int item, i64 column, const Scales& scales) {
     Value x[VECTOR], dx[VECTOR];
-    next.x.get<Data>(p.x, rows[row].coordinate, column, row, item, x);
-    next.dy.get<Again>(again, rows[row].coordinate, column, row, item, dx);
-    next.copy_group(ahead[row], row, item);
+    next.x.get<Data>(p.x, rows[row].coordinate, column, rows.place(row), item, x);
+    next.dy.get<Again>(again, rows[row].coordinate, column, rows.place(row), item, dx);
+    next.copy_group(ahead[row], ahead.place(row), item);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
       const Value centred = statistics[row].inverse * scales.of(dx[v], v) - statistics[row].offset;
@@ -269,31 +271,37 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   Value gradients[GRADIENTS][ITEMS][VECTOR] = {};
 
   walk.begin();
-  Rows first(walk);
+#pragma unroll 1
+  for (int place = 0; place < PLACES; place += AT_HAND) {
+    if (place > 0) cp_async_commit();
+    Rows rows(walk, place, place);
 #pragma unroll
-  for (int row = 0; row < AT_HAND; ++row) {
-    next.copy_numbers(first[row], row);
+    for (int row = 0; row < AT_HAND; ++row) {
+      next.copy_numbers(rows[row], rows.place(row));
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item) next.copy_group(first[row], row, item);
+      for (int item = 0; item < ITEMS; ++item) next.copy_group(rows[row], rows.place(row), item);
+    }
   }
 
+  int place = 0;
 #pragma unroll 1
   for (; walk.is_within(); walk.next(AT_HAND)) {
     cp_async_commit();
-    cp_async_wait<0>();
-    Rows rows(walk);
+    cp_async_wait<PLACES / AT_HAND - 1>();
+    Rows rows(walk, 0, place);
     Statistics statistics[AT_HAND];
     Value sums[AT_HAND][2] = {};
 #pragma unroll
-    for (int row = 0; row < AT_HAND; ++row) statistics[row].load(next, rows[row], row);
+    for (int row = 0; row < AT_HAND; ++row) statistics[row].load(next, rows[row], rows.place(row));
     add_rows(next, rows, statistics, gradients, sums);
     team.all<Plus>(reinterpret_cast<Value(&)[2 * AT_HAND]>(sums));
 #pragma unroll
     for (int row = 0; row < AT_HAND; ++row) statistics[row].finish(p.share, sums[row]);
-    Rows ahead(walk, AT_HAND);
+    Rows ahead(walk, PLACES, place);
     store_rows(next, rows, ahead, statistics);
 #pragma unroll
-    for (int row = 0; row < AT_HAND; ++row) next.copy_numbers(ahead[row], row);
+    for (int row = 0; row < AT_HAND; ++row) next.copy_numbers(ahead[row], ahead.place(row));
+    place = place + AT_HAND == PLACES ? 0 : place + AT_HAND;
   }
 #pragma unroll
   for (int k = 0; k < GRADIENTS; ++k) store_gradients(p, walk, gradients[k], p.gradients[k]);

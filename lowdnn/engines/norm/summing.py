@@ -15,8 +15,10 @@ from lowdnn.engines.rows.tile import Defaults, RowTile
 from lowdnn.enums import DataType, KnobType
 from lowdnn.ops.tensor import Tensor
 
-#: Rows that a team has at hand, by default and at most.
-_ROWS, _MAX_ROWS = 2, 4
+#: Threads of a team that has several rows at a time, since they meet in a barrier for these.
+_LARGE_TEAM = 256
+#: Rows of a team in shared memory by default, those of a large one that is alone with its row, and at most.
+_PLACES, _LARGE_PLACES, _MAX_PLACES = 2, 3, 4
 #: Groups of a thread by default, since more would take the shared memory of a stage, and at most; registers that sums
 #: may take.
 _ITEMS, _MAX_ITEMS, _SUM_REGISTERS = 4, 8, 64
@@ -30,10 +32,11 @@ _REGISTERS, _GROUP_REGISTERS = 44, 5
 
 @dataclass(frozen=True)
 class SummingTile:
-    """The tile of the kernel, and how many rows a team has at hand."""
+    """The tile of the kernel, how many rows a team has at a time, and how many lie in shared memory."""
 
     tile: RowTile
-    rows: int
+    at_hand: int
+    places: int
     shared_bytes: int
     blocks: int
 
@@ -56,20 +59,22 @@ class Summing:
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
         """Those of rows, with other defaults where a row's sums fit registers; and STAGES."""
-        defaults, rows = self._defaults, 0
+        defaults, places = self._defaults, 0
         if defaults is not None:
-            fitting = (count for count in range(_ROWS, 0, -1) if self._tile(*defaults[:3], count) is not None)
-            rows = next(fitting, 0)
-        of_rows = tile.knobs(self.layout, self.arch, self.held, defaults if rows else None)
-        text = "rows that a team has at hand; 0: gradients are reductions"
-        return (*of_rows, Knob("rows", KnobType.STAGES, tuple(range(_MAX_ROWS + 1)), rows, text))
+            team, _, cluster, _ = defaults
+            most = _LARGE_PLACES if team >= _LARGE_TEAM and cluster == 1 else _PLACES
+            fitting = (count for count in range(most, 0, -1) if self._tile(*defaults[:3], count) is not None)
+            places = next(fitting, 0)
+        of_rows = tile.knobs(self.layout, self.arch, self.held, defaults if places else None)
+        text = "rows of a team in shared memory; 0: gradients are reductions"
+        return (*of_rows, Knob("places", KnobType.STAGES, tuple(range(_MAX_PLACES + 1)), places, text))
 
     def tile(self, chosen: Choices) -> SummingTile | None:
         """The tile of resolved knobs; None where rows are not summed on the way, or do not fit."""
-        rows, cluster = chosen[KnobType.STAGES], chosen[KnobType.TILE_CGA_M]
-        if not rows or chosen[KnobType.CTA_COUNT] > 1:
+        places, cluster = chosen[KnobType.STAGES], chosen[KnobType.TILE_CGA_M]
+        if not places or chosen[KnobType.CTA_COUNT] > 1:
             return None
-        return self._tile(chosen[KnobType.TILE_ROWS], chosen[KnobType.MULTIPLY], cluster, rows)
+        return self._tile(chosen[KnobType.TILE_ROWS], chosen[KnobType.MULTIPLY], cluster, places)
 
     @property
     def _defaults(self) -> Defaults | None:
@@ -84,7 +89,7 @@ class Summing:
         team = max(ceil_power(ceil_div(own, most)), min(_MIN_TEAM, ceil_power(own)))
         return team, ceil_div(own, team), cluster, 1
 
-    def _tile(self, team: int, items: int, cluster: int, rows: int) -> SummingTile | None:
+    def _tile(self, team: int, items: int, cluster: int, places: int) -> SummingTile | None:
         most_slots, slots = self.layout.row_groups // (2 * self.arch.sm_count), 1
         if cluster == 1:
             slots = floor_power(max(1, _WARP_THREADS // team, min(_BLOCK_THREADS // team, most_slots)))
@@ -93,11 +98,12 @@ class Summing:
         if items > _MAX_ITEMS or shape.chunks(self.layout) > 1:
             return None
         of_rows = sum(tensor.element_bytes for tensor in self.numbers)
-        shared_bytes = rows * shape.THREADS * (items * self._group_bytes + of_rows)
+        shared_bytes = places * shape.THREADS * (items * self._group_bytes + of_rows)
         for resident in range(self._resident(shape), 0, -1):
             if shared_bytes <= self.arch.shared_bytes_beside(resident) - self._other_bytes(shape):
                 shape = replace(shape, RESIDENT=resident)
-                return SummingTile(shape, rows, shared_bytes, shape.staying_blocks(self.layout, self.arch))
+                at_hand = places if team >= _LARGE_TEAM else 1
+                return SummingTile(shape, at_hand, places, shared_bytes, shape.staying_blocks(self.layout, self.arch))
         return None
 
     def _resident(self, shape: RowTile) -> int:
