@@ -101,7 +101,9 @@ def _gathered(data: CaseData, name: str, rows: int) -> list[torch.Tensor]:
 
 def attention_gradient_peers(case: AttentionBackwardCase, data: CaseData) -> dict[str, Peer]:
     """The peers of its gradients, given the output and the statistics; deterministic ones where the case is."""
-    if case.lengths != "no" or case.right > 0 or (case.left >= 0 and case.right < 0) or case.scale != "constant":
+    is_masked_otherwise = case.lengths != "no" or case.right > 0 or (case.left >= 0 and case.right < 0)
+    has_more = case.bias != "no" or case.cap or case.alibi != "no" or case.dropout or case.ragged != "no"
+    if is_masked_otherwise or has_more or case.scale != "constant":
         raise ValueError(f"{case}: expected a causal mask from the top left and a window behind it, as the peers have")
     q, k, v, o, d_o, stats = (data[name] for name in ("q", "k", "v", "o", "d_o", "stats"))
     is_causal, keys, scale = case.right == 0, case.kv or case.q, case.d**-0.5

@@ -111,18 +111,17 @@ class _Tiles:
     of_bias: _Tile
 
     @staticmethod
-    def of(rows: int, size: int, functors: Collection[str]) -> _Tiles:
-        """``rows`` of a block's own; for heads of up to ``size`` as many others as leave room for the accumulators, and
-        for what the functors need beside those."""
+    def of(rows: int, size: int, functors: Collection[str], is_packed: bool) -> _Tiles:
+        """``rows`` of a block's own; for heads of up to ``size`` as many others as leave room for the accumulators, for
+        what the functors need beside those, and for where packed sequences are."""
         if size > 128:
             return _Tiles(_Tile(16, rows, 1, split=2), _Tile(rows, 16, 1), _Tile(rows, 32, 1))
         kept = sum(name in functors for name in ("Gradient", "Factors"))  # of each score, until its gradient is there
-        of_bias = _Tile(rows, 64 if rows <= 64 and kept < 2 else 32, 1)
-        if size <= 64 and not functors:
+        of_bias = _Tile(rows, 64 if rows <= 64 and kept + is_packed < 2 else 32, 1)
+        if size <= 64 and not functors and not is_packed:
             return _Tiles(_Tile(32, rows, rows // 64), _Tile(rows, 4096 // rows, rows // 64), of_bias)
-        is_tight = (
-            size > 64 if functors else size > 112 and rows <= 64
-        )  # few threads that copy have more addresses each
+        # Few threads that copy have more addresses each.
+        is_tight = size > 64 if functors else size > 112 and rows <= 64
         return _Tiles(_Tile(16 if is_tight else 32, rows, 1), _Tile(rows, 32, 1), of_bias)
 
 
@@ -155,7 +154,7 @@ class _Problem:
         return (Knob("tile_m", KnobType.TILE_M, values, default, "keys, and queries, of a block"),)
 
     def tiles(self, rows: int) -> _Tiles:
-        return _Tiles.of(rows, self.backward.size, self._functors_of_keys)
+        return _Tiles.of(rows, self.backward.size, self._functors_of_keys, bool(self.backward.ragged))
 
     def terms(self) -> tuple[KernelRef, Launch]:
         return self.backward.terms(self.backward.queries)
