@@ -414,10 +414,10 @@ class FilterGeometry:
         blocks = slices.splits * slab.blocks
         read = bytes_of((self.operation.image, self.operation.response))
         # As many operations as the tensor cores of the busy multiprocessors attain in the time of the tile's model:
-        # latencies and reads of shared memory take more of it than the products.
+        # latencies and reads of shared memory take more of it than the products, of which it has no fewer than there are.
         clocks = tile.product_clocks(self.images, slices.splits, Machine.of(arch))
         busy = blocks / ceil_div(blocks, arch.sm_count)
-        flops = round(clocks * busy * arch.flops_per_clock[unit] * arch.attained[unit])
+        flops = max(self.operation.flops, round(clocks * busy * arch.flops_per_clock[unit] * arch.attained[unit]))
         work = Work(flops, read + slices.size_bytes, unit)
         return Launch(kernel, (blocks, 1, 1), (slab.threads, 1, 1), (arguments,), tile.shared_bytes, work=work)
 
