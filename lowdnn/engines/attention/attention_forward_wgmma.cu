@@ -114,8 +114,8 @@ struct QueryTile {
   }
 };
 
-// Tiles on their way to the consumers, with how many rows of each exist, where IS_CUT: what is copied behind them may be
-// anything, NaN too.
+// Tiles on their way to the consumers, with how many rows of each exist, where IS_CUT: what is copied behind them may
+// be anything, NaN too.
 template <class Rows_, bool IS_CUT, int WRITERS = 1> struct CutRing : TileRing<Rows_, STAGES, CONSUMER_WARPS, WRITERS> {
   typedef TileRing<Rows_, STAGES, CONSUMER_WARPS, WRITERS> Tiles;
   static constexpr int BARRIER_BYTES = Tiles::BARRIER_BYTES + (IS_CUT ? STAGES * 8 : 0);

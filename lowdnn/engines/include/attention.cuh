@@ -27,13 +27,9 @@ __device__ __forceinline__ f32 sum_of_row(f32 x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Where rows of heads lie: a stride apart, in pages of a cache (large: of whole tiles), or as sequences packed one behind
-// the other.
+// Where rows of heads lie: a stride apart, in pages of a cache (large: of whole tiles), or as sequences packed one
+// behind the other.
 enum { IN_STRIDES, IN_PAGES, IN_LARGE_PAGES, PACKED };
-
-// Of two neighbouring columns, how many are among the `left` ones from the first of them on. Not as a minimum and a
-// maximum: ptxas 13.0 joins these with a comparison of the result, and then has 2 for 0 as well.
-__device__ __forceinline__ i32 pair_size(i32 left) { return (left > 0) + (left > 1); }
 
 // Rows of heads in memory: element strides of batch, head, row.
 template <class T> struct Heads {

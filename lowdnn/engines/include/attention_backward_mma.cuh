@@ -79,7 +79,7 @@ __device__ __forceinline__ void apply(const Problem& p, const typename Functor::
       for (int block = 0; block < COLUMN_BLOCKS; ++block) {
         const i32 column = corner.column() + block * 8 + threadIdx.x % 4 * 2;
         f32 made[2] = {};
-        Functor::template apply<2>(args, cursor, column, pair_size(columns - column),
+        Functor::template apply<2>(args, cursor, column, count_among<2>(columns - column),
                                    reinterpret_cast<const f32(&)[2]>(operands[part][block][half * 2])..., made);
         results[part][block][half * 2] = made[0];
         results[part][block][half * 2 + 1] = made[1];

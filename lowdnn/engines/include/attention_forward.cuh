@@ -260,7 +260,7 @@ __device__ __forceinline__ void apply_scores(const Forward& p, const Place& plac
         f32* const pair = scores[part][block] + half * 2;
         const f32 products[2] = {pair[0], pair[1]};
         f32 results[2] = {};
-        Scores::apply<2>(p.scores, cursor, column, pair_size(p.keys - column), products, results);
+        Scores::apply<2>(p.scores, cursor, column, count_among<2>(p.keys - column), products, results);
         pair[0] = results[0];
         pair[1] = results[1];
       }
@@ -469,7 +469,7 @@ __device__ __forceinline__ u32 weights_of(const Forward& p, const Place& place, 
     u32 word;
   };
   word = 0;
-  Weights::apply<2>(p.weights, Weights::cursor(p.weights, coordinate), column, pair_size(p.keys - column), values,
+  Weights::apply<2>(p.weights, Weights::cursor(p.weights, coordinate), column, count_among<2>(p.keys - column), values,
                     results);
   return word;
 #else

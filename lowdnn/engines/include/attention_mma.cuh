@@ -2,8 +2,8 @@
 //
 // Rows lie PITCH_BYTES apart, their elements in pieces of 16 bytes. Where rows are whole lines of 128 bytes, row r has
 // its piece i in the place of i ^ r % 8 (lines that copies would write in two halves, as between the pitches of padded
-// rows, take 5 % longer to come); others are padded by 16 bytes. Either way the eight rows that an ldmatrix reads are in
-// different banks. Elements that do not exist are zeros.
+// rows, take 5 % longer to come); others are padded by 16 bytes. Either way the eight rows that an ldmatrix reads are
+// in different banks. Elements that do not exist are zeros.
 
 #pragma once
 

@@ -30,7 +30,7 @@ template <class Functor, int THREADS, bool ENDS_EARLY> struct RowConversion {
   template <class Exists>
   __device__ __forceinline__ void convert(u32 place, u32 rows, i32 channel, const Exists& exists) const {
     const i32 column = channel + i32(chunk * CHUNK);
-    const int valid = ENDS_EARLY ? max(0, min(int(CHUNK), input.depth - column)) : int(CHUNK);
+    const int valid = ENDS_EARLY ? count_among<CHUNK>(input.depth - column) : int(CHUNK);
     const i64 coordinate[Functor::RANK] = {};
     const auto cursor = Functor::cursor(input.arguments, coordinate);
     typename Functor::template Loaded<CHUNK> in;

@@ -154,7 +154,7 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
   }
 
   __device__ __forceinline__ int valid(i32 column) const {
-    return ENDS_EARLY ? max(0, min(2, input.depth - column)) : 2;
+    return ENDS_EARLY ? count_among<2>(input.depth - column) : 2;
   }
 
   // The stage is not advanced until its multiplications have been issued.

@@ -102,8 +102,8 @@ template <int RING> struct RingPosition {
 
 template <class T_, class Accumulator_, int ROWS_, int COLUMNS_, int RING_, int TEAMS_, int TEAM_WARPGROUPS_,
           int CLUSTER_ROWS_, int CLUSTER_COLUMNS_, bool A_IS_M_MAJOR, bool B_IS_N_MAJOR,
-          class StageB_ = OperandStage<T_, stage_lines(COLUMNS_, B_IS_N_MAJOR), B_IS_N_MAJOR>, class StageA_ = OperandStage<T_, ROWS_,
-              A_IS_M_MAJOR>,
+          class StageB_ = OperandStage<T_, stage_lines(COLUMNS_, B_IS_N_MAJOR), B_IS_N_MAJOR>,
+          class StageA_ = OperandStage<T_, ROWS_, A_IS_M_MAJOR>,
           int KEPT_BLOCKS = 0, int CLUSTER_DEPTH = 1, bool KEEPS_B = false>
 struct TileWgmma {
   typedef T_ T;

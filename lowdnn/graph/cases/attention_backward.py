@@ -89,7 +89,7 @@ class AttentionBackwardCase(Case):
             "d_o": (self.b, self.h, self.q, size_v),
         }
         q, k, v, o, d_o = (self._heads(builder, extents, name) for name, extents in dims.items())
-        stats = self._rows(builder, (self.b, self.h, self.q, 1), DataType.FLOAT, "stats")
+        stats = self._stats(builder)
         bias = self._bias(builder, "bias")
         builder.sdpa_backward(
             q,
@@ -160,6 +160,13 @@ class AttentionBackwardCase(Case):
 
     def _lengths(self, builder: GraphBuilder, name: str) -> Tensor:
         return builder.tensor((self.b, 1, 1, 1), self.index, name=name)
+
+    def _stats(self, builder: GraphBuilder) -> Tensor:
+        """Packed in this order whatever the layout of the heads, as FlashAttention takes them; ragged as those are."""
+        dims = (self.b, self.h, self.q, 1)
+        if self.ragged != "no":
+            return self._rows(builder, dims, DataType.FLOAT, "stats")
+        return builder.tensor(dims, DataType.FLOAT, name="stats")
 
     def _bias(self, builder: GraphBuilder, name: str) -> Tensor | None:
         """The bias or its gradient."""

@@ -414,7 +414,7 @@ class FilterGeometry:
         blocks = slices.splits * slab.blocks
         read = bytes_of((self.operation.image, self.operation.response))
         # As many operations as the tensor cores of the busy multiprocessors attain in the time of the tile's model:
-        # latencies and reads of shared memory take more of it than the products, of which it has no fewer than there are.
+        # latencies and reads of shared memory take more of it than the products; no fewer than those.
         clocks = tile.product_clocks(self.images, slices.splits, Machine.of(arch))
         busy = blocks / ceil_div(blocks, arch.sm_count)
         flops = max(self.operation.flops, round(clocks * busy * arch.flops_per_clock[unit] * arch.attained[unit]))
