@@ -30,8 +30,8 @@ _TILES_OF_ROWS, _MAX_SIZE_OF_32_ROWS = (16, 32), 128
 #: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones or in pages.
 _TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 128
 _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
-#: The most by default: so many tiles of small heads ask for enough.
-_ENOUGH_STAGES = 4
+#: The most by default: so many tiles ask for enough; one more of small heads in pages is slower.
+_ENOUGH_STAGES = 3
 _COMBINE_WARPS = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 #: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
