@@ -126,7 +126,7 @@ class WgmmaProduct:
     """``batches`` products of m x n x (k_blocks stages), all extents at least 1.
 
     a_bytes, b_bytes, output_bytes: of device memory that operands and epilogue move, each counted once.
-    is_a_mn_major, is_b_mn_major: operands that come in boxes of MN_MAJOR_BOX elements of m or n.
+    is_a_mn_major, is_b_mn_major: operands that come in boxes of MN_MAJOR_BOX elements of m or n, and of k.
     allows_clusters: whether operands may be shared in a cluster; tries_clusters: whether that may pay.
     allows_split: whether k may be cut into parts.
     is_a_resident, is_b_resident: whether all of A or B stays in shared memory, in tiles that have all rows or columns.
@@ -543,17 +543,16 @@ def _with_operand_buffers(tile: WgmmaTile, machine: _Machine) -> WgmmaTile:
 
 def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     """Whether warpgroups get whole parts, and blocks of a cluster whole boxes and swizzle patterns."""
-    own_m, own_n = tile.m // tile.cluster_n, tile.n // tile.cluster_m
-    unit_m = MN_MAJOR_BOX if traits.is_a_mn_major else tile.line_unit
-    unit_n = MN_MAJOR_BOX if traits.is_b_mn_major and tile.cluster_m > 1 else tile.line_unit
+    # Blocks share K-major operands by lines, MN-major ones by their k.
+    unit_m = tile.line_unit * (1 if traits.is_a_mn_major else tile.cluster_n)
+    unit_n = tile.line_unit * (1 if traits.is_b_mn_major else tile.cluster_m)
     most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
     if traits.conversion is Conversion.REGISTERS:
         most = min(most, _MAX_CONVERTED_ACCUMULATORS // tile.blocks_per_sm) if tile.m == 64 * tile.warpgroups else 0
     fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most
-    shares = own_m * tile.cluster_n == tile.m and own_n * tile.cluster_m == tile.n
-    return fits and shares and own_m % unit_m == 0 and own_n % unit_n == 0
+    return fits and tile.m % unit_m == 0 and tile.n % unit_n == 0
 
 
 def conversion_clocks(functions: int) -> float:
@@ -576,9 +575,8 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
         return (
             f"TILE_M a multiple of 64 for each warpgroup, at most {_MAX_ACCUMULATORS} accumulators of a thread "
             f"and {_OTHER_REGISTERS} registers beside them, "
-            f"and whole groups of {tile.line_unit} rows (of {MN_MAJOR_BOX} of an MN-major operand that is shared) for "
-            f"each block of a cluster; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes "
-            "through registers"
+            f"and whole groups of {tile.line_unit} rows of a K-major operand for each block that shares it; "
+            f"one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes through registers"
         )
     if product.is_a_resident and (tile.cluster > 1 or tile.m < product.m):
         return f"one block of at least {product.m} rows, of which A stays in shared memory"

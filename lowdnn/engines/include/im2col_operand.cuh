@@ -143,13 +143,14 @@ template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> stru
 };
 
 // Filters as the EXTENT rows (IS_A) or columns of a tile. The map's dimensions are (contiguous dimension, taps, other
-// dimension): k is contiguous in a K-major stage, box (a row, 1, BOX); otherwise box (64, 1, K elements of k). Group g
+// dimension): k is contiguous in a K-major stage, box (a row, 1, BOX); otherwise box (64, 1, OWN_K elements of k), of
+// which SHARERS blocks load one each. Group g
 // has the lines (rows or columns) from g * group_lines on, at k from g * group_depth on. The RUN taps of a run follow
 // each other in the stage.
 template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int RUN> struct FilterOperand {
   static constexpr int OWN = EXTENT / SHARERS;
-  static constexpr int BOX = boxed_lines(OWN);
-  static_assert(!Stage::MN_MAJOR || OWN % 64 == 0 || SHARERS == 1, "MN-major: each block shares whole boxes");
+  static constexpr int BOX = boxed_lines(OWN), OWN_K = K / SHARERS;
+  static_assert(!Stage::MN_MAJOR || OWN_K % 8 == 0, "MN-major: each block shares whole groups of 1024 bytes");
 
   const TensorMap& map;
   const PixelClass<AXES>* classes;
@@ -166,7 +167,7 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int 
   __device__ __forceinline__ void begin(const ClassWork& work) {
     pixels = classes + work.pixel_class;
     walk.begin(*pixels, work.first_block);
-    line = work.batch * group_lines + (IS_A ? work.row : work.column) + share.part * OWN;
+    line = work.batch * group_lines + (IS_A ? work.row : work.column);
     first_k = work.batch * group_depth;
   }
 
@@ -175,7 +176,7 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int 
     const i32 k = first_k + walk.channel;
 #pragma unroll
     for (int i = 0; i < RUN; ++i, tap += pixels->filter_step[AXES - 1]) {
-      load_tap(stage + (i * Stage::TAP_LINES + share.part * OWN) * Stage::ROW_BYTES, barrier, tap, k);
+      load_tap(stage + i * Stage::TAP_LINES * Stage::ROW_BYTES, barrier, tap, k);
     }
     walk.advance(*pixels);
   }
@@ -184,13 +185,15 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int 
   __device__ __forceinline__ void load_tap(u32 to, u32 barrier, i32 tap, i32 k) const {
     if constexpr (Stage::MN_MAJOR) {
 #pragma unroll
-      for (int i = 0; i < OWN; i += 64) {
-        tma_load<SHARERS>(to + i * Stage::ROW_BYTES, map, barrier, share.blocks, line + i, tap, k);
+      for (int i = 0; i < EXTENT; i += 64) {
+        const u32 first = share.part * OWN_K;
+        tma_load<SHARERS>(to + i * Stage::ROW_BYTES + first * 128, map, barrier, share.blocks, line + i, tap, k + first);
       }
     } else {
 #pragma unroll
       for (int i = 0; i < OWN; i += BOX) {
-        tma_load<SHARERS>(to + i * Stage::ROW_BYTES, map, barrier, share.blocks, k, tap, line + i);
+        const u32 first = share.part * OWN + i;
+        tma_load<SHARERS>(to + first * Stage::ROW_BYTES, map, barrier, share.blocks, k, tap, line + first);
       }
     }
   }

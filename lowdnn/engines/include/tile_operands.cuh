@@ -1,7 +1,7 @@
 // Loaders of a matrix operand for the main loop of tile_wgmma.cuh: boxes of a tiled tensor map.
 //
 // The map's dimensions are (contiguous dimension, other dimension, batch axes, the last one first). Where several
-// blocks of the cluster compute with the same rows of an operand, each loads one part of them and sends it to all.
+// blocks of the cluster compute with the same rows of an operand, each loads one part of a stage and sends it to all.
 
 #pragma once
 
@@ -30,12 +30,13 @@ template <int AXES> struct BatchAxes { Divider extent[AXES]; };
 // Rows or columns in a box of a K-major operand, of which a block loads so many: a box has at most 256.
 constexpr int boxed_lines(int own) { return own > 256 ? own / 2 : own; }
 
-// IS_A: the EXTENT rows of a tile, otherwise its EXTENT columns; SHARERS blocks load EXTENT / SHARERS of them each. The
-// map's box is (128 bytes of k, BOX) for a K-major stage, (64 elements, K elements of k) for an MN-major one.
+// IS_A: the EXTENT rows of a tile, otherwise its EXTENT columns. SHARERS blocks load a part of each stage: EXTENT /
+// SHARERS lines of a K-major one in boxes of (128 bytes of k, BOX), all lines of an MN-major one at K / SHARERS
+// elements of k in boxes of (64 elements, OWN_K).
 template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES> struct TiledOperand {
   static constexpr int OWN = EXTENT / SHARERS;
-  static constexpr int BOX = boxed_lines(OWN);
-  static_assert(!Stage::MN_MAJOR || OWN % 64 == 0 || SHARERS == 1, "MN-major: each block shares whole boxes");
+  static constexpr int BOX = boxed_lines(OWN), OWN_K = K / SHARERS;
+  static_assert(!Stage::MN_MAJOR || OWN_K % 8 == 0, "MN-major: each block shares whole groups of 1024 bytes");
 
   const TensorMap& map;
   const BatchAxes<AXES>& axes;
@@ -47,7 +48,7 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES> stru
       : map(map), axes(axes), share(share) {}
 
   __device__ __forceinline__ void begin(const TileWork& work) {
-    line = (IS_A ? work.row : work.column) + share.part * OWN;
+    line = IS_A ? work.row : work.column;
     k = work.first_block * K;
     digits<AXES>(axes.extent, work.batch, batch);
   }
@@ -55,13 +56,15 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES> stru
   __device__ __forceinline__ void load(u32 stage, u32 barrier) {
     if constexpr (Stage::MN_MAJOR) {
 #pragma unroll
-      for (int i = 0; i < OWN; i += 64) {
-        const u32 to = stage + (share.part * OWN + i) * 128;
-        load_box(to, barrier, line + i, k);
+      for (int i = 0; i < EXTENT; i += 64) {
+        load_box(stage + (i / 64 * K + share.part * OWN_K) * 128, barrier, line + i, k + share.part * OWN_K);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < OWN; i += BOX) load_box(stage + (share.part * OWN + i) * 128, barrier, k, line + i);
+      for (int i = 0; i < OWN; i += BOX) {
+        const u32 first = share.part * OWN + i;
+        load_box(stage + first * 128, barrier, k, line + first);
+      }
     }
     k += K;
   }

@@ -299,13 +299,13 @@ class _Cut:
     def _argument(self, parts: PlanParts, product: _Product, store: OutputStore, schedule: Schedule) -> Struct:
         """``ProductList::Product``, after launches that repack its operands where they have to be."""
         tile, kind = self.tile, product.kind
-        operands = ((product.rows, tile.m // tile.cluster_n), (product.columns, tile.n // tile.cluster_m))
+        operands = ((product.rows, tile.m, tile.cluster_n), (product.columns, tile.n, tile.cluster_m))
         maps = tuple(
             TensorMap(
                 parts.operand(operand.tensor.uid, operand.packing, overlaps=True),
-                operand.layout(kind.map_type, product.batch_extents, own, kind.stage_k),
+                operand.layout(kind.map_type, product.batch_extents, lines, kind.stage_k, sharers),
             )
-            for operand, own in operands
+            for operand, lines, sharers in operands
         )
         return Struct((*maps, store.argument(tile), schedule.argument))
 

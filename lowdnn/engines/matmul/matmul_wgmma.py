@@ -280,8 +280,8 @@ class _Cut:
         space, stored_bytes = self.problem.space, moved_bytes(self.problem.dag)
         p, q = self.operands
         maps = (
-            self._map(parts, p, self.tile.m // self.tile.cluster_n),
-            self._map(parts, q, self.tile.n // self.tile.cluster_m),
+            self._map(parts, p, self.tile.m, self.tile.cluster_n),
+            self._map(parts, q, self.tile.n, self.tile.cluster_m),
         )
         kernel = parts.kernel(self._kernel())
         if not self.is_split:
@@ -302,10 +302,10 @@ class _Cut:
         )
         return parts
 
-    def _map(self, parts: PlanParts, operand: WgmmaOperand, own: int) -> TensorMap:
-        """Of boxes of ``own`` rows or columns, after a launch that repacks the operand where it has to be."""
+    def _map(self, parts: PlanParts, operand: WgmmaOperand, lines: int, sharers: int) -> TensorMap:
+        """For ``lines`` of a tile, which blocks share, after a launch that repacks the operand where it has to be."""
         kind, batch_extents = self.problem.kind, self.problem.batch_extents
-        layout = operand.layout(kind.map_type, batch_extents, own, kind.stage_k)
+        layout = operand.layout(kind.map_type, batch_extents, lines, kind.stage_k, sharers)
         return TensorMap(parts.operand(operand.tensor.uid, operand.packing, overlaps=True), layout)
 
     def _launch(

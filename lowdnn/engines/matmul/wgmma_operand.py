@@ -78,15 +78,23 @@ class WgmmaOperand:
         """The same operand over other batch axes, with ``extent`` rows or columns."""
         return replace(self, batch_strides=batch_strides, stride=stride, extent=extent)
 
-    def layout(self, map_type: TensorMapDataType, batch_extents: tuple[int, ...], own: int, stage_k: int) -> TiledMap:
+    def layout(
+        self, map_type: TensorMapDataType, batch_extents: tuple[int, ...], lines: int, stage_k: int, sharers: int = 1
+    ) -> TiledMap:
         """The map of (contiguous dimension, other dimension, batch axes from the last one on).
 
-        own: rows or columns that one block loads of a stage of ``stage_k`` elements of k.
+        lines: rows or columns of a tile, in a stage of ``stage_k`` elements of k, of which ``sharers`` blocks load a
+        part each.
         """
         size = map_type.size_bytes
-        lines = (self.extent, self.stride, MN_MAJOR_BOX if self.is_mn_major else box_rows(own))
-        depth = (self.depth, self.k_stride, stage_k)
-        (inner, _, inner_box), (outer, outer_stride, outer_box) = (lines, depth) if self.is_mn_major else (depth, lines)
+        boxed, boxed_k = (
+            (MN_MAJOR_BOX, stage_k // sharers) if self.is_mn_major else (box_rows(lines // sharers), stage_k)
+        )
+        across = (self.extent, self.stride, boxed)
+        depth = (self.depth, self.k_stride, boxed_k)
+        (inner, _, inner_box), (outer, outer_stride, outer_box) = (
+            (across, depth) if self.is_mn_major else (depth, across)
+        )
         strides = (outer_stride, *reversed(self.batch_strides))
         rank = 2 + len(batch_extents)
         return TiledMap(

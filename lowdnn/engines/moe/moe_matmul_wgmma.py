@@ -237,8 +237,8 @@ class _Cut:
         weight_at = parts.operand(weight.tensor.uid, weight.packing, overlaps=True)
         kind, tile = problem.kind, self.tile
         experts = problem.operation.groups.experts
-        p = TensorMap(token_at, token.layout(kind.map_type, (1,), tile.m // tile.cluster_n, kind.stage_k))
-        q = TensorMap(weight_at, weight.layout(kind.map_type, (experts,), tile.n // tile.cluster_m, kind.stage_k))
+        p = TensorMap(token_at, token.layout(kind.map_type, (1,), tile.m, kind.stage_k, tile.cluster_n))
+        q = TensorMap(weight_at, weight.layout(kind.map_type, (experts,), tile.n, kind.stage_k, tile.cluster_m))
         schedule = self.schedule
         batches = tuple(Struct((Struct(divider(extent)),)) for extent in (1, experts))
         offsets = problem.operation.first_token_offset

@@ -190,8 +190,8 @@ class _Cut:
     def parts(self, arch: ArchSpec) -> PlanParts:
         problem, parts, tile = self.problem, PlanParts(), self.tile
         maps = (
-            self._map(parts, problem.rows, tile.m // tile.cluster_n),
-            self._map(parts, problem.columns, tile.n // tile.cluster_m),
+            self._map(parts, problem.rows, tile.m, tile.cluster_n),
+            self._map(parts, problem.columns, tile.n, tile.cluster_m),
         )
         operation, grid = problem.operation, self.schedule.grid(arch.sm_count)
         groups = groups_argument(operation.first_token_offset, operation.groups)
@@ -211,10 +211,10 @@ class _Cut:
         )
         return parts
 
-    def _map(self, parts: PlanParts, operand: WgmmaOperand, own: int) -> TensorMap:
-        """Of boxes of ``own`` elements, after a launch that repacks the operand where it has to be."""
+    def _map(self, parts: PlanParts, operand: WgmmaOperand, lines: int, sharers: int) -> TensorMap:
+        """For ``lines`` of a tile, which blocks share, after a launch that repacks the operand where it has to be."""
         kind = self.problem.kind
-        layout = operand.layout(kind.map_type, (1,), own, kind.stage_k)
+        layout = operand.layout(kind.map_type, (1,), lines, kind.stage_k, sharers)
         return TensorMap(parts.operand(operand.tensor.uid, operand.packing, overlaps=True), layout)
 
     def _kernel(self) -> KernelRef:

@@ -171,6 +171,19 @@ def test_columns_of_a_tile_need_not_be_whole_boxes(device: Runtime, n: int, warp
     assert macro(plan, "Q_MN_MAJOR") == 1
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "cluster"), [(128, 96, (2, 1)), (192, 48, (1, 2)), (64, 24, (2, 2))], ids=["columns", "rows", "both"]
+)
+def test_blocks_share_the_k_of_operands_contiguous_along_m_and_n(
+    racing: Runtime, m: int, n: int, cluster: tuple[int, int]
+) -> None:
+    """Whose tiles need not divide into boxes of 64 for each block."""
+    graph = matmul_graph((2,), 2 * m + 8, 2 * n + 8, 136, data_type=BF16, a_layout=Layout.TRANSPOSED)
+    choices = knobs(m, n, warps=COOPERATIVE_3 if m == 192 else PING_PONG, cluster=cluster)
+    plan = check_exact(racing, ENGINE, graph, length=136, choices=choices, arch=SM_90A.with_sm_count(4))
+    assert (macro(plan, "P_MN_MAJOR"), macro(plan, "Q_MN_MAJOR")) == (1, 1)
+
+
 @pytest.mark.parametrize(("m", "n", "warps"), [(512, 32, COOPERATIVE), (384, 64, COOPERATIVE_3), (256, 16, PING_PONG)])
 @pytest.mark.parametrize("a_layout", LAYOUTS)
 def test_tiles_of_many_rows(device: Runtime, m: int, n: int, warps: int, a_layout: Layout) -> None:

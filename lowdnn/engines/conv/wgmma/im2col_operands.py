@@ -116,10 +116,10 @@ class FilterOperand:
         """k of the map from one group to the next."""
         return self.depth if self.is_mn_major else 0
 
-    def map(self, map_type: TensorMapDataType, lines: int, row_bytes: int) -> TiledMap:
-        """(contiguous dimension, taps, other dimension); a copy has ``lines`` lines, or a box of MN-major ones.
+    def map(self, map_type: TensorMapDataType, lines: int, row_bytes: int, sharers: int) -> TiledMap:
+        """(contiguous dimension, taps, other dimension); for the ``lines`` of a tile.
 
-        row_bytes: along k.
+        row_bytes: along k.  sharers: blocks that load a part of a stage's lines or k each.
         """
         size, taps = self.tensor.element_bytes, prod(self.tensor.dims[2:])
         contiguous = self.lines if self.is_mn_major else self.depth
@@ -134,7 +134,7 @@ class FilterOperand:
             address=0,
             dims=(contiguous, taps, others),
             strides_bytes=(_stride_bytes(taps, tap_stride * size), _stride_bytes(others, other_stride * size)),
-            box=(MN_MAJOR_BOX, 1, k) if self.is_mn_major else (k, 1, box_rows(lines)),
+            box=(MN_MAJOR_BOX, 1, k // sharers) if self.is_mn_major else (k, 1, box_rows(lines // sharers)),
             element_strides=(1, 1, 1),
             swizzle=TensorMapSwizzle.BYTES_128 if self.is_mn_major else ROW_SWIZZLES[row_bytes],
             l2_promotion=TensorMapL2Promotion.BYTES_256,

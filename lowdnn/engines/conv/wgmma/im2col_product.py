@@ -455,10 +455,10 @@ class Im2colProduct:
         map_type, row_bytes = self._box_of(self.converted if self.converts_image else None)
         return self.image.map(pixel_class, map_type, pixels, row_bytes)
 
-    def filter_map(self, lines: int) -> TiledMap:
-        """``lines`` of them in a copy."""
+    def filter_map(self, lines: int, sharers: int = 1) -> TiledMap:
+        """``lines`` of a tile, of which ``sharers`` blocks load a part each."""
         map_type, row_bytes = self._box_of(None if self.converts_image else self.converted)
-        return self.filter.map(map_type, lines, row_bytes)
+        return self.filter.map(map_type, lines, row_bytes, sharers)
 
     def _box_of(self, converted: ConvertedOperand | None) -> tuple[TensorMapDataType, int]:
         if converted is None:

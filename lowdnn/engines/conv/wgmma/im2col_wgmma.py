@@ -335,14 +335,14 @@ class _Cut:
     def _operands(self) -> tuple[Argument, ...]:
         product, tile = self.product, self.tiling.tile
         if product.pixels_are_rows(self.is_transposed):
-            pixels, lines = self._stage_pixels // tile.cluster_n, tile.n // tile.cluster_m
+            pixels, lines, sharers = self._stage_pixels // tile.cluster_n, tile.n, tile.cluster_m
         else:
-            pixels, lines = self._stage_pixels // tile.cluster_m, tile.m // tile.cluster_n
+            pixels, lines, sharers = self._stage_pixels // tile.cluster_m, tile.m, tile.cluster_n
         image = (
             TensorMap(self.image, product.image_map(pixel_class, pixels))
             for pixel_class in product.image.corners(product.classes)
         )
-        return (*image, TensorMap(self.weights, product.filter_map(lines)))
+        return (*image, TensorMap(self.weights, product.filter_map(lines, sharers)))
 
     def outputs(self, slices: Slices, slices_at: int, totals: tuple[WorkspacePointer, ...]) -> tuple[Argument, ...]:
         """``Epilogue::Output``, one for each class; ``totals``: of the exits."""

@@ -53,6 +53,14 @@ def test_geometry(device: Runtime, line: str) -> None:
     check(device, f"{line} dtype=bf16")
 
 
+@pytest.mark.parametrize("depth", [32, 64])
+def test_blocks_share_the_k_of_filters(racing: Runtime, depth: int) -> None:
+    tile = {"TILE_M": 128, "TILE_N": 96, "STAGES": 3, "WARP_SPEC_CFG": 1, "TILE_CGA_M": 2}
+    line = "conv n=2 c=104 hw=11x12 k=40 rs=3x3 pad=1 dtype=bf16"
+    plan = check(racing, line, TILEK=depth, SPECFILT=0, SWAP_AB=0, **tile)
+    assert plan.launches[-1].cluster == (2, 1, 1)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_groups(device: Runtime, dtype: str, stride: int) -> None:
