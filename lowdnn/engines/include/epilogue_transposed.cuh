@@ -66,20 +66,19 @@ template <class Tile, class Functor, int WIDTH, class Map, class Exits> struct T
         to[PITCH + 8] = from[3];
       }
       __syncwarp();
-      constexpr u32 GROUPS = STAGING_ROWS / WIDTH;
-      store_groups<Functor, WIDTH, TURNED * GROUPS, Accumulator, Exits::EXIST>(
+      store_groups<Functor, WIDTH, TURNED, STAGING_ROWS / WIDTH, Accumulator, Exits::EXIST>(
           *output, work.batch,
-          [&](u32 item) {
-            return GroupPlace{row + item / GROUPS, column + item % GROUPS * WIDTH, output->columns.count};
+          [&](u32 within, u32 group) {
+            return GroupPlace{row + within, column + group * WIDTH, output->columns.count};
           },
-          [&](Accumulator(&values)[WIDTH], u32 item) {
-            const Values group = *reinterpret_cast<const Values*>(area + item / GROUPS * PITCH + item % GROUPS * WIDTH);
+          [&](Accumulator(&values)[WIDTH], u32 within, u32 group) {
+            const Values staged = *reinterpret_cast<const Values*>(area + within * PITCH + group * WIDTH);
 #pragma unroll
-            for (int i = 0; i < WIDTH; ++i) values[i] = group.v[i];
+            for (int i = 0; i < WIDTH; ++i) values[i] = staged.v[i];
           },
-          [&](const f32(&values)[WIDTH], u32 item, i32 valid) {
+          [&](const f32(&values)[WIDTH], u32 within, u32 group, i32 valid) {
             exits.take(values, valid);
-            f32* to = reinterpret_cast<f32*>(area) + item / GROUPS * PITCH + item % GROUPS * WIDTH;
+            f32* to = reinterpret_cast<f32*>(area) + within * PITCH + group * WIDTH;
 #pragma unroll
             for (int i = 0; i < WIDTH; ++i) to[i] = values[i];
           });

@@ -30,40 +30,52 @@ struct GroupPlace {
   u32 row, column, end;
 };
 
-// Hands ITEMS groups of WIDTH neighbours to the functor, a warp's lanes in turn: get(values, item) fetches those of
-// group `item`, which belong to place(item). What the functor reads for BATCH of a lane's groups is in flight at once.
-// REDUCES: take(values, item, valid) gets what the functor hands back as its exit.
-template <class Functor, int WIDTH, u32 ITEMS, class Accumulator, bool REDUCES, class Output, class Place, class Get,
-          class Take>
+// Hands ROWS x GROUPS groups of WIDTH neighbours to the functor, a warp's lanes along the rows: get(values, row, group)
+// fetches those of a group, which belong to place(row, group). What the functor reads for BATCH of a lane's groups is
+// in flight at once.
+// REDUCES: take(values, row, group, valid) gets what the functor hands back as its exit.
+template <class Functor, int WIDTH, u32 ROWS, u32 GROUPS, class Accumulator, bool REDUCES, class Output, class Place,
+          class Get, class Take>
 __device__ __forceinline__ void store_groups(const Output& output, u32 batch, const Place& place, const Get& get,
                                              const Take& take) {
-  constexpr u32 BATCH = ITEMS / WARP_SIZE < 4 ? (ITEMS + WARP_SIZE - 1) / WARP_SIZE : 4;
+  // Rows as long as the warp are not divided among its lanes, so that each is located once.
+  constexpr bool IS_LONG = GROUPS >= WARP_SIZE;
+  constexpr u32 PASSES = (GROUPS + WARP_SIZE - 1) / WARP_SIZE;  // over a long row
+  constexpr u32 STEPS = IS_LONG ? ROWS * PASSES : (ROWS * GROUPS + WARP_SIZE - 1) / WARP_SIZE;
+  constexpr u32 BATCH = STEPS < 4 ? STEPS : 4;
+  static_assert(!IS_LONG || BATCH % PASSES == 0, "whole rows at once");
+  const u32 lane = threadIdx.x % WARP_SIZE;
 #pragma unroll 1
-  for (u32 first = threadIdx.x % WARP_SIZE; first < ITEMS; first += BATCH * WARP_SIZE) {
+  for (u32 turn = 0; turn < (STEPS + BATCH - 1) / BATCH; ++turn) {
     typename Functor::Cursor cursor[BATCH];
     typename Functor::template Loaded<WIDTH> loaded[BATCH];
     i64 along[BATCH];
     i32 valid[BATCH];
+    u32 row[BATCH], group[BATCH];
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      const u32 item = first + i * WARP_SIZE;
-      const GroupPlace here = place(item);
+      const u32 item = (turn * BATCH + i) * WARP_SIZE + lane;
+      row[i] = IS_LONG ? turn * (BATCH / PASSES) + i / PASSES : item / GROUPS;
+      group[i] = IS_LONG ? i % PASSES * WARP_SIZE + lane : item % GROUPS;
+      const GroupPlace here = place(row[i], group[i]);
       i64 coordinate[decltype(output.map)::RANK];
       along[i] = output.map.locate(batch * output.rows + here.row, here.column, coordinate);
-      const bool exists = item < ITEMS && here.row < output.rows && output.map.exists(coordinate);
+      const bool is_own = row[i] < ROWS && group[i] < GROUPS;
+      const bool exists = is_own && here.row < output.rows && output.map.exists(coordinate);
       valid[i] = exists ? min(i32(here.end) - i32(here.column), WIDTH) : 0;
       cursor[i] = Functor::cursor(output.arguments, coordinate);
       if (valid[i] > 0) Functor::template load<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i]);
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      if (valid[i] <= 0) continue;
+      // Single elements are stored under a predicate: a branch around each would be followed by a wait for its value.
+      if ((WIDTH > 1 || REDUCES) && valid[i] <= 0) continue;
       Accumulator values[WIDTH];
-      get(values, first + i * WARP_SIZE);
+      get(values, row[i], group[i]);
       if constexpr (REDUCES) {
         f32 exits[WIDTH];
         Functor::template finish<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i], values, exits);
-        take(exits, first + i * WARP_SIZE, valid[i]);
+        take(exits, row[i], group[i], valid[i]);
       } else {
         Functor::template finish<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i], values);
       }
@@ -151,19 +163,18 @@ struct FunctorEpilogue {
   }
 
   template <int COLUMNS> __device__ __forceinline__ void store(u32 row, ColumnRange columns, u32 batch) {
-    constexpr u32 GROUPS = COLUMNS / WIDTH;
-    store_groups<Functor, WIDTH, STAGING_ROWS * GROUPS, Accumulator, Exits::EXIST>(
+    store_groups<Functor, WIDTH, STAGING_ROWS, COLUMNS / WIDTH, Accumulator, Exits::EXIST>(
         *output, batch,
-        [&](u32 item) { return GroupPlace{row + item / GROUPS, columns.first + item % GROUPS * WIDTH, columns.end}; },
-        [&](Accumulator(&values)[WIDTH], u32 item) {
-          staged.template get<WIDTH>(values, item / GROUPS, item % GROUPS * WIDTH);
+        [&](u32 within, u32 group) {
+          return GroupPlace{row + within, columns.first + group * WIDTH, columns.end};
         },
-        [&](const f32(&values)[WIDTH], u32 item, i32 valid) {
+        [&](Accumulator(&values)[WIDTH], u32 within, u32 group) {
+          staged.template get<WIDTH>(values, within, group * WIDTH);
+        },
+        [&](const f32(&values)[WIDTH], u32 within, u32 group, i32 valid) {
           exits.take(values, valid);
 #pragma unroll
-          for (int i = 0; i < WIDTH; ++i) {
-            reinterpret_cast<f32&>(staged.at(item / GROUPS, item % GROUPS * WIDTH + i)) = values[i];
-          }
+          for (int i = 0; i < WIDTH; ++i) reinterpret_cast<f32&>(staged.at(within, group * WIDTH + i)) = values[i];
         });
   }
 };

@@ -172,7 +172,7 @@ template <int WIDTH, class T, int V>
 __device__ __forceinline__ void store_row(T* to, const T (&from)[V], int valid) {
   if (valid == V) {
     store<WIDTH>(to, from);
-  } else {
+  } else if constexpr (V > 1) {
     store_strided(to, from, 1, valid);
   }
 }
