@@ -39,8 +39,8 @@ _MAX_STAGES = 12
 _MAX_SPLITS = 32
 #: Blocks of a cluster on every device.
 _MAX_CLUSTER = 8
-#: Elements of a tile of which two are tried with a common operand, and of one that two blocks are tried on.
-_LEAST_SHARED_TILE, _MOST_DIVIDED_TILE = 128 * 128, 64 * 64
+#: Elements of a tile that two blocks are tried on.
+_MOST_DIVIDED_TILE = 64 * 64
 #: Columns of a tile that blocks sharing its k store together.
 _SHARE_UNIT = 8
 #: Choices that leave k in one part.
@@ -73,6 +73,10 @@ _ASKEW_ROW_COST = 0.7
 #: Of a row of B, where all blocks load the same few that are no whole lines for each of many tiles.
 _SHARED_ROW_S = 12e-9
 _MANY_ROWS, _FEW_COLUMNS = 1 << 17, 256
+#: Of a multiprocessor from device memory where its neighbour reads too; twice as many where it does not.
+_READ_BYTES_PER_S = 41e9
+#: Added for a stage's row that lies past its operand's end, which a copy fills with zeros.
+_EMPTY_ROW_S = 1.9e-9
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
 _PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 16e-9
 #: Of the steps from one stage to the next.
@@ -88,14 +92,15 @@ _COPY_LATENCY_S = 0.89e-6
 #: From a kernel's start to its first multiplication and from its last one to the end; what blocks save that start while
 #: those of the kernel before them leave them room.
 _START_S = 1.7e-6
-_EARLY_START_S = 1.1e-6
+_EARLY_START_S = 0.8e-6
 #: From one tile of a multiprocessor to the next.
 _TURN_S = 0.53e-6
 #: Of the accumulators' way out: before the first byte, and bytes of a warpgroup per second.
 _STORE_LATENCY_S = 0.42e-6
 _STORE_BYTES_PER_S = 55e9
-#: Until the blocks of a cluster that share a sum have met.
-_MEETING_S = 0.6e-6
+#: Until the blocks of a cluster that share an operand have met, and those that share a sum have exchanged it.
+_CLUSTER_START_S = 0.4e-6
+_MEETING_S = 1.8e-6
 #: For 64 rows of a chunk of columns: by tensor map, as pixels of a part, with an operand of that size.
 _CHUNK_S, _PIXELS_CHUNK_S, _OPERAND_CHUNK_S = 0.08e-6, 0.35e-6, 1.2e-6
 _CHUNK_COLUMNS = 64
@@ -395,8 +400,8 @@ class _Rates:
     """What is known of the menu's tiles whatever the extents of a product are: of each tile an element of the arrays.
 
     rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident at once.
-    multiply_s, stage_s: of a stage its multiplications, and those with its copies, of one block on a multiprocessor
-    and of as many as fit.
+    multiply_s, copy_s: of a stage its multiplications and its copies, of one block on a multiprocessor and of as many
+    as fit.
     b_lines: rows of B that a block loads for a stage.
     elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
     sharers: blocks and teams that store while others multiply.  store_loss: share of the stores that nothing hides.
@@ -409,7 +414,7 @@ class _Rates:
     cluster: Counts
     clusters: Counts
     multiply_s: tuple[Times, Times]
-    stage_s: tuple[Times, Times]
+    copy_s: tuple[Times, Times]
     b_lines: Times
     elements: Times
     leaving_s: Times
@@ -430,7 +435,7 @@ class _Rates:
             np.array([tile.cluster for tile in tiles]),
             np.array([machine.clusters(tile) for tile in tiles]),
             (np.array([multiply for multiply, _ in one]), np.array([multiply for multiply, _ in full])),
-            (np.array([max(stage) for stage in one]), np.array([max(stage) for stage in full])),
+            (np.array([copy for _, copy in one]), np.array([copy for _, copy in full])),
             np.array([tile.loaded_b_lines / tile.cluster_m for tile in tiles]),
             np.array([tile.m * tile.n / tile.warpgroups for tile in tiles]),
             np.array([_leaving_seconds(traits, tile) for tile in tiles]),
@@ -481,9 +486,9 @@ def _menu_rates(traits: WgmmaProduct, machine: _Machine) -> _Rates:
 
 
 def _tiles(traits: WgmmaProduct, machine: _Machine) -> tuple[WgmmaTile, ...]:
-    """The menu with as many stages as fit; clusters for large tiles, and where L2 has twice as many lines to give.
+    """The menu with as many stages as fit, for single blocks and for two that share an operand; for more there is not
+    room on every part of the device. Small tiles also for two blocks that share their k.
 
-    Small tiles also for two blocks of a cluster that share their k.
     traits: a product without its extents.
     """
     found: list[WgmmaTile] = []
@@ -491,8 +496,7 @@ def _tiles(traits: WgmmaProduct, machine: _Machine) -> tuple[WgmmaTile, ...]:
         tile = _tile(traits, shape.m, shape.n, 1, WARP_CONFIGS[shape.config], (1, 1))
         choices = [tile]
         if traits.allows_clusters and traits.tries_clusters:
-            if shape.m * shape.n >= _LEAST_SHARED_TILE or traits.is_a_askew or traits.is_b_askew:
-                choices.append(replace(tile, cluster_m=2))
+            choices += [replace(tile, cluster_m=2), replace(tile, cluster_n=2)]
             if traits.allows_split and shape.m * shape.n <= _MOST_DIVIDED_TILE and shape.n % (2 * _SHARE_UNIT) == 0:
                 choices.append(replace(tile, cluster_k=2))
         for choice in choices:
@@ -627,7 +631,8 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
         turns = -(-items * rates.cluster // machine.sm_count)
         stages = turns * -(-product.k_blocks // (splits * rates.parts))
     is_split, is_shared = splits > 1, rates.parts > 1
-    multiply, stage = (np.where(turns > 1, full, one) for one, full in (rates.multiply_s, rates.stage_s))
+    multiply, copy = (np.where(turns > 1, full, one) for one, full in (rates.multiply_s, rates.copy_s))
+    stage = np.maximum(multiply, copy + _empty_rows(product, rates) * _EMPTY_ROW_S)
     slice_s = rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
     stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
     store = _STORE_LATENCY_S + np.where(is_split | is_shared, slice_s, stored_s) + is_shared * _MEETING_S
@@ -639,10 +644,30 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
     slice_bytes = _slice_bytes(product, splits)
     moved = product.a_bytes + product.b_bytes + np.where(is_split, slice_bytes, product.output_bytes)
     copied = moved / (machine.copy_bytes_per_s * _COPY_RATE)
+    if not product.classes:
+        blocks = items * rates.cluster
+        rate = _READ_BYTES_PER_S * np.where(2 * blocks <= machine.sm_count, 2, 1)
+        copied = np.maximum(copied, moved * turns / blocks / rate)
     times = np.maximum(busy, copied) + _OVERLAP_LOSS * np.minimum(busy, copied)
-    times = times - _EARLY_START_S * (rates.leaves_room & (turns == 1))
+    times = (
+        times - _EARLY_START_S * (rates.leaves_room & (turns == 1)) + _CLUSTER_START_S * (rates.cluster > rates.parts)
+    )
     has_all = rates.columns >= product.n if product.is_b_resident else True
     return np.where((product.k_blocks >= rates.parts) & has_all, times, np.inf)
+
+
+def _empty_rows(product: WgmmaProduct, rates: _Rates) -> Times:
+    """Of a stage that a block loads, in the mean: those past the end of an operand that comes in rows along k."""
+    empty = np.zeros_like(rates.leaving_s)
+    comes_in_rows = (
+        not (product.classes or product.is_a_mn_major or product.is_a_pixels or product.is_a_resident),
+        not (product.classes or product.is_b_mn_major or product.is_b_pixels or product.is_b_resident),
+    )
+    for counts, extent, unit in zip(comes_in_rows, (product.m, product.n), (rates.rows, rates.columns), strict=True):
+        if counts:
+            tiles = -(-extent // unit)
+            empty += (tiles * unit - extent) / tiles
+    return empty / (rates.cluster // rates.parts)
 
 
 def _filled(product: WgmmaProduct, splits: Counts) -> Counts:
