@@ -74,9 +74,9 @@ _ASKEW_ROW_COST = 0.7
 _SHARED_ROW_S = 12e-9
 _MANY_ROWS, _FEW_COLUMNS = 1 << 17, 256
 #: Of a multiprocessor from device memory where its neighbour reads too; twice as many where it does not.
-_READ_BYTES_PER_S = 41e9
+_READ_BYTES_PER_S = 40e9
 #: Added for a stage's row that lies past its operand's end, which a copy fills with zeros.
-_EMPTY_ROW_S = 1.9e-9
+_EMPTY_ROW_S = 2.2e-9
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
 _PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 16e-9
 #: Of the steps from one stage to the next.
@@ -99,7 +99,7 @@ _TURN_S = 0.53e-6
 _STORE_LATENCY_S = 0.42e-6
 _STORE_BYTES_PER_S = 55e9
 #: Until the blocks of a cluster that share an operand have met, and those that share a sum have exchanged it.
-_CLUSTER_START_S = 0.4e-6
+_CLUSTER_START_S = 0.6e-6
 _MEETING_S = 1.8e-6
 #: For 64 rows of a chunk of columns: by tensor map, as pixels of a part, with an operand of that size.
 _CHUNK_S, _PIXELS_CHUNK_S, _OPERAND_CHUNK_S = 0.08e-6, 0.35e-6, 1.2e-6
@@ -643,11 +643,14 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
     busy = np.maximum(shared, alone)
     slice_bytes = _slice_bytes(product, splits)
     moved = product.a_bytes + product.b_bytes + np.where(is_split, slice_bytes, product.output_bytes)
-    copied = moved / (machine.copy_bytes_per_s * _COPY_RATE)
+    rate = machine.copy_bytes_per_s * _COPY_RATE
+    copied = moved / rate
     if not product.classes:
+        # Multiprocessors that have no tile in the last turn leave the others more of the memory than they can read.
         blocks = items * rates.cluster
-        rate = _READ_BYTES_PER_S * np.where(2 * blocks <= machine.sm_count, 2, 1)
-        copied = np.maximum(copied, moved * turns / blocks / rate)
+        last = blocks - (turns - 1) * machine.sm_count
+        last_rate = last * np.where(2 * last <= machine.sm_count, 2, 1) * _READ_BYTES_PER_S
+        copied = np.maximum(copied, moved * (1 - last / blocks) / rate + moved * last / blocks / last_rate)
     times = np.maximum(busy, copied) + _OVERLAP_LOSS * np.minimum(busy, copied)
     times = (
         times - _EARLY_START_S * (rates.leaves_room & (turns == 1)) + _CLUSTER_START_S * (rates.cluster > rates.parts)
