@@ -141,6 +141,7 @@ class WgmmaProduct:
     is_a_askew, is_b_askew: operands whose rows do not begin at multiples of STAGE_ROW_BYTES, so that a row of a stage
     lies in two lines of the cache.
     is_a_pixels, is_b_pixels: operands that come by im2col map.  has_narrow_pixels: each fills less than half of a row.
+    rows_continue: past the last row of a product's operand lies the next product's first one.
     is_located: the functor stores, each group of elements at coordinates of its own.
     classes: (m, n, k_blocks) of parts that are computed one after the other, the deepest first; empty if one.
     conversion: of an operand on its way to the tensor cores; in registers of A, in 64 rows of each warpgroup.
@@ -170,6 +171,7 @@ class WgmmaProduct:
     is_a_pixels: bool = False
     is_b_pixels: bool = False
     has_narrow_pixels: bool = False
+    rows_continue: bool = False
     is_located: bool = False
     window: TapWindow | None = None
     is_a_resident: bool = False
@@ -662,12 +664,12 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
 def _empty_rows(product: WgmmaProduct, rates: _Rates) -> Times:
     """Of a stage that a block loads, in the mean: those past the end of an operand that comes in rows along k."""
     empty = np.zeros_like(rates.leaving_s)
-    comes_in_rows = (
-        not (product.classes or product.is_a_mn_major or product.is_a_pixels or product.is_a_resident),
-        not (product.classes or product.is_b_mn_major or product.is_b_pixels or product.is_b_resident),
-    )
-    for counts, extent, unit in zip(comes_in_rows, (product.m, product.n), (rates.rows, rates.columns), strict=True):
-        if counts:
+    if product.classes or product.rows_continue:
+        return empty
+    is_a_in_rows = not (product.is_a_mn_major or product.is_a_pixels or product.is_a_resident)
+    is_b_in_rows = not (product.is_b_mn_major or product.is_b_pixels or product.is_b_resident)
+    for is_in_rows, extent, unit in ((is_a_in_rows, product.m, rates.rows), (is_b_in_rows, product.n, rates.columns)):
+        if is_in_rows:
             tiles = -(-extent // unit)
             empty += (tiles * unit - extent) / tiles
     return empty / (rates.cluster // rates.parts)

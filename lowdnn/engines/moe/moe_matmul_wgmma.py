@@ -199,6 +199,7 @@ class _Problem:
             is_promoted=self.kind.is_fp8 if is_promoted is None else is_promoted,
             is_a_askew=self.token.is_askew,
             is_b_askew=self.weight.is_askew,
+            rows_continue=True,
             is_located=self.operation.mode is MoeGroupedMatmulMode.SCATTER,
             table_bytes=table_bytes(groups),
         )

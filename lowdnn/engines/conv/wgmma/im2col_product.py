@@ -336,6 +336,7 @@ class Im2colProduct:
             is_b_askew=not pixels_are_rows and self.image.is_askew,
             is_a_pixels=pixels_are_rows,
             is_b_pixels=not pixels_are_rows,
+            rows_continue=self.groups > 1,
             has_narrow_pixels=self.filter.depth * self.instruction.element_bytes < self.row_bytes // 2,
             is_located=bool(is_transposed or self.pixels_are_columns or window),
             has_operand=not (is_transposed or window) and self.has_mapped_operand,
