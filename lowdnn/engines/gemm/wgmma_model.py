@@ -61,6 +61,8 @@ _CONVERTING_REGISTERS = 112
 #: Chunks of an operand of the output's size on their way: as many as leave that many stages, or the least.
 _OPERAND_BUFFERS, _LEAST_OPERAND_BUFFERS = 4, 2
 _STAGES_BESIDE_OPERAND = 3
+#: Stages for which a tile gives up its second staging buffer.
+_ENOUGH_STAGES = 4
 
 #: What follows was fitted to 8,300 variants of 480 products and convolutions that an H200 ran: the tile that the model
 #: takes is 2.5 % slower in the mean than the best one of those tried.
@@ -331,6 +333,8 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
     machine = _Machine.of(product.type, arch)
     if product.has_operand:
         tile = _with_operand_buffers(tile, machine)
+    if not product.sums_columns and tile.stages > _stages(tile, machine):
+        tile = replace(tile, staging_buffers=1)
     resident = machine.clusters(tile) if chosen[KnobType.STREAM_K] else 0
     tiling = WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE], resident)
     problem = _problem(product, tile, machine) or tiling.schedule(product).sharing_problem()
@@ -506,6 +510,9 @@ def _tiles(traits: WgmmaProduct, machine: _Machine) -> tuple[WgmmaTile, ...]:
                 continue
             if traits.has_operand:
                 choice = _with_operand_buffers(choice, machine)
+            single = replace(choice, staging_buffers=1)
+            if not traits.sums_columns and _stages(choice, machine) < _ENOUGH_STAGES <= _stages(single, machine):
+                choice = single
             stages = _stages(choice, machine)
             if stages >= 2:
                 found.append(replace(choice, stages=stages))

@@ -33,7 +33,7 @@ _MAX_THREAD_REGISTERS = 255
 _PRODUCER_REGISTERS = 40
 _MAX_CONSUMER_REGISTERS = 240
 #: Of each multiplying warp, where the accumulators leave through shared memory.
-_STAGING_BYTES = 4096
+_STAGING_BUFFER_BYTES = 2048
 #: Of a chunk of the epilogue's operand and its barrier.
 _OPERAND_BUFFER_BYTES = 2048 + 8
 _BARRIER_BYTES = 8
@@ -177,6 +177,8 @@ class WgmmaTile:
     cluster_m, cluster_n: blocks of a cluster along m and n, which share B and A.
     blocks_per_sm: how many blocks the registers are handed out for.
     is_promoted: each stage is summed apart and then added to the tile's sum, in twice the registers.
+    staging_buffers: of each multiplying warp, through which the accumulators leave; while one is stored, a second one
+    is written.
     operand_buffers: chunks of an operand of the output's size that each multiplying warp has on their way.
     window: a stage has several taps of a filter, which see one window of pixels.
     resident_blocks: k blocks of A, or, keeps_b, of B that stay in shared memory, outside of the ring, and are all there
@@ -197,6 +199,7 @@ class WgmmaTile:
     blocks_per_sm: int
     element_bytes: int
     is_promoted: bool = False
+    staging_buffers: int = 2
     operand_buffers: int = 0
     window: TapWindow | None = None
     resident_blocks: int = 0
@@ -314,7 +317,7 @@ class WgmmaTile:
 
     def staging_bytes(self, store: TileStore) -> int:
         """Of all multiplying warps."""
-        warp_bytes = _STAGING_BYTES + self.operand_buffers * _OPERAND_BUFFER_BYTES
+        warp_bytes = self.staging_buffers * _STAGING_BUFFER_BYTES + self.operand_buffers * _OPERAND_BUFFER_BYTES
         return 0 if store is TileStore.SLICE else self.consumers * 4 * warp_bytes
 
     @property
@@ -344,6 +347,7 @@ class WgmmaTile:
             ("PRODUCER_REGISTERS", self.registers.producer),
             ("CONSUMER_REGISTERS", self.registers.consumer),
             ("PROMOTED", int(self.is_promoted)),
+            ("STAGING_BUFFERS", self.staging_buffers),
         )
 
 

@@ -13,8 +13,8 @@
 template <class Tile, class Functor, int WIDTH, class Map, class Exits> struct TransposedFunctorEpilogue {
   typedef typename Tile::Accumulator Accumulator;
   typedef typename FunctorEpilogue<Tile, Functor, WIDTH, Map, PlainColumns, Exits>::Output Output;
-  static constexpr int TURNED_COLUMNS = 48, PITCH = 20;
-  static constexpr int STAGING_BYTES = 4096, BARRIER_BYTES = 0;
+  static constexpr int TURNED_COLUMNS = STAGING_BUFFERS * 24, PITCH = 20;
+  static constexpr int STAGING_BYTES = STAGING_BUFFERS * STAGING_BUFFER_BYTES, BARRIER_BYTES = 0;
   static_assert(TURNED_COLUMNS * PITCH * sizeof(Accumulator) <= STAGING_BYTES, "turned in the warp's staging area");
 
   const Output* output;  // of the tile's part of the output

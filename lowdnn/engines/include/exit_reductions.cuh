@@ -193,7 +193,7 @@ template <class Tile, class Chunk, class Operator> struct ColumnExit {
   static constexpr u32 BARRIER = 3;                                              // of the first warpgroup
   static constexpr u32 NOWHERE = ~0u;
   static constexpr bool USES_CHUNK = FromMoments<Operator>::EXISTS && OnePair<typename Chunk::Element>::WORD;
-  static_assert(COLUMNS * sizeof(Total) <= 2 * Chunk::BYTES, "a warp's totals lie where its two chunks were");
+  static_assert(COLUMNS * sizeof(Total) <= STAGING_BUFFERS * Chunk::BYTES, "a warp's totals lie where its chunks were");
 
   struct Output {
     Total* column_totals;  // [workers][columns]

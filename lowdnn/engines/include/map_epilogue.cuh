@@ -1,7 +1,7 @@
 // From a warpgroup's accumulators to device memory by tensor map, and an operand of the epilogue from there.
 //
 // Pairs of accumulators go to the functor, which hands back the output's value. Each warp turns its rows, CHUNK columns
-// at a time, through two buffers of shared memory, so that one is written while the other is stored. A full-size
+// at a time, through STAGING_BUFFERS of shared memory; of two, one is written while the other is stored. A full-size
 // operand (a residual) comes the same way: it is loaded AHEAD chunks ahead, from before the tile's multiplications on.
 // On its way the output, or another value of the functor's, may be reduced (exit_reductions.cuh).
 // Target says how the output's map counts its rows; an operand's map has (columns, rows, batch). Boxes are CHUNK x 16,
@@ -81,7 +81,7 @@ struct MapEpilogue {
   typedef SwizzledChunk<Element, CHUNK> OutputChunk;
   typedef SwizzledChunk<Operand, CHUNK> OperandChunk;
   static constexpr bool HAS_OPERAND = AHEAD > 0;
-  static constexpr int BUFFERS = 2;  // of the output
+  static constexpr int BUFFERS = STAGING_BUFFERS;  // of the output
   static constexpr int BATCH = CHUNK % 32 == 0 ? 4 : CHUNK % 16 == 0 ? 2 : 1;
   static constexpr int STAGING_BYTES = BUFFERS * OutputChunk::BYTES + AHEAD * OperandChunk::BYTES;
   static constexpr int BARRIER_BYTES = AHEAD * MBARRIER_BYTES;

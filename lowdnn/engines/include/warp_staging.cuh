@@ -3,12 +3,15 @@
 // A warp holds, of 16 rows, pairs of neighbouring columns: lane l has columns 2 * (l % 4) and the next one of each
 // block of 8, in rows l / 4 and l / 4 + 8. Through the staging area a lane gets neighbours along a row, for wide
 // accesses.
+//
+// Macro: STAGING_BUFFERS, 1 or 2, of STAGING_BUFFER_BYTES in a warp's area.
 
 #pragma once
 
 #include "include/numeric.cuh"
 
-constexpr int STAGING_ROWS = 16, STAGING_COLUMNS = 64;
+constexpr int STAGING_BUFFER_BYTES = 2048;
+constexpr int STAGING_ROWS = 16, STAGING_COLUMNS = STAGING_BUFFERS * STAGING_BUFFER_BYTES / (STAGING_ROWS * 4);
 
 // STAGING_ROWS x STAGING_COLUMNS accumulators of 4 bytes. Pieces of 16 bytes are permuted within a row, so that neither
 // the writes (8 bytes, 4 rows at a time) nor the reads (16 bytes, along rows) meet in a bank.
@@ -38,7 +41,8 @@ template <class Accumulator> struct WarpStaging {
 
  private:
   static __device__ __forceinline__ u32 place(u32 row, u32 column) {
-    const u32 chunk = column / 8 ^ row % 8, half = column / 4 % 2 ^ chunk / 4;
+    constexpr u32 CHUNKS = STAGING_COLUMNS / 8;
+    const u32 chunk = column / 8 ^ row % CHUNKS, half = column / 4 % 2 ^ (CHUNKS == 8 ? chunk : row % 8) / 4;
     return row * STAGING_COLUMNS + chunk * 8 + half * 4 + column % 4;
   }
 };
