@@ -161,6 +161,22 @@ def test_tails_of_tiles(
     assert macro(plan, "STORE") == int(by_map)
 
 
+@pytest.mark.parametrize(
+    ("n", "by_map", "swap"),
+    [(136, True, False), (137, False, False), (136, False, True)],
+    ids=["map", "functor", "swap"],
+)
+def test_large_tiles_have_one_staging_buffer_for_a_fourth_stage(
+    racing: Runtime, n: int, by_map: bool, swap: bool
+) -> None:
+    choices = knobs(192, 192, warps=COOPERATIVE_3, stages=4, by_map=by_map, swap=swap)
+    graph, arch = bf16_graph(200, n, 72), SM_90A.with_sm_count(1)
+    plan = check_exact(racing, ENGINE, graph, length=72, choices=choices, arch=arch)
+    assert (macro(plan, "STORE"), macro(plan, "STAGING_BUFFERS")) == (int(by_map), 1)
+    plan = ENGINE.plan(graph, arch, choices | {KnobType.STAGES: 3})
+    assert macro(plan, "STAGING_BUFFERS") == 2
+
+
 @pytest.mark.parametrize("n", [160, 96, 24])
 @pytest.mark.parametrize("warps", [COOPERATIVE, TWO_BLOCKS])
 def test_columns_of_a_tile_need_not_be_whole_boxes(device: Runtime, n: int, warps: int) -> None:
