@@ -405,7 +405,8 @@ class _Machine:
 class _Rates:
     """What is known of the menu's tiles whatever the extents of a product are: of each tile an element of the arrays.
 
-    rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident at once.
+    own_rows, own_columns: of a block.  rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident
+    at once.
     multiply_s, copy_s: of a stage its multiplications and its copies, of one block on a multiprocessor and of as many
     as fit.
     b_lines: rows of B that a block loads for a stage.
@@ -415,6 +416,8 @@ class _Rates:
     """
 
     tiles: tuple[WgmmaTile, ...]
+    own_rows: Counts
+    own_columns: Counts
     rows: Counts
     columns: Counts
     cluster: Counts
@@ -436,6 +439,8 @@ class _Rates:
         sharers = np.array([tile.teams * tile.blocks_per_sm for tile in tiles])
         return cls(
             tiles,
+            np.array([tile.m for tile in tiles]),
+            np.array([tile.n for tile in tiles]),
             np.array([tile.m * tile.cluster_m for tile in tiles]),
             np.array([tile.n * tile.cluster_n for tile in tiles]),
             np.array([tile.cluster for tile in tiles]),
@@ -669,17 +674,18 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
 
 
 def _empty_rows(product: WgmmaProduct, rates: _Rates) -> Times:
-    """Of a stage that a block loads, in the mean: those past the end of an operand that comes in rows along k."""
+    """Of a block's stage, in the mean: those past the end of an operand that comes in rows along k."""
     empty = np.zeros_like(rates.leaving_s)
     if product.classes or product.rows_continue:
         return empty
     is_a_in_rows = not (product.is_a_mn_major or product.is_a_pixels or product.is_a_resident)
     is_b_in_rows = not (product.is_b_mn_major or product.is_b_pixels or product.is_b_resident)
-    for is_in_rows, extent, unit in ((is_a_in_rows, product.m, rates.rows), (is_b_in_rows, product.n, rates.columns)):
+    operands = (is_a_in_rows, product.m, rates.own_rows), (is_b_in_rows, product.n, rates.own_columns)
+    for is_in_rows, extent, own in operands:
         if is_in_rows:
-            tiles = -(-extent // unit)
-            empty += (tiles * unit - extent) / tiles
-    return empty / (rates.cluster // rates.parts)
+            tiles = -(-extent // own)
+            empty += (tiles * own - extent) / tiles
+    return empty
 
 
 def _filled(product: WgmmaProduct, splits: Counts) -> Counts:
