@@ -108,12 +108,18 @@ _CHUNK_S, _PIXELS_CHUNK_S, _OPERAND_CHUNK_S = 0.08e-6, 0.35e-6, 1.2e-6
 _CHUNK_COLUMNS = 64
 #: Share of the stores that copies do not hide where no other warpgroup multiplies meanwhile.
 _LONE_STORE_LOSS = 0.27
+#: Of an element that leaves across the tile's rows.
+_TURNED_ELEMENT_S = 0.15e-9
 #: Of a warpgroup whose functor stores at coordinates that it has to divide for, one warp on each part of the processor.
 _LOCATED_ELEMENTS_PER_S = 4.2e9
 #: Share of the shorter one of arithmetic and copies that the longer one does not hide.
 _OVERLAP_LOSS = 0.31
 #: Bytes of a product per second, most of which are read, relative to those of a copy.
 _COPY_RATE = 1.18
+#: Of an operand that half of the L2 cache keeps; of a larger one, the share that is read anew where several clusters
+#: read it.
+_KEPT_BYTES = 30 << 20
+_REREAD_LOSS = 0.15
 
 
 Counts = NDArray[np.int64]
@@ -144,6 +150,7 @@ class WgmmaProduct:
     lies in two lines of the cache.
     is_a_pixels, is_b_pixels: operands that come by im2col map.  has_narrow_pixels: each fills less than half of a row.
     rows_continue: past the last row of a product's operand lies the next product's first one.
+    is_turned: the tiles' rows are the output's columns.
     is_located: the functor stores, each group of elements at coordinates of its own.
     classes: (m, n, k_blocks) of parts that are computed one after the other, the deepest first; empty if one.
     conversion: of an operand on its way to the tensor cores; in registers of A, in 64 rows of each warpgroup.
@@ -174,6 +181,7 @@ class WgmmaProduct:
     is_b_pixels: bool = False
     has_narrow_pixels: bool = False
     rows_continue: bool = False
+    is_turned: bool = False
     is_located: bool = False
     window: TapWindow | None = None
     is_a_resident: bool = False
@@ -649,14 +657,18 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
     stage = np.maximum(multiply, copy + _empty_rows(product, rates) * _EMPTY_ROW_S)
     slice_s = rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
     stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
-    store = _STORE_LATENCY_S + np.where(is_split | is_shared, slice_s, stored_s) + is_shared * _MEETING_S
+    turned_s = rates.elements * (_TURNED_ELEMENT_S * product.is_turned)
+    store = _STORE_LATENCY_S + np.where(is_split | is_shared, slice_s, stored_s) + turned_s + is_shared * _MEETING_S
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
     contention = stages * rates.b_lines * (_SHARED_ROW_S * product.shares_askew_b)
     shared = stages * stage + contention + turns * _TURN_S + store + rates.store_loss * (turns - 1) * store
     alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
     busy = np.maximum(shared, alone)
     slice_bytes = _slice_bytes(product, splits)
-    moved = product.a_bytes + product.b_bytes + np.where(is_split, slice_bytes, product.output_bytes)
+    reread = (product.a_bytes > _KEPT_BYTES) * product.a_bytes * (rates.columns < product.n)
+    reread = reread + (product.b_bytes > _KEPT_BYTES) * product.b_bytes * (rates.rows < product.m)
+    moved = product.a_bytes + product.b_bytes + _REREAD_LOSS * reread
+    moved = moved + np.where(is_split, slice_bytes, product.output_bytes)
     rate = machine.copy_bytes_per_s * _COPY_RATE
     copied = moved / rate
     if not product.classes:

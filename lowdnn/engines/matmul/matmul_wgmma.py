@@ -215,6 +215,7 @@ class _Problem:
             has_operand=not is_transposed and mapped_operand(self.dag, self.space.output, self.space.rows) is not None,
             is_a_askew=p.is_askew,
             is_b_askew=q.is_askew,
+            is_turned=is_transposed,
             sums_columns=self.exits.column is not None,
             epilogue_functions=functions_of(self.dag),
         )
