@@ -75,8 +75,10 @@ _ASKEW_ROW_COST = 0.7
 #: Of a row of B, where all blocks load the same few that are no whole lines for each of many tiles.
 _SHARED_ROW_S = 12e-9
 _MANY_ROWS, _FEW_COLUMNS = 1 << 17, 256
-#: Of a multiprocessor from device memory where its neighbour reads too; twice as many where it does not.
+#: Of a multiprocessor from device memory.
 _READ_BYTES_PER_S = 40e9
+#: What a multiprocessor gets whose neighbour has no block, of the rates from L2 cache and memory: they share their way.
+_LONE_L2, _LONE_READ = 1.5, 2
 #: Added for a stage's row that lies past its operand's end, which a copy fills with zeros.
 _EMPTY_ROW_S = 2.2e-9
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
@@ -416,7 +418,7 @@ class _Rates:
     own_rows, own_columns: of a block.  rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident
     at once.
     multiply_s, copy_s: of a stage its multiplications and its copies, of one block on a multiprocessor and of as many
-    as fit.
+    as fit.  lone_copy_s: of one whose neighbour has none.
     b_lines: rows of B that a block loads for a stage.
     elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
     sharers: blocks and teams that store while others multiply.  store_loss: share of the stores that nothing hides.
@@ -432,6 +434,7 @@ class _Rates:
     clusters: Counts
     multiply_s: tuple[Times, Times]
     copy_s: tuple[Times, Times]
+    lone_copy_s: Times
     b_lines: Times
     elements: Times
     leaving_s: Times
@@ -455,6 +458,7 @@ class _Rates:
             np.array([machine.clusters(tile) for tile in tiles]),
             (np.array([multiply for multiply, _ in one]), np.array([multiply for multiply, _ in full])),
             (np.array([copy for _, copy in one]), np.array([copy for _, copy in full])),
+            np.array([_copy_seconds(traits, tile, 1, _LONE_L2 * _L2_BYTES_PER_S) for tile in tiles]),
             np.array([tile.loaded_b_lines / tile.cluster_m for tile in tiles]),
             np.array([tile.m * tile.n / tile.warpgroups for tile in tiles]),
             np.array([_leaving_seconds(traits, tile) for tile in tiles]),
@@ -654,6 +658,8 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
         stages = turns * -(-product.k_blocks // (splits * rates.parts))
     is_split, is_shared = splits > 1, rates.parts > 1
     multiply, copy = (np.where(turns > 1, full, one) for one, full in (rates.multiply_s, rates.copy_s))
+    if not product.classes:
+        copy = np.where(2 * items * rates.cluster <= machine.sm_count, rates.lone_copy_s, copy)
     stage = np.maximum(multiply, copy + _empty_rows(product, rates) * _EMPTY_ROW_S)
     slice_s = rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
     stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
@@ -675,7 +681,7 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
         # Multiprocessors that have no tile in the last turn leave the others more of the memory than they can read.
         blocks = items * rates.cluster
         last = blocks - (turns - 1) * machine.sm_count
-        last_rate = last * np.where(2 * last <= machine.sm_count, 2, 1) * _READ_BYTES_PER_S
+        last_rate = last * np.where(2 * last <= machine.sm_count, _LONE_READ, 1) * _READ_BYTES_PER_S
         copied = np.maximum(copied, moved * (1 - last / blocks) / rate + moved * last / blocks / last_rate)
     times = np.maximum(busy, copied) + _OVERLAP_LOSS * np.minimum(busy, copied)
     times = (
@@ -741,14 +747,19 @@ def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: 
     if traits.conversion is Conversion.IN_PLACE:
         read += 2 * _converted_elements(traits, tile) * tile.element_bytes
     shared = (read + tile.stage_bytes) / _SHARED_BYTES_PER_S
+    convert = _converted_elements(traits, tile) * conversion_clocks(traits.functions) / _LIGHT_CLOCK_HZ
+    return max(arithmetic, shared, convert) + _STAGE_S, _copy_seconds(traits, tile, blocks, _L2_BYTES_PER_S)
+
+
+def _copy_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, l2_bytes_per_s: float) -> float:
+    """Of one stage's copies."""
     rows, columns = tile.loaded_a_lines / tile.cluster_n, tile.loaded_b_lines / tile.cluster_m
     lines = rows + columns + _ASKEW_ROW_COST * (rows * traits.is_a_askew + columns * traits.is_b_askew)
     line_bytes = max(tile.row_bytes, _HALF_ROW_COST * STAGE_ROW_BYTES)
     pixels = rows * traits.is_a_pixels + columns * traits.is_b_pixels
     pixel_s = _NARROW_PIXEL_S if traits.has_narrow_pixels else _PIXEL_S
-    l2 = max(lines * line_bytes / _L2_BYTES_PER_S, pixels * pixel_s)
+    l2 = max(lines * line_bytes / l2_bytes_per_s, pixels * pixel_s)
     # One stage is multiplied while the copies of the others are on their way.
-    arrival = _COPY_LATENCY_S + tile.stage_bytes / _L2_BYTES_PER_S
+    arrival = _COPY_LATENCY_S + tile.stage_bytes / l2_bytes_per_s
     in_turn = arrival / ((tile.stages - 1) * blocks)
-    convert = _converted_elements(traits, tile) * conversion_clocks(traits.functions) / _LIGHT_CLOCK_HZ
-    return max(arithmetic, shared, convert) + _STAGE_S, max(l2, in_turn)
+    return max(l2, in_turn)
