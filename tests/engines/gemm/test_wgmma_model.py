@@ -6,7 +6,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.base import resolve_choices
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, best, knobs, tiling_of
+from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, best, busy_seconds, knobs, tiling_of
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore
 from lowdnn.enums import DataType, KnobType
 from lowdnn.status import BadParamError
@@ -42,6 +42,35 @@ def test_deep_sums_are_split_unless_that_is_not_allowed() -> None:
     deep = product(128, 128, 65536)
     assert best(deep, SM_90A).splits > 8
     assert best(replace(deep, allows_split=False), SM_90A).splits == 1
+
+
+def test_two_blocks_read_large_weights_together() -> None:
+    """One reads half of what both need, where each would read all of it from device memory."""
+    tile = best(product(128, 8192, 8192), SM_90A).tile
+    assert (tile.m, tile.cluster_m, tile.cluster_n) == (64, 2, 1)
+
+
+def test_rows_past_the_end_and_turned_outputs_take_time() -> None:
+    few = product(8, 8192, 8192)
+    tiling = best(product(64, 8192, 8192), SM_90A)
+    same_bytes = replace(few, m=64)
+    assert busy_seconds(few, tiling, SM_90A) > busy_seconds(same_bytes, tiling, SM_90A)
+    assert busy_seconds(few, tiling, SM_90A) > busy_seconds(replace(few, rows_continue=True), tiling, SM_90A)
+    assert busy_seconds(replace(few, is_turned=True), tiling, SM_90A) > busy_seconds(few, tiling, SM_90A)
+
+
+def test_large_tiles_have_a_fourth_stage_unless_columns_are_summed_where_they_are_staged() -> None:
+    large = product(4104, 4104, 4104)
+    chosen = {knob.type: knob.default for knob in knobs(large, best(large, SM_90A))} | {
+        KnobType.TILE_M: 192,
+        KnobType.TILE_N: 192,
+        KnobType.WARP_SPEC_CFG: 3,
+        KnobType.STAGES: 4,
+    }
+    assert tiling_of("engine", large, SM_90A, chosen).tile.staging_buffers == 1
+    assert tiling_of("engine", large, SM_90A, chosen | {KnobType.STAGES: 3}).tile.staging_buffers == 2
+    with pytest.raises(BadParamError, match="shared memory"):
+        tiling_of("engine", replace(large, sums_columns=True), SM_90A, chosen)
 
 
 @pytest.mark.parametrize(
