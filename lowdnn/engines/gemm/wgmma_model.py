@@ -66,12 +66,14 @@ _ENOUGH_STAGES = 4
 
 #: What follows was fitted to 8,300 variants of 480 products and convolutions that an H200 ran: the tile that the model
 #: takes is 2.5 % slower in the mean than the best one of those tried.
+#: Of the rate that the tensor cores sustain: what one multiprocessor reaches while others leave it their power.
+_BURST = 1.1
 #: Of one multiprocessor: bytes of shared memory that wgmma reads and copies write, bytes from the L2 cache.
 _SHARED_BYTES_PER_S = 276e9
 _L2_BYTES_PER_S = 114e9
 #: Of the cost of a stage's row of 128 bytes: one of 64 bytes, and what is added where it lies in two lines.
 _HALF_ROW_COST = 0.82
-_ASKEW_ROW_COST = 0.7
+_ASKEW_ROW_COST = 0.9
 #: Of a row of B, where all blocks load the same few that are no whole lines for each of many tiles.
 _SHARED_ROW_S = 12e-9
 _MANY_ROWS, _FEW_COLUMNS = 1 << 17, 256
@@ -417,11 +419,13 @@ class _Rates:
 
     own_rows, own_columns: of a block.  rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident
     at once.
+    sustained_s: of a stage's multiplications while all multiprocessors are busy.
     multiply_s, copy_s: of a stage its multiplications and its copies, of one block on a multiprocessor and of as many
     as fit.  lone_copy_s: of one whose neighbour has none.
     b_lines: rows of B that a block loads for a stage.
     elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
     sharers: blocks and teams that store while others multiply.  store_loss: share of the stores that nothing hides.
+    exposed_s: of the epilogue's functions, where nothing hides them.
     parts: blocks that share the k of a tile.  leaves_room: whether blocks of the next kernel fit beside one.
     """
 
@@ -432,6 +436,7 @@ class _Rates:
     columns: Counts
     cluster: Counts
     clusters: Counts
+    sustained_s: Times
     multiply_s: tuple[Times, Times]
     copy_s: tuple[Times, Times]
     lone_copy_s: Times
@@ -440,6 +445,7 @@ class _Rates:
     leaving_s: Times
     sharers: Counts
     store_loss: Times
+    exposed_s: Times
     parts: Counts
     leaves_room: NDArray[np.bool_]
 
@@ -456,6 +462,7 @@ class _Rates:
             np.array([tile.n * tile.cluster_n for tile in tiles]),
             np.array([tile.cluster for tile in tiles]),
             np.array([machine.clusters(tile) for tile in tiles]),
+            np.array([_arithmetic_seconds(tile, machine) + _STAGE_S for tile in tiles]),
             (np.array([multiply for multiply, _ in one]), np.array([multiply for multiply, _ in full])),
             (np.array([copy for _, copy in one]), np.array([copy for _, copy in full])),
             np.array([_copy_seconds(traits, tile, 1, _LONE_L2 * _L2_BYTES_PER_S) for tile in tiles]),
@@ -464,6 +471,7 @@ class _Rates:
             np.array([_leaving_seconds(traits, tile) for tile in tiles]),
             sharers,
             _LONE_STORE_LOSS * (sharers == 1),
+            np.array([_function_seconds(traits, tile) for tile in tiles]) * (sharers == 1),
             np.array([tile.cluster_k for tile in tiles]),
             np.array([tile.blocks_per_sm > 1 for tile in tiles]),
         )
@@ -667,7 +675,10 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
     store = _STORE_LATENCY_S + np.where(is_split | is_shared, slice_s, stored_s) + turned_s + is_shared * _MEETING_S
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
     contention = stages * rates.b_lines * (_SHARED_ROW_S * product.shares_askew_b)
-    shared = stages * stage + contention + turns * _TURN_S + store + rates.store_loss * (turns - 1) * store
+    mean_stages = stages if product.classes else stages / turns * items * rates.cluster / machine.sm_count
+    multiplied = np.maximum(stages * stage, mean_stages * rates.sustained_s)
+    shared = multiplied + contention + turns * _TURN_S + store
+    shared = shared + (turns - 1) * (rates.store_loss * store + rates.exposed_s)
     alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
     busy = np.maximum(shared, alone)
     slice_bytes = _slice_bytes(product, splits)
@@ -730,8 +741,7 @@ def _first_in_turn(product: WgmmaProduct, rates: _Rates, machine: _Machine) -> t
 
 def _leaving_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:
     """Of a tile's accumulators on their way out, beside their bytes."""
-    elements = tile.m * tile.n / tile.warpgroups
-    computed_s = elements * traits.epilogue_functions * _FUNCTION_CLOCKS / _LIGHT_CLOCK_HZ
+    elements, computed_s = tile.m * tile.n / tile.warpgroups, _function_seconds(traits, tile)
     if traits.is_located:
         return elements / _LOCATED_ELEMENTS_PER_S + computed_s
     chunk_s = _OPERAND_CHUNK_S if traits.has_operand else _PIXELS_CHUNK_S if traits.classes else _CHUNK_S
@@ -739,9 +749,19 @@ def _leaving_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:
     return chunks * chunk_s + computed_s
 
 
+def _function_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:
+    """Of the epilogue's functions, for the accumulators of a warpgroup."""
+    return tile.m * tile.n / tile.warpgroups * traits.epilogue_functions * _FUNCTION_CLOCKS / _LIGHT_CLOCK_HZ
+
+
+def _arithmetic_seconds(tile: WgmmaTile, machine: _Machine) -> float:
+    """Of one stage, at the rate that the tensor cores sustain."""
+    return 2 * tile.m * tile.n * tile.k / machine.flops
+
+
 def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: _Machine) -> tuple[float, float]:
     """Of one stage of one tile, ``blocks`` on a multiprocessor: its multiplications; its copies."""
-    arithmetic = 2 * tile.m * tile.n * tile.k / machine.flops
+    arithmetic = _arithmetic_seconds(tile, machine) / _BURST
     # Each 64 rows read all of B again; the copies write both operands.
     read = (tile.m // 64) * (64 + tile.n) * tile.row_bytes * tile.taps
     if traits.conversion is Conversion.IN_PLACE:
