@@ -70,9 +70,9 @@ _L2_BYTES_PER_S = 114e9
 #: Of the cost of a stage's row of 128 bytes: one of 64 bytes, and what is added where it lies in two lines.
 _HALF_ROW_COST = 0.82
 _ASKEW_ROW_COST = 0.7
-#: Of a row of B, where all blocks load the same few that are no whole lines for each of many tiles.
+#: Of a row of an operand, where all blocks load the same few that are no whole lines for each of many tiles.
 _SHARED_ROW_S = 12e-9
-_MANY_ROWS, _FEW_COLUMNS = 1 << 17, 256
+_MANY_ROWS, _FEW_ROWS = 1 << 17, 256
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
 _PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 16e-9
 #: Of the steps from one stage to the next.
@@ -187,10 +187,11 @@ class WgmmaProduct:
         return self.a_bytes + self.b_bytes + self.output_bytes
 
     @property
-    def shares_askew_b(self) -> bool:
-        """Whether all blocks load the same rows of B again and again, none of which are whole lines of the cache."""
-        is_small = self.n <= _FEW_COLUMNS and self.batches == 1 and not self.is_b_resident
-        return self.is_b_askew and is_small and self.m >= _MANY_ROWS
+    def shares_askew(self) -> tuple[bool, bool]:
+        """Of A and B: whether all blocks load the same rows again and again, none of them whole lines of the cache."""
+        a = self.is_a_askew and not self.is_a_resident and self.m <= _FEW_ROWS and self.n >= _MANY_ROWS
+        b = self.is_b_askew and not self.is_b_resident and self.n <= _FEW_ROWS and self.m >= _MANY_ROWS
+        return a and self.batches == 1, b and self.batches == 1
 
 
 @dataclass(frozen=True)
@@ -397,7 +398,7 @@ class _Rates:
     rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident at once.
     multiply_s, stage_s: of a stage its multiplications, and those with its copies, of one block on a multiprocessor
     and of as many as fit.
-    b_lines: rows of B that a block loads for a stage.
+    a_lines, b_lines: rows of the operands that a block loads for a stage.
     elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
     sharers: blocks and teams that store while others multiply.  store_loss: share of the stores that nothing hides.
     parts: blocks that share the k of a tile.  leaves_room: whether blocks of the next kernel fit beside one.
@@ -410,6 +411,7 @@ class _Rates:
     clusters: Counts
     multiply_s: tuple[Times, Times]
     stage_s: tuple[Times, Times]
+    a_lines: Times
     b_lines: Times
     elements: Times
     leaving_s: Times
@@ -431,6 +433,7 @@ class _Rates:
             np.array([machine.clusters(tile) for tile in tiles]),
             (np.array([multiply for multiply, _ in one]), np.array([multiply for multiply, _ in full])),
             (np.array([max(stage) for stage in one]), np.array([max(stage) for stage in full])),
+            np.array([tile.loaded_a_lines / tile.cluster_n for tile in tiles]),
             np.array([tile.loaded_b_lines / tile.cluster_m for tile in tiles]),
             np.array([tile.m * tile.n / tile.warpgroups for tile in tiles]),
             np.array([_leaving_seconds(traits, tile) for tile in tiles]),
@@ -634,7 +637,8 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
     stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
     store = _STORE_LATENCY_S + np.where(is_split | is_shared, slice_s, stored_s) + is_shared * _MEETING_S
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
-    contention = stages * rates.b_lines * (_SHARED_ROW_S * product.shares_askew_b)
+    shares_a, shares_b = product.shares_askew
+    contention = stages * _SHARED_ROW_S * (rates.a_lines * shares_a + rates.b_lines * shares_b)
     shared = stages * stage + contention + turns * _TURN_S + store + rates.store_loss * (turns - 1) * store
     alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
     busy = np.maximum(shared, alone)

@@ -315,6 +315,7 @@ class Im2colProduct:
         blocks = sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
         is_mn_major, pixels_are_rows = self.filter.is_mn_major, self.pixels_are_rows(is_transposed)
         window, is_resident = self.window(is_transposed), self.keeps_filter
+        rows, columns = (self.image, self.filter) if pixels_are_rows else (self.filter, self.image)
         if not pixels_are_rows:
             m, n, a, b = n, m, b, a
         return WgmmaProduct(
@@ -332,8 +333,8 @@ class Im2colProduct:
             tries_clusters=False,  # measured: copies of pixels gain nothing from them
             allows_split=not (self.steps or self.reductions or window or is_resident),
             column_unit=MAP_COLUMNS if self.reductions else 8,
-            is_a_askew=pixels_are_rows and self.image.is_askew,
-            is_b_askew=not pixels_are_rows and self.image.is_askew,
+            is_a_askew=rows.is_askew,
+            is_b_askew=columns.is_askew,
             is_a_pixels=pixels_are_rows,
             is_b_pixels=not pixels_are_rows,
             has_narrow_pixels=self.filter.depth * self.instruction.element_bytes < self.row_bytes // 2,
