@@ -52,7 +52,7 @@ _ACCUMULATOR_BYTES = 4
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
 #: Accumulators of a thread; and the registers that ptxas needs beside them.
-_MAX_ACCUMULATORS = 128
+_MAX_ACCUMULATORS = 192
 _OTHER_REGISTERS = 26
 #: Accumulators where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
@@ -549,7 +549,8 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     own_m, own_n = tile.m // tile.cluster_n, tile.n // tile.cluster_m
     unit_m = MN_MAJOR_BOX if traits.is_a_mn_major else tile.line_unit
     unit_n = MN_MAJOR_BOX if traits.is_b_mn_major and tile.cluster_m > 1 else tile.line_unit
-    most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
+    handed_out = tile.launched_registers if tile.is_promoted else tile.registers.consumer
+    most = min(_MAX_ACCUMULATORS, handed_out - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
     if traits.conversion is Conversion.REGISTERS:
