@@ -51,8 +51,9 @@ _MAX_OWN_COLUMNS = 12
 _ACCUMULATOR_BYTES = 4
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
-#: Accumulators of a thread; and the registers that ptxas needs beside them.
-_MAX_ACCUMULATORS = 192
+#: Accumulators of a thread: beside more, those epilogues spill that load or reduce. And the registers that ptxas needs
+#: beside them of those that its warpgroup has taken; promoted sums have what a thread is launched with.
+_MAX_ACCUMULATORS = 160
 _OTHER_REGISTERS = 26
 #: Accumulators where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
@@ -345,12 +346,12 @@ class _Shape:
 #: Tiles that are worth trying, by the warps that suit them.
 _MENU = (
     *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 128)),
-    *(_Shape(256, n, _COOPERATIVE) for n in (192, 160, 128, 96, 64)),
+    *(_Shape(256, n, _COOPERATIVE) for n in (160, 128, 96, 64)),
     *(_Shape(512, n, _COOPERATIVE) for n in (64, 32, 16)),
     *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 160, 128)),
     *(_Shape(384, n, _COOPERATIVE_3) for n in (96, 64, 32)),
     *(_Shape(256, n, _PING_PONG) for n in (64, 48, 32, 16)),
-    *(_Shape(128, n, _PING_PONG) for n in (192, 160, 128, 112, 96, 80, 64, 48, 32, 16)),
+    *(_Shape(128, n, _PING_PONG) for n in (160, 128, 112, 96, 80, 64, 48, 32, 16)),
     *(_Shape(64, n, _PING_PONG) for n in (256, 224, 192, 128, 96, 64, 48, 32, 24, 16, 8)),
     *(_Shape(128, n, _TWO_BLOCKS) for n in (96, 64, 32)),
     *(_Shape(64, n, _TWO_BLOCKS) for n in (192, 128, 96, 64, 32)),

@@ -179,7 +179,7 @@ def test_tiles_of_many_rows(device: Runtime, m: int, n: int, warps: int, a_layou
 
 
 def test_accumulators_may_be_more_than_the_registers_at_launch(checked: Runtime) -> None:
-    choices = knobs(128, 192, warps=PING_PONG)
+    choices = knobs(128, 160, warps=PING_PONG)
     check_exact(checked, ENGINE, bf16_graph(300, 200, 144), length=144, choices=choices, arch=SM_90A.with_sm_count(1))
 
 
