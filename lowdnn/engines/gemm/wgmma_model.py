@@ -51,9 +51,9 @@ _MAX_OWN_COLUMNS = 12
 _ACCUMULATOR_BYTES = 4
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
-#: Accumulators of a thread: beside more, those epilogues spill that load or reduce. And the registers that ptxas needs
-#: beside them of those that its warpgroup has taken; promoted sums have what a thread is launched with.
-_MAX_ACCUMULATORS = 160
+#: Accumulators of a thread, and where the epilogue leaves registers for more; and the registers that ptxas needs beside
+#: them: of those that threads are launched with, or of those that their warpgroup has taken since.
+_MAX_ACCUMULATORS, _MAX_MANY_ACCUMULATORS = 128, 160
 _OTHER_REGISTERS = 26
 #: Accumulators where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
@@ -142,6 +142,7 @@ class WgmmaProduct:
     conversion: of an operand on its way to the tensor cores; in registers of A, in 64 rows of each warpgroup.
     functions, epilogue_functions: operations of its functor, and of the epilogue's, that take more than an instruction
     or two.
+    allows_many_accumulators: the epilogue loads nothing of the output's size but by tensor map.
     sums_columns: warpgroups keep totals of the columns of their tiles for as long as those stay the same.
     """
 
@@ -175,6 +176,7 @@ class WgmmaProduct:
     conversion: Conversion = Conversion.NONE
     functions: int = 0
     epilogue_functions: int = 0
+    allows_many_accumulators: bool = False
     sums_columns: bool = False
     table_bytes: int = 0
 
@@ -550,8 +552,9 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     own_m, own_n = tile.m // tile.cluster_n, tile.n // tile.cluster_m
     unit_m = MN_MAJOR_BOX if traits.is_a_mn_major else tile.line_unit
     unit_n = MN_MAJOR_BOX if traits.is_b_mn_major and tile.cluster_m > 1 else tile.line_unit
-    handed_out = tile.launched_registers if tile.is_promoted else tile.registers.consumer
-    most = min(_MAX_ACCUMULATORS, handed_out - _OTHER_REGISTERS)
+    most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
+    if traits.allows_many_accumulators and not traits.is_promoted:
+        most = min(_MAX_MANY_ACCUMULATORS, tile.registers.consumer - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
     if traits.conversion is Conversion.REGISTERS:
@@ -580,7 +583,8 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
     if not _divides(product, tile):
         return (
             f"TILE_M a multiple of 64 for each warpgroup, at most {_MAX_ACCUMULATORS} accumulators of a thread "
-            f"and {_OTHER_REGISTERS} registers beside them, "
+            f"({_MAX_MANY_ACCUMULATORS} where the epilogue loads no operand itself) and {_OTHER_REGISTERS} registers "
+            "beside them, "
             f"and whole groups of {tile.line_unit} rows (of {MN_MAJOR_BOX} of an MN-major operand that is shared) for "
             f"each block of a cluster; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes "
             "through registers"
