@@ -51,8 +51,9 @@ _MAX_OWN_COLUMNS = 12
 _ACCUMULATOR_BYTES = 4
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
-#: Accumulators of a thread; and the registers that ptxas needs beside them.
-_MAX_ACCUMULATORS = 128
+#: Accumulators of a thread, and where the epilogue leaves registers for more; and the registers that ptxas needs beside
+#: them: of those that threads are launched with, or of those that their warpgroup has taken since.
+_MAX_ACCUMULATORS, _MAX_MANY_ACCUMULATORS = 128, 160
 _OTHER_REGISTERS = 26
 #: Accumulators where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
@@ -70,9 +71,9 @@ _L2_BYTES_PER_S = 114e9
 #: Of the cost of a stage's row of 128 bytes: one of 64 bytes, and what is added where it lies in two lines.
 _HALF_ROW_COST = 0.82
 _ASKEW_ROW_COST = 0.7
-#: Of a row of B, where all blocks load the same few that are no whole lines for each of many tiles.
+#: Of a row of an operand, where all blocks load the same few that are no whole lines for each of many tiles.
 _SHARED_ROW_S = 12e-9
-_MANY_ROWS, _FEW_COLUMNS = 1 << 17, 256
+_MANY_ROWS, _FEW_ROWS = 1 << 17, 256
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
 _PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 16e-9
 #: Of the steps from one stage to the next.
@@ -141,6 +142,7 @@ class WgmmaProduct:
     conversion: of an operand on its way to the tensor cores; in registers of A, in 64 rows of each warpgroup.
     functions, epilogue_functions: operations of its functor, and of the epilogue's, that take more than an instruction
     or two.
+    allows_many_accumulators: the epilogue loads nothing of the output's size but by tensor map.
     sums_columns: warpgroups keep totals of the columns of their tiles for as long as those stay the same.
     """
 
@@ -174,6 +176,7 @@ class WgmmaProduct:
     conversion: Conversion = Conversion.NONE
     functions: int = 0
     epilogue_functions: int = 0
+    allows_many_accumulators: bool = False
     sums_columns: bool = False
     table_bytes: int = 0
 
@@ -187,10 +190,11 @@ class WgmmaProduct:
         return self.a_bytes + self.b_bytes + self.output_bytes
 
     @property
-    def shares_askew_b(self) -> bool:
-        """Whether all blocks load the same rows of B again and again, none of which are whole lines of the cache."""
-        is_small = self.n <= _FEW_COLUMNS and self.batches == 1 and not self.is_b_resident
-        return self.is_b_askew and is_small and self.m >= _MANY_ROWS
+    def shares_askew(self) -> tuple[bool, bool]:
+        """Of A and B: whether all blocks load the same rows again and again, none of them whole lines of the cache."""
+        a = self.is_a_askew and not self.is_a_resident and self.m <= _FEW_ROWS and self.n >= _MANY_ROWS
+        b = self.is_b_askew and not self.is_b_resident and self.n <= _FEW_ROWS and self.m >= _MANY_ROWS
+        return a and self.batches == 1, b and self.batches == 1
 
 
 @dataclass(frozen=True)
@@ -344,12 +348,12 @@ class _Shape:
 #: Tiles that are worth trying, by the warps that suit them.
 _MENU = (
     *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 128)),
-    *(_Shape(256, n, _COOPERATIVE) for n in (128, 96, 64)),
+    *(_Shape(256, n, _COOPERATIVE) for n in (160, 128, 96, 64)),
     *(_Shape(512, n, _COOPERATIVE) for n in (64, 32, 16)),
     *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 160, 128)),
     *(_Shape(384, n, _COOPERATIVE_3) for n in (96, 64, 32)),
     *(_Shape(256, n, _PING_PONG) for n in (64, 48, 32, 16)),
-    *(_Shape(128, n, _PING_PONG) for n in (128, 112, 96, 80, 64, 48, 32, 16)),
+    *(_Shape(128, n, _PING_PONG) for n in (160, 128, 112, 96, 80, 64, 48, 32, 16)),
     *(_Shape(64, n, _PING_PONG) for n in (256, 224, 192, 128, 96, 64, 48, 32, 24, 16, 8)),
     *(_Shape(128, n, _TWO_BLOCKS) for n in (96, 64, 32)),
     *(_Shape(64, n, _TWO_BLOCKS) for n in (192, 128, 96, 64, 32)),
@@ -397,7 +401,7 @@ class _Rates:
     rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident at once.
     multiply_s, stage_s: of a stage its multiplications, and those with its copies, of one block on a multiprocessor
     and of as many as fit.
-    b_lines: rows of B that a block loads for a stage.
+    a_lines, b_lines: rows of the operands that a block loads for a stage.
     elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
     sharers: blocks and teams that store while others multiply.  store_loss: share of the stores that nothing hides.
     parts: blocks that share the k of a tile.  leaves_room: whether blocks of the next kernel fit beside one.
@@ -410,6 +414,7 @@ class _Rates:
     clusters: Counts
     multiply_s: tuple[Times, Times]
     stage_s: tuple[Times, Times]
+    a_lines: Times
     b_lines: Times
     elements: Times
     leaving_s: Times
@@ -431,6 +436,7 @@ class _Rates:
             np.array([machine.clusters(tile) for tile in tiles]),
             (np.array([multiply for multiply, _ in one]), np.array([multiply for multiply, _ in full])),
             (np.array([max(stage) for stage in one]), np.array([max(stage) for stage in full])),
+            np.array([tile.loaded_a_lines / tile.cluster_n for tile in tiles]),
             np.array([tile.loaded_b_lines / tile.cluster_m for tile in tiles]),
             np.array([tile.m * tile.n / tile.warpgroups for tile in tiles]),
             np.array([_leaving_seconds(traits, tile) for tile in tiles]),
@@ -547,6 +553,8 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     unit_m = MN_MAJOR_BOX if traits.is_a_mn_major else tile.line_unit
     unit_n = MN_MAJOR_BOX if traits.is_b_mn_major and tile.cluster_m > 1 else tile.line_unit
     most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
+    if traits.allows_many_accumulators and not traits.is_promoted:
+        most = min(_MAX_MANY_ACCUMULATORS, tile.registers.consumer - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
     if traits.conversion is Conversion.REGISTERS:
@@ -575,7 +583,8 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
     if not _divides(product, tile):
         return (
             f"TILE_M a multiple of 64 for each warpgroup, at most {_MAX_ACCUMULATORS} accumulators of a thread "
-            f"and {_OTHER_REGISTERS} registers beside them, "
+            f"({_MAX_MANY_ACCUMULATORS} where the epilogue loads no operand itself) and {_OTHER_REGISTERS} registers "
+            "beside them, "
             f"and whole groups of {tile.line_unit} rows (of {MN_MAJOR_BOX} of an MN-major operand that is shared) for "
             f"each block of a cluster; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes "
             "through registers"
@@ -634,7 +643,8 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
     stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
     store = _STORE_LATENCY_S + np.where(is_split | is_shared, slice_s, stored_s) + is_shared * _MEETING_S
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
-    contention = stages * rates.b_lines * (_SHARED_ROW_S * product.shares_askew_b)
+    shares_a, shares_b = product.shares_askew
+    contention = stages * _SHARED_ROW_S * (rates.a_lines * shares_a + rates.b_lines * shares_b)
     shared = stages * stage + contention + turns * _TURN_S + store + rates.store_loss * (turns - 1) * store
     alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
     busy = np.maximum(shared, alone)

@@ -6,7 +6,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.base import resolve_choices
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, best, knobs, tiling_of
+from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, best, busy_seconds, knobs, tiling_of
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore
 from lowdnn.enums import DataType, KnobType
 from lowdnn.status import BadParamError
@@ -36,6 +36,17 @@ def test_large_products_take_large_tiles_and_skinny_ones_small_tiles() -> None:
     large, skinny = best(product(8192, 8192, 8192), SM_90A).tile, best(product(8192, 16, 8192), SM_90A).tile
     assert large.m * large.n >= 128 * 192
     assert skinny.n == 16
+
+
+@pytest.mark.parametrize("is_a", [False, True])
+def test_few_rows_that_are_no_whole_lines_cost_more_where_all_blocks_load_them_for_many_tiles(is_a: bool) -> None:
+    plain = product(64, 1 << 20, 64) if is_a else product(1 << 20, 64, 64)
+    few = replace(plain, is_a_askew=is_a, is_b_askew=not is_a)
+    many = replace(plain, is_a_askew=not is_a, is_b_askew=is_a)
+    assert few.shares_askew == (is_a, not is_a)
+    assert not any(many.shares_askew)
+    tiling = best(plain, SM_90A)
+    assert busy_seconds(few, tiling, SM_90A) > busy_seconds(many, tiling, SM_90A)
 
 
 def test_deep_sums_are_split_unless_that_is_not_allowed() -> None:
