@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +20,13 @@ from tools.assemble import compile_and_assemble
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Path]:
-    """Where one run of the tests keeps compiled kernels: shared by its workers, apart from the user's own."""
+    """Where one run of the tests keeps compiled kernels: shared by its workers, apart from the user's own.
+
+    LOWDNN_TEST_KERNELS names the folder where fit kernels are there already.
+    """
     base = tmp_path_factory.getbasetemp()
-    directory = (base if worker_id == "master" else base.parent) / "kernel-cache"
+    own = (base if worker_id == "master" else base.parent) / "kernel-cache"
+    directory = Path(os.environ.get("LOWDNN_TEST_KERNELS", own))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOWDNN_CACHE_DIR", str(directory))
         yield directory

@@ -9,12 +9,15 @@ to diff.
 
 Unfit: spilled registers, ``setmaxnreg`` that ptxas ignores (C7508), and ``wgmma`` that it serialises or makes wait
 (C7510 to C7519). A stack frame is for a reviewer to judge (float64 sine has one).
+
+Where LOWDNN_TEST_KERNELS names a folder, the PTX of fit kernels goes into it, as a cache that tests may start from.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -29,6 +32,8 @@ from lowdnn.enums import HeurMode
 from lowdnn.graph.cases import parse_cases
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef
+from lowdnn.runtime.cache import DiskCache
+from lowdnn.runtime.compile import cache_key, lowered
 from lowdnn.runtime.sources import KernelSource, SourceTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,7 +92,11 @@ def jobs() -> dict[str, Job]:
 
 def assemble(kernel: KernelRef, arch: str) -> Figures:
     """Compiles one kernel to machine code of ``arch`` (``sm_80``, ``sm_90a``...)."""
-    return compile_and_assemble(SourceTree().read(kernel), arch)[1]
+    source = SourceTree().read(kernel)
+    ptx, figures = compile_and_assemble(source, arch)
+    if (folder := os.environ.get("LOWDNN_TEST_KERNELS")) and arch == kernel.target and not figures.unfit:
+        DiskCache(Path(folder)).put(cache_key(source, "", nvrtc.version()), lowered(ptx))
+    return figures
 
 
 def compile_and_assemble(source: KernelSource, arch: str) -> tuple[bytes, Figures]:

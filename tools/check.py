@@ -4,7 +4,8 @@ Steps, in order: lint, format, types, layers, manifest, assembly, tests. Without
 that of the first step that failed. Run from anywhere; the working directory becomes the repository root.
 
 The tests draw their data and shapes from a seed that follows from the kernels: the same kernels give the same run, so
-that a failure is there for whoever looks at it. ``python -m pytest`` by itself draws afresh each time.
+that a failure is there for whoever looks at it. ``python -m pytest`` by itself draws afresh each time. They do not
+compile again what ``assembly`` has compiled.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from zlib import crc32
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,18 +41,21 @@ def main() -> int:
     unknown = [step for step in chosen if step not in STEPS]
     if unknown:
         parser.error(f"expected steps out of {', '.join(STEPS)}, got {', '.join(unknown)}")
-    for step in chosen:
-        code = run(step)
-        if code:
-            return code
+    with TemporaryDirectory() as kernels:
+        for step in chosen:
+            code = run(step, kernels)
+            if code:
+                return code
     return 0
 
 
-def run(step: str) -> int:
+def run(step: str, kernels: str) -> int:
+    """The step's exit code. ``kernels``: a folder for what the steps compile."""
     print(f"== {step}", flush=True)
     start = time.monotonic()
     # Two test workers with a threaded BLAS each would fight for the same cores.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment["LOWDNN_TEST_KERNELS"] = kernels
     environment["LOWDNN_TEST_SEED"] = str(crc32(b"".join(path.read_bytes() for path in _KERNELS)))
     code = subprocess.run(STEPS[step], cwd=ROOT, env=environment, check=False).returncode
     print(f"== {step}: {'ok' if code == 0 else f'FAILED ({code})'} in {time.monotonic() - start:.1f} s", flush=True)

@@ -81,13 +81,14 @@ _EXACT_OPERATIONS = (
     RaggedMove,
 )
 _CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward, SdpaBackward)
+_FP8 = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 _TF32_EPSILON = 2.0**-10
 #: Roundings of unit size between a row's elements and its result.
 _ROW_ROUNDINGS = 64
 #: What one term of unit deviations changes where one factor rounds to the other neighbour: a unit in the last place of
 #: four deviations, times four deviations.
 _OTHER_NEIGHBOUR = 16.0
-#: Of sums of fp8 in the tensor cores, which cut terms off that far below the greatest one.
+#: Of sums of fp8 in the tensor cores, which cut terms off that far below the greatest one of an instruction.
 _FAST_FP8_EPSILON = 2.0**-13
 
 
@@ -152,9 +153,9 @@ def expected_outputs(
             uid: Expected(values, tolerance_of(graph, graph.tensors[uid], notes, length))
             for uid, values in rounded.items()
         }
-    exact, least = evaluate(graph, inputs, rounds_virtual=False), _of_one_weight(graph, inputs)
+    exact, weight = evaluate(graph, inputs, rounds_virtual=False), _of_one_weight(graph, inputs)
     return {
-        uid: Expected(exact[uid], _twice_the_error(graph.tensors[uid].data_type, rounded[uid], exact[uid], least))
+        uid: Expected(exact[uid], _twice_the_error(graph.tensors[uid].data_type, rounded[uid], exact[uid], weight))
         for uid in rounded
     }
 
@@ -167,28 +168,31 @@ def _is_attention(graph: OperationGraph) -> bool:
     return any(isinstance(op, _CONTRACTIONS) and softmaxes & ancestors(graph, op) for op in graph.operations)
 
 
-def _of_one_weight(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) -> float:
-    """What rounding a weight of a softmax to the type of a product's operands may change of a mean of values."""
+def _of_one_weight(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) -> Tolerance:
+    """What rounding a weight of a softmax to the type of a product's operands may change of a mean of values: of one
+    value a share, of several that cancel out a share of their size."""
     types = {op.a.data_type for op in graph.operations if isinstance(op, MatmulOperation)}
+    share = max((dtypes.info(data_type).epsilon / 2 for data_type in types), default=0.0)
     given = [tensor for tensor in graph.inputs if tensor.data_type in types and tensor.uid in inputs]
-    changes = [0.0]
-    for tensor in given:
-        values = dtypes.to_values(inputs[tensor.uid], tensor.data_type).astype(np.float64)
-        values = values[np.isfinite(values)]
-        size = float(np.sqrt(np.mean(values**2))) if values.size else 0.0
-        changes.append(dtypes.info(tensor.data_type).epsilon / 2 * size)
-    return max(changes)
+    values = (dtypes.to_values(inputs[tensor.uid], tensor.data_type) for tensor in given)
+    return Tolerance(share, share * max(map(_size, values), default=0.0))
 
 
-def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[Any], least: float) -> Tolerance:
-    """Of ``rounded``. Few elements may all round well: at least ``least`` and the share of their size that one may be
-    off."""
+def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[Any], weight: Tolerance) -> Tolerance:
+    """Of ``rounded``. Few elements may all round well: at least the share of their size that one may be off, and what
+    one ``weight`` changes."""
     values, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (rounded, exact))
     finite = np.isfinite(values) & np.isfinite(wanted)
-    errors, sizes = np.abs(values[finite] - wanted[finite]), wanted[finite]
+    error = float(np.abs(values[finite] - wanted[finite]).max(initial=0.0))
     own = tolerance(OpClass.ROWS, data_type)
-    size = float(np.sqrt(np.mean(sizes**2))) if sizes.size else 0.0
-    return Tolerance(own.relative, own.absolute + max(2 * float(errors.max(initial=0.0)), own.relative * size, least))
+    least = max(own.relative * _size(wanted), weight.absolute)
+    return Tolerance(own.relative + weight.relative, own.absolute + max(2 * error, least))
+
+
+def _size(values: NDArray[Any]) -> float:
+    """The root of the mean square of those that are finite."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
 
 
 def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[NumericalNote], length: int) -> Tolerance:
@@ -200,14 +204,15 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
     if isinstance(producer, ResampleForward) and producer.index is tensor:
         return EXACT
     rounding = [op for op in graph.operations if not isinstance(op, _EXACT_OPERATIONS)]
-    classes = {_class_of(op, notes): _compute_type(op) for op in rounding}
+    classes = {_class_of(op, notes): _sum_type(op, notes) for op in rounding}
     if not classes:
         return EXACT
     order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.ROWS, OpClass.POINTWISE)
     worst = next(op_class for op_class in order if op_class in classes)
     allowed = tolerance(worst, tensor.data_type, length, classes[worst])
     if worst in order[:2]:
-        allowed = Tolerance(allowed.relative, allowed.absolute + _of_rounded_operands(graph))
+        absolute = (allowed.absolute + _of_rounded_operands(graph)) * _factor(graph)
+        allowed = Tolerance(allowed.relative, absolute)
     if isinstance(producer, ReductionOperation | GenStats) and worst in order[:2]:
         terms = tolerance(worst, producer.x.data_type, length, classes[worst])
         return _summed(terms, allowed, producer.x.element_count // max(tensor.element_count, 1), length)
@@ -228,6 +233,11 @@ def _of_rounded_operands(graph: OperationGraph) -> float:
     }
     floats = [dtypes.info(data_type) for data_type in produced if dtypes.info(data_type).kind is dtypes.Kind.FLOAT]
     return _OTHER_NEIGHBOUR * max((facts.epsilon for facts in floats), default=0.0)
+
+
+def _factor(graph: OperationGraph) -> float:
+    """What convolutions multiply their sums by, where that makes them larger."""
+    return max((1.0, *(abs(op.alpha) for op in graph.operations if isinstance(op, ConvolutionOperation))))
 
 
 def _summed(terms: Tolerance, result: Tolerance, count: int, length: int) -> Tolerance:
@@ -273,6 +283,14 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
         return OpClass.ROWS
     is_sum = isinstance(operation, ReductionOperation | GenStats | ResampleOperation | BnBackwardWeights)
     return OpClass.REDUCTION if is_sum else OpClass.POINTWISE
+
+
+def _sum_type(operation: object, notes: Collection[NumericalNote]) -> DataType:
+    """As ``_compute_type``, or what tensor cores make of fp8: plans that promote sums promote those of many terms."""
+    is_fp8 = isinstance(operation, _CONTRACTIONS) and any(t.data_type in _FP8 for t in inputs_of(operation).values())
+    if is_fp8 and NumericalNote.TENSOR_CORE in notes:
+        return DataType.FAST_FLOAT_FOR_FP8
+    return _compute_type(operation)
 
 
 def _compute_type(operation: object) -> DataType:

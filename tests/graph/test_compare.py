@@ -5,7 +5,7 @@ import pytest
 
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.cases import parse_case
-from lowdnn.graph.compare import EXACT, OpClass, Tolerance, differences, tolerance, tolerance_of
+from lowdnn.graph.compare import EXACT, OpClass, Tolerance, differences, expected_outputs, tolerance, tolerance_of
 from lowdnn.graph.oracle import trace
 from lowdnn.ops.convolution_forward import ConvolutionForward
 
@@ -70,6 +70,27 @@ def test_the_widest_class_of_a_graph_counts() -> None:
     assert plain == tolerance(OpClass.CONTRACTION, DataType.FLOAT, 64)
     tf32 = tolerance_of(graph, output, (NumericalNote.DOWN_CONVERT_INPUTS,), 64)
     assert tf32 == tolerance(OpClass.CONTRACTION_TF32, DataType.FLOAT, 64)
+
+
+def test_sums_of_fp8_in_tensor_cores_keep_fewer_bits() -> None:
+    graph = parse_case("matmul m=4 n=4 k=64 layout=nt dtype=e4m3 out=fp32").graph()
+    found = [tolerance_of(graph, graph.outputs[0], notes, 64).absolute for notes in ((), (NumericalNote.TENSOR_CORE,))]
+    assert found[0] < 2e-5
+    assert found[1] == tolerance(OpClass.CONTRACTION, DataType.FLOAT, 64, DataType.FAST_FLOAT_FOR_FP8).absolute
+
+
+def test_a_row_of_one_key_is_off_by_the_rounding_of_its_weight() -> None:
+    case = parse_case("sdpa b=1 h=1 q=2 d=32 kv=1 sink=yes dtype=e4m3 out=fp32")
+    graph = case.graph()
+    y = graph.outputs[-1]
+    expected = expected_outputs(graph, case.inputs(1, exact=False), (), case.length)[y.uid]
+    assert not differences(expected.values * np.float32(1 - 2**-4), expected.values, y.data_type, expected.allowed)
+
+
+def test_a_factor_of_a_contraction_multiplies_its_error() -> None:
+    plain, doubled = (parse_case(f"conv n=1 c=8 hw=4x4 k=8 rs=3x3 pad=1{more}").graph() for more in ("", " alpha=-2"))
+    allowed = [tolerance_of(graph, graph.outputs[0], (), 72) for graph in (plain, doubled)]
+    assert allowed[1] == Tolerance(allowed[0].relative, 2 * allowed[0].absolute)
 
 
 def test_an_operand_rounded_before_a_contraction_may_be_one_unit_off() -> None:

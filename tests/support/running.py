@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from tests.support.tolerance import assert_close
 POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
 
 Arrays = Mapping[int, NDArray[Any]]
+Ends = Mapping[int, Sequence[int]]
 
 
 def check_exact(
@@ -97,6 +98,19 @@ def check_outputs(
 ) -> None:
     """The plan's outputs must come within the tolerance table; ``length`` as for ``tolerance_of``."""
     _compare(runtime, plan, graph, inputs, expected_outputs(graph, inputs, plan.numerical_notes, length), context)
+
+
+def assert_packed(found: Arrays, expected: Mapping[int, Expected], graph: OperationGraph, ends: Ends) -> None:
+    """Of outputs ``found``, the rows (axis 2) of sequences must be near, and others as they were before the run.
+
+    ends: by uid, the offsets of the first sequence, ..., the end of the last one.
+    """
+    for uid, wanted in expected.items():
+        tensor, (begin, *_, end) = graph.tensors[uid], ends[uid]
+        others = np.delete(found[uid], np.s_[begin:end], axis=2)
+        np.testing.assert_array_equal(others.tobytes(), poison(others.size, tensor.data_type).tobytes())
+        rows = (found[uid][:, :, begin:end], wanted.values[:, :, begin:end])
+        assert_close(*rows, tensor.data_type, wanted.allowed, tensor.label)
 
 
 def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays) -> dict[int, NDArray[Any]]:

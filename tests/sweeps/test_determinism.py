@@ -67,6 +67,8 @@ def test_runs_give_the_same_bits(cuda: Handle, text: str) -> None:
 def _splits(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> Iterator[Choices]:
     """The default knobs, then each other number of parts that the sum may be split into."""
     yield {}
-    for knob in engine.knobs(graph, arch):
-        if knob.type is KnobType.SPLIT_K_SLC:
-            yield from ({knob.type: value} for value in knob.values if value != knob.default)
+    knobs = {knob.type: knob for knob in engine.knobs(graph, arch)}
+    # A cluster along k needs a k block for each of its blocks in every part.
+    alone = {KnobType.SPLIT_K_BUF: 1} if KnobType.SPLIT_K_BUF in knobs else {}
+    if parts := knobs.get(KnobType.SPLIT_K_SLC):
+        yield from (alone | {parts.type: value} for value in parts.values if value != parts.default)

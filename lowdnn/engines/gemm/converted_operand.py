@@ -144,9 +144,10 @@ class ConvertedOperand:
         """The same as it stands in kernel names."""
         return f"{dtypes.info(self.raw.data_type).short_name}{'s' * self.shares_loads}{'r' * has_tail}"
 
-    def argument(self, depth: int) -> Struct:
-        """``ConvertedInput``; ``depth``: where the elements end along the functor's last axis."""
-        return Struct((*i32((self.extents[-2], depth)), self.functor.arguments))
+    @property
+    def argument(self) -> Struct:
+        """``ConvertedInput``."""
+        return Struct((*i32(self.extents[-2:]), self.functor.arguments))
 
 
 def raw_tensor(prologue: PointwiseDag, where: str) -> Tensor | str:
@@ -158,8 +159,11 @@ def raw_tensor(prologue: PointwiseDag, where: str) -> Tensor | str:
     return full[0]
 
 
-def pixel_operand(prologue: PointwiseDag, where: str) -> ConvertedOperand | str:
-    """Over (images or filters, channels), or what does not repeat over pixels or taps."""
+def pixel_operand(prologue: PointwiseDag, where: str, groups: int, axis: int) -> ConvertedOperand | str:
+    """Over (groups, images or filters, channels), or what does not repeat over pixels or taps.
+
+    axis: of the tensor, the one that the groups divide.
+    """
     raw = raw_tensor(prologue, where)
     if isinstance(raw, str):
         return raw
@@ -167,7 +171,10 @@ def pixel_operand(prologue: PointwiseDag, where: str) -> ConvertedOperand | str:
     for tensor in prologue.loads:
         if any(strides.get(tensor.uid, ())[2:]):
             return another_tensor(tensor, where)
-    return ConvertedOperand(prologue, raw, prologue.dims[:2], tuple((uid, row[:2]) for uid, row in strides.items()))
+    extents = [groups, *prologue.dims[:2]]
+    extents[1 + axis] //= groups
+    steps = tuple((uid, (row[axis] * extents[1 + axis], *row[:2])) for uid, row in strides.items())
+    return ConvertedOperand(prologue, raw, tuple(extents), steps)
 
 
 def another_tensor(tensor: Tensor, where: str) -> str:

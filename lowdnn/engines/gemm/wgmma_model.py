@@ -51,8 +51,9 @@ _MAX_OWN_COLUMNS = 12
 _ACCUMULATOR_BYTES = 4
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
-#: Accumulators of a thread; and the registers that ptxas needs beside them.
-_MAX_ACCUMULATORS = 128
+#: Accumulators of a thread, and where the epilogue leaves registers for more; and the registers that ptxas needs beside
+#: them: of those that threads are launched with, or of those that their warpgroup has taken since.
+_MAX_ACCUMULATORS, _MAX_MANY_ACCUMULATORS = 128, 160
 _OTHER_REGISTERS = 26
 #: Accumulators where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
@@ -74,9 +75,9 @@ _L2_BYTES_PER_S = 114e9
 #: Of the cost of a stage's row of 128 bytes: one of 64 bytes, and what is added where it lies in two lines.
 _HALF_ROW_COST = 0.82
 _ASKEW_ROW_COST = 0.9
-#: Of a row of B, where all blocks load the same few that are no whole lines for each of many tiles.
+#: Of a row of an operand, where all blocks load the same few that are no whole lines for each of many tiles.
 _SHARED_ROW_S = 12e-9
-_MANY_ROWS, _FEW_COLUMNS = 1 << 17, 256
+_MANY_ROWS, _FEW_ROWS = 1 << 17, 256
 #: Of a multiprocessor from device memory.
 _READ_BYTES_PER_S = 40e9
 #: What a multiprocessor gets whose neighbour has no block, of the rates from L2 cache and memory: they share their way.
@@ -160,6 +161,7 @@ class WgmmaProduct:
     conversion: of an operand on its way to the tensor cores; in registers of A, in 64 rows of each warpgroup.
     functions, epilogue_functions: operations of its functor, and of the epilogue's, that take more than an instruction
     or two.
+    allows_many_accumulators: the epilogue loads nothing of the output's size but by tensor map.
     sums_columns: warpgroups keep totals of the columns of their tiles for as long as those stay the same.
     """
 
@@ -195,6 +197,7 @@ class WgmmaProduct:
     conversion: Conversion = Conversion.NONE
     functions: int = 0
     epilogue_functions: int = 0
+    allows_many_accumulators: bool = False
     sums_columns: bool = False
     table_bytes: int = 0
 
@@ -208,10 +211,11 @@ class WgmmaProduct:
         return self.a_bytes + self.b_bytes + self.output_bytes
 
     @property
-    def shares_askew_b(self) -> bool:
-        """Whether all blocks load the same rows of B again and again, none of which are whole lines of the cache."""
-        is_small = self.n <= _FEW_COLUMNS and self.batches == 1 and not self.is_b_resident
-        return self.is_b_askew and is_small and self.m >= _MANY_ROWS
+    def shares_askew(self) -> tuple[bool, bool]:
+        """Of A and B: whether all blocks load the same rows again and again, none of them whole lines of the cache."""
+        a = self.is_a_askew and not self.is_a_resident and self.m <= _FEW_ROWS and self.n >= _MANY_ROWS
+        b = self.is_b_askew and not self.is_b_resident and self.n <= _FEW_ROWS and self.m >= _MANY_ROWS
+        return a and self.batches == 1, b and self.batches == 1
 
 
 @dataclass(frozen=True)
@@ -367,12 +371,12 @@ class _Shape:
 #: Tiles that are worth trying, by the warps that suit them.
 _MENU = (
     *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 128)),
-    *(_Shape(256, n, _COOPERATIVE) for n in (128, 96, 64)),
+    *(_Shape(256, n, _COOPERATIVE) for n in (160, 128, 96, 64)),
     *(_Shape(512, n, _COOPERATIVE) for n in (64, 32, 16)),
     *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 160, 128)),
     *(_Shape(384, n, _COOPERATIVE_3) for n in (96, 64, 32)),
     *(_Shape(256, n, _PING_PONG) for n in (64, 48, 32, 16)),
-    *(_Shape(128, n, _PING_PONG) for n in (128, 112, 96, 80, 64, 48, 32, 16)),
+    *(_Shape(128, n, _PING_PONG) for n in (160, 128, 112, 96, 80, 64, 48, 32, 16)),
     *(_Shape(64, n, _PING_PONG) for n in (256, 224, 192, 128, 96, 64, 48, 32, 24, 16, 8)),
     *(_Shape(128, n, _TWO_BLOCKS) for n in (96, 64, 32)),
     *(_Shape(64, n, _TWO_BLOCKS) for n in (192, 128, 96, 64, 32)),
@@ -422,7 +426,7 @@ class _Rates:
     sustained_s: of a stage's multiplications while all multiprocessors are busy.
     multiply_s, copy_s: of a stage its multiplications and its copies, of one block on a multiprocessor and of as many
     as fit.  lone_copy_s: of one whose neighbour has none.
-    b_lines: rows of B that a block loads for a stage.
+    a_lines, b_lines: rows of the operands that a block loads for a stage.
     elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
     sharers: blocks and teams that store while others multiply.  store_loss: share of the stores that nothing hides.
     exposed_s: of the epilogue's functions, where nothing hides them.
@@ -440,6 +444,7 @@ class _Rates:
     multiply_s: tuple[Times, Times]
     copy_s: tuple[Times, Times]
     lone_copy_s: Times
+    a_lines: Times
     b_lines: Times
     elements: Times
     leaving_s: Times
@@ -466,6 +471,7 @@ class _Rates:
             (np.array([multiply for multiply, _ in one]), np.array([multiply for multiply, _ in full])),
             (np.array([copy for _, copy in one]), np.array([copy for _, copy in full])),
             np.array([_copy_seconds(traits, tile, 1, _LONE_L2 * _L2_BYTES_PER_S) for tile in tiles]),
+            np.array([tile.loaded_a_lines / tile.cluster_n for tile in tiles]),
             np.array([tile.loaded_b_lines / tile.cluster_m for tile in tiles]),
             np.array([tile.m * tile.n / tile.warpgroups for tile in tiles]),
             np.array([_leaving_seconds(traits, tile) for tile in tiles]),
@@ -585,6 +591,8 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     unit_m = tile.line_unit * (1 if traits.is_a_mn_major else tile.cluster_n)
     unit_n = tile.line_unit * (1 if traits.is_b_mn_major else tile.cluster_m)
     most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
+    if traits.allows_many_accumulators and not traits.is_promoted:
+        most = min(_MAX_MANY_ACCUMULATORS, tile.registers.consumer - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
     if traits.conversion is Conversion.REGISTERS:
@@ -612,8 +620,8 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
     if not _divides(product, tile):
         return (
             f"TILE_M a multiple of 64 for each warpgroup, at most {_MAX_ACCUMULATORS} accumulators of a thread "
-            f"and {_OTHER_REGISTERS} registers beside them, "
-            f"and whole groups of {tile.line_unit} rows of a K-major operand for each block that shares it; "
+            f"({_MAX_MANY_ACCUMULATORS} where the epilogue loads no operand itself) and {_OTHER_REGISTERS} registers "
+            f"beside them, whole groups of {tile.line_unit} rows of a K-major operand for each block that shares it; "
             f"one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes through registers"
         )
     if product.is_a_resident and (tile.cluster > 1 or tile.m < product.m):
@@ -674,7 +682,8 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
     turned_s = rates.elements * (_TURNED_ELEMENT_S * product.is_turned)
     store = _STORE_LATENCY_S + np.where(is_split | is_shared, slice_s, stored_s) + turned_s + is_shared * _MEETING_S
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
-    contention = stages * rates.b_lines * (_SHARED_ROW_S * product.shares_askew_b)
+    shares_a, shares_b = product.shares_askew
+    contention = stages * _SHARED_ROW_S * (rates.a_lines * shares_a + rates.b_lines * shares_b)
     mean_stages = stages if product.classes else stages / turns * items * rates.cluster / machine.sm_count
     multiplied = np.maximum(stages * stage, mean_stages * rates.sustained_s)
     shared = multiplied + contention + turns * _TURN_S + store

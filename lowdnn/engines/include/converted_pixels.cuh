@@ -3,7 +3,7 @@
 // Where several taps or rows of a tile read the same pixels, converting them there takes a fraction of the arithmetic
 // that converting each row on its way through registers does. The warpgroups of a team share the work: each thread
 // converts 8 channels of some of the pixels, while the tensor cores work on the stage before.
-// The functor (codegen) is over (images, channels) and reads the same for all images. Rows outside of the image stay
+// The functor (codegen) is over (groups, images, channels of a group) and reads the same for all images. Rows outside of the image stay
 // the zeros that the copies bring.
 
 #pragma once
@@ -26,12 +26,12 @@ template <class Functor, int THREADS, bool ENDS_EARLY> struct RowConversion {
   __device__ __forceinline__ explicit RowConversion(const ConvertedInput<Functor>& input)
       : input(input), first_row(threadIdx.x % THREADS / CHUNKS), chunk(threadIdx.x % CHUNKS) {}
 
-  // Those of `rows` rows at `place` that `exists(row)`, whose channels begin at `channel`.
+  // Those of `rows` rows at `place` that `exists(row)`, whose channels begin at `channel` of `group`.
   template <class Exists>
-  __device__ __forceinline__ void convert(u32 place, u32 rows, i32 channel, const Exists& exists) const {
+  __device__ __forceinline__ void convert(u32 place, u32 rows, u32 group, i32 channel, const Exists& exists) const {
     const i32 column = channel + i32(chunk * CHUNK);
     const int valid = ENDS_EARLY ? count_among<CHUNK>(input.depth - column) : int(CHUNK);
-    const i64 coordinate[Functor::RANK] = {};
+    const i64 coordinate[Functor::RANK] = {group};
     const auto cursor = Functor::cursor(input.arguments, coordinate);
     typename Functor::template Loaded<CHUNK> in;
     Functor::template load<CHUNK>(input.arguments, cursor, column, valid, in);
@@ -63,22 +63,20 @@ template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool
   const RowConversion<Functor, THREADS, ENDS_EARLY> rows;
   const PixelClass<AXES>& pixels;
   const i32 (&extent)[AXES];  // of the image
-  const i32 first_channel;    // of the group
-  const u32 first_pixel;      // of the tile
+  const u32 group;
+  const u32 first_pixel;  // of the tile
   TapWalk<AXES, REGISTER_STAGE_K> walk;
 
   __device__ __forceinline__ ConvertedWindow(const ConvertedInput<Functor>& input, const PixelClass<AXES>& pixels,
-                                             const i32 (&extent)[AXES], const TileWork& work, u32 first_pixel,
-                                             i32 group_channels)
-      : rows(input), pixels(pixels), extent(extent), first_channel(work.batch * group_channels),
-        first_pixel(first_pixel) {
+                                             const i32 (&extent)[AXES], const TileWork& work, u32 first_pixel)
+      : rows(input), pixels(pixels), extent(extent), group(work.batch), first_pixel(first_pixel) {
     walk.begin(pixels, work.first_block);
   }
 
   // The next stage's window, which has arrived at `window`.
   __device__ __forceinline__ void convert(u32 window, u32 barrier) {
     const auto exists = [&](u32 row) { return !IS_PADDED || is_inside(first_pixel + row); };
-    rows.convert(window, PIXELS, first_channel + walk.channel, exists);
+    rows.convert(window, PIXELS, group, walk.channel, exists);
     walk.advance(pixels);
     rows.finish(barrier);
   }
@@ -102,7 +100,8 @@ template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS
   const RowConversion<Functor, THREADS, ENDS_EARLY> rows;
   const PixelWalk<AXES>& walk;
   const i32 (&extent)[AXES + 1];  // of the image; the last one counts images, or pixels without axes
-  const i32 skipped_channels;     // of padding in front of the group
+  const u32 group;
+  const i32 first_channel;  // of the group
   PixelBox box[BOXES];
   u32 position;
 
@@ -110,8 +109,8 @@ template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS
   template <class Boxes>
   __device__ __forceinline__ ConvertedBoxes(const ConvertedInput<Functor>& input, const PixelWalk<AXES>& walk,
                                             const i32 (&extent)[AXES + 1], const TileWork& work, const Boxes& boxes,
-                                            i32 skipped_channels)
-      : rows(input), walk(walk), extent(extent), skipped_channels(skipped_channels),
+                                            i32 group_channels)
+      : rows(input), walk(walk), extent(extent), group(work.batch), first_channel(work.batch * group_channels),
         position(work.first_block * REGISTER_STAGE_K) {
     boxes(work, box);
   }
@@ -122,7 +121,7 @@ template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS
     for (int i = 0; i < BOXES; ++i) {
       if (box[i].channel < 0) continue;  // past the last column
       const auto exists = [&](u32 row) { return is_inside(position + row, box[i].offset); };
-      rows.convert(place + i * PIXELS * WALK_ROW_BYTES, PIXELS, box[i].channel - skipped_channels, exists);
+      rows.convert(place + i * PIXELS * WALK_ROW_BYTES, PIXELS, group, box[i].channel - first_channel, exists);
     }
     position += REGISTER_STAGE_K;
     rows.finish(barrier);

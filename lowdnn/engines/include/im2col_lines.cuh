@@ -1,7 +1,7 @@
 // A convolution's operands as the rows of register_operand.cuh: pixels of an image, or filters.
 //
-// Their functor's index space is (images, channels) or (filters, channels): what it reads is the same for all pixels of
-// an image, and for all taps of a filter.
+// Their functor's index space is (groups, images, channels) or (groups, filters, channels), of a group: what it reads is
+// the same for all pixels of an image, and for all taps of a filter.
 
 #pragma once
 
@@ -13,21 +13,21 @@
 template <int AXES, bool IS_PADDED> struct PixelLines {
   const PixelClass<AXES>& pixels;
   const i32 (&extent)[AXES];  // of the image
-  const u32 images;
-  const i32 first_channel;  // of the group
+  const u32 images, group;
   TapWalk<AXES, REGISTER_STAGE_K> walk;
   i32 position[2][AXES];
 
   __device__ __forceinline__ PixelLines(const PixelClass<AXES>& pixels, const i32 (&extent)[AXES], const TileWork& work,
-                                        u32 images, i32 group_channels)
-      : pixels(pixels), extent(extent), images(images), first_channel(work.batch * group_channels) {
+                                        u32 images)
+      : pixels(pixels), extent(extent), images(images), group(work.batch) {
     walk.begin(pixels, work.first_block);
   }
 
-  __device__ __forceinline__ void place(int i, u32 row, i64 (&coordinate)[2]) {
-    coordinate[0] = min(pixels.locate(row, position[i]), images - 1);
+  __device__ __forceinline__ void place(int i, u32 row, i64 (&coordinate)[3]) {
+    coordinate[0] = group;
+    coordinate[1] = min(pixels.locate(row, position[i]), images - 1);
   }
-  __device__ __forceinline__ i32 column() const { return first_channel + walk.channel; }
+  __device__ __forceinline__ i32 column() const { return walk.channel; }
   __device__ __forceinline__ bool reads(int i) const {
     bool is_inside = true;
     if constexpr (IS_PADDED) {
@@ -44,17 +44,17 @@ template <int AXES, bool IS_PADDED> struct PixelLines {
 // The filters of a group, at the taps of a class.
 template <int AXES> struct FilterLines {
   const PixelClass<AXES>& pixels;
-  const u32 first_filter, filters;  // of the group; of all groups
+  const u32 filters, group;
   TapWalk<AXES, REGISTER_STAGE_K> walk;
 
-  __device__ __forceinline__ FilterLines(const PixelClass<AXES>& pixels, const TileWork& work, u32 filters,
-                                         i32 group_filters)
-      : pixels(pixels), first_filter(work.batch * group_filters), filters(filters) {
+  __device__ __forceinline__ FilterLines(const PixelClass<AXES>& pixels, const TileWork& work, u32 filters)
+      : pixels(pixels), filters(filters), group(work.batch) {
     walk.begin(pixels, work.first_block);
   }
 
-  __device__ __forceinline__ void place(int, u32 row, i64 (&coordinate)[2]) const {
-    coordinate[0] = min(first_filter + row, filters - 1);
+  __device__ __forceinline__ void place(int, u32 row, i64 (&coordinate)[3]) const {
+    coordinate[0] = group;
+    coordinate[1] = min(row, filters - 1);
   }
   __device__ __forceinline__ i32 column() const { return walk.channel; }
   __device__ __forceinline__ bool reads(int) const { return true; }

@@ -144,9 +144,8 @@ template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> stru
 
 // Filters as the EXTENT rows (IS_A) or columns of a tile. The map's dimensions are (contiguous dimension, taps, other
 // dimension): k is contiguous in a K-major stage, box (a row, 1, BOX); otherwise box (64, 1, OWN_K elements of k), of
-// which SHARERS blocks load one each. Group g
-// has the lines (rows or columns) from g * group_lines on, at k from g * group_depth on. The RUN taps of a run follow
-// each other in the stage.
+// which SHARERS blocks load one each. Group g has the lines (rows or columns) from g * group_lines on, at k from
+// g * group_depth on. The RUN taps of a run follow each other in the stage.
 template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int RUN> struct FilterOperand {
   static constexpr int OWN = EXTENT / SHARERS;
   static constexpr int BOX = boxed_lines(OWN), OWN_K = K / SHARERS;

@@ -108,6 +108,7 @@ struct MapEpilogue {
 
   __device__ __forceinline__ MapEpilogue(const Output& output, u8* area, u32 barriers)
       : output(&output), area(area), barriers(barriers), column_exit(output), row_exit(output), whole_exit(output) {
+    if (threadIdx.x == 0) prefetch(output.tensor);
     if constexpr (HAS_OPERAND) {
       if (threadIdx.x % WARP_SIZE == 0) {
         for (int buffer = 0; buffer < AHEAD; ++buffer) mbarrier_init(barriers + buffer * MBARRIER_BYTES, 1);
@@ -172,11 +173,12 @@ struct MapEpilogue {
     if constexpr (Columns::USES_CHUNK) column_exit.end_store(free_buffer(stores));
   }
 
-  // Before the block ends: its shared memory is read until then.
+  // Before the block ends: its shared memory is read until then; what was stored arrives before the kernel counts as
+  // ended.
   __device__ __forceinline__ void finish() {
     column_exit.template finish<STAGING_BYTES>(area);
     whole_exit.finish();
-    bulk_wait<0>();
+    bulk_wait_read<0>();
   }
 
  private:

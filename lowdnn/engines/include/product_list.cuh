@@ -70,6 +70,6 @@ template <class List, class Epilogue, bool BY_MAP> struct ListEpilogue {
   }
 
   __device__ __forceinline__ void finish() const {
-    if constexpr (BY_MAP) bulk_wait<0>();
+    if constexpr (BY_MAP) bulk_wait_read<0>();
   }
 };

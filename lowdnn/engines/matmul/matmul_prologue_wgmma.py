@@ -267,7 +267,7 @@ class _Cut:
             TensorMap(TensorPointer(p.tensor.uid), _raw_layout(problem, self.tile.m)),
             TensorMap(q_at, q.layout(problem.kind.map_type, problem.batch_extents, self.tile.n, stage_k)),
         )
-        inputs = problem.converted.argument(p.depth)
+        inputs = problem.converted.argument
         batches = Struct(tuple(Struct(divider(extent)) for extent in problem.batch_extents))
         grid = self.schedule.grid(arch.sm_count)
         launch = Launch(

@@ -21,7 +21,7 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.exits import OutputExits
-from lowdnn.engines.gemm.output_space import Slices
+from lowdnn.engines.gemm.output_space import Slices, full_loads
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
@@ -198,6 +198,7 @@ class _Problem:
         """As the tiles see it; sums are promoted as the compute type has it, or as ``is_promoted`` says."""
         p, q = self.operands(is_transposed)
         kind = self.instruction(is_transposed)
+        has_operand = not is_transposed and mapped_operand(self.dag, self.space.output, self.space.rows) is not None
         return WgmmaProduct(
             kind,
             self.space.batches,
@@ -212,10 +213,11 @@ class _Problem:
             allows_split=not self.exits.exist and self.space.output.rows * self.space.columns <= MAX_COORDINATE,
             column_unit=MAP_COLUMNS if self.exits.exist else 8,
             is_promoted=wgmma_model.is_promoted(kind, self.compute_type) if is_promoted is None else is_promoted,
-            has_operand=not is_transposed and mapped_operand(self.dag, self.space.output, self.space.rows) is not None,
+            has_operand=has_operand,
             is_a_askew=p.is_askew,
             is_b_askew=q.is_askew,
             is_turned=is_transposed,
+            allows_many_accumulators=has_operand or not full_loads(self.dag, self.space.output),
             sums_columns=self.exits.column is not None,
             epilogue_functions=functions_of(self.dag),
         )

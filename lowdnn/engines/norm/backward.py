@@ -80,8 +80,6 @@ class BackwardRows:
             found = BackwardRows._over(fused, rows, joined, last_uid=max(graph.tensors))
             if found.space.joined == joined:
                 break
-        if found.before.operations and found.gradients and not (found._may_sum_on_the_way or found._row_sums):
-            return "operations: expected none before dy where scale and bias need sums of their own, got one"
         # Sums on the way need the same elements of all rows in a thread.
         return replace(found, space=replace(found.space, skew=())) if found._may_sum_on_the_way else found
 
@@ -286,12 +284,12 @@ class BackwardRows:
         return tuple(functors)
 
     def _gradient(self, port: str) -> list[Operation]:
-        """dscale or dbias as the sum over x's axes along which it repeats."""
+        """dscale or dbias as the sum over x's axes along which it repeats, behind what makes dy."""
         tensors, uid = self.tensors, self._free_uid
+        operations: list[Operation] = list(self.before.operations) if tensors["dy"].is_virtual else []
         if port == "dbias":
-            return [self._sum(tensors["dy"], tensors["dbias"])]
+            return [*operations, self._sum(tensors["dy"], tensors["dbias"])]
         steps = [(PointwiseMode.SUB, "mean")] if "mean" in tensors else []
-        operations: list[Operation] = []
         value = tensors["x"]
         for mode, operand in (*steps, (PointwiseMode.MUL, "inv_variance"), (PointwiseMode.MUL, "dy")):
             output = replace(tensors["x"], uid=uid, data_type=self.compute_type, alignment_bytes=16, is_virtual=True)
@@ -305,8 +303,9 @@ class BackwardRows:
 
     @property
     def _free_uid(self) -> int:
-        """From here on no tensor of the operation has uids."""
-        return 1 + max(tensor.uid for tensor in self.tensors.values())
+        """From here on no tensor of the operation, or before it, has uids."""
+        before = (output.uid for op in self.before.operations for output in outputs_of(op).values())
+        return 1 + max(*(tensor.uid for tensor in self.tensors.values()), *before)
 
 
 def _sums_of_rows(operation: NormBackward, shape: NormShape, last_uid: int) -> dict[str, Tensor]:

@@ -20,9 +20,8 @@ from lowdnn.ops.base import with_tensors
 from lowdnn.ops.ragged import RaggedLoad, RaggedMove, RaggedStore
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.runtime.runtime import Runtime
-from tests.support.data import fresh_seed, poison
-from tests.support.running import check_case, check_outputs, run_plan
-from tests.support.tolerance import assert_close
+from tests.support.data import fresh_seed
+from tests.support.running import assert_packed, check_case, check_outputs, run_plan
 
 DECODE, MMA, WGMMA = AttentionDecode(), AttentionMma(), AttentionWgmma()
 ENGINES: tuple[Engine, ...] = (DECODE, MMA, WGMMA)
@@ -57,12 +56,7 @@ def test_rows_of_no_sequence_stay_as_they_are(racing: Runtime, engine: Engine) -
         inputs[store.offsets.uid] = np.array(ends[store.y.uid], np.int64).reshape(store.offsets.dims)
     plan = engine.plan(graph, SM_90A, {})
     found = run_plan(racing, plan, graph, inputs)
-    for uid, wanted in expected_outputs(graph, inputs, plan.numerical_notes, case.length).items():
-        tensor, (begin, *_, end) = graph.tensors[uid], ends[uid]
-        others = np.delete(found[uid], np.s_[begin:end], axis=2)
-        np.testing.assert_array_equal(others.tobytes(), poison(others.size, tensor.data_type).tobytes())
-        rows = (found[uid][:, :, begin:end], wanted.values[:, :, begin:end])
-        assert_close(*rows, tensor.data_type, wanted.allowed, tensor.label)
+    assert_packed(found, expected_outputs(graph, inputs, plan.numerical_notes, case.length), graph, ends)
 
 
 def test_only_the_output_is_ragged(racing: Runtime) -> None:
@@ -104,13 +98,7 @@ def test_sequences_of_any_lengths(racing: Runtime, queries: int, mask: str) -> N
         inputs[of[name].uid] = np.where((array == 0).all(axis=(1, 3), keepdims=True), nan, array).astype(array.dtype)
     plan = WGMMA.plan(graph, replace(SM_90A, sm_count=2), {KnobType.TILE_M: queries})
     found = run_plan(racing, plan, graph, inputs)
-    for uid, wanted in expected.items():
-        tensor = graph.tensors[uid]
-        begin, end = ends[tensor.name][[0, -1]]
-        others = np.delete(found[uid], np.s_[begin:end], axis=2)
-        np.testing.assert_array_equal(others.tobytes(), poison(others.size, tensor.data_type).tobytes())
-        pair = (found[uid][:, :, begin:end], wanted.values[:, :, begin:end])
-        assert_close(*pair, tensor.data_type, wanted.allowed, tensor.label)
+    assert_packed(found, expected, graph, {uid: ends[graph.tensors[uid].name].tolist() for uid in expected})
 
 
 def test_what_cannot_be_packed_is_refused() -> None:

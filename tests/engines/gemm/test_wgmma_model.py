@@ -38,6 +38,17 @@ def test_large_products_take_large_tiles_and_skinny_ones_small_tiles() -> None:
     assert skinny.n == 16
 
 
+@pytest.mark.parametrize("is_a", [False, True])
+def test_few_rows_that_are_no_whole_lines_cost_more_where_all_blocks_load_them_for_many_tiles(is_a: bool) -> None:
+    plain = product(64, 1 << 20, 64) if is_a else product(1 << 20, 64, 64)
+    few = replace(plain, is_a_askew=is_a, is_b_askew=not is_a)
+    many = replace(plain, is_a_askew=not is_a, is_b_askew=is_a)
+    assert few.shares_askew == (is_a, not is_a)
+    assert not any(many.shares_askew)
+    tiling = best(plain, SM_90A)
+    assert busy_seconds(few, tiling, SM_90A) > busy_seconds(many, tiling, SM_90A)
+
+
 def test_deep_sums_are_split_unless_that_is_not_allowed() -> None:
     deep = product(128, 128, 65536)
     assert best(deep, SM_90A).splits > 8

@@ -207,6 +207,11 @@ def test_tiles_of_many_rows(device: Runtime, m: int, n: int, warps: int, a_layou
     check_exact(device, ENGINE, graph, length=144, choices=knobs(m, n, warps=warps))
 
 
+def test_accumulators_may_be_more_than_the_registers_at_launch(checked: Runtime) -> None:
+    choices = knobs(128, 160, warps=PING_PONG)
+    check_exact(checked, ENGINE, bf16_graph(300, 200, 144), length=144, choices=choices, arch=SM_90A.with_sm_count(1))
+
+
 @pytest.mark.parametrize("k", [1, 8, 63, 64, 65, 300])
 def test_tails_of_k(device: Runtime, k: int) -> None:
     check_exact(device, ENGINE, bf16_graph(20, 24, k), length=k, choices=knobs())

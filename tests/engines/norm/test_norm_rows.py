@@ -518,7 +518,9 @@ def test_refusals_name_what_they_found() -> None:
     refusal = ENGINE.refuse(matmul_graph(), SM_90A)
     assert refusal is not None
     assert "exactly one NormForward, got 0" in refusal.reason
-    line = "norm dims=2x80x5x4 mode=group groups=2 dir=bwd before=relu"
-    refusal = ENGINE.refuse(parse_case(line).graph(), SM_90A)
-    assert refusal is not None
-    assert "expected none before dy" in refusal.reason
+
+
+def test_rows_too_long_to_sum_gradients_on_the_way_make_dy_once_more() -> None:
+    graph = parse_case("norm dims=1x435567 mode=layer axes=1 dir=bwd dtype=fp16 align=2 before=mul").graph()
+    kernels = [kernel.name for kernel in ENGINE.plan(graph, SM_90A, {}).kernels]
+    assert sum("reduction" in name for name in kernels) == 2

@@ -123,9 +123,9 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
       const Pixels& pixels = p.classes[work.pixel_class];
 #if PIXELS_ARE_ROWS
-      const PixelLines<SPATIAL, HAS_PADDING> lines(pixels, p.image_extent, work, p.input.lines, p.group_channels);
+      const PixelLines<SPATIAL, HAS_PADDING> lines(pixels, p.image_extent, work, p.input.lines);
 #else
-      const FilterLines<SPATIAL> lines(pixels, work, p.input.lines, p.group_lines);
+      const FilterLines<SPATIAL> lines(pixels, work, p.input.lines);
 #endif
       converted.sum(d, work, lines, first_row, at, issued);
     };
@@ -135,8 +135,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     typedef ConvertedWindow<Prologue, WINDOW_PIXELS, TEAM_THREADS, SPATIAL, HAS_PADDING, HAS_TAIL> Window;
     const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
     const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
-      Window window(p.input, p.classes[0], p.image_extent, work, PIXELS_ARE_ROWS ? work.row : work.column,
-                    p.group_channels);
+      Window window(p.input, p.classes[0], p.image_extent, work, PIXELS_ARE_ROWS ? work.row : work.column);
       const auto prepare = [&](u32 stage) {
         window.convert(PIXELS_ARE_ROWS ? stage : stage + Tile::STAGE_A_BYTES, barrier);
       };

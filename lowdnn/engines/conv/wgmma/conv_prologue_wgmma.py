@@ -66,7 +66,8 @@ class ConvPrologueWgmma(Im2colWgmma):
             got = image.data_type.name
             reason = f"{operation.label}: expected operands of BFLOAT16 or HALF behind the prologue, got {got}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
-        converted = pixel_operand(matched.prologue, f"{operation.label}.{matched.port}")
+        divided = 0 if matched.port == "w" else 1
+        converted = pixel_operand(matched.prologue, f"{operation.label}.{matched.port}", operation.groups, divided)
         if isinstance(converted, str):
             return Refusal(self.name, converted, Status.NOT_SUPPORTED_LAYOUT)
         return instruction, converted

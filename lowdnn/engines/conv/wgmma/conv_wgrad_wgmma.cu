@@ -115,9 +115,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     typedef ConvertedBoxes<Prologue, X_BOXES, WINDOW_PIXELS, TEAM_THREADS, X_AXES, HAS_TAIL> Boxes;
     const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
     const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
-      const Columns& columns = p.output.columns;
-      const i32 skipped = work.batch * (columns.group_channels - columns.channels);
-      Boxes boxes(p.input, x_walk, p.x_extent, work, x_boxes, skipped);
+      Boxes boxes(p.input, x_walk, p.x_extent, work, x_boxes, p.output.columns.group_channels);
       const auto prepare = [&](u32 stage) { boxes.convert(stage + Tile::STAGE_A_BYTES, barrier); };
       tile.plain_sum(d, work.blocks, first_row, at, Multiply<true, true>(), prepare, issued);
     };

@@ -105,7 +105,7 @@ class ConvWgradWgmma:
         if operation.convolution.compute_type is DataType.DOUBLE:
             reason = "convolution.compute_type: expected FLOAT or HALF, got DOUBLE"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
-        converted = pixel_operand(prologue, f"{operation.label}.x") if prologue else None
+        converted = pixel_operand(prologue, f"{operation.label}.x", operation.groups, 1) if prologue else None
         if isinstance(converted, str):
             return Refusal(self.name, converted, Status.NOT_SUPPORTED_LAYOUT)
         if converted is not None and not (converted.keeps_places and instruction.has_mn_major):

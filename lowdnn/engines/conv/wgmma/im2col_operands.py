@@ -18,6 +18,8 @@ from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion
 
 #: Of addresses and strides in a tensor map, bytes.
 _UNIT_BYTES = 16
+#: The least that a row of a stage has of an operand.
+_HALF_ROW_BYTES = STAGE_ROW_BYTES // 2
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,7 @@ class ImageOperand:
     def is_askew(self) -> bool:
         """Whether half rows of a stage begin amid lines of the cache."""
         strides = self.packing.strides if self.packing else self.tensor.strides
-        half_row = STAGE_ROW_BYTES // 2
-        return any(strides[axis] * self.tensor.element_bytes % half_row for axis in range(2, self.tensor.rank))
+        return any(strides[axis] * self.tensor.element_bytes % _HALF_ROW_BYTES for axis in range(2, self.tensor.rank))
 
     def corners(self, classes: Sequence[PixelClass]) -> tuple[PixelClass, ...]:
         """One class of each kind that has a map of its own: maps are shared by classes of the same extents."""
@@ -107,6 +108,12 @@ class FilterOperand:
         return cls(w, groups, lines, depth, False, Packing(_transposed(w, groups), 1, _UNIT_BYTES))
 
     @property
+    def is_askew(self) -> bool:
+        """Whether half rows of a stage begin amid lines of the cache."""
+        size = self.tensor.element_bytes
+        return any(extent > 1 and stride * size % _HALF_ROW_BYTES for extent, stride in self._outer)
+
+    @property
     def group_lines(self) -> int:
         """Lines of the map from one group to the next."""
         return 0 if self.is_mn_major else self.lines
@@ -121,24 +128,26 @@ class FilterOperand:
 
         row_bytes: along k.  sharers: blocks that load a part of a stage's lines or k each.
         """
-        size, taps = self.tensor.element_bytes, prod(self.tensor.dims[2:])
-        contiguous = self.lines if self.is_mn_major else self.depth
-        others = self.groups * (self.depth if self.is_mn_major else self.lines)
-        if self.packing:
-            tap_stride, other_stride = self.packing.channels, taps * self.packing.channels
-        else:
-            tap_stride, other_stride = self.tensor.strides[-1], self.tensor.strides[0]
+        size, contiguous = self.tensor.element_bytes, self.lines if self.is_mn_major else self.depth
         k = row_bytes // size
         return TiledMap(
             map_type,
             address=0,
-            dims=(contiguous, taps, others),
-            strides_bytes=(_stride_bytes(taps, tap_stride * size), _stride_bytes(others, other_stride * size)),
+            dims=(contiguous, *(extent for extent, _ in self._outer)),
+            strides_bytes=tuple(_stride_bytes(extent, stride * size) for extent, stride in self._outer),
             box=(MN_MAJOR_BOX, 1, k // sharers) if self.is_mn_major else (k, 1, box_rows(lines // sharers)),
             element_strides=(1, 1, 1),
             swizzle=TensorMapSwizzle.BYTES_128 if self.is_mn_major else ROW_SWIZZLES[row_bytes],
             l2_promotion=TensorMapL2Promotion.BYTES_256,
         )
+
+    @property
+    def _outer(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Extent and stride, in elements, of the taps and of the other dimension that is not contiguous."""
+        taps, others = prod(self.tensor.dims[2:]), self.groups * (self.depth if self.is_mn_major else self.lines)
+        if self.packing:
+            return (taps, self.packing.channels), (others, taps * self.packing.channels)
+        return (taps, self.tensor.strides[-1]), (others, self.tensor.strides[0])
 
 
 def _is_channels_last(tensor: Tensor) -> bool:

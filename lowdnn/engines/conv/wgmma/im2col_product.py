@@ -14,7 +14,7 @@ from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, par
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, functions_of, fusion_problem
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
-from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
+from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, full_loads, output_space
 from lowdnn.engines.gemm.wgmma_model import Conversion, WgmmaProduct, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
@@ -315,6 +315,8 @@ class Im2colProduct:
         blocks = sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
         is_mn_major, pixels_are_rows = self.filter.is_mn_major, self.pixels_are_rows(is_transposed)
         window, is_resident = self.window(is_transposed), self.keeps_filter
+        has_operand = not (is_transposed or window) and self.has_mapped_operand
+        rows, columns = (self.image, self.filter) if pixels_are_rows else (self.filter, self.image)
         if not pixels_are_rows:
             m, n, a, b = n, m, b, a
         return WgmmaProduct(
@@ -332,19 +334,20 @@ class Im2colProduct:
             tries_clusters=False,  # measured: copies of pixels gain nothing from them
             allows_split=not (self.steps or self.reductions or window or is_resident),
             column_unit=MAP_COLUMNS if self.reductions else 8,
-            is_a_askew=pixels_are_rows and self.image.is_askew,
-            is_b_askew=not pixels_are_rows and self.image.is_askew,
+            is_a_askew=rows.is_askew,
+            is_b_askew=columns.is_askew,
             is_a_pixels=pixels_are_rows,
             is_b_pixels=not pixels_are_rows,
             rows_continue=self.groups > 1,
             has_narrow_pixels=self.filter.depth * self.instruction.element_bytes < self.row_bytes // 2,
             is_located=bool(is_transposed or self.pixels_are_columns or window),
-            has_operand=not (is_transposed or window) and self.has_mapped_operand,
+            has_operand=has_operand,
             window=window,
             is_a_resident=is_resident and not pixels_are_rows,
             is_b_resident=is_resident and pixels_are_rows,
             classes=tuple(self._extents(is_transposed)) if self.steps and self.pixels * self.filter.lines else (),
             row_bytes=self.row_bytes,
+            allows_many_accumulators=has_operand or not full_loads(self.dag, self.output),
             sums_columns=isinstance(self.exits, OutputExits) and self.exits.column is not None,
             is_promoted=self.is_promoted,
             conversion=self._conversion,

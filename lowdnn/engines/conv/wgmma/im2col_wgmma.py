@@ -402,5 +402,4 @@ class _Cut:
         product = self.product
         if product.converted is None:
             return ()
-        channels = product.image.tensor.dims[1] if product.converts_image else product.filter.depth
-        return (product.converted.argument(channels), *i32(product.image.tensor.dims[2:]))
+        return (product.converted.argument, *i32(product.image.tensor.dims[2:]))

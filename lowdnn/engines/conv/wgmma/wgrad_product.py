@@ -259,9 +259,9 @@ class WgradProduct:
         """Of the kernel, where x is converted: ``ConvertedInput``, and the extents of ``ConvertedBoxes``."""
         if self.converted is None:
             return ()
-        images, channels, *spatial = self.operation.x.dims
+        images, _, *spatial = self.operation.x.dims
         extents = (*spatial, images) if self.x.walk else (images * prod(spatial),)
-        return (self.converted.argument(channels), *i32(extents))
+        return (self.converted.argument, *i32(extents))
 
     @property
     def columns_argument(self) -> tuple[Argument, ...]:
