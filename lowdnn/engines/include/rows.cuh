@@ -99,9 +99,11 @@ template <class Tile> struct RowWalk {
   RowWalk() = default;
   __device__ __forceinline__ RowWalk(const RowSizes<Tile::RANK>& sizes) : sizes(&sizes) {}
 
-  __device__ __forceinline__ void begin() { start(i64(blockIdx.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)); }
-  // The same for all threads of a block.
-  __device__ __forceinline__ bool is_within() const { return first < sizes->rows; }
+  __device__ __forceinline__ void begin() { start(first_of_block()); }
+  // The same for all threads of a block, and for all blocks of a cooperative grid, which meet for each row.
+  __device__ __forceinline__ bool is_within() const {
+    return first - (Tile::IN_GRID ? first_of_block() : 0) < sizes->rows;
+  }
   __device__ __forceinline__ void next(int steps = 1) {
     start(first + steps * (i64(gridDim.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)));
   }
@@ -112,8 +114,8 @@ template <class Tile> struct RowWalk {
   __device__ __forceinline__ static int member() { return threadIdx.x / Tile::SIDE_SIZE % Tile::TEAM_SIZE; }
 
   // Which whole group of its rows an item of a chunk is.
-  __device__ __forceinline__ i64 group(i64 chunk, int item) const {
-    return ((chunk * Tile::BLOCKS + rank) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
+  __device__ __forceinline__ Index group(i64 chunk, int item) const {
+    return ((Index(chunk) * Tile::BLOCKS + rank) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
   }
 
   // Groups of the row.
@@ -130,9 +132,8 @@ template <class Tile> struct RowWalk {
   }
 
   template <class Use> __device__ __forceinline__ void each_whole(i64 chunk, Use use) {
-    constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
-    const i64 first = group(chunk, 0), behind = groups() - first;
-    const int left = !exists ? 0 : behind < MOST ? int(behind) : MOST;
+    const i64 first = group(chunk, 0);
+    const int left = exists ? groups_from(first) : 0;
 #pragma unroll
     for (int item = 0; item < Tile::HELD; ++item) {
       if (item * Tile::TEAM_SIZE >= left) continue;
@@ -167,6 +168,14 @@ template <class Tile> struct RowWalk {
   }
 
  private:
+  // Groups of the row from one of its own on, as far as a chunk's end at least; none, or a negative number, behind them.
+  __device__ __forceinline__ int groups_from(i64 first) const {
+    constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
+    if constexpr (sizeof(Index) == 4) return int(u32(groups()) - u32(first));
+    const i64 behind = groups() - first;
+    return behind < MOST ? int(behind) : MOST;
+  }
+
   u32 rank;  // of the block among those that share the row: read once for it, since each reading takes its time
 
   // Gives the group's place along the functors' vector axis.
@@ -177,6 +186,10 @@ template <class Tile> struct RowWalk {
       digits<Tile::RANK - Tile::KEPT_AXES>(sizes->axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
     }
     return Tile::IN_ROW ? head + coordinate[Tile::RANK - 1] * Tile::VECTOR_SIZE : kept_column;
+  }
+
+  __device__ __forceinline__ static i64 first_of_block() {
+    return i64(blockIdx.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE);
   }
 
   __device__ __forceinline__ static u32 rank_of_block() {

@@ -12,7 +12,8 @@
 
 // Which chunk has which slot, and when it is copied there by `copy(chunk)`. A row has at least as many chunks as slots,
 // and more than RING of these where it has more. Without ANY there are none.
-template <bool ANY> struct ChunkSlots {
+template <bool ANY_> struct ChunkSlots {
+  static constexpr bool ANY = ANY_;
   static constexpr int RING = 2;
   static constexpr int FIRST_GROUPS = 16;  // at least, closed before the first chunk is used
 
@@ -65,22 +66,68 @@ template <bool ANY> struct ChunkSlots {
   }
 };
 
+// Slots in a ring, which the chunks of one row after the other go through: each has room for all of a row, and when the
+// row needs a chunk no more, the chunk `count` later takes its slot, of the next row or of one behind it. So memory goes
+// on working while the threads of a row meet. `copy(walk, chunk, slot)` asks for a chunk of a row.
+template <class Tile> struct RowRing {
+  static constexpr bool ANY = true;
+  static constexpr int MOST_PENDING = 15;  // of the groups behind a chunk's own, that are told apart
+
+  const int chunks, count;
+  RowWalk<Tile> ahead;  // the row that the next chunk is asked for of
+  int next = 0;         // this chunk
+  int first = 0;        // slot of the first chunk of the row at hand
+
+  __device__ __forceinline__ RowRing(const RowSizes<Tile::RANK>& sizes, i64 count)
+      : chunks(int(Tile::chunks(sizes))), count(int(count)), ahead(sizes) {}
+
+  template <class Copy> __device__ __forceinline__ void begin(Copy copy) {
+    ahead.begin();
+#pragma unroll 1
+    for (int slot = 0; slot < count; ++slot) fill(slot, copy);
+  }
+
+  __device__ __forceinline__ int of(int chunk) const {
+    const int slot = first + chunk;
+    return slot < count ? slot : slot - count;
+  }
+
+  // Before the row's chunk is read for the first time.
+  __device__ __forceinline__ void wait(int chunk) const { cp_async_wait_for<0, MOST_PENDING>(count - 1 - chunk); }
+
+  // When it has been read for the last time.
+  template <class Copy> __device__ __forceinline__ void release(int chunk, Copy copy) { fill(of(chunk), copy); }
+
+  __device__ __forceinline__ void next_row() { first = of(chunks); }
+
+ private:
+  template <class Copy> __device__ __forceinline__ void fill(int slot, Copy copy) {
+    copy(ahead, next, slot);
+    cp_async_commit();
+    if (++next == chunks) {
+      next = 0;
+      ahead.next();
+    }
+  }
+};
+
 // What a functor reads of the chunks, in their slots: [slots][Tile::HELD][threads]. Each thread has places of its own
 // there. Without ANY chunks are read from device memory.
-template <class Source, class Tile, bool ANY> struct StayingChunks {
+template <class Source, class Tile, class Slots> struct StayingChunks {
   typedef typename ReadChunk<Source, Tile>::Loaded Loaded;
+  static constexpr bool ANY = Slots::ANY;
 
   Loaded* const first;  // of all threads
-  const ChunkSlots<ANY>& slots;
+  const Slots& slots;
 
   // Where the next area may begin.
   __device__ __forceinline__ void* end() const { return first + slots.count * (Tile::HELD * Tile::BLOCK_SIZE); }
 
-  __device__ __forceinline__ void copy(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) const {
+  __device__ __forceinline__ void copy(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk, int slot) const {
     if constexpr (ANY) {
       walk.each_whole(chunk, [&](auto group, i64 column) {
         Source::template copy<group.SIZE>(args, Source::cursor(args, walk.coordinate), column, group.SIZE,
-                                          *place(chunk, group.item));
+                                          *place(slot, group.item));
       });
     }
   }
@@ -103,11 +150,11 @@ template <class Source, class Tile, bool ANY> struct StayingChunks {
     typedef typename ReadChunk<Same, Tile>::Loaded Copied;
     static_assert(sizeof(Copied) == sizeof(Loaded), "the same tensors");
     walk.each_whole(chunk, [&](auto group, i64) {
-      Same::template fetch<group.SIZE>(*reinterpret_cast<const Copied*>(place(chunk, group.item)), read.in[group]);
+      Same::template fetch<group.SIZE>(*reinterpret_cast<const Copied*>(place(slots.of(chunk), group.item)), read.in[group]);
     });
   }
 
-  __device__ __forceinline__ Loaded* place(i64 chunk, int item) const {
-    return first + ((slots.of(chunk) * Tile::HELD + item) * Tile::BLOCK_SIZE + threadIdx.x);
+  __device__ __forceinline__ Loaded* place(int slot, int item) const {
+    return first + ((slot * Tile::HELD + item) * Tile::BLOCK_SIZE + threadIdx.x);
   }
 };

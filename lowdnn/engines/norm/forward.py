@@ -98,8 +98,8 @@ class ForwardRows:
         if not self.layout.row_groups:
             return chain
         shape = tile.tile_of(self.layout, chosen, self._held)
-        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before)
-        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), bool(chosen[KnobType.STAGES]))
+        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before, (), chosen[KnobType.STAGES] == 2)
+        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), chosen[KnobType.STAGES] == 1)
         copies = on_chip.stays or ahead.is_ahead
         first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)
         count = self.operation.shape.count
@@ -138,7 +138,7 @@ class ForwardRows:
         of_rows = bytes_of((*statistics, *parameters.values()))
         moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows + on_chip.bytes_read_again
         reference, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
-        chain.launches.append(kernel.launch(reference, operation.flops, moved, ahead.blocks, shared_bytes))
+        chain.launches.append(kernel.launch(reference, operation.flops, moved, ahead.blocks or on_chip.blocks, shared_bytes))
         return chain
 
     @property

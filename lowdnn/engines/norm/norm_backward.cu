@@ -69,20 +69,26 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 #endif
 }
 
+#if IN_RING
+typedef RowRing<Tile> Slots;
+#else
+typedef ChunkSlots<STAYS> Slots;
+#endif
+
 // What stays of x and dy.
 struct Staying {
-  const ChunkSlots<STAYS>& slots;
-  const StayingChunks<Data, Tile, STAYS> x;
-  const StayingChunks<Prologue, Tile, STAYS> dy;
+  const Slots& slots;
+  const StayingChunks<Data, Tile, Slots> x;
+  const StayingChunks<Prologue, Tile, Slots> dy;
 
-  __device__ __forceinline__ Staying(void* memory, const ChunkSlots<STAYS>& slots)
+  __device__ __forceinline__ Staying(void* memory, const Slots& slots)
       : slots(slots),
-        x{static_cast<StayingChunks<Data, Tile, STAYS>::Loaded*>(memory), slots},
-        dy{static_cast<StayingChunks<Prologue, Tile, STAYS>::Loaded*>(x.end()), slots} {}
+        x{static_cast<StayingChunks<Data, Tile, Slots>::Loaded*>(memory), slots},
+        dy{static_cast<StayingChunks<Prologue, Tile, Slots>::Loaded*>(x.end()), slots} {}
 
-  __device__ __forceinline__ void copy(const Params& p, RowWalk<Tile>& walk, i64 chunk) const {
-    x.copy(p.x, walk, chunk);
-    dy.copy(p.dy, walk, chunk);
+  __device__ __forceinline__ void copy(const Params& p, RowWalk<Tile>& walk, i64 chunk, int slot) const {
+    x.copy(p.x, walk, chunk, slot);
+    dy.copy(p.dy, walk, chunk, slot);
   }
 };
 
@@ -196,18 +202,24 @@ __device__ __forceinline__ void load_first(const Params& p, const Staying& stayi
   staying.x.load(p.x, walk, chunk, read_x);
   staying.dy.load(p.dy, walk, chunk, read_dy);
   held.take(p, p.dy, walk, chunk, read_x, read_dy);
-  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p, walk, later); });
+#if !IN_RING
+  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p, walk, later, staying.slots.of(later)); });
+#endif
 }
 
 __device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
                                            Operands& held) {
   auto&& read_x = held.x.reading<Data>();
   auto&& read_dy = held.dy.reading<Again>();
+#if !IN_RING
   staying.slots.wait_back(chunk);
+#endif
   staying.x.load(p.x, walk, chunk, read_x);
   staying.dy.load(again(p), walk, chunk, read_dy);
   held.take(p, again(p), walk, chunk, read_x, read_dy);
-  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p, walk, earlier); });
+#if !IN_RING
+  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p, walk, earlier, staying.slots.of(earlier)); });
+#endif
 }
 
 __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
@@ -264,7 +276,11 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
   const i64 chunks = Tile::chunks(p.sizes);
-  const ChunkSlots<STAYS> slots = {chunks, p.slots};
+#if IN_RING
+  Slots slots(p.sizes, p.slots);
+#else
+  const Slots slots = {chunks, p.slots};
+#endif
   const Staying staying(memory, slots);
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
@@ -273,6 +289,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #endif
   RowWalk<Tile> walk(p.sizes);
   Next next(p, memory);
+#if IN_RING
+  const auto copy = [&](RowWalk<Tile>& of, int chunk, int slot) { staying.copy(p, of, chunk, slot); };
+  slots.begin(copy);
+#endif
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
@@ -282,8 +302,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     load_of_row<Mean, JOINED>(p.mean, walk, held.mean);
 #endif
     load_of_row<Inverse, JOINED>(p.inverse, walk, held.inverse);
-    const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk); };
+#if !IN_RING
+    const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk, slots.of(chunk)); };
     slots.begin(copy);
+#endif
 #if LOOKS_AHEAD
     next.load(walk, held);
 #else
@@ -309,6 +331,16 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     team.neighbours<Plus>(sums);
 
     held.begin_pass();
+#if IN_RING
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (CHUNKED) load_again(p, staying, walk, chunk, held);
+      slots.release(chunk, copy);
+      if (CHUNKED) held.scale(p, walk, chunk);
+      store_gradient(p, walk, chunk, held, scale, factor, sums);
+    }
+    slots.next_row();
+#else
     store_gradient(p, walk, chunks - 1, held, scale, factor, sums);
     slots.turn_back(copy);
 #pragma unroll 1
@@ -317,6 +349,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
       held.scale(p, walk, chunk);
       store_gradient(p, walk, chunk, held, scale, factor, sums);
     }
+#endif
   }
   team.leave();
 }

@@ -29,7 +29,12 @@ typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, S
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
-typedef StayingChunks<Prologue, Tile, STAYS> Staying;
+#if IN_RING
+typedef RowRing<Tile> Slots;
+#else
+typedef ChunkSlots<STAYS> Slots;
+#endif
+typedef StayingChunks<Prologue, Tile, Slots> Staying;
 #if !AGAIN
 typedef Prologue Again;
 #endif
@@ -150,16 +155,22 @@ __device__ __forceinline__ void load_first(const Params& p, const Staying& stayi
   staying.slots.wait(chunk);
   staying.load(p.before, walk, chunk, read);
   held.take(p.before, walk, chunk, read);
-  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p.before, walk, later); });
+#if !IN_RING
+  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p.before, walk, later, staying.slots.of(later)); });
+#endif
 }
 
 __device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
                                            Chunk& held) {
   auto&& read = held.reading<Again>();
+#if !IN_RING
   staying.slots.wait_back(chunk);
+#endif
   staying.load(again(p), walk, chunk, read);
   held.take(again(p), walk, chunk, read);
-  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p.before, walk, earlier); });
+#if !IN_RING
+  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p.before, walk, earlier, staying.slots.of(earlier)); });
+#endif
 }
 
 // An estimate of each row's mean, the same in all blocks that share it; 0 where it is no finite number, since
@@ -199,7 +210,11 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
   const i64 chunks = Tile::chunks(p.sizes);
-  const ChunkSlots<STAYS> slots = {chunks, p.slots};
+#if IN_RING
+  Slots slots(p.sizes, p.slots);
+#else
+  const Slots slots = {chunks, p.slots};
+#endif
   const Staying staying = {reinterpret_cast<Staying::Loaded*>(memory), slots};
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
@@ -210,13 +225,21 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   NextRow<Prologue, Tile, LOOKS_AHEAD> next(memory);
   ahead.begin();
   next.copy(p.before, ahead);
+#if IN_RING
+  const auto copy = [&](RowWalk<Tile>& of, int chunk, int slot) { staying.copy(p.before, of, chunk, slot); };
+  slots.begin(copy);
+  walk.begin();
+  Sample sample(p, walk);
+#endif
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Chunk held;
-    const auto copy = [&](i64 chunk) { staying.copy(p.before, walk, chunk); };
+#if !IN_RING
+    const auto copy = [&](i64 chunk) { staying.copy(p.before, walk, chunk, slots.of(chunk)); };
     slots.begin(copy);
     const Sample sample(p, walk);
+#endif
 #if LOOKS_AHEAD
     next.load(p.before, walk, held);
     ahead.next();
@@ -226,6 +249,11 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #endif
     Value shift[WIDTH], sums[2 * WIDTH];
     first_mean(p, team, walk, held, sample, shift);
+#if IN_RING
+    RowWalk<Tile> following = walk;
+    following.next();
+    sample = Sample(p, following);
+#endif
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
     held.begin_pass();
@@ -268,6 +296,15 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
 #endif
     held.begin_pass();
+#if IN_RING
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (CHUNKED) load_again(p, staying, walk, chunk, held);
+      slots.release(chunk, copy);
+      store_normalised(p, walk, chunk, held, shift, correction, inverse, bias);
+    }
+    slots.next_row();
+#else
     store_normalised(p, walk, chunks - 1, held, shift, correction, inverse, bias);
     slots.turn_back(copy);
 #pragma unroll 1
@@ -275,6 +312,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
       load_again(p, staying, walk, chunk, held);
       store_normalised(p, walk, chunk, held, shift, correction, inverse, bias);
     }
+#endif
   }
   team.leave();
 }

@@ -18,6 +18,8 @@ from lowdnn.plan import Argument, WorkspacePointer
 
 #: Slots that chunks without one of their own share: ``ChunkSlots::RING``.
 _RING = 2
+#: Rows on chip, at most.
+_MOST_AHEAD = 4
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,22 @@ class OnChip:
     arch: ArchSpec
     before: PointwiseDag
     others: tuple[Tensor, ...] = ()
+    may_be_in_ring: bool = False
 
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
-        """The macros STAYS and AGAIN."""
-        return ("STAYS", int(self.stays)), ("AGAIN", int(self._has_again))
+        """The macros STAYS, IN_RING and AGAIN."""
+        return ("STAYS", int(self.stays)), ("IN_RING", int(self.is_in_ring)), ("AGAIN", int(self._has_again))
+
+    @property
+    def is_in_ring(self) -> bool:
+        """Whether blocks stay for several rows, whose chunks go through a ring of slots."""
+        return self.may_be_in_ring and not self.layout.space.skew and self._fitting > self._chunks
+
+    @property
+    def blocks(self) -> int:
+        """For ``RowKernel.launch``."""
+        return self.tile.staying_blocks(self.layout, self.arch) if self.is_in_ring else 0
 
     @property
     def stays(self) -> bool:
@@ -47,8 +60,9 @@ class OnChip:
     @property
     def slots(self) -> int:
         """Chunks that shared memory has room for: all where there are several; a single one stays in registers."""
-        room = self.arch.shared_bytes_beside(self.tile.RESIDENT) - self._team_bytes
-        chunks, fitting = self._chunks, max(room, 0) // self._chunk_bytes
+        chunks, fitting = self._chunks, self._fitting
+        if self.is_in_ring:
+            return min(fitting, _MOST_AHEAD * chunks)
         return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
 
     @property
@@ -69,7 +83,14 @@ class OnChip:
         """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""
         if not self.tile.is_cooperative:
             return ()
-        return (WorkspacePointer(chain.reserve(self.tile.blocks(self.layout) * self._sums_bytes)),)
+        blocks = self.blocks or self.tile.blocks(self.layout)
+        return (WorkspacePointer(chain.reserve(2 * blocks * self._sums_bytes)),)
+
+    @property
+    def _fitting(self) -> int:
+        """Chunks that shared memory has room for."""
+        room = self.arch.shared_bytes_beside(self.tile.RESIDENT) - self._team_bytes
+        return max(room, 0) // self._chunk_bytes
 
     @property
     def _has_again(self) -> bool:

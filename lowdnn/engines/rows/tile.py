@@ -161,6 +161,9 @@ class RowTile:
         A cluster has its blocks within one group of multiprocessors, where some may be left over: one cluster too many
         would begin when the others end, and take as long.
         """
+        if self.is_cooperative:
+            there, wanted = max(1, arch.sm_count // self.SHARING), self.blocks(layout) // self.SHARING
+            return ceil_div(wanted, ceil_div(wanted, there)) * self.SHARING
         used = _CLUSTER_REACH * self.RESIDENT // self.CLUSTER * self.CLUSTER
         there = max(1, arch.sm_count * used // _CLUSTER_REACH // self.CLUSTER)
         wanted = self.blocks(layout) // self.CLUSTER
@@ -180,10 +183,10 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     if held.looks_ahead:
         is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
         text = "rows on their way beside the one at hand"
-        found = (*found, Knob("ahead", KnobType.STAGES, (0, 1), int(is_ahead), text))
+        found = (*found, Knob("ahead", KnobType.STAGES, (0, 1, 2) if held.stays else (0, 1), int(is_ahead), text))
     if not held.stays:
         return found
-    fitting = {share for share in _SHARES_OF_GRID if share <= _most_sharing(layout, arch)}
+    fitting = {share for share in (*_SHARES_OF_GRID, 33, 66, 132) if share <= arch.sm_count}
     values = tuple(sorted(fitting | {1, sharing}))
     return (
         *found,
@@ -200,7 +203,7 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     sharing = max(cluster, chosen.get(KnobType.CTA_COUNT, 1))
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
-    held = held.looking_ahead if chosen.get(KnobType.STAGES) else held
+    held = held.looking_ahead if chosen.get(KnobType.STAGES) == 1 else held
     return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
 
 
