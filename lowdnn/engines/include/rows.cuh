@@ -132,11 +132,20 @@ template <class Tile> struct RowWalk {
   }
 
   template <class Use> __device__ __forceinline__ void each_whole(i64 chunk, Use use) {
+    each_whole(chunk, use, [](int) {});
+  }
+
+  // `otherwise(item)` for those that the row has not.
+  template <class Use, class Otherwise>
+  __device__ __forceinline__ void each_whole(i64 chunk, Use use, Otherwise otherwise) {
     const i64 first = group(chunk, 0);
     const int left = exists ? groups_from(first) : 0;
 #pragma unroll
     for (int item = 0; item < Tile::HELD; ++item) {
-      if (item * Tile::TEAM_SIZE >= left) continue;
+      if (item * Tile::TEAM_SIZE >= left) {
+        otherwise(item);
+        continue;
+      }
       const i64 column = move_to(first + item * Tile::TEAM_SIZE);
       use(RowGroup<Tile::VECTOR_SIZE, false>{item}, column);
     }

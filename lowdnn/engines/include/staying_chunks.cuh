@@ -125,10 +125,11 @@ template <class Source, class Tile, class Slots> struct StayingChunks {
 
   __device__ __forceinline__ void copy(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk, int slot) const {
     if constexpr (ANY) {
-      walk.each_whole(chunk, [&](auto group, i64 column) {
+      const auto ask = [&](auto group, i64 column) {
         Source::template copy<group.SIZE>(args, Source::cursor(args, walk.coordinate), column, group.SIZE,
                                           *place(slot, group.item));
-      });
+      };
+      walk.each_whole(chunk, ask, [&](int item) { *place(slot, item) = {}; });
     }
   }
 
@@ -138,20 +139,22 @@ template <class Source, class Tile, class Slots> struct StayingChunks {
                                        ReadChunk<Same, Tile>& read) const {
     if constexpr (ANY) {
       walk.each_single(chunk, read.loading(args, walk));
-      fetch(walk, chunk, read);
+      fetch(chunk, read);
     } else {
       read.load(args, walk, chunk);
     }
   }
 
  private:
-  template <class Same>
-  __device__ __forceinline__ void fetch(RowWalk<Tile>& walk, i64 chunk, ReadChunk<Same, Tile>& read) const {
+  // Zeros of groups that the row has not: no register depends on whether it has them.
+  template <class Same> __device__ __forceinline__ void fetch(i64 chunk, ReadChunk<Same, Tile>& read) const {
     typedef typename ReadChunk<Same, Tile>::Loaded Copied;
     static_assert(sizeof(Copied) == sizeof(Loaded), "the same tensors");
-    walk.each_whole(chunk, [&](auto group, i64) {
-      Same::template fetch<group.SIZE>(*reinterpret_cast<const Copied*>(place(slots.of(chunk), group.item)), read.in[group]);
-    });
+    const int slot = slots.of(chunk);
+#pragma unroll
+    for (int item = 0; item < Tile::HELD; ++item) {
+      Same::template fetch<Tile::VECTOR_SIZE>(*reinterpret_cast<const Copied*>(place(slot, item)), read.in.whole[item]);
+    }
   }
 
   __device__ __forceinline__ Loaded* place(int slot, int item) const {

@@ -117,7 +117,18 @@ typedef Scales<AS_READ> ScalesOnUse;
 struct Operands {
   RowChunk<Data, Tile, AS_READ> x;
   RowChunk<Prologue, Tile, AS_READ> dy;
-  Value mean[WIDTH], inverse[WIDTH];
+  Value mean[WIDTH] = {}, inverse[WIDTH] = {};
+
+  // Without elements.
+  __device__ __forceinline__ Operands of_rows() const {
+    Operands others;
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) {
+      others.mean[w] = mean[w];
+      others.inverse[w] = inverse[w];
+    }
+    return others;
+  }
 
   template <class Same>
   __device__ __forceinline__ void take(const Params& p, const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
@@ -296,7 +307,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Operands held = {};
+    Operands held;
     Value scale[WIDTH] = {}, factor[WIDTH], sums[2 * WIDTH] = {};
 #if CENTRED
     load_of_row<Mean, JOINED>(p.mean, walk, held.mean);
@@ -306,6 +317,15 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk, slots.of(chunk)); };
     slots.begin(copy);
 #endif
+#if IN_RING && CHUNKED
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      Operands one = held.of_rows();
+      load_first(p, staying, walk, chunk, one);
+      one.scale(p, walk, chunk);
+      add_products(p, walk, chunk, one, sums);
+    }
+#else
 #if LOOKS_AHEAD
     next.load(walk, held);
 #else
@@ -319,6 +339,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
       held.scale(p, walk, chunk);
       add_products(p, walk, chunk, held, sums);
     }
+#endif
     team.all<Plus>(sums);
     store_row_gradients(p, walk, sums);
 #if ROW_SCALE
@@ -330,19 +351,26 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= ROW_SCALE && JOINED > 1 ? p.share * scale[k % WIDTH] : p.share;
     team.neighbours<Plus>(sums);
 
-    held.begin_pass();
-#if IN_RING
+#if IN_RING && CHUNKED
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      if (CHUNKED) load_again(p, staying, walk, chunk, held);
+      Operands one = held.of_rows();
+      load_again(p, staying, walk, chunk, one);
       slots.release(chunk, copy);
-      if (CHUNKED) held.scale(p, walk, chunk);
-      store_gradient(p, walk, chunk, held, scale, factor, sums);
+      one.scale(p, walk, chunk);
+      store_gradient(p, walk, chunk, one, scale, factor, sums);
     }
     slots.next_row();
 #else
+    held.begin_pass();
+#if IN_RING
+    slots.release(0, copy);
+    slots.next_row();
+#endif
     store_gradient(p, walk, chunks - 1, held, scale, factor, sums);
+#if !IN_RING
     slots.turn_back(copy);
+#endif
 #pragma unroll 1
     for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, held);

@@ -240,6 +240,16 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     slots.begin(copy);
     const Sample sample(p, walk);
 #endif
+    Value shift[WIDTH], sums[2 * WIDTH] = {};
+#if IN_RING && CHUNKED
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      Chunk one;
+      load_first(p, staying, walk, chunk, one);
+      if (chunk == 0) first_mean(p, team, walk, one, sample, shift);
+      add_deviations(p, walk, chunk, one, shift, sums);
+    }
+#else
 #if LOOKS_AHEAD
     next.load(p.before, walk, held);
     ahead.next();
@@ -247,15 +257,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #else
     load_first(p, staying, walk, 0, held);
 #endif
-    Value shift[WIDTH], sums[2 * WIDTH];
     first_mean(p, team, walk, held, sample, shift);
-#if IN_RING
-    RowWalk<Tile> following = walk;
-    following.next();
-    sample = Sample(p, following);
-#endif
-#pragma unroll
-    for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
     held.begin_pass();
     add_deviations(p, walk, 0, held, shift, sums);
 #pragma unroll 1
@@ -263,6 +265,12 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
       load_first(p, staying, walk, chunk, held);
       add_deviations(p, walk, chunk, held, shift, sums);
     }
+#endif
+#if IN_RING
+    RowWalk<Tile> following = walk;
+    following.next();
+    sample = Sample(p, following);
+#endif
     team.all<Plus>(sums);
     team.neighbours<Plus>(sums);
 
@@ -295,18 +303,25 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
 #endif
-    held.begin_pass();
-#if IN_RING
+#if IN_RING && CHUNKED
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      if (CHUNKED) load_again(p, staying, walk, chunk, held);
+      Chunk one;
+      load_again(p, staying, walk, chunk, one);
       slots.release(chunk, copy);
-      store_normalised(p, walk, chunk, held, shift, correction, inverse, bias);
+      store_normalised(p, walk, chunk, one, shift, correction, inverse, bias);
     }
     slots.next_row();
 #else
+    held.begin_pass();
+#if IN_RING
+    slots.release(0, copy);
+    slots.next_row();
+#endif
     store_normalised(p, walk, chunks - 1, held, shift, correction, inverse, bias);
+#if !IN_RING
     slots.turn_back(copy);
+#endif
 #pragma unroll 1
     for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
       load_again(p, staying, walk, chunk, held);
