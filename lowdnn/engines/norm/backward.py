@@ -222,7 +222,8 @@ class BackwardRows:
     def _add_rows(self, chain: Chain, arch: ArchSpec, chosen: Choices) -> None:
         """The launch for dx."""
         operation, shape = self.operation, tile.tile_of(self.layout, chosen, self._held)
-        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before, (self.tensors["x"],), chosen[KnobType.STAGES] == 2)
+        on_chip = OnChip.of(shape, self.layout, self.compute_type, arch, self.before, (self.tensors["x"],), chosen[KnobType.STAGES] == 2)
+        shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, self._read, chosen[KnobType.STAGES] == 1)
         kernel = RowKernel(
             source="norm/norm_backward.cu",

@@ -98,7 +98,8 @@ class ForwardRows:
         if not self.layout.row_groups:
             return chain
         shape = tile.tile_of(self.layout, chosen, self._held)
-        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before, (), chosen[KnobType.STAGES] == 2)
+        on_chip = OnChip.of(shape, self.layout, self.compute_type, arch, self.before, (), chosen[KnobType.STAGES] == 2)
+        shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, (self.before.loads,), chosen[KnobType.STAGES] == 1)
         copies = on_chip.stays or ahead.is_ahead
         first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)

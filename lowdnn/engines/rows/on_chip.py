@@ -37,6 +37,21 @@ class OnChip:
     others: tuple[Tensor, ...] = ()
     may_be_in_ring: bool = False
 
+    @staticmethod
+    def of(
+        tile: RowTile,
+        layout: RowLayout,
+        compute_type: DataType,
+        arch: ArchSpec,
+        before: PointwiseDag,
+        others: tuple[Tensor, ...] = (),
+        is_ring_wanted: bool = False,
+    ) -> OnChip:
+        """With as many blocks of a multiprocessor as rings have room for, where these are wanted and possible."""
+        usual = OnChip(tile, layout, compute_type, arch, before, others, is_ring_wanted)
+        fewer = (replace(usual, tile=replace(tile, RESIDENT=count)) for count in range(tile.RESIDENT, 0, -1))
+        return next((on_chip for on_chip in fewer if on_chip.is_in_ring), usual)
+
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
         """The macros STAYS, IN_RING and AGAIN."""
@@ -72,7 +87,7 @@ class OnChip:
     @property
     def bytes_read_again(self) -> int:
         """Of device memory: of what had no slot of its own all but the last chunks, which still have theirs."""
-        kept = 1 if not self.stays else self.slots
+        kept = 1 if not self.stays else min(self.slots, self._chunks)
         return bytes_of((*self.before.loads, *self.others)) * (self._chunks - kept) // self._chunks
 
     def again(self) -> tuple[Functor, ...]:
