@@ -13,7 +13,8 @@
 // chunk: ITEMS groups. SHARING blocks share rows: a cluster of them or, where CLUSTER is less, neighbours in a
 // cooperative grid in which each group of rows has blocks of its own. A row that is longer than their chunks has
 // several. What was read of the first ones can stay in shared memory; the others are read again when they are needed.
-// JOINED neighbouring rows have their statistics together, as the channels of a group do; then a block has them all.
+// JOINED neighbouring rows have their statistics together, as the channels of a group do; then a block has them all, or
+// the blocks of a CLUSTER that shares no row.
 // A chunk of a narrow type may be held AS_READ, and converted whenever it is used: a multiprocessor then has registers
 // for more rows, some of which are read while others join their statistics.
 
@@ -48,15 +49,18 @@ struct RowTile {
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
   static constexpr int HELD = HELD_;                       // groups of a chunk, in a thread
   static constexpr int BLOCKS = BLOCKS_;                   // that share rows
+  static constexpr int CLUSTER_BLOCKS = CLUSTER_SIZE;
   static constexpr bool IN_GRID = BLOCKS_ > CLUSTER_SIZE;  // they are of a cooperative grid
   static constexpr int SLOTS = BLOCK_SIZE / (TEAM_SIZE * SIDE_SIZE);
   static constexpr bool IN_ROW = IN_ROW_, SKEWED = SKEWED_;
   static constexpr int SINGLES = SKEWED ? (2 * (VECTOR_SIZE - 1) + TEAM_SIZE - 1) / TEAM_SIZE : 0;  // in a thread
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
   static constexpr int JOINED_ROWS = JOINED_ROWS_;  // that have their statistics together
+  static constexpr int APART = BLOCKS_ == 1 ? CLUSTER_SIZE : 1;  // blocks that these rows are spread over
   typedef Index_ Index;
   static_assert(BLOCKS == 1 || SLOTS == 1, "blocks share one group of rows");
-  static_assert(SIDE_SIZE * WIDTH % JOINED_ROWS == 0, "a block has whole groups of joined rows");
+  static_assert(APART * SLOTS * SIDE_SIZE * WIDTH % JOINED_ROWS == 0, "blocks have whole groups of joined rows");
+  static_assert(APART == 1 || APART * SLOTS * SIDE_SIZE * WIDTH == JOINED_ROWS, "a cluster has one group of them");
   static_assert(!SKEWED || (IN_ROW && RANK == KEPT_AXES + 1), "a skew is of a row's only axis");
 
   // Of a row; the compiler knows a single one.
