@@ -72,25 +72,8 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 #if IN_RING
 typedef RowRing<Tile> Slots;
 #else
-typedef ChunkSlots<STAYS> Slots;
+typedef ChunkSlots<Tile, STAYS> Slots;
 #endif
-
-// What stays of x and dy.
-struct Staying {
-  const Slots& slots;
-  const StayingChunks<Data, Tile, Slots> x;
-  const StayingChunks<Prologue, Tile, Slots> dy;
-
-  __device__ __forceinline__ Staying(void* memory, const Slots& slots)
-      : slots(slots),
-        x{static_cast<StayingChunks<Data, Tile, Slots>::Loaded*>(memory), slots},
-        dy{static_cast<StayingChunks<Prologue, Tile, Slots>::Loaded*>(x.end()), slots} {}
-
-  __device__ __forceinline__ void copy(const Params& p, RowWalk<Tile>& walk, i64 chunk, int slot) const {
-    x.copy(p.x, walk, chunk, slot);
-    dy.copy(p.dy, walk, chunk, slot);
-  }
-};
 
 // A chunk's scales, from dy to g.
 template <bool ANY> struct Scales {
@@ -118,17 +101,6 @@ struct Operands {
   RowChunk<Data, Tile, AS_READ> x;
   RowChunk<Prologue, Tile, AS_READ> dy;
   Value mean[WIDTH] = {}, inverse[WIDTH] = {};
-
-  // Without elements.
-  __device__ __forceinline__ Operands of_rows() const {
-    Operands others;
-#pragma unroll
-    for (int w = 0; w < WIDTH; ++w) {
-      others.mean[w] = mean[w];
-      others.inverse[w] = inverse[w];
-    }
-    return others;
-  }
 
   template <class Same>
   __device__ __forceinline__ void take(const Params& p, const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
@@ -176,62 +148,61 @@ struct Operands {
   }
 };
 
-// The row after the one that the thread works on.
-struct Next {
+// What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
+struct Elements {
   const Params& p;
-  NextRow<Data, Tile, LOOKS_AHEAD> x;
-  NextRow<Prologue, Tile, LOOKS_AHEAD> dy;
-  RowWalk<Tile> walk;
+  const StayingChunks<Data, Tile, STAYS> staying_x;
+  const StayingChunks<Prologue, Tile, STAYS> staying_dy;
+  NextRow<Data, Tile, LOOKS_AHEAD> next_x;
+  NextRow<Prologue, Tile, LOOKS_AHEAD> next_dy;
+  RowWalk<Tile> ahead;  // the next row
 
-  __device__ __forceinline__ Next(const Params& p, void* memory) : p(p), x(memory), dy(x.end()), walk(p.sizes) {
-    walk.begin();
-    copy();
+  __device__ __forceinline__ Elements(const Params& p, void* memory)
+      : p(p), staying_x(memory, p.slots), staying_dy(staying_x.end(), p.slots), next_x(memory), next_dy(next_x.end()),
+        ahead(p.sizes) {
+    ahead.begin();
+    copy_next();
   }
 
-  // The row that has come, and a request for the one after it.
-  __device__ __forceinline__ void load(RowWalk<Tile>& own, Operands& held) {
-    x.load(p.x, own, held.x);
-    dy.load(p.dy, own, held.dy);
-    held.normalise(own, 0);
-    walk.next();
-    copy();
+  __device__ __forceinline__ void copy(RowWalk<Tile>& walk, i64 chunk, int slot) const {
+    staying_x.copy(p.x, walk, chunk, slot);
+    staying_dy.copy(p.dy, walk, chunk, slot);
+  }
+
+  __device__ __forceinline__ void load(RowWalk<Tile>& walk, i64 chunk, int slot, Operands& held) {
+#if LOOKS_AHEAD
+    next_x.load(p.x, walk, held.x);
+    next_dy.load(p.dy, walk, held.dy);
+    held.normalise(walk, chunk);
+    ahead.next();
+    copy_next();
+#else
+    read<Prologue>(p.dy, walk, chunk, slot, held);
+#endif
+    held.scale(p, walk, chunk);
+  }
+
+  __device__ __forceinline__ void load_again(RowWalk<Tile>& walk, i64 chunk, int slot, Operands& held) const {
+    read<Again>(again(p), walk, chunk, slot, held);
+    held.scale(p, walk, chunk);
   }
 
  private:
-  __device__ __forceinline__ void copy() {
-    x.copy(p.x, walk);
-    dy.copy(p.dy, walk);
+  template <class Same>
+  __device__ __forceinline__ void read(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk, int slot,
+                                       Operands& held) const {
+    auto&& read_x = held.x.template reading<Data>();
+    auto&& read_dy = held.dy.template reading<Same>();
+    staying_x.load(p.x, walk, chunk, slot, read_x);
+    staying_dy.load(args, walk, chunk, slot, read_dy);
+    held.take(p, args, walk, chunk, read_x, read_dy);
+  }
+
+  __device__ __forceinline__ void copy_next() {
+    next_x.copy(p.x, ahead);
+    next_dy.copy(p.dy, ahead);
   }
 };
-
-// A chunk for the first time, on the way to the last one, and again, on the way back.
-__device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           Operands& held) {
-  auto&& read_x = held.x.reading<Data>();
-  auto&& read_dy = held.dy.reading<Prologue>();
-  staying.slots.wait(chunk);
-  staying.x.load(p.x, walk, chunk, read_x);
-  staying.dy.load(p.dy, walk, chunk, read_dy);
-  held.take(p, p.dy, walk, chunk, read_x, read_dy);
-#if !IN_RING
-  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p, walk, later, staying.slots.of(later)); });
-#endif
-}
-
-__device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           Operands& held) {
-  auto&& read_x = held.x.reading<Data>();
-  auto&& read_dy = held.dy.reading<Again>();
-#if !IN_RING
-  staying.slots.wait_back(chunk);
-#endif
-  staying.x.load(p.x, walk, chunk, read_x);
-  staying.dy.load(again(p), walk, chunk, read_dy);
-  held.take(p, again(p), walk, chunk, read_x, read_dy);
-#if !IN_RING
-  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p, walk, earlier, staying.slots.of(earlier)); });
-#endif
-}
 
 __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
                                              Value (&sums)[2 * WIDTH]) {
@@ -286,24 +257,15 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  const i64 chunks = Tile::chunks(p.sizes);
-#if IN_RING
   Slots slots(p.sizes, p.slots);
-#else
-  const Slots slots = {chunks, p.slots};
-#endif
-  const Staying staying(memory, slots);
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
 #else
   Team team(shared);
 #endif
   RowWalk<Tile> walk(p.sizes);
-  Next next(p, memory);
-#if IN_RING
-  const auto copy = [&](RowWalk<Tile>& of, int chunk, int slot) { staying.copy(p, of, chunk, slot); };
-  slots.begin(copy);
-#endif
+  Elements elements(p, memory);
+  slots.begin(elements);
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
@@ -313,33 +275,9 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     load_of_row<Mean, JOINED>(p.mean, walk, held.mean);
 #endif
     load_of_row<Inverse, JOINED>(p.inverse, walk, held.inverse);
-#if !IN_RING
-    const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk, slots.of(chunk)); };
-    slots.begin(copy);
-#endif
-#if IN_RING && CHUNKED
-#pragma unroll 1
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      Operands one = held.of_rows();
-      load_first(p, staying, walk, chunk, one);
-      one.scale(p, walk, chunk);
-      add_products(p, walk, chunk, one, sums);
-    }
-#else
-#if LOOKS_AHEAD
-    next.load(walk, held);
-#else
-    load_first(p, staying, walk, 0, held);
-#endif
-    held.scale(p, walk, 0);
-    add_products(p, walk, 0, held, sums);
-#pragma unroll 1
-    for (i64 chunk = 1; chunk < chunks; ++chunk) {
-      load_first(p, staying, walk, chunk, held);
-      held.scale(p, walk, chunk);
+    slots.first_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
       add_products(p, walk, chunk, held, sums);
-    }
-#endif
+    });
     team.all<Plus>(sums);
     store_row_gradients(p, walk, sums);
 #if ROW_SCALE
@@ -351,33 +289,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= ROW_SCALE && JOINED > 1 ? p.share * scale[k % WIDTH] : p.share;
     team.neighbours<Plus>(sums);
 
-#if IN_RING && CHUNKED
-#pragma unroll 1
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      Operands one = held.of_rows();
-      load_again(p, staying, walk, chunk, one);
-      slots.release(chunk, copy);
-      one.scale(p, walk, chunk);
-      store_gradient(p, walk, chunk, one, scale, factor, sums);
-    }
-    slots.next_row();
-#else
     held.begin_pass();
-#if IN_RING
-    slots.release(0, copy);
-    slots.next_row();
-#endif
-    store_gradient(p, walk, chunks - 1, held, scale, factor, sums);
-#if !IN_RING
-    slots.turn_back(copy);
-#endif
-#pragma unroll 1
-    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
-      load_again(p, staying, walk, chunk, held);
-      held.scale(p, walk, chunk);
+    slots.second_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
       store_gradient(p, walk, chunk, held, scale, factor, sums);
-    }
-#endif
+    });
   }
   team.leave();
 }

@@ -32,9 +32,8 @@ typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
 #if IN_RING
 typedef RowRing<Tile> Slots;
 #else
-typedef ChunkSlots<STAYS> Slots;
+typedef ChunkSlots<Tile, STAYS> Slots;
 #endif
-typedef StayingChunks<Prologue, Tile, Slots> Staying;
 #if !AGAIN
 typedef Prologue Again;
 #endif
@@ -102,8 +101,8 @@ __device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
 }
 
-// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for before the chunks,
-// so that nothing waits for it when these are there.
+// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for a row ahead, so that
+// nothing waits for it when the row is there.
 struct Sample {
   Again::Loaded<VECTOR> in = {};
 
@@ -148,30 +147,46 @@ __device__ __forceinline__ Value first_share(const Params& p, const RowWalk<Tile
   return reciprocal(Value((groups < most ? groups : most) * VECTOR));
 }
 
-// A chunk for the first time, on the way to the last one, and again, on the way back.
-__device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           Chunk& held) {
-  auto&& read = held.reading<Prologue>();
-  staying.slots.wait(chunk);
-  staying.load(p.before, walk, chunk, read);
-  held.take(p.before, walk, chunk, read);
-#if !IN_RING
-  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p.before, walk, later, staying.slots.of(later)); });
-#endif
-}
+// What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
+struct Elements {
+  const Params& p;
+  const StayingChunks<Prologue, Tile, STAYS> staying;
+  NextRow<Prologue, Tile, LOOKS_AHEAD> next;
+  RowWalk<Tile> ahead;  // the next row
 
-__device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           Chunk& held) {
-  auto&& read = held.reading<Again>();
-#if !IN_RING
-  staying.slots.wait_back(chunk);
+  __device__ __forceinline__ Elements(const Params& p, void* memory)
+      : p(p), staying(memory, p.slots), next(memory), ahead(p.sizes) {
+    ahead.begin();
+    next.copy(p.before, ahead);
+  }
+
+  __device__ __forceinline__ void copy(RowWalk<Tile>& walk, i64 chunk, int slot) const {
+    staying.copy(p.before, walk, chunk, slot);
+  }
+
+  __device__ __forceinline__ void load(RowWalk<Tile>& walk, i64 chunk, int slot, Chunk& held) {
+#if LOOKS_AHEAD
+    next.load(p.before, walk, held);
+    ahead.next();
+    next.copy(p.before, ahead);
+#else
+    read<Prologue>(p.before, walk, chunk, slot, held);
 #endif
-  staying.load(again(p), walk, chunk, read);
-  held.take(again(p), walk, chunk, read);
-#if !IN_RING
-  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p.before, walk, earlier, staying.slots.of(earlier)); });
-#endif
-}
+  }
+
+  __device__ __forceinline__ void load_again(RowWalk<Tile>& walk, i64 chunk, int slot, Chunk& held) const {
+    read<Again>(again(p), walk, chunk, slot, held);
+  }
+
+ private:
+  template <class Same>
+  __device__ __forceinline__ void read(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk, int slot,
+                                       Chunk& held) const {
+    auto&& read = held.template reading<Same>();
+    staying.load(args, walk, chunk, slot, read);
+    held.take(args, walk, chunk, read);
+  }
+};
 
 // An estimate of each row's mean, the same in all blocks that share it; 0 where it is no finite number, since
 // deviations from it would not be either.
@@ -209,68 +224,30 @@ __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>&
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  const i64 chunks = Tile::chunks(p.sizes);
-#if IN_RING
   Slots slots(p.sizes, p.slots);
-#else
-  const Slots slots = {chunks, p.slots};
-#endif
-  const Staying staying = {reinterpret_cast<Staying::Loaded*>(memory), slots};
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
 #else
   Team team(shared);
 #endif
-  RowWalk<Tile> walk(p.sizes), ahead(p.sizes);
-  NextRow<Prologue, Tile, LOOKS_AHEAD> next(memory);
-  ahead.begin();
-  next.copy(p.before, ahead);
-#if IN_RING
-  const auto copy = [&](RowWalk<Tile>& of, int chunk, int slot) { staying.copy(p.before, of, chunk, slot); };
-  slots.begin(copy);
+  RowWalk<Tile> walk(p.sizes);
+  Elements elements(p, memory);
+  slots.begin(elements);
   walk.begin();
   Sample sample(p, walk);
-#endif
 
 #pragma unroll 1
-  for (walk.begin(); walk.is_within(); walk.next()) {
+  for (; walk.is_within(); walk.next()) {
     Chunk held;
-#if !IN_RING
-    const auto copy = [&](i64 chunk) { staying.copy(p.before, walk, chunk, slots.of(chunk)); };
-    slots.begin(copy);
-    const Sample sample(p, walk);
-#endif
     Value shift[WIDTH], sums[2 * WIDTH] = {};
-#if IN_RING && CHUNKED
-#pragma unroll 1
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      Chunk one;
-      load_first(p, staying, walk, chunk, one);
-      if (chunk == 0) first_mean(p, team, walk, one, sample, shift);
-      add_deviations(p, walk, chunk, one, shift, sums);
-    }
-#else
-#if LOOKS_AHEAD
-    next.load(p.before, walk, held);
-    ahead.next();
-    next.copy(p.before, ahead);
-#else
-    load_first(p, staying, walk, 0, held);
-#endif
-    first_mean(p, team, walk, held, sample, shift);
-    held.begin_pass();
-    add_deviations(p, walk, 0, held, shift, sums);
-#pragma unroll 1
-    for (i64 chunk = 1; chunk < chunks; ++chunk) {
-      load_first(p, staying, walk, chunk, held);
+    slots.first_pass(elements, walk, held, [&](i64 chunk, Chunk& held) {
+      if (chunk == 0) first_mean(p, team, walk, held, sample, shift);
+      held.begin_pass();
       add_deviations(p, walk, chunk, held, shift, sums);
-    }
-#endif
-#if IN_RING
+    });
     RowWalk<Tile> following = walk;
     following.next();
     sample = Sample(p, following);
-#endif
     team.all<Plus>(sums);
     team.neighbours<Plus>(sums);
 
@@ -303,31 +280,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
 #endif
-#if IN_RING && CHUNKED
-#pragma unroll 1
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      Chunk one;
-      load_again(p, staying, walk, chunk, one);
-      slots.release(chunk, copy);
-      store_normalised(p, walk, chunk, one, shift, correction, inverse, bias);
-    }
-    slots.next_row();
-#else
     held.begin_pass();
-#if IN_RING
-    slots.release(0, copy);
-    slots.next_row();
-#endif
-    store_normalised(p, walk, chunks - 1, held, shift, correction, inverse, bias);
-#if !IN_RING
-    slots.turn_back(copy);
-#endif
-#pragma unroll 1
-    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
-      load_again(p, staying, walk, chunk, held);
+    slots.second_pass(elements, walk, held, [&](i64 chunk, const Chunk& held) {
       store_normalised(p, walk, chunk, held, shift, correction, inverse, bias);
-    }
-#endif
+    });
   }
   team.leave();
 }

@@ -60,7 +60,7 @@ class OnChip:
     @property
     def is_in_ring(self) -> bool:
         """Whether blocks stay for several rows, whose chunks go through a ring of slots."""
-        return self.may_be_in_ring and not self.layout.space.skew and self._fitting >= self._chunks
+        return self.may_be_in_ring and not self.layout.space.skew and 1 < self._chunks <= self._fitting
 
     @property
     def blocks(self) -> int:
