@@ -66,9 +66,9 @@ class ForwardRows:
         operation, shape = fused.operation, fused.operation.shape
         if len(shape.split(operation.x.dims)) > DIM_MAX:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
-        for rows, joined in row_shapes(shape, operation.x):
+        for rows, joined in row_shapes(shape, operation.x, operation.scale is not None):
             found = ForwardRows._over(fused, rows, joined)
-            if found.space.joined == joined:
+            if joined == 1 or found.space.joined == joined and (not found.space.is_row or tile.are_apart(found.layout)):
                 break
         return found
 

@@ -96,24 +96,24 @@ template <> struct Scales<true> {
 // Where x and dy are held as they are read, scales are read whenever they are used: the cache has them.
 typedef Scales<AS_READ> ScalesOnUse;
 
-// What a thread holds of its rows: x and dy as they are read, or the values of xhat and dy, then of g.
+// What a thread holds of its rows: x and dy as they are read, or the values of x - mean and dy, then of g.
 struct Operands {
   RowChunk<Data, Tile, AS_READ> x;
   RowChunk<Prologue, Tile, AS_READ> dy;
-  Value mean[WIDTH] = {}, inverse[WIDTH] = {};
+  Value mean[WIDTH] = {};
 
   template <class Same>
   __device__ __forceinline__ void take(const Params& p, const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                        const ReadChunk<Data, Tile>& read_x, const ReadChunk<Same, Tile>& read_dy) {
     x.take(p.x, walk, chunk, read_x);
     dy.take(args, walk, chunk, read_dy);
-    normalise(walk, chunk);
+    centre(walk, chunk);
   }
 
-  // From values of x to xhat.
-  __device__ __forceinline__ void normalise(RowWalk<Tile>& walk, i64 chunk) {
+  // From values of x to deviations.
+  __device__ __forceinline__ void centre(RowWalk<Tile>& walk, i64 chunk) {
 #if !AS_READ
-    walk.each(chunk, [&](auto group, i64) { normalise(x.values[group]); });
+    walk.each(chunk, [&](auto group, i64) { centre(x.values[group]); });
 #endif
   }
 
@@ -131,20 +131,20 @@ struct Operands {
   }
 
   template <class Group>
-  __device__ __forceinline__ void get(const Params& p, Group group, Value (&xhat)[Group::SIZE],
+  __device__ __forceinline__ void get(const Params& p, Group group, Value (&deviation)[Group::SIZE],
                                       Value (&dy_of)[Group::SIZE]) const {
-    x.get(p.x, group, xhat);
+    x.get(p.x, group, deviation);
     dy.get(p.dy, group, dy_of);
 #if AS_READ
-    normalise(xhat);
+    centre(deviation);
 #endif
   }
 
  private:
-  // From x to xhat.
-  template <int SIZE> __device__ __forceinline__ void normalise(Value (&of_group)[SIZE]) const {
+  // From x to its deviation.
+  template <int SIZE> __device__ __forceinline__ void centre(Value (&of_group)[SIZE]) const {
 #pragma unroll
-    for (int v = 0; v < SIZE; ++v) of_group[v] = (of_group[v] - mean[v % WIDTH]) * inverse[v % WIDTH];
+    for (int v = 0; v < SIZE; ++v) of_group[v] -= mean[v % WIDTH];
   }
 };
 
@@ -173,7 +173,7 @@ struct Elements {
 #if LOOKS_AHEAD
     next_x.load(p.x, walk, held.x);
     next_dy.load(p.dy, walk, held.dy);
-    held.normalise(walk, chunk);
+    held.centre(walk, chunk);
     ahead.next();
     copy_next();
 #else
@@ -204,38 +204,53 @@ struct Elements {
   }
 };
 
+// Adds what a chunk has of each row: g, then its products with the deviations.
 __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
                                              Value (&sums)[2 * WIDTH]) {
   const ScalesOnUse scales(p, walk, chunk);
   walk.each(chunk, [&](auto group, i64) {
-    Value xhat[group.SIZE], g[group.SIZE];
-    held.get(p, group, xhat, g);
+    Value deviation[group.SIZE], g[group.SIZE];
+    held.get(p, group, deviation, g);
     scales.apply(group, g);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
       sums[v % WIDTH] += g[v];
-      sums[WIDTH + v % WIDTH] += g[v] * xhat[v];
+      sums[WIDTH + v % WIDTH] += g[v] * deviation[v];
     }
   });
 }
 
-// scale: of joined rows.  factor: behind it all.
-__device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
-                                               const Value (&scale)[WIDTH], const Value (&factor)[WIDTH],
-                                               const Value (&averages)[2 * WIDTH]) {
-  const ScalesOnUse scales(p, walk, chunk);
-  store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](auto group, auto& dx) {
-    Value xhat[group.SIZE];
-    held.get(p, group, xhat, dx);
-    scales.apply(group, dx);
+// dx = g * of_g + (x - mean) * of_x + constant: what the row has of the formula is in three numbers.
+struct Gradient {
+  Value of_g[WIDTH], of_x[WIDTH], constant[WIDTH];
+
+  // scale: of the row, with ROW_SCALE.  averages: of g and of g * xhat, where g has the scale if rows are joined.
+  __device__ __forceinline__ Gradient(const Value (&inverse)[WIDTH], const Value (&scale)[WIDTH],
+                                      const Value (&averages)[2 * WIDTH]) {
 #pragma unroll
-    for (int v = 0; v < group.SIZE; ++v) {
-      if (JOINED > 1 && ROW_SCALE) dx[v] *= scale[v % WIDTH];
-      const Value centred = CENTRED ? dx[v] - averages[v % WIDTH] : dx[v];
-      dx[v] = factor[v % WIDTH] * (centred - xhat[v] * averages[WIDTH + v % WIDTH]);
+    for (int w = 0; w < WIDTH; ++w) {
+      of_g[w] = ROW_SCALE ? inverse[w] * scale[w] : inverse[w];
+      const Value factor = JOINED > 1 ? inverse[w] : of_g[w];
+      of_x[w] = -factor * averages[WIDTH + w] * inverse[w];
+      constant[w] = -factor * averages[w];
     }
-  });
-}
+  }
+
+  __device__ __forceinline__ void store(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held) const {
+    const ScalesOnUse scales(p, walk, chunk);
+    store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](auto group, auto& dx) {
+      Value deviation[group.SIZE];
+      held.get(p, group, deviation, dx);
+      scales.apply(group, dx);
+#pragma unroll
+      for (int v = 0; v < group.SIZE; ++v) {
+        Value rest = deviation[v] * of_x[v % WIDTH];
+        if (CENTRED) rest += constant[v % WIDTH];
+        dx[v] = dx[v] * of_g[v % WIDTH] + rest;
+      }
+    });
+  }
+};
 
 // dscale and dbias of rows that have a scale and a bias each.
 __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWalk<Tile>& walk,
@@ -270,28 +285,29 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Operands held;
-    Value scale[WIDTH] = {}, factor[WIDTH], sums[2 * WIDTH] = {};
+    Value inverse[WIDTH] = {}, scale[WIDTH] = {}, sums[2 * WIDTH] = {};
 #if CENTRED
     load_of_row<Mean, JOINED>(p.mean, walk, held.mean);
 #endif
-    load_of_row<Inverse, JOINED>(p.inverse, walk, held.inverse);
+    load_of_row<Inverse, JOINED>(p.inverse, walk, inverse);
     slots.first_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
       add_products(p, walk, chunk, held, sums);
     });
     team.all<Plus>(sums);
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) sums[WIDTH + w] *= inverse[w];
     store_row_gradients(p, walk, sums);
 #if ROW_SCALE
     load_of_row<Scale>(p.scale, walk, scale);
 #endif
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) factor[w] = ROW_SCALE && JOINED == 1 ? held.inverse[w] * scale[w] : held.inverse[w];
-#pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= ROW_SCALE && JOINED > 1 ? p.share * scale[k % WIDTH] : p.share;
     team.neighbours<Plus>(sums);
 
+    const Gradient gradient(inverse, scale, sums);
     held.begin_pass();
     slots.second_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
-      store_gradient(p, walk, chunk, held, scale, factor, sums);
+      gradient.store(p, walk, chunk, held);
     });
   }
   team.leave();

@@ -208,15 +208,17 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
 #endif
 }
 
+// y = (x - shift) * factor + offset: what corrects the shift is part of the offset, an operation for a row instead of one
+// for each element.
 __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
-                                                 const Value (&shift)[WIDTH], const Value (&correction)[WIDTH],
-                                                 const Value (&factor)[WIDTH], const Value (&bias)[WIDTH]) {
+                                                 const Value (&shift)[WIDTH], const Value (&factor)[WIDTH],
+                                                 const Value (&offset)[WIDTH]) {
   store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](auto group, auto& y) {
     held.get(p.before, group, y);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
-      y[v] = (y[v] - shift[v % WIDTH] - correction[v % WIDTH]) * factor[v % WIDTH];
-      if (ROW_BIAS) y[v] += bias[v % WIDTH];
+      y[v] -= shift[v % WIDTH];
+      y[v] = CENTRED || ROW_BIAS ? y[v] * factor[v % WIDTH] + offset[v % WIDTH] : y[v] * factor[v % WIDTH];
     }
   });
 }
@@ -270,19 +272,21 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     store_of_row<Variance, JOINED>(p.variance, walk, variance);
 #endif
 #endif
-    Value bias[WIDTH] = {};
-#if ROW_BIAS
-    load_of_row<Bias>(p.bias, walk, bias);
-#endif
 #if ROW_SCALE
     Value scale[WIDTH] = {};
     load_of_row<Scale>(p.scale, walk, scale);
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
 #endif
+    Value offset[WIDTH] = {};
+#if ROW_BIAS
+    load_of_row<Bias>(p.bias, walk, offset);
+#endif
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) offset[w] -= correction[w] * inverse[w];
     held.begin_pass();
     slots.second_pass(elements, walk, held, [&](i64 chunk, const Chunk& held) {
-      store_normalised(p, walk, chunk, held, shift, correction, inverse, bias);
+      store_normalised(p, walk, chunk, held, shift, inverse, offset);
     });
   }
   team.leave();

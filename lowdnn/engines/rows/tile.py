@@ -208,7 +208,7 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
 
 
 def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held) -> RowTile:
-    if _are_apart(layout):
+    if are_apart(layout):
         return _tile_apart(layout, team, items, cluster, held)
     side = _side(layout)
     if sharing > 1 or 32 % side:  # one team is a block
@@ -224,7 +224,7 @@ def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, 
     return RowTile(threads, team, side, items, sharing, cluster, int(is_as_read), max(1, resident))
 
 
-def _are_apart(layout: RowLayout) -> bool:
+def are_apart(layout: RowLayout) -> bool:
     """Whether joined rows have a team each, in one block or in those of a cluster, whose memory they fit; otherwise they
     are side by side."""
     joined = layout.space.joined
@@ -242,12 +242,12 @@ def _tile_apart(layout: RowLayout, team: int, items: int, cluster: int, held: He
 
 
 def _defaults_apart(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults:
-    """A few vectors for each thread, as many blocks as the rows can be spread over."""
+    """A few vectors for each thread, more where a row would not fit; as many blocks as the rows can be spread over."""
     cluster = gcd(_most_cluster(arch), layout.space.joined)
-    fewest, _ = _item_bounds(layout, held)
-    most = floor_power(_MAX_THREADS * cluster // layout.space.joined)
-    team = min(most, ceil_power(ceil_div(layout.groups, fewest)))
-    return team, min(fewest, ceil_div(layout.groups, team)), cluster, 1
+    fewest, most = _item_bounds(layout, held)
+    most_team = floor_power(_MAX_THREADS * cluster // layout.space.joined)
+    team = min(most_team, ceil_power(ceil_div(layout.groups, fewest)))
+    return team, min(most, ceil_div(layout.groups, team)), cluster, 1
 
 
 def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile: tuple[int, int, int]) -> bool:
@@ -298,7 +298,7 @@ def _holding(
 def _side(layout: RowLayout) -> int:
     """Rows side by side: neighbours in memory, and whole groups of joined ones."""
     if layout.space.is_row:
-        return 1 if _are_apart(layout) else layout.space.joined
+        return 1 if are_apart(layout) else layout.space.joined
     least = layout.space.joined // gcd(layout.space.joined, layout.vector)
     wanted = min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
     return least * ceil_power(ceil_div(wanted, least))
@@ -327,7 +327,7 @@ def _most_sharing(layout: RowLayout, arch: ArchSpec) -> int:
 def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults:
     """(team, items, cluster, sharing): by what is on chip of a row where there are few rows or long ones of several
     axes, otherwise by how many blocks fit a multiprocessor."""
-    if _are_apart(layout):
+    if are_apart(layout):
         return _defaults_apart(layout, arch, held)
     if held.stays and (_row_blocks(layout) <= arch.sm_count or not layout.space.is_line):
         return _shared_defaults(layout, arch, held)
