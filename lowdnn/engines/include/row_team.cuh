@@ -51,12 +51,13 @@ template <class Tile, class T, int MOST> struct RowTeam {
   };
 
   Shared& shared;
-  T* const partials;  // in device memory, of a cooperative grid: two areas with NUMBERS of each block
+  T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block
   // Two areas in turn, of each kind: what was read last time may still be read.
   int turn = 0, turn_of_blocks = 0;
 
   __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {}
 
+  // Of a cooperative grid once in a launch, as there is one area of partial results.
   template <class Operator, int COUNT> __device__ __forceinline__ void all(T (&values)[COUNT]) {
     join<Operator, Tile::BLOCKS>(values);
   }
@@ -262,7 +263,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
   }
 
   template <int OWN> __device__ __forceinline__ T* place_of_block(int offset = 0) const {
-    return partials + (i64(turn_of_blocks) * gridDim.x + blockIdx.x + offset) * OWN;
+    return partials + (i64(blockIdx.x) + offset) * OWN;
   }
 
   // What a block of those that share the rows has told.

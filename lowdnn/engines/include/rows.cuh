@@ -103,11 +103,9 @@ template <class Tile> struct RowWalk {
   RowWalk() = default;
   __device__ __forceinline__ RowWalk(const RowSizes<Tile::RANK>& sizes) : sizes(&sizes) {}
 
-  __device__ __forceinline__ void begin() { start(first_of_block()); }
-  // The same for all threads of a block, and for all blocks of a cooperative grid, which meet for each row.
-  __device__ __forceinline__ bool is_within() const {
-    return first - (Tile::IN_GRID ? first_of_block() : 0) < sizes->rows;
-  }
+  __device__ __forceinline__ void begin() { start(i64(blockIdx.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)); }
+  // The same for all threads of a block.
+  __device__ __forceinline__ bool is_within() const { return first < sizes->rows; }
   __device__ __forceinline__ void next(int steps = 1) {
     start(first + steps * (i64(gridDim.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)));
   }
@@ -117,9 +115,10 @@ template <class Tile> struct RowWalk {
 
   __device__ __forceinline__ static int member() { return threadIdx.x / Tile::SIDE_SIZE % Tile::TEAM_SIZE; }
 
-  // Which whole group of its rows an item of a chunk is.
-  __device__ __forceinline__ Index group(i64 chunk, int item) const {
-    return ((Index(chunk) * Tile::BLOCKS + rank) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
+  // Which whole group of its rows an item of a chunk is. Items lie at constant offsets.
+  __device__ __forceinline__ i64 group(i64 chunk, int item) const {
+    const Index first = (Index(chunk) * Tile::BLOCKS + rank) * (Tile::HELD * Tile::TEAM_SIZE) + member();
+    return i64(first) + item * Tile::TEAM_SIZE;
   }
 
   // Groups of the row.
@@ -199,10 +198,6 @@ template <class Tile> struct RowWalk {
       digits<Tile::RANK - Tile::KEPT_AXES>(sizes->axes + Tile::KEPT_AXES, Index(number), coordinate + Tile::KEPT_AXES);
     }
     return Tile::IN_ROW ? head + coordinate[Tile::RANK - 1] * Tile::VECTOR_SIZE : kept_column;
-  }
-
-  __device__ __forceinline__ static i64 first_of_block() {
-    return i64(blockIdx.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE);
   }
 
   __device__ __forceinline__ static u32 rank_of_block() {

@@ -293,13 +293,13 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     slots.first_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
       add_products(p, walk, chunk, held, sums);
     });
+#if ROW_SCALE
+    load_of_row<Scale>(p.scale, walk, scale);  // comes while the row's threads meet
+#endif
     team.all<Plus>(sums);
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) sums[WIDTH + w] *= inverse[w];
     store_row_gradients(p, walk, sums);
-#if ROW_SCALE
-    load_of_row<Scale>(p.scale, walk, scale);
-#endif
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= ROW_SCALE && JOINED > 1 ? p.share * scale[k % WIDTH] : p.share;
     team.neighbours<Plus>(sums);

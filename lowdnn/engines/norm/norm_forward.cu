@@ -250,6 +250,14 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     RowWalk<Tile> following = walk;
     following.next();
     sample = Sample(p, following);
+    // What is read of the row comes while its threads meet.
+    Value scale[WIDTH] = {}, offset[WIDTH] = {};
+#if ROW_SCALE
+    load_of_row<Scale>(p.scale, walk, scale);
+#endif
+#if ROW_BIAS
+    load_of_row<Bias>(p.bias, walk, offset);
+#endif
     team.all<Plus>(sums);
     team.neighbours<Plus>(sums);
 
@@ -272,18 +280,11 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     store_of_row<Variance, JOINED>(p.variance, walk, variance);
 #endif
 #endif
-#if ROW_SCALE
-    Value scale[WIDTH] = {};
-    load_of_row<Scale>(p.scale, walk, scale);
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
-#endif
-    Value offset[WIDTH] = {};
-#if ROW_BIAS
-    load_of_row<Bias>(p.bias, walk, offset);
-#endif
-#pragma unroll
-    for (int w = 0; w < WIDTH; ++w) offset[w] -= correction[w] * inverse[w];
+    for (int w = 0; w < WIDTH; ++w) {
+      if (ROW_SCALE) inverse[w] *= scale[w];
+      offset[w] -= correction[w] * inverse[w];
+    }
     held.begin_pass();
     slots.second_pass(elements, walk, held, [&](i64 chunk, const Chunk& held) {
       store_normalised(p, walk, chunk, held, shift, inverse, offset);

@@ -35,7 +35,7 @@ class OnChip:
     arch: ArchSpec
     before: PointwiseDag
     others: tuple[Tensor, ...] = ()
-    may_be_in_ring: bool = False
+    is_ring_wanted: bool = False
 
     @staticmethod
     def of(
@@ -60,7 +60,9 @@ class OnChip:
     @property
     def is_in_ring(self) -> bool:
         """Whether blocks stay for several rows, whose chunks go through a ring of slots."""
-        return self.may_be_in_ring and not self.layout.space.skew and 1 < self._chunks <= self._fitting
+        is_possible = not self.tile.is_cooperative and not self.layout.space.skew
+        is_several = self.tile.staying_blocks(self.layout, self.arch) < self.tile.blocks(self.layout)
+        return self.is_ring_wanted and is_possible and is_several and 1 < self._chunks <= self._fitting
 
     @property
     def blocks(self) -> int:
@@ -98,8 +100,7 @@ class OnChip:
         """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""
         if not self.tile.is_cooperative:
             return ()
-        blocks = self.blocks or self.tile.blocks(self.layout)
-        return (WorkspacePointer(chain.reserve(2 * blocks * self._sums_bytes)),)
+        return (WorkspacePointer(chain.reserve(self.tile.blocks(self.layout) * self._sums_bytes)),)
 
     @property
     def _fitting(self) -> int:

@@ -52,6 +52,10 @@ _MAX_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 _GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
+#: Joined rows that have teams of their own, at most.
+_MAX_APART = 24
+#: Bytes of a block's rows that are worth a ring of slots, where there is room for one; groups of a thread there.
+_MIN_RING_BYTES, _MAX_RING_BYTES, _RING_ITEMS = 98304, 204800, 2
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
 
@@ -161,9 +165,6 @@ class RowTile:
         A cluster has its blocks within one group of multiprocessors, where some may be left over: one cluster too many
         would begin when the others end, and take as long.
         """
-        if self.is_cooperative:
-            there, wanted = max(1, arch.sm_count // self.SHARING), self.blocks(layout) // self.SHARING
-            return ceil_div(wanted, ceil_div(wanted, there)) * self.SHARING
         used = _CLUSTER_REACH * self.RESIDENT // self.CLUSTER * self.CLUSTER
         there = max(1, arch.sm_count * used // _CLUSTER_REACH // self.CLUSTER)
         wanted = self.blocks(layout) // self.CLUSTER
@@ -173,7 +174,8 @@ class RowTile:
 def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | None = None) -> tuple[Knob, ...]:
     """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where the kernel can, CTA_COUNT
     (blocks that share rows) and STAGES (whether the next row is on its way)."""
-    team, items, cluster, sharing = defaults or _defaults(layout, arch, held)
+    ring = None if defaults else _ring_defaults(layout, arch, held)
+    team, items, cluster, sharing = defaults or ring or _defaults(layout, arch, held)
     most = _most_team(layout)
     found: tuple[Knob, ...] = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
@@ -182,11 +184,12 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     )
     if held.looks_ahead:
         is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
-        text = "rows on their way beside the one at hand"
-        found = (*found, Knob("ahead", KnobType.STAGES, (0, 1, 2) if held.stays else (0, 1), int(is_ahead), text))
+        text = "1: the next row is on its way; 2: as many chunks as have room, in a ring"
+        values = (0, 1, 2) if held.stays else (0, 1)
+        found = (*found, Knob("ahead", KnobType.STAGES, values, 2 if ring else int(is_ahead), text))
     if not held.stays:
         return found
-    fitting = {share for share in (*_SHARES_OF_GRID, 33, 66, 132) if share <= arch.sm_count}
+    fitting = {share for share in _SHARES_OF_GRID if share <= _most_sharing(layout, arch)}
     values = tuple(sorted(fitting | {1, sharing}))
     return (
         *found,
@@ -229,25 +232,45 @@ def are_apart(layout: RowLayout) -> bool:
     are side by side."""
     joined = layout.space.joined
     own_bytes = joined // gcd(joined, _CLUSTERS[-1]) * layout.groups * 2 * _GROUP_BYTES
-    return layout.space.is_row and joined > 1 and own_bytes <= _MAX_STAYING_BYTES
+    return layout.space.is_row and 1 < joined <= _MAX_APART and own_bytes <= _MAX_STAYING_BYTES
 
 
 def _tile_apart(layout: RowLayout, team: int, items: int, cluster: int, held: Held) -> RowTile:
     cluster = gcd(cluster, layout.space.joined)
     slots = layout.space.joined // cluster
-    team = max(min(team, floor_power(_MAX_THREADS // slots)), ceil_power(ceil_div(32, slots)))
+    team = max(min(team, floor_power(_MAX_THREADS // slots)), 32)
     threads = team * slots
     is_as_read, resident = _holding(layout, threads, items, 1, held, layout.groups > team * items)
     return RowTile(threads, team, 1, items, 1, cluster, int(is_as_read), max(1, resident))
 
 
 def _defaults_apart(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults:
-    """A few vectors for each thread, more where a row would not fit; as many blocks as the rows can be spread over."""
-    cluster = gcd(_most_cluster(arch), layout.space.joined)
+    """As many vectors for each thread as leave two blocks of a multiprocessor: one block, which meets soonest, where it
+    has room for all joined rows, otherwise small ones of a large cluster. A few vectors where there are few rows."""
     fewest, most = _item_bounds(layout, held)
-    most_team = floor_power(_MAX_THREADS * cluster // layout.space.joined)
-    team = min(most_team, ceil_power(ceil_div(layout.groups, fewest)))
-    return team, min(most, ceil_div(layout.groups, team)), cluster, 1
+    largest = gcd(_most_cluster(arch), layout.space.joined)
+    # In a cluster more vectors than rows of several axes have leave ptxas no registers for the meeting.
+    for cluster, wanted in ((1, most), (largest, min(most, _MAX_PLACED))):
+        shape = _tile_apart(layout, ceil_power(ceil_div(layout.groups, wanted)), wanted, cluster, held)
+        fills = shape.blocks(layout) >= _FEW_RESIDENT * arch.sm_count
+        if fills and shape.RESIDENT >= _FEW_RESIDENT and shape.chunks(layout) == 1:
+            return shape.TEAM, ceil_div(layout.groups, shape.TEAM), cluster, 1
+    shape = _tile_apart(layout, ceil_power(ceil_div(layout.groups, fewest)), most, largest, held)
+    return shape.TEAM, min(most, ceil_div(layout.groups, shape.TEAM)), largest, 1
+
+
+def _ring_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults | None:
+    """(team, items, cluster, sharing) of rows of several axes, or side by side, that take most of a multiprocessor's
+    shared memory, and of which each block has several; None of others."""
+    if not held.stays or layout.space.is_line:
+        return None
+    for cluster in reversed(clusters(arch)):
+        own_bytes = _bytes_of_rows(layout, held) // cluster
+        is_several = _row_blocks(layout) * cluster >= _FEW_RESIDENT * arch.sm_count
+        if own_bytes >= _MIN_RING_BYTES:
+            fits = own_bytes <= _MAX_RING_BYTES and is_several
+            return (_most_team(layout), _RING_ITEMS, cluster, 1) if fits else None
+    return None
 
 
 def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile: tuple[int, int, int]) -> bool:
