@@ -117,8 +117,8 @@ template <class Tile> struct RowWalk {
 
   // Which whole group of its rows an item of a chunk is. Items lie at constant offsets.
   __device__ __forceinline__ i64 group(i64 chunk, int item) const {
-    const Index first = (Index(chunk) * Tile::BLOCKS + rank) * (Tile::HELD * Tile::TEAM_SIZE) + member();
-    return i64(first) + item * Tile::TEAM_SIZE;
+    const Index before = (Index(chunk) * Tile::BLOCKS + rank) * (Tile::HELD * Tile::TEAM_SIZE);
+    return i64(before) + member() + item * Tile::TEAM_SIZE;
   }
 
   // Groups of the row.

@@ -252,7 +252,7 @@ def _defaults_apart(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults:
     # In a cluster more vectors than rows of several axes have leave ptxas no registers for the meeting.
     for cluster, wanted in ((1, most), (largest, min(most, _MAX_PLACED))):
         shape = _tile_apart(layout, ceil_power(ceil_div(layout.groups, wanted)), wanted, cluster, held)
-        fills = shape.blocks(layout) >= _FEW_RESIDENT * arch.sm_count
+        fills = shape.blocks(layout) >= arch.sm_count
         if fills and shape.RESIDENT >= _FEW_RESIDENT and shape.chunks(layout) == 1:
             return shape.TEAM, ceil_div(layout.groups, shape.TEAM), cluster, 1
     shape = _tile_apart(layout, ceil_power(ceil_div(layout.groups, fewest)), most, largest, held)
@@ -269,7 +269,8 @@ def _ring_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults | 
         is_several = _row_blocks(layout) * cluster >= _FEW_RESIDENT * arch.sm_count
         if own_bytes >= _MIN_RING_BYTES:
             fits = own_bytes <= _MAX_RING_BYTES and is_several
-            return (_most_team(layout), _RING_ITEMS, cluster, 1) if fits else None
+            items = _RING_ITEMS if layout.space.is_row else _item_bounds(layout, held)[0]
+            return (_most_team(layout), items, cluster, 1) if fits else None
     return None
 
 
@@ -279,7 +280,8 @@ def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile:
     usual, ahead = (_tile(layout, *tile, sharing=tile[2], held=own) for own in (held, held.looking_ahead))
     there = usual.RESIDENT * arch.sm_count // usual.SHARING
     is_short = ceil_div(layout.row_groups, usual.slots) < _WORTH_STAYING * there
-    if usual.chunks(layout) > 1 or is_short or held.beside or usual.RESIDENT > _FEW_RESIDENT:
+    is_apart = usual.CLUSTER > usual.SHARING
+    if usual.chunks(layout) > 1 or is_short or is_apart or held.beside or usual.RESIDENT > _FEW_RESIDENT:
         return False
     return ahead.RESIDENT == usual.RESIDENT
 
@@ -364,12 +366,14 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     most_team, side = _usual_team(layout), _side(layout)
     most_cluster = _most_cluster(arch)
     filling = [c for c in clusters(arch) if c >= filling_cluster(layout, arch, 1)]
-    residents = range(_WANTED_RESIDENT, 0, -1)
-    # Blocks of a cluster meet for each row: one large block has it sooner, where it need not leave room for chunks.
-    by_resident, by_cluster = product(residents, filling), ((r, c) for c in filling for r in residents)
-    for resident, cluster in by_resident if held.stays else by_cluster:
+    # Blocks of a cluster meet for each row: few have it sooner, and few threads. But a block that is alone on its
+    # multiprocessor leaves room for chunks that stay.
+    several, alone = range(_WANTED_RESIDENT, 1, -1), (1,)
+    groups = (several, alone) if held.stays else ((*several, *alone),)
+    for resident, cluster in ((r, c) for residents in groups for c in filling for r in residents):
         own, sparse = ceil_div(max(layout.groups, 1), cluster), None
-        for wanted in (i for i in _ITEMS if fewest <= i <= most):
+        wanted_items = [i for i in _ITEMS if fewest <= i <= most]
+        for wanted in reversed(wanted_items) if held.stays and resident == _FEW_RESIDENT else wanted_items:
             team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
             items = ceil_div(own, team)
             if team > most_team or _holding(layout, team * side, items, cluster, held, in_chunks=False)[1] < resident:
