@@ -10,12 +10,13 @@
 // read once; of a longer one chunks are read again.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks of x, then of dy, with LOOKS_AHEAD the next row
 // of both.
-// Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
+// Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each
-// row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a functor of its own, since
-// Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
+// row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS; IN_RING: whether the chunks of one row after the
+// other go through a ring of slots; AGAIN: whether what is read again has a functor of its own, since Prologue stores
+// tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
 #include "include/next_row.cuh"
 #include "include/row_team.cuh"

@@ -11,12 +11,13 @@
 // over the row, which each of the blocks reads, so that they agree without meeting. Of a row that is too long, chunks
 // are read again, backwards, as the cache still has them.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
-// Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
+// Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
-// unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own,
-// since Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
+// unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; IN_RING: whether the chunks of one row after the other go
+// through a ring of slots; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors;
+// LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
 #include "include/next_row.cuh"
 #include "include/row_team.cuh"

@@ -1,6 +1,6 @@
 """Group normalisation's axes: the pointwise operations around it over x with the channels as two axes. Or as one axis,
-where a line of memory has channels of several groups, or each channel has numbers of its own: rows are then single channels,
-and those of a group joined.
+where a line of memory has channels of several groups, or each channel has numbers of its own: rows are then single
+channels, and those of a group joined.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from lowdnn.plan import Argument, WorkspacePointer
 
 #: Slots that chunks without one of their own share: ``ChunkSlots::RING``.
 _RING = 2
-#: Rows on chip, at most.
-_MOST_AHEAD = 4
+#: Rows that a ring has room for, at most.
+_MOST_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class OnChip:
     """See the module's docstring and ``include/staying_chunks.cuh``.
 
     before: what the kernel's Prologue does.  others: tensors that are read beside it and stay too.
+    is_ring_wanted: for the chunks of several rows.
     """
 
     tile: RowTile
@@ -37,20 +38,11 @@ class OnChip:
     others: tuple[Tensor, ...] = ()
     is_ring_wanted: bool = False
 
-    @staticmethod
-    def of(
-        tile: RowTile,
-        layout: RowLayout,
-        compute_type: DataType,
-        arch: ArchSpec,
-        before: PointwiseDag,
-        others: tuple[Tensor, ...] = (),
-        is_ring_wanted: bool = False,
-    ) -> OnChip:
+    def fitted(self) -> OnChip:
         """With as many blocks of a multiprocessor as rings have room for, where these are wanted and possible."""
-        usual = OnChip(tile, layout, compute_type, arch, before, others, is_ring_wanted)
-        fewer = (replace(usual, tile=replace(tile, RESIDENT=count)) for count in range(tile.RESIDENT, 0, -1))
-        return next((on_chip for on_chip in fewer if on_chip.is_in_ring), usual)
+        residents = range(self.tile.RESIDENT, 0, -1)
+        fewer = (replace(self, tile=replace(self.tile, RESIDENT=count)) for count in residents)
+        return next((on_chip for on_chip in fewer if on_chip.is_in_ring), self)
 
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
@@ -79,7 +71,7 @@ class OnChip:
         """Chunks that shared memory has room for: all where there are several; a single one stays in registers."""
         chunks, fitting = self._chunks, self._fitting
         if self.is_in_ring:
-            return min(fitting, _MOST_AHEAD * chunks)
+            return min(fitting, _MOST_ROWS * chunks)
         return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 from math import gcd
 
 from lowdnn import dtypes
@@ -54,10 +53,14 @@ _GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
 #: Joined rows that have teams of their own, at most.
 _MAX_APART = 24
-#: Bytes of a block's rows that are worth a ring of slots, where there is room for one; groups of a thread there.
+#: Bytes of a block's rows that are worth a ring of slots, and that one has room for; groups of a thread whose rows have
+#: several axes there.
 _MIN_RING_BYTES, _MAX_RING_BYTES, _RING_ITEMS = 98304, 204800, 2
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
+
+#: STAGES: the next row whole, or as many chunks as have room.
+NEXT_ROW, RING = 1, 2
 
 #: (team, items, cluster, sharing)
 Defaults = tuple[int, int, int, int]
@@ -173,7 +176,7 @@ class RowTile:
 
 def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | None = None) -> tuple[Knob, ...]:
     """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where the kernel can, CTA_COUNT
-    (blocks that share rows) and STAGES (whether the next row is on its way)."""
+    (blocks that share rows) and STAGES (what is on its way beside the row at hand)."""
     ring = None if defaults else _ring_defaults(layout, arch, held)
     team, items, cluster, sharing = defaults or ring or _defaults(layout, arch, held)
     most = _most_team(layout)
@@ -184,9 +187,10 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     )
     if held.looks_ahead:
         is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
-        text = "1: the next row is on its way; 2: as many chunks as have room, in a ring"
-        values = (0, 1, 2) if held.stays else (0, 1)
-        found = (*found, Knob("ahead", KnobType.STAGES, values, 2 if ring else int(is_ahead), text))
+        text = "on its way beside the row at hand: 1 the next row, 2 as many chunks as have room, in a ring"
+        values = (0, NEXT_ROW, RING) if held.stays else (0, NEXT_ROW)
+        default = RING if ring else NEXT_ROW if is_ahead else 0
+        found = (*found, Knob("ahead", KnobType.STAGES, values, default, text))
     if not held.stays:
         return found
     fitting = {share for share in _SHARES_OF_GRID if share <= _most_sharing(layout, arch)}
@@ -206,7 +210,7 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     sharing = max(cluster, chosen.get(KnobType.CTA_COUNT, 1))
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
-    held = held.looking_ahead if chosen.get(KnobType.STAGES) == 1 else held
+    held = held.looking_ahead if chosen.get(KnobType.STAGES) == NEXT_ROW else held
     return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
 
 
@@ -228,8 +232,8 @@ def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, 
 
 
 def are_apart(layout: RowLayout) -> bool:
-    """Whether joined rows have a team each, in one block or in those of a cluster, whose memory they fit; otherwise they
-    are side by side."""
+    """Whether joined rows have a team each, in one block or in those of a cluster, which have room for them; otherwise
+    they are side by side."""
     joined = layout.space.joined
     own_bytes = joined // gcd(joined, _CLUSTERS[-1]) * layout.groups * 2 * _GROUP_BYTES
     return layout.space.is_row and 1 < joined <= _MAX_APART and own_bytes <= _MAX_STAYING_BYTES
