@@ -1,8 +1,8 @@
 // Teams: how the threads that own a row (rows.cuh) join what each of them has of it.
 //
 // Order of summation: the thread's own elements one after the other, the lanes as a tree, then the warps and the blocks
-// one after the other, many blocks in a few interleaved parts; joined rows one after the other, block by block. Where SIDE does not
-// divide a warp, members of a team take the place of warps. It depends on the parameters only.
+// one after the other, many blocks in a few interleaved parts; joined rows one after the other, block by block. Where
+// SIDE does not divide a warp, members of a team take the place of warps. It depends on the parameters only.
 
 #pragma once
 

@@ -180,7 +180,7 @@ template <class Tile> struct RowWalk {
   }
 
  private:
-  // Groups of the row from one of its own on, as far as a chunk's end at least; none, or a negative number, behind them.
+  // Groups of the row from one of its own on, to a chunk's end at least; none, or a negative number, behind them.
   __device__ __forceinline__ int groups_from(i64 first) const {
     constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
     if constexpr (sizeof(Index) == 4) return int(u32(groups()) - u32(first));

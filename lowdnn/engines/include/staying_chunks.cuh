@@ -16,7 +16,8 @@
 // stay on the way back. A group of copies is closed with each chunk, also where there is nothing to copy, so that the
 // number of groups behind a chunk's own is known.
 //
-// A row has at least as many chunks as slots, and more than RING of these where it has more. Without ANY there are none.
+// A row has at least as many chunks as slots, and more than RING of these where it has more. Without ANY there are no
+// slots.
 template <class Tile, bool ANY> struct ChunkSlots {
   static constexpr int RING = 2;
   static constexpr int FIRST_GROUPS = 16;  // at least, closed before the first chunk is used

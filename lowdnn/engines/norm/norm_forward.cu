@@ -102,8 +102,8 @@ __device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
 }
 
-// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for a row ahead, so that
-// nothing waits for it when the row is there.
+// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for a row ahead, so
+// that nothing waits for it when the row is there.
 struct Sample {
   Again::Loaded<VECTOR> in = {};
 
@@ -209,8 +209,8 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
 #endif
 }
 
-// y = (x - shift) * factor + offset: what corrects the shift is part of the offset, an operation for a row instead of one
-// for each element.
+// y = (x - shift) * factor + offset: what corrects the shift is part of the offset, an operation for a row instead of
+// one for each element.
 __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                                  const Value (&shift)[WIDTH], const Value (&factor)[WIDTH],
                                                  const Value (&offset)[WIDTH]) {

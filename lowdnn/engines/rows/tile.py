@@ -188,9 +188,9 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     if held.looks_ahead:
         is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
         text = "on its way beside the row at hand: 1 the next row, 2 as many chunks as have room, in a ring"
-        values = (0, NEXT_ROW, RING) if held.stays else (0, NEXT_ROW)
+        stages = (0, NEXT_ROW, *((RING,) if held.stays else ()))
         default = RING if ring else NEXT_ROW if is_ahead else 0
-        found = (*found, Knob("ahead", KnobType.STAGES, values, default, text))
+        found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))
     if not held.stays:
         return found
     fitting = {share for share in _SHARES_OF_GRID if share <= _most_sharing(layout, arch)}
