@@ -264,7 +264,7 @@ struct Consumer {
       : params(params),
         p(params.forward),
         memory(memory),
-        warpgroup(threadIdx.x / WARPGROUP_SIZE),
+        warpgroup(uniform(threadIdx.x / WARPGROUP_SIZE)),
         softmax(params.forward.score_scale()) {}
 
   __device__ __forceinline__ void run() {
@@ -368,8 +368,8 @@ struct Consumer {
 
   // scores = q k^T of the next tile of keys.
   __device__ __forceinline__ void start_keys() {
-    const Keys keys = memory.keys.wait();
-    const Queries queries = memory.queries.rows().rows();
+    const Keys keys = {uniform(memory.keys.wait().address)};
+    const Queries queries = {uniform(memory.queries.rows().address)};
     const int row = warpgroup * 64;
     wgmma_fence();
 #pragma unroll
@@ -390,7 +390,7 @@ struct Consumer {
 
   // o += weights v of the next tile of values.
   __device__ __forceinline__ void start_values() {
-    const Values values = memory.values.wait();
+    const Values values = {uniform(memory.values.wait().address)};
     wgmma_fence();
     multiply_by_values(o, weights, values);
     wgmma_commit();

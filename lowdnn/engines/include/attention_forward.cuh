@@ -269,6 +269,13 @@ __device__ __forceinline__ void apply_scores(const Forward& p, const Place& plac
 }
 #endif
 
+// Of 16 blocks, bits 2 b and 2 b + 1 stand for columns 8 b and 8 b + 1: those of columns before `end`. As bits of a word
+// they become predicates eight at a time.
+__device__ __forceinline__ u32 bits_before(i32 end) {
+  const i32 count = max((end >> 3) * 2 + min(end & 7, 2), 0);
+  return __funnelshift_lc(~0u, 0, count);
+}
+
 // Minus infinity for keys that a query does not see, where HAS_LEFT also of those before the band.
 template <bool HAS_LEFT>
 __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows, i32 tile, ScoreTile& scores) {
@@ -281,12 +288,13 @@ __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows
       const i32 begin = HAS_LEFT ? place.band.keys_begin(query) - first : 0;
       const i32 end = exists ? place.band.keys_end_of(query) - first : -TILE_KV;
 #pragma unroll
-      for (int block = 0; block < SCORE_BLOCKS; ++block) {
-        f32* const pair = scores[part][block] + half * 2;
+      for (int first_block = 0; first_block < SCORE_BLOCKS; first_block += 16) {
+        u32 seen = bits_before(end - first_block * 8);
+        if (HAS_LEFT) seen &= ~bits_before(begin - first_block * 8);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const bool sees = (!HAS_LEFT || begin <= block * 8 + i) && block * 8 + i < end;
-          pair[i] = sees ? pair[i] : -INFINITE;
+        for (int bit = 0; bit < 32 && first_block + bit / 2 < SCORE_BLOCKS; ++bit) {
+          f32& score = scores[part][first_block + bit / 2][half * 2 + bit % 2];
+          score = seen >> bit & 1 ? score : -INFINITE;
         }
       }
     }
