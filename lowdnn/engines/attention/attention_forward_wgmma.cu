@@ -2,15 +2,15 @@
 // scores in memory.
 //
 // Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries each
-// multiply, the last warpgroup's first warp loads. What becomes of each query is attention_forward.cuh's; keys outside
-// of the band are passed over.
+// multiply, the last warpgroup's warps load, a thread of each. What becomes of each query is attention_forward.cuh's;
+// keys outside of the band are passed over.
 // Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV
-// keys and values through rings of STAGES: the producer waits until a stage is empty and starts its copies, which
+// keys and values through rings of STAGES: a ring's producer waits until a stage is empty and starts its copies, which
 // arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next
 // tile's keys and this one's values in one go, be the former those of the next queries or not, and computes the
 // softmax of the former while the latter runs; the weights go from its accumulators to the operand in registers.
 // Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. Of fp8, the
-// last warpgroup's other warps transpose values from one ring into another.
+// last warpgroup's first warp loads all and its others transpose values from one ring into another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
 // tiles: consumers make zeros of rows that are not those of the sequence.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8
@@ -136,7 +136,7 @@ template <class Rows_, bool IS_CUT, int WRITERS = 1> struct CutRing : TileRing<R
   }
 
  private:
-  __device__ __forceinline__ u32 existing() const { return this->full + Tiles::BARRIER_BYTES + this->at.stage * 8; }
+  __device__ __forceinline__ u32 existing() const { return this->full + Tiles::BARRIER_BYTES + this->at.stage() * 8; }
 };
 
 struct Memory {
@@ -205,28 +205,32 @@ __device__ __forceinline__ void for_each_tile_of_queries(const Params& p, const 
   }
 }
 
-// One thread: all copies of the block, then how many tiles of queries saw no key.
-__device__ __forceinline__ void produce(const Params& p, Memory& memory) {
+// One thread: all copies of the block to these rings; behind the queries, how many tiles of them saw no key.
+__device__ __forceinline__ void produce(const Params& p, Memory& memory, bool loads_queries, bool loads_keys,
+                                        bool loads_values) {
   u32 passed_over = 0;
   for_each_tile_of_queries(p, memory, [&](const Work& work, const Place& place) {
     if (place.begin >= place.end) {
       ++passed_over;
       return;
     }
-    const i32 queries = p.q.existing_rows(place.batch, place.band.queries);
+    if (loads_queries) {
+      const i32 queries = p.q.existing_rows(place.batch, place.band.queries);
+      memory.queries.load(p.q.at(place.batch, place.head, queries), work, place, queries);
+    }
+    if (!loads_keys && !loads_values) return;
     const i32 keys = p.k.existing_rows(place.batch, place.band.keys);
     const i32 values = p.v.existing_rows(place.batch, place.band.keys);
     const auto k = p.k.at(place.batch, place.head, keys);
     const auto v = p.v.at(place.batch, place.head, values);
-    memory.queries.load(p.q.at(place.batch, place.head, queries), work, place, queries);
     const i32 keys_end = keys < place.band.keys ? keys : UNCUT;  // others have weights of 0
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
-      memory.keys.load(k, tile * TILE_KV, keys_end);
-      memory.load_values(v, tile * TILE_KV, values);
+      if (loads_keys) memory.keys.load(k, tile * TILE_KV, keys_end);
+      if (loads_values) memory.load_values(v, tile * TILE_KV, values);
     }
   });
-  memory.queries.load(Work{passed_over, p.forward.tiles.divisor});
+  if (loads_queries) memory.queries.load(Work{passed_over, p.forward.tiles.divisor});
 }
 
 #if IS_FP8
@@ -246,6 +250,16 @@ __device__ __forceinline__ void transpose_all(const Params& p, Memory& memory) {
   });
 }
 #endif
+
+// The warps beside the consumers. Each ring has a producer of its own: none waits for the room of another.
+__device__ __forceinline__ void produce(const Params& p, Memory& memory, u32 warp) {
+#if IS_FP8
+  if (warp > 0) transpose_all(p, memory);
+  else if (elect_one()) produce(p, memory, true, true, true);
+#else
+  if (warp < 3 && elect_one()) produce(p, memory, warp == 0, warp == 1, warp == 2);
+#endif
+}
 
 // A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
 // `end` of each.
@@ -418,10 +432,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();
-    if (warp == CONSUMER_WARPS && elect_one()) produce(p, memory);
-#if IS_FP8
-    if (warp > CONSUMER_WARPS) transpose_all(p, memory);
-#endif
+    produce(p, memory, warp - CONSUMER_WARPS);
   } else {
     if constexpr (CONSUMER_REGISTERS > 0) take_registers<CONSUMER_REGISTERS>();
     Consumer(p, memory).run();
