@@ -282,11 +282,19 @@ struct Consumer {
         softmax(params.forward.score_scale()) {}
 
   __device__ __forceinline__ void run() {
+    clear_output();
     if (has_queries()) add_all();
     if (memory.queries.wait().work().head > 0) store_passed_over();
   }
 
  private:
+  // Queries whose outputs are to be stored, multiplied by `shares`.
+  struct EndedRows {
+    Place place;
+    Destination to;
+    f32 shares[PARTS][2];
+  };
+
   // The queries that see a key, one tile of them after the other.
   __device__ __forceinline__ void add_all() {
     f32 shrinking[PARTS][2];
@@ -294,45 +302,36 @@ struct Consumer {
     start_keys();
     end_keys<0>();
     if (warpgroup == CONSUMERS - 1) pass_turn();
+    begin_rows();
+    add_scores(place.begin, shrinking);  // nothing is there to shrink yet
+    make_weights(p, place, rows(), place.begin, scores, weights);
 #pragma unroll 1
     for (;;) {
-      begin_rows();
-      add_scores(place.begin, shrinking);  // nothing is there to shrink yet
-      make_weights(p, place, rows(), place.begin, scores, weights);
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
-        memory.keys.clear();
-        memory.values.clear();
-        await_turn();
-        start_keys();
-        start_values();
-        pass_turn();
-        end_keys<1>();
+        multiply_next_keys();
         release_queries(tile);
         const bool shrinks = add_scores(tile, shrinking);
         end_values();
-        if (shrinks) shrink(o, shrinking);
+        if (shrinks) scale_rows(o, shrinking);
         make_weights(p, place, rows(), tile, scores, weights);
         before = tile;
       }
       if (!has_queries()) break;
-      memory.keys.clear();
-      memory.values.clear();
-      await_turn();
-      start_keys();
-      start_values();
-      pass_turn();
-      end_keys<1>();
-      const Destination to(p, place.batch);  // while the values are multiplied
+      multiply_next_keys();
+      const EndedRows ended = end_rows();
+      begin_rows();
+      add_scores(place.begin, shrinking);
       end_values();
-      store(to);
+      store(ended);
+      make_weights(p, place, rows(), place.begin, scores, weights);
     }
     memory.values.clear();
     start_values();
-    const Destination to(p, place.batch);
+    const EndedRows ended = end_rows();
     end_values();
-    store(to);
+    store(ended);
     if (warpgroup == 0) await_turn();
   }
 
@@ -341,7 +340,7 @@ struct Consumer {
     for_each_tile_of_queries(params, memory, [&](const Work&, const Place& other) {
       if (other.begin < other.end) return;
       begin_rows(other);
-      store(Destination(p, place.batch));
+      store(end_rows());
     });
   }
 
@@ -371,13 +370,34 @@ struct Consumer {
     place = next;
     softmax = RunningSoftmax(p.score_scale());
     softmax.add_sink(p, place, rows());
+  }
+  __device__ __forceinline__ EndedRows end_rows() {
+    EndedRows ended = {place, Destination(p, place.batch)};
+    softmax.end();
+    store_rows(p, ended.to, place, rows(), softmax, ended.shares);
+    return ended;
+  }
+
+  // The next ones' outputs begin behind it.
+  __device__ __forceinline__ void store(const EndedRows& ended) {
+    scale_rows(o, ended.shares);
+    store_output(p, ended.to, ended.place, {ended.place.warp_row}, o);
+    clear_output();
+  }
+  __device__ __forceinline__ void clear_output() {
 #pragma unroll
     for (int i = 0; i < OUTPUT_BLOCKS * 4; ++i) flat(o)[i] = 0;
   }
 
-  __device__ __forceinline__ void store(const Destination& to) {
-    softmax.end();
-    store_output(p, to, place, rows(), softmax, o);
+  // scores of the next tile of keys, while o += weights v goes on until `end_values`.
+  __device__ __forceinline__ void multiply_next_keys() {
+    memory.keys.clear();
+    memory.values.clear();
+    await_turn();
+    start_keys();
+    start_values();
+    pass_turn();
+    end_keys<1>();
   }
 
   // scores = q k^T of the next tile of keys.
