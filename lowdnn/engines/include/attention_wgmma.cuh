@@ -74,13 +74,14 @@ template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
   }
 };
 
-// Where a producer or consumer stands in a ring of COUNT stages, in one register.
-template <int COUNT> struct Turn {
-  u32 turn = 0;
+// Where a producer or consumer stands in a ring of COUNT stages, in one register: kernels of attention have none to
+// spare.
+template <int COUNT> struct RingCounter {
+  u32 passed = 0;  // stages
 
-  __device__ __forceinline__ u32 stage() const { return turn % COUNT; }
-  __device__ __forceinline__ u32 parity() const { return turn / COUNT % 2; }
-  __device__ __forceinline__ void advance() { ++turn; }
+  __device__ __forceinline__ u32 stage() const { return passed % COUNT; }
+  __device__ __forceinline__ u32 parity() const { return passed / COUNT % 2; }
+  __device__ __forceinline__ void advance() { ++passed; }
 };
 
 // Tiles on their way from the producer, a thread or WRITERS warps, to the consumers, READERS warps, through COUNT
@@ -89,7 +90,7 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
   static constexpr int BYTES = COUNT * Rows_::BYTES, BARRIER_BYTES = 2 * COUNT * MBARRIER_BYTES;
 
   u32 stages, full;
-  Turn<COUNT> at;
+  RingCounter<COUNT> at;
 
   __device__ __forceinline__ u32 own_full() const { return full + at.stage() * MBARRIER_BYTES; }
   __device__ __forceinline__ u32 own_empty() const { return own_full() + COUNT * MBARRIER_BYTES; }
