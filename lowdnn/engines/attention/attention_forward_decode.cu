@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     multiply_rows(queries, 0, stage_at(stage).keys(), scores);
     make_scores(p, place, rows, tile, scores);
     f32 shrinking[PARTS][2];
-    if (softmax.add(scores, shrinking)) shrink(o, shrinking);
+    if (softmax.add(scores, shrinking)) scale_rows(o, shrinking);
     const auto weight = [&](int part, int block, int half) {
       return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };
@@ -245,6 +245,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #if IS_SPLIT
   store_partial(params, place, rows, softmax, o);
 #else
-  store_output(p, Destination(p, place.batch), place, rows, softmax, o);
+  const Destination to(p, place.batch);
+  f32 shares[PARTS][2];
+  store_rows(p, to, place, rows, softmax, shares);
+  scale_rows(o, shares);
+  store_output(p, to, place, rows, o);
 #endif
 }

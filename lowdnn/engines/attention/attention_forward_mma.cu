@@ -76,12 +76,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
     __syncthreads();  // the values are there; the keys are no longer read
     if (following < place.end) copy_keys(following);
     f32 shrinking[PARTS][2];
-    if (softmax.add(scores, shrinking)) shrink(o, shrinking);
+    if (softmax.add(scores, shrinking)) scale_rows(o, shrinking);
     const auto weight = [&](int part, int block, int half) {
       return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };
     multiply_columns(weight, v, 0, o);
   }
   softmax.end();
-  store_output(p, Destination(p, place.batch), place, rows, softmax, o);
+  const Destination to(p, place.batch);
+  f32 shares[PARTS][2];
+  store_rows(p, to, place, rows, softmax, shares);
+  scale_rows(o, shares);
+  store_output(p, to, place, rows, o);
 }

@@ -2,15 +2,15 @@
 // scores in memory.
 //
 // Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries each
-// multiply, the last warpgroup's first warp loads. What becomes of each query is attention_forward.cuh's; keys outside
-// of the band are passed over.
+// multiply, the last warpgroup's warps load, a thread of each. What becomes of each query is attention_forward.cuh's;
+// keys outside of the band are passed over.
 // Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV
-// keys and values through rings of STAGES: the producer waits until a stage is empty and starts its copies, which
+// keys and values through rings of STAGES: a ring's producer waits until a stage is empty and starts its copies, which
 // arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next
 // tile's keys and this one's values in one go, be the former those of the next queries or not, and computes the
 // softmax of the former while the latter runs; the weights go from its accumulators to the operand in registers.
 // Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. Of fp8, the
-// last warpgroup's other warps transpose values from one ring into another.
+// last warpgroup's first warp loads all and its others transpose values from one ring into another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
 // tiles: consumers make zeros of rows that are not those of the sequence.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8
@@ -136,7 +136,7 @@ template <class Rows_, bool IS_CUT, int WRITERS = 1> struct CutRing : TileRing<R
   }
 
  private:
-  __device__ __forceinline__ u32 existing() const { return this->full + Tiles::BARRIER_BYTES + this->at.stage * 8; }
+  __device__ __forceinline__ u32 existing() const { return this->full + Tiles::BARRIER_BYTES + this->at.stage() * 8; }
 };
 
 struct Memory {
@@ -205,28 +205,32 @@ __device__ __forceinline__ void for_each_tile_of_queries(const Params& p, const 
   }
 }
 
-// One thread: all copies of the block, then how many tiles of queries saw no key.
-__device__ __forceinline__ void produce(const Params& p, Memory& memory) {
+// One thread: all copies of the block to these rings; behind the queries, how many tiles of them saw no key.
+__device__ __forceinline__ void produce(const Params& p, Memory& memory, bool loads_queries, bool loads_keys,
+                                        bool loads_values) {
   u32 passed_over = 0;
   for_each_tile_of_queries(p, memory, [&](const Work& work, const Place& place) {
     if (place.begin >= place.end) {
       ++passed_over;
       return;
     }
-    const i32 queries = p.q.existing_rows(place.batch, place.band.queries);
+    if (loads_queries) {
+      const i32 queries = p.q.existing_rows(place.batch, place.band.queries);
+      memory.queries.load(p.q.at(place.batch, place.head, queries), work, place, queries);
+    }
+    if (!loads_keys && !loads_values) return;
     const i32 keys = p.k.existing_rows(place.batch, place.band.keys);
     const i32 values = p.v.existing_rows(place.batch, place.band.keys);
     const auto k = p.k.at(place.batch, place.head, keys);
     const auto v = p.v.at(place.batch, place.head, values);
-    memory.queries.load(p.q.at(place.batch, place.head, queries), work, place, queries);
     const i32 keys_end = keys < place.band.keys ? keys : UNCUT;  // others have weights of 0
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
-      memory.keys.load(k, tile * TILE_KV, keys_end);
-      memory.load_values(v, tile * TILE_KV, values);
+      if (loads_keys) memory.keys.load(k, tile * TILE_KV, keys_end);
+      if (loads_values) memory.load_values(v, tile * TILE_KV, values);
     }
   });
-  memory.queries.load(Work{passed_over, p.forward.tiles.divisor});
+  if (loads_queries) memory.queries.load(Work{passed_over, p.forward.tiles.divisor});
 }
 
 #if IS_FP8
@@ -247,6 +251,16 @@ __device__ __forceinline__ void transpose_all(const Params& p, Memory& memory) {
 }
 #endif
 
+// The warps beside the consumers. Each ring has a producer of its own: none waits for the room of another.
+__device__ __forceinline__ void produce(const Params& p, Memory& memory, u32 warp) {
+#if IS_FP8
+  if (warp > 0) transpose_all(p, memory);
+  else if (elect_one()) produce(p, memory, true, true, true);
+#else
+  if (warp < 3 && elect_one()) produce(p, memory, warp == 0, warp == 1, warp == 2);
+#endif
+}
+
 // A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
 // `end` of each.
 struct Consumer {
@@ -264,15 +278,23 @@ struct Consumer {
       : params(params),
         p(params.forward),
         memory(memory),
-        warpgroup(threadIdx.x / WARPGROUP_SIZE),
+        warpgroup(uniform(threadIdx.x / WARPGROUP_SIZE)),
         softmax(params.forward.score_scale()) {}
 
   __device__ __forceinline__ void run() {
+    clear_output();
     if (has_queries()) add_all();
     if (memory.queries.wait().work().head > 0) store_passed_over();
   }
 
  private:
+  // Queries whose outputs are to be stored, multiplied by `shares`.
+  struct EndedRows {
+    Place place;
+    Destination to;
+    f32 shares[PARTS][2];
+  };
+
   // The queries that see a key, one tile of them after the other.
   __device__ __forceinline__ void add_all() {
     f32 shrinking[PARTS][2];
@@ -280,45 +302,36 @@ struct Consumer {
     start_keys();
     end_keys<0>();
     if (warpgroup == CONSUMERS - 1) pass_turn();
+    begin_rows();
+    add_scores(place.begin, shrinking);  // nothing is there to shrink yet
+    make_weights(p, place, rows(), place.begin, scores, weights);
 #pragma unroll 1
     for (;;) {
-      begin_rows();
-      add_scores(place.begin, shrinking);  // nothing is there to shrink yet
-      make_weights(p, place, rows(), place.begin, scores, weights);
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
-        memory.keys.clear();
-        memory.values.clear();
-        await_turn();
-        start_keys();
-        start_values();
-        pass_turn();
-        end_keys<1>();
+        multiply_next_keys();
         release_queries(tile);
         const bool shrinks = add_scores(tile, shrinking);
         end_values();
-        if (shrinks) shrink(o, shrinking);
+        if (shrinks) scale_rows(o, shrinking);
         make_weights(p, place, rows(), tile, scores, weights);
         before = tile;
       }
       if (!has_queries()) break;
-      memory.keys.clear();
-      memory.values.clear();
-      await_turn();
-      start_keys();
-      start_values();
-      pass_turn();
-      end_keys<1>();
-      const Destination to(p, place.batch);  // while the values are multiplied
+      multiply_next_keys();
+      const EndedRows ended = end_rows();
+      begin_rows();
+      add_scores(place.begin, shrinking);
       end_values();
-      store(to);
+      store(ended);
+      make_weights(p, place, rows(), place.begin, scores, weights);
     }
     memory.values.clear();
     start_values();
-    const Destination to(p, place.batch);
+    const EndedRows ended = end_rows();
     end_values();
-    store(to);
+    store(ended);
     if (warpgroup == 0) await_turn();
   }
 
@@ -327,7 +340,7 @@ struct Consumer {
     for_each_tile_of_queries(params, memory, [&](const Work&, const Place& other) {
       if (other.begin < other.end) return;
       begin_rows(other);
-      store(Destination(p, place.batch));
+      store(end_rows());
     });
   }
 
@@ -357,19 +370,40 @@ struct Consumer {
     place = next;
     softmax = RunningSoftmax(p.score_scale());
     softmax.add_sink(p, place, rows());
+  }
+  __device__ __forceinline__ EndedRows end_rows() {
+    EndedRows ended = {place, Destination(p, place.batch)};
+    softmax.end();
+    store_rows(p, ended.to, place, rows(), softmax, ended.shares);
+    return ended;
+  }
+
+  // The next ones' outputs begin behind it.
+  __device__ __forceinline__ void store(const EndedRows& ended) {
+    scale_rows(o, ended.shares);
+    store_output(p, ended.to, ended.place, {ended.place.warp_row}, o);
+    clear_output();
+  }
+  __device__ __forceinline__ void clear_output() {
 #pragma unroll
     for (int i = 0; i < OUTPUT_BLOCKS * 4; ++i) flat(o)[i] = 0;
   }
 
-  __device__ __forceinline__ void store(const Destination& to) {
-    softmax.end();
-    store_output(p, to, place, rows(), softmax, o);
+  // scores of the next tile of keys, while o += weights v goes on until `end_values`.
+  __device__ __forceinline__ void multiply_next_keys() {
+    memory.keys.clear();
+    memory.values.clear();
+    await_turn();
+    start_keys();
+    start_values();
+    pass_turn();
+    end_keys<1>();
   }
 
   // scores = q k^T of the next tile of keys.
   __device__ __forceinline__ void start_keys() {
-    const Keys keys = memory.keys.wait();
-    const Queries queries = memory.queries.rows().rows();
+    const Keys keys = {uniform(memory.keys.wait().address)};
+    const Queries queries = {uniform(memory.queries.rows().address)};
     const int row = warpgroup * 64;
     wgmma_fence();
 #pragma unroll
@@ -390,7 +424,7 @@ struct Consumer {
 
   // o += weights v of the next tile of values.
   __device__ __forceinline__ void start_values() {
-    const Values values = memory.values.wait();
+    const Values values = {uniform(memory.values.wait().address)};
     wgmma_fence();
     multiply_by_values(o, weights, values);
     wgmma_commit();
@@ -418,10 +452,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();
-    if (warp == CONSUMER_WARPS && elect_one()) produce(p, memory);
-#if IS_FP8
-    if (warp > CONSUMER_WARPS) transpose_all(p, memory);
-#endif
+    produce(p, memory, warp - CONSUMER_WARPS);
   } else {
     if constexpr (CONSUMER_REGISTERS > 0) take_registers<CONSUMER_REGISTERS>();
     Consumer(p, memory).run();

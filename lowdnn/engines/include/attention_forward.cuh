@@ -269,6 +269,13 @@ __device__ __forceinline__ void apply_scores(const Forward& p, const Place& plac
 }
 #endif
 
+// Of 16 blocks, bits 2 b and 2 b + 1 stand for columns 8 b and 8 b + 1: those of columns before `end`. As bits of a word
+// they become predicates eight at a time.
+__device__ __forceinline__ u32 bits_before(i32 end) {
+  const i32 count = max((end >> 3) * 2 + min(end & 7, 2), 0);
+  return __funnelshift_lc(~0u, 0, count);
+}
+
 // Minus infinity for keys that a query does not see, where HAS_LEFT also of those before the band.
 template <bool HAS_LEFT>
 __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows, i32 tile, ScoreTile& scores) {
@@ -281,12 +288,13 @@ __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows
       const i32 begin = HAS_LEFT ? place.band.keys_begin(query) - first : 0;
       const i32 end = exists ? place.band.keys_end_of(query) - first : -TILE_KV;
 #pragma unroll
-      for (int block = 0; block < SCORE_BLOCKS; ++block) {
-        f32* const pair = scores[part][block] + half * 2;
+      for (int first_block = 0; first_block < SCORE_BLOCKS; first_block += 16) {
+        u32 seen = bits_before(end - first_block * 8);
+        if (HAS_LEFT) seen &= ~bits_before(begin - first_block * 8);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const bool sees = (!HAS_LEFT || begin <= block * 8 + i) && block * 8 + i < end;
-          pair[i] = sees ? pair[i] : -INFINITE;
+        for (int bit = 0; bit < 32 && first_block + bit / 2 < SCORE_BLOCKS; ++bit) {
+          f32& score = scores[part][first_block + bit / 2][half * 2 + bit % 2];
+          score = seen >> bit & 1 ? score : -INFINITE;
         }
       }
     }
@@ -446,13 +454,13 @@ struct RunningSoftmax {
 #endif
 };
 
-__device__ __forceinline__ void shrink(OutputTile& o, const f32 (&shrinking)[PARTS][2]) {
+__device__ __forceinline__ void scale_rows(OutputTile& o, const f32 (&factors)[PARTS][2]) {
 #pragma unroll
   for (int part = 0; part < PARTS; ++part)
 #pragma unroll
     for (int block = 0; block < OUTPUT_BLOCKS; ++block)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) o[part][block][i] *= shrinking[part][i / 2];
+      for (int i = 0; i < 4; ++i) o[part][block][i] *= factors[part][i / 2];
 }
 
 #if !IS_FP8
@@ -526,20 +534,15 @@ struct OutputRow {
   }
 };
 
-// Of four lanes and four blocks of columns: before, each lane has two columns of every block; afterwards each has all
-// eight columns of the block that has its number.
-__device__ __forceinline__ void exchange_blocks(f32 (&values)[8]) {
+// Of neighbouring lanes and two blocks of columns: before, each has two columns of both; afterwards each has four
+// neighbours of the block with its parity.
+__device__ __forceinline__ void exchange_blocks(f32 (&values)[4]) {
+  const bool is_odd = threadIdx.x % 2;
 #pragma unroll
-  for (int mask = 1; mask < 4; mask *= 2) {
-    const bool is_upper = threadIdx.x & mask;
-#pragma unroll
-    for (int low = 0; low < 8; ++low) {
-      const int high = low + mask * 2;
-      if (low & mask * 2) continue;
-      const f32 other = __shfl_xor_sync(~0u, is_upper ? values[low] : values[high], mask);
-      values[low] = is_upper ? other : values[low];
-      values[high] = is_upper ? values[high] : other;
-    }
+  for (int i = 0; i < 2; ++i) {
+    const f32 other = __shfl_xor_sync(~0u, is_odd ? values[i] : values[2 + i], 1);
+    values[i] = is_odd ? other : values[i];
+    values[2 + i] = is_odd ? values[2 + i] : other;
   }
 }
 
@@ -550,15 +553,12 @@ __device__ __forceinline__ void join_largest(u32* to, u32 magnitude) {
   if (threadIdx.x % WARP_SIZE == 0) asm volatile("red.global.max.u32 [%0], %1;" :: "l"(to), "r"(magnitude) : "memory");
 }
 
-// Divides by the sums and stores.
-__device__ __forceinline__ void store_output(const Forward& p, const Destination& to, const Place& place,
-                                             const Rows& rows, const RunningSoftmax& softmax, const OutputTile& o) {
+// Of rows whose softmax has ended: stores the statistics. Their outputs are to be multiplied by `shares`.
+__device__ __forceinline__ void store_rows(const Forward& p, const Destination& to, const Place& place,
+                                           const Rows& rows, const RunningSoftmax& softmax, f32 (&shares)[PARTS][2]) {
   const f32 scale = p.value_scale() / softmax.ONE;
 #if AMAX_S
   u32 largest_weight = 0;
-#endif
-#if AMAX_O
-  u32 largest_output = 0;
 #endif
 #pragma unroll
   for (int part = 0; part < PARTS; ++part) {
@@ -566,32 +566,51 @@ __device__ __forceinline__ void store_output(const Forward& p, const Destination
     for (int half = 0; half < 2; ++half) {
       const bool exists = rows.at(part, half) < p.queries * PACK;
       const f32 sum = softmax.sum[part][half];
-      const f32 share = sum == 0 ? 0 : 1 / sum * scale;
-      i64 coordinate[4];
-      rows.coordinate(p, place, part, half, coordinate);
-      if (exists && threadIdx.x % 4 == 0) store_statistics(p, to, coordinate, softmax.largest[part][half], sum);
+      shares[part][half] = sum == 0 ? 0 : 1 / sum * scale;
+      if (exists && threadIdx.x % 4 == 0) {
+        i64 coordinate[4];
+        rows.coordinate(p, place, part, half, coordinate);
+        store_statistics(p, to, coordinate, softmax.largest[part][half], sum);
+      }
 #if AMAX_S
       if (exists) largest_weight = ::max(largest_weight, __float_as_uint(softmax.largest_weight(part, half)));
 #endif
-      const OutputRow row(p, to, coordinate, exists);
-#pragma unroll
-      for (int first = 0; first < OUTPUT_BLOCKS; first += 4) {
-        f32 values[8] = {};
-#pragma unroll
-        for (int i = 0; i < 8 && first + i / 2 < OUTPUT_BLOCKS; ++i) {
-          values[i] = o[part][first + i / 2][half * 2 + i % 2] * share;
-#if AMAX_O
-          if (row.exists) largest_output = ::max(largest_output, __float_as_uint(fabsf(values[i])));
-#endif
-        }
-        exchange_blocks(values);
-        row.store((first + threadIdx.x % 4) * 8, values);
-      }
     }
   }
 #if AMAX_S
   join_largest(p.amax_s, largest_weight);
 #endif
+}
+
+// Stores what has been multiplied by its rows' shares.
+__device__ __forceinline__ void store_output(const Forward& p, const Destination& to, const Place& place,
+                                             const Rows& rows, const OutputTile& o) {
+  static_assert(OUTPUT_BLOCKS % 2 == 0, "pairs of blocks");
+#if AMAX_O
+  u32 largest_output = 0;
+#endif
+#pragma unroll
+  for (int part = 0; part < PARTS; ++part) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      i64 coordinate[4];
+      rows.coordinate(p, place, part, half, coordinate);
+      const OutputRow row(p, to, coordinate, rows.at(part, half) < p.queries * PACK);
+#pragma unroll
+      for (int first = 0; first < OUTPUT_BLOCKS; first += 2) {
+        f32 values[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          values[i] = o[part][first + i / 2][half * 2 + i % 2];
+#if AMAX_O
+          if (row.exists) largest_output = ::max(largest_output, __float_as_uint(fabsf(values[i])));
+#endif
+        }
+        exchange_blocks(values);
+        row.store((first + threadIdx.x % 2) * 8 + threadIdx.x % 4 / 2 * 4, values);
+      }
+    }
+  }
 #if AMAX_O
   join_largest(p.amax_o, largest_output);
 #endif

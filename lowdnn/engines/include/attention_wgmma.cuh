@@ -74,17 +74,27 @@ template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
   }
 };
 
+// Where a producer or consumer stands in a ring of COUNT stages, in one register: kernels of attention have none to
+// spare.
+template <int COUNT> struct RingCounter {
+  u32 passed = 0;  // stages
+
+  __device__ __forceinline__ u32 stage() const { return passed % COUNT; }
+  __device__ __forceinline__ u32 parity() const { return passed / COUNT % 2; }
+  __device__ __forceinline__ void advance() { ++passed; }
+};
+
 // Tiles on their way from the producer, a thread or WRITERS warps, to the consumers, READERS warps, through COUNT
 // stages: a tile has BYTES and, for a thread, load(..., barrier), which expects them.
 template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing {
   static constexpr int BYTES = COUNT * Rows_::BYTES, BARRIER_BYTES = 2 * COUNT * MBARRIER_BYTES;
 
   u32 stages, full;
-  RingPosition<COUNT> at;
+  RingCounter<COUNT> at;
 
-  __device__ __forceinline__ u32 own_full() const { return full + at.stage * MBARRIER_BYTES; }
+  __device__ __forceinline__ u32 own_full() const { return full + at.stage() * MBARRIER_BYTES; }
   __device__ __forceinline__ u32 own_empty() const { return own_full() + COUNT * MBARRIER_BYTES; }
-  __device__ __forceinline__ Rows_ rows() const { return {stages + at.stage * Rows_::BYTES}; }
+  __device__ __forceinline__ Rows_ rows() const { return {stages + at.stage() * Rows_::BYTES}; }
 
   // One thread.
   __device__ __forceinline__ void init() const {
@@ -95,7 +105,7 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
   }
 
   // The producer: the next stage gets what its load takes, when it is empty.
-  __device__ __forceinline__ void await_empty() const { mbarrier_wait(own_empty(), at.parity ^ 1); }
+  __device__ __forceinline__ void await_empty() const { mbarrier_wait(own_empty(), at.parity() ^ 1); }
   template <class... From> __device__ __forceinline__ void load(const From&... from) {
     await_empty();
     rows().load(from..., own_full());
@@ -104,7 +114,7 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
 
   // The producer's warps: the next stage, when it is empty, until it is handed over.
   __device__ __forceinline__ Rows_ wait_empty() const {
-    mbarrier_wait(own_empty(), at.parity ^ 1);
+    mbarrier_wait(own_empty(), at.parity() ^ 1);
     return rows();
   }
   __device__ __forceinline__ void hand_over() {
@@ -116,7 +126,7 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
 
   // The consumers: the next stage, when it has arrived, until it is released.
   __device__ __forceinline__ Rows_ wait() const {
-    mbarrier_wait(own_full(), at.parity);
+    mbarrier_wait(own_full(), at.parity());
     return rows();
   }
   __device__ __forceinline__ void release() {

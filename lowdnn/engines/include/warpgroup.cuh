@@ -16,6 +16,10 @@ template <int COUNT> __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
 }
 
+// A word that is the same in every thread of the warp, as the compiler then knows: it keeps what follows from it in
+// registers of the warp, which wgmma takes descriptors from.
+__device__ __forceinline__ u32 uniform(u32 word) { return __shfl_sync(~0u, word, 0); }
+
 // True in one thread of the warp.
 __device__ __forceinline__ bool elect_one() {
   u32 elected;
