@@ -66,7 +66,7 @@ struct Consumer : Warpgroup {
       hold_all(dq);
       memory.queries.release();
       memory.outputs.release();
-      pass_sums();
+      pass_sums(step, 0);
       wgmma_wait<0>();
     }
     hold_all(dk);

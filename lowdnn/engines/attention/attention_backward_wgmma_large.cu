@@ -73,7 +73,7 @@ struct ValueWarpgroup : Warpgroup {
       wgmma_wait<0>();
       hold_all(dq);
       memory.outputs.release();
-      pass_sums();
+      pass_sums(step, 0);
       start_queries(gradients, 1);
       wgmma_wait<0>();
       hold_all(dq);
@@ -83,7 +83,7 @@ struct ValueWarpgroup : Warpgroup {
       }
       // Of the last tile once more, for nothing: ptxas would not let a condition run beside the program.
       start_scores(scores, memory.k, 0, stage.q(), 0);
-      pass_sums();
+      pass_sums(step, 1);
       wgmma_wait<0>();
     }
     hold_all(dv);
@@ -120,11 +120,11 @@ struct KeyWarpgroup : Warpgroup {
       wgmma_wait<0>();
       hold_all(dq);
       memory.queries.release();
-      pass_sums();
+      pass_sums(step, 0);
       start_queries(shared_gradients, 1);
       wgmma_wait<0>();
       hold_all(dq);
-      pass_sums();
+      pass_sums(step, 1);
     }
     hold_all(dk);
   }

@@ -89,7 +89,7 @@ def test_lines_with_heads_shared_in_two_ways(device: Runtime, line: str) -> None
     [
         "h=2 q=200 kv=150 d=16 right=0 lengths=both",
         "h=1 q=100 kv=150 d=72 right=0",
-        "h=1 q=70 kv=100 d=136 dv=16 left=9 deterministic=yes",
+        "h=2 q=130 kv=100 d=136 dv=16 left=99 lengths=both deterministic=yes",
     ],
 )
 def test_several_tiles_in_each_kernel_on_wgmma(racing: Runtime, words: str) -> None:
