@@ -2,7 +2,7 @@
 //
 // Block: 64 keys of one head. One multiplying warpgroup has dv and the other one dk, whose accumulators take half of
 // the registers: the former forms weights and hands them on through shared memory, the latter the gradients of scores.
-// Both have parts of dq, which go to the adding warp in two passes.
+// Both have parts of dq, which go to the adding warps in two passes.
 // Memory, order of the sums: as for attention_backward_wgmma.cu.
 // Launch: 3 warpgroups, a block for 64 keys of each head of k.
 // Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, GRADIENT_TILES = 1, WEIGHT_BYTES of
