@@ -36,8 +36,6 @@ _WARPGROUPS = 2
 _STAGES = 2
 _ADDING_WARPS, _SUM_STAGES = 2, 2
 _IN_ORDER, _IN_ANY_ORDER = 0, 1
-#: Heads whose blocks start together, at the least where there is no band.
-_FEWEST_HEADS = 8
 #: Up to where a fixed order of sums costs little: elements of a head, as tiles of small ones have the most queries and
 #: so the fewest turns; without a band, tiles of keys, as then few blocks wait for each other.
 _ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 4
@@ -55,7 +53,7 @@ class _Kind:
     gradient_tiles: of gradients of scores in shared memory.  sum_pieces: of a tile's dq, of which two fit there.
     weight_bytes: of weights there.
     producer_registers: what a thread needs that loads or adds, the more the more passes there are.
-    banded_heads: whose blocks start together under a band.
+    fewest_heads: whose blocks start together, without a band.  banded_heads: with one.
     """
 
     source: str
@@ -67,6 +65,7 @@ class _Kind:
     sum_pieces: int
     weight_bytes: int
     producer_registers: int
+    fewest_heads: int = 8
     banded_heads: int = 32
 
 
@@ -83,6 +82,7 @@ _KINDS = (
         sum_pieces=4,
         weight_bytes=64 * 64 * _SUM_BYTES,
         producer_registers=40,
+        fewest_heads=4,
         banded_heads=8,
     ),
 )
@@ -311,16 +311,17 @@ class _Problem:
 
     def _heads_at_once(self, arch: ArchSpec) -> int:
         """Blocks of a head wait for each other at the same queries. The more heads there are at once, the fewer blocks
-        of each, so the less they wait, but the more the L2 cache has to hold. Under a band, where blocks have
-        unequally many queries, they would wait the longest, but rows of large heads would not stay in the cache;
-        without one, heads that fill the device are enough.
+        of each, so the less they wait, but the more the L2 cache has to hold, of large heads above all. Under a band,
+        where blocks have unequally many queries, they would wait the longest; without one, heads that fill the device
+        are enough.
         """
-        wanted = self.kind.banded_heads if self.has_band else max(_FEWEST_HEADS, arch.sm_count // self.key_tiles)
+        kind = self.kind
+        wanted = kind.banded_heads if self.has_band else max(kind.fewest_heads, arch.sm_count // self.key_tiles)
         return floor_power(min(wanted, self.key_heads))
 
     @property
     def _has_cheap_order(self) -> bool:
-        """Whether a fixed order costs at most 3 %, as measured."""
+        """Whether a fixed order costs next to nothing, as measured."""
         return self.kind.size <= _ORDERED_SIZE or (not self.has_band and self.key_tiles <= _ORDERED_KEY_TILES)
 
     def _params(self, is_in_order: bool) -> Params:
