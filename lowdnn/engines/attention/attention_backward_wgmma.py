@@ -52,7 +52,7 @@ class _Kind:
     size: of the largest heads that it takes.  keys, queries: at a time.  column_parts: shares of the columns of dq.
     gradient_tiles: of gradients of scores in shared memory.  sum_pieces: of a tile's dq, of which two fit there.
     weight_bytes: of weights there.
-    producer_registers: what a thread needs that loads or adds, the more the more passes there are.
+    producer_registers: what a thread needs that loads or adds, the more the more pieces there are.
     fewest_heads: whose blocks start together, without a band.  banded_heads: with one.
     """
 
