@@ -71,7 +71,18 @@ class _Kind:
 
 _KINDS = (
     _Kind("wgmma", 64, 128, 128, column_parts=1, gradient_tiles=2, sum_pieces=1, weight_bytes=0, producer_registers=24),
-    _Kind("wgmma", 128, 128, 64, column_parts=2, gradient_tiles=2, sum_pieces=1, weight_bytes=0, producer_registers=24),
+    _Kind(
+        "wgmma",
+        128,
+        128,
+        64,
+        column_parts=2,
+        gradient_tiles=2,
+        sum_pieces=1,
+        weight_bytes=0,
+        producer_registers=24,
+        banded_heads=16,
+    ),
     _Kind(
         "wgmma_large",
         256,

@@ -292,7 +292,7 @@ def test_workspace_has_terms_and_sums_of_queries() -> None:
     ("words", "heads", "order"),
     [
         ("b=2 h=16 q=8192 d=128", 8, 1),
-        ("b=2 h=16 q=8192 d=128 right=0", 32, 1),
+        ("b=2 h=16 q=8192 d=128 right=0", 16, 1),
         ("b=2 h=32 q=8192 d=64 right=0", 32, 0),
         ("b=2 h=8 q=8192 d=256 right=0", 8, 1),
         ("b=2 h=8 q=8192 d=256", 4, 1),
