@@ -36,9 +36,9 @@ _WARPGROUPS = 2
 _STAGES = 2
 _ADDING_WARPS, _SUM_STAGES = 2, 2
 _IN_ORDER, _IN_ANY_ORDER = 0, 1
-#: Up to where a fixed order of sums costs little: elements of a head, as tiles of small ones have the most queries and
-#: so the fewest turns; without a band, tiles of keys, as then few blocks wait for each other.
-_ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 4
+#: Up to where a fixed order of sums costs little: elements of a head, under a band and without, as tiles of small ones
+#: have the most queries and so the fewest turns; without a band also tiles of keys, as then few blocks wait.
+_BANDED_ORDERED_SIZE, _ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 128, 4
 #: Columns of dq that a warpgroup has at a time.
 _PART_COLUMNS = 64
 _WORD_BYTES, _SUM_BYTES = 4, 4
@@ -332,8 +332,10 @@ class _Problem:
 
     @property
     def _has_cheap_order(self) -> bool:
-        """Whether a fixed order costs next to nothing, as measured."""
-        return self.kind.size <= _ORDERED_SIZE or (not self.has_band and self.key_tiles <= _ORDERED_KEY_TILES)
+        """Whether a fixed order costs at most 3 %, as measured."""
+        if self.has_band:
+            return self.kind.size <= _BANDED_ORDERED_SIZE
+        return self.kind.size <= _ORDERED_SIZE or self.key_tiles <= _ORDERED_KEY_TILES
 
     def _params(self, is_in_order: bool) -> Params:
         return Params(

@@ -291,12 +291,12 @@ def test_workspace_has_terms_and_sums_of_queries() -> None:
 @pytest.mark.parametrize(
     ("words", "heads", "order"),
     [
-        ("b=2 h=16 q=8192 d=128", 8, 1),
+        ("b=2 h=16 q=8192 d=128", 8, 0),
         ("b=2 h=16 q=8192 d=128 right=0", 16, 1),
         ("b=2 h=32 q=8192 d=64 right=0", 32, 0),
         ("b=2 h=8 q=8192 d=256 right=0", 8, 1),
         ("b=2 h=8 q=8192 d=256", 4, 1),
-        ("b=8 h=16 q=2048 d=128", 8, 1),
+        ("b=8 h=16 q=2048 d=128", 8, 0),
         ("b=32 h=16 q=512 d=128", 32, 0),
         ("b=1 h=12 hk=3 q=8192 d=128 left=9 deterministic=yes", 2, 0),
     ],
