@@ -12,7 +12,8 @@
 // Memory: q, k, v, d_o as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements; terms by
 // attention_backward_terms.cu, for whole tiles of queries. Keys past their batch's length get zeros.
 // Launch: 3 warpgroups, a block for 128 keys of each head of k.
-// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = 128, GRADIENT_TILES = 2, WEIGHT_BYTES = 0.
+// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = 128, GRADIENT_TILES = 2, SUM_PIECES = 1,
+// WEIGHT_BYTES = 0.
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", appendix B.1,
 // whose sums of dq are in any order.
 
@@ -66,7 +67,7 @@ struct Consumer : Warpgroup {
       hold_all(dq);
       memory.queries.release();
       memory.outputs.release();
-      pass_sums();
+      pass_sums(step, 0);
       wgmma_wait<0>();
     }
     hold_all(dk);

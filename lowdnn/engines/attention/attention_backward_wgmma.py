@@ -18,7 +18,6 @@ from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, Cle
 from lowdnn.engines.attention.heads import padded
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
-    WARPGROUP_ROWS,
     WARPGROUP_THREADS,
     boxed_bytes,
     consumer_registers,
@@ -35,12 +34,11 @@ from lowdnn.status import Status
 
 _WARPGROUPS = 2
 _STAGES = 2
+_ADDING_WARPS, _SUM_STAGES = 2, 2
 _IN_ORDER, _IN_ANY_ORDER = 0, 1
-#: Heads whose blocks start together: at the least, and under a band.
-_FEWEST_HEADS, _HEADS_UNDER_A_BAND = 8, 32
-#: Up to where a fixed order of sums costs little: elements of a head, as tiles of small ones have the most queries and
-#: so the fewest turns; without a band, tiles of keys, as then few blocks wait for each other.
-_ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 4
+#: Up to where a fixed order of sums costs little: elements of a head, under a band and without, as tiles of small ones
+#: have the most queries and so the fewest turns; without a band also tiles of keys, as then few blocks wait.
+_BANDED_ORDERED_SIZE, _ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 128, 4
 #: Columns of dq that a warpgroup has at a time.
 _PART_COLUMNS = 64
 _WORD_BYTES, _SUM_BYTES = 4, 4
@@ -52,8 +50,10 @@ class _Kind:
     """A kernel and what its blocks have.
 
     size: of the largest heads that it takes.  keys, queries: at a time.  column_parts: shares of the columns of dq.
-    gradient_tiles: of gradients of scores in shared memory.  weight_bytes: of weights there.
-    producer_registers: what a thread needs that loads or adds, the more the more passes there are.
+    gradient_tiles: of gradients of scores in shared memory.  sum_pieces: of a tile's dq, of which two fit there.
+    weight_bytes: of weights there.
+    producer_registers: what a thread needs that loads or adds, the more the more pieces there are.
+    fewest_heads: whose blocks start together, without a band.  banded_heads: with one.
     """
 
     source: str
@@ -62,18 +62,27 @@ class _Kind:
     queries: int
     column_parts: int
     gradient_tiles: int
+    sum_pieces: int
     weight_bytes: int
     producer_registers: int
-
-    @property
-    def passes(self) -> int:
-        """In which the warpgroups have all parts of dq."""
-        return self.queries // WARPGROUP_ROWS * self.column_parts // _WARPGROUPS
+    fewest_heads: int = 8
+    banded_heads: int = 32
 
 
 _KINDS = (
-    _Kind("wgmma", 64, 128, 128, column_parts=1, gradient_tiles=2, weight_bytes=0, producer_registers=24),
-    _Kind("wgmma", 128, 128, 64, column_parts=2, gradient_tiles=2, weight_bytes=0, producer_registers=24),
+    _Kind("wgmma", 64, 128, 128, column_parts=1, gradient_tiles=2, sum_pieces=1, weight_bytes=0, producer_registers=24),
+    _Kind(
+        "wgmma",
+        128,
+        128,
+        64,
+        column_parts=2,
+        gradient_tiles=2,
+        sum_pieces=1,
+        weight_bytes=0,
+        producer_registers=24,
+        banded_heads=16,
+    ),
     _Kind(
         "wgmma_large",
         256,
@@ -81,8 +90,11 @@ _KINDS = (
         64,
         column_parts=4,
         gradient_tiles=1,
+        sum_pieces=4,
         weight_bytes=64 * 64 * _SUM_BYTES,
         producer_registers=40,
+        fewest_heads=4,
+        banded_heads=8,
     ),
 )
 
@@ -109,6 +121,7 @@ class Params:
     STAGES: int
     OUTPUT_STAGES: int
     GRADIENT_TILES: int
+    SUM_PIECES: int
     WEIGHT_BYTES: int
     IN_ORDER: int
     PRODUCER_REGISTERS: int
@@ -309,16 +322,20 @@ class _Problem:
 
     def _heads_at_once(self, arch: ArchSpec) -> int:
         """Blocks of a head wait for each other at the same queries. The more heads there are at once, the fewer blocks
-        of each, so the less they wait, but the more the L2 cache has to hold. Under a band, where blocks have
-        unequally many queries, they would wait the longest; without one, heads that fill the device are enough.
+        of each, so the less they wait, but the more the L2 cache has to hold, of large heads above all. Under a band,
+        where blocks have unequally many queries, they would wait the longest; without one, heads that fill the device
+        are enough.
         """
-        wanted = _HEADS_UNDER_A_BAND if self.has_band else max(_FEWEST_HEADS, arch.sm_count // self.key_tiles)
+        kind = self.kind
+        wanted = kind.banded_heads if self.has_band else max(kind.fewest_heads, arch.sm_count // self.key_tiles)
         return floor_power(min(wanted, self.key_heads))
 
     @property
     def _has_cheap_order(self) -> bool:
         """Whether a fixed order costs at most 3 %, as measured."""
-        return self.kind.size <= _ORDERED_SIZE or (not self.has_band and self.key_tiles <= _ORDERED_KEY_TILES)
+        if self.has_band:
+            return self.kind.size <= _BANDED_ORDERED_SIZE
+        return self.kind.size <= _ORDERED_SIZE or self.key_tiles <= _ORDERED_KEY_TILES
 
     def _params(self, is_in_order: bool) -> Params:
         return Params(
@@ -330,6 +347,7 @@ class _Problem:
             STAGES=_STAGES,
             OUTPUT_STAGES=self._output_stages,
             GRADIENT_TILES=self.kind.gradient_tiles,
+            SUM_PIECES=self.kind.sum_pieces,
             WEIGHT_BYTES=self.kind.weight_bytes,
             IN_ORDER=int(is_in_order),
             PRODUCER_REGISTERS=self.kind.producer_registers,
@@ -361,13 +379,13 @@ class _Problem:
 
     def _shared_bytes_with(self, output_stages: int) -> int:
         kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
-        barriers = (3 + 2 * _STAGES + 2 * output_stages) * BARRIER_BYTES
+        barriers = (1 + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
         return (
             kind.keys * (row_qk + row_v)
             + _STAGES * padded(kind.queries * (row_qk + TERM_BYTES), _STAGE_GRANULE_BYTES)
             + output_stages * kind.queries * row_v
             + kind.gradient_tiles * kind.keys * boxed_bytes(kind.queries)
-            + self._tile_sum_bytes // kind.passes
+            + _SUM_STAGES * self._tile_sum_bytes // kind.sum_pieces
             + kind.weight_bytes
             + barriers
             + _WORD_BYTES

@@ -2,11 +2,11 @@
 //
 // Block: 64 keys of one head. One multiplying warpgroup has dv and the other one dk, whose accumulators take half of
 // the registers: the former forms weights and hands them on through shared memory, the latter the gradients of scores.
-// Both have parts of dq, which go to the adding warp in two passes.
+// Both have parts of dq, which go to the adding warps in two passes.
 // Memory, order of the sums: as for attention_backward_wgmma.cu.
 // Launch: 3 warpgroups, a block for 64 keys of each head of k.
-// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, GRADIENT_TILES = 1, WEIGHT_BYTES of
-// fp32 weights.
+// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, GRADIENT_TILES = 1, SUM_PIECES = 4,
+// WEIGHT_BYTES of fp32 weights.
 
 #include "include/attention_backward_wgmma.cuh"
 
@@ -73,7 +73,7 @@ struct ValueWarpgroup : Warpgroup {
       wgmma_wait<0>();
       hold_all(dq);
       memory.outputs.release();
-      pass_sums();
+      pass_sums(step, 0);
       start_queries(gradients, 1);
       wgmma_wait<0>();
       hold_all(dq);
@@ -83,7 +83,7 @@ struct ValueWarpgroup : Warpgroup {
       }
       // Of the last tile once more, for nothing: ptxas would not let a condition run beside the program.
       start_scores(scores, memory.k, 0, stage.q(), 0);
-      pass_sums();
+      pass_sums(step, 1);
       wgmma_wait<0>();
     }
     hold_all(dv);
@@ -120,11 +120,11 @@ struct KeyWarpgroup : Warpgroup {
       wgmma_wait<0>();
       hold_all(dq);
       memory.queries.release();
-      pass_sums();
+      pass_sums(step, 0);
       start_queries(shared_gradients, 1);
       wgmma_wait<0>();
       hold_all(dq);
-      pass_sums();
+      pass_sums(step, 1);
     }
     hold_all(dk);
   }

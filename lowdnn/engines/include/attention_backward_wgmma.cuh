@@ -1,5 +1,5 @@
 // What the kernels of attention's gradients on wgmma share: the way of a block with TILE_KV keys along the queries, all
-// that its loading and its adding warp do, and the pieces of what its two multiplying warpgroups do.
+// that its loading and its adding warps do, and the parts of what its two multiplying warpgroups do.
 //
 // Scores and products are formed transposed, keys along the rows: rounded to 16 bits, accumulators then are operands in
 // registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each
@@ -7,12 +7,13 @@
 // Queries and gradients of the output come through rings of stages, the last queries of a head first, head after head.
 // Sums of dq over the blocks of a head are formed in memory, tile by tile: the block with the first keys that a tile
 // sees stores, the others add, IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
-// turns, blocks with the same keys of `heads_at_once` heads start together.
+// turns, blocks with the same keys of `heads_at_once` heads start together, and two warps add in turns: until the sums
+// of one tile are seen by others, those of the next are on their way.
 // Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q
-// rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; the part of the sums of a tile that is passed
-// on at a time; WEIGHT_BYTES; the barriers.
+// rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES in which the sums of a
+// tile are passed on; WEIGHT_BYTES; the barriers.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
-// WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS.
+// SUM_PIECES WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS.
 
 #pragma once
 
@@ -34,10 +35,14 @@ typedef SwizzledRows<TILE_KV, TILE_Q> ScoreGradients;
 
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
-constexpr int LOADING_WARP = CONSUMER_WARPS, ADDING_WARP = CONSUMER_WARPS + 1;
+constexpr int LOADING_WARP = CONSUMER_WARPS, FIRST_ADDING_WARP = LOADING_WARP + 1, ADDING_WARPS = 2;
 constexpr u32 GRADIENTS_BARRIER = 1, CLEARING_BARRIER = 2, WEIGHTS_BARRIER = 3, STORING_BARRIER = 4;
-constexpr int PASSES = QuerySums::PARTS / CONSUMERS, PASSED_BYTES = QuerySums::BYTES / PASSES;
+constexpr int PASSES = QuerySums::PARTS / CONSUMERS, PASS_PIECES = SUM_PIECES / PASSES, SUM_STAGES = 2;
+constexpr int PIECE_BLOCKS = QuerySums::BLOCKS / PASS_PIECES, PIECE_BYTES = QuerySums::BYTES / SUM_PIECES;
 static_assert(QuerySums::PARTS % CONSUMERS == 0, "each warpgroup has as much of dq");
+static_assert(SUM_PIECES % PASSES == 0 && QuerySums::BLOCKS % PASS_PIECES == 0, "whole pieces of a pass");
+static_assert(PASS_PIECES <= SUM_STAGES && SUM_STAGES <= ADDING_WARPS * SUM_PIECES,
+              "a pass fits, and a barrier comes round after its piece was read");
 
 // Of a warpgroup: 64 keys and so many queries at a time.
 constexpr int PART_QUERIES = 64, PARTS = TILE_Q / PART_QUERIES;
@@ -123,33 +128,66 @@ struct QueryStage {
   }
 };
 
+// Pieces of sums on their way from the multiplying warps to the adding ones, through SUM_STAGES stages. Which adding
+// warp takes a piece depends on its step, so each piece of ADDING_WARPS steps has a barrier for its coming.
+struct SumRing {
+  static constexpr u32 BYTES = SUM_STAGES * PIECE_BYTES, PIECES = ADDING_WARPS * SUM_PIECES;
+  static constexpr u32 BARRIER_BYTES = (PIECES + SUM_STAGES) * MBARRIER_BYTES;
+
+  u32 stages, barriers;
+
+  __device__ __forceinline__ u32 stage(u32 piece) const { return stages + piece % SUM_STAGES * PIECE_BYTES; }
+  __device__ __forceinline__ u32 full(u32 piece) const { return barriers + piece % PIECES * MBARRIER_BYTES; }
+  __device__ __forceinline__ u32 empty(u32 piece) const {
+    return barriers + (PIECES + piece % SUM_STAGES) * MBARRIER_BYTES;
+  }
+
+  // One thread.
+  __device__ __forceinline__ void init() const {
+    for (u32 piece = 0; piece < PIECES; ++piece) mbarrier_init(full(piece), CONSUMER_WARPS);
+    for (u32 stage = 0; stage < SUM_STAGES; ++stage) mbarrier_init(empty(stage), 1);
+  }
+
+  // The writers.
+  __device__ __forceinline__ void wait_empty(u32 piece) const {
+    mbarrier_wait(empty(piece), piece / SUM_STAGES % 2 ^ 1);
+  }
+  __device__ __forceinline__ void hand_over(u32 piece) const {
+    fence_async_shared();
+    __syncwarp();  // every lane has written it
+    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(full(piece));
+  }
+
+  // The reader, one thread.
+  __device__ __forceinline__ void wait(u32 piece) const { mbarrier_wait(full(piece), piece / PIECES % 2); }
+  __device__ __forceinline__ void release(u32 piece) const { mbarrier_arrive(empty(piece)); }
+};
+
 struct Memory {
   Keys k;
   Values v;
   TileRing<QueryStage, STAGES, CONSUMER_WARPS> queries;
   TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
-  u32 gradients, sums, weights;
-  u32 keys_full, sums_full, sums_empty, ticket;
+  SumRing sums;
+  u32 gradients, weights, keys_full, ticket;
 
   __device__ __forceinline__ Memory(u32 shared, u32* tickets)
       : k{shared}, v{shared + Keys::BYTES}, queries{v.address + Values::BYTES},
         outputs{queries.stages + queries.BYTES} {
     gradients = outputs.stages + outputs.BYTES;
-    sums = gradients + GRADIENT_TILES * ScoreGradients::BYTES;
-    weights = sums + PASSED_BYTES;
+    sums.stages = gradients + GRADIENT_TILES * ScoreGradients::BYTES;
+    weights = sums.stages + sums.BYTES;
     queries.full = weights + WEIGHT_BYTES;
     outputs.full = queries.full + queries.BARRIER_BYTES;
-    keys_full = outputs.full + outputs.BARRIER_BYTES;
-    sums_full = keys_full + MBARRIER_BYTES;
-    sums_empty = sums_full + MBARRIER_BYTES;
-    ticket = sums_empty + MBARRIER_BYTES;
+    sums.barriers = outputs.full + outputs.BARRIER_BYTES;
+    keys_full = sums.barriers + sums.BARRIER_BYTES;
+    ticket = keys_full + MBARRIER_BYTES;
     if (threadIdx.x == 0) {
       const u32 own_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
       mbarrier_init(keys_full, 1);
-      mbarrier_init(sums_full, CONSUMER_WARPS);
-      mbarrier_init(sums_empty, 1);
       queries.init();
       outputs.init();
+      sums.init();
       mbarrier_fence_init();
       store_shared_32(ticket, own_ticket);
     }
@@ -173,24 +211,33 @@ __device__ __forceinline__ void produce(const Params& p, const Place& place, Mem
   }
 }
 
-// One thread: adds what the consumers pass on to the sums of each tile.
-__device__ __forceinline__ void add_sums(const Params& p, const Place& place, const Memory& memory) {
+// One thread of each adding warp: adds what the consumers pass on at every ADDING_WARPS-th step to the sums of its tile.
+__device__ __forceinline__ void add_sums(const Params& p, const Place& place, const Memory& memory, i32 adding_warp) {
   Walk walk(place);
 #pragma unroll 1
   for (i32 step = 0; step < place.steps; ++step, walk.advance()) {
+    if (step % ADDING_WARPS != adding_warp) continue;
     const i64 tile = i64(place.batch * p.problem.heads + walk.head) * p.query_tiles + walk.tile;
     const u32 turn = place.turn(walk.tile);
     f32* sums = p.sums + tile * QuerySums::NUMBERS;
     if (turn > 0) await_turn(p.turns + tile, IN_ORDER ? turn : 1);
     fence_async();
 #pragma unroll 1
-    for (u32 pass = 0; pass < PASSES; ++pass, sums += PASSED_BYTES / sizeof(f32)) {
-      mbarrier_wait(memory.sums_full, (step * PASSES + pass) % 2);
-      if (turn == 0) bulk_store(sums, memory.sums, PASSED_BYTES);
-      else bulk_add(sums, memory.sums, PASSED_BYTES);
-      bulk_commit();
+    for (u32 pass = step * PASSES; pass < (step + 1) * PASSES; ++pass) {
+      const u32 first = pass * PASS_PIECES, last = first + PASS_PIECES - 1;
+#pragma unroll 1
+      for (u32 piece = first; piece <= last; ++piece, sums += PIECE_BYTES / sizeof(f32)) {
+        memory.sums.wait(piece);
+        if (turn == 0) bulk_store(sums, memory.sums.stage(piece), PIECE_BYTES);
+        else bulk_add(sums, memory.sums.stage(piece), PIECE_BYTES);
+        bulk_commit();
+        if (piece == first) continue;
+        bulk_wait_read<1>();
+        memory.sums.release(piece - 1);
+      }
+      // Before any of the next pass: a warpgroup may have to write all of it to come to where the other one waits.
       bulk_wait_read<0>();
-      mbarrier_arrive(memory.sums_empty);
+      memory.sums.release(last);
     }
     if (IN_ORDER || turn == 0) {
       bulk_wait<0>();
@@ -233,7 +280,6 @@ struct Warpgroup {
   Memory& memory;
   const i32 index;
   const i32 warp_key;  // of the block's keys
-  i32 passed = 0;
   f32 dq[1][QuerySums::BLOCKS][4];
 
   // Of `own`, keys or values, 64 rows from `row` on, times those of a part of a tile of queries.
@@ -290,19 +336,21 @@ struct Warpgroup {
     named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);
   }
 
-  // Hands dq to the adding warp.
-  __device__ __forceinline__ void pass_sums() {
-    mbarrier_wait(memory.sums_empty, passed++ % 2 ^ 1);
+  // Hands dq of a pass of the step to the adding warps.
+  __device__ __forceinline__ void pass_sums(u32 step, int pass) const {
+    u32 piece = (step * PASSES + pass) * PASS_PIECES;
 #pragma unroll
-    for (int block = 0; block < QuerySums::BLOCKS; ++block) {
-      const u32 at = QuerySums::at(index, block, threadIdx.x % WARPGROUP_SIZE) * sizeof(f32);
-      const f32(&four)[4] = dq[0][block];
-      store_shared_16(memory.sums + at, __float_as_uint(four[0]), __float_as_uint(four[1]), __float_as_uint(four[2]),
-                      __float_as_uint(four[3]));
+    for (int first = 0; first < QuerySums::BLOCKS; first += PIECE_BLOCKS, ++piece) {
+      memory.sums.wait_empty(piece);
+#pragma unroll
+      for (int block = 0; block < PIECE_BLOCKS; ++block) {
+        const u32 at = QuerySums::at(index, block, threadIdx.x % WARPGROUP_SIZE) * sizeof(f32);
+        const f32(&four)[4] = dq[0][first + block];
+        store_shared_16(memory.sums.stage(piece) + at, __float_as_uint(four[0]), __float_as_uint(four[1]),
+                        __float_as_uint(four[2]), __float_as_uint(four[3]));
+      }
+      memory.sums.hand_over(piece);
     }
-    fence_async_shared();
-    __syncwarp();
-    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(memory.sums_full);
   }
 
   // When the keys are there.
@@ -389,7 +437,8 @@ template <class Consumer> __device__ __forceinline__ void run_block(const Params
   if (warp >= CONSUMER_WARPS) {
     release_registers<PRODUCER_REGISTERS>();
     if (warp == LOADING_WARP && elect_one()) produce(p, place, memory);
-    if (warp == ADDING_WARP && elect_one()) add_sums(p, place, memory);
+    const i32 adding_warp = i32(warp) - FIRST_ADDING_WARP;
+    if (adding_warp >= 0 && adding_warp < ADDING_WARPS && elect_one()) add_sums(p, place, memory, adding_warp);
   } else {
     take_registers<CONSUMER_REGISTERS>();
     Consumer::run(p, place, memory);

@@ -89,7 +89,7 @@ def test_lines_with_heads_shared_in_two_ways(device: Runtime, line: str) -> None
     [
         "h=2 q=200 kv=150 d=16 right=0 lengths=both",
         "h=1 q=100 kv=150 d=72 right=0",
-        "h=1 q=70 kv=100 d=136 dv=16 left=9 deterministic=yes",
+        "h=2 q=130 kv=100 d=136 dv=16 left=99 lengths=both deterministic=yes",
     ],
 )
 def test_several_tiles_in_each_kernel_on_wgmma(racing: Runtime, words: str) -> None:
@@ -291,11 +291,12 @@ def test_workspace_has_terms_and_sums_of_queries() -> None:
 @pytest.mark.parametrize(
     ("words", "heads", "order"),
     [
-        ("b=2 h=16 q=8192 d=128", 8, 1),
-        ("b=2 h=16 q=8192 d=128 right=0", 32, 1),
+        ("b=2 h=16 q=8192 d=128", 8, 0),
+        ("b=2 h=16 q=8192 d=128 right=0", 16, 1),
         ("b=2 h=32 q=8192 d=64 right=0", 32, 0),
-        ("b=2 h=8 q=8192 d=256 right=0", 16, 1),
-        ("b=8 h=16 q=2048 d=128", 8, 1),
+        ("b=2 h=8 q=8192 d=256 right=0", 8, 1),
+        ("b=2 h=8 q=8192 d=256", 4, 1),
+        ("b=8 h=16 q=2048 d=128", 8, 0),
         ("b=32 h=16 q=512 d=128", 32, 0),
         ("b=1 h=12 hk=3 q=8192 d=128 left=9 deterministic=yes", 2, 0),
     ],
