@@ -34,6 +34,9 @@ _COOPERATIVE, _PING_PONG, _TWO_BLOCKS, _COOPERATIVE_3 = range(4)
 
 #: Of a tile.
 SMALLEST_COLUMNS = 8
+#: Accumulators of a thread beside which no epilogue spills; none that loads no operand of the output's size itself; one
+#: that only converts.
+MAX_ACCUMULATORS, MAX_COMPUTED_ACCUMULATORS, MAX_PLAIN_ACCUMULATORS = 128, 160, 192
 
 _MAX_STAGES = 12
 _MAX_SPLITS = 32
@@ -51,9 +54,8 @@ _MAX_OWN_COLUMNS = 12
 _ACCUMULATOR_BYTES = 4
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
-#: Accumulators of a thread, and where the epilogue leaves registers for more; and the registers that ptxas needs beside
-#: them: of those that threads are launched with, or of those that their warpgroup has taken since.
-_MAX_ACCUMULATORS, _MAX_MANY_ACCUMULATORS = 128, 160
+#: The registers that ptxas needs beside accumulators: of those that threads are launched with, or, where there are more
+#: than MAX_ACCUMULATORS of a thread, of those that their warpgroup has taken since.
 _OTHER_REGISTERS = 26
 #: Accumulators where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
@@ -162,7 +164,7 @@ class WgmmaProduct:
     conversion: of an operand on its way to the tensor cores; in registers of A, in 64 rows of each warpgroup.
     functions, epilogue_functions: operations of its functor, and of the epilogue's, that take more than an instruction
     or two.
-    allows_many_accumulators: the epilogue loads nothing of the output's size but by tensor map.
+    most_accumulators: of a thread, as the epilogue allows.
     sums_columns: warpgroups keep totals of the columns of their tiles for as long as those stay the same.
     """
 
@@ -198,7 +200,7 @@ class WgmmaProduct:
     conversion: Conversion = Conversion.NONE
     functions: int = 0
     epilogue_functions: int = 0
-    allows_many_accumulators: bool = False
+    most_accumulators: int = MAX_ACCUMULATORS
     sums_columns: bool = False
     table_bytes: int = 0
 
@@ -372,12 +374,12 @@ class _Shape:
 #: Tiles that are worth trying, by the warps that suit them.
 _MENU = (
     *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 128)),
-    *(_Shape(256, n, _COOPERATIVE) for n in (160, 128, 96, 64)),
+    *(_Shape(256, n, _COOPERATIVE) for n in (192, 160, 128, 96, 64)),
     *(_Shape(512, n, _COOPERATIVE) for n in (64, 32, 16)),
     *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 160, 128)),
     *(_Shape(384, n, _COOPERATIVE_3) for n in (96, 64, 32)),
     *(_Shape(256, n, _PING_PONG) for n in (64, 48, 32, 16)),
-    *(_Shape(128, n, _PING_PONG) for n in (160, 128, 112, 96, 80, 64, 48, 32, 16)),
+    *(_Shape(128, n, _PING_PONG) for n in (192, 160, 128, 112, 96, 80, 64, 48, 32, 16)),
     *(_Shape(64, n, _PING_PONG) for n in (256, 224, 192, 128, 96, 64, 48, 32, 24, 16, 8)),
     *(_Shape(128, n, _TWO_BLOCKS) for n in (96, 64, 32)),
     *(_Shape(64, n, _TWO_BLOCKS) for n in (192, 128, 96, 64, 32)),
@@ -591,9 +593,9 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     # Blocks share K-major operands by lines, MN-major ones by their k.
     unit_m = tile.line_unit * (1 if traits.is_a_mn_major else tile.cluster_n)
     unit_n = tile.line_unit * (1 if traits.is_b_mn_major else tile.cluster_m)
-    most = min(_MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
-    if traits.allows_many_accumulators and not traits.is_promoted:
-        most = min(_MAX_MANY_ACCUMULATORS, tile.registers.consumer - _OTHER_REGISTERS)
+    most = min(MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
+    if traits.most_accumulators > MAX_ACCUMULATORS and not traits.is_promoted:
+        most = min(traits.most_accumulators, tile.registers.consumer - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
     if traits.conversion is Conversion.REGISTERS:
@@ -620,10 +622,10 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
         return f"TILE_N a multiple of {product.column_unit}"
     if not _divides(product, tile):
         return (
-            f"TILE_M a multiple of 64 for each warpgroup, at most {_MAX_ACCUMULATORS} accumulators of a thread "
-            f"({_MAX_MANY_ACCUMULATORS} where the epilogue loads no operand itself) and {_OTHER_REGISTERS} registers "
-            f"beside them, whole groups of {tile.line_unit} rows of a K-major operand for each block that shares it; "
-            f"one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A goes through registers"
+            f"TILE_M a multiple of 64 for each warpgroup, at most {product.most_accumulators} accumulators of a thread "
+            f"and {_OTHER_REGISTERS} registers beside them, whole groups of {tile.line_unit} rows of a K-major operand "
+            f"for each block that shares it; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A "
+            "goes through registers"
         )
     if product.is_a_resident and (tile.cluster > 1 or tile.m < product.m):
         return f"one block of at least {product.m} rows, of which A stays in shared memory"

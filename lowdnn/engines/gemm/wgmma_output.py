@@ -9,6 +9,7 @@ from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads
+from lowdnn.engines.gemm.wgmma_model import MAX_ACCUMULATORS, MAX_COMPUTED_ACCUMULATORS, MAX_PLAIN_ACCUMULATORS
 from lowdnn.engines.gemm.wgmma_tiles import TileStore, WgmmaTile
 from lowdnn.engines.launch import ceil_div, i32, i64
 from lowdnn.enums import DataType
@@ -136,6 +137,14 @@ class OutputStore:
         extents = i32((self.rows, self.output.columns))
         exits = self.exits.arguments(totals)
         return Struct((*exits, *self.maps(tile), *extents, self.output.map, self.functor.arguments))
+
+
+def most_accumulators(dag: PointwiseDag, output: OutputSpace, exits: OutputExits, *, has_operand: bool) -> int:
+    """Of a thread, so that the epilogue does not spill; ``has_operand``: it gets one by tensor map."""
+    if full_loads(dag, output) and not has_operand:
+        return MAX_ACCUMULATORS
+    is_plain = not (dag.loads or dag.operations or exits.exist)
+    return MAX_PLAIN_ACCUMULATORS if is_plain else MAX_COMPUTED_ACCUMULATORS
 
 
 def exits_go_by_map(exits: OutputExits, dag: PointwiseDag, output: OutputSpace, rows: int) -> bool:

@@ -51,3 +51,14 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
 template <int PENDING> __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
 }
+
+// The same for a number from FEW to MOST that only the program knows; for MOST where it is more.
+template <int FEW, int MOST> __device__ __forceinline__ void cp_async_wait_for(int pending) {
+  if constexpr (FEW == MOST) {
+    cp_async_wait<FEW>();
+  } else {
+    constexpr int MIDDLE = (FEW + MOST + 1) / 2;
+    if (pending >= MIDDLE) cp_async_wait_for<MIDDLE, MOST>(pending);
+    else cp_async_wait_for<FEW, MIDDLE - 1>(pending);
+  }
+}

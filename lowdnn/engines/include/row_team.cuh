@@ -1,8 +1,8 @@
 // Teams: how the threads that own a row (rows.cuh) join what each of them has of it.
 //
 // Order of summation: the thread's own elements one after the other, the lanes as a tree, then the warps and the blocks
-// one after the other, many blocks in a few interleaved parts; joined rows one after the other. Where SIDE does not
-// divide a warp, members of a team take the place of warps. It depends on the parameters only.
+// one after the other, many blocks in a few interleaved parts; joined rows one after the other, block by block. Where
+// SIDE does not divide a warp, members of a team take the place of warps. It depends on the parameters only.
 
 #pragma once
 
@@ -39,7 +39,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
   static_assert(!BY_NUMBER || Tile::SLOTS == 1, "the numbers are those of one team");
   // Rows of a block, where some are joined with another thread's; and what they become.
   static constexpr int ROWS = WIDTH % Tile::JOINED_ROWS == 0 ? 0 : Tile::SLOTS * Tile::SIDE_SIZE * WIDTH;
-  static constexpr int GROUPS = ROWS / Tile::JOINED_ROWS;
+  static constexpr int GROUPS = Tile::APART > 1 ? 0 : ROWS / Tile::JOINED_ROWS;
 
   struct Shared {
     // Of numbers joined one by one there is one area: all have read it when the results are there.
@@ -47,7 +47,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
            [Tile::SIDE_SIZE];
     T blocks[2][NUMBERS];
     T shares[!BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
-    T rows[ROWS > 0 ? MOST / WIDTH * ROWS : 1], groups[ROWS > 0 ? MOST / WIDTH * GROUPS : 1];
+    T rows[ROWS > 0 ? MOST / WIDTH * ROWS : 1], groups[GROUPS > 0 ? MOST / WIDTH * GROUPS : 1];
   };
 
   Shared& shared;
@@ -77,7 +77,9 @@ template <class Tile, class T, int MOST> struct RowTeam {
 
   // Joins those of joined rows, when each row has its own: WIDTH of one number, then those of the next.
   template <class Operator, int COUNT> __device__ __forceinline__ void neighbours(T (&values)[COUNT]) {
-    if constexpr (ROWS > 0) {
+    if constexpr (Tile::APART > 1) {
+      join_apart<Operator>(values);
+    } else if constexpr (ROWS > 0) {
       join_in_block<Operator>(values);
     } else if constexpr (Tile::JOINED_ROWS > 1) {
 #pragma unroll
@@ -92,7 +94,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
 
   // At the kernel's end: no block may leave while another reads its memory.
   __device__ __forceinline__ void leave() const {
-    if constexpr (Tile::BLOCKS > 1 && !Tile::IN_GRID) cluster_sync();
+    if constexpr (Tile::CLUSTER_BLOCKS > 1) cluster_sync();
   }
 
  private:
@@ -206,6 +208,33 @@ template <class Tile, class T, int MOST> struct RowTeam {
 #pragma unroll
       for (int share = 1; share < SHARES; ++share) {
         values[k] = Operator::join(values[k], own[share * OWN + k * Tile::SIDE_SIZE]);
+      }
+    }
+  }
+
+  // Joined rows of a cluster's blocks: a thread for each number of the block's rows, then every thread for itself.
+  template <class Operator, int COUNT> __device__ __forceinline__ void join_apart(T (&values)[COUNT]) {
+    static_assert(WIDTH * Tile::SIDE_SIZE == 1, "a slot has one row");
+    if (threadIdx.x % SPAN == 0) {
+#pragma unroll
+      for (int k = 0; k < COUNT; ++k) shared.rows[k * ROWS + threadIdx.x / SPAN] = values[k];
+    }
+    __syncthreads();
+    T* const own = shared.blocks[turn_of_blocks];
+    if (threadIdx.x < COUNT) {
+      T joined = shared.rows[threadIdx.x * ROWS];
+#pragma unroll
+      for (int row = 1; row < ROWS; ++row) joined = Operator::join(joined, shared.rows[threadIdx.x * ROWS + row]);
+      own[threadIdx.x] = joined;
+    }
+    cluster_sync();
+    turn_of_blocks ^= 1;
+#pragma unroll
+    for (u32 block = 0; block < Tile::APART; ++block) {
+#pragma unroll
+      for (int k = 0; k < COUNT; ++k) {
+        const T joined = load_of_block(own + k, block);
+        values[k] = block == 0 ? joined : Operator::join(values[k], joined);
       }
     }
   }

@@ -13,7 +13,8 @@
 // chunk: ITEMS groups. SHARING blocks share rows: a cluster of them or, where CLUSTER is less, neighbours in a
 // cooperative grid in which each group of rows has blocks of its own. A row that is longer than their chunks has
 // several. What was read of the first ones can stay in shared memory; the others are read again when they are needed.
-// JOINED neighbouring rows have their statistics together, as the channels of a group do; then a block has them all.
+// JOINED neighbouring rows have their statistics together, as the channels of a group do; then a block has them all, or
+// the blocks of a CLUSTER that shares no row.
 // A chunk of a narrow type may be held AS_READ, and converted whenever it is used: a multiprocessor then has registers
 // for more rows, some of which are read while others join their statistics.
 
@@ -48,15 +49,18 @@ struct RowTile {
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
   static constexpr int HELD = HELD_;                       // groups of a chunk, in a thread
   static constexpr int BLOCKS = BLOCKS_;                   // that share rows
+  static constexpr int CLUSTER_BLOCKS = CLUSTER_SIZE;
   static constexpr bool IN_GRID = BLOCKS_ > CLUSTER_SIZE;  // they are of a cooperative grid
   static constexpr int SLOTS = BLOCK_SIZE / (TEAM_SIZE * SIDE_SIZE);
   static constexpr bool IN_ROW = IN_ROW_, SKEWED = SKEWED_;
   static constexpr int SINGLES = SKEWED ? (2 * (VECTOR_SIZE - 1) + TEAM_SIZE - 1) / TEAM_SIZE : 0;  // in a thread
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
   static constexpr int JOINED_ROWS = JOINED_ROWS_;  // that have their statistics together
+  static constexpr int APART = BLOCKS_ == 1 ? CLUSTER_SIZE : 1;  // blocks that these rows are spread over
   typedef Index_ Index;
   static_assert(BLOCKS == 1 || SLOTS == 1, "blocks share one group of rows");
-  static_assert(SIDE_SIZE * WIDTH % JOINED_ROWS == 0, "a block has whole groups of joined rows");
+  static_assert(APART * SLOTS * SIDE_SIZE * WIDTH % JOINED_ROWS == 0, "blocks have whole groups of joined rows");
+  static_assert(APART == 1 || APART * SLOTS * SIDE_SIZE * WIDTH == JOINED_ROWS, "a cluster has one group of them");
   static_assert(!SKEWED || (IN_ROW && RANK == KEPT_AXES + 1), "a skew is of a row's only axis");
 
   // Of a row; the compiler knows a single one.
@@ -111,9 +115,10 @@ template <class Tile> struct RowWalk {
 
   __device__ __forceinline__ static int member() { return threadIdx.x / Tile::SIDE_SIZE % Tile::TEAM_SIZE; }
 
-  // Which whole group of its rows an item of a chunk is.
+  // Which whole group of its rows an item of a chunk is. Items lie at constant offsets.
   __device__ __forceinline__ i64 group(i64 chunk, int item) const {
-    return ((chunk * Tile::BLOCKS + rank) * Tile::HELD + item) * Tile::TEAM_SIZE + member();
+    const Index before = (Index(chunk) * Tile::BLOCKS + rank) * (Tile::HELD * Tile::TEAM_SIZE);
+    return i64(before) + member() + item * Tile::TEAM_SIZE;
   }
 
   // Groups of the row.
@@ -130,12 +135,20 @@ template <class Tile> struct RowWalk {
   }
 
   template <class Use> __device__ __forceinline__ void each_whole(i64 chunk, Use use) {
-    constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
-    const i64 first = group(chunk, 0), behind = groups() - first;
-    const int left = !exists ? 0 : behind < MOST ? int(behind) : MOST;
+    each_whole(chunk, use, [](int) {});
+  }
+
+  // `otherwise(item)` for those that the row has not.
+  template <class Use, class Otherwise>
+  __device__ __forceinline__ void each_whole(i64 chunk, Use use, Otherwise otherwise) {
+    const i64 first = group(chunk, 0);
+    const int left = exists ? groups_from(first) : 0;
 #pragma unroll
     for (int item = 0; item < Tile::HELD; ++item) {
-      if (item * Tile::TEAM_SIZE >= left) continue;
+      if (item * Tile::TEAM_SIZE >= left) {
+        otherwise(item);
+        continue;
+      }
       const i64 column = move_to(first + item * Tile::TEAM_SIZE);
       use(RowGroup<Tile::VECTOR_SIZE, false>{item}, column);
     }
@@ -167,6 +180,14 @@ template <class Tile> struct RowWalk {
   }
 
  private:
+  // Groups of the row from one of its own on, to a chunk's end at least; none, or a negative number, behind them.
+  __device__ __forceinline__ int groups_from(i64 first) const {
+    constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
+    if constexpr (sizeof(Index) == 4) return int(u32(groups()) - u32(first));
+    const i64 behind = groups() - first;
+    return behind < MOST ? int(behind) : MOST;
+  }
+
   u32 rank;  // of the block among those that share the row: read once for it, since each reading takes its time
 
   // Gives the group's place along the functors' vector axis.

@@ -21,7 +21,7 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.exits import OutputExits
-from lowdnn.engines.gemm.output_space import Slices, full_loads
+from lowdnn.engines.gemm.output_space import Slices
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
@@ -29,6 +29,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     OutputStore,
     exits_go_by_map,
     mapped_operand,
+    most_accumulators,
     slice_argument,
     slice_macros,
 )
@@ -217,7 +218,7 @@ class _Problem:
             is_a_askew=p.is_askew,
             is_b_askew=q.is_askew,
             is_turned=is_transposed,
-            allows_many_accumulators=has_operand or not full_loads(self.dag, self.space.output),
+            most_accumulators=most_accumulators(self.dag, self.space.output, self.exits, has_operand=has_operand),
             sums_columns=self.exits.column is not None,
             epilogue_functions=functions_of(self.dag),
         )

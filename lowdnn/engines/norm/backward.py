@@ -220,8 +220,12 @@ class BackwardRows:
     def _add_rows(self, chain: Chain, arch: ArchSpec, chosen: Choices) -> None:
         """The launch for dx."""
         operation, shape = self.operation, tile.tile_of(self.layout, chosen, self._held)
-        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before, (self.tensors["x"],))
-        ahead = NextRow(shape, self.layout, arch, self._read, bool(chosen[KnobType.STAGES]))
+        x, wanted = self.tensors["x"], chosen[KnobType.STAGES]
+        on_chip = OnChip(
+            shape, self.layout, self.compute_type, arch, self.before, (x,), is_ring_wanted=wanted == tile.RING
+        ).fitted()
+        shape = on_chip.tile
+        ahead = NextRow(shape, self.layout, arch, self._read, wanted == tile.NEXT_ROW)
         kernel = RowKernel(
             source="norm/norm_backward.cu",
             data_type=operation.x.data_type,
@@ -245,7 +249,8 @@ class BackwardRows:
         )
         moved = self._moved_bytes + bytes_of(self._row_sums.values()) + on_chip.bytes_read_again
         number, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
-        launch = kernel.launch(number, operation.flops, moved, ahead.blocks, shared_bytes)
+        blocks = ahead.blocks or on_chip.blocks
+        launch = kernel.launch(number, operation.flops, moved, blocks, shared_bytes)
         self._add_with_sums(chain, arch, launch)
 
     def _add_with_sums(self, chain: Chain, arch: ArchSpec, launch: Launch) -> None:

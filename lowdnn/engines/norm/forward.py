@@ -66,9 +66,10 @@ class ForwardRows:
         operation, shape = fused.operation, fused.operation.shape
         if len(shape.split(operation.x.dims)) > DIM_MAX:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
-        for rows, joined in row_shapes(shape, operation.x):
+        for rows, joined in row_shapes(shape, operation.x, operation.scale is not None):
             found = ForwardRows._over(fused, rows, joined)
-            if found.space.joined == joined:
+            is_side_by_side = joined > 1 and found.space.is_row and not tile.are_apart(found.layout)
+            if found.space.joined == joined and not is_side_by_side:
                 break
         return found
 
@@ -98,8 +99,12 @@ class ForwardRows:
         if not self.layout.row_groups:
             return chain
         shape = tile.tile_of(self.layout, chosen, self._held)
-        on_chip = OnChip(shape, self.layout, self.compute_type, arch, self.before)
-        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), bool(chosen[KnobType.STAGES]))
+        wanted = chosen[KnobType.STAGES]
+        on_chip = OnChip(
+            shape, self.layout, self.compute_type, arch, self.before, is_ring_wanted=wanted == tile.RING
+        ).fitted()
+        shape = on_chip.tile
+        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == tile.NEXT_ROW)
         copies = on_chip.stays or ahead.is_ahead
         first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)
         count = self.operation.shape.count
@@ -138,7 +143,8 @@ class ForwardRows:
         of_rows = bytes_of((*statistics, *parameters.values()))
         moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows + on_chip.bytes_read_again
         reference, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
-        chain.launches.append(kernel.launch(reference, operation.flops, moved, ahead.blocks, shared_bytes))
+        blocks = ahead.blocks or on_chip.blocks
+        chain.launches.append(kernel.launch(reference, operation.flops, moved, blocks, shared_bytes))
         return chain
 
     @property

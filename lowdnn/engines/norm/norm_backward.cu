@@ -10,12 +10,13 @@
 // read once; of a longer one chunks are read again.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks of x, then of dy, with LOOKS_AHEAD the next row
 // of both.
-// Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
+// Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each
-// row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS; AGAIN: whether what is read again has a functor of its own, since
-// Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
+// row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS; IN_RING: whether the chunks of one row after the
+// other go through a ring of slots; AGAIN: whether what is read again has a functor of its own, since Prologue stores
+// tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
 #include "include/next_row.cuh"
 #include "include/row_team.cuh"
@@ -69,22 +70,11 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 #endif
 }
 
-// What stays of x and dy.
-struct Staying {
-  const ChunkSlots<STAYS>& slots;
-  const StayingChunks<Data, Tile, STAYS> x;
-  const StayingChunks<Prologue, Tile, STAYS> dy;
-
-  __device__ __forceinline__ Staying(void* memory, const ChunkSlots<STAYS>& slots)
-      : slots(slots),
-        x{static_cast<StayingChunks<Data, Tile, STAYS>::Loaded*>(memory), slots},
-        dy{static_cast<StayingChunks<Prologue, Tile, STAYS>::Loaded*>(x.end()), slots} {}
-
-  __device__ __forceinline__ void copy(const Params& p, RowWalk<Tile>& walk, i64 chunk) const {
-    x.copy(p.x, walk, chunk);
-    dy.copy(p.dy, walk, chunk);
-  }
-};
+#if IN_RING
+typedef RowRing<Tile> Slots;
+#else
+typedef ChunkSlots<Tile, STAYS> Slots;
+#endif
 
 // A chunk's scales, from dy to g.
 template <bool ANY> struct Scales {
@@ -107,24 +97,24 @@ template <> struct Scales<true> {
 // Where x and dy are held as they are read, scales are read whenever they are used: the cache has them.
 typedef Scales<AS_READ> ScalesOnUse;
 
-// What a thread holds of its rows: x and dy as they are read, or the values of xhat and dy, then of g.
+// What a thread holds of its rows: x and dy as they are read, or the values of x - mean and dy, then of g.
 struct Operands {
   RowChunk<Data, Tile, AS_READ> x;
   RowChunk<Prologue, Tile, AS_READ> dy;
-  Value mean[WIDTH], inverse[WIDTH];
+  Value mean[WIDTH] = {};
 
   template <class Same>
   __device__ __forceinline__ void take(const Params& p, const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk,
                                        const ReadChunk<Data, Tile>& read_x, const ReadChunk<Same, Tile>& read_dy) {
     x.take(p.x, walk, chunk, read_x);
     dy.take(args, walk, chunk, read_dy);
-    normalise(walk, chunk);
+    centre(walk, chunk);
   }
 
-  // From values of x to xhat.
-  __device__ __forceinline__ void normalise(RowWalk<Tile>& walk, i64 chunk) {
+  // From values of x to deviations.
+  __device__ __forceinline__ void centre(RowWalk<Tile>& walk, i64 chunk) {
 #if !AS_READ
-    walk.each(chunk, [&](auto group, i64) { normalise(x.values[group]); });
+    walk.each(chunk, [&](auto group, i64) { centre(x.values[group]); });
 #endif
   }
 
@@ -142,106 +132,126 @@ struct Operands {
   }
 
   template <class Group>
-  __device__ __forceinline__ void get(const Params& p, Group group, Value (&xhat)[Group::SIZE],
+  __device__ __forceinline__ void get(const Params& p, Group group, Value (&deviation)[Group::SIZE],
                                       Value (&dy_of)[Group::SIZE]) const {
-    x.get(p.x, group, xhat);
+    x.get(p.x, group, deviation);
     dy.get(p.dy, group, dy_of);
 #if AS_READ
-    normalise(xhat);
+    centre(deviation);
 #endif
   }
 
  private:
-  // From x to xhat.
-  template <int SIZE> __device__ __forceinline__ void normalise(Value (&of_group)[SIZE]) const {
+  // From x to its deviation.
+  template <int SIZE> __device__ __forceinline__ void centre(Value (&of_group)[SIZE]) const {
 #pragma unroll
-    for (int v = 0; v < SIZE; ++v) of_group[v] = (of_group[v] - mean[v % WIDTH]) * inverse[v % WIDTH];
+    for (int v = 0; v < SIZE; ++v) of_group[v] -= mean[v % WIDTH];
   }
 };
 
-// The row after the one that the thread works on.
-struct Next {
+// What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
+struct Elements {
   const Params& p;
-  NextRow<Data, Tile, LOOKS_AHEAD> x;
-  NextRow<Prologue, Tile, LOOKS_AHEAD> dy;
-  RowWalk<Tile> walk;
+  const StayingChunks<Data, Tile, STAYS> staying_x;
+  const StayingChunks<Prologue, Tile, STAYS> staying_dy;
+  NextRow<Data, Tile, LOOKS_AHEAD> next_x;
+  NextRow<Prologue, Tile, LOOKS_AHEAD> next_dy;
+  RowWalk<Tile> ahead;  // the next row
 
-  __device__ __forceinline__ Next(const Params& p, void* memory) : p(p), x(memory), dy(x.end()), walk(p.sizes) {
-    walk.begin();
-    copy();
+  __device__ __forceinline__ Elements(const Params& p, void* memory)
+      : p(p), staying_x(memory, p.slots), staying_dy(staying_x.end(), p.slots), next_x(memory), next_dy(next_x.end()),
+        ahead(p.sizes) {
+    ahead.begin();
+    copy_next();
   }
 
-  // The row that has come, and a request for the one after it.
-  __device__ __forceinline__ void load(RowWalk<Tile>& own, Operands& held) {
-    x.load(p.x, own, held.x);
-    dy.load(p.dy, own, held.dy);
-    held.normalise(own, 0);
-    walk.next();
-    copy();
+  __device__ __forceinline__ void copy(RowWalk<Tile>& walk, i64 chunk, int slot) const {
+    staying_x.copy(p.x, walk, chunk, slot);
+    staying_dy.copy(p.dy, walk, chunk, slot);
+  }
+
+  __device__ __forceinline__ void load(RowWalk<Tile>& walk, i64 chunk, int slot, Operands& held) {
+#if LOOKS_AHEAD
+    next_x.load(p.x, walk, held.x);
+    next_dy.load(p.dy, walk, held.dy);
+    held.centre(walk, chunk);
+    ahead.next();
+    copy_next();
+#else
+    read<Prologue>(p.dy, walk, chunk, slot, held);
+#endif
+    held.scale(p, walk, chunk);
+  }
+
+  __device__ __forceinline__ void load_again(RowWalk<Tile>& walk, i64 chunk, int slot, Operands& held) const {
+    read<Again>(again(p), walk, chunk, slot, held);
+    held.scale(p, walk, chunk);
   }
 
  private:
-  __device__ __forceinline__ void copy() {
-    x.copy(p.x, walk);
-    dy.copy(p.dy, walk);
+  template <class Same>
+  __device__ __forceinline__ void read(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk, int slot,
+                                       Operands& held) const {
+    auto&& read_x = held.x.template reading<Data>();
+    auto&& read_dy = held.dy.template reading<Same>();
+    staying_x.load(p.x, walk, chunk, slot, read_x);
+    staying_dy.load(args, walk, chunk, slot, read_dy);
+    held.take(p, args, walk, chunk, read_x, read_dy);
+  }
+
+  __device__ __forceinline__ void copy_next() {
+    next_x.copy(p.x, ahead);
+    next_dy.copy(p.dy, ahead);
   }
 };
 
-// A chunk for the first time, on the way to the last one, and again, on the way back.
-__device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           Operands& held) {
-  auto&& read_x = held.x.reading<Data>();
-  auto&& read_dy = held.dy.reading<Prologue>();
-  staying.slots.wait(chunk);
-  staying.x.load(p.x, walk, chunk, read_x);
-  staying.dy.load(p.dy, walk, chunk, read_dy);
-  held.take(p, p.dy, walk, chunk, read_x, read_dy);
-  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p, walk, later); });
-}
-
-__device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           Operands& held) {
-  auto&& read_x = held.x.reading<Data>();
-  auto&& read_dy = held.dy.reading<Again>();
-  staying.slots.wait_back(chunk);
-  staying.x.load(p.x, walk, chunk, read_x);
-  staying.dy.load(again(p), walk, chunk, read_dy);
-  held.take(p, again(p), walk, chunk, read_x, read_dy);
-  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p, walk, earlier); });
-}
-
+// Adds what a chunk has of each row: g, then its products with the deviations.
 __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
                                              Value (&sums)[2 * WIDTH]) {
   const ScalesOnUse scales(p, walk, chunk);
   walk.each(chunk, [&](auto group, i64) {
-    Value xhat[group.SIZE], g[group.SIZE];
-    held.get(p, group, xhat, g);
+    Value deviation[group.SIZE], g[group.SIZE];
+    held.get(p, group, deviation, g);
     scales.apply(group, g);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
       sums[v % WIDTH] += g[v];
-      sums[WIDTH + v % WIDTH] += g[v] * xhat[v];
+      sums[WIDTH + v % WIDTH] += g[v] * deviation[v];
     }
   });
 }
 
-// scale: of joined rows.  factor: behind it all.
-__device__ __forceinline__ void store_gradient(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held,
-                                               const Value (&scale)[WIDTH], const Value (&factor)[WIDTH],
-                                               const Value (&averages)[2 * WIDTH]) {
-  const ScalesOnUse scales(p, walk, chunk);
-  store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](auto group, auto& dx) {
-    Value xhat[group.SIZE];
-    held.get(p, group, xhat, dx);
-    scales.apply(group, dx);
+// dx = g * of_g + (x - mean) * of_x + constant: what the row has of the formula is in three numbers.
+struct Gradient {
+  Value of_g[WIDTH], of_x[WIDTH], constant[WIDTH];
+
+  // scale: of the row, with ROW_SCALE.  averages: of g and of g * xhat, where g has the scale if rows are joined.
+  __device__ __forceinline__ Gradient(const Value (&inverse)[WIDTH], const Value (&scale)[WIDTH],
+                                      const Value (&averages)[2 * WIDTH]) {
 #pragma unroll
-    for (int v = 0; v < group.SIZE; ++v) {
-      if (JOINED > 1 && ROW_SCALE) dx[v] *= scale[v % WIDTH];
-      const Value centred = CENTRED ? dx[v] - averages[v % WIDTH] : dx[v];
-      dx[v] = factor[v % WIDTH] * (centred - xhat[v] * averages[WIDTH + v % WIDTH]);
+    for (int w = 0; w < WIDTH; ++w) {
+      of_g[w] = ROW_SCALE ? inverse[w] * scale[w] : inverse[w];
+      const Value factor = JOINED > 1 ? inverse[w] : of_g[w];
+      of_x[w] = -factor * averages[WIDTH + w] * inverse[w];
+      constant[w] = -factor * averages[w];
     }
-  });
-}
+  }
+
+  __device__ __forceinline__ void store(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Operands& held) const {
+    const ScalesOnUse scales(p, walk, chunk);
+    store_chunk<Epilogue, Value>(p.dx, walk, chunk, [&](auto group, auto& dx) {
+      Value deviation[group.SIZE];
+      held.get(p, group, deviation, dx);
+      scales.apply(group, dx);
+#pragma unroll
+      for (int v = 0; v < group.SIZE; ++v) {
+        Value rest = deviation[v] * of_x[v % WIDTH];
+        if (CENTRED) rest += constant[v % WIDTH];
+        dx[v] = dx[v] * of_g[v % WIDTH] + rest;
+      }
+    });
+  }
+};
 
 // dscale and dbias of rows that have a scale and a bias each.
 __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWalk<Tile>& walk,
@@ -263,60 +273,43 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  const i64 chunks = Tile::chunks(p.sizes);
-  const ChunkSlots<STAYS> slots = {chunks, p.slots};
-  const Staying staying(memory, slots);
+  Slots slots(p.sizes, p.slots);
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
 #else
   Team team(shared);
 #endif
   RowWalk<Tile> walk(p.sizes);
-  Next next(p, memory);
+  Elements elements(p, memory);
+  slots.begin(elements);
 
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
-    Operands held = {};
-    Value scale[WIDTH] = {}, factor[WIDTH], sums[2 * WIDTH] = {};
+    Operands held;
+    Value inverse[WIDTH] = {}, scale[WIDTH] = {}, sums[2 * WIDTH] = {};
 #if CENTRED
     load_of_row<Mean, JOINED>(p.mean, walk, held.mean);
 #endif
-    load_of_row<Inverse, JOINED>(p.inverse, walk, held.inverse);
-    const auto copy = [&](i64 chunk) { staying.copy(p, walk, chunk); };
-    slots.begin(copy);
-#if LOOKS_AHEAD
-    next.load(walk, held);
-#else
-    load_first(p, staying, walk, 0, held);
-#endif
-    held.scale(p, walk, 0);
-    add_products(p, walk, 0, held, sums);
-#pragma unroll 1
-    for (i64 chunk = 1; chunk < chunks; ++chunk) {
-      load_first(p, staying, walk, chunk, held);
-      held.scale(p, walk, chunk);
+    load_of_row<Inverse, JOINED>(p.inverse, walk, inverse);
+    slots.first_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
       add_products(p, walk, chunk, held, sums);
-    }
-    team.all<Plus>(sums);
-    store_row_gradients(p, walk, sums);
+    });
 #if ROW_SCALE
-    load_of_row<Scale>(p.scale, walk, scale);
+    load_of_row<Scale>(p.scale, walk, scale);  // comes while the row's threads meet
 #endif
+    team.all<Plus>(sums);
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) factor[w] = ROW_SCALE && JOINED == 1 ? held.inverse[w] * scale[w] : held.inverse[w];
+    for (int w = 0; w < WIDTH; ++w) sums[WIDTH + w] *= inverse[w];
+    store_row_gradients(p, walk, sums);
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] *= ROW_SCALE && JOINED > 1 ? p.share * scale[k % WIDTH] : p.share;
     team.neighbours<Plus>(sums);
 
+    const Gradient gradient(inverse, scale, sums);
     held.begin_pass();
-    store_gradient(p, walk, chunks - 1, held, scale, factor, sums);
-    slots.turn_back(copy);
-#pragma unroll 1
-    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
-      load_again(p, staying, walk, chunk, held);
-      held.scale(p, walk, chunk);
-      store_gradient(p, walk, chunk, held, scale, factor, sums);
-    }
+    slots.second_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
+      gradient.store(p, walk, chunk, held);
+    });
   }
   team.leave();
 }

@@ -11,12 +11,13 @@
 // over the row, which each of the blocks reads, so that they agree without meeting. Of a row that is too long, chunks
 // are read again, backwards, as the cache still has them.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
-// Launch: THREADS threads, any multiple of SHARING blocks; where that is more than CLUSTER, cooperative, with SHARING
+// Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
-// unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; AGAIN: whether what is read again has a functor of its own,
-// since Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
+// unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; IN_RING: whether the chunks of one row after the other go
+// through a ring of slots; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors;
+// LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
 #include "include/next_row.cuh"
 #include "include/row_team.cuh"
@@ -29,7 +30,11 @@ typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, S
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
-typedef StayingChunks<Prologue, Tile, STAYS> Staying;
+#if IN_RING
+typedef RowRing<Tile> Slots;
+#else
+typedef ChunkSlots<Tile, STAYS> Slots;
+#endif
 #if !AGAIN
 typedef Prologue Again;
 #endif
@@ -97,8 +102,8 @@ __device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
 }
 
-// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for before the chunks,
-// so that nothing waits for it when these are there.
+// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for a row ahead, so
+// that nothing waits for it when the row is there.
 struct Sample {
   Again::Loaded<VECTOR> in = {};
 
@@ -143,24 +148,46 @@ __device__ __forceinline__ Value first_share(const Params& p, const RowWalk<Tile
   return reciprocal(Value((groups < most ? groups : most) * VECTOR));
 }
 
-// A chunk for the first time, on the way to the last one, and again, on the way back.
-__device__ __forceinline__ void load_first(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           Chunk& held) {
-  auto&& read = held.reading<Prologue>();
-  staying.slots.wait(chunk);
-  staying.load(p.before, walk, chunk, read);
-  held.take(p.before, walk, chunk, read);
-  staying.slots.go_on(chunk, [&](i64 later) { staying.copy(p.before, walk, later); });
-}
+// What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
+struct Elements {
+  const Params& p;
+  const StayingChunks<Prologue, Tile, STAYS> staying;
+  NextRow<Prologue, Tile, LOOKS_AHEAD> next;
+  RowWalk<Tile> ahead;  // the next row
 
-__device__ __forceinline__ void load_again(const Params& p, const Staying& staying, RowWalk<Tile>& walk, i64 chunk,
-                                           Chunk& held) {
-  auto&& read = held.reading<Again>();
-  staying.slots.wait_back(chunk);
-  staying.load(again(p), walk, chunk, read);
-  held.take(again(p), walk, chunk, read);
-  staying.slots.go_back(chunk, [&](i64 earlier) { staying.copy(p.before, walk, earlier); });
-}
+  __device__ __forceinline__ Elements(const Params& p, void* memory)
+      : p(p), staying(memory, p.slots), next(memory), ahead(p.sizes) {
+    ahead.begin();
+    next.copy(p.before, ahead);
+  }
+
+  __device__ __forceinline__ void copy(RowWalk<Tile>& walk, i64 chunk, int slot) const {
+    staying.copy(p.before, walk, chunk, slot);
+  }
+
+  __device__ __forceinline__ void load(RowWalk<Tile>& walk, i64 chunk, int slot, Chunk& held) {
+#if LOOKS_AHEAD
+    next.load(p.before, walk, held);
+    ahead.next();
+    next.copy(p.before, ahead);
+#else
+    read<Prologue>(p.before, walk, chunk, slot, held);
+#endif
+  }
+
+  __device__ __forceinline__ void load_again(RowWalk<Tile>& walk, i64 chunk, int slot, Chunk& held) const {
+    read<Again>(again(p), walk, chunk, slot, held);
+  }
+
+ private:
+  template <class Same>
+  __device__ __forceinline__ void read(const typename Same::Args& args, RowWalk<Tile>& walk, i64 chunk, int slot,
+                                       Chunk& held) const {
+    auto&& read = held.template reading<Same>();
+    staying.load(args, walk, chunk, slot, read);
+    held.take(args, walk, chunk, read);
+  }
+};
 
 // An estimate of each row's mean, the same in all blocks that share it; 0 where it is no finite number, since
 // deviations from it would not be either.
@@ -182,15 +209,17 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
 #endif
 }
 
+// y = (x - shift) * factor + offset: what corrects the shift is part of the offset, an operation for a row instead of
+// one for each element.
 __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
-                                                 const Value (&shift)[WIDTH], const Value (&correction)[WIDTH],
-                                                 const Value (&factor)[WIDTH], const Value (&bias)[WIDTH]) {
+                                                 const Value (&shift)[WIDTH], const Value (&factor)[WIDTH],
+                                                 const Value (&offset)[WIDTH]) {
   store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](auto group, auto& y) {
     held.get(p.before, group, y);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
-      y[v] = (y[v] - shift[v % WIDTH] - correction[v % WIDTH]) * factor[v % WIDTH];
-      if (ROW_BIAS) y[v] += bias[v % WIDTH];
+      y[v] -= shift[v % WIDTH];
+      y[v] = CENTRED || ROW_BIAS ? y[v] * factor[v % WIDTH] + offset[v % WIDTH] : y[v] * factor[v % WIDTH];
     }
   });
 }
@@ -198,43 +227,38 @@ __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>&
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  const i64 chunks = Tile::chunks(p.sizes);
-  const ChunkSlots<STAYS> slots = {chunks, p.slots};
-  const Staying staying = {reinterpret_cast<Staying::Loaded*>(memory), slots};
+  Slots slots(p.sizes, p.slots);
 #if SHARING > CLUSTER
   Team team(shared, p.partials);
 #else
   Team team(shared);
 #endif
-  RowWalk<Tile> walk(p.sizes), ahead(p.sizes);
-  NextRow<Prologue, Tile, LOOKS_AHEAD> next(memory);
-  ahead.begin();
-  next.copy(p.before, ahead);
+  RowWalk<Tile> walk(p.sizes);
+  Elements elements(p, memory);
+  slots.begin(elements);
+  walk.begin();
+  Sample sample(p, walk);
 
 #pragma unroll 1
-  for (walk.begin(); walk.is_within(); walk.next()) {
+  for (; walk.is_within(); walk.next()) {
     Chunk held;
-    const auto copy = [&](i64 chunk) { staying.copy(p.before, walk, chunk); };
-    slots.begin(copy);
-    const Sample sample(p, walk);
-#if LOOKS_AHEAD
-    next.load(p.before, walk, held);
-    ahead.next();
-    next.copy(p.before, ahead);
-#else
-    load_first(p, staying, walk, 0, held);
-#endif
-    Value shift[WIDTH], sums[2 * WIDTH];
-    first_mean(p, team, walk, held, sample, shift);
-#pragma unroll
-    for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
-    held.begin_pass();
-    add_deviations(p, walk, 0, held, shift, sums);
-#pragma unroll 1
-    for (i64 chunk = 1; chunk < chunks; ++chunk) {
-      load_first(p, staying, walk, chunk, held);
+    Value shift[WIDTH], sums[2 * WIDTH] = {};
+    slots.first_pass(elements, walk, held, [&](i64 chunk, Chunk& held) {
+      if (chunk == 0) first_mean(p, team, walk, held, sample, shift);
+      held.begin_pass();
       add_deviations(p, walk, chunk, held, shift, sums);
-    }
+    });
+    RowWalk<Tile> following = walk;
+    following.next();
+    sample = Sample(p, following);
+    // What is read of the row comes while its threads meet.
+    Value scale[WIDTH] = {}, offset[WIDTH] = {};
+#if ROW_SCALE
+    load_of_row<Scale>(p.scale, walk, scale);
+#endif
+#if ROW_BIAS
+    load_of_row<Bias>(p.bias, walk, offset);
+#endif
     team.all<Plus>(sums);
     team.neighbours<Plus>(sums);
 
@@ -257,24 +281,15 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     store_of_row<Variance, JOINED>(p.variance, walk, variance);
 #endif
 #endif
-    Value bias[WIDTH] = {};
-#if ROW_BIAS
-    load_of_row<Bias>(p.bias, walk, bias);
-#endif
-#if ROW_SCALE
-    Value scale[WIDTH] = {};
-    load_of_row<Scale>(p.scale, walk, scale);
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) inverse[w] *= scale[w];
-#endif
-    held.begin_pass();
-    store_normalised(p, walk, chunks - 1, held, shift, correction, inverse, bias);
-    slots.turn_back(copy);
-#pragma unroll 1
-    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
-      load_again(p, staying, walk, chunk, held);
-      store_normalised(p, walk, chunk, held, shift, correction, inverse, bias);
+    for (int w = 0; w < WIDTH; ++w) {
+      if (ROW_SCALE) inverse[w] *= scale[w];
+      offset[w] -= correction[w] * inverse[w];
     }
+    held.begin_pass();
+    slots.second_pass(elements, walk, held, [&](i64 chunk, const Chunk& held) {
+      store_normalised(p, walk, chunk, held, shift, inverse, offset);
+    });
   }
   team.leave();
 }

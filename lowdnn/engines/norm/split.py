@@ -1,6 +1,6 @@
 """Group normalisation's axes: the pointwise operations around it over x with the channels as two axes. Or as one axis,
-where a line of memory has channels of several groups, or each channel's sums are wanted: rows are then single channels,
-and those of a group joined.
+where a line of memory has channels of several groups, or each channel has numbers of its own: rows are then single
+channels, and those of a group joined.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from lowdnn.ops.tensor import Tensor
 _LINE_BYTES, _MAX_JOINED = 128, 32
 
 
-def row_shapes(shape: NormShape, x: Tensor, sums_channels: bool = False) -> tuple[tuple[NormShape, int], ...]:
+def row_shapes(shape: NormShape, x: Tensor, of_channels: bool = False) -> tuple[tuple[NormShape, int], ...]:
     """(the shape that says what a row is, rows that are joined), the best first; the last is possible everywhere.
 
-    sums_channels: whether sums of each channel are wanted.
+    of_channels: whether each channel has numbers of its own, to read or to sum.
     """
     is_image = shape.mode is NormMode.GROUP_NORM and x.dims[0] > 0 and prod(x.dims[2:]) > 1
     channels = x.dims[1] // shape.groups if is_image else 1
     if x.strides[1] == 1:
         is_joined = channels * x.element_bytes < _LINE_BYTES
     else:
-        is_joined = sums_channels and channels <= _MAX_JOINED
+        is_joined = of_channels and channels <= _MAX_JOINED
     if channels == 1 or not is_joined:
         return ((shape, 1),)
     return ((replace(shape, mode=NormMode.INSTANCE_NORM), channels), (shape, 1))

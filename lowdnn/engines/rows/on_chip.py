@@ -18,6 +18,8 @@ from lowdnn.plan import Argument, WorkspacePointer
 
 #: Slots that chunks without one of their own share: ``ChunkSlots::RING``.
 _RING = 2
+#: Rows that a ring has room for, at most.
+_MOST_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class OnChip:
     """See the module's docstring and ``include/staying_chunks.cuh``.
 
     before: what the kernel's Prologue does.  others: tensors that are read beside it and stay too.
+    is_ring_wanted: for the chunks of several rows.
     """
 
     tile: RowTile
@@ -33,11 +36,30 @@ class OnChip:
     arch: ArchSpec
     before: PointwiseDag
     others: tuple[Tensor, ...] = ()
+    is_ring_wanted: bool = False
+
+    def fitted(self) -> OnChip:
+        """With as many blocks of a multiprocessor as rings have room for, where these are wanted and possible."""
+        residents = range(self.tile.RESIDENT, 0, -1)
+        fewer = (replace(self, tile=replace(self.tile, RESIDENT=count)) for count in residents)
+        return next((on_chip for on_chip in fewer if on_chip.is_in_ring), self)
 
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
-        """The macros STAYS and AGAIN."""
-        return ("STAYS", int(self.stays)), ("AGAIN", int(self._has_again))
+        """The macros STAYS, IN_RING and AGAIN."""
+        return ("STAYS", int(self.stays)), ("IN_RING", int(self.is_in_ring)), ("AGAIN", int(self._has_again))
+
+    @property
+    def is_in_ring(self) -> bool:
+        """Whether blocks stay for several rows, whose chunks go through a ring of slots."""
+        is_possible = not self.tile.is_cooperative and not self.layout.space.skew
+        is_several = self.tile.staying_blocks(self.layout, self.arch) < self.tile.blocks(self.layout)
+        return self.is_ring_wanted and is_possible and is_several and 1 < self._chunks <= self._fitting
+
+    @property
+    def blocks(self) -> int:
+        """For ``RowKernel.launch``."""
+        return self.tile.staying_blocks(self.layout, self.arch) if self.is_in_ring else 0
 
     @property
     def stays(self) -> bool:
@@ -47,8 +69,9 @@ class OnChip:
     @property
     def slots(self) -> int:
         """Chunks that shared memory has room for: all where there are several; a single one stays in registers."""
-        room = self.arch.shared_bytes_beside(self.tile.RESIDENT) - self._team_bytes
-        chunks, fitting = self._chunks, max(room, 0) // self._chunk_bytes
+        chunks, fitting = self._chunks, self._fitting
+        if self.is_in_ring:
+            return min(fitting, _MOST_ROWS * chunks)
         return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
 
     @property
@@ -58,7 +81,7 @@ class OnChip:
     @property
     def bytes_read_again(self) -> int:
         """Of device memory: of what had no slot of its own all but the last chunks, which still have theirs."""
-        kept = 1 if not self.stays else self.slots
+        kept = 1 if not self.stays else min(self.slots, self._chunks)
         return bytes_of((*self.before.loads, *self.others)) * (self._chunks - kept) // self._chunks
 
     def again(self) -> tuple[Functor, ...]:
@@ -70,6 +93,12 @@ class OnChip:
         if not self.tile.is_cooperative:
             return ()
         return (WorkspacePointer(chain.reserve(self.tile.blocks(self.layout) * self._sums_bytes)),)
+
+    @property
+    def _fitting(self) -> int:
+        """Chunks that shared memory has room for."""
+        room = self.arch.shared_bytes_beside(self.tile.RESIDENT) - self._team_bytes
+        return max(room, 0) // self._chunk_bytes
 
     @property
     def _has_again(self) -> bool:

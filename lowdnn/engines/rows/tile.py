@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 from math import gcd
 
 from lowdnn import dtypes
@@ -52,8 +51,16 @@ _MAX_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 _GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
+#: Joined rows that have teams of their own, at most.
+_MAX_APART = 24
+#: Bytes of a block's rows that are worth a ring of slots, and that one has room for; groups of a thread whose rows have
+#: several axes there.
+_MIN_RING_BYTES, _MAX_RING_BYTES, _RING_ITEMS = 98304, 204800, 2
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
+
+#: STAGES: the next row whole, or as many chunks as have room.
+NEXT_ROW, RING = 1, 2
 
 #: (team, items, cluster, sharing)
 Defaults = tuple[int, int, int, int]
@@ -169,8 +176,9 @@ class RowTile:
 
 def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | None = None) -> tuple[Knob, ...]:
     """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where the kernel can, CTA_COUNT
-    (blocks that share rows) and STAGES (whether the next row is on its way)."""
-    team, items, cluster, sharing = defaults or _defaults(layout, arch, held)
+    (blocks that share rows) and STAGES (what is on its way beside the row at hand)."""
+    ring = None if defaults else _ring_defaults(layout, arch, held)
+    team, items, cluster, sharing = defaults or ring or _defaults(layout, arch, held)
     most = _most_team(layout)
     found: tuple[Knob, ...] = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
@@ -179,8 +187,10 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     )
     if held.looks_ahead:
         is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
-        text = "rows on their way beside the one at hand"
-        found = (*found, Knob("ahead", KnobType.STAGES, (0, 1), int(is_ahead), text))
+        text = "on its way beside the row at hand: 1 the next row, 2 as many chunks as have room, in a ring"
+        stages = (0, NEXT_ROW, *((RING,) if held.stays else ()))
+        default = RING if ring else NEXT_ROW if is_ahead else 0
+        found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))
     if not held.stays:
         return found
     fitting = {share for share in _SHARES_OF_GRID if share <= _most_sharing(layout, arch)}
@@ -200,11 +210,13 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     sharing = max(cluster, chosen.get(KnobType.CTA_COUNT, 1))
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
-    held = held.looking_ahead if chosen.get(KnobType.STAGES) else held
+    held = held.looking_ahead if chosen.get(KnobType.STAGES) == NEXT_ROW else held
     return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
 
 
 def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held) -> RowTile:
+    if are_apart(layout):
+        return _tile_apart(layout, team, items, cluster, held)
     side = _side(layout)
     if sharing > 1 or 32 % side:  # one team is a block
         team = max(team, ceil_power(ceil_div(32, side)))
@@ -219,13 +231,61 @@ def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, 
     return RowTile(threads, team, side, items, sharing, cluster, int(is_as_read), max(1, resident))
 
 
+def are_apart(layout: RowLayout) -> bool:
+    """Whether joined rows have a team each, in one block or in those of a cluster, which have room for them; otherwise
+    they are side by side."""
+    joined = layout.space.joined
+    own_bytes = joined // gcd(joined, _CLUSTERS[-1]) * layout.groups * 2 * _GROUP_BYTES
+    return layout.space.is_row and 1 < joined <= _MAX_APART and own_bytes <= _MAX_STAYING_BYTES
+
+
+def _tile_apart(layout: RowLayout, team: int, items: int, cluster: int, held: Held) -> RowTile:
+    cluster = gcd(cluster, layout.space.joined)
+    slots = layout.space.joined // cluster
+    team = max(min(team, floor_power(_MAX_THREADS // slots)), 32)
+    threads = team * slots
+    is_as_read, resident = _holding(layout, threads, items, 1, held, layout.groups > team * items)
+    return RowTile(threads, team, 1, items, 1, cluster, int(is_as_read), max(1, resident))
+
+
+def _defaults_apart(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults:
+    """As many vectors for each thread as leave two blocks of a multiprocessor: one block, which meets soonest, where it
+    has room for all joined rows, otherwise small ones of a large cluster. A few vectors where there are few rows."""
+    fewest, most = _item_bounds(layout, held)
+    largest = gcd(_most_cluster(arch), layout.space.joined)
+    # In a cluster more vectors than rows of several axes have leave ptxas no registers for the meeting.
+    for cluster, wanted in ((1, most), (largest, min(most, _MAX_PLACED))):
+        shape = _tile_apart(layout, ceil_power(ceil_div(layout.groups, wanted)), wanted, cluster, held)
+        fills = shape.blocks(layout) >= arch.sm_count
+        if fills and shape.RESIDENT >= _FEW_RESIDENT and shape.chunks(layout) == 1:
+            return shape.TEAM, ceil_div(layout.groups, shape.TEAM), cluster, 1
+    shape = _tile_apart(layout, ceil_power(ceil_div(layout.groups, fewest)), most, largest, held)
+    return shape.TEAM, min(most, ceil_div(layout.groups, shape.TEAM)), largest, 1
+
+
+def _ring_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults | None:
+    """(team, items, cluster, sharing) of rows of several axes, or side by side, that take most of a multiprocessor's
+    shared memory, and of which each block has several; None of others."""
+    if not held.stays or layout.space.is_line:
+        return None
+    for cluster in reversed(clusters(arch)):
+        own_bytes = _bytes_of_rows(layout, held) // cluster
+        is_several = _row_blocks(layout) * cluster >= _FEW_RESIDENT * arch.sm_count
+        if own_bytes >= _MIN_RING_BYTES:
+            fits = own_bytes <= _MAX_RING_BYTES and is_several
+            items = _RING_ITEMS if layout.space.is_row else _item_bounds(layout, held)[0]
+            return (_most_team(layout), items, cluster, 1) if fits else None
+    return None
+
+
 def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile: tuple[int, int, int]) -> bool:
     """Whether so few blocks fit a multiprocessor that memory waits while they meet, and no fewer fit that look ahead;
     where nothing else needs the cache that the next rows take."""
     usual, ahead = (_tile(layout, *tile, sharing=tile[2], held=own) for own in (held, held.looking_ahead))
     there = usual.RESIDENT * arch.sm_count // usual.SHARING
     is_short = ceil_div(layout.row_groups, usual.slots) < _WORTH_STAYING * there
-    if usual.chunks(layout) > 1 or is_short or held.beside or usual.RESIDENT > _FEW_RESIDENT:
+    is_apart = usual.CLUSTER > usual.SHARING
+    if usual.chunks(layout) > 1 or is_short or is_apart or held.beside or usual.RESIDENT > _FEW_RESIDENT:
         return False
     return ahead.RESIDENT == usual.RESIDENT
 
@@ -267,7 +327,7 @@ def _holding(
 def _side(layout: RowLayout) -> int:
     """Rows side by side: neighbours in memory, and whole groups of joined ones."""
     if layout.space.is_row:
-        return layout.space.joined
+        return 1 if are_apart(layout) else layout.space.joined
     least = layout.space.joined // gcd(layout.space.joined, layout.vector)
     wanted = min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
     return least * ceil_power(ceil_div(wanted, least))
@@ -296,6 +356,8 @@ def _most_sharing(layout: RowLayout, arch: ArchSpec) -> int:
 def _defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults:
     """(team, items, cluster, sharing): by what is on chip of a row where there are few rows or long ones of several
     axes, otherwise by how many blocks fit a multiprocessor."""
+    if are_apart(layout):
+        return _defaults_apart(layout, arch, held)
     if held.stays and (_row_blocks(layout) <= arch.sm_count or not layout.space.is_line):
         return _shared_defaults(layout, arch, held)
     return (*_resident_defaults(layout, arch, held), 1)
@@ -308,12 +370,14 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     most_team, side = _usual_team(layout), _side(layout)
     most_cluster = _most_cluster(arch)
     filling = [c for c in clusters(arch) if c >= filling_cluster(layout, arch, 1)]
-    residents = range(_WANTED_RESIDENT, 0, -1)
-    # Blocks of a cluster meet for each row: one large block has it sooner, where it need not leave room for chunks.
-    by_resident, by_cluster = product(residents, filling), ((r, c) for c in filling for r in residents)
-    for resident, cluster in by_resident if held.stays else by_cluster:
+    # Blocks of a cluster meet for each row: few have it sooner, and few threads. But a block that is alone on its
+    # multiprocessor leaves room for chunks that stay.
+    several, alone = range(_WANTED_RESIDENT, 1, -1), (1,)
+    groups = (several, alone) if held.stays else ((*several, *alone),)
+    for resident, cluster in ((r, c) for residents in groups for c in filling for r in residents):
         own, sparse = ceil_div(max(layout.groups, 1), cluster), None
-        for wanted in (i for i in _ITEMS if fewest <= i <= most):
+        wanted_items = [i for i in _ITEMS if fewest <= i <= most]
+        for wanted in reversed(wanted_items) if held.stays and resident == _FEW_RESIDENT else wanted_items:
             team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
             items = ceil_div(own, team)
             if team > most_team or _holding(layout, team * side, items, cluster, held, in_chunks=False)[1] < resident:

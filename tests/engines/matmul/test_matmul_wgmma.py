@@ -208,8 +208,20 @@ def test_tiles_of_many_rows(device: Runtime, m: int, n: int, warps: int, a_layou
 
 
 def test_accumulators_may_be_more_than_the_registers_at_launch(checked: Runtime) -> None:
-    choices = knobs(128, 160, warps=PING_PONG)
+    choices = knobs(128, 192, warps=PING_PONG)
     check_exact(checked, ENGINE, bf16_graph(300, 200, 144), length=144, choices=choices, arch=SM_90A.with_sm_count(1))
+
+
+def test_epilogues_that_need_registers_leave_fewer_accumulators() -> None:
+    builder = GraphBuilder()
+    product = builder.matmul(builder.tensor((512, 72), BF16), builder.tensor((72, 512), BF16))
+    builder.pointwise(PointwiseMode.ADD, product, builder.tensor((512, 512), DataType.DOUBLE), store=BF16)
+    for graph, n, most in (
+        (bf16_graph(512, 512, 72, (PointwiseMode.TANH_FWD,)), 192, 160),
+        (builder.graph(), 160, 128),
+    ):
+        with pytest.raises(BadParamError, match=f"at most {most} accumulators"):
+            ENGINE.plan(graph, SM_90A, knobs(128, n, warps=PING_PONG))
 
 
 @pytest.mark.parametrize("k", [1, 8, 63, 64, 65, 300])

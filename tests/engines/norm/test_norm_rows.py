@@ -98,12 +98,40 @@ def test_images_of_a_channel_are_held_as_they_are_read(device: Runtime, directio
     assert shape_of(check(device, f"dims=4x2x28x28 mode=batch dtype=fp16 dir={direction}", WIDE))["AS_READ"] == 1
 
 
-@pytest.mark.parametrize("dims", ["64x256x56x56 mode=batch", "128x256x56x56 mode=batch dtype=fp16"])
-def test_two_blocks_of_a_multiprocessor_have_room_for_long_rows_of_images(dims: str) -> None:
-    plan = ENGINE.plan(parse_case(f"norm dims={dims}").graph(), SM_90A, {})
+@pytest.mark.parametrize(
+    "line",
+    [
+        "64x256x56x56 mode=batch",
+        "128x256x56x56 mode=batch dtype=fp16",
+        "64x256x56x56 mode=batch dir=bwd",
+        "64x320x64x64 mode=group groups=32 layout=nhwc dtype=fp16",
+    ],
+)
+def test_long_rows_of_images_are_read_once_and_the_next_are_on_their_way(line: str) -> None:
+    plan = ENGINE.plan(parse_case(f"norm dims={line}").graph(), SM_90A, {})
     (launch,) = plan.launches
-    assert 2 * launch.shared_bytes < SM_90A.shared_bytes_per_sm
+    assert shape_of(plan)["IN_RING"] == 1
+    assert launch.grid[0] <= SM_90A.sm_count
     assert launch.work.bytes < 1.01 * sum(tensor.size_bytes for tensor in plan.tensors)
+
+
+@pytest.mark.parametrize(
+    ("line", "choices"),
+    [
+        ("dims=100x1000 mode=layer mean=10000", SMALL),
+        ("dims=40x2000 mode=layer dtype=bf16 before=residual+store", SMALL),
+        ("dims=10x24x7x16 mode=batch dtype=fp16 running=yes", CLUSTER),
+        ("dims=10x24x7x16 mode=batch dir=bwd dtype=fp16", CLUSTER),
+        ("dims=9x24x9x9 mode=group groups=8 layout=nhwc dtype=bf16 mean=10000 epilogue=swish", COLUMNS),
+        ("dims=6x48x9x9 mode=group groups=4 layout=nhwc dir=bwd dtype=bf16", COLUMNS | {KnobType.TILE_CGA_M: 2}),
+        ("dims=12x8x16x20 mode=group groups=2 dir=bwd", CLUSTER),
+    ],
+)
+def test_chunks_of_one_row_after_the_other_go_through_a_ring(
+    racing: Runtime, line: str, choices: dict[KnobType, int]
+) -> None:
+    plan = check_case(racing, ENGINE, f"norm {line}", choices | {KnobType.STAGES: 2}, SM_90A.with_sm_count(1))
+    assert shape_of(plan)["IN_RING"] == 1
 
 
 def test_threads_hold_as_many_groups_as_rows_have(device: Runtime) -> None:
@@ -289,9 +317,33 @@ def test_channels_that_others_have_apart(device: Runtime) -> None:
 def test_gradients_of_channels_one_after_the_other(
     racing: Runtime, line: str, choices: dict[KnobType, int], joined: int
 ) -> None:
-    """Rows are single channels, and a block has those of a group side by side."""
+    """Rows are single channels, and those of a group are joined."""
     plan = check_case(racing, ENGINE, f"norm {line} dir=bwd", choices, SM_90A.with_sm_count(4))
     assert shape_of(plan)["JOINED"] == joined
+
+
+@pytest.mark.parametrize(
+    ("line", "choices", "tile"),
+    [
+        ("dims=5x24x8x16 mode=group groups=6 mean=10000", CLUSTER, (64, 32, 2)),
+        ("dims=5x24x8x16 mode=group groups=6 dtype=fp16 dir=bwd", CLUSTER, (64, 32, 2)),
+        ("dims=5x30x16x16 mode=group groups=3 dtype=fp16 epilogue=swish", SMALL, (320, 32, 1)),
+        ("dims=3x30x16x16 mode=group groups=3 dir=bwd", SMALL, (320, 32, 1)),
+        ("dims=3x64x32x32 mode=group groups=4 dtype=bf16", {}, (64, 32, 8)),
+    ],
+)
+def test_each_channel_of_a_group_has_a_team(
+    racing: Runtime, line: str, choices: dict[KnobType, int], tile: tuple[int, int, int]
+) -> None:
+    """In one block or in those of a cluster, which join what each of them has."""
+    shape = shape_of(check(racing, line, choices))
+    assert (shape["THREADS"], shape["TEAM"], shape["CLUSTER"]) == tile
+    assert (shape["SHARING"], shape["SIDE"]) == (1, 1)
+
+
+def test_groups_without_scales_are_rows(device: Runtime) -> None:
+    """One axis then has all of a group's elements."""
+    assert shape_of(check(device, "dims=3x24x8x16 mode=group groups=6 scale=none dtype=bf16"))["JOINED"] == 1
 
 
 @pytest.mark.parametrize("layout", ["row", "nhwc"])

@@ -14,12 +14,13 @@ from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, par
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, functions_of, fusion_problem
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
-from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, full_loads, output_space
+from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
 from lowdnn.engines.gemm.wgmma_model import Conversion, WgmmaProduct, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
     exits_go_by_map,
     mapped_operand,
+    most_accumulators,
     pixels_problem,
     stored_exit_problem,
 )
@@ -316,6 +317,7 @@ class Im2colProduct:
         is_mn_major, pixels_are_rows = self.filter.is_mn_major, self.pixels_are_rows(is_transposed)
         window, is_resident = self.window(is_transposed), self.keeps_filter
         has_operand = not (is_transposed or window) and self.has_mapped_operand
+        exits = self.exits if isinstance(self.exits, OutputExits) else NO_EXITS
         rows, columns = (self.image, self.filter) if pixels_are_rows else (self.filter, self.image)
         if not pixels_are_rows:
             m, n, a, b = n, m, b, a
@@ -347,8 +349,8 @@ class Im2colProduct:
             is_b_resident=is_resident and pixels_are_rows,
             classes=tuple(self._extents(is_transposed)) if self.steps and self.pixels * self.filter.lines else (),
             row_bytes=self.row_bytes,
-            allows_many_accumulators=has_operand or not full_loads(self.dag, self.output),
-            sums_columns=isinstance(self.exits, OutputExits) and self.exits.column is not None,
+            most_accumulators=most_accumulators(self.dag, self.output, exits, has_operand=has_operand),
+            sums_columns=exits.column is not None,
             is_promoted=self.is_promoted,
             conversion=self._conversion,
             functions=self.converted.functions if self.converted else 0,
