@@ -69,7 +69,8 @@ _ENOUGH_STAGES = 4
 
 #: What follows was fitted to 8,300 variants of 480 products and convolutions that an H200 ran: the tile that the model
 #: takes is 2.5 % slower in the mean than the best one of those tried.
-#: Of the rate that the tensor cores sustain: what one multiprocessor reaches while others leave it their power.
+#: Of the rate that the tensor cores sustain: what one multiprocessor reaches while others leave it their power. Seen
+#: with matrices only, not with pixels.
 _BURST = 1.1
 #: Of one multiprocessor: bytes of shared memory that wgmma reads and copies write, bytes from the L2 cache.
 _SHARED_BYTES_PER_S = 276e9
@@ -85,7 +86,7 @@ _READ_BYTES_PER_S = 40e9
 #: What a multiprocessor gets whose neighbour has no block, of the rates from L2 cache and memory: they share their way.
 _LONE_L2, _LONE_READ = 1.5, 2
 #: Added for a stage's row that lies past its operand's end, which a copy fills with zeros.
-_EMPTY_ROW_S = 2.2e-9
+_EMPTY_ROW_S = 2.4e-9
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
 _PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 16e-9
 #: Of the steps from one stage to the next.
@@ -108,7 +109,7 @@ _TURN_S = 0.53e-6
 _STORE_LATENCY_S = 0.42e-6
 _STORE_BYTES_PER_S = 55e9
 #: Until the blocks of a cluster that share an operand have met, and those that share a sum have exchanged it.
-_CLUSTER_START_S = 0.6e-6
+_CLUSTER_START_S = 0.7e-6
 _MEETING_S = 1.8e-6
 #: For 64 rows of a chunk of columns: by tensor map, as pixels of a part, with an operand of that size.
 _CHUNK_S, _PIXELS_CHUNK_S, _OPERAND_CHUNK_S = 0.08e-6, 0.35e-6, 1.2e-6
@@ -772,7 +773,8 @@ def _arithmetic_seconds(tile: WgmmaTile, machine: _Machine) -> float:
 
 def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: _Machine) -> tuple[float, float]:
     """Of one stage of one tile, ``blocks`` on a multiprocessor: its multiplications; its copies."""
-    arithmetic = _arithmetic_seconds(tile, machine) / _BURST
+    burst = 1 if traits.is_a_pixels or traits.is_b_pixels else _BURST
+    arithmetic = _arithmetic_seconds(tile, machine) / burst
     # Each 64 rows read all of B again; the copies write both operands.
     read = (tile.m // 64) * (64 + tile.n) * tile.row_bytes * tile.taps
     if traits.conversion is Conversion.IN_PLACE:
