@@ -72,7 +72,7 @@ def test_groups(device: Runtime, dtype: str, stride: int) -> None:
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 def test_alpha_beta_and_tiles_across_the_output(device: Runtime, swap: int, stride: int, layout: str) -> None:
     line = f"conv n=2 c=72 hw=8x6 k=64 rs=3x3 pad=1 stride={stride} layout={layout} alpha=2 beta=1 dtype=fp16"
-    check(device, line, SWAP_AB=swap, SPECFILT=0, TILE_M=64, TILE_N=64)
+    check(device, line, SWAP_AB=swap, SPECFILT=0, **TILE)
 
 
 @pytest.mark.parametrize("line", ["c=40 k=32 dtype=bf16", "c=24 k=96 stride=2 dtype=fp16", "c=24 k=36 dtype=fp32"])
