@@ -122,9 +122,9 @@ template <class Rows_, bool IS_CUT, int WRITERS = 1> struct CutRing : TileRing<R
 
   // The producer.  end: of the rows that exist.
   template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, i32 end) {
-    this->await_empty();
+    this->wait_empty();
     if constexpr (IS_CUT) store_shared_32(existing(), max(end - row, 0));
-    Tiles::load(from, row);
+    this->fill(from, row);
   }
 
   // The consumers, before any of them reads the next tile.

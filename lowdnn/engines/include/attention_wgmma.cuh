@@ -104,18 +104,18 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
     }
   }
 
-  // The producer: the next stage gets what its load takes, when it is empty.
-  __device__ __forceinline__ void await_empty() const { mbarrier_wait(own_empty(), at.parity() ^ 1); }
-  template <class... From> __device__ __forceinline__ void load(const From&... from) {
-    await_empty();
-    rows().load(from..., own_full());
-    at.advance();
-  }
-
-  // The producer's warps: the next stage, when it is empty, until it is handed over.
+  // The producer: the next stage, when it is empty, until it is loaded, or handed over by the producer's warps.
   __device__ __forceinline__ Rows_ wait_empty() const {
     mbarrier_wait(own_empty(), at.parity() ^ 1);
     return rows();
+  }
+  template <class... From> __device__ __forceinline__ void fill(const From&... from) {
+    rows().load(from..., own_full());
+    at.advance();
+  }
+  template <class... From> __device__ __forceinline__ void load(const From&... from) {
+    wait_empty();
+    fill(from...);
   }
   __device__ __forceinline__ void hand_over() {
     fence_async_shared();
