@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward
 from lowdnn.engines.attention.heads import padded, pitch_bytes
@@ -44,6 +44,9 @@ class QueriesParams:
     HAS_GRADIENT: int
     HAS_FACTORS: int
     HAS_RAGGED: int
+    IS_FP8: int
+    WEIGHT_TYPE: str
+    GRADIENT_TYPE: str
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,12 @@ class AttentionBackwardMma:
         return accepted(graph.derive(self._problem)).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Three launches, one more where heads of q share others of k than of v, and for dbias; none that has nothing
-        to write."""
-        problem = accepted(graph.derive(self._problem))
+        """Three launches, one more where heads of q share others of k than of v, for dbias, and before fp8; none that
+        has nothing to write."""
+        problem = accepted(graph.derive(self._problem)).on(arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
         tiles = problem.tiles(chosen[KnobType.TILE_M])
-        steps = (problem.terms(), *problem.keys(tiles), problem.queries(tiles), *problem.bias(tiles))
+        steps = (*problem.widen(), problem.terms(), *problem.keys(tiles), problem.queries(tiles), *problem.bias(tiles))
         made = [(kernel, launch) for kernel, launch in steps if launch.grid[0]]
         kernels = tuple(kernel for kernel, _ in made)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(made))
@@ -88,7 +91,7 @@ class AttentionBackwardMma:
         return ()
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        problem = AttentionBackward.match(self.name, graph)
+        problem = AttentionBackward.match(self.name, graph, takes_fp8=True)
         return problem if isinstance(problem, Refusal) else _Problem(problem)
 
 
@@ -130,6 +133,11 @@ class _Problem:
     """The operation as the kernels on mma.sync take it."""
 
     backward: AttentionBackward
+    target: str = SM_80.name
+
+    def on(self, arch: ArchSpec) -> _Problem:
+        """Rounding to fp8 is an instruction of newer architectures."""
+        return self if self.backward.fp8 is None else replace(self, target=arch.name)
 
     @property
     def operation(self) -> SdpaBackward:
@@ -137,7 +145,8 @@ class _Problem:
 
     @property
     def workspace_bytes(self) -> int:
-        return aligned_bytes(self.backward.all_heads * self.backward.queries * TERM_BYTES)
+        terms_bytes = aligned_bytes(self.backward.all_heads * self.backward.queries * TERM_BYTES)
+        return terms_bytes if self.backward.fp8 is None else self.backward.fp8.end_byte
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tiles that fit shared memory; by default the larger one where there are enough rows for it, but the smaller
@@ -155,6 +164,10 @@ class _Problem:
 
     def tiles(self, rows: int) -> _Tiles:
         return _Tiles.of(rows, self.backward.size, self._functors_of_keys, bool(self.backward.ragged))
+
+    def widen(self) -> list[tuple[KernelRef, Launch]]:
+        """Of fp8."""
+        return [] if self.backward.fp8 is None else [self.backward.fp8.widen()]
 
     def terms(self) -> tuple[KernelRef, Launch]:
         return self.backward.terms(self.backward.queries)
@@ -237,9 +250,9 @@ class _Problem:
             types = f"{types}_{params.OUT}"
         digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:10]}" if text else ""
         return KernelRef(
-            name=f"attention_backward_{role}_{types}_{shape}{self.backward.rows_name}_sm80{digest}",
+            name=f"attention_backward_{role}_{types}_{shape}{self.backward.rows_name}_{self.target.replace('_', '')}{digest}",
             source=f"attention/attention_backward_{role}.cu",
-            target="sm_80",
+            target=self.target,
             parameters=macros(params),
             generated=text,
         )
@@ -275,7 +288,8 @@ class _Problem:
         """The kernels' ``Problem``."""
         return (
             self.backward.arguments(self.backward.queries),
-            *(self.backward.rows_argument(self.backward.heads[port]) for port in ("q", "k", "v", "d_o")),
+            *(self.backward.operand_argument(port) for port in ("q", "k", "v", "d_o")),
+            *(() if self.backward.fp8 is None else (self.backward.fp8.numbers,)),
             *(functor.arguments for functor in functors.values()),
         )
 
@@ -297,12 +311,12 @@ class _Problem:
 
     def _macros(
         self, tile: _Tile, functors: Mapping[str, Functor]
-    ) -> tuple[str, str, int, int, int, int, int, int, int, int, int]:
+    ) -> tuple[str, str, int, int, int, int, int, int, int, int, int, int, str, str]:
         """The fields of ``QueriesParams``."""
         scores, gradient, factors = (int(name in functors) for name in ("Scores", "Gradient", "Factors"))
         sizes = self._padded_sizes(tile)
-        switches = (scores, gradient, factors, int(bool(self.backward.ragged)))
-        return (*self.backward.c_types, tile.queries, tile.keys, tile.parts, *sizes, *switches)
+        switches = (scores, gradient, factors, int(bool(self.backward.ragged)), int(self.backward.fp8 is not None))
+        return (*self.backward.c_types, tile.queries, tile.keys, tile.parts, *sizes, *switches, *self.backward.rounded_types)
 
     def _padded_sizes(self, tile: _Tile) -> tuple[int, int]:
         """Elements of a row of q and of v in shared memory, of which each share is whole fragments."""

@@ -9,7 +9,8 @@
 // Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, row), the
 // first rows of a head for its queries. Words that the kernels after this one count with become 0.
 // Launch: WARPS warps, enough blocks for a team for each row of terms; there are at most as many words.
-// Macros: TYPE (f16, bf16), LANES (a power of two up to 32), WARPS, HAS_RAGGED.
+// Macros: TYPE, GRADIENT_TYPE (of o, d_o: f16, bf16; with IS_FP8 e4m3, e5m2, which are descaled), LANES (a power of two
+// up to 32), WARPS, HAS_RAGGED.
 
 #include "include/attention_backward.cuh"
 #include "include/attention_backward_rows.cuh"
@@ -17,13 +18,17 @@
 constexpr int THREADS = WARPS * WARP_SIZE;
 
 struct Params {
-  Rows<const TYPE> o, d_o;
+  Rows<const TYPE> o;
+  Rows<const GRADIENT_TYPE> d_o;
   Rows<const f32> stats;
   Lengths lengths;
   Term* terms;
   u32* cleared;
   i32 rows, cleared_words, size, queries;
   Divider rows_of_head, heads;
+#if IS_FP8
+  Fp8Numbers fp8;
+#endif
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -35,12 +40,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i32 batch = i32(p.heads.divide(heads_before)), head = i32(heads_before - batch * p.heads.divisor);
 
   const TYPE* const o = p.o.at(batch, head, query);
-  const TYPE* const d_o = p.d_o.at(batch, head, query);
+  const GRADIENT_TYPE* const d_o = p.d_o.at(batch, head, query);
   f32 centre = 0;
   const i32 products = existing_rows(p.d_o, batch, existing_rows(p.o, batch, p.queries));
   const i32 size = i32(query) < products ? p.size : 0;
   for (i32 column = threadIdx.x % LANES * 8; column < size; column += LANES * 8) {
-    TYPE of_o[8], of_d_o[8];
+    TYPE of_o[8];
+    GRADIENT_TYPE of_d_o[8];
     load<Stream, 8>(of_o, o + column);
     load<Stream, 8>(of_d_o, d_o + column);
 #pragma unroll
@@ -48,6 +54,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   }
 #pragma unroll
   for (int distance = LANES / 2; distance > 0; distance /= 2) centre += __shfl_xor_sync(~0u, centre, distance);
+#if IS_FP8
+  centre *= p.fp8.product(DESCALE_O, DESCALE_D_O);
+#endif
 
   if (index >= p.rows || threadIdx.x % LANES != 0) return;
   f32 stats = -INFINITE;

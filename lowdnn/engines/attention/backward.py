@@ -11,7 +11,9 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
+from lowdnn.engines.attention.fp8_backward import Fp8Operands
 from lowdnn.engines.attention.heads import (
+    FP8_TYPES,
     MAX_LENGTH,
     MAX_SIZE,
     TYPES,
@@ -25,6 +27,7 @@ from lowdnn.engines.base import Refusal
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     MAX_GRID_X,
+    aligned_bytes,
     bytes_of,
     ceil_div,
     ceil_power,
@@ -42,6 +45,7 @@ from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
 from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import (
@@ -77,6 +81,8 @@ class TermsParams:
     """Macros of ``attention_backward_terms.cu``."""
 
     TYPE: str
+    GRADIENT_TYPE: str
+    IS_FP8: int
     LANES: int
     WARPS: int
     HAS_RAGGED: int
@@ -99,9 +105,9 @@ class AttentionBackward:
     ragged: Mapping[int, RaggedMove] = field(default_factory=dict)
 
     @staticmethod
-    def match(engine: str, graph: OperationGraph) -> AttentionBackward | Refusal:
+    def match(engine: str, graph: OperationGraph, *, takes_fp8: bool = False) -> AttentionBackward | Refusal:
         """Refuses data types without a tensor core instruction, sizes of heads, strides and alignments that copies of
-        16 bytes do not reach, more than the kernels can count."""
+        16 bytes do not reach, more than the kernels can count; unless ``takes_fp8``, fp8."""
         found = graph.derive(padded)
         if isinstance(found, str):
             return Refusal(engine, found)
@@ -109,12 +115,14 @@ class AttentionBackward:
         if len(operations) != 1 or not isinstance(operation := operations[0], SdpaBackward):
             got = [type(op).__name__ for op in graph.operations]
             return Refusal(engine, f"operations: expected one SdpaBackward, got {got}")
+        if isinstance(operation, SdpaFp8Backward) and not takes_fp8:
+            return Refusal(engine, "operations: expected gradients in HALF or BFLOAT16, got SdpaFp8Backward")
         if refused := _refuse_types(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         if refused := _refuse_shape(operation) or _refuse_inner(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
         problem = AttentionBackward(operation, found.moves)
-        if refused := problem.refuse_ragged():
+        if refused := problem.refuse_ragged() or (problem.fp8.refuse() if problem.fp8 else ""):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
         for heads in problem.heads.values():
             if refused := refuse_heads(heads):
@@ -123,6 +131,8 @@ class AttentionBackward:
 
     def refuse_ragged(self) -> str:
         """Why the kernels do not read or store what is ragged, or an empty string."""
+        if self.fp8 is not None and self.ragged:
+            return f"{next(iter(self.ragged.values())).packed.label}: expected heads with strides in fp8, got a ragged tensor"
         packed = {getattr(self.operation, port).uid for port in (*_HEADS, "stats")}
         for uid, move in self.ragged.items():
             if uid not in packed:
@@ -134,6 +144,17 @@ class AttentionBackward:
     def heads(self) -> dict[str, Heads]:
         """All tensors of heads, by port."""
         return {port: self._rows(getattr(self.operation, port)) for port in _HEADS}
+
+    @cached_property
+    def fp8(self) -> Fp8Operands | None:
+        """Behind the terms of all queries in the workspace."""
+        if not isinstance(self.operation, SdpaFp8Backward):
+            return None
+        return Fp8Operands(self.operation, self.heads, aligned_bytes(self.all_heads * self.queries * TERM_BYTES))
+
+    def operand_argument(self, port: str) -> Struct:
+        """The kernels' ``Rows`` of what is multiplied."""
+        return self.rows_argument(self.heads[port]) if self.fp8 is None else self.fp8.rows(port)
 
     def rows_argument(self, heads: Heads) -> Struct:
         """The kernels' ``Rows``."""
@@ -204,7 +225,8 @@ class AttentionBackward:
 
     @property
     def data_type(self) -> DataType:
-        return self.operation.q.data_type
+        """Of what is multiplied."""
+        return self.operation.q.data_type if self.fp8 is None else DataType.HALF
 
     @property
     def c_types(self) -> tuple[str, str]:
@@ -212,10 +234,16 @@ class AttentionBackward:
         return dtypes.info(self.data_type).c_type, dtypes.info(self.operation.dq.data_type).c_type
 
     @property
+    def rounded_types(self) -> tuple[str, str]:
+        """What weights and gradients of scores are rounded to, in the kernels."""
+        weight, gradient = (dtypes.info(tensor.data_type).c_type for tensor in (self.operation.q, self.operation.d_o))
+        return weight, gradient
+
+    @property
     def types_name(self) -> str:
-        """The same in the names of kernels."""
-        operand, result = (dtypes.info(tensor.data_type) for tensor in (self.operation.q, self.operation.dq))
-        return operand.short_name if operand is result else f"{operand.short_name}_{result.short_name}"
+        """Of operands and results, in the names of kernels."""
+        tensors = (self.operation.q, self.operation.d_o, self.operation.dq)
+        return "_".join(dict.fromkeys(dtypes.info(tensor.data_type).short_name for tensor in tensors))
 
     @property
     def rows_name(self) -> str:
@@ -224,13 +252,19 @@ class AttentionBackward:
 
     def terms(self, rows: int, cleared: ClearedWords | None = None) -> tuple[KernelRef, Launch]:
         """Of ``rows`` rows of each head, at the beginning of the workspace.  cleared: at most as many as all rows."""
-        operation, facts = self.operation, dtypes.info(self.data_type)
+        operation = self.operation
+        o, d_o = (dtypes.info(tensor.data_type) for tensor in (operation.o, operation.d_o))
+        types_name = "_".join(dict.fromkeys((o.short_name, d_o.short_name)))
         lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
         kernel = KernelRef(
-            name=f"attention_backward_terms_{facts.short_name}_{lanes}{self.rows_name}_sm80",
+            name=f"attention_backward_terms_{types_name}_{lanes}{self.rows_name}_sm80",
             source="attention/attention_backward_terms.cu",
             target="sm_80",
-            parameters=macros(TermsParams(facts.c_type, lanes, _TERMS_WARPS, int(bool(self.ragged)))),
+            parameters=macros(
+                TermsParams(
+                    o.c_type, d_o.c_type, int(self.fp8 is not None), lanes, _TERMS_WARPS, int(bool(self.ragged))
+                )
+            ),
         )
         heads, count = operation.q.dims[1], rows * self.all_heads
         words: Argument = _NULL if cleared is None else WorkspacePointer(cleared.offset_bytes)
@@ -246,6 +280,7 @@ class AttentionBackward:
                 *i32((count, 0 if cleared is None else cleared.count, self.size_v, self.queries)),
                 Struct(divider(max(1, rows))),
                 Struct(divider(max(1, heads))),
+                *(() if self.fp8 is None else (self.fp8.numbers,)),
             )
         )
         moved = bytes_of((operation.o, operation.d_o, operation.stats)) + count * TERM_BYTES
@@ -309,15 +344,19 @@ def _lengths(tensor: Tensor | None) -> Struct:
 
 def _refuse_types(operation: SdpaBackward) -> str:
     """Why the kernels do not compute in these types, or an empty string."""
-    own = operation.q.data_type
+    own, is_fp8 = operation.q.data_type, isinstance(operation, SdpaFp8Backward)
+    types, output_types = (FP8_TYPES, _OUTPUT_TYPES + FP8_TYPES) if is_fp8 else (TYPES, _OUTPUT_TYPES)
+    names, output_names = (", ".join(kind.name for kind in kinds) for kinds in (types, output_types))
     for port in ("q", "k", "v", "o", "d_o"):
         data_type = getattr(operation, port).data_type
-        if data_type not in TYPES or data_type is not own:
-            return f"{port}.data_type: expected HALF or BFLOAT16, the same for all, got {data_type.name}"
-    for port, tensor in outputs_of(operation).items():
+        if data_type not in types or not (data_type is own or (is_fp8 and port == "d_o")):
+            whose = "all but d_o" if is_fp8 else "all"
+            return f"{port}.data_type: expected one of {names}, the same for {whose}, got {data_type.name}"
+    for port in ("dq", "dk", "dv", "dbias"):
+        tensor = outputs_of(operation).get(port, operation.dq)
         is_same = tensor.data_type is operation.dq.data_type or port == "dbias"
-        if tensor.data_type not in _OUTPUT_TYPES or not is_same:
-            expected = "HALF, BFLOAT16 or FLOAT, the same for dq, dk and dv"
+        if tensor.data_type not in output_types or not is_same:
+            expected = f"one of {output_names}, the same for dq, dk and dv"
             return f"{port}.data_type: expected {expected}, got {tensor.data_type.name}"
     scale = operation.scale
     if scale is not None and not scale.is_scalar_value and scale.data_type is not DataType.FLOAT:

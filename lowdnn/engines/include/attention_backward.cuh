@@ -36,6 +36,21 @@ struct Factor {
   __device__ __forceinline__ f32 value() const { return first ? *first : given; }
 };
 
+// Numbers beside fp8, and the largest magnitudes of results and of gradients of scores, which are bits of f32.
+enum Number {
+  DESCALE_Q, DESCALE_K, DESCALE_V, DESCALE_O, DESCALE_D_O, DESCALE_S, DESCALE_DP,
+  SCALE_S, SCALE_DQ, SCALE_DK, SCALE_DV, SCALE_DP, NUMBERS
+};
+enum Largest { LARGEST_DQ, LARGEST_DK, LARGEST_DV, LARGEST_DP, LARGEST };
+
+struct Fp8Numbers {
+  const f32* numbers[NUMBERS];
+  u32* largest[LARGEST];  // or null
+
+  __device__ __forceinline__ f32 value(int number) const { return *numbers[number]; }
+  __device__ __forceinline__ f32 product(Number left, Number right) const { return value(left) * value(right); }
+};
+
 // The parameters beside the operands.
 struct Backward {
   const Term* terms;  // (batch, head, rows of a head), of which as many are queries as there are

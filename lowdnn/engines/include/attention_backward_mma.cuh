@@ -4,7 +4,10 @@
 // what Scores makes of scaled products; with HAS_GRADIENT their gradient is what Gradient makes of that of its result
 // and of the scaled products; with HAS_FACTORS weights and gradients of weights are multiplied by what Factors makes of
 // 1. What these make of queries and keys that do not exist does not count. They are in generated.cuh.
-// Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; ROW_AXIS: 2, queries are along the rows, or 3, keys are.
+// With IS_FP8 operands are fp16, widened by attention_backward_widen.cu; weights and gradients of scores are rounded to
+// WEIGHT_TYPE and GRADIENT_TYPE before they are. Numbers scale all of these, and largest magnitudes are stored.
+// Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; IS_FP8 WEIGHT_TYPE GRADIENT_TYPE; ROW_AXIS: 2, queries are
+// along the rows, or 3, keys are.
 
 #pragma once
 
@@ -14,9 +17,13 @@
 #include "include/attention_backward.cuh"
 #include "include/attention_backward_rows.cuh"
 #include "include/attention_mma.cuh"
+#include "include/fp8_pairs.cuh"
 
 struct Problem : Backward {
   Rows<const TYPE> q, k, v, d_o;
+#if IS_FP8
+  Fp8Numbers fp8;
+#endif
 #if HAS_SCORES
   Scores::Args scores;
 #endif
@@ -28,6 +35,25 @@ struct Problem : Backward {
 #endif
 };
 
+// What products are multiplied by to be scores and gradients of weights, and weights and gradients of scores to be
+// operands.
+struct Scaling {
+  f32 scores;
+#if IS_FP8
+  f32 d_weights, weights, d_scores;
+
+  __device__ __forceinline__ explicit Scaling(const Problem& p)
+      : scores(p.scale.value() * p.fp8.product(DESCALE_Q, DESCALE_K)),
+        d_weights(p.fp8.product(DESCALE_D_O, DESCALE_V)),
+        weights(p.fp8.value(SCALE_S)),
+        d_scores(p.scale.value() * p.fp8.value(SCALE_DP)) {}
+#else
+  static constexpr f32 d_weights = 1, weights = 1, d_scores = 1;
+
+  __device__ __forceinline__ explicit Scaling(const Problem& p) : scores(p.scale.value()) {}
+#endif
+};
+
 // Starts copies of a tile's rows from `row` on, of those before `end` that exist in the batch.
 template <int THREADS, class Tile, class From>
 __device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i32 batch, i32 head, i32 row, i32 end,
@@ -35,22 +61,6 @@ __device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i3
   const i32 rows = existing_rows(from, batch, end) - row;
   tile.template copy<THREADS>(from.at(batch, head, row), row_stride(from), rows, size);
 }
-
-// Stores factor * values, gradients of `rows` rows of a head, of those that exist.
-template <class Out, int ROW_PARTS, int COLUMN_BLOCKS>
-__device__ __forceinline__ void store_rows(const Rows<Out>& to, i32 batch, i32 head, i32 row, i32 rows, i32 column,
-                                           i32 size, f32 factor, const f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
-  store_gradients(to.at(batch, head, 0), row_stride(to), row, existing_rows(to, batch, rows), column, size, factor,
-                  values);
-}
-
-// Where scores of a warp are: its rows and columns from these on.
-struct Corner {
-  i32 batch, head, query, key;
-
-  __device__ __forceinline__ i32 row() const { return ROW_AXIS == 2 ? query : key; }
-  __device__ __forceinline__ i32 column() const { return ROW_AXIS == 2 ? key : query; }
-};
 
 // f(part, block, i) for each accumulator.
 template <int ROW_PARTS, int COLUMN_BLOCKS, class Function>
@@ -62,6 +72,50 @@ __device__ __forceinline__ void for_each(const Function& f) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) f(part, block, i);
 }
+
+// Of which operand gradients are, in the order of fp8's numbers and largest magnitudes of them.
+enum Result { OF_Q, OF_K, OF_V };
+
+#if IS_FP8
+// Bits of the largest magnitude.
+template <int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ u32 largest_of(const f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  u32 largest = 0;
+  for_each<ROW_PARTS, COLUMN_BLOCKS>(
+      [&](int part, int block, int i) { largest = ::max(largest, __float_as_uint(fabsf(values[part][block][i]))); });
+  return largest;
+}
+
+// Of values that stand for `factor` times as much, where it is wanted.
+__device__ __forceinline__ void store_largest(u32* to, u32 largest, f32 factor) {
+  if (to) join_largest(to, __float_as_uint(fabsf(__uint_as_float(largest) * factor)));
+}
+#endif
+
+// Stores the gradients that the sums of products are, of rows from `row` on.
+template <class Out, int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void store_results(const Problem& p, Result result, const Rows<Out>& to, i32 batch, i32 head,
+                                              i32 row, i32 rows, i32 column, i32 size,
+                                              const f32 (&sums)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+#if IS_FP8
+  f32 factor = result == OF_V ? p.fp8.product(DESCALE_S, DESCALE_D_O)
+                              : p.fp8.product(DESCALE_DP, result == OF_Q ? DESCALE_K : DESCALE_Q);
+  store_largest(p.fp8.largest[result], largest_of(sums), factor);
+  factor *= p.fp8.value(SCALE_DQ + result);
+#else
+  const f32 factor = result == OF_V ? 1.0f : p.scale.value();
+#endif
+  store_gradients(to.at(batch, head, 0), row_stride(to), row, existing_rows(to, batch, rows), column, size, factor,
+                  sums);
+}
+
+// Where scores of a warp are: its rows and columns from these on.
+struct Corner {
+  i32 batch, head, query, key;
+
+  __device__ __forceinline__ i32 row() const { return ROW_AXIS == 2 ? query : key; }
+  __device__ __forceinline__ i32 column() const { return ROW_AXIS == 2 ? key : query; }
+};
 
 // results = what the functor makes of the operands, which may be the same.
 template <class Functor, int ROW_PARTS, int COLUMN_BLOCKS, class... Operands>
@@ -88,6 +142,16 @@ __device__ __forceinline__ void apply(const Problem& p, const typename Functor::
   }
 }
 
+// Two values times `scale`, rounded to T, as a word of an operand.
+template <class T> __device__ __forceinline__ u32 operand_word(const f32* pair, f32 scale) {
+  const f32 scaled[2] = {pair[0] * scale, pair[1] * scale};
+  if constexpr (sizeof(T) == 1) {
+    return widened_pair(Tag<T>(), packed_pair(Tag<T>(), scaled));
+  } else {
+    return packed(Tag<T>(), scaled[0], scaled[1]);
+  }
+}
+
 // The scores of a warp on the way to their gradients.
 template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
   typedef f32 Tile[ROW_PARTS][COLUMN_BLOCKS][4];
@@ -102,7 +166,8 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
 
   template <class Terms>
   __device__ __forceinline__ void make_weights(const Problem& p, const Band& band, const Corner& corner,
-                                               const Terms& terms, f32 scale) {
+                                               const Terms& terms, const Scaling& scaling) {
+    f32 scale = scaling.scores;
 #if HAS_SCORES || HAS_GRADIENT
     for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {
       weights[part][block][i] *= scale;
@@ -126,7 +191,8 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
   // Turns products of values and gradients of the output into gradients of the scaled products.
   template <class Terms>
   __device__ __forceinline__ void make_gradients(const Problem& p, const Band& band, const Corner& corner,
-                                                 const Terms& terms, Tile& ds) const {
+                                                 const Terms& terms, const Scaling& scaling, Tile& ds) const {
+    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) { ds[part][block][i] *= scaling.d_weights; });
 #if HAS_FACTORS
     for_each<ROW_PARTS, COLUMN_BLOCKS>(
         [&](int part, int block, int i) { ds[part][block][i] *= factors[part][block][i]; });
@@ -140,23 +206,23 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
   }
 
   // Two neighbouring weights, multiplied by their factors.
-  __device__ __forceinline__ u32 operand(int part, int block, int half) const {
+  __device__ __forceinline__ u32 operand(const Scaling& scaling, int part, int block, int half) const {
     const f32* const pair = weights[part][block] + half * 2;
 #if HAS_FACTORS
     const f32* const own_factors = factors[part][block] + half * 2;
-    return packed(Tag<TYPE>(), pair[0] * own_factors[0], pair[1] * own_factors[1]);
+    const f32 dropped[2] = {pair[0] * own_factors[0], pair[1] * own_factors[1]};
+    return operand_word<WEIGHT_TYPE>(dropped, scaling.weights);
 #else
-    return packed(Tag<TYPE>(), pair[0], pair[1]);
+    return operand_word<WEIGHT_TYPE>(pair, scaling.weights);
 #endif
   }
 };
 
-// Two neighbouring accumulators as an operand.
+// Gradients of scores as an operand, two neighbours a word.
 template <int ROW_PARTS, int COLUMN_BLOCKS>
-__device__ __forceinline__ auto operand_of(const f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
-  return [&values](int part, int block, int half) {
-    const f32* const pair = values[part][block] + half * 2;
-    return packed(Tag<TYPE>(), pair[0], pair[1]);
+__device__ __forceinline__ auto operand_of(const Scaling& scaling, const f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  return [&](int part, int block, int half) {
+    return operand_word<GRADIENT_TYPE>(ds[part][block] + half * 2, scaling.d_scores);
   };
 }
 
@@ -195,11 +261,12 @@ template <class Queries, class OutputGradients, class Keys, class Values, int RO
 __device__ __forceinline__ void make_score_gradients(const Problem& p, const Band& band, const Corner& corner,
                                                      const Queries& q, const OutputGradients& d_o, int row,
                                                      const Keys& k, const Values& v, const RowTerms<ROW_PARTS>& terms,
-                                                     f32 scale, f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+                                                     const Scaling& scaling,
+                                                     f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
   ScoreSteps<ROW_PARTS, COLUMN_BLOCKS> steps;
   multiply_rows(q, row, k, steps.weights);
   multiply_rows(d_o, row, v, ds);
-  steps.make_weights(p, band, corner, terms, scale);
-  steps.make_gradients(p, band, corner, terms, ds);
+  steps.make_weights(p, band, corner, terms, scaling);
+  steps.make_gradients(p, band, corner, terms, scaling, ds);
 }
 #endif
