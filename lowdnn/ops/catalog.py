@@ -45,8 +45,8 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.transpose import Transpose
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
 
-#: Operations that the backend has no descriptors of: that of the frontend alone, and one that graphs have in the place of
-#: compound ones.
+#: Operations that the backend has no descriptors of: graphs have them in the place of compound ones, or from the
+#: frontend.
 PARTS: tuple[type, ...] = (BlockMask, SdpaFp8Backward)
 
 OPERATIONS: tuple[type, ...] = (

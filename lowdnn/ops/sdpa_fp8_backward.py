@@ -1,10 +1,10 @@
-"""The gradients of scaled dot product attention in fp8, each tensor of which is a number times what it stands for. As in
-``sdpa_backward``, of the inputs multiplied by their descales,
+"""The gradients of scaled dot product attention in fp8, with numbers that tensors are scaled by. With the names of
+``sdpa_backward``, of inputs that are multiplied by their descales,
 
     dv = descale_s * fp8(scale_s * F * P)^T d_o        dp = scale * dS        dpr = descale_dp * fp8(scale_dp * dp)
     dq = dpr k        dk = dpr^T q
 
-where weights are rounded to the type of q, dp to that of d_o. Stored are scale_dq * dq, scale_dk * dk and scale_dv * dv;
+where weights are rounded to the type of q, dp to that of d_o. Stored are scale_dq * dq, scale_dk * dk, scale_dv * dv;
 ``largest`` are the largest magnitudes of dq, dk, dv, without their scales, and of dp.
 All numbers have one element, in FLOAT. There is no dbias.
 Source: cudnn-frontend, docs/operations/Attention.md, "Scaled Dot Product Attention FP8 Backward". The backend has no
@@ -28,7 +28,10 @@ from lowdnn.status import BadParamError, NotSupportedError, UnsupportedDataTypeE
 #: Inputs that have a descale, and results that have a scale.
 _DESCALED, _SCALED = ("q", "k", "v", "o", "d_o"), ("dq", "dk", "dv")
 #: What ``numbers`` and ``largest`` are, in this order.
-NUMBERS = (*(f"descale_{port}" for port in (*_DESCALED, "s", "dp")), *(f"scale_{port}" for port in ("s", *_SCALED, "dp")))
+NUMBERS = (
+    *(f"descale_{port}" for port in (*_DESCALED, "s", "dp")),
+    *(f"scale_{port}" for port in ("s", *_SCALED, "dp")),
+)
 LARGEST = (*_SCALED, "dp")
 
 _WHERE = "sdpa_fp8_backward"
@@ -70,9 +73,7 @@ class SdpaFp8Backward(SdpaBackward):
 
         weights, ds = self._score_gradients(real, rounds=rounds)
         dp = self._scale(inputs) * ds
-        gradients = self._products(
-            real, rounded(weights, "s", self.q.data_type), rounded(dp, "dp", self.d_o.data_type)
-        )
+        gradients = self._products(real, rounded(weights, "s", self.q.data_type), rounded(dp, "dp", self.d_o.data_type))
         results = {port: numbers[f"scale_{port}"] * values for port, values in gradients.items()}
         for index, values in enumerate((gradients | {"dp": dp})[port] for port in LARGEST):
             results[f"largest[{index}]"] = np.abs(values).max(initial=0).reshape(self.largest[index].dims)

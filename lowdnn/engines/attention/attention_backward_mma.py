@@ -249,8 +249,9 @@ class _Problem:
         if role == "bias":
             types = f"{types}_{params.OUT}"
         digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:10]}" if text else ""
+        target = self.target.replace("_", "")
         return KernelRef(
-            name=f"attention_backward_{role}_{types}_{shape}{self.backward.rows_name}_{self.target.replace('_', '')}{digest}",
+            name=f"attention_backward_{role}_{types}_{shape}{self.backward.rows_name}_{target}{digest}",
             source=f"attention/attention_backward_{role}.cu",
             target=self.target,
             parameters=macros(params),
@@ -316,7 +317,15 @@ class _Problem:
         scores, gradient, factors = (int(name in functors) for name in ("Scores", "Gradient", "Factors"))
         sizes = self._padded_sizes(tile)
         switches = (scores, gradient, factors, int(bool(self.backward.ragged)), int(self.backward.fp8 is not None))
-        return (*self.backward.c_types, tile.queries, tile.keys, tile.parts, *sizes, *switches, *self.backward.rounded_types)
+        return (
+            *self.backward.c_types,
+            tile.queries,
+            tile.keys,
+            tile.parts,
+            *sizes,
+            *switches,
+            *self.backward.rounded_types,
+        )
 
     def _padded_sizes(self, tile: _Tile) -> tuple[int, int]:
         """Elements of a row of q and of v in shared memory, of which each share is whole fragments."""

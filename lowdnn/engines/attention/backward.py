@@ -132,7 +132,8 @@ class AttentionBackward:
     def refuse_ragged(self) -> str:
         """Why the kernels do not read or store what is ragged, or an empty string."""
         if self.fp8 is not None and self.ragged:
-            return f"{next(iter(self.ragged.values())).packed.label}: expected heads with strides in fp8, got a ragged tensor"
+            label = next(iter(self.ragged.values())).packed.label
+            return f"{label}: expected heads with strides, got a ragged tensor beside fp8"
         packed = {getattr(self.operation, port).uid for port in (*_HEADS, "stats")}
         for uid, move in self.ragged.items():
             if uid not in packed:
@@ -346,22 +347,26 @@ def _refuse_types(operation: SdpaBackward) -> str:
     """Why the kernels do not compute in these types, or an empty string."""
     own, is_fp8 = operation.q.data_type, isinstance(operation, SdpaFp8Backward)
     types, output_types = (FP8_TYPES, _OUTPUT_TYPES + FP8_TYPES) if is_fp8 else (TYPES, _OUTPUT_TYPES)
-    names, output_names = (", ".join(kind.name for kind in kinds) for kinds in (types, output_types))
     for port in ("q", "k", "v", "o", "d_o"):
         data_type = getattr(operation, port).data_type
         if data_type not in types or not (data_type is own or (is_fp8 and port == "d_o")):
             whose = "all but d_o" if is_fp8 else "all"
-            return f"{port}.data_type: expected one of {names}, the same for {whose}, got {data_type.name}"
+            return f"{port}.data_type: expected {_either(types)}, the same for {whose}, got {data_type.name}"
     for port in ("dq", "dk", "dv", "dbias"):
         tensor = outputs_of(operation).get(port, operation.dq)
         is_same = tensor.data_type is operation.dq.data_type or port == "dbias"
         if tensor.data_type not in output_types or not is_same:
-            expected = f"one of {output_names}, the same for dq, dk and dv"
+            expected = f"{_either(output_types)}, the same for dq, dk and dv"
             return f"{port}.data_type: expected {expected}, got {tensor.data_type.name}"
     scale = operation.scale
     if scale is not None and not scale.is_scalar_value and scale.data_type is not DataType.FLOAT:
         return f"scale.data_type: expected FLOAT in device memory, got {scale.data_type.name}"
     return ""
+
+
+def _either(types: tuple[DataType, ...]) -> str:
+    *others, last = (kind.name for kind in types)
+    return f"{', '.join(others)} or {last}"
 
 
 def _refuse_shape(operation: SdpaBackward) -> str:

@@ -61,7 +61,7 @@ class AttentionBackwardCase(Case):
     ragged: whether sequences are packed, in all tensors of heads and the statistics, of the same lengths each; see
     ``sdpa``.
     dtype: of fp8, numbers scale all tensors and what is rounded inside, and the largest magnitudes of the gradients and
-    of those of the scores are stored.  d_o: the type of the output's gradient beside fp8, and by default of the results.
+    of those of the scores are stored.  d_o: the type of the output's gradient then, and without ``out`` of the results.
     """
 
     family: ClassVar[str] = "sdpa_bwd"
