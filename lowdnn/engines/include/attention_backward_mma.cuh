@@ -62,6 +62,10 @@ __device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i3
   tile.template copy<THREADS>(from.at(batch, head, row), row_stride(from), rows, size);
 }
 
+// Whether queries that do not exist, which are zeros, are masked: Scores may make anything of them, and magnitudes of
+// their gradients must not count.
+#define MASKS_QUERIES (HAS_SCORES || IS_FP8)
+
 // f(part, block, i) for each accumulator.
 template <int ROW_PARTS, int COLUMN_BLOCKS, class Function>
 __device__ __forceinline__ void for_each(const Function& f) {
@@ -181,7 +185,7 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
     apply<Scores>(p, p.scores, corner, weights, weights);
 #endif
     terms.make_weights(scale * LOG2_E, weights);
-    mask<ROW_AXIS == 2, HAS_SCORES>(band, corner.query, corner.key, weights);
+    mask<ROW_AXIS == 2, MASKS_QUERIES>(band, corner.query, corner.key, weights);
 #if HAS_FACTORS
     for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) { factors[part][block][i] = 1; });
     apply<Factors>(p, p.factors, corner, factors, factors);
@@ -202,7 +206,7 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
     apply<Gradient>(p, p.gradient, corner, ds, ds, scores);
 #endif
     // Once more: what a query that sees no key has as its centre may be NaN.
-    mask<ROW_AXIS == 2, HAS_SCORES>(band, corner.query, corner.key, ds);
+    mask<ROW_AXIS == 2, MASKS_QUERIES>(band, corner.query, corner.key, ds);
   }
 
   // Two neighbouring weights, multiplied by their factors.
