@@ -513,8 +513,18 @@ def test_fp8_backward(handle: Handle, is_measured: bool) -> None:
         for name, kind in kinds.items()
     }
     scales = {
-        "q": 0.5, "k": 2.0, "v": 4.0, "o": 0.25, "d_o": 2.0, "s": 1 / 256, "dp": 0.5,
-        "scale_s": 256.0, "scale_dq": 0.5, "scale_dk": 0.25, "scale_dv": 2.0, "scale_dp": 2.0,
+        "q": 0.5,
+        "k": 2.0,
+        "v": 4.0,
+        "o": 0.25,
+        "d_o": 2.0,
+        "s": 1 / 256,
+        "dp": 0.5,
+        "scale_s": 256.0,
+        "scale_dq": 0.5,
+        "scale_dk": 0.25,
+        "scale_dv": 2.0,
+        "scale_dp": 2.0,
     }
     real = {name: scales[name] * dtypes.to_values(array, kinds[name]).astype(float) for name, array in bits.items()}
     o, stats = expected(real, seen=KEY <= QUERY)

@@ -43,6 +43,8 @@ _NUMBERS = {
     "descale_dp": (1 / 8, 1 / 2),
     **{f"scale_{port}": (4.0, 16.0) for port in ("dq", "dk", "dv")},
 }
+#: In benchmarks those that are not 1.
+_EVEN_NUMBERS = {"scale_s": 256.0, "descale_s": 1 / 256, "scale_dp": 1024.0, "descale_dp": 1 / 1024}
 #: Names of what the operation's subgraph is given.
 _GIVEN = ("scores", "gradient", "weights")
 
@@ -150,6 +152,11 @@ class AttentionBackwardCase(Case):
                 tensor, array = _packed(loads[tensor.uid], values, array)
             drawn |= {tensor.uid: dtypes.from_float64(array, tensor.data_type)}
         return drawn
+
+    def routing(self, seed: int) -> Inputs:
+        """The numbers beside fp8 for benchmarks, powers of two whose products are 1."""
+        numbers = [tensor for tensor in self.graph().inputs if tensor.name in _NUMBERS]
+        return {tensor.uid: np.full(tensor.dims, _EVEN_NUMBERS.get(tensor.name, 1.0), np.float32) for tensor in numbers}
 
     @property
     def length(self) -> int:
