@@ -6,7 +6,7 @@
 
 where weights are rounded to the type of q, dp to that of d_o. Stored are scale_dq * dq, scale_dk * dk, scale_dv * dv;
 ``largest`` are the largest magnitudes of dq, dk, dv, without their scales, and of dp.
-All numbers have one element, in FLOAT. There is no dbias.
+All numbers have one element, in FLOAT. There is no dbias, and ``inner`` are factors of the weights alone.
 Source: cudnn-frontend, docs/operations/Attention.md, "Scaled Dot Product Attention FP8 Backward". The backend has no
 descriptor of this operation, so the numbers go by attributes of others.
 """
@@ -48,6 +48,9 @@ class SdpaFp8Backward(SdpaBackward):
         super().__post_init__()
         if self.dbias is not None:
             raise NotSupportedError.at(f"{_WHERE}.dbias", expected="none", got=self.dbias.label)
+        if self.inner is not None and self.inner.made[:2] != self.inner.given[:2]:
+            made = ", ".join(tensor.label for tensor in self.inner.made[:2])
+            raise NotSupportedError.at(f"{_WHERE}.inner", expected="factors of the weights alone", got=made)
         for field, names in {"numbers": NUMBERS, "largest": tuple(f"amax_{port}" for port in LARGEST)}.items():
             tensors = getattr(self, field)
             if len(tensors) != len(names):

@@ -108,14 +108,14 @@ __device__ __forceinline__ void add_queries(const Problem& p, const Keys& k, con
   multiply_rows(k, place.warp_key, stage.q, steps.weights);
   steps.make_weights(p, place.band, corner, stage.terms, scaling);
 #if HAS_DV
-  const auto dropped = [&](int part, int block, int half) { return steps.operand(scaling, part, block, half); };
+  const auto dropped = [&steps](int part, int block, int half) { return steps.operand(part, block, half); };
   multiply_columns(dropped, stage.d_o, place.split * (HEAD_V / SPLIT), dv);
 #endif
 #if HAS_DK
   Steps::Tile ds;
   multiply_rows(v, place.warp_key, stage.d_o, ds);
   steps.make_gradients(p, place.band, corner, stage.terms, scaling, ds);
-  multiply_columns(operand_of(scaling, ds), stage.q, place.split * (HEAD_QK / SPLIT), dk);
+  multiply_columns(operand_of(ds), stage.q, place.split * (HEAD_QK / SPLIT), dk);
 #endif
 }
 

@@ -1,13 +1,13 @@
 """``attention_backward_mma``: gradients of attention on tensor cores with ``mma.sync``, for sm_80 and newer; nothing of
 the size of the scores lies in memory, and no sum depends on the order of blocks.
 
-fp16 and bf16, and fp8 widened to fp16; sums and exponentials in fp32. Heads of any size up to 256 that is a multiple of 8, different ones for
-q k and v; heads of k and v that heads of q share. Keys outside of the band are passed over.
-Any pointwise operations on the scores and on their gradients, factors of the weights (dropout); ragged tensors but of
-fp8.
+fp16 and bf16, and fp8 widened to fp16; sums and exponentials in fp32. Heads of any size up to 256 that is a multiple of
+8, different ones for q k and v; heads of k and v that heads of q share. Keys outside of the band are passed over.
+Any pointwise operations on the scores and on their gradients, factors of the weights (dropout); ragged tensors, but not
+in fp8.
 Kernels: ``attention_backward_widen.cu`` (of fp8, 2 bytes of the workspace for each element of q, k, v and the output's
-gradient), ``attention_backward_terms.cu`` (8 bytes for each query), ``attention_backward_keys.cu`` (dk and
-dv), ``attention_backward_queries.cu`` (dq), ``attention_backward_bias.cu`` (dbias).
+gradient), ``attention_backward_terms.cu`` (8 bytes for each query), ``attention_backward_keys.cu`` (dk and dv),
+``attention_backward_queries.cu`` (dq), ``attention_backward_bias.cu`` (dbias).
 """
 
 from __future__ import annotations

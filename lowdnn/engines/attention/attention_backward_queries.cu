@@ -79,7 +79,7 @@ __device__ __forceinline__ void add_keys(const Problem& p, const Queries& q, con
 #if IS_FP8
   largest = ::max(largest, largest_of(ds));
 #endif
-  multiply_columns(operand_of(scaling, ds), stage.k, 0, dq);
+  multiply_columns(operand_of(ds), stage.k, 0, dq);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     add_keys(problem, q, d_o, Stage(stages + step % 2 * Stage::BYTES), place, tile, scaling, terms, dq, largest);
   }
 #if IS_FP8
-  store_largest(problem.fp8.largest[LARGEST_DP], largest, problem.scale.value());
+  store_largest(problem.fp8.largest[LARGEST_DP], largest, 1 / problem.fp8.value(SCALE_DP));
 #endif
   store_results(problem, OF_Q, p.dq, place.batch, place.head, place.block_query + place.warp_query, problem.queries, 0,
                 problem.size_qk, dq);

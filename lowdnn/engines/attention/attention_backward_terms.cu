@@ -3,7 +3,7 @@
 //     exponent = stats * log2(e)        centre = sum over the elements of a head of d_o * o
 //
 // and infinity and 0 where stats is minus infinity, the query lies past its batch's length or does not exist. What
-// packed sequences lack is 0.
+// packed sequences lack is 0. Of fp8 both with the scales that Term has.
 //
 // Team of LANES lanes: one query; each lane has every LANES-th piece of 8 elements of its rows.
 // Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, row), the
@@ -28,6 +28,7 @@ struct Params {
   Divider rows_of_head, heads;
 #if IS_FP8
   Fp8Numbers fp8;
+  Factor scale;
 #endif
 };
 
@@ -54,9 +55,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   }
 #pragma unroll
   for (int distance = LANES / 2; distance > 0; distance /= 2) centre += __shfl_xor_sync(~0u, centre, distance);
-#if IS_FP8
-  centre *= p.fp8.product(DESCALE_O, DESCALE_D_O);
-#endif
 
   if (index >= p.rows || threadIdx.x % LANES != 0) return;
   f32 stats = -INFINITE;
@@ -65,5 +63,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     stats = i32(query) < existing_rows(p.stats, batch, length) ? *p.stats.at(batch, head, query) : 0;
   }
   const bool has_weights = stats != -INFINITE;
-  p.terms[row] = has_weights ? Term{stats * LOG2_E, centre} : Term{INFINITE, 0};
+#if IS_FP8
+  const f32 shift = log2f(p.fp8.value(SCALE_S));
+  centre *= p.fp8.centre(p.scale);
+#else
+  const f32 shift = 0;
+#endif
+  p.terms[row] = has_weights ? Term{stats * LOG2_E - shift, centre} : Term{INFINITE, 0};
 }

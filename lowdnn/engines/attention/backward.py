@@ -281,7 +281,7 @@ class AttentionBackward:
                 *i32((count, 0 if cleared is None else cleared.count, self.size_v, self.queries)),
                 Struct(divider(max(1, rows))),
                 Struct(divider(max(1, heads))),
-                *(() if self.fp8 is None else (self.fp8.numbers,)),
+                *(() if self.fp8 is None else (self.fp8.numbers, self.scale)),
             )
         )
         moved = bytes_of((operation.o, operation.d_o, operation.stats)) + count * TERM_BYTES

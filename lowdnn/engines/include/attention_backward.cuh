@@ -9,7 +9,8 @@
 #include "include/vector.cuh"
 
 // Of a query: weights are 2^(score * factor - exponent), and centre is the sum of d_o * o. Of one that has no weights
-// the exponent is infinity and the centre 0.
+// the exponent is infinity and the centre 0. Of fp8, weights are multiplied by scale_s and the centre by what else makes
+// of the products with them gradients of scores that are multiplied by scale_dp.
 struct alignas(8) Term {
   f32 exponent, centre;
 };
@@ -49,6 +50,15 @@ struct Fp8Numbers {
 
   __device__ __forceinline__ f32 value(int number) const { return *numbers[number]; }
   __device__ __forceinline__ f32 product(Number left, Number right) const { return value(left) * value(right); }
+
+  // What sums of d_o * o, and products of d_o and v, are multiplied by before scaled weights are.
+  __device__ __forceinline__ f32 centre(const Factor& scale) const { return unit(scale, DESCALE_O); }
+  __device__ __forceinline__ f32 d_weights(const Factor& scale) const { return unit(scale, DESCALE_V); }
+
+ private:
+  __device__ __forceinline__ f32 unit(const Factor& scale, Number descale) const {
+    return product(DESCALE_D_O, descale) * scale.value() * value(SCALE_DP) / value(SCALE_S);
+  }
 };
 
 // The parameters beside the operands.

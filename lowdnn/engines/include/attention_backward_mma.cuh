@@ -4,8 +4,8 @@
 // what Scores makes of scaled products; with HAS_GRADIENT their gradient is what Gradient makes of that of its result
 // and of the scaled products; with HAS_FACTORS weights and gradients of weights are multiplied by what Factors makes of
 // 1. What these make of queries and keys that do not exist does not count. They are in generated.cuh.
-// With IS_FP8 operands are fp16, widened by attention_backward_widen.cu; weights and gradients of scores are rounded to
-// WEIGHT_TYPE and GRADIENT_TYPE before they are. Numbers scale all of these, and largest magnitudes are stored.
+// With IS_FP8 operands are fp16, widened by attention_backward_widen.cu; weights and gradients of scores, which are made
+// with their scales, are rounded to WEIGHT_TYPE and GRADIENT_TYPE before they are. Largest magnitudes are stored.
 // Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; IS_FP8 WEIGHT_TYPE GRADIENT_TYPE; ROW_AXIS: 2, queries are
 // along the rows, or 3, keys are.
 
@@ -35,20 +35,16 @@ struct Problem : Backward {
 #endif
 };
 
-// What products are multiplied by to be scores and gradients of weights, and weights and gradients of scores to be
-// operands.
+// What products are multiplied by to be scores and gradients of weights.
 struct Scaling {
   f32 scores;
 #if IS_FP8
-  f32 d_weights, weights, d_scores;
+  f32 d_weights;
 
   __device__ __forceinline__ explicit Scaling(const Problem& p)
-      : scores(p.scale.value() * p.fp8.product(DESCALE_Q, DESCALE_K)),
-        d_weights(p.fp8.product(DESCALE_D_O, DESCALE_V)),
-        weights(p.fp8.value(SCALE_S)),
-        d_scores(p.scale.value() * p.fp8.value(SCALE_DP)) {}
+      : scores(p.scale.value() * p.fp8.product(DESCALE_Q, DESCALE_K)), d_weights(p.fp8.d_weights(p.scale)) {}
 #else
-  static constexpr f32 d_weights = 1, weights = 1, d_scores = 1;
+  static constexpr f32 d_weights = 1;
 
   __device__ __forceinline__ explicit Scaling(const Problem& p) : scores(p.scale.value()) {}
 #endif
@@ -146,13 +142,12 @@ __device__ __forceinline__ void apply(const Problem& p, const typename Functor::
   }
 }
 
-// Two values times `scale`, rounded to T, as a word of an operand.
-template <class T> __device__ __forceinline__ u32 operand_word(const f32* pair, f32 scale) {
-  const f32 scaled[2] = {pair[0] * scale, pair[1] * scale};
+// Two values, rounded to T, as a word of an operand.
+template <class T> __device__ __forceinline__ u32 operand_word(const f32* pair) {
   if constexpr (sizeof(T) == 1) {
-    return widened_pair(Tag<T>(), packed_pair(Tag<T>(), scaled));
+    return widened_pair(Tag<T>(), packed_pair(Tag<T>(), pair));
   } else {
-    return packed(Tag<T>(), scaled[0], scaled[1]);
+    return packed(Tag<T>(), pair[0], pair[1]);
   }
 }
 
@@ -210,24 +205,22 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
   }
 
   // Two neighbouring weights, multiplied by their factors.
-  __device__ __forceinline__ u32 operand(const Scaling& scaling, int part, int block, int half) const {
+  __device__ __forceinline__ u32 operand(int part, int block, int half) const {
     const f32* const pair = weights[part][block] + half * 2;
 #if HAS_FACTORS
     const f32* const own_factors = factors[part][block] + half * 2;
     const f32 dropped[2] = {pair[0] * own_factors[0], pair[1] * own_factors[1]};
-    return operand_word<WEIGHT_TYPE>(dropped, scaling.weights);
+    return operand_word<WEIGHT_TYPE>(dropped);
 #else
-    return operand_word<WEIGHT_TYPE>(pair, scaling.weights);
+    return operand_word<WEIGHT_TYPE>(pair);
 #endif
   }
 };
 
 // Gradients of scores as an operand, two neighbours a word.
 template <int ROW_PARTS, int COLUMN_BLOCKS>
-__device__ __forceinline__ auto operand_of(const Scaling& scaling, const f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
-  return [&](int part, int block, int half) {
-    return operand_word<GRADIENT_TYPE>(ds[part][block] + half * 2, scaling.d_scores);
-  };
+__device__ __forceinline__ auto operand_of(const f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  return [&ds](int part, int block, int half) { return operand_word<GRADIENT_TYPE>(ds[part][block] + half * 2); };
 }
 
 #if ROW_AXIS == 2
