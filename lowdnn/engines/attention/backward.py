@@ -243,8 +243,8 @@ class AttentionBackward:
     @property
     def types_name(self) -> str:
         """Of operands and results, in the names of kernels."""
-        tensors = (self.operation.q, self.operation.d_o, self.operation.dq)
-        return "_".join(dict.fromkeys(dtypes.info(tensor.data_type).short_name for tensor in tensors))
+        of_fp8 = () if self.fp8 is None else (self.operation.d_o,)
+        return _types_name(self.operation.q, *of_fp8, self.operation.dq)
 
     @property
     def rows_name(self) -> str:
@@ -255,10 +255,9 @@ class AttentionBackward:
         """Of ``rows`` rows of each head, at the beginning of the workspace.  cleared: at most as many as all rows."""
         operation = self.operation
         o, d_o = (dtypes.info(tensor.data_type) for tensor in (operation.o, operation.d_o))
-        types_name = "_".join(dict.fromkeys((o.short_name, d_o.short_name)))
         lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
         kernel = KernelRef(
-            name=f"attention_backward_terms_{types_name}_{lanes}{self.rows_name}_sm80",
+            name=f"attention_backward_terms_{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}_sm80",
             source="attention/attention_backward_terms.cu",
             target="sm_80",
             parameters=macros(
@@ -325,6 +324,12 @@ class AttentionBackward:
         left, right = kernel_bounds(operation.left, operation.right)
         share = seen_share(self.queries, self.keys, left - shift, right + shift)
         return round(2 * share * self.all_heads * self.queries * self.keys * products)
+
+
+def _types_name(*tensors: Tensor) -> str:
+    """One name where all are of the same type."""
+    names = [dtypes.info(tensor.data_type).short_name for tensor in tensors]
+    return names[0] if len(set(names)) == 1 else "_".join(names)
 
 
 def _dag(inner: Subgraph, given: Tensor, made: Tensor, dims: tuple[int, ...]) -> PointwiseDag:

@@ -58,9 +58,9 @@ __device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i3
   tile.template copy<THREADS>(from.at(batch, head, row), row_stride(from), rows, size);
 }
 
-// Whether queries that do not exist, which are zeros, are masked: Scores may make anything of them, and magnitudes of
-// their gradients must not count.
-#define MASKS_QUERIES (HAS_SCORES || IS_FP8)
+// Whether queries that do not exist, which are zeros, are masked: Scores may make anything of them, and of the gradients
+// of scores along the rows the largest magnitude is stored.
+#define MASKS_QUERIES (HAS_SCORES || (IS_FP8 && ROW_AXIS == 2))
 
 // f(part, block, i) for each accumulator.
 template <int ROW_PARTS, int COLUMN_BLOCKS, class Function>
