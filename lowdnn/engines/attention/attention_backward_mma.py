@@ -23,7 +23,7 @@ from lowdnn.codegen.functor import Functor
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward
 from lowdnn.engines.attention.heads import padded, pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.sdpa_backward import SdpaBackward
@@ -83,11 +83,11 @@ class AttentionBackwardMma:
         problem = accepted(graph.derive(self._problem)).on(arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
         tiles = problem.tiles(chosen[KnobType.TILE_M])
-        steps = (*problem.widen(), problem.terms(), *problem.keys(tiles), problem.queries(tiles), *problem.bias(tiles))
+        steps = (*problem.backward.prepare(), *problem.keys(tiles), problem.queries(tiles), *problem.bias(tiles))
         made = [(kernel, launch) for kernel, launch in steps if launch.grid[0]]
         kernels = tuple(kernel for kernel, _ in made)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(made))
-        return plan_of(self, graph, arch, chosen, kernels, launches, problem.workspace_bytes)
+        return plan_of(self, graph, arch, chosen, kernels, launches, problem.backward.workspace_bytes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
@@ -145,11 +145,6 @@ class _Problem:
     def operation(self) -> SdpaBackward:
         return self.backward.operation
 
-    @property
-    def workspace_bytes(self) -> int:
-        terms_bytes = aligned_bytes(self.backward.all_heads * self.backward.queries * TERM_BYTES)
-        return terms_bytes if self.backward.fp8 is None else self.backward.fp8.end_byte
-
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tiles that fit shared memory; by default the larger one where there are enough rows for it, but the smaller
         one beside functors, with which blocks of more warps took 1.1 to 1.4 times as long."""
@@ -166,13 +161,6 @@ class _Problem:
 
     def tiles(self, rows: int) -> _Tiles:
         return _Tiles.of(rows, self.backward.size, self._functors_of_keys, bool(self.backward.ragged))
-
-    def widen(self) -> list[tuple[KernelRef, Launch]]:
-        """Of fp8."""
-        return [] if self.backward.fp8 is None else [self.backward.fp8.widen()]
-
-    def terms(self) -> tuple[KernelRef, Launch]:
-        return self.backward.terms(self.backward.queries)
 
     def keys(self, tiles: _Tiles) -> list[tuple[KernelRef, Launch]]:
         """dk and dv, in one launch where each head of q shares the same ones."""
@@ -290,9 +278,8 @@ class _Problem:
     def _arguments(self, functors: Mapping[str, Functor]) -> tuple[Argument, ...]:
         """The kernels' ``Problem``."""
         return (
-            self.backward.arguments(self.backward.queries),
-            *(self.backward.operand_argument(port) for port in ("q", "k", "v", "d_o")),
-            *(() if self.backward.fp8 is None else (self.backward.fp8.numbers,)),
+            self.backward.argument,
+            *(self.backward.rows_argument(self.backward.operands[port]) for port in ("q", "k", "v", "d_o")),
             *(functor.arguments for functor in functors.values()),
         )
 

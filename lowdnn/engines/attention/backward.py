@@ -99,10 +99,11 @@ class ClearedWords:
 @dataclass(frozen=True)
 class AttentionBackward:
     """The operation as the kernels read it.  ragged: of packed tensors, by uid, what loads or stores them; tensors with
-    those uids are as if they were padded."""
+    those uids are as if they were padded.  term_tile: of a head there are terms of whole tiles of so many queries."""
 
     operation: SdpaBackward
     ragged: Mapping[int, RaggedMove] = field(default_factory=dict)
+    term_tile: int = 1
 
     @staticmethod
     def match(engine: str, graph: OperationGraph, *, takes_fp8: bool = False) -> AttentionBackward | Refusal:
@@ -148,14 +149,29 @@ class AttentionBackward:
 
     @cached_property
     def fp8(self) -> Fp8Operands | None:
-        """Behind the terms of all queries in the workspace."""
+        """Behind the terms in the workspace."""
         if not isinstance(self.operation, SdpaFp8Backward):
             return None
-        return Fp8Operands(self.operation, self.heads, aligned_bytes(self.all_heads * self.queries * TERM_BYTES))
+        return Fp8Operands(self.operation, self.heads, self._terms_bytes)
 
-    def operand_argument(self, port: str) -> Struct:
-        """The kernels' ``Rows`` of what is multiplied."""
-        return self.rows_argument(self.heads[port]) if self.fp8 is None else self.fp8.rows(port)
+    @property
+    def operands(self) -> Mapping[str, Heads]:
+        """What is multiplied, by port."""
+        return self.heads if self.fp8 is None else self.fp8.wide
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What terms and operands take, from its beginning on."""
+        return self._terms_bytes if self.fp8 is None else self.fp8.end_byte
+
+    @property
+    def term_rows(self) -> int:
+        """Of a head."""
+        return ceil_div(self.queries, self.term_tile) * self.term_tile
+
+    @property
+    def _terms_bytes(self) -> int:
+        return aligned_bytes(self.all_heads * self.term_rows * TERM_BYTES)
 
     def rows_argument(self, heads: Heads) -> Struct:
         """The kernels' ``Rows``."""
@@ -251,8 +267,14 @@ class AttentionBackward:
         """In names of kernels, where rows are packed."""
         return "_ragged" if self.ragged else ""
 
-    def terms(self, rows: int, cleared: ClearedWords | None = None) -> tuple[KernelRef, Launch]:
-        """Of ``rows`` rows of each head, at the beginning of the workspace.  cleared: at most as many as all rows."""
+    def prepare(self, cleared: ClearedWords | None = None) -> list[tuple[KernelRef, Launch]]:
+        """What comes before the products: terms, at the beginning of the workspace, and behind them what is widened.
+
+        cleared: at most as many as rows of terms."""
+        terms = self._terms(cleared)
+        return [terms] if self.fp8 is None else [self.fp8.widen(), terms]
+
+    def _terms(self, cleared: ClearedWords | None) -> tuple[KernelRef, Launch]:
         operation = self.operation
         o, d_o = (dtypes.info(tensor.data_type) for tensor in (operation.o, operation.d_o))
         lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
@@ -266,7 +288,7 @@ class AttentionBackward:
                 )
             ),
         )
-        heads, count = operation.q.dims[1], rows * self.all_heads
+        heads, count = operation.q.dims[1], self.term_rows * self.all_heads
         words: Argument = _NULL if cleared is None else WorkspacePointer(cleared.offset_bytes)
         arguments = Struct(
             (
@@ -278,9 +300,9 @@ class AttentionBackward:
                 WorkspacePointer(),
                 words,
                 *i32((count, 0 if cleared is None else cleared.count, self.size_v, self.queries)),
-                Struct(divider(max(1, rows))),
+                Struct(divider(max(1, self.term_rows))),
                 Struct(divider(max(1, heads))),
-                *(() if self.fp8 is None else (self.fp8.numbers, self.scale)),
+                *(() if self.fp8 is None else (self.fp8.numbers, self._scale)),
             )
         )
         moved = bytes_of((operation.o, operation.d_o, operation.stats)) + count * TERM_BYTES
@@ -288,23 +310,25 @@ class AttentionBackward:
         blocks = ceil_div(count, _TERMS_WARPS * 32 // lanes)
         return kernel, Launch(0, (blocks, 1, 1), (_TERMS_WARPS * 32, 1, 1), (arguments,), work=work)
 
-    def arguments(self, term_rows: int) -> Struct:
-        """The kernels' ``Backward``, of terms of ``term_rows`` rows of each head."""
+    @property
+    def argument(self) -> Struct:
+        """The kernels' ``Backward``."""
         operation = self.operation
         heads = operation.q.dims[1]
         return Struct(
             (
                 WorkspacePointer(),
-                *i32((heads, self.queries, self.keys, self.size_qk, self.size_v, term_rows)),
+                *i32((heads, self.queries, self.keys, self.size_qk, self.size_v, self.term_rows)),
                 *i32((*kernel_bounds(operation.left, operation.right), operation.is_bottom_right)),
                 _lengths(operation.seq_len_q),
                 _lengths(operation.seq_len_kv),
-                self.scale,
+                self._scale,
+                *(() if self.fp8 is None else (self.fp8.numbers,)),
             )
         )
 
     @property
-    def scale(self) -> Struct:
+    def _scale(self) -> Struct:
         """The kernels' ``Factor``."""
         scale = self.operation.scale
         pointer: Argument = _NULL

@@ -4,12 +4,14 @@ and largest magnitudes beside them (``include/attention_backward.cuh``)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lowdnn import dtypes
 from lowdnn.engines.attention.heads import Heads
 from lowdnn.engines.launch import (
     MAX_EXTENT,
+    WORKSPACE_ALIGNMENT_BYTES,
     aligned_bytes,
     bytes_of,
     ceil_div,
@@ -18,14 +20,13 @@ from lowdnn.engines.launch import (
     i64,
     macros,
 )
+from lowdnn.enums import DataType
 from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
 from lowdnn.ops.tensor import packed_strides
-from lowdnn.plan import KernelRef, Launch, Scalar, ScalarType, Struct, TensorPointer, Work, WorkspacePointer
+from lowdnn.plan import KernelRef, Launch, Scalar, ScalarType, Struct, TensorPointer, Work
 
 #: Ports that are widened.
 _PORTS = ("q", "k", "v", "d_o")
-#: Of an element of fp16.
-_WIDE_BYTES = 2
 #: Elements of a thread, and threads of a block.
 _PIECE, _THREADS = 8, 256
 
@@ -50,7 +51,7 @@ class Fp8Operands:
     @property
     def end_byte(self) -> int:
         """Of the workspace."""
-        return self._offset(len(_PORTS))
+        return self.first_byte + sum(aligned_bytes(heads.tensor.span_bytes) for heads in self.wide.values())
 
     @property
     def numbers(self) -> Struct:
@@ -61,11 +62,22 @@ class Fp8Operands:
         )
         return Struct((*(TensorPointer(tensor.uid) for tensor in self.operation.numbers), *largest))
 
-    def rows(self, port: str) -> Struct:
-        """The kernels' ``Rows`` of a widened operand."""
-        heads = self.heads[port]
-        strides = packed_strides(heads.tensor.dims)[:3]
-        return Struct((WorkspacePointer(self._offset(_PORTS.index(port))), *i64(strides), *i32((heads.sharing,))))
+    @cached_property
+    def wide(self) -> dict[str, Heads]:
+        """What is widened, packed, by port."""
+        found, first_byte = {}, self.first_byte
+        for port in _PORTS:
+            tensor = self.heads[port].tensor
+            wide = replace(
+                tensor,
+                data_type=DataType.HALF,
+                strides=packed_strides(tensor.dims),
+                alignment_bytes=WORKSPACE_ALIGNMENT_BYTES,
+            )
+            heads = Heads.of(wide, self.operation.q.dims[1], row_axis=2)
+            found[port] = replace(heads, first_byte=first_byte)
+            first_byte += aligned_bytes(wide.span_bytes)
+        return found
 
     def refuse(self) -> str:
         """Why there are more elements than the kernel counts, or an empty string."""
@@ -101,13 +113,8 @@ class Fp8Operands:
         return Struct(
             (
                 own,
-                WorkspacePointer(self._offset(_PORTS.index(port))),
+                self.wide[port].pointer,
                 *i32((heads.tensor.element_count // _PIECE,)),
                 *(Struct(divider(max(1, extent))) for extent in extents),
             )
         )
-
-    def _offset(self, place: int) -> int:
-        """Of the operand there, in the workspace."""
-        sizes = (aligned_bytes(self.heads[port].tensor.element_count * _WIDE_BYTES) for port in _PORTS[:place])
-        return self.first_byte + sum(sizes)

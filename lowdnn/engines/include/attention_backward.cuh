@@ -42,6 +42,8 @@ enum Number {
   DESCALE_Q, DESCALE_K, DESCALE_V, DESCALE_O, DESCALE_D_O, DESCALE_S, DESCALE_DP,
   SCALE_S, SCALE_DQ, SCALE_DK, SCALE_DV, SCALE_DP, NUMBERS
 };
+// Of which operand gradients are, in the order of their numbers.
+enum Result { OF_Q, OF_K, OF_V };
 enum Largest { LARGEST_DQ, LARGEST_DK, LARGEST_DV, LARGEST_DP, LARGEST };
 
 struct Fp8Numbers {
@@ -50,6 +52,12 @@ struct Fp8Numbers {
 
   __device__ __forceinline__ f32 value(int number) const { return *numbers[number]; }
   __device__ __forceinline__ f32 product(Number left, Number right) const { return value(left) * value(right); }
+
+  // What sums of products are multiplied by to be gradients, but for their scale.
+  __device__ __forceinline__ f32 factor(Result result) const {
+    return result == OF_V ? product(DESCALE_S, DESCALE_D_O)
+                          : product(DESCALE_DP, result == OF_Q ? DESCALE_K : DESCALE_Q);
+  }
 
   // What sums of d_o * o, and products of d_o and v, are multiplied by before scaled weights are.
   __device__ __forceinline__ f32 centre(const Factor& scale) const { return unit(scale, DESCALE_O); }
@@ -68,6 +76,9 @@ struct Backward {
   i32 left, right, is_bottom_right;  // query r sees the keys from r - left to r + right, from the last ones on
   Lengths query_lengths, key_lengths;
   Factor scale;
+#if IS_FP8
+  Fp8Numbers fp8;
+#endif
 
   __device__ __forceinline__ Band band(i32 batch) const {
     const i32 existing_queries = query_lengths.of(batch, queries), existing_keys = key_lengths.of(batch, keys);

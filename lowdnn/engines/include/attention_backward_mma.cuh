@@ -14,16 +14,12 @@
 #if HAS_SCORES || HAS_GRADIENT || HAS_FACTORS
 #include "generated.cuh"
 #endif
-#include "include/attention_backward.cuh"
 #include "include/attention_backward_rows.cuh"
+#include "include/attention_backward_scaling.cuh"
 #include "include/attention_mma.cuh"
-#include "include/fp8_pairs.cuh"
 
 struct Problem : Backward {
   Rows<const TYPE> q, k, v, d_o;
-#if IS_FP8
-  Fp8Numbers fp8;
-#endif
 #if HAS_SCORES
   Scores::Args scores;
 #endif
@@ -32,21 +28,6 @@ struct Problem : Backward {
 #endif
 #if HAS_FACTORS
   Factors::Args factors;
-#endif
-};
-
-// What products are multiplied by to be scores and gradients of weights.
-struct Scaling {
-  f32 scores;
-#if IS_FP8
-  f32 d_weights;
-
-  __device__ __forceinline__ explicit Scaling(const Problem& p)
-      : scores(p.scale.value() * p.fp8.product(DESCALE_Q, DESCALE_K)), d_weights(p.fp8.d_weights(p.scale)) {}
-#else
-  static constexpr f32 d_weights = 1;
-
-  __device__ __forceinline__ explicit Scaling(const Problem& p) : scores(p.scale.value()) {}
 #endif
 };
 
@@ -73,38 +54,12 @@ __device__ __forceinline__ void for_each(const Function& f) {
       for (int i = 0; i < 4; ++i) f(part, block, i);
 }
 
-// Of which operand gradients are, in the order of fp8's numbers and largest magnitudes of them.
-enum Result { OF_Q, OF_K, OF_V };
-
-#if IS_FP8
-// Bits of the largest magnitude.
-template <int ROW_PARTS, int COLUMN_BLOCKS>
-__device__ __forceinline__ u32 largest_of(const f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
-  u32 largest = 0;
-  for_each<ROW_PARTS, COLUMN_BLOCKS>(
-      [&](int part, int block, int i) { largest = ::max(largest, __float_as_uint(fabsf(values[part][block][i]))); });
-  return largest;
-}
-
-// Of values that stand for `factor` times as much, where it is wanted.
-__device__ __forceinline__ void store_largest(u32* to, u32 largest, f32 factor) {
-  if (to) join_largest(to, __float_as_uint(fabsf(__uint_as_float(largest) * factor)));
-}
-#endif
-
 // Stores the gradients that the sums of products are, of rows from `row` on.
 template <class Out, int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void store_results(const Problem& p, Result result, const Rows<Out>& to, i32 batch, i32 head,
                                               i32 row, i32 rows, i32 column, i32 size,
                                               const f32 (&sums)[ROW_PARTS][COLUMN_BLOCKS][4]) {
-#if IS_FP8
-  f32 factor = result == OF_V ? p.fp8.product(DESCALE_S, DESCALE_D_O)
-                              : p.fp8.product(DESCALE_DP, result == OF_Q ? DESCALE_K : DESCALE_Q);
-  store_largest(p.fp8.largest[result], largest_of(sums), factor);
-  factor *= p.fp8.value(SCALE_DQ + result);
-#else
-  const f32 factor = result == OF_V ? 1.0f : p.scale.value();
-#endif
+  const f32 factor = factor_of(p, result, sums);
   store_gradients(to.at(batch, head, 0), row_stride(to), row, existing_rows(to, batch, rows), column, size, factor,
                   sums);
 }
@@ -139,15 +94,6 @@ __device__ __forceinline__ void apply(const Problem& p, const typename Functor::
         results[part][block][half * 2 + 1] = made[1];
       }
     }
-  }
-}
-
-// Two values, rounded to T, as a word of an operand.
-template <class T> __device__ __forceinline__ u32 operand_word(const f32* pair) {
-  if constexpr (sizeof(T) == 1) {
-    return widened_pair(Tag<T>(), packed_pair(Tag<T>(), pair));
-  } else {
-    return packed(Tag<T>(), pair[0], pair[1]);
   }
 }
 
@@ -191,7 +137,7 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
   template <class Terms>
   __device__ __forceinline__ void make_gradients(const Problem& p, const Band& band, const Corner& corner,
                                                  const Terms& terms, const Scaling& scaling, Tile& ds) const {
-    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) { ds[part][block][i] *= scaling.d_weights; });
+    multiply_all(ds, scaling.d_weights);
 #if HAS_FACTORS
     for_each<ROW_PARTS, COLUMN_BLOCKS>(
         [&](int part, int block, int i) { ds[part][block][i] *= factors[part][block][i]; });

@@ -12,11 +12,12 @@
 // rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; the part of the sums of a tile that is passed
 // on at a time; WEIGHT_BYTES; the barriers.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
-// WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS.
+// WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and GRADIENT_TYPE: what weights and
+// gradients of scores are rounded to before they are operands.
 
 #pragma once
 
-#include "include/attention_backward.cuh"
+#include "include/attention_backward_scaling.cuh"
 #include "include/attention_wgmma.cuh"
 #include "include/dependent_launch.cuh"
 #include "include/ldmatrix.cuh"
@@ -201,15 +202,15 @@ __device__ __forceinline__ void add_sums(const Params& p, const Place& place, co
   bulk_wait<0>();
 }
 
-// Accumulators as 16-bit operands in registers.
+// Accumulators, rounded, as 16-bit operands in registers.
 template <class To, int BLOCKS>
-__device__ __forceinline__ void round(Tag<To> to, const f32 (&values)[1][BLOCKS][4], u32 (&words)[BLOCKS / 2][4]) {
+__device__ __forceinline__ void round(Tag<To>, const f32 (&values)[1][BLOCKS][4], u32 (&words)[BLOCKS / 2][4]) {
 #pragma unroll
   for (int step = 0; step < BLOCKS / 2; ++step) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const f32* const pair = values[0][step * 2 + i / 2] + i % 2 * 2;
-      words[step][i] = packed(to, pair[0], pair[1]);
+      words[step][i] = operand_word<To>(pair);
       make_ready(words[step][i]);
     }
   }
@@ -235,6 +236,20 @@ struct Warpgroup {
   const i32 warp_key;  // of the block's keys
   i32 passed = 0;
   f32 dq[1][QuerySums::BLOCKS][4];
+#if IS_FP8
+  u32 largest = 0;  // gradient of a score
+#endif
+
+  __device__ __forceinline__ void count_gradients(const Scores& gradients) {
+#if IS_FP8
+    largest = ::max(largest, largest_of(gradients));
+#endif
+  }
+  __device__ __forceinline__ void store_largest_gradient() const {
+#if IS_FP8
+    store_largest(p.problem.fp8.largest[LARGEST_DP], largest, 1 / p.problem.fp8.value(SCALE_DP));
+#endif
+  }
 
   // Of `own`, keys or values, 64 rows from `row` on, times those of a part of a tile of queries.
   template <class Own, class Others>
@@ -348,11 +363,12 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
   hold_all(d);
 }
 
-// Stores the gradients of the warp's keys, times `factor`: those of 16 bits by way of `rows`, whose place in shared
+// Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place in shared
 // memory nobody needs any more, so that neighbouring lanes store neighbouring vectors.
 template <class Out, class Rows, int BLOCKS>
 __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place, i32 warp_key,
-                                           const Rows& rows, i32 size, f32 factor, f32 (&values)[1][BLOCKS][4]) {
+                                           const Rows& rows, i32 size, Result result, f32 (&values)[1][BLOCKS][4]) {
+  const f32 factor = factor_of(p.problem, result, values);
   Out* const head = to.at(place.batch, place.head, 0);
   const i32 first_key = place.first_key() + warp_key;
   if constexpr (sizeof(Out) == 2) {
