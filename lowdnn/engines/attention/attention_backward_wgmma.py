@@ -33,7 +33,8 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
 from lowdnn.status import Status
 
-_WARPGROUPS = 2
+#: That multiply, and warps of each.
+_WARPGROUPS, _WARPS = 2, 4
 _STAGES = 2
 _IN_ORDER, _IN_ANY_ORDER = 0, 1
 #: Heads whose blocks start together: at the least, and under a band.
@@ -369,6 +370,7 @@ class _Problem:
     def _shared_bytes_with(self, output_stages: int) -> int:
         kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
         barriers = (3 + 2 * _STAGES + 2 * output_stages) * BARRIER_BYTES
+        words = 1 if self.backward.fp8 is None else 1 + _WARPGROUPS * _WARPS
         return (
             kind.keys * (row_qk + row_v)
             + _STAGES * padded(kind.queries * (row_qk + TERM_BYTES), _STAGE_GRANULE_BYTES)
@@ -377,5 +379,5 @@ class _Problem:
             + self._tile_sum_bytes // kind.passes
             + kind.weight_bytes
             + barriers
-            + _WORD_BYTES
+            + words * _WORD_BYTES
         )

@@ -10,7 +10,7 @@
 // turns, blocks with the same keys of `heads_at_once` heads start together.
 // Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q
 // rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; the part of the sums of a tile that is passed
-// on at a time; WEIGHT_BYTES; the barriers.
+// on at a time; WEIGHT_BYTES; the barriers; the ticket; of fp8 a word for each multiplying warp.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
 // WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and GRADIENT_TYPE: what weights and
 // gradients of scores are rounded to before they are operands.
@@ -131,6 +131,7 @@ struct Memory {
   TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
   u32 gradients, sums, weights;
   u32 keys_full, sums_full, sums_empty, ticket;
+  u32 largest;  // of fp8: a word for each multiplying warp
 
   __device__ __forceinline__ Memory(u32 shared, u32* tickets)
       : k{shared}, v{shared + Keys::BYTES}, queries{v.address + Values::BYTES},
@@ -144,6 +145,7 @@ struct Memory {
     sums_full = keys_full + MBARRIER_BYTES;
     sums_empty = sums_full + MBARRIER_BYTES;
     ticket = sums_empty + MBARRIER_BYTES;
+    largest = ticket + sizeof(u32);
     if (threadIdx.x == 0) {
       const u32 own_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
       mbarrier_init(keys_full, 1);
@@ -153,6 +155,7 @@ struct Memory {
       outputs.init();
       mbarrier_fence_init();
       store_shared_32(ticket, own_ticket);
+      for (u32 warp = 0; IS_FP8 && warp < CONSUMER_WARPS; ++warp) store_shared_32(largest + warp * sizeof(u32), 0);
     }
     __syncthreads();
   }
@@ -236,18 +239,19 @@ struct Warpgroup {
   const i32 warp_key;  // of the block's keys
   i32 passed = 0;
   f32 dq[1][QuerySums::BLOCKS][4];
-#if IS_FP8
-  u32 largest = 0;  // gradient of a score
-#endif
 
-  __device__ __forceinline__ void count_gradients(const Scores& gradients) {
+  // Of fp8: the warp's largest gradient of a score so far, in shared memory, since there is no register for it.
+  __device__ __forceinline__ void count_gradients(const Scores& gradients) const {
 #if IS_FP8
-    largest = ::max(largest, largest_of(gradients));
+    const u32 largest = largest_of_warp(largest_of(gradients)), own = own_largest();
+    if (threadIdx.x % WARP_SIZE == 0) store_shared_32(own, ::max(load_shared_32(own), largest));
 #endif
   }
   __device__ __forceinline__ void store_largest_gradient() const {
 #if IS_FP8
-    store_largest(p.problem.fp8.largest[LARGEST_DP], largest, 1 / p.problem.fp8.value(SCALE_DP));
+    __syncwarp();
+    const f32 factor = 1 / p.problem.fp8.value(SCALE_DP);
+    store_largest(p.problem.fp8.largest[LARGEST_DP], load_shared_32(own_largest()), factor);
 #endif
   }
 
@@ -348,6 +352,10 @@ struct Warpgroup {
   }
 
  private:
+  __device__ __forceinline__ u32 own_largest() const {
+    return memory.largest + threadIdx.x / WARP_SIZE * u32(sizeof(u32));
+  }
+
   // Rows beyond a batch's length have weights of 0, but may be anything: NaN, too.
   template <class Rows> __device__ __forceinline__ void clear_beyond(i32 existing, i32 stored, const Rows& rows) const {
     if (existing >= min(stored, Rows::ROWS)) return;
