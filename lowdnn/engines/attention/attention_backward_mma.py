@@ -93,7 +93,7 @@ class AttentionBackwardMma:
         return ()
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        problem = AttentionBackward.match(self.name, graph, takes_fp8=True)
+        problem = AttentionBackward.match(self.name, graph)
         return problem if isinstance(problem, Refusal) else _Problem(problem)
 
 

@@ -4,9 +4,10 @@ size of the scores lies in memory, and each product is formed once.
 The graphs of ``attention_backward_mma``, where tensor maps describe q, k, v and d_o, and heads of q share the same
 heads of k and v. dq is summed up in the workspace: in an order that does not depend on that of the blocks where the
 graph asks for it or it costs little, otherwise as the blocks come, faster, in a plan that is NONDETERMINISTIC.
-Kernels: ``attention_backward_terms.cu`` (8 bytes of the workspace for each query), ``attention_backward_wgmma.cu`` or,
-for heads of more than 128 elements, ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the
-workspace), ``attention_backward_sums.cu`` (dq).
+Kernels: ``attention_backward_widen.cu`` (of fp8, as for ``attention_backward_mma``), ``attention_backward_terms.cu`` (8
+bytes of the workspace for each query), ``attention_backward_wgmma.cu`` or, for heads of more than 128 elements,
+``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the workspace), ``attention_backward_sums.cu``
+(dq).
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class AttentionBackwardWgmma:
         return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
 
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        backward = AttentionBackward.match(self.name, graph, takes_fp8=True)
+        backward = AttentionBackward.match(self.name, graph)
         if isinstance(backward, Refusal):
             return backward
         if not backward.is_plain:

@@ -106,9 +106,9 @@ class AttentionBackward:
     term_tile: int = 1
 
     @staticmethod
-    def match(engine: str, graph: OperationGraph, *, takes_fp8: bool = False) -> AttentionBackward | Refusal:
+    def match(engine: str, graph: OperationGraph) -> AttentionBackward | Refusal:
         """Refuses data types without a tensor core instruction, sizes of heads, strides and alignments that copies of
-        16 bytes do not reach, more than the kernels can count; unless ``takes_fp8``, fp8."""
+        16 bytes do not reach, more than the kernels can count."""
         found = graph.derive(padded)
         if isinstance(found, str):
             return Refusal(engine, found)
@@ -116,8 +116,6 @@ class AttentionBackward:
         if len(operations) != 1 or not isinstance(operation := operations[0], SdpaBackward):
             got = [type(op).__name__ for op in graph.operations]
             return Refusal(engine, f"operations: expected one SdpaBackward, got {got}")
-        if isinstance(operation, SdpaFp8Backward) and not takes_fp8:
-            return Refusal(engine, "operations: expected gradients in HALF or BFLOAT16, got SdpaFp8Backward")
         if refused := _refuse_types(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         if refused := _refuse_shape(operation) or _refuse_inner(operation):

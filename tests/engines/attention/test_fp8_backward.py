@@ -9,6 +9,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
 from lowdnn.engines.attention.attention_backward_wgmma import AttentionBackwardWgmma
+from lowdnn.engines.base import Choices, Engine
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
@@ -41,8 +42,19 @@ def operation_of(graph: OperationGraph) -> SdpaFp8Backward:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_lines(racing: Runtime, line: str) -> None:
-    check_case(racing, MMA, line)
+def test_lines(device: Runtime, line: str) -> None:
+    check_case(device, MMA, line)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "b=2 h=2 hk=1 q=40 kv=45 d=16 dv=80 right=0 lengths=both layout=bshd scale=device d_o=e5m2 out=fp32",
+        "b=1 h=1 q=20 kv=70 d=144 dv=16 left=9 layout=sbhd out=fp16 deterministic=yes",
+    ],
+)
+def test_lines_on_wgmma(racing: Runtime, words: str) -> None:
+    check_case(racing, WGMMA, f"sdpa_bwd {words} dtype=e4m3")
 
 
 def test_conversions_without_instructions(racing: Runtime) -> None:
@@ -55,13 +67,15 @@ def drawn(line: str) -> tuple[OperationGraph, Arrays]:
     return case.graph(), case.inputs(fresh_seed(), exact=False)
 
 
-@pytest.mark.parametrize("rows", [64, 128])
-def test_largest_magnitudes(device: Runtime, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("engine", "choices"), [(MMA, {KnobType.TILE_M: 64}), (MMA, {KnobType.TILE_M: 128}), (WGMMA, {})]
+)
+def test_largest_magnitudes(device: Runtime, engine: Engine, choices: Choices) -> None:
     """Of gradients without their scales, and of those of scores without rounding: queries and keys that do not exist
     have none, although their terms and values might."""
     graph, inputs = drawn("sdpa_bwd b=2 h=2 hk=1 q=70 kv=37 d=16 lengths=both dtype=e4m3 out=fp32")
     op = operation_of(graph)
-    results = run_plan(device, MMA.plan(graph, SM_90A, {KnobType.TILE_M: rows}), graph, inputs)
+    results = run_plan(device, engine.plan(graph, SM_90A, choices), graph, inputs)
     largest = dict(zip(LARGEST, (results[tensor.uid].item() for tensor in op.largest), strict=True))
     for port in ("dq", "dk", "dv"):
         scale = inputs[op.numbers[NUMBERS.index(f"scale_{port}")].uid].item()
@@ -71,18 +85,20 @@ def test_largest_magnitudes(device: Runtime, rows: int) -> None:
     assert largest["dp"] == pytest.approx(exact.item(), rel=1e-4)
 
 
-def test_rounded_operands_saturate(device: Runtime) -> None:
+@pytest.mark.parametrize("engine", [MMA, WGMMA], ids=["mma", "wgmma"])
+def test_rounded_operands_saturate(device: Runtime, engine: Engine) -> None:
     """A scale of weights that none of them fits: all count as 448, the largest e4m3."""
     graph, inputs = drawn("sdpa_bwd b=1 h=1 q=3 kv=1 d=16 dtype=e4m3 d_o=e5m2 out=fp32")
     op = operation_of(graph)
     for name, value in {"scale_s": 1000, "descale_s": 1, "descale_d_o": 1, "scale_dv": 1}.items():
         inputs[op.numbers[NUMBERS.index(name)].uid] = np.full((1, 1, 1, 1), value, np.float32)
-    results = run_plan(device, MMA.plan(graph, SM_90A, {}), graph, inputs)
+    results = run_plan(device, engine.plan(graph, SM_90A, {}), graph, inputs)
     d_o = dtypes.to_values(inputs[op.d_o.uid], DataType.FP8_E5M2)
     np.testing.assert_allclose(results[op.dv.uid], 448 * d_o.sum(2, keepdims=True), rtol=1e-5, atol=1e-3)
 
 
-def test_rows_past_the_lengths_may_be_anything(racing: Runtime) -> None:
+@pytest.mark.parametrize("engine", [MMA, WGMMA], ids=["mma", "wgmma"])
+def test_rows_past_the_lengths_may_be_anything(racing: Runtime, engine: Engine) -> None:
     graph, inputs = drawn("sdpa_bwd b=2 h=1 q=40 kv=50 d=16 right=3 lengths=both dtype=e4m3")
     op = operation_of(graph)
     assert op.seq_len_q is not None
@@ -90,7 +106,7 @@ def test_rows_past_the_lengths_may_be_anything(racing: Runtime) -> None:
     existing = {op.seq_len_q.uid: (33, 0), op.seq_len_kv.uid: (50, 7)}
     for uid, lengths in existing.items():
         inputs[uid] = np.array(lengths, np.int32).reshape(2, 1, 1, 1)
-    plan = MMA.plan(graph, SM_90A, {})
+    plan = engine.plan(graph, SM_90A, {})
     expected = run_plan(racing, plan, graph, inputs)
     for ports, uid in {("q", "o", "d_o", "stats"): op.seq_len_q.uid, ("k", "v"): op.seq_len_kv.uid}.items():
         for port in ports:
@@ -107,6 +123,7 @@ def test_nothing_has_magnitudes_of_0(device: Runtime) -> None:
     assert [results[tensor.uid].item() for tensor in operation_of(graph).largest] == [0] * len(LARGEST)
 
 
+@pytest.mark.parametrize("engine", [MMA, WGMMA], ids=["mma", "wgmma"])
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -119,10 +136,5 @@ def test_nothing_has_magnitudes_of_0(device: Runtime) -> None:
         ("d=16 dtype=e4m3 ragged=yes", "expected heads with strides, got a ragged tensor beside fp8"),
     ],
 )
-def test_refusals_say_why(words: str, reason: str) -> None:
-    assert reason in str(MMA.refuse(graph_of(f"sdpa_bwd b=1 h=1 q=20 {words}"), SM_90A))
-
-
-def test_what_wgmma_leaves_to_mma() -> None:
-    graph = graph_of("sdpa_bwd b=1 h=1 q=20 d=16 dtype=e4m3")
-    assert "expected gradients in HALF or BFLOAT16, got SdpaFp8Backward" in str(WGMMA.refuse(graph, SM_90A))
+def test_refusals_say_why(engine: Engine, words: str, reason: str) -> None:
+    assert reason in str(engine.refuse(graph_of(f"sdpa_bwd b=1 h=1 q=20 {words}"), SM_90A))
