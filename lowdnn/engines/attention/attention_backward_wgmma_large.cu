@@ -51,7 +51,7 @@ struct ValueWarpgroup : Warpgroup {
   ScoreOperand weights;
   f32 dv[1][HEAD_V / 8][4];
 
-  __device__ __forceinline__ void add_queries(const Scaling& scaling) {
+  __device__ __forceinline__ void add_queries(f32 factor) {
     const ScoreGradients gradients = {memory.gradients};
     Walk walk(place);
     await_keys();
@@ -61,7 +61,7 @@ struct ValueWarpgroup : Warpgroup {
 #pragma unroll 1
     for (i32 step = 0; step < place.steps; ++step) {
       hold_all(scores);
-      stage.terms(0).make_weights(scaling.scores * LOG2_E, scores);
+      stage.terms(0).make_weights(factor, scores);
       memory.queries.release();
       mask(place.band, walk.tile * TILE_Q, place.first_key() + warp_key, scores);
       Weights{memory.weights}.put(scores);
@@ -109,7 +109,7 @@ struct KeyWarpgroup : Warpgroup {
       wgmma_wait<0>();
       hold_all(products);
       memory.outputs.release();
-      multiply_all(products, scaling.d_weights);
+      multiply_all(products, scaling.of_d_weights());
       stage.terms(0).make_gradients(weights, products);
       // What is beyond the keys may be NaN.
       mask(place.band, walk.tile * TILE_Q, place.first_key() + warp_key, products);
@@ -140,7 +140,7 @@ struct Consumer {
     if (threadIdx.x < WARPGROUP_SIZE) {
       ValueWarpgroup own = {{p, place, memory, 0, warp_key}};
       set_zero(own.dv);
-      if (place.steps > 0) own.add_queries(scaling);
+      if (place.steps > 0) own.add_queries(scaling.scores * LOG2_E);
       named_barrier(STORING_BARRIER, CONSUMER_THREADS);
       store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, OF_V, own.dv);
     } else {

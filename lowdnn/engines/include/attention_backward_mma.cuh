@@ -137,7 +137,7 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
   template <class Terms>
   __device__ __forceinline__ void make_gradients(const Problem& p, const Band& band, const Corner& corner,
                                                  const Terms& terms, const Scaling& scaling, Tile& ds) const {
-    multiply_all(ds, scaling.d_weights);
+    multiply_all(ds, scaling.of_d_weights());
 #if HAS_FACTORS
     for_each<ROW_PARTS, COLUMN_BLOCKS>(
         [&](int part, int block, int i) { ds[part][block][i] *= factors[part][block][i]; });

@@ -13,11 +13,11 @@ struct Scaling {
 #if IS_FP8
   f32 d_weights;
 
+  __device__ __forceinline__ f32 of_d_weights() const { return d_weights; }
   __device__ __forceinline__ explicit Scaling(const Backward& p)
       : scores(p.scale.value() * p.fp8.product(DESCALE_Q, DESCALE_K)), d_weights(p.fp8.d_weights(p.scale)) {}
 #else
-  static constexpr f32 d_weights = 1;
-
+  __device__ __forceinline__ f32 of_d_weights() const { return 1; }
   __device__ __forceinline__ explicit Scaling(const Backward& p) : scores(p.scale.value()) {}
 #endif
 };
