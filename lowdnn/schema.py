@@ -130,6 +130,11 @@ def tensor_output(name: AttributeName, *, default: Any = MISSING) -> Any:
     return _tensor(name, "output", default)
 
 
+def tensor_outputs(name: AttributeName) -> Any:
+    """A field that holds one or more output tensors of an operation, as a tuple."""
+    return _tensor(name, "output", MISSING, max_count=MAX_TENSORS)
+
+
 def inner_operations(name: AttributeName) -> Any:
     """A field that holds operations inside of another one, or None."""
     declared = Attribute(name, (AttributeType.BACKEND_DESCRIPTOR,), 1, (DescriptorType.OPERATIONGRAPH,), "inner")

@@ -49,6 +49,8 @@ _OF_VALUE, _OF_MEAN = 3, 7
 _CONTRACTION_UNIT, _SINGLE_UNIT = 2.0**-7, 2.0**-13
 #: Of weights that are rounded to e4m3.
 _FP8_WEIGHT_UNIT = 2.0**-4
+#: Cases that have a say in their inputs.
+_ROUTED = (MoeCase, AttentionCase, AttentionBackwardCase)
 _CONTRACTIONS = (ConvolutionCase, MatmulCase, MoeCase, AttentionCase, AttentionBackwardCase)
 
 
@@ -72,7 +74,7 @@ class CaseData:
             drawn = {tensor.name: self._copies[tensor.uid][slot] for tensor in self._given}
             for name, values in related(case, graph, drawn).items():
                 drawn[name].copy_(values.to(numbers) if values.is_floating_point() else values)
-        for uid, values in (case.routing(0) if isinstance(case, MoeCase | AttentionCase) else {}).items():
+        for uid, values in (case.routing(0) if isinstance(case, _ROUTED) else {}).items():
             for copy in self._copies[uid]:
                 copy.copy_(torch.from_numpy(values))
         anchored = {tensor.uid for tensor in inputs_of(graph.operations[0]).values()}
@@ -131,7 +133,7 @@ class CaseData:
     @property
     def unit(self) -> float:
         """The relative rounding of the case's arithmetic, that of its results aside."""
-        if isinstance(self._case, AttentionCase) and self._case.is_fp8:
+        if isinstance(self._case, AttentionCase | AttentionBackwardCase) and self._case.is_fp8:
             return _FP8_WEIGHT_UNIT
         return _CONTRACTION_UNIT if isinstance(self._case, _CONTRACTIONS) else _SINGLE_UNIT
 

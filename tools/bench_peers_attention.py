@@ -100,12 +100,16 @@ def _gathered(data: CaseData, name: str, rows: int) -> list[torch.Tensor]:
 
 
 def attention_gradient_peers(case: AttentionBackwardCase, data: CaseData) -> dict[str, Peer]:
-    """The peers of its gradients, given the output and the statistics; deterministic ones where the case is."""
+    """The peers of its gradients, given the output and the statistics; deterministic ones where the case is; of fp8
+    those of the same numbers in bf16."""
     is_masked_otherwise = case.lengths != "no" or case.right > 0 or (case.left >= 0 and case.right < 0)
     has_more = case.bias != "no" or case.cap or case.alibi != "no" or case.dropout or case.ragged != "no"
     if is_masked_otherwise or has_more or case.scale != "constant":
         raise ValueError(f"{case}: expected a causal mask from the top left and a window behind it, as the peers have")
-    q, k, v, o, d_o, stats = (data[name] for name in ("q", "k", "v", "o", "d_o", "stats"))
+    q, k, v, o, d_o = (
+        [copy.bfloat16() for copy in data[name]] if case.is_fp8 else data[name] for name in ("q", "k", "v", "o", "d_o")
+    )
+    stats, largest = data["stats"], [None] * (len(data.outputs()) - 3)  # which no peer has
     is_causal, keys, scale = case.right == 0, case.kv or case.q, case.d**-0.5
     # What dropout would take.
     seed, offset = torch.zeros(2, device="cuda", dtype=torch.uint64), torch.zeros((), device="cuda", dtype=torch.int64)
@@ -116,14 +120,14 @@ def attention_gradient_peers(case: AttentionBackwardCase, data: CaseData) -> dic
             *heads, stats[slot].squeeze(3), None, None, case.q, keys, 0.0, is_causal, seed, offset,
             scale=scale, **window(case.left),
         )  # fmt: skip
-        return [rows_first(gradient) for gradient in gradients]
+        return [*map(rows_first, gradients), *largest]
 
     def cudnn(slot: int) -> Tensors:
         heads = [copies[slot] for copies in (d_o, q, k, v, o)]
         gradients = _aten._scaled_dot_product_cudnn_attention_backward(
             *heads, stats[slot], offset, offset, None, None, None, case.q, keys, 0.0, is_causal, scale=scale
         )
-        return list(gradients)
+        return [*gradients, *largest]
 
     peers: dict[str, Peer] = {"flash": flash} if case.left >= 0 else {"flash": flash, "cudnn": cudnn}
     if case.deterministic == "yes":

@@ -32,7 +32,8 @@ def related(case: Case, graph: OperationGraph, drawn: Mapping[str, torch.Tensor]
         softmax = torch.log_softmax if case.log == "yes" else torch.softmax
         return {"y": softmax(drawn["y"].float(), case.axes[0] if case.axes else -1)}
     if isinstance(case, AttentionBackwardCase):
-        q, k, v = (drawn[name] for name in ("q", "k", "v"))
+        # FlashAttention-2 takes no fp8, all values of which bf16 has.
+        q, k, v = (drawn[name].bfloat16() if case.is_fp8 else drawn[name] for name in ("q", "k", "v"))
         o, log_sum_exp = flash_attention(q, k, v, is_causal=case.right == 0, left=case.left)
         return {"o": o, "stats": log_sum_exp.unsqueeze(3)}
     return {}

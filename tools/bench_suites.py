@@ -72,6 +72,7 @@ TARGETS: Mapping[str, Target] = {
     "forward d64, d128, d256, full and causal, S 512 to 16k": Target(1.0, 0.93),
     "forward fp8": Target(1.0, 0.93),
     "backward, same grid": Target(1.0, 0.93),
+    "backward fp8": Target(1.0, 0.93),
     "backward d256, deterministic backward": Target(1.15, 1.0),
     "sliding window, varlen (16k tokens, uniform and skewed)": Target(1.15, 1.0),
     "decode and paged decode": Target(1.05, 0.97),

@@ -18,14 +18,18 @@ from lowdnn.frontend.attention_nodes import (
     Inside,
     ScoreModifier,
     SdpaBackwardNode,
+    SdpaFp8BackwardNode,
     Sizes,
     Statistics,
+    check_numbers,
+    largest_magnitudes,
 )
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import attention_implementation, diagonal_alignment, scalar_type
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.moves import PagedCacheLoadNode
+from lowdnn.ops.sdpa_fp8_backward import NUMBERS
 from lowdnn.status import BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
@@ -105,7 +109,7 @@ class AttentionMethods(GraphBuilder):
         if boolean(unfuse_fma, "sdpa.unfuse_fma"):
             raise NotSupportedError.at("sdpa.unfuse_fma", expected="the default", got=unfuse_fma)
         member(attention_implementation, implementation, "sdpa.implementation")
-        writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+        writer = AttentionWriter(self, "sdpa", Sizes.of("sdpa", q, k, v), name)
         lengths = _lengths(
             "sdpa",
             use_padding_mask,
@@ -114,7 +118,7 @@ class AttentionMethods(GraphBuilder):
         )
         _refuse_ragged("sdpa", {"q": q, "k": k, "v": v}, lengths)
         tables = (paged_attention_k_table, paged_attention_v_table)
-        k, v = self._keys_and_values(k, v, tables, lengths, paged_attention_max_seq_len_kv)
+        k, v = self._keys_and_values(writer.method, k, v, tables, lengths, paged_attention_max_seq_len_kv)
         band = Band.of(
             "sdpa",
             use_causal_mask,
@@ -123,9 +127,12 @@ class AttentionMethods(GraphBuilder):
             diagonal_band_left_bound if sliding_window_length is None else sliding_window_length,
             diagonal_band_right_bound,
         )
-        has_stats, uses_log2 = _has_stats(is_inference, generate_stats), boolean(stats_use_log2, "sdpa.stats_use_log2")
+        has_stats, uses_log2 = (
+            _has_stats("sdpa", is_inference, generate_stats),
+            boolean(stats_use_log2, "sdpa.stats_use_log2"),
+        )
         return self._attention(
-            replace(writer, sizes=Sizes.of(q, k, v)),
+            replace(writer, sizes=Sizes.of(writer.method, q, k, v)),
             (q, k, v),
             attn_scale=attn_scale,
             bias=bias,
@@ -206,7 +213,7 @@ class AttentionMethods(GraphBuilder):
             "scale_s": scale_s,
             "scale_o": scale_o,
         }
-        writer = Fp8AttentionWriter.of(self, Sizes.of(q, k, v), name, scales)
+        writer = Fp8AttentionWriter.of(self, "sdpa_fp8", Sizes.of("sdpa_fp8", q, k, v), name, scales)
         lengths = _lengths(
             "sdpa_fp8",
             use_padding_mask,
@@ -215,7 +222,7 @@ class AttentionMethods(GraphBuilder):
         )
         _refuse_ragged("sdpa_fp8", {"q": q, "k": k, "v": v}, lengths)
         tables = (paged_attention_k_table, paged_attention_v_table)
-        k, v = self._keys_and_values(k, v, tables, lengths, paged_attention_max_seq_len_kv)
+        k, v = self._keys_and_values(writer.method, k, v, tables, lengths, paged_attention_max_seq_len_kv)
         band = Band.of(
             "sdpa_fp8",
             use_causal_mask,
@@ -224,10 +231,10 @@ class AttentionMethods(GraphBuilder):
             left_bound if sliding_window is None else sliding_window,
             right_bound,
         )
-        has_stats = _has_stats(is_inference, generate_stats)
+        has_stats = _has_stats("sdpa_fp8", is_inference, generate_stats)
         uses_log2 = boolean(stats_use_log2, "sdpa_fp8.stats_use_log2")
         o, stats = self._attention(
-            replace(writer, sizes=Sizes.of(q, k, v)),
+            replace(writer, sizes=Sizes.of(writer.method, q, k, v)),
             (q, k, v),
             attn_scale=attn_scale,
             bias=bias,
@@ -289,7 +296,8 @@ class AttentionMethods(GraphBuilder):
         BadParamError for contradicting masks, and for dBias, dSink_token, rng_dump and score_mod_bprop without bias,
         sink_token, dropout and score_mod.
         """
-        is_deterministic = boolean(use_deterministic_algorithm, "sdpa_backward.use_deterministic_algorithm")
+        given = {"q": q, "k": k, "v": v, "o": o, "d_o": dO, "stats": stats}
+        lengths = _lengths("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
         band = Band.of(
             "sdpa_backward",
             use_causal_mask,
@@ -298,42 +306,175 @@ class AttentionMethods(GraphBuilder):
             diagonal_band_left_bound if sliding_window_length is None else sliding_window_length,
             diagonal_band_right_bound,
         )
-        given = {"q": q, "k": k, "v": v, "o": o, "d_o": dO, "stats": stats}
-        if attn_scale is not None:
-            given["scale"] = attn_scale if isinstance(attn_scale, Tensor) else self._constant(attn_scale)
-        lengths = _lengths("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
-        if lengths is not None:
-            given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
-        _refuse_ragged("sdpa_backward", {"q": q, "k": k, "v": v}, lengths)
         _refuse_alone(
+            "sdpa_backward",
             bias=(dBias, "dBias", bias),
-            sink_token=(dSink_token, "dSink_token", sink_token),
             dropout=(rng_dump, "rng_dump", dropout),
             score_mod=(score_mod_bprop, "score_mod_bprop", score_mod),
         )
         _refuse_masks("sdpa_backward", score_mod, band, lengths, use_alibi_mask)
-        writer = AttentionWriter(self, Sizes.of(q, k, v), name)
+        writer = AttentionWriter(self, "sdpa_backward", Sizes.of("sdpa_backward", q, k, v), name)
         scores, gradient, weights = writer.inside()
         modified = writer.modified(scores, bias, score_mod, use_alibi_mask)
         d_scores = gradient if score_mod_bprop is None else score_mod_bprop(self, gradient)
-        dropped, unread = weights, () if sink_token is None else (sink_token,)
-        if dropout is not None:
-            if len(dropout) == 3 and isinstance(dropout[0], Tensor):
-                dropout, unread = dropout[:2], (*unread, dropout[2])
-            dropped = writer.dropped(weights, tuple(dropout), rng_dump)
+        dropped, unread = _dropped(writer, weights, dropout, rng_dump)
         inside = Inside((scores, gradient, weights), (modified, d_scores, dropped))
-        node = SdpaBackwardNode(
+        dq, dk, dv, *_ = self._attention_gradients(
+            writer,
+            SdpaBackwardNode,
+            given,
+            lengths,
+            band,
+            inside,
+            unread,
+            {} if dBias is None else {"dBias": dBias},
+            attn_scale=attn_scale,
+            use_deterministic_algorithm=use_deterministic_algorithm,
+            sink_token=sink_token,
+            dSink_token=dSink_token,
+            compute_data_type=compute_data_type,
+        )
+        return dq, dk, dv
+
+    def sdpa_fp8_backward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        o: Tensor,
+        dO: Tensor,
+        stats: Tensor,
+        descale_q: Tensor,
+        descale_k: Tensor,
+        descale_v: Tensor,
+        descale_o: Tensor,
+        descale_dO: Tensor,
+        descale_s: Tensor,
+        descale_dP: Tensor,
+        scale_s: Tensor,
+        scale_dQ: Tensor,
+        scale_dK: Tensor,
+        scale_dV: Tensor,
+        scale_dP: Tensor,
+        attn_scale: Tensor | float | None = None,
+        use_padding_mask: bool = False,
+        seq_len_q: Tensor | None = None,
+        seq_len_kv: Tensor | None = None,
+        use_causal_mask: bool = False,
+        use_causal_mask_bottom_right: bool = False,
+        diagonal_alignment: diagonal_alignment = diagonal_alignment.TOP_LEFT,
+        left_bound: int | None = None,
+        right_bound: int | None = None,
+        use_deterministic_algorithm: bool = False,
+        dropout: Sequence[Any] | None = None,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+        sink_token: Tensor | None = None,
+        dSink_token: Tensor | None = None,
+        max_total_seq_len_q: int | None = None,
+        max_total_seq_len_kv: int | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """(dQ, dK, dV, Amax_dQ, Amax_dK, Amax_dV, Amax_dP) from the inputs of ``sdpa_fp8``, its O in fp8 and Stats,
+        and the gradient dO of O, each of which is a tensor times its descale:
+
+            p = exp(masked(attn_scale * q k^T) - Stats)        dv = descale_s * fp8(scale_s * p)^T dO
+            dp = attn_scale * p * (dO v^T - sum of dO * O)     dpr = descale_dP * fp8(scale_dP * dp)
+            dq = dpr k,    dk = dpr^T q,    dQ = scale_dQ * dq,    dK = scale_dK * dk,    dV = scale_dV * dv
+            Amax_dQ = max |dq|,    Amax_dK = max |dk|,    Amax_dV = max |dv|,    Amax_dP = max |dp|
+
+        q, k, v and O are FP8_E4M3 or FP8_E5M2, the same for all, and so is dO, perhaps the other one; p is rounded to
+        the type of q, dp to that of dO. Scales and magnitudes: as in ``sdpa_fp8``. dQ, dK and dV are stored in their
+        own data type, fp8 or a wider one. left_bound, right_bound: ``sdpa``'s diagonal_band_left_bound and
+        diagonal_band_right_bound. Other arguments and errors: those of ``sdpa_backward``.
+        """
+        numbers = {
+            "descale_q": descale_q,
+            "descale_k": descale_k,
+            "descale_v": descale_v,
+            "descale_o": descale_o,
+            "descale_dO": descale_dO,
+            "descale_s": descale_s,
+            "descale_dP": descale_dP,
+            "scale_s": scale_s,
+            "scale_dQ": scale_dQ,
+            "scale_dK": scale_dK,
+            "scale_dV": scale_dV,
+            "scale_dP": scale_dP,
+        }
+        check_numbers("sdpa_fp8_backward", numbers)
+        given = {"q": q, "k": k, "v": v, "o": o, "d_o": dO, "stats": stats}
+        given |= dict(zip(NUMBERS, numbers.values(), strict=True))
+        lengths = _lengths("sdpa_fp8_backward", use_padding_mask, seq_len_q, seq_len_kv)
+        band = Band.of(
+            "sdpa_fp8_backward",
+            use_causal_mask,
+            use_causal_mask_bottom_right,
+            diagonal_alignment,
+            left_bound,
+            right_bound,
+        )
+        writer = AttentionWriter(self, "sdpa_fp8_backward", Sizes.of("sdpa_fp8_backward", q, k, v), name)
+        scores, gradient, weights = writer.inside()
+        dropped, unread = _dropped(writer, weights, dropout, None)
+        dq, dk, dv, *largest = self._attention_gradients(
+            writer,
+            SdpaFp8BackwardNode,
+            given,
+            lengths,
+            band,
+            Inside((scores, gradient, weights), (scores, gradient, dropped)),
+            unread,
+            largest_magnitudes(self, name, ("dQ", "dK", "dV", "dP")),
+            attn_scale=attn_scale,
+            use_deterministic_algorithm=use_deterministic_algorithm,
+            sink_token=sink_token,
+            dSink_token=dSink_token,
+            compute_data_type=compute_data_type,
+        )
+        amax_dq, amax_dk, amax_dv, amax_dp = largest
+        return dq, dk, dv, amax_dq, amax_dk, amax_dv, amax_dp
+
+    def _attention_gradients(
+        self,
+        writer: AttentionWriter,
+        node: type[SdpaBackwardNode],
+        given: dict[str, Tensor],
+        lengths: tuple[Tensor, Tensor] | None,
+        band: Band,
+        inside: Inside,
+        unread: tuple[Tensor, ...],
+        results: Mapping[str, Tensor],
+        *,
+        attn_scale: Tensor | float | None,
+        use_deterministic_algorithm: bool,
+        sink_token: Tensor | None,
+        dSink_token: Tensor | None,
+        compute_data_type: DataTypeLike,
+    ) -> tuple[Tensor, ...]:
+        """The outputs of ``node``.  given: by port of the operation, but the lengths and the scale.  results: outputs
+        beside dQ, dK and dV, by suffix."""
+        method = writer.method
+        is_deterministic = boolean(use_deterministic_algorithm, f"{method}.use_deterministic_algorithm")
+        if attn_scale is not None:
+            if not isinstance(attn_scale, Tensor):
+                attn_scale = self._constant(attn_scale, f"{method}.attn_scale")
+            given["scale"] = attn_scale
+        if lengths is not None:
+            given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
+        _refuse_ragged(method, {port: given[port] for port in "qkv"}, lengths)
+        _refuse_alone(method, sink_token=(dSink_token, "dSink_token", sink_token))
+        made = node(
             given,
             band,
             is_deterministic,
             inside=None if inside.given == inside.made else inside,
-            has_dbias=dBias is not None,
-            unread=unread,
+            has_dbias="dBias" in results,
+            unread=unread if sink_token is None else (*unread, sink_token),
         )
-        dq, dk, dv, *_ = self._add_all(node, compute_data_type, name, {} if dBias is None else {"dBias": dBias})
+        outputs = self._add_all(made, compute_data_type, writer.name, results)
         if dSink_token is not None and sink_token is not None:
             writer.sink_gradient(sink_token, given, dSink_token)
-        return dq, dk, dv
+        return outputs
 
     def _attention(
         self,
@@ -357,18 +498,19 @@ class AttentionMethods(GraphBuilder):
         scores = writer.scores(q, k)
         if attn_scale is not None:
             scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
-        _refuse_masks("sdpa", score_mod, band, lengths, use_alibi_mask)
+        _refuse_masks(writer.method, score_mod, band, lengths, use_alibi_mask)
         scores = writer.modified(scores, bias, score_mod, use_alibi_mask)
         scores = writer.masked(scores, band, lengths, block_mask)
         weights, stats = writer.softmax(scores, statistics, sink_token)
         if dropout is not None:
             weights = writer.dropped(weights, tuple(dropout), rng_dump)
         elif rng_dump is not None:
-            raise BadParamError.at("sdpa.rng_dump", expected="None without dropout", got=repr(rng_dump))
+            raise BadParamError.at(f"{writer.method}.rng_dump", expected="None without dropout", got=repr(rng_dump))
         return writer.product(weights, q, v), stats
 
     def _keys_and_values(
         self,
+        method: str,
         k: Tensor,
         v: Tensor,
         tables: tuple[Tensor | None, Tensor | None],
@@ -378,14 +520,21 @@ class AttentionMethods(GraphBuilder):
         """k and v, from pages where they have tables."""
         k_table, v_table = tables
         return (
-            self._loaded(k, k_table, lengths, longest, "sdpa.paged_attention_k_table"),
-            self._loaded(v, v_table, lengths, longest, "sdpa.paged_attention_v_table"),
+            self._loaded(k, k_table, lengths, longest, method, "paged_attention_k_table"),
+            self._loaded(v, v_table, lengths, longest, method, "paged_attention_v_table"),
         )
 
     def _loaded(
-        self, x: Tensor, table: Tensor | None, lengths: tuple[Tensor, Tensor] | None, longest: int | None, where: str
+        self,
+        x: Tensor,
+        table: Tensor | None,
+        lengths: tuple[Tensor, Tensor] | None,
+        longest: int | None,
+        method: str,
+        argument: str,
     ) -> Tensor:
-        """k or v: ``x`` itself, or sequences of rows from its pages. where: that errors name."""
+        """k or v: ``x`` itself, or sequences of rows from its pages. method, argument: that errors name."""
+        where = f"{method}.{argument}"
         if table is None:
             return x
         if lengths is None:
@@ -396,12 +545,12 @@ class AttentionMethods(GraphBuilder):
                 raise BadParamError.at(where, expected=f"4 dims of {label}", got=got)
         rows = table.get_dim()[2] * x.get_dim()[2]
         if longest is not None:
-            rows = integer(longest, "sdpa.paged_attention_max_seq_len_kv", 1)
+            rows = integer(longest, f"{method}.paged_attention_max_seq_len_kv", 1)
         node = PagedCacheLoadNode((x, table, lengths[1]), rows)
         return self._add(node, NOT_SET, "").set_dim(node.dims)
 
-    def _constant(self, value: object) -> Tensor:
-        scale = float(number(value, "sdpa_backward.attn_scale", expected="a tensor or a number"))
+    def _constant(self, value: object, where: str) -> Tensor:
+        scale = float(number(value, where, expected="a tensor or a number"))
         return self.tensor_scalar(scale, scalar_type.COMPILE_TIME_CONST)
 
     #: cudnn-frontend's older names.
@@ -428,18 +577,29 @@ def _refuse_masks(
         raise BadParamError.at(f"{method}.score_mod", expected="no other mask beside it", got="one")
 
 
-def _refuse_alone(**needed: tuple[object, str, object]) -> None:
+def _refuse_alone(method: str, **needed: tuple[object, str, object]) -> None:
     """Of what needs the argument of that name: its value, its name, the argument's value."""
     for argument, (value, name, other) in needed.items():
         if value is not None and other is None:
             got = repr(value) if isinstance(value, Tensor) else value
-            raise BadParamError.at(f"sdpa_backward.{name}", expected=f"None without {argument}", got=got)
+            raise BadParamError.at(f"{method}.{name}", expected=f"None without {argument}", got=got)
+
+
+def _dropped(
+    writer: AttentionWriter, weights: Tensor, dropout: Sequence[Any] | None, dump: Tensor | None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """(what weights become, the inverse of a mask's scale, which is not read)."""
+    if dropout is None:
+        return weights, ()
+    if len(dropout) == 3 and isinstance(dropout[0], Tensor):
+        return writer.dropped(weights, tuple(dropout[:2]), dump), (dropout[2],)
+    return writer.dropped(weights, tuple(dropout), dump), ()
 
 
 def _single(writer: AttentionWriter, label: str, single: Tensor | None, sums: Tensor | None) -> Tensor | None:
     """Lengths that were given in one form or the other, by themselves."""
     if single is not None and sums is not None:
-        raise BadParamError.at(f"sdpa.{label}", expected=f"None beside cu_{label}", got=repr(single))
+        raise BadParamError.at(f"{writer.method}.{label}", expected=f"None beside cu_{label}", got=repr(single))
     return single if sums is None else writer.lengths(sums, f"cu_{label}")
 
 
@@ -452,9 +612,11 @@ def _lengths(
     return None if queries is None or keys is None else (queries, keys)
 
 
-def _has_stats(is_inference: bool | None, generate_stats: bool | None) -> bool:
+def _has_stats(method: str, is_inference: bool | None, generate_stats: bool | None) -> bool:
     if is_inference is not None and generate_stats is not None:
-        raise BadParamError.at("sdpa.is_inference", expected="None where generate_stats is given", got=is_inference)
+        raise BadParamError.at(
+            f"{method}.is_inference", expected="None where generate_stats is given", got=is_inference
+        )
     if generate_stats is not None:
-        return boolean(generate_stats, "sdpa.generate_stats")
-    return is_inference is not None and not boolean(is_inference, "sdpa.is_inference")
+        return boolean(generate_stats, f"{method}.generate_stats")
+    return is_inference is not None and not boolean(is_inference, f"{method}.is_inference")

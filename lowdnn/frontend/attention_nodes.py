@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, log
 from typing import Any
@@ -21,6 +21,7 @@ from lowdnn.ops.base import Operation
 from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_fp8_backward import LARGEST, NUMBERS, SdpaFp8Backward
 from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import BadParamError
@@ -44,6 +45,8 @@ _SUFFIXES = {
     "seq_len_q": "SEQ_LEN_Q",
     "seq_len_kv": "SEQ_LEN_KV",
 }
+#: The same of numbers beside fp8 and of their kin: what the number is of.
+_SCALED_SUFFIXES = {"s": "S", "dp": "dP", "dq": "dQ", "dk": "dK", "dv": "dV"}
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,12 @@ class Sizes:
     dims: tuple[int, int, int, int]
 
     @staticmethod
-    def of(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+    def of(method: str, q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+        """method: that errors name, as below."""
         for label, tensor in {"q": q, "k": k, "v": v}.items():
             if not isinstance(tensor, Tensor) or len(tensor.get_dim()) != 4:
                 got = tensor.get_dim() if isinstance(tensor, Tensor) else type(tensor).__name__
-                raise BadParamError.at(f"sdpa.{label}", expected="a tensor with 4 dims", got=got)
+                raise BadParamError.at(f"{method}.{label}", expected="a tensor with 4 dims", got=got)
         batch, heads, queries, _ = q.get_dim()
         return Sizes((batch, heads, queries, k.get_dim()[2]))
 
@@ -96,7 +100,7 @@ class Band:
         left_bound: int | None,
         right_bound: int | None,
     ) -> Band:
-        """``left_bound`` counts the key at the query's place.  method: that errors name."""
+        """``left_bound`` counts the key at the query's place."""
         is_causal = boolean(is_causal, f"{method}.use_causal_mask")
         is_causal_bottom_right = boolean(is_causal_bottom_right, f"{method}.use_causal_mask_bottom_right")
         if is_causal and is_causal_bottom_right:
@@ -131,9 +135,10 @@ class Statistics:
 
 @dataclass(frozen=True)
 class AttentionWriter:
-    """Adds the nodes of one attention to a graph."""
+    """Adds the nodes of one attention to a graph.  method: that errors name."""
 
     graph: GraphBuilder
+    method: str
     sizes: Sizes
     name: str
 
@@ -164,7 +169,7 @@ class AttentionWriter:
         self, mode: PointwiseMode, *operands: Operand, kind: data_type = data_type.FLOAT, result: data_type = NOT_SET
     ) -> Tensor:
         """In arithmetic of type ``kind``, which is the result's unless that is given."""
-        tensors = tuple(self.graph._operand("sdpa", operand) for operand in operands)
+        tensors = tuple(self.graph._operand(self.method, operand) for operand in operands)
         node = PointwiseNode(mode, tensors, PointwiseParameters())
         return self._add(node, result or kind, mode.name, compute=kind)
 
@@ -223,7 +228,7 @@ class AttentionWriter:
         if len(sums.get_dim()) == 1:
             sums.set_dim([*sums.get_dim(), 1, 1, 1]).set_stride([*sums.get_stride(), 1, 1, 1])
         if sums.get_dim() != expected:
-            raise BadParamError.at(f"sdpa.{label}.dim", expected=expected, got=sums.get_dim())
+            raise BadParamError.at(f"{self.method}.{label}.dim", expected=expected, got=sums.get_dim())
         parts = (SliceNode((sums,), (part,)) for part in (slice(1, None), slice(0, -1)))
         after, before = (self._add(part, data_type.INT32, label) for part in parts)
         return self.pointwise(PointwiseMode.SUB, after, before, kind=data_type.INT32)
@@ -231,19 +236,19 @@ class AttentionWriter:
     def dropped(self, weights: Tensor, dropout: tuple[Any, ...], dump: Tensor | None) -> Tensor:
         """Weights times a mask and its scale.  dump: where the mask is stored, if it is drawn."""
         if len(dropout) == 2 and dump is not None:
-            raise BadParamError.at("sdpa.rng_dump", expected="None beside a mask", got=repr(dump))
+            raise BadParamError.at(f"{self.method}.rng_dump", expected="None beside a mask", got=repr(dump))
         if len(dropout) == 2:
             mask, scale = dropout
             return self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.MUL, weights, mask), scale)
         if len(dropout) != 3:
             expected = "(probability, seed, offset) or (mask, scale)"
-            raise BadParamError.at("sdpa.dropout", expected=expected, got=f"{len(dropout)} values")
-        probability = float(number(dropout[0], "sdpa.dropout.probability"))
+            raise BadParamError.at(f"{self.method}.dropout", expected=expected, got=f"{len(dropout)} values")
+        probability = float(number(dropout[0], f"{self.method}.dropout.probability"))
         if not 0 <= probability < 1:
-            raise BadParamError.at("sdpa.dropout.probability", expected="0 to 1, not 1", got=probability)
+            raise BadParamError.at(f"{self.method}.dropout.probability", expected="0 to 1, not 1", got=probability)
         for label, tensor in {"seed": dropout[1], "offset": dropout[2]}.items():
             if not isinstance(tensor, Tensor):
-                raise BadParamError.at(f"sdpa.dropout.{label}", expected="a tensor", got=type(tensor).__name__)
+                raise BadParamError.at(f"{self.method}.dropout.{label}", expected="a tensor", got=type(tensor).__name__)
         kept = Rng(RngDistribution.BERNOULLI, probability=1 - probability)
         node = RngNode(dropout[1:], seed=None, distribution=kept, dims=self.sizes.dims)
         given = {} if dump is None else {"Y": dump}
@@ -266,11 +271,14 @@ class AttentionWriter:
     def sink_gradient(self, sink: Tensor, given: Mapping[str, Tensor], gradient: Tensor) -> None:
         """- sum of exp(sink - stats) * (sum of o * dO) over batches and queries that exist, into ``gradient``.
 
-        given: the inputs of ``SdpaBackward`` by port.
+        given: the inputs of ``SdpaBackward`` by port, and the numbers of fp8.
         """
         products = self.pointwise(PointwiseMode.MUL, given["o"], given["d_o"])
         node = RowSumNode((products,), ReduceTensorOp.ADD, axes=(-1,))
         total = self._add(node, data_type.FLOAT, "sum_of_row")
+        for label in ("descale_o", "descale_d_o"):
+            if label in given:
+                total = self.pointwise(PointwiseMode.MUL, total, given[label])
         weight = self.pointwise(PointwiseMode.EXP, self.pointwise(PointwiseMode.SUB, sink, given["stats"]))
         terms = self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.NEG, weight), total)
         if "seq_len_q" in given:
@@ -320,16 +328,12 @@ class Fp8AttentionWriter(AttentionWriter):
     amax_o: Tensor
 
     @staticmethod
-    def of(graph: GraphBuilder, sizes: Sizes, name: str, scales: Mapping[str, Tensor]) -> Fp8AttentionWriter:
-        for label, scale in scales.items():
-            if not isinstance(scale, Tensor):
-                raise BadParamError.at(f"sdpa_fp8.{label}", expected="a tensor", got=type(scale).__name__)
-        one = (1, 1, 1, 1)
-        amaxes = (
-            graph._register(Tensor(dim=one, stride=one, data_type=data_type.FLOAT, is_virtual=True, name=label))
-            for label in (f"{name}::Amax_S", f"{name}::Amax_O")
-        )
-        return Fp8AttentionWriter(graph, sizes, name, scales, *amaxes)
+    def of(
+        graph: GraphBuilder, method: str, sizes: Sizes, name: str, scales: Mapping[str, Tensor]
+    ) -> Fp8AttentionWriter:
+        check_numbers(method, scales)
+        amaxes = largest_magnitudes(graph, name, ("S", "O"))
+        return Fp8AttentionWriter(graph, method, sizes, name, scales, *amaxes.values())
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return self._scaled(super().scores(q, k), "descale_q", "descale_k")
@@ -354,6 +358,25 @@ class Fp8AttentionWriter(AttentionWriter):
     def _add_amax(self, x: Tensor, amax: Tensor) -> None:
         node = ReductionNode((x,), ReduceTensorOp.AMAX)
         self.graph._add_all(node, data_type.FLOAT, self._label("amax"), {"Y": amax})
+
+
+def check_numbers(method: str, numbers: Mapping[str, Tensor]) -> None:
+    """Those beside fp8; by the arguments' names."""
+    for label, tensor in numbers.items():
+        if not isinstance(tensor, Tensor):
+            raise BadParamError.at(f"{method}.{label}", expected="a tensor", got=type(tensor).__name__)
+
+
+def largest_magnitudes(graph: GraphBuilder, name: str, suffixes: Iterable[str]) -> dict[str, Tensor]:
+    """Of what has those suffixes, by their own; they need not become outputs."""
+    one = (1, 1, 1, 1)
+    labels = [f"Amax_{suffix}" for suffix in suffixes]
+    return {
+        label: graph._register(
+            Tensor(dim=one, stride=one, data_type=data_type.FLOAT, is_virtual=True, name=f"{name}::{label}")
+        )
+        for label in labels
+    }
 
 
 @dataclass(frozen=True)
@@ -395,7 +418,7 @@ class SdpaBackwardNode:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        return tuple(_SUFFIXES[port] for port in self.given)
+        return tuple(map(_suffix, self.given))
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         for port, output in zip("qkv", outputs, strict=False):
@@ -406,15 +429,41 @@ class SdpaBackwardNode:
                 output.set_stride(own.get_stride())
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return SdpaBackward(**self._fields(outputs, lowered))
+
+    def _fields(self, outputs: tuple[Tensor, ...], lowered: Lowered) -> dict[str, Any]:
+        """Of the operation; ``outputs``: dQ, dK, dV and dBias if it is wanted."""
         tensors = {**self.given, **dict(zip(("dq", "dk", "dv", "dbias"), outputs, strict=False))}
         inner = None
         if self.inside is not None:
             inner = Subgraph(given=tuple(map(lowered, self.inside.given)), made=tuple(map(lowered, self.inside.made)))
-        return SdpaBackward(
-            **{port: lowered(tensor) for port, tensor in tensors.items()},
-            inner=inner,
-            left=self.band.left,
-            right=self.band.right,
-            is_bottom_right=self.band.is_bottom_right,
-            is_deterministic=self.is_deterministic,
-        )
+        return {port: lowered(tensor) for port, tensor in tensors.items()} | {
+            "inner": inner,
+            "left": self.band.left,
+            "right": self.band.right,
+            "is_bottom_right": self.band.is_bottom_right,
+            "is_deterministic": self.is_deterministic,
+        }
+
+
+@dataclass(frozen=True)
+class SdpaFp8BackwardNode(SdpaBackwardNode):
+    """``given`` has the numbers, too, by their names in ``NUMBERS``."""
+
+    @property
+    def output_suffixes(self) -> tuple[str, ...]:
+        return (*super().output_suffixes, *(f"Amax_{_SCALED_SUFFIXES[port]}" for port in LARGEST))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        gradients, largest = outputs[: -len(LARGEST)], outputs[-len(LARGEST) :]
+        fields = self._fields(gradients, lowered)
+        numbers = tuple(fields.pop(name) for name in NUMBERS)
+        return SdpaFp8Backward(**fields, numbers=numbers, largest=tuple(map(lowered, largest)))
+
+
+def _suffix(port: str) -> str:
+    """Of the tensor, or of the number, that the operation has there."""
+    if port in _SUFFIXES:
+        return _SUFFIXES[port]
+    kind, _, scaled = port.partition("_")
+    return f"{kind.capitalize()}_{(_SUFFIXES | _SCALED_SUFFIXES)[scaled]}"

@@ -58,6 +58,7 @@ from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.rope_backward import RopeBackward
 from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_fp8_backward import LARGEST, SdpaFp8Backward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.subgraph import Subgraph
@@ -488,6 +489,54 @@ class GraphBuilder:
         ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv, dbias, inner)
         self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right, is_deterministic))
         return dq, dk, dv
+
+    def sdpa_fp8_backward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        o: Tensor,
+        d_o: Tensor,
+        stats: Tensor,
+        numbers: tuple[Tensor, ...],
+        *,
+        scale: Tensor | None = None,
+        seq_len_q: Tensor | None = None,
+        seq_len_kv: Tensor | None = None,
+        left: int | None = None,
+        right: int | None = None,
+        is_bottom_right: bool = False,
+        is_deterministic: bool = False,
+        store: DataType | None = None,
+        inner: Subgraph | None = None,
+    ) -> tuple[Tensor, ...]:
+        """(dq, dk, dv), stored as q, k and v lie, in ``store`` or in the type of d_o, and the largest magnitudes."""
+        gradients = {
+            name: self.tensor(tensor.dims, store or d_o.data_type, strides=tensor.strides, name=name)
+            for name, tensor in {"dq": q, "dk": k, "dv": v}.items()
+        }
+        largest = tuple(self.tensor((1, 1, 1, 1), DataType.FLOAT, name=f"amax_{port}") for port in LARGEST)
+        operation = SdpaFp8Backward(
+            q=q,
+            k=k,
+            v=v,
+            o=o,
+            d_o=d_o,
+            stats=stats,
+            scale=scale,
+            seq_len_q=seq_len_q,
+            seq_len_kv=seq_len_kv,
+            inner=inner,
+            left=left,
+            right=right,
+            is_bottom_right=is_bottom_right,
+            is_deterministic=is_deterministic,
+            numbers=numbers,
+            largest=largest,
+            **gradients,
+        )
+        self._operations.append(operation)
+        return (*gradients.values(), *largest)
 
     def block_mask(self, x: Tensor, mask: Tensor, *, store: DataType | None = None) -> Tensor:
         y = self._output(x.dims, compute_type_of(x), store, None, "y")

@@ -49,6 +49,7 @@ from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.rope_backward import RopeBackward
 from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
@@ -154,8 +155,12 @@ def expected_outputs(
             for uid, values in rounded.items()
         }
     exact, weight = evaluate(graph, inputs, rounds_virtual=False), _of_one_weight(graph, inputs)
+    of_largest = _of_largest(graph)
     return {
-        uid: Expected(exact[uid], _twice_the_error(graph.tensors[uid].data_type, rounded[uid], exact[uid], weight))
+        uid: Expected(
+            exact[uid],
+            _twice_the_error(graph.tensors[uid].data_type, rounded[uid], exact[uid], of_largest.get(uid, weight)),
+        )
         for uid in rounded
     }
 
@@ -178,15 +183,25 @@ def _of_one_weight(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) ->
     return Tolerance(share, share * max(map(_size, values), default=0.0))
 
 
-def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[Any], weight: Tolerance) -> Tolerance:
-    """Of ``rounded``. Few elements may all round well: at least the share of their size that one may be off, and what
-    one ``weight`` changes."""
+def _of_largest(graph: OperationGraph) -> dict[int, Tolerance]:
+    """What rounding one operand to fp8 may change of the largest magnitude of gradients in fp8, by its uid."""
+    found: dict[int, Tolerance] = {}
+    for op in graph.operations:
+        if isinstance(op, SdpaFp8Backward):
+            epsilon = max(dtypes.info(tensor.data_type).epsilon for tensor in (op.q, op.d_o))
+            found |= {tensor.uid: Tolerance(epsilon / 2, 0.0) for tensor in op.largest if not tensor.is_virtual}
+    return found
+
+
+def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[Any], least: Tolerance) -> Tolerance:
+    """Of ``rounded``. Few elements may all round well: at least the share of their size that one may be off, and
+    ``least``."""
     values, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (rounded, exact))
     finite = np.isfinite(values) & np.isfinite(wanted)
     error = float(np.abs(values[finite] - wanted[finite]).max(initial=0.0))
     own = tolerance(OpClass.ROWS, data_type)
-    least = max(own.relative * _size(wanted), weight.absolute)
-    return Tolerance(own.relative + weight.relative, own.absolute + max(2 * error, least))
+    absolute = max(2 * error, own.relative * _size(wanted), least.absolute)
+    return Tolerance(own.relative + least.relative, own.absolute + absolute)
 
 
 def _size(values: NDArray[Any]) -> float:

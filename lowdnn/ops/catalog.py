@@ -37,6 +37,7 @@ from lowdnn.ops.rope_backward import RopeBackward
 from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.sdpa_forward import SdpaForward
+from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
 from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.subgraph import Subgraph
@@ -44,8 +45,9 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.transpose import Transpose
 from lowdnn.schema import ELEMENT_TYPES, attributes_of
 
-#: Operations that graphs have in the place of compound ones alone; the backend has no descriptors of them.
-PARTS: tuple[type, ...] = (BlockMask,)
+#: Operations that the backend has no descriptors of: graphs have them in the place of compound ones, or from the
+#: frontend.
+PARTS: tuple[type, ...] = (BlockMask, SdpaFp8Backward)
 
 OPERATIONS: tuple[type, ...] = (
     ConvolutionForward,

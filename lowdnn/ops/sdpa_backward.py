@@ -24,7 +24,6 @@ for determinism; Dao, "FlashAttention-2", section 2.2, for the formulas.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -92,13 +91,11 @@ class SdpaBackward:
         return 2 * batch * heads * queries * self.k.dims[2] * (3 * size + 2 * self.v.dims[3])
 
     def reference(self, inputs: Values) -> dict[str, Array]:
-        return self._gradients(inputs, lambda values: values, rounds_inside=False)
+        return self._gradients(inputs, rounds=False)
 
     def rounded_reference(self, inputs: Values) -> dict[str, Array]:
         """P and dS, operands of products, are of the type of q; dP, which D may cancel, lacks what is cut off sums."""
-        return self._gradients(
-            inputs, lambda values: dtypes.rounded(values, self.q.data_type), 1 - _CUT_OFF, rounds_inside=True
-        )
+        return self._gradients(inputs, rounds=True)
 
     def forward(self, inputs: Values) -> dict[str, Array]:
         """The ``o`` and ``stats`` that belong to the other inputs: 0 and minus infinity where a query sees no key."""
@@ -154,31 +151,47 @@ class SdpaBackward:
             expected = "products of the weights with other tensors"
             raise NotSupportedError.at(f"{_WHERE}.inner", expected=expected, got="another operation")
 
-    def _gradients(
-        self, inputs: Values, rounded: Callable[[Array], Array], kept: float = 1.0, *, rounds_inside: bool
-    ) -> dict[str, Array]:
-        """By port; ``rounded`` is applied to P and dS.  kept: of dP.  rounds_inside: what ``inner`` computes."""
-        row_exists, key_exists = self._existing(inputs)
-        q, o, d_o = (np.where(row_exists, inputs[port], 0) for port in ("q", "o", "d_o"))
-        k, v = (self._repeated(np.where(key_exists, inputs[port], 0)) for port in ("k", "v"))
-        stats, scale, factors = inputs["stats"], self._scale(inputs), self._factors(inputs, rounds=rounds_inside)
-        with np.errstate(all="ignore"):
-            is_seen = self._band(inputs) & (stats != -np.inf)
-            scores = scale * (q @ _transposed(k))
-            p = np.where(is_seen, np.exp(self._modified(inputs, scores, rounds=rounds_inside) - stats), 0)
-            centred = factors * kept * (d_o @ _transposed(v)) - (d_o * o).sum(-1, keepdims=True)
-            d_modified = np.where(is_seen, p * centred, 0)
-            exact = np.where(is_seen, self._derived(inputs, scores, d_modified, rounds=rounds_inside), 0)
-            dropped, ds = rounded(factors * p), rounded(exact)
-            gradients = {
-                "dq": scale * (ds @ k),
-                "dk": scale * self._shared(_transposed(ds) @ q, self.k.dims[1]),
-                "dv": self._shared(_transposed(dropped) @ d_o, self.v.dims[1]),
-            }
+    def _gradients(self, inputs: Values, *, rounds: bool) -> dict[str, Array]:
+        """By port.  rounds: what is inside, as ``rounded_reference`` says."""
+        weights, exact = self._score_gradients(inputs, rounds=rounds)
+        ds = exact
+        if rounds:
+            weights, ds = (dtypes.rounded(values, self.q.data_type) for values in (weights, exact))
+        gradients = self._products(inputs, weights, self._scale(inputs) * ds)
         if self.dbias is not None:
             summed = tuple(axis for axis, extent in enumerate(self.dbias.dims) if extent != exact.shape[axis])
             gradients["dbias"] = exact.sum(summed, keepdims=True)
         return gradients
+
+    def _score_gradients(self, inputs: Values, *, rounds: bool) -> tuple[Array, Array]:
+        """(F * P, dS).  rounds: what ``inner`` computes, and sums of products as tensor cores do."""
+        q, k, v, o, d_o = self._operands(inputs)
+        stats, scale, factors = inputs["stats"], self._scale(inputs), self._factors(inputs, rounds=rounds)
+        with np.errstate(all="ignore"):
+            is_seen = self._band(inputs) & (stats != -np.inf)
+            scores = scale * (q @ _transposed(k))
+            p = np.where(is_seen, np.exp(self._modified(inputs, scores, rounds=rounds) - stats), 0)
+            kept = 1 - _CUT_OFF if rounds else 1.0
+            centred = factors * kept * (d_o @ _transposed(v)) - (d_o * o).sum(-1, keepdims=True)
+            d_modified = np.where(is_seen, p * centred, 0)
+            return factors * p, np.where(is_seen, self._derived(inputs, scores, d_modified, rounds=rounds), 0)
+
+    def _products(self, inputs: Values, weights: Array, d_products: Array) -> dict[str, Array]:
+        """dq, dk, dv, of weights and of the gradient of q k^T."""
+        q, k, _, _, d_o = self._operands(inputs)
+        with np.errstate(all="ignore"):
+            return {
+                "dq": d_products @ k,
+                "dk": self._shared(_transposed(d_products) @ q, self.k.dims[1]),
+                "dv": self._shared(_transposed(weights) @ d_o, self.v.dims[1]),
+            }
+
+    def _operands(self, inputs: Values) -> tuple[Array, Array, Array, Array, Array]:
+        """q, k, v, o, d_o with zeros past the lengths; of k and v what each head of q shares."""
+        row_exists, key_exists = self._existing(inputs)
+        q, o, d_o = (np.where(row_exists, inputs[port], 0) for port in ("q", "o", "d_o"))
+        k, v = (self._repeated(np.where(key_exists, inputs[port], 0)) for port in ("k", "v"))
+        return q, k, v, o, d_o
 
     def _modified(self, inputs: Values, scores: Array, *, rounds: bool = False) -> Array:
         return self._made(inputs, 0, {0: scores}, rounds)

@@ -50,6 +50,14 @@ def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.G
     return _draw_backward(kernel, numbers, most, heads, heads, heads * int(numbers.choice([1, 2])))
 
 
+def draw_fp8_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
+    """A case of gradients in fp8, perhaps of dropped weights, drawn as ``draw`` does, of half the lengths."""
+    words = [f"d_o={kernel.choice(['e4m3', 'e5m2'])}"]
+    if _happens(kernel, 0.3):
+        words.append(f"dropout=0.25 masked={kernel.choice(['no', 'yes'])}")
+    return " ".join([_draw_backward(kernel, numbers, most // 2, *_heads(numbers), is_fp8=True), *words])
+
+
 def _draw(
     kernel: np.random.Generator,
     numbers: np.random.Generator,
@@ -60,8 +68,7 @@ def _draw(
     is_fp8: bool = False,
 ) -> str:
     """places: the chance that sequences are packed, or in pages.  page: rows of a page; 0: any number."""
-    sizes = [size for size in _SIZES if not is_fp8 or size % 16 == 0]
-    types = ["e4m3", "e5m2"] if is_fp8 else ["fp16", "bf16"]
+    sizes, types = _sizes_and_types(is_fp8)
     k_heads, v_heads, heads = _heads(numbers)
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
     words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(sizes)}"]
@@ -96,12 +103,20 @@ def _draw(
 
 
 def _draw_backward(
-    kernel: np.random.Generator, numbers: np.random.Generator, most: int, k_heads: int, v_heads: int, heads: int
+    kernel: np.random.Generator,
+    numbers: np.random.Generator,
+    most: int,
+    k_heads: int,
+    v_heads: int,
+    heads: int,
+    *,
+    is_fp8: bool = False,
 ) -> str:
+    sizes, types = _sizes_and_types(is_fp8)
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
-    words += [f"q={_length(numbers, most)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(_SIZES)}"]
+    words += [f"q={_length(numbers, most)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(sizes)}"]
     if _happens(kernel, 0.3):
-        words.append(f"dv={kernel.choice(_SIZES)}")
+        words.append(f"dv={kernel.choice(sizes)}")
     for side in ("left", "right"):
         if _happens(numbers, 0.5):
             words.append(f"{side}={0 if _happens(numbers, 0.4) else numbers.integers(0, most)}")
@@ -111,11 +126,17 @@ def _draw_backward(
     ]
     words += [f"index={kernel.choice(['int32', 'int64'])}"]
     words += [f"scale={numbers.choice(['constant', 'host', 'device', 'none'])}"]
-    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(['fp16', 'bf16'])}"]
+    words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(types)}"]
     if _happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
     words.append(f"deterministic={kernel.choice(['no', 'yes'])}")
     return "sdpa_bwd " + " ".join(words)
+
+
+def _sizes_and_types(is_fp8: bool) -> tuple[list[int], list[str]]:
+    """Of heads."""
+    sizes = [size for size in _SIZES if not is_fp8 or size % 16 == 0]
+    return sizes, ["e4m3", "e5m2"] if is_fp8 else ["fp16", "bf16"]
 
 
 def _heads(numbers: np.random.Generator) -> tuple[int, int, int]:

@@ -17,6 +17,7 @@ from tests.sweeps.random_attention import (
     draw_backward_shared_alike,
     draw_decode,
     draw_fp8,
+    draw_fp8_backward,
     draw_mapped,
 )
 
@@ -24,7 +25,7 @@ Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 
 #: Of the sweep on a GPU, where compiling takes longer than running: kernels, and cases of each.
 _SWEEPS, _CASES_OF_A_SWEEP = 48, 24
-_SAMPLED = 16
+_SAMPLED = 18
 _KINDS = pytest.mark.parametrize(
     ("drawn", "engine"),
     [
@@ -34,8 +35,9 @@ _KINDS = pytest.mark.parametrize(
         (draw_decode, "attention_decode"),
         (draw_backward, "attention_backward_mma"),
         (draw_backward_shared_alike, "attention_backward_wgmma"),
+        (draw_fp8_backward, "attention_backward_mma"),
     ],
-    ids=["mma", "wgmma", "fp8", "decode", "backward_mma", "backward_wgmma"],
+    ids=["mma", "wgmma", "fp8", "decode", "backward_mma", "backward_wgmma", "backward_fp8"],
 )
 
 

@@ -6,8 +6,8 @@
 // Memory: as in attention_backward_queries.cu; the gradient in any strides.
 // Shared memory (dynamic): TILE_Q rows of q and of d_o, TILE_KV of k and of v.
 // Launch: TILE_Q / (16 * PARTS) warps; the tiles of keys of the same queries follow each other.
-// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS HEAD_QK HEAD_V (multiples of 16) HAS_SCORES HAS_GRADIENT
-// HAS_FACTORS HAS_RAGGED.
+// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS HEAD_QK HEAD_V (multiples of 16), and those of
+// attention_backward_mma.cuh.
 
 #define ROW_AXIS 2
 #include "include/attention_backward_mma.cuh"
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   const i32 query = i32(rows_before - results_before * p.query_tiles.divisor) * TILE_Q;
   const i32 batch = i32(p.results.divide(results_before)), head = i32(results_before - batch * p.results.divisor);
   const i32 warp_query = threadIdx.x / WARP_SIZE * (PARTS * 16);
-  const f32 scale = problem.scale.value();
+  const Scaling scaling(problem);
 
   f32 sums[PARTS][BLOCKS][4] = {};
 #pragma unroll 1
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     __syncthreads();
     f32 ds[PARTS][BLOCKS][4];
     const Corner corner = {own_batch, own_head, query + warp_query, key};
-    make_score_gradients(problem, band, corner, q, d_o, warp_query, k, v, terms, scale, ds);
+    make_score_gradients(problem, band, corner, q, d_o, warp_query, k, v, terms, scaling, ds);
     for_each<PARTS, BLOCKS>([&](int part, int block, int i) { sums[part][block][i] += ds[part][block][i]; });
   }
 

@@ -16,8 +16,8 @@
 // Shared memory (dynamic): TILE_KV rows of k and of v; twice TILE_Q rows of q, of d_o, and their terms.
 // Launch: TILE_KV / (16 * PARTS) * SPLIT warps; the first keys, which most queries see under a causal mask, first.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS SPLIT HEAD_QK HEAD_V (multiples of 16 * SPLIT); HAS_DK, HAS_DV:
-// what the launch gives, both only where each head of q shares the same ones; HAS_SCORES HAS_GRADIENT HAS_FACTORS
-// HAS_RAGGED.
+// what the launch gives, both only where each head of q shares the same ones; and those of
+// attention_backward_mma.cuh.
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 2, with
 // the gradient of q left to a kernel of its own: no sums between blocks.
 
@@ -101,12 +101,12 @@ struct Stage {
 
 // Adds what the queries of `stage`, a tile of one head, give.
 __device__ __forceinline__ void add_queries(const Problem& p, const Keys& k, const Values& v, const Stage& stage,
-                                            const Place& place, i32 head, i32 tile, f32 scale, KeyGradients& dk,
-                                            ValueGradients& dv) {
+                                            const Place& place, i32 head, i32 tile, const Scaling& scaling,
+                                            KeyGradients& dk, ValueGradients& dv) {
   const Corner corner = {place.batch, head, tile * TILE_Q, place.block_key + place.warp_key};
   Steps steps;
   multiply_rows(k, place.warp_key, stage.q, steps.weights);
-  steps.make_weights(p, place.band, corner, stage.terms, scale);
+  steps.make_weights(p, place.band, corner, stage.terms, scaling);
 #if HAS_DV
   const auto dropped = [&steps](int part, int block, int half) { return steps.operand(part, block, half); };
   multiply_columns(dropped, stage.d_o, place.split * (HEAD_V / SPLIT), dv);
@@ -114,7 +114,7 @@ __device__ __forceinline__ void add_queries(const Problem& p, const Keys& k, con
 #if HAS_DK
   Steps::Tile ds;
   multiply_rows(v, place.warp_key, stage.d_o, ds);
-  steps.make_gradients(p, place.band, corner, stage.terms, ds);
+  steps.make_gradients(p, place.band, corner, stage.terms, scaling, ds);
   multiply_columns(operand_of(ds), stage.q, place.split * (HEAD_QK / SPLIT), dk);
 #endif
 }
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   const Values v = {k.address + Keys::BYTES};
   const u32 stages = v.address + Values::BYTES;
   const Place place(p);
-  const f32 scale = problem.scale.value();
+  const Scaling scaling(problem);
 
   KeyGradients dk = {};
   ValueGradients dv = {};
@@ -160,16 +160,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     // Accumulators of 32 keys leave no registers for this test.
     if (PARTS == 1 && !place.band.sees_any(own_tile * TILE_Q, TILE_Q, place.block_key + place.warp_key, 16)) continue;
     const Stage stage(stages + step % 2 * Stage::BYTES);
-    add_queries(problem, k, v, stage, place, own_head, own_tile, scale, dk, dv);
+    add_queries(problem, k, v, stage, place, own_head, own_tile, scaling, dk, dv);
   }
 
   const i32 row = place.block_key + place.warp_key;
 #if HAS_DK
-  store_rows(p.dk, place.batch, place.head, row, problem.keys, place.split * (HEAD_QK / SPLIT), problem.size_qk, scale,
-             dk);
+  store_results(problem, OF_K, p.dk, place.batch, place.head, row, problem.keys, place.split * (HEAD_QK / SPLIT),
+                problem.size_qk, dk);
 #endif
 #if HAS_DV
-  store_rows(p.dv, place.batch, place.head, row, problem.keys, place.split * (HEAD_V / SPLIT), problem.size_v, 1.0f,
-             dv);
+  store_results(problem, OF_V, p.dv, place.batch, place.head, row, problem.keys, place.split * (HEAD_V / SPLIT),
+                problem.size_v, dv);
 #endif
 }

@@ -1,11 +1,13 @@
 """``attention_backward_mma``: gradients of attention on tensor cores with ``mma.sync``, for sm_80 and newer; nothing of
 the size of the scores lies in memory, and no sum depends on the order of blocks.
 
-fp16 and bf16, sums and exponentials in fp32. Heads of any size up to 256 that is a multiple of 8, different ones for
-q k and v; heads of k and v that heads of q share. Keys outside of the band are passed over.
-Any pointwise operations on the scores and on their gradients, factors of the weights (dropout); ragged tensors.
-Kernels: ``attention_backward_terms.cu`` (the workspace, 8 bytes for each query), ``attention_backward_keys.cu`` (dk and
-dv), ``attention_backward_queries.cu`` (dq), ``attention_backward_bias.cu`` (dbias).
+fp16 and bf16, and fp8 widened to fp16; sums and exponentials in fp32. Heads of any size up to 256 that is a multiple of
+8, different ones for q k and v; heads of k and v that heads of q share. Keys outside of the band are passed over.
+Any pointwise operations on the scores and on their gradients, factors of the weights (dropout); ragged tensors, but not
+in fp8.
+Kernels: ``attention_backward_widen.cu`` (of fp8, 2 bytes of the workspace for each element of q, k, v and the output's
+gradient), ``attention_backward_terms.cu`` (8 bytes for each query), ``attention_backward_keys.cu`` (dk and dv),
+``attention_backward_queries.cu`` (dq), ``attention_backward_bias.cu`` (dbias).
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward
 from lowdnn.engines.attention.heads import padded, pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.sdpa_backward import SdpaBackward
@@ -44,6 +46,9 @@ class QueriesParams:
     HAS_GRADIENT: int
     HAS_FACTORS: int
     HAS_RAGGED: int
+    IS_FP8: int
+    WEIGHT_TYPE: str
+    GRADIENT_TYPE: str
 
 
 @dataclass(frozen=True)
@@ -73,16 +78,16 @@ class AttentionBackwardMma:
         return accepted(graph.derive(self._problem)).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Three launches, one more where heads of q share others of k than of v, and for dbias; none that has nothing
-        to write."""
-        problem = accepted(graph.derive(self._problem))
+        """Three launches, one more where heads of q share others of k than of v, for dbias, and before fp8; none that
+        has nothing to write."""
+        problem = accepted(graph.derive(self._problem)).on(arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
         tiles = problem.tiles(chosen[KnobType.TILE_M])
-        steps = (problem.terms(), *problem.keys(tiles), problem.queries(tiles), *problem.bias(tiles))
+        steps = (*problem.backward.prepare(), *problem.keys(tiles), problem.queries(tiles), *problem.bias(tiles))
         made = [(kernel, launch) for kernel, launch in steps if launch.grid[0]]
         kernels = tuple(kernel for kernel, _ in made)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(made))
-        return plan_of(self, graph, arch, chosen, kernels, launches, problem.workspace_bytes)
+        return plan_of(self, graph, arch, chosen, kernels, launches, problem.backward.workspace_bytes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
@@ -130,14 +135,15 @@ class _Problem:
     """The operation as the kernels on mma.sync take it."""
 
     backward: AttentionBackward
+    target: str = SM_80.name
+
+    def on(self, arch: ArchSpec) -> _Problem:
+        """Rounding to fp8 is an instruction of newer architectures."""
+        return self if self.backward.fp8 is None else replace(self, target=arch.name)
 
     @property
     def operation(self) -> SdpaBackward:
         return self.backward.operation
-
-    @property
-    def workspace_bytes(self) -> int:
-        return aligned_bytes(self.backward.all_heads * self.backward.queries * TERM_BYTES)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tiles that fit shared memory; by default the larger one where there are enough rows for it, but the smaller
@@ -155,9 +161,6 @@ class _Problem:
 
     def tiles(self, rows: int) -> _Tiles:
         return _Tiles.of(rows, self.backward.size, self._functors_of_keys, bool(self.backward.ragged))
-
-    def terms(self) -> tuple[KernelRef, Launch]:
-        return self.backward.terms(self.backward.queries)
 
     def keys(self, tiles: _Tiles) -> list[tuple[KernelRef, Launch]]:
         """dk and dv, in one launch where each head of q shares the same ones."""
@@ -236,10 +239,11 @@ class _Problem:
         if role == "bias":
             types = f"{types}_{params.OUT}"
         digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:10]}" if text else ""
+        target = self.target.replace("_", "")
         return KernelRef(
-            name=f"attention_backward_{role}_{types}_{shape}{self.backward.rows_name}_sm80{digest}",
+            name=f"attention_backward_{role}_{types}_{shape}{self.backward.rows_name}_{target}{digest}",
             source=f"attention/attention_backward_{role}.cu",
-            target="sm_80",
+            target=self.target,
             parameters=macros(params),
             generated=text,
         )
@@ -274,8 +278,8 @@ class _Problem:
     def _arguments(self, functors: Mapping[str, Functor]) -> tuple[Argument, ...]:
         """The kernels' ``Problem``."""
         return (
-            self.backward.arguments(self.backward.queries),
-            *(self.backward.rows_argument(self.backward.heads[port]) for port in ("q", "k", "v", "d_o")),
+            self.backward.argument,
+            *(self.backward.rows_argument(self.backward.operands[port]) for port in ("q", "k", "v", "d_o")),
             *(functor.arguments for functor in functors.values()),
         )
 
@@ -297,12 +301,20 @@ class _Problem:
 
     def _macros(
         self, tile: _Tile, functors: Mapping[str, Functor]
-    ) -> tuple[str, str, int, int, int, int, int, int, int, int, int]:
+    ) -> tuple[str, str, int, int, int, int, int, int, int, int, int, int, str, str]:
         """The fields of ``QueriesParams``."""
         scores, gradient, factors = (int(name in functors) for name in ("Scores", "Gradient", "Factors"))
         sizes = self._padded_sizes(tile)
-        switches = (scores, gradient, factors, int(bool(self.backward.ragged)))
-        return (*self.backward.c_types, tile.queries, tile.keys, tile.parts, *sizes, *switches)
+        switches = (scores, gradient, factors, int(bool(self.backward.ragged)), int(self.backward.fp8 is not None))
+        return (
+            *self.backward.c_types,
+            tile.queries,
+            tile.keys,
+            tile.parts,
+            *sizes,
+            *switches,
+            *self.backward.rounded_types,
+        )
 
     def _padded_sizes(self, tile: _Tile) -> tuple[int, int]:
         """Elements of a row of q and of v in shared memory, of which each share is whole fragments."""

@@ -11,8 +11,8 @@
 // zeros.
 // Shared memory (dynamic): TILE_Q rows of q and of d_o; twice TILE_KV rows of k and of v.
 // Launch: TILE_Q / (16 * PARTS) warps; the last queries, which see the most keys under a causal mask, first.
-// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS HEAD_QK HEAD_V (multiples of 16) HAS_SCORES HAS_GRADIENT
-// HAS_FACTORS HAS_RAGGED.
+// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS HEAD_QK HEAD_V (multiples of 16), and those of
+// attention_backward_mma.cuh.
 // Source: as for attention_backward_keys.cu.
 
 #define ROW_AXIS 2
@@ -70,12 +70,15 @@ struct Stage {
 
 // Adds what the keys of `stage`, a tile, give.
 __device__ __forceinline__ void add_keys(const Problem& p, const Queries& q, const OutputGradients& d_o,
-                                         const Stage& stage, const Place& place, i32 tile, f32 scale,
-                                         const RowTerms<PARTS>& terms, QueryGradients& dq) {
+                                         const Stage& stage, const Place& place, i32 tile, const Scaling& scaling,
+                                         const RowTerms<PARTS>& terms, QueryGradients& dq, u32& largest) {
   const Corner corner = {place.batch, place.head, place.block_query + place.warp_query, tile * TILE_KV};
   if (!place.band.sees_any(corner.query, PARTS * 16, corner.key, TILE_KV)) return;
   f32 ds[PARTS][BLOCKS][4];
-  make_score_gradients(p, place.band, corner, q, d_o, place.warp_query, stage.k, stage.v, terms, scale, ds);
+  make_score_gradients(p, place.band, corner, q, d_o, place.warp_query, stage.k, stage.v, terms, scaling, ds);
+#if IS_FP8
+  largest = ::max(largest, largest_of(ds));
+#endif
   multiply_columns(operand_of(ds), stage.k, 0, dq);
 }
 
@@ -86,9 +89,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   const OutputGradients d_o = {q.address + Queries::BYTES};
   const u32 stages = d_o.address + OutputGradients::BYTES;
   const Place place(p);
-  const f32 scale = problem.scale.value();
+  const Scaling scaling(problem);
 
   QueryGradients dq = {};
+  u32 largest = 0;  // gradient of a score
   RowTerms<PARTS> terms;
   if (place.begin < place.end) {
     const i32 row = place.block_query, end = place.band.queries;
@@ -103,8 +107,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     cp_async_wait<0>();
     __syncthreads();  // this stage is there; the other one is no longer read
     if (tile + 1 < place.end) Stage(stages + (step + 1) % 2 * Stage::BYTES).copy(problem, place, tile + 1);
-    add_keys(problem, q, d_o, Stage(stages + step % 2 * Stage::BYTES), place, tile, scale, terms, dq);
+    add_keys(problem, q, d_o, Stage(stages + step % 2 * Stage::BYTES), place, tile, scaling, terms, dq, largest);
   }
-  store_rows(p.dq, place.batch, place.head, place.block_query + place.warp_query, problem.queries, 0, problem.size_qk,
-             scale, dq);
+#if IS_FP8
+  store_largest(problem.fp8.largest[LARGEST_DP], largest, 1 / problem.fp8.value(SCALE_DP));
+#endif
+  store_results(problem, OF_Q, p.dq, place.batch, place.head, place.block_query + place.warp_query, problem.queries, 0,
+                problem.size_qk, dq);
 }

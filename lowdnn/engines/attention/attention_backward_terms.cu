@@ -3,13 +3,14 @@
 //     exponent = stats * log2(e)        centre = sum over the elements of a head of d_o * o
 //
 // and infinity and 0 where stats is minus infinity, the query lies past its batch's length or does not exist. What
-// packed sequences lack is 0.
+// packed sequences lack is 0. Of fp8 both with the scales that Term has.
 //
 // Team of LANES lanes: one query; each lane has every LANES-th piece of 8 elements of its rows.
 // Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, row), the
 // first rows of a head for its queries. Words that the kernels after this one count with become 0.
 // Launch: WARPS warps, enough blocks for a team for each row of terms; there are at most as many words.
-// Macros: TYPE (f16, bf16), LANES (a power of two up to 32), WARPS, HAS_RAGGED.
+// Macros: TYPE, GRADIENT_TYPE (of o, d_o: f16, bf16; with IS_FP8 e4m3, e5m2, which are descaled), LANES (a power of two
+// up to 32), WARPS, HAS_RAGGED.
 
 #include "include/attention_backward.cuh"
 #include "include/attention_backward_rows.cuh"
@@ -17,13 +18,18 @@
 constexpr int THREADS = WARPS * WARP_SIZE;
 
 struct Params {
-  Rows<const TYPE> o, d_o;
+  Rows<const TYPE> o;
+  Rows<const GRADIENT_TYPE> d_o;
   Rows<const f32> stats;
   Lengths lengths;
   Term* terms;
   u32* cleared;
   i32 rows, cleared_words, size, queries;
   Divider rows_of_head, heads;
+#if IS_FP8
+  Fp8Numbers fp8;
+  Factor scale;
+#endif
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -35,12 +41,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i32 batch = i32(p.heads.divide(heads_before)), head = i32(heads_before - batch * p.heads.divisor);
 
   const TYPE* const o = p.o.at(batch, head, query);
-  const TYPE* const d_o = p.d_o.at(batch, head, query);
+  const GRADIENT_TYPE* const d_o = p.d_o.at(batch, head, query);
   f32 centre = 0;
   const i32 products = existing_rows(p.d_o, batch, existing_rows(p.o, batch, p.queries));
   const i32 size = i32(query) < products ? p.size : 0;
   for (i32 column = threadIdx.x % LANES * 8; column < size; column += LANES * 8) {
-    TYPE of_o[8], of_d_o[8];
+    TYPE of_o[8];
+    GRADIENT_TYPE of_d_o[8];
     load<Stream, 8>(of_o, o + column);
     load<Stream, 8>(of_d_o, d_o + column);
 #pragma unroll
@@ -56,5 +63,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     stats = i32(query) < existing_rows(p.stats, batch, length) ? *p.stats.at(batch, head, query) : 0;
   }
   const bool has_weights = stats != -INFINITE;
-  p.terms[row] = has_weights ? Term{stats * LOG2_E, centre} : Term{INFINITE, 0};
+#if IS_FP8
+  const f32 shift = log2f(p.fp8.value(SCALE_S));
+  centre *= p.fp8.centre(p.scale);
+#else
+  const f32 shift = 0;
+#endif
+  p.terms[row] = has_weights ? Term{stats * LOG2_E - shift, centre} : Term{INFINITE, 0};
 }

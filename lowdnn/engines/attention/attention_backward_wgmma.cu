@@ -29,18 +29,18 @@ struct Consumer : Warpgroup {
 
   static __device__ __forceinline__ void run(const Params& p, const Place& place, Memory& memory) {
     const i32 index = threadIdx.x / WARPGROUP_SIZE, warp_key = threadIdx.x / WARP_SIZE * 16;
-    const f32 scale = p.problem.scale.value();
+    const Scaling scaling(p.problem);
     Consumer own = {{p, place, memory, index, warp_key}};
     set_zero(own.dk);
     set_zero(own.dv);
-    if (place.steps > 0) own.add_queries(scale * LOG2_E);
+    if (place.steps > 0) own.add_queries(scaling.scores * LOG2_E, scaling);
     named_barrier(STORING_BARRIER, CONSUMER_THREADS);
-    store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, scale, own.dk);
-    store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, 1.0f, own.dv);
+    store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
+    store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, OF_V, own.dv);
   }
 
  private:
-  __device__ __forceinline__ void add_queries(f32 factor) {
+  __device__ __forceinline__ void add_queries(f32 factor, const Scaling& scaling) {
     Walk walk(place);
     await_keys();
     QueryStage stage = await_queries(walk.tile);
@@ -52,7 +52,8 @@ struct Consumer : Warpgroup {
       const ScoreGradients shared_gradients = {memory.gradients + step % 2 * ScoreGradients::BYTES};
 #pragma unroll
       for (int part = 0; part < PARTS; ++part) {
-        add_part(stage, d_o, part, walk.tile * TILE_Q + part * PART_QUERIES, factor, shared_gradients);
+        add_part(stage, d_o, part, walk.tile * TILE_Q + part * PART_QUERIES, factor, scaling,
+                 shared_gradients);
         if (part + 1 < PARTS) start_scores(scores, memory.k, index * 64, stage.q(), part + 1);
       }
       share_gradients();
@@ -72,11 +73,13 @@ struct Consumer : Warpgroup {
     }
     hold_all(dk);
     hold_all(dv);
+    store_largest_gradient();
   }
 
   // What 64 of the queries give, whose scores are on their way.
   __device__ __forceinline__ void add_part(const QueryStage& stage, const OutputGradients& d_o, int part,
-                                           i32 first_query, f32 factor, const ScoreGradients& shared_gradients) {
+                                           i32 first_query, f32 factor, const Scaling& scaling,
+                                           const ScoreGradients& shared_gradients) {
     const i32 first_key = place.first_key() + warp_key;
     const TermTile terms = stage.terms(part);
     start_scores(products, memory.v, index * 64, d_o, part);
@@ -84,13 +87,15 @@ struct Consumer : Warpgroup {
     hold_all(scores);
     terms.make_weights(factor, scores);
     mask(place.band, first_query, first_key, scores);
-    round(Tag<T>(), scores, weights);
+    round(Tag<WEIGHT_TYPE>(), scores, weights);
     start_values(dv, weights, d_o, part);
     wgmma_wait<1>();
     hold_all(products);
+    multiply_all(products, scaling.of_d_weights());
     terms.make_gradients(scores, products);
     mask(place.band, first_query, first_key, products);  // what is beyond the keys may be NaN
-    round(Tag<T>(), products, gradients);
+    count_gradients(products);
+    round(Tag<GRADIENT_TYPE>(), products, gradients);
     store(shared_gradients, warp_key, part * PART_QUERIES, gradients);
     start_keys(dk, gradients, stage.q(), part);
   }

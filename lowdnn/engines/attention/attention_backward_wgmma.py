@@ -4,9 +4,10 @@ size of the scores lies in memory, and each product is formed once.
 The graphs of ``attention_backward_mma``, where tensor maps describe q, k, v and d_o, and heads of q share the same
 heads of k and v. dq is summed up in the workspace: in an order that does not depend on that of the blocks where the
 graph asks for it or it costs little, otherwise as the blocks come, faster, in a plan that is NONDETERMINISTIC.
-Kernels: ``attention_backward_terms.cu`` (8 bytes of the workspace for each query), ``attention_backward_wgmma.cu`` or,
-for heads of more than 128 elements, ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the
-workspace), ``attention_backward_sums.cu`` (dq).
+Kernels: ``attention_backward_widen.cu`` (of fp8, as for ``attention_backward_mma``), ``attention_backward_terms.cu`` (8
+bytes of the workspace for each query), ``attention_backward_wgmma.cu`` or, for heads of more than 128 elements,
+``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the workspace), ``attention_backward_sums.cu``
+(dq).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
 from lowdnn.status import Status
 
-_WARPGROUPS = 2
+#: That multiply, and warps of each.
+_WARPGROUPS, _WARPS = 2, 4
 _STAGES = 2
 _ADDING_WARPS, _SUM_STAGES = 2, 2
 _IN_ORDER, _IN_ANY_ORDER = 0, 1
@@ -106,6 +108,7 @@ class SumsParams:
     OUT: str
     TILE_Q: int
     HEAD_QK: int
+    IS_FP8: int
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,9 @@ class Params:
     IN_ORDER: int
     PRODUCER_REGISTERS: int
     CONSUMER_REGISTERS: int
+    IS_FP8: int
+    WEIGHT_TYPE: str
+    GRADIENT_TYPE: str
 
 
 class AttentionBackwardWgmma:
@@ -149,12 +155,12 @@ class AttentionBackwardWgmma:
         return self._accepted(graph, arch).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Three launches."""
+        """Three launches; one more before fp8."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
         is_in_order = chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
         notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
-        steps = (problem.terms(), problem.gradients(chosen[KnobType.SWIZZLE], is_in_order), problem.rounded_sums())
+        steps = (*problem.prepare(), problem.gradients(chosen[KnobType.SWIZZLE], is_in_order), problem.rounded_sums())
         kernels = tuple(kernel for kernel, _ in steps)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(steps))
         return plan_of(self, graph, arch, chosen, kernels, launches, problem.workspace_bytes, notes)
@@ -176,13 +182,18 @@ class AttentionBackwardWgmma:
         if k != v:
             return Refusal(self.name, f"v.dims[1]: expected k's {k} heads, got {v}", Status.NOT_SUPPORTED_SHAPE)
         for port in ("q", "k", "v", "d_o"):
-            if refused := refuse_map(backward.heads[port]):
+            if refused := refuse_map(backward.operands[port]):
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
-        problem = _Problem(backward)
-        if (rows := backward.all_heads * problem.term_rows) > MAX_EXTENT:
+        problem = _Problem(replace(backward, term_tile=_kind(backward.size).queries))
+        if (rows := backward.all_heads * problem.backward.term_rows) > MAX_EXTENT:
             reason = f"q.dims: expected at most {MAX_EXTENT} rows in whole tiles of {problem.kind.queries}, got {rows}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
         return problem
+
+
+def _kind(size: int) -> _Kind:
+    """Of the larger heads."""
+    return next(kind for kind in _KINDS if size <= kind.size)
 
 
 @dataclass(frozen=True)
@@ -193,7 +204,7 @@ class _Problem:
 
     @property
     def kind(self) -> _Kind:
-        return next(kind for kind in _KINDS if self.backward.size <= kind.size)
+        return _kind(self.backward.size)
 
     @property
     def head_qk(self) -> int:
@@ -219,11 +230,6 @@ class _Problem:
         return self.backward.all_heads * self.query_tiles
 
     @property
-    def term_rows(self) -> int:
-        """Of a head, in whole tiles."""
-        return self.query_tiles * self.kind.queries
-
-    @property
     def workspace_bytes(self) -> int:
         return self._sums_offset + self.all_query_tiles * self._tile_sum_bytes
 
@@ -247,9 +253,9 @@ class _Problem:
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
         )
 
-    def terms(self) -> tuple[KernelRef, Launch]:
+    def prepare(self) -> list[tuple[KernelRef, Launch]]:
         """Turns are cleared, too, and the tickets behind them."""
-        return self.backward.terms(self.term_rows, ClearedWords(self._turns_offset, self.all_query_tiles + 1))
+        return self.backward.prepare(ClearedWords(self._turns_offset, self.all_query_tiles + 1))
 
     def gradients(self, heads_at_once: int, is_in_order: bool) -> tuple[KernelRef, Launch]:
         """dk, dv, and the sums of dq."""
@@ -265,8 +271,8 @@ class _Problem:
         boxes = (("q", kind.queries), ("k", kind.keys), ("v", kind.keys), ("d_o", kind.queries))
         blocks = self.key_tiles * self.key_heads
         arguments: tuple[Argument, ...] = (
-            *(map_of(backward.heads[port], rows) for port, rows in boxes),
-            backward.arguments(self.term_rows),
+            *(map_of(backward.operands[port], rows) for port, rows in boxes),
+            backward.argument,
             *(backward.heads[port].argument for port in ("dk", "dv")),
             WorkspacePointer(self._sums_offset),
             WorkspacePointer(self._turns_offset),
@@ -292,9 +298,10 @@ class _Problem:
     def rounded_sums(self) -> tuple[KernelRef, Launch]:
         """dq."""
         backward = self.backward
-        params = SumsParams(backward.c_types[1], self.kind.queries, self.head_qk)
+        params = SumsParams(backward.c_types[1], self.kind.queries, self.head_qk, int(backward.fp8 is not None))
+        kind = "fp8_" if params.IS_FP8 else ""
         kernel = KernelRef(
-            name=f"attention_backward_sums_{params.OUT}_{params.TILE_Q}_d{params.HEAD_QK}_sm90a",
+            name=f"attention_backward_sums_{kind}{params.OUT}_{params.TILE_Q}_d{params.HEAD_QK}_sm90a",
             source="attention/attention_backward_sums.cu",
             target=SM_90A.name,
             parameters=macros(params),
@@ -304,8 +311,7 @@ class _Problem:
                 backward.heads["dq"].argument,
                 WorkspacePointer(self._sums_offset),
                 WorkspacePointer(self._turns_offset),
-                backward.scale,
-                *i32((backward.queries, backward.size_qk)),
+                backward.argument,
                 Struct(divider(self.query_tiles)),
                 Struct(divider(backward.operation.q.dims[1])),
             )
@@ -352,6 +358,9 @@ class _Problem:
             IN_ORDER=int(is_in_order),
             PRODUCER_REGISTERS=self.kind.producer_registers,
             CONSUMER_REGISTERS=consumer_registers(_WARPGROUPS, self.kind.producer_registers),
+            IS_FP8=int(self.backward.fp8 is not None),
+            WEIGHT_TYPE=self.backward.rounded_types[0],
+            GRADIENT_TYPE=self.backward.rounded_types[1],
         )
 
     @property
@@ -361,7 +370,7 @@ class _Problem:
 
     @property
     def _turns_offset(self) -> int:
-        return aligned_bytes(self.backward.all_heads * self.term_rows * TERM_BYTES)
+        return self.backward.workspace_bytes
 
     @property
     def _tickets_offset(self) -> int:
@@ -380,6 +389,7 @@ class _Problem:
     def _shared_bytes_with(self, output_stages: int) -> int:
         kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
         barriers = (1 + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
+        words = 1 if self.backward.fp8 is None else 1 + _WARPGROUPS * _WARPS
         return (
             kind.keys * (row_qk + row_v)
             + _STAGES * padded(kind.queries * (row_qk + TERM_BYTES), _STAGE_GRANULE_BYTES)
@@ -388,5 +398,5 @@ class _Problem:
             + _SUM_STAGES * self._tile_sum_bytes // kind.sum_pieces
             + kind.weight_bytes
             + barriers
-            + _WORD_BYTES
+            + words * _WORD_BYTES
         )

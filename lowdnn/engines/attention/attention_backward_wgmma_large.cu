@@ -66,7 +66,7 @@ struct ValueWarpgroup : Warpgroup {
       mask(place.band, walk.tile * TILE_Q, place.first_key() + warp_key, scores);
       Weights{memory.weights}.put(scores);
       named_barrier_arrive(WEIGHTS_BARRIER, CONSUMER_THREADS);
-      round(Tag<T>(), scores, weights);
+      round(Tag<WEIGHT_TYPE>(), scores, weights);
       start_values(dv, weights, await_outputs(walk.tile), 0);
       share_gradients();
       start_queries(gradients, 0);
@@ -96,7 +96,7 @@ struct KeyWarpgroup : Warpgroup {
   ScoreOperand gradients;
   f32 dk[1][HEAD_QK / 8][4];
 
-  __device__ __forceinline__ void add_queries() {
+  __device__ __forceinline__ void add_queries(const Scaling& scaling) {
     const ScoreGradients shared_gradients = {memory.gradients};
     Walk walk(place);
     await_keys();
@@ -109,10 +109,12 @@ struct KeyWarpgroup : Warpgroup {
       wgmma_wait<0>();
       hold_all(products);
       memory.outputs.release();
+      multiply_all(products, scaling.of_d_weights());
       stage.terms(0).make_gradients(weights, products);
       // What is beyond the keys may be NaN.
       mask(place.band, walk.tile * TILE_Q, place.first_key() + warp_key, products);
-      round(Tag<T>(), products, gradients);
+      count_gradients(products);
+      round(Tag<GRADIENT_TYPE>(), products, gradients);
       store(shared_gradients, warp_key, 0, gradients);
       start_keys(dk, gradients, stage.q(), 0);
       share_gradients();
@@ -127,25 +129,26 @@ struct KeyWarpgroup : Warpgroup {
       pass_sums(step, 1);
     }
     hold_all(dk);
+    store_largest_gradient();
   }
 };
 
 struct Consumer {
   static __device__ __forceinline__ void run(const Params& p, const Place& place, Memory& memory) {
     const i32 warp_key = threadIdx.x % WARPGROUP_SIZE / WARP_SIZE * 16;
-    const f32 scale = p.problem.scale.value();
+    const Scaling scaling(p.problem);
     if (threadIdx.x < WARPGROUP_SIZE) {
       ValueWarpgroup own = {{p, place, memory, 0, warp_key}};
       set_zero(own.dv);
-      if (place.steps > 0) own.add_queries(scale * LOG2_E);
+      if (place.steps > 0) own.add_queries(scaling.scores * LOG2_E);
       named_barrier(STORING_BARRIER, CONSUMER_THREADS);
-      store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, 1.0f, own.dv);
+      store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, OF_V, own.dv);
     } else {
       KeyWarpgroup own = {{p, place, memory, 1, warp_key}};
       set_zero(own.dk);
-      if (place.steps > 0) own.add_queries();
+      if (place.steps > 0) own.add_queries(scaling);
       named_barrier(STORING_BARRIER, CONSUMER_THREADS);
-      store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, scale, own.dk);
+      store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
     }
   }
 };

@@ -11,7 +11,9 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
+from lowdnn.engines.attention.fp8_backward import Fp8Operands
 from lowdnn.engines.attention.heads import (
+    FP8_TYPES,
     MAX_LENGTH,
     MAX_SIZE,
     TYPES,
@@ -25,6 +27,7 @@ from lowdnn.engines.base import Refusal
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     MAX_GRID_X,
+    aligned_bytes,
     bytes_of,
     ceil_div,
     ceil_power,
@@ -42,6 +45,7 @@ from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
 from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import (
@@ -77,6 +81,8 @@ class TermsParams:
     """Macros of ``attention_backward_terms.cu``."""
 
     TYPE: str
+    GRADIENT_TYPE: str
+    IS_FP8: int
     LANES: int
     WARPS: int
     HAS_RAGGED: int
@@ -93,10 +99,11 @@ class ClearedWords:
 @dataclass(frozen=True)
 class AttentionBackward:
     """The operation as the kernels read it.  ragged: of packed tensors, by uid, what loads or stores them; tensors with
-    those uids are as if they were padded."""
+    those uids are as if they were padded.  term_tile: of a head there are terms of whole tiles of so many queries."""
 
     operation: SdpaBackward
     ragged: Mapping[int, RaggedMove] = field(default_factory=dict)
+    term_tile: int = 1
 
     @staticmethod
     def match(engine: str, graph: OperationGraph) -> AttentionBackward | Refusal:
@@ -114,7 +121,7 @@ class AttentionBackward:
         if refused := _refuse_shape(operation) or _refuse_inner(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
         problem = AttentionBackward(operation, found.moves)
-        if refused := problem.refuse_ragged():
+        if refused := problem.refuse_ragged() or (problem.fp8.refuse() if problem.fp8 else ""):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
         for heads in problem.heads.values():
             if refused := refuse_heads(heads):
@@ -123,6 +130,9 @@ class AttentionBackward:
 
     def refuse_ragged(self) -> str:
         """Why the kernels do not read or store what is ragged, or an empty string."""
+        if self.fp8 is not None and self.ragged:
+            label = next(iter(self.ragged.values())).packed.label
+            return f"{label}: expected heads with strides, got a ragged tensor beside fp8"
         packed = {getattr(self.operation, port).uid for port in (*_HEADS, "stats")}
         for uid, move in self.ragged.items():
             if uid not in packed:
@@ -134,6 +144,32 @@ class AttentionBackward:
     def heads(self) -> dict[str, Heads]:
         """All tensors of heads, by port."""
         return {port: self._rows(getattr(self.operation, port)) for port in _HEADS}
+
+    @cached_property
+    def fp8(self) -> Fp8Operands | None:
+        """Behind the terms in the workspace."""
+        if not isinstance(self.operation, SdpaFp8Backward):
+            return None
+        return Fp8Operands(self.operation, self.heads, self._terms_bytes)
+
+    @property
+    def operands(self) -> Mapping[str, Heads]:
+        """What is multiplied, by port."""
+        return self.heads if self.fp8 is None else self.fp8.wide
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What terms and operands take, from its beginning on."""
+        return self._terms_bytes if self.fp8 is None else self.fp8.end_byte
+
+    @property
+    def term_rows(self) -> int:
+        """Of a head."""
+        return ceil_div(self.queries, self.term_tile) * self.term_tile
+
+    @property
+    def _terms_bytes(self) -> int:
+        return aligned_bytes(self.all_heads * self.term_rows * TERM_BYTES)
 
     def rows_argument(self, heads: Heads) -> Struct:
         """The kernels' ``Rows``."""
@@ -204,7 +240,8 @@ class AttentionBackward:
 
     @property
     def data_type(self) -> DataType:
-        return self.operation.q.data_type
+        """Of what is multiplied."""
+        return self.operation.q.data_type if self.fp8 is None else DataType.HALF
 
     @property
     def c_types(self) -> tuple[str, str]:
@@ -212,27 +249,44 @@ class AttentionBackward:
         return dtypes.info(self.data_type).c_type, dtypes.info(self.operation.dq.data_type).c_type
 
     @property
+    def rounded_types(self) -> tuple[str, str]:
+        """What weights and gradients of scores are rounded to, in the kernels."""
+        weight, gradient = (dtypes.info(tensor.data_type).c_type for tensor in (self.operation.q, self.operation.d_o))
+        return weight, gradient
+
+    @property
     def types_name(self) -> str:
-        """The same in the names of kernels."""
-        operand, result = (dtypes.info(tensor.data_type) for tensor in (self.operation.q, self.operation.dq))
-        return operand.short_name if operand is result else f"{operand.short_name}_{result.short_name}"
+        """Of operands and results, in the names of kernels."""
+        of_fp8 = () if self.fp8 is None else (self.operation.d_o,)
+        return _types_name(self.operation.q, *of_fp8, self.operation.dq)
 
     @property
     def rows_name(self) -> str:
         """In names of kernels, where rows are packed."""
         return "_ragged" if self.ragged else ""
 
-    def terms(self, rows: int, cleared: ClearedWords | None = None) -> tuple[KernelRef, Launch]:
-        """Of ``rows`` rows of each head, at the beginning of the workspace.  cleared: at most as many as all rows."""
-        operation, facts = self.operation, dtypes.info(self.data_type)
+    def prepare(self, cleared: ClearedWords | None = None) -> list[tuple[KernelRef, Launch]]:
+        """What comes before the products: terms, at the beginning of the workspace, and behind them what is widened.
+
+        cleared: at most as many as rows of terms."""
+        terms = self._terms(cleared)
+        return [terms] if self.fp8 is None else [self.fp8.widen(), terms]
+
+    def _terms(self, cleared: ClearedWords | None) -> tuple[KernelRef, Launch]:
+        operation = self.operation
+        o, d_o = (dtypes.info(tensor.data_type) for tensor in (operation.o, operation.d_o))
         lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
         kernel = KernelRef(
-            name=f"attention_backward_terms_{facts.short_name}_{lanes}{self.rows_name}_sm80",
+            name=f"attention_backward_terms_{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}_sm80",
             source="attention/attention_backward_terms.cu",
             target="sm_80",
-            parameters=macros(TermsParams(facts.c_type, lanes, _TERMS_WARPS, int(bool(self.ragged)))),
+            parameters=macros(
+                TermsParams(
+                    o.c_type, d_o.c_type, int(self.fp8 is not None), lanes, _TERMS_WARPS, int(bool(self.ragged))
+                )
+            ),
         )
-        heads, count = operation.q.dims[1], rows * self.all_heads
+        heads, count = operation.q.dims[1], self.term_rows * self.all_heads
         words: Argument = _NULL if cleared is None else WorkspacePointer(cleared.offset_bytes)
         arguments = Struct(
             (
@@ -244,8 +298,9 @@ class AttentionBackward:
                 WorkspacePointer(),
                 words,
                 *i32((count, 0 if cleared is None else cleared.count, self.size_v, self.queries)),
-                Struct(divider(max(1, rows))),
+                Struct(divider(max(1, self.term_rows))),
                 Struct(divider(max(1, heads))),
+                *(() if self.fp8 is None else (self.fp8.numbers, self._scale)),
             )
         )
         moved = bytes_of((operation.o, operation.d_o, operation.stats)) + count * TERM_BYTES
@@ -253,23 +308,25 @@ class AttentionBackward:
         blocks = ceil_div(count, _TERMS_WARPS * 32 // lanes)
         return kernel, Launch(0, (blocks, 1, 1), (_TERMS_WARPS * 32, 1, 1), (arguments,), work=work)
 
-    def arguments(self, term_rows: int) -> Struct:
-        """The kernels' ``Backward``, of terms of ``term_rows`` rows of each head."""
+    @property
+    def argument(self) -> Struct:
+        """The kernels' ``Backward``."""
         operation = self.operation
         heads = operation.q.dims[1]
         return Struct(
             (
                 WorkspacePointer(),
-                *i32((heads, self.queries, self.keys, self.size_qk, self.size_v, term_rows)),
+                *i32((heads, self.queries, self.keys, self.size_qk, self.size_v, self.term_rows)),
                 *i32((*kernel_bounds(operation.left, operation.right), operation.is_bottom_right)),
                 _lengths(operation.seq_len_q),
                 _lengths(operation.seq_len_kv),
-                self.scale,
+                self._scale,
+                *(() if self.fp8 is None else (self.fp8.numbers,)),
             )
         )
 
     @property
-    def scale(self) -> Struct:
+    def _scale(self) -> Struct:
         """The kernels' ``Factor``."""
         scale = self.operation.scale
         pointer: Argument = _NULL
@@ -291,6 +348,12 @@ class AttentionBackward:
         return round(2 * share * self.all_heads * self.queries * self.keys * products)
 
 
+def _types_name(*tensors: Tensor) -> str:
+    """One name where all are of the same type."""
+    names = [dtypes.info(tensor.data_type).short_name for tensor in tensors]
+    return names[0] if len(set(names)) == 1 else "_".join(names)
+
+
 def _dag(inner: Subgraph, given: Tensor, made: Tensor, dims: tuple[int, ...]) -> PointwiseDag:
     """What ``inner`` makes of ``given``."""
     operations = inner.operations_to(made)
@@ -309,20 +372,28 @@ def _lengths(tensor: Tensor | None) -> Struct:
 
 def _refuse_types(operation: SdpaBackward) -> str:
     """Why the kernels do not compute in these types, or an empty string."""
-    own = operation.q.data_type
+    own, is_fp8 = operation.q.data_type, isinstance(operation, SdpaFp8Backward)
+    types, output_types = (FP8_TYPES, _OUTPUT_TYPES + FP8_TYPES) if is_fp8 else (TYPES, _OUTPUT_TYPES)
     for port in ("q", "k", "v", "o", "d_o"):
         data_type = getattr(operation, port).data_type
-        if data_type not in TYPES or data_type is not own:
-            return f"{port}.data_type: expected HALF or BFLOAT16, the same for all, got {data_type.name}"
-    for port, tensor in outputs_of(operation).items():
+        if data_type not in types or not (data_type is own or (is_fp8 and port == "d_o")):
+            whose = "all but d_o" if is_fp8 else "all"
+            return f"{port}.data_type: expected {_either(types)}, the same for {whose}, got {data_type.name}"
+    for port in ("dq", "dk", "dv", "dbias"):
+        tensor = outputs_of(operation).get(port, operation.dq)
         is_same = tensor.data_type is operation.dq.data_type or port == "dbias"
-        if tensor.data_type not in _OUTPUT_TYPES or not is_same:
-            expected = "HALF, BFLOAT16 or FLOAT, the same for dq, dk and dv"
+        if tensor.data_type not in output_types or not is_same:
+            expected = f"{_either(output_types)}, the same for dq, dk and dv"
             return f"{port}.data_type: expected {expected}, got {tensor.data_type.name}"
     scale = operation.scale
     if scale is not None and not scale.is_scalar_value and scale.data_type is not DataType.FLOAT:
         return f"scale.data_type: expected FLOAT in device memory, got {scale.data_type.name}"
     return ""
+
+
+def _either(types: tuple[DataType, ...]) -> str:
+    *others, last = (kind.name for kind in types)
+    return f"{', '.join(others)} or {last}"
 
 
 def _refuse_shape(operation: SdpaBackward) -> str:

@@ -10,7 +10,7 @@ from lowdnn.enums import DataType
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Argument, Scalar, ScalarType, Struct, TensorPointer
+from lowdnn.plan import Argument, Pointer, Scalar, ScalarType, Struct, TensorPointer, WorkspacePointer
 
 #: Operands of the tensor cores; those that come with numbers to scale them by.
 TYPES = (DataType.HALF, DataType.BFLOAT16)
@@ -39,7 +39,8 @@ class Place(IntEnum):
 class Heads:
     """size: elements of a row, contiguous.  strides: of batch, head and row; 0 where one repeats.
     sharing: heads of the queries that share one of these.  load: what ``tensor`` are the pages of, the first stride
-    being that of a page.  ragged: what packs sequences of rows, which ``tensor`` has as if it were padded."""
+    being that of a page.  ragged: what packs sequences of rows, which ``tensor`` has as if it were padded.
+    first_byte: of the workspace, where they lie there."""
 
     tensor: Tensor
     rows: int
@@ -49,6 +50,7 @@ class Heads:
     sharing: int
     load: PagedCacheLoad | None = None
     ragged: RaggedMove | None = None
+    first_byte: int | None = None
 
     @staticmethod
     def of(tensor: Tensor, heads: int, *, row_axis: int) -> Heads:
@@ -73,6 +75,10 @@ class Heads:
     def read(self) -> tuple[Tensor, ...]:
         return (self.tensor,) if self.load is None else (self.load.y, self.load.page_table)
 
+    @property
+    def pointer(self) -> Pointer:
+        return TensorPointer(self.tensor.uid) if self.first_byte is None else WorkspacePointer(self.first_byte)
+
     def place(self, tile_rows: int) -> Place:
         """tile_rows: that are read together."""
         if self.load is not None:
@@ -82,7 +88,7 @@ class Heads:
     @property
     def argument(self) -> Struct:
         """The fields of the kernel's ``Heads``, ``PagedHeads`` or ``PackedHeads``."""
-        heads = Struct((TensorPointer(self.tensor.uid), *i64(self.strides), *i32((self.sharing,))))
+        heads = Struct((self.pointer, *i64(self.strides), *i32((self.sharing,))))
         if self.ragged is not None:
             return Struct((heads, offsets_argument(self.ragged)))
         if self.load is None:

@@ -6,7 +6,7 @@ from lowdnn.engines.attention.heads import Heads, offsets_argument, padded, tabl
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES
 from lowdnn.engines.launch import i32
 from lowdnn.enums import DataType
-from lowdnn.plan import MathUnit, Struct, TensorMap, TensorPointer
+from lowdnn.plan import MathUnit, Struct, TensorMap
 from lowdnn.tensor_map import TensorMapL2Promotion, TensorMapSwizzle, TiledMap, tensor_map_problem
 
 WARPGROUP_THREADS = 128
@@ -35,7 +35,7 @@ def refuse_map(heads: Heads) -> str:
 def map_of(heads: Heads, rows: int) -> TensorMap:
     """Of (elements, rows, heads, batches), in boxes of ``rows`` rows; of packed sequences all in one batch, of pages
     (elements, rows of a page, heads, pages)."""
-    return TensorMap(TensorPointer(heads.tensor.uid), _layout(heads, rows))
+    return TensorMap(heads.pointer, _layout(heads, rows))
 
 
 def mapped(heads: Heads, rows: int) -> Struct:

@@ -27,6 +27,17 @@ __device__ __forceinline__ f32 sum_of_row(f32 x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// The largest of a warp's magnitudes; it joins those of others, in any order: bits are in that of magnitudes, with NaN
+// behind all.
+__device__ __forceinline__ u32 largest_of_warp(u32 magnitude) {
+  asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(magnitude));
+  return magnitude;
+}
+__device__ __forceinline__ void join_largest(u32* to, u32 magnitude) {
+  magnitude = largest_of_warp(magnitude);
+  if (threadIdx.x % WARP_SIZE == 0) asm volatile("red.global.max.u32 [%0], %1;" :: "l"(to), "r"(magnitude) : "memory");
+}
+
 // Where rows of heads lie: a stride apart, in pages of a cache (large: of whole tiles), or as sequences packed one
 // behind the other.
 enum { IN_STRIDES, IN_PAGES, IN_LARGE_PAGES, PACKED };

@@ -9,7 +9,8 @@
 #include "include/vector.cuh"
 
 // Of a query: weights are 2^(score * factor - exponent), and centre is the sum of d_o * o. Of one that has no weights
-// the exponent is infinity and the centre 0.
+// the exponent is infinity and the centre 0. Of fp8, weights are multiplied by scale_s and the centre by what else makes
+// of the products with them gradients of scores that are multiplied by scale_dp.
 struct alignas(8) Term {
   f32 exponent, centre;
 };
@@ -36,6 +37,38 @@ struct Factor {
   __device__ __forceinline__ f32 value() const { return first ? *first : given; }
 };
 
+// Numbers beside fp8, and the largest magnitudes of results and of gradients of scores, which are bits of f32.
+enum Number {
+  DESCALE_Q, DESCALE_K, DESCALE_V, DESCALE_O, DESCALE_D_O, DESCALE_S, DESCALE_DP,
+  SCALE_S, SCALE_DQ, SCALE_DK, SCALE_DV, SCALE_DP, NUMBERS
+};
+// Of which operand gradients are, in the order of their numbers.
+enum Result { OF_Q, OF_K, OF_V };
+enum Largest { LARGEST_DQ, LARGEST_DK, LARGEST_DV, LARGEST_DP, LARGEST };
+
+struct Fp8Numbers {
+  const f32* numbers[NUMBERS];
+  u32* largest[LARGEST];  // or null
+
+  __device__ __forceinline__ f32 value(int number) const { return *numbers[number]; }
+  __device__ __forceinline__ f32 product(Number left, Number right) const { return value(left) * value(right); }
+
+  // What sums of products are multiplied by to be gradients, but for their scale.
+  __device__ __forceinline__ f32 factor(Result result) const {
+    return result == OF_V ? product(DESCALE_S, DESCALE_D_O)
+                          : product(DESCALE_DP, result == OF_Q ? DESCALE_K : DESCALE_Q);
+  }
+
+  // What sums of d_o * o, and products of d_o and v, are multiplied by before scaled weights are.
+  __device__ __forceinline__ f32 centre(const Factor& scale) const { return unit(scale, DESCALE_O); }
+  __device__ __forceinline__ f32 d_weights(const Factor& scale) const { return unit(scale, DESCALE_V); }
+
+ private:
+  __device__ __forceinline__ f32 unit(const Factor& scale, Number descale) const {
+    return product(DESCALE_D_O, descale) * scale.value() * value(SCALE_DP) / value(SCALE_S);
+  }
+};
+
 // The parameters beside the operands.
 struct Backward {
   const Term* terms;  // (batch, head, rows of a head), of which as many are queries as there are
@@ -43,6 +76,9 @@ struct Backward {
   i32 left, right, is_bottom_right;  // query r sees the keys from r - left to r + right, from the last ones on
   Lengths query_lengths, key_lengths;
   Factor scale;
+#if IS_FP8
+  Fp8Numbers fp8;
+#endif
 
   __device__ __forceinline__ Band band(i32 batch) const {
     const i32 existing_queries = query_lengths.of(batch, queries), existing_keys = key_lengths.of(batch, keys);

@@ -4,15 +4,18 @@
 // what Scores makes of scaled products; with HAS_GRADIENT their gradient is what Gradient makes of that of its result
 // and of the scaled products; with HAS_FACTORS weights and gradients of weights are multiplied by what Factors makes of
 // 1. What these make of queries and keys that do not exist does not count. They are in generated.cuh.
-// Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; ROW_AXIS: 2, queries are along the rows, or 3, keys are.
+// With IS_FP8 operands are fp16, widened by attention_backward_widen.cu; weights and gradients of scores, which are made
+// with their scales, are rounded to WEIGHT_TYPE and GRADIENT_TYPE before they are. Largest magnitudes are stored.
+// Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; IS_FP8 WEIGHT_TYPE GRADIENT_TYPE; ROW_AXIS: 2, queries are
+// along the rows, or 3, keys are.
 
 #pragma once
 
 #if HAS_SCORES || HAS_GRADIENT || HAS_FACTORS
 #include "generated.cuh"
 #endif
-#include "include/attention_backward.cuh"
 #include "include/attention_backward_rows.cuh"
+#include "include/attention_backward_scaling.cuh"
 #include "include/attention_mma.cuh"
 
 struct Problem : Backward {
@@ -36,21 +39,9 @@ __device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i3
   tile.template copy<THREADS>(from.at(batch, head, row), row_stride(from), rows, size);
 }
 
-// Stores factor * values, gradients of `rows` rows of a head, of those that exist.
-template <class Out, int ROW_PARTS, int COLUMN_BLOCKS>
-__device__ __forceinline__ void store_rows(const Rows<Out>& to, i32 batch, i32 head, i32 row, i32 rows, i32 column,
-                                           i32 size, f32 factor, const f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
-  store_gradients(to.at(batch, head, 0), row_stride(to), row, existing_rows(to, batch, rows), column, size, factor,
-                  values);
-}
-
-// Where scores of a warp are: its rows and columns from these on.
-struct Corner {
-  i32 batch, head, query, key;
-
-  __device__ __forceinline__ i32 row() const { return ROW_AXIS == 2 ? query : key; }
-  __device__ __forceinline__ i32 column() const { return ROW_AXIS == 2 ? key : query; }
-};
+// Whether queries that do not exist, which are zeros, are masked: Scores may make anything of them, and of the gradients
+// of scores along the rows the largest magnitude is stored.
+#define MASKS_QUERIES (HAS_SCORES || (IS_FP8 && ROW_AXIS == 2))
 
 // f(part, block, i) for each accumulator.
 template <int ROW_PARTS, int COLUMN_BLOCKS, class Function>
@@ -62,6 +53,24 @@ __device__ __forceinline__ void for_each(const Function& f) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) f(part, block, i);
 }
+
+// Stores the gradients that the sums of products are, of rows from `row` on.
+template <class Out, int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void store_results(const Problem& p, Result result, const Rows<Out>& to, i32 batch, i32 head,
+                                              i32 row, i32 rows, i32 column, i32 size,
+                                              const f32 (&sums)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  const f32 factor = factor_of(p, result, sums);
+  store_gradients(to.at(batch, head, 0), row_stride(to), row, existing_rows(to, batch, rows), column, size, factor,
+                  sums);
+}
+
+// Where scores of a warp are: its rows and columns from these on.
+struct Corner {
+  i32 batch, head, query, key;
+
+  __device__ __forceinline__ i32 row() const { return ROW_AXIS == 2 ? query : key; }
+  __device__ __forceinline__ i32 column() const { return ROW_AXIS == 2 ? key : query; }
+};
 
 // results = what the functor makes of the operands, which may be the same.
 template <class Functor, int ROW_PARTS, int COLUMN_BLOCKS, class... Operands>
@@ -102,7 +111,8 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
 
   template <class Terms>
   __device__ __forceinline__ void make_weights(const Problem& p, const Band& band, const Corner& corner,
-                                               const Terms& terms, f32 scale) {
+                                               const Terms& terms, const Scaling& scaling) {
+    f32 scale = scaling.scores;
 #if HAS_SCORES || HAS_GRADIENT
     for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {
       weights[part][block][i] *= scale;
@@ -116,7 +126,7 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
     apply<Scores>(p, p.scores, corner, weights, weights);
 #endif
     terms.make_weights(scale * LOG2_E, weights);
-    mask<ROW_AXIS == 2, HAS_SCORES>(band, corner.query, corner.key, weights);
+    mask<ROW_AXIS == 2, MASKS_QUERIES>(band, corner.query, corner.key, weights);
 #if HAS_FACTORS
     for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) { factors[part][block][i] = 1; });
     apply<Factors>(p, p.factors, corner, factors, factors);
@@ -126,7 +136,8 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
   // Turns products of values and gradients of the output into gradients of the scaled products.
   template <class Terms>
   __device__ __forceinline__ void make_gradients(const Problem& p, const Band& band, const Corner& corner,
-                                                 const Terms& terms, Tile& ds) const {
+                                                 const Terms& terms, const Scaling& scaling, Tile& ds) const {
+    multiply_all(ds, scaling.of_d_weights());
 #if HAS_FACTORS
     for_each<ROW_PARTS, COLUMN_BLOCKS>(
         [&](int part, int block, int i) { ds[part][block][i] *= factors[part][block][i]; });
@@ -136,7 +147,7 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
     apply<Gradient>(p, p.gradient, corner, ds, ds, scores);
 #endif
     // Once more: what a query that sees no key has as its centre may be NaN.
-    mask<ROW_AXIS == 2, HAS_SCORES>(band, corner.query, corner.key, ds);
+    mask<ROW_AXIS == 2, MASKS_QUERIES>(band, corner.query, corner.key, ds);
   }
 
   // Two neighbouring weights, multiplied by their factors.
@@ -144,20 +155,18 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
     const f32* const pair = weights[part][block] + half * 2;
 #if HAS_FACTORS
     const f32* const own_factors = factors[part][block] + half * 2;
-    return packed(Tag<TYPE>(), pair[0] * own_factors[0], pair[1] * own_factors[1]);
+    const f32 dropped[2] = {pair[0] * own_factors[0], pair[1] * own_factors[1]};
+    return operand_word<WEIGHT_TYPE>(dropped);
 #else
-    return packed(Tag<TYPE>(), pair[0], pair[1]);
+    return operand_word<WEIGHT_TYPE>(pair);
 #endif
   }
 };
 
-// Two neighbouring accumulators as an operand.
+// Gradients of scores as an operand, two neighbours a word.
 template <int ROW_PARTS, int COLUMN_BLOCKS>
-__device__ __forceinline__ auto operand_of(const f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
-  return [&values](int part, int block, int half) {
-    const f32* const pair = values[part][block] + half * 2;
-    return packed(Tag<TYPE>(), pair[0], pair[1]);
-  };
+__device__ __forceinline__ auto operand_of(const f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  return [&ds](int part, int block, int half) { return operand_word<GRADIENT_TYPE>(ds[part][block] + half * 2); };
 }
 
 #if ROW_AXIS == 2
@@ -195,11 +204,12 @@ template <class Queries, class OutputGradients, class Keys, class Values, int RO
 __device__ __forceinline__ void make_score_gradients(const Problem& p, const Band& band, const Corner& corner,
                                                      const Queries& q, const OutputGradients& d_o, int row,
                                                      const Keys& k, const Values& v, const RowTerms<ROW_PARTS>& terms,
-                                                     f32 scale, f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+                                                     const Scaling& scaling,
+                                                     f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
   ScoreSteps<ROW_PARTS, COLUMN_BLOCKS> steps;
   multiply_rows(q, row, k, steps.weights);
   multiply_rows(d_o, row, v, ds);
-  steps.make_weights(p, band, corner, terms, scale);
-  steps.make_gradients(p, band, corner, terms, ds);
+  steps.make_weights(p, band, corner, terms, scaling);
+  steps.make_gradients(p, band, corner, terms, scaling, ds);
 }
 #endif

@@ -11,13 +11,14 @@
 // of one tile are seen by others, those of the next are on their way.
 // Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q
 // rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES in which the sums of a
-// tile are passed on; WEIGHT_BYTES; the barriers.
+// tile are passed on; WEIGHT_BYTES; the barriers; the ticket; of fp8 a word for each multiplying warp.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
-// SUM_PIECES WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS.
+// SUM_PIECES WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and GRADIENT_TYPE: what
+// weights and gradients of scores are rounded to before they are operands.
 
 #pragma once
 
-#include "include/attention_backward.cuh"
+#include "include/attention_backward_scaling.cuh"
 #include "include/attention_wgmma.cuh"
 #include "include/dependent_launch.cuh"
 #include "include/ldmatrix.cuh"
@@ -170,6 +171,7 @@ struct Memory {
   TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
   SumRing sums;
   u32 gradients, weights, keys_full, ticket;
+  u32 largest;  // of fp8: a word for each multiplying warp
 
   __device__ __forceinline__ Memory(u32 shared, u32* tickets)
       : k{shared}, v{shared + Keys::BYTES}, queries{v.address + Values::BYTES},
@@ -182,6 +184,7 @@ struct Memory {
     sums.barriers = outputs.full + outputs.BARRIER_BYTES;
     keys_full = sums.barriers + sums.BARRIER_BYTES;
     ticket = keys_full + MBARRIER_BYTES;
+    largest = ticket + sizeof(u32);
     if (threadIdx.x == 0) {
       const u32 own_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
       mbarrier_init(keys_full, 1);
@@ -190,6 +193,7 @@ struct Memory {
       sums.init();
       mbarrier_fence_init();
       store_shared_32(ticket, own_ticket);
+      for (u32 warp = 0; IS_FP8 && warp < CONSUMER_WARPS; ++warp) store_shared_32(largest + warp * sizeof(u32), 0);
     }
     __syncthreads();
   }
@@ -248,15 +252,15 @@ __device__ __forceinline__ void add_sums(const Params& p, const Place& place, co
   bulk_wait<0>();
 }
 
-// Accumulators as 16-bit operands in registers.
+// Accumulators, rounded, as 16-bit operands in registers.
 template <class To, int BLOCKS>
-__device__ __forceinline__ void round(Tag<To> to, const f32 (&values)[1][BLOCKS][4], u32 (&words)[BLOCKS / 2][4]) {
+__device__ __forceinline__ void round(Tag<To>, const f32 (&values)[1][BLOCKS][4], u32 (&words)[BLOCKS / 2][4]) {
 #pragma unroll
   for (int step = 0; step < BLOCKS / 2; ++step) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const f32* const pair = values[0][step * 2 + i / 2] + i % 2 * 2;
-      words[step][i] = packed(to, pair[0], pair[1]);
+      words[step][i] = operand_word<To>(pair);
       make_ready(words[step][i]);
     }
   }
@@ -281,6 +285,21 @@ struct Warpgroup {
   const i32 index;
   const i32 warp_key;  // of the block's keys
   f32 dq[1][QuerySums::BLOCKS][4];
+
+  // Of fp8: the warp's largest gradient of a score so far, in shared memory, since there is no register for it.
+  __device__ __forceinline__ void count_gradients(const Scores& gradients) const {
+#if IS_FP8
+    const u32 largest = largest_of_warp(largest_of(gradients)), own = own_largest();
+    if (threadIdx.x % WARP_SIZE == 0) store_shared_32(own, ::max(load_shared_32(own), largest));
+#endif
+  }
+  __device__ __forceinline__ void store_largest_gradient() const {
+#if IS_FP8
+    __syncwarp();
+    const f32 factor = 1 / p.problem.fp8.value(SCALE_DP);
+    store_largest(p.problem.fp8.largest[LARGEST_DP], load_shared_32(own_largest()), factor);
+#endif
+  }
 
   // Of `own`, keys or values, 64 rows from `row` on, times those of a part of a tile of queries.
   template <class Own, class Others>
@@ -381,6 +400,10 @@ struct Warpgroup {
   }
 
  private:
+  __device__ __forceinline__ u32 own_largest() const {
+    return memory.largest + threadIdx.x / WARP_SIZE * u32(sizeof(u32));
+  }
+
   // Rows beyond a batch's length have weights of 0, but may be anything: NaN, too.
   template <class Rows> __device__ __forceinline__ void clear_beyond(i32 existing, i32 stored, const Rows& rows) const {
     if (existing >= min(stored, Rows::ROWS)) return;
@@ -396,11 +419,12 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
   hold_all(d);
 }
 
-// Stores the gradients of the warp's keys, times `factor`: those of 16 bits by way of `rows`, whose place in shared
+// Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place in shared
 // memory nobody needs any more, so that neighbouring lanes store neighbouring vectors.
 template <class Out, class Rows, int BLOCKS>
 __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place, i32 warp_key,
-                                           const Rows& rows, i32 size, f32 factor, f32 (&values)[1][BLOCKS][4]) {
+                                           const Rows& rows, i32 size, Result result, f32 (&values)[1][BLOCKS][4]) {
+  const f32 factor = factor_of(p.problem, result, values);
   Out* const head = to.at(place.batch, place.head, 0);
   const i32 first_key = place.first_key() + warp_key;
   if constexpr (sizeof(Out) == 2) {

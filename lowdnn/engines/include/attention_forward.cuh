@@ -546,13 +546,6 @@ __device__ __forceinline__ void exchange_blocks(f32 (&values)[4]) {
   }
 }
 
-// The largest of a warp's magnitudes joins those of others, in any order: bits are in that of magnitudes, with NaN
-// behind all.
-__device__ __forceinline__ void join_largest(u32* to, u32 magnitude) {
-  asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(magnitude));
-  if (threadIdx.x % WARP_SIZE == 0) asm volatile("red.global.max.u32 [%0], %1;" :: "l"(to), "r"(magnitude) : "memory");
-}
-
 // Of rows whose softmax has ended: stores the statistics. Their outputs are to be multiplied by `shares`.
 __device__ __forceinline__ void store_rows(const Forward& p, const Destination& to, const Place& place,
                                            const Rows& rows, const RunningSoftmax& softmax, f32 (&shares)[PARTS][2]) {

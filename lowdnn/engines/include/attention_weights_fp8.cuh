@@ -11,6 +11,7 @@
 
 #include "include/attention_forward.cuh"
 #include "include/attention_wgmma.cuh"
+#include "include/fp8_pairs.cuh"
 #include "include/ldmatrix.cuh"
 
 typedef SwizzledRows<TILE_KV, HEAD_V, 1> LoadedValues;
@@ -31,18 +32,6 @@ __device__ __forceinline__ void multiply_by_values(OutputTile& o, const WeightTi
   for (int step = 0; step < TILE_KV / 32; ++step) {
     multiply_registers(flat(o), weights[step], values.k_major(0, step * 32), true);
   }
-}
-
-// Two values as one half of a word, the first in its low byte.
-__device__ __forceinline__ u16 packed_pair(Tag<e4m3>, const f32* pair) {
-  u16 result;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(result) : "f"(pair[1]), "f"(pair[0]));
-  return result;
-}
-__device__ __forceinline__ u16 packed_pair(Tag<e5m2>, const f32* pair) {
-  u16 result;
-  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(result) : "f"(pair[1]), "f"(pair[0]));
-  return result;
 }
 
 __device__ __forceinline__ void make_weights(const Forward&, const Place&, const Rows&, i32, const ScoreTile& scores,

@@ -3,6 +3,7 @@
 sdpa_bwd b=2 h=8 hk=2 q=100 kv=120 d=64 right=0 place=bottom_right dtype=bf16
 sdpa_bwd b=2 h=4 q=100 d=64 dv=128 left=32 right=0 lengths=both layout=bshd scale=host
 sdpa_bwd b=2 h=4 q=100 d=64 right=0 bias=1h cap=30 dropout=0.1
+sdpa_bwd b=2 h=4 q=100 d=64 right=0 dtype=e4m3 d_o=e5m2 out=bf16
 """
 
 from __future__ import annotations
@@ -27,9 +28,23 @@ from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.ragged import RaggedLoad
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_fp8_backward import NUMBERS
 from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor, packed_strides
 
+#: Between which values the numbers beside fp8 lie: outputs, weights, gradients of scores and results of a few units,
+#: weights up to 1, fill the range of e4m3.
+_NUMBERS = {
+    **{f"descale_{port}": (0.5, 1.5) for port in ("q", "k", "v", "d_o")},
+    "descale_o": (1 / 32, 1 / 8),
+    "scale_s": (200.0, 400.0),
+    "descale_s": (1 / 400, 1 / 200),
+    "scale_dp": (2.0, 8.0),
+    "descale_dp": (1 / 8, 1 / 2),
+    **{f"scale_{port}": (4.0, 16.0) for port in ("dq", "dk", "dv")},
+}
+#: In benchmarks those that are not 1.
+_EVEN_NUMBERS = {"scale_s": 256.0, "descale_s": 1 / 256, "scale_dp": 1024.0, "descale_dp": 1 / 1024}
 #: Names of what the operation's subgraph is given.
 _GIVEN = ("scores", "gradient", "weights")
 
@@ -47,6 +62,8 @@ class AttentionBackwardCase(Case):
     dropout: the chance of a weight to be dropped.  masked: whether a tensor says which are, instead of random numbers.
     ragged: whether sequences are packed, in all tensors of heads and the statistics, of the same lengths each; see
     ``sdpa``.
+    dtype: of fp8, numbers scale all tensors and what is rounded inside, and the largest magnitudes of the gradients and
+    of those of the scores are stored.  d_o: the type of the output's gradient then, and without ``out`` of the results.
     """
 
     family: ClassVar[str] = "sdpa_bwd"
@@ -74,6 +91,7 @@ class AttentionBackwardCase(Case):
     ragged: str = key(text.choice("no", "yes", "even"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
+    d_o: DataType | None = key(text.data_type(), None)
     out: DataType | None = key(text.data_type(), None)
     align: int = key(text.integer(1), 16)
 
@@ -91,24 +109,22 @@ class AttentionBackwardCase(Case):
         q, k, v, o, d_o = (self._heads(builder, extents, name) for name, extents in dims.items())
         stats = self._stats(builder)
         bias = self._bias(builder, "bias")
-        builder.sdpa_backward(
-            q,
-            k,
-            v,
-            o,
-            d_o,
-            stats,
-            scale=self._scale(builder),
-            seq_len_q=self._lengths(builder, "seq_len_q") if self.lengths == "both" else None,
-            seq_len_kv=self._lengths(builder, "seq_len_kv") if self.lengths != "no" else None,
-            left=None if self.left < 0 else self.left,
-            right=None if self.right < 0 else self.right,
-            is_bottom_right=self.place == "bottom_right",
-            is_deterministic=self.deterministic == "yes",
-            store=self.out,
-            dbias=self._bias(builder, "dbias"),
-            inner=self._inner(builder, bias),
-        )
+        options: dict[str, Any] = {
+            "scale": self._scale(builder),
+            "seq_len_q": self._lengths(builder, "seq_len_q") if self.lengths == "both" else None,
+            "seq_len_kv": self._lengths(builder, "seq_len_kv") if self.lengths != "no" else None,
+            "left": None if self.left < 0 else self.left,
+            "right": None if self.right < 0 else self.right,
+            "is_bottom_right": self.place == "bottom_right",
+            "is_deterministic": self.deterministic == "yes",
+            "store": self.out,
+            "inner": self._inner(builder, bias),
+        }
+        if self.is_fp8:
+            numbers = tuple(builder.tensor((1, 1, 1, 1), DataType.FLOAT, name=name) for name in NUMBERS)
+            builder.sdpa_fp8_backward(q, k, v, o, d_o, stats, numbers, **options)
+        else:
+            builder.sdpa_backward(q, k, v, o, d_o, stats, dbias=self._bias(builder, "dbias"), **options)
         return builder.graph() if self.ragged == "no" else packed.with_packed_outputs(builder, padded=("dbias",))
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
@@ -137,6 +153,11 @@ class AttentionBackwardCase(Case):
             drawn |= {tensor.uid: dtypes.from_float64(array, tensor.data_type)}
         return drawn
 
+    def routing(self, seed: int) -> Inputs:
+        """The numbers beside fp8 for benchmarks, powers of two whose products are 1."""
+        numbers = [tensor for tensor in self.graph().inputs if tensor.name in _NUMBERS]
+        return {tensor.uid: np.full(tensor.dims, _EVEN_NUMBERS.get(tensor.name, 1.0), np.float32) for tensor in numbers}
+
     @property
     def length(self) -> int:
         """Terms of the longest sums, those of dk and dv."""
@@ -147,11 +168,15 @@ class AttentionBackwardCase(Case):
         return False
 
     @property
+    def is_fp8(self) -> bool:
+        return self.dtype in (DataType.FP8_E4M3, DataType.FP8_E5M2)
+
+    @property
     def _factor(self) -> float:
         return float(max(self.d, 1) ** -0.5)
 
     def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
-        return self._rows(builder, dims, self.dtype, name)
+        return self._rows(builder, dims, (self.d_o if name == "d_o" else None) or self.dtype, name)
 
     def _rows(self, builder: GraphBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
         if self.ragged != "no":
@@ -225,6 +250,8 @@ class AttentionBackwardCase(Case):
             return dtypes.from_float64(rng.integers(0, extents[tensor.name] + 1, tensor.dims), tensor.data_type)
         if tensor.name == "scale":
             return dtypes.from_float64(np.full(tensor.dims, self._factor), tensor.data_type)
+        if tensor.name in _NUMBERS:
+            return rng.uniform(*_NUMBERS[tensor.name], tensor.dims).astype(np.float32)
         if tensor.name == "kept":
             return dtypes.from_float64(rng.random(tensor.dims) >= self.dropout, tensor.data_type)
         if packed.is_offsets(tensor):

@@ -1,0 +1,37 @@
+// Pairs of values in fp8, the first in the low byte.
+
+#pragma once
+
+#include "include/numeric.cuh"
+
+#if __CUDA_ARCH__ >= 890
+__device__ __forceinline__ u16 packed_pair(Tag<e4m3>, const f32* pair) {
+  u16 result;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(result) : "f"(pair[1]), "f"(pair[0]));
+  return result;
+}
+__device__ __forceinline__ u16 packed_pair(Tag<e5m2>, const f32* pair) {
+  u16 result;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(result) : "f"(pair[1]), "f"(pair[0]));
+  return result;
+}
+
+// As fp16, which holds them all.
+__device__ __forceinline__ u32 widened_pair(Tag<e4m3>, u16 pair) {
+  u32 word;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(word) : "h"(pair));
+  return word;
+}
+__device__ __forceinline__ u32 widened_pair(Tag<e5m2>, u16 pair) {
+  u32 word;
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(word) : "h"(pair));
+  return word;
+}
+#else
+template <class T> __device__ __forceinline__ u16 packed_pair(Tag<T>, const f32* pair) {
+  return u16(convert<T>(pair[0]).bits | convert<T>(pair[1]).bits << 8);
+}
+template <class T> __device__ __forceinline__ u32 widened_pair(Tag<T>, u16 pair) {
+  return convert<f16>(T{u8(pair)}).bits | u32(convert<f16>(T{u8(pair >> 8)}).bits) << 16;
+}
+#endif
