@@ -128,6 +128,7 @@ def tolerance(
     if op_class is OpClass.REDUCTION:
         relative += accumulated
     if op_class is OpClass.CONTRACTION_TF32:
+        relative += _TF32_EPSILON  # of a single large product
         absolute += 4 * _TF32_EPSILON * float(np.sqrt(length))
     return Tolerance(relative, absolute)
 

@@ -6,6 +6,7 @@ through every mode in both directions in turn and draws the rest; ``draw`` draws
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -72,6 +73,7 @@ def _form(rng: np.random.Generator, mode: str, direction: str) -> ResampleForm:
         rules += [_pick(rng, ("", "", "padding=edge"))]
     words = " ".join(word for word in rules if word)
     if rng.integers(4) == 0:
+        words = re.sub(r"index=u?int8", "index=int32", words)  # windows may have more places than a byte counts
         return ResampleForm((Fraction(1),) * spatial, (), ((Fraction(0), Fraction(0)),) * spatial, words)
     is_pooling = mode not in ("linear", "nearest")
     whole = is_pooling and rng.integers(4) > 0

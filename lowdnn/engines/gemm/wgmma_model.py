@@ -80,7 +80,7 @@ _HALF_ROW_COST = 0.82
 _ASKEW_ROW_COST = 0.9
 #: Of a row of an operand, where all blocks load the same few that are no whole lines for each of many tiles.
 _SHARED_ROW_S = 12e-9
-_MANY_ROWS, _FEW_ROWS = 1 << 17, 256
+_MANY_ROWS, _FEW_ROWS, _FEW_BYTES = 1 << 17, 256, 48 << 10
 #: Of a multiprocessor from device memory.
 _READ_BYTES_PER_S = 40e9
 #: What a multiprocessor gets whose neighbour has no block, of the rates from L2 cache and memory: they share their way.
@@ -216,8 +216,10 @@ class WgmmaProduct:
     @property
     def shares_askew(self) -> tuple[bool, bool]:
         """Of A and B: whether all blocks load the same rows again and again, none of them whole lines of the cache."""
-        a = self.is_a_askew and not self.is_a_resident and self.m <= _FEW_ROWS and self.n >= _MANY_ROWS
-        b = self.is_b_askew and not self.is_b_resident and self.n <= _FEW_ROWS and self.m >= _MANY_ROWS
+        is_small_a = self.m <= _FEW_ROWS and self.a_bytes <= _FEW_BYTES and not self.is_a_resident
+        is_small_b = self.n <= _FEW_ROWS and self.b_bytes <= _FEW_BYTES and not self.is_b_resident
+        a = self.is_a_askew and is_small_a and self.n >= _MANY_ROWS
+        b = self.is_b_askew and is_small_b and self.m >= _MANY_ROWS
         return a and self.batches == 1, b and self.batches == 1
 
 
