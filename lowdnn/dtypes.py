@@ -77,6 +77,10 @@ _SCALE_BIAS = 127
 _SCALE_NAN = 255
 
 
+#: Of one byte with a sign, a fraction and an exponent.
+FP8_TYPES = (DataType.FP8_E4M3, DataType.FP8_E5M2)
+
+
 def info(data_type: DataType) -> DTypeInfo:
     """The facts of ``data_type``; raises UnsupportedDataTypeError for one that no operation takes."""
     found = _TABLE.get(data_type)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from bench_data import TORCH_TYPES, CaseData
 
+from lowdnn import dtypes
 from lowdnn.enums import DataType
 from lowdnn.graph.cases import MatmulCase
 
 _aten = torch.ops.aten
-_FP8 = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 
 Peer = Callable[[int], torch.Tensor]
 
@@ -21,7 +21,7 @@ def matmul_peers(case: MatmulCase, data: CaseData) -> dict[str, Peer]:
     if case.epilogue:
         return _fused(case, data)
     a, b, out = data["a"], data["b"], data.fresh_outputs()
-    if case.dtype in _FP8:
+    if case.dtype in dtypes.FP8_TYPES:
         # Sums as precise as those that the case asks for.
         is_fast = case.compute is DataType.FAST_FLOAT_FOR_FP8
         return {"cublaslt": _scaled(case, a, b, out, is_fast=is_fast)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
@@ -21,10 +22,6 @@ MAX_GRID_X = 2**31 - 1
 MAX_EXTENT = 2**31 - 1
 
 
-#: Types to and from which devices convert in one instruction from 8.9 on (``include/numeric.cuh``).
-_FP8 = frozenset({DataType.FP8_E4M3, DataType.FP8_E5M2})
-
-
 def macros(params: object) -> tuple[tuple[str, int | str], ...]:
     """``KernelRef.parameters`` of a ``Params`` dataclass, whose fields are named as the kernel's macros."""
     return tuple(vars(params).items())
@@ -33,7 +30,8 @@ def macros(params: object) -> tuple[tuple[str, int | str], ...]:
 def conversion_target(data_types: Iterable[DataType], arch: ArchSpec) -> str:
     """``KernelRef.target`` of a kernel that runs everywhere and converts these types: ``arch`` itself where that has
     instructions for them."""
-    return arch.name if arch.compute_capability >= (8, 9) and not _FP8.isdisjoint(data_types) else "sm_80"
+    converts_fp8 = any(data_type in dtypes.FP8_TYPES for data_type in data_types)
+    return arch.name if converts_fp8 and arch.compute_capability >= (8, 9) else "sm_80"
 
 
 def i32(values: Iterable[int]) -> tuple[Scalar, ...]:

@@ -82,7 +82,6 @@ _EXACT_OPERATIONS = (
     RaggedMove,
 )
 _CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward, SdpaBackward)
-_FP8 = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 _TF32_EPSILON = 2.0**-10
 #: Roundings of unit size between a row's elements and its result.
 _ROW_ROUNDINGS = 64
@@ -303,9 +302,10 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
 
 def _sum_type(operation: object, notes: Collection[NumericalNote]) -> DataType:
     """As ``_compute_type``, or what tensor cores make of fp8: plans that promote sums promote those of many terms."""
-    is_fp8 = isinstance(operation, _CONTRACTIONS) and any(t.data_type in _FP8 for t in inputs_of(operation).values())
-    if is_fp8 and NumericalNote.TENSOR_CORE in notes:
-        return DataType.FAST_FLOAT_FOR_FP8
+    if isinstance(operation, _CONTRACTIONS) and NumericalNote.TENSOR_CORE in notes:
+        operands = inputs_of(operation).values()
+        if any(tensor.data_type in dtypes.FP8_TYPES for tensor in operands):
+            return DataType.FAST_FLOAT_FOR_FP8
     return _compute_type(operation)
 
 

@@ -20,7 +20,6 @@ _CONTRACTION_TYPES = (
     DataType.INT32,
     DataType.FAST_FLOAT_FOR_FP8,
 )
-_FP8 = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 
 
 def check_compute_type(where: str, compute_type: DataType, operands: tuple[Tensor, ...]) -> None:
@@ -52,10 +51,10 @@ def check_compute_type(where: str, compute_type: DataType, operands: tuple[Tenso
                 got=compute_type.name,
                 hint=f"{tensor.label} is {tensor.data_type.name}",
             )
-        if compute_type is DataType.FAST_FLOAT_FOR_FP8 and tensor.data_type not in _FP8:
+        if compute_type is DataType.FAST_FLOAT_FOR_FP8 and tensor.data_type not in dtypes.FP8_TYPES:
             raise UnsupportedDataTypeError.at(
                 f"{where}: {tensor.label}.data_type",
-                expected=f"one of {', '.join(t.name for t in _FP8)} for FAST_FLOAT_FOR_FP8",
+                expected=f"one of {', '.join(t.name for t in dtypes.FP8_TYPES)} for FAST_FLOAT_FOR_FP8",
                 got=tensor.data_type.name,
             )
 

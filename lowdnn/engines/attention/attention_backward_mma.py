@@ -23,7 +23,7 @@ from lowdnn.codegen.functor import Functor
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward
 from lowdnn.engines.attention.heads import padded, pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import bytes_of, ceil_div, conversion_target, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.sdpa_backward import SdpaBackward
@@ -138,8 +138,9 @@ class _Problem:
     target: str = SM_80.name
 
     def on(self, arch: ArchSpec) -> _Problem:
-        """Rounding to fp8 is an instruction of newer architectures."""
-        return self if self.backward.fp8 is None else replace(self, target=arch.name)
+        """With the target that rounds weights and gradients of scores, on ``arch``."""
+        types = (self.operation.q.data_type, self.operation.d_o.data_type)
+        return replace(self, target=conversion_target(types, arch))
 
     @property
     def operation(self) -> SdpaBackward:

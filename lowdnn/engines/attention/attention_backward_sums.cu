@@ -1,5 +1,5 @@
-// attention_backward_sums: dq = scale * sums, or what there is in the place of the scale in fp8, of the sums that attention_backward_wgmma.cu leaves; zeros for a tile
-// whose queries see no key.
+// attention_backward_sums: dq = scale * sums, in fp8 with what stands in the place of the scale, of the sums that
+// attention_backward_wgmma.cu leaves; zeros for a tile whose queries see no key.
 //
 // Block: a tile of TILE_Q queries of one head. A thread has 8 columns of a query and of the 8th one after it.
 // Launch: TILE_Q / 2 threads for each 8 columns that there are sums of.
@@ -40,6 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     OUT results[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) results[i] = convert<OUT>(sums[0][i / 2][half * 2 + i % 2] * factor);
-    if (query < p.problem.queries && group * 8 < p.problem.size_qk) store<8>(p.dq.at(batch, head, query) + group * 8, results);
+    const bool exists = query < p.problem.queries && group * 8 < p.problem.size_qk;
+    if (exists) store<8>(p.dq.at(batch, head, query) + group * 8, results);
   }
 }

@@ -245,10 +245,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #if IS_SPLIT
   store_partial(params, place, rows, softmax, o);
 #else
-  const Destination to(p, place.batch);
-  f32 shares[PARTS][2];
-  store_rows(p, to, place, rows, softmax, shares);
-  scale_rows(o, shares);
-  store_output(p, to, place, rows, o);
+  store_rows_and_output(p, place, rows, softmax, o);
 #endif
 }

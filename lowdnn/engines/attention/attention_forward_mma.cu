@@ -83,9 +83,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
     multiply_columns(weight, v, 0, o);
   }
   softmax.end();
-  const Destination to(p, place.batch);
-  f32 shares[PARTS][2];
-  store_rows(p, to, place, rows, softmax, shares);
-  scale_rows(o, shares);
-  store_output(p, to, place, rows, o);
+  store_rows_and_output(p, place, rows, softmax, o);
 }

@@ -13,7 +13,6 @@ from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.attention.fp8_backward import Fp8Operands
 from lowdnn.engines.attention.heads import (
-    FP8_TYPES,
     MAX_LENGTH,
     MAX_SIZE,
     TYPES,
@@ -373,7 +372,7 @@ def _lengths(tensor: Tensor | None) -> Struct:
 def _refuse_types(operation: SdpaBackward) -> str:
     """Why the kernels do not compute in these types, or an empty string."""
     own, is_fp8 = operation.q.data_type, isinstance(operation, SdpaFp8Backward)
-    types, output_types = (FP8_TYPES, _OUTPUT_TYPES + FP8_TYPES) if is_fp8 else (TYPES, _OUTPUT_TYPES)
+    types, output_types = (dtypes.FP8_TYPES, _OUTPUT_TYPES + dtypes.FP8_TYPES) if is_fp8 else (TYPES, _OUTPUT_TYPES)
     for port in ("q", "k", "v", "o", "d_o"):
         data_type = getattr(operation, port).data_type
         if data_type not in types or not (data_type is own or (is_fp8 and port == "d_o")):

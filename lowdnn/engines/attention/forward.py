@@ -12,7 +12,6 @@ from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.attention.factors import Factors
 from lowdnn.engines.attention.heads import (
     COPY_BYTES,
-    FP8_TYPES,
     MAX_LENGTH,
     MAX_SIZE,
     TYPES,
@@ -110,7 +109,7 @@ class AttentionForward:
             return Refusal(engine, matched)
         if not takes_fp8 and (matched.amax_s or matched.amax_o):
             return Refusal(engine, "operations: expected none that reduces, got a ReductionOperation")
-        if refused := _refuse_types(matched, TYPES + FP8_TYPES if takes_fp8 else TYPES):
+        if refused := _refuse_types(matched, TYPES + dtypes.FP8_TYPES if takes_fp8 else TYPES):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
         if refused := _refuse_shape(matched):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
@@ -140,7 +139,7 @@ class AttentionForward:
 
     @property
     def is_fp8(self) -> bool:
-        return self.data_type in FP8_TYPES
+        return self.data_type in dtypes.FP8_TYPES
 
     @cached_property
     def score_factors(self) -> Factors:

@@ -12,9 +12,8 @@ from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, Pointer, Scalar, ScalarType, Struct, TensorPointer, WorkspacePointer
 
-#: Operands of the tensor cores; those that come with numbers to scale them by.
+#: Operands of the tensor cores.
 TYPES = (DataType.HALF, DataType.BFLOAT16)
-FP8_TYPES = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 #: Elements of a head.
 MAX_SIZE = 256
 #: Queries and keys are 32-bit in the kernels, and so are sums of one and two bounds.

@@ -117,9 +117,8 @@ def _types() -> Mapping[tuple[DataType, DataType], WgmmaType]:
         (DataType.FLOAT, "f32.tf32.tf32", MathUnit.WGMMA_TF32, TensorMapDataType.TFLOAT32),
     )
     rows = [WgmmaType(t, t, DataType.FLOAT, instruction, unit, boxed) for t, instruction, unit, boxed in same]
-    fp8 = (DataType.FP8_E4M3, DataType.FP8_E5M2)
-    for a in fp8:
-        for b in fp8:
+    for a in dtypes.FP8_TYPES:
+        for b in dtypes.FP8_TYPES:
             instruction = f"f32.{dtypes.info(a).c_type}.{dtypes.info(b).c_type}"
             rows.append(WgmmaType(a, b, DataType.FLOAT, instruction, MathUnit.WGMMA_FP8, TensorMapDataType.UINT8))
     int8 = DataType.INT8

@@ -9,8 +9,8 @@
 #include "include/vector.cuh"
 
 // Of a query: weights are 2^(score * factor - exponent), and centre is the sum of d_o * o. Of one that has no weights
-// the exponent is infinity and the centre 0. Of fp8, weights are multiplied by scale_s and the centre by what else makes
-// of the products with them gradients of scores that are multiplied by scale_dp.
+// the exponent is infinity and the centre 0. Of fp8, weights are multiplied by scale_s and the centre by what else
+// makes of the products with them gradients of scores that are multiplied by scale_dp.
 struct alignas(8) Term {
   f32 exponent, centre;
 };

@@ -4,8 +4,8 @@
 // what Scores makes of scaled products; with HAS_GRADIENT their gradient is what Gradient makes of that of its result
 // and of the scaled products; with HAS_FACTORS weights and gradients of weights are multiplied by what Factors makes of
 // 1. What these make of queries and keys that do not exist does not count. They are in generated.cuh.
-// With IS_FP8 operands are fp16, widened by attention_backward_widen.cu; weights and gradients of scores, which are made
-// with their scales, are rounded to WEIGHT_TYPE and GRADIENT_TYPE before they are. Largest magnitudes are stored.
+// With IS_FP8 operands are fp16, widened by attention_backward_widen.cu; weights and gradients of scores, which are
+// made with their scales, are rounded to WEIGHT_TYPE and GRADIENT_TYPE before they are. Largest magnitudes are stored.
 // Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; IS_FP8 WEIGHT_TYPE GRADIENT_TYPE; ROW_AXIS: 2, queries are
 // along the rows, or 3, keys are.
 
@@ -39,8 +39,8 @@ __device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i3
   tile.template copy<THREADS>(from.at(batch, head, row), row_stride(from), rows, size);
 }
 
-// Whether queries that do not exist, which are zeros, are masked: Scores may make anything of them, and of the gradients
-// of scores along the rows the largest magnitude is stored.
+// Whether queries that do not exist, which are zeros, are masked: Scores may make anything of them, and of the
+// gradients of scores along the rows the largest magnitude is stored.
 #define MASKS_QUERIES (HAS_SCORES || (IS_FP8 && ROW_AXIS == 2))
 
 // f(part, block, i) for each accumulator.

@@ -1,6 +1,6 @@
 // What products of attention's gradients are multiplied by and rounded to on their way. With IS_FP8 operands are fp16,
-// widened by attention_backward_widen.cu; weights and gradients of scores, which are made with their scales, are rounded
-// to fp8 before they are operands; largest magnitudes are stored.
+// widened by attention_backward_widen.cu; weights and gradients of scores, which are made with their scales, are
+// rounded to fp8 before they are operands; largest magnitudes are stored.
 
 #pragma once
 

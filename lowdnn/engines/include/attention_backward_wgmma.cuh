@@ -215,7 +215,8 @@ __device__ __forceinline__ void produce(const Params& p, const Place& place, Mem
   }
 }
 
-// One thread of each adding warp: adds what the consumers pass on at every ADDING_WARPS-th step to the sums of its tile.
+// One thread of each adding warp: adds what the consumers pass on at every ADDING_WARPS-th step to the sums of its
+// tile.
 __device__ __forceinline__ void add_sums(const Params& p, const Place& place, const Memory& memory, i32 adding_warp) {
   Walk walk(place);
 #pragma unroll 1
@@ -419,8 +420,8 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
   hold_all(d);
 }
 
-// Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place in shared
-// memory nobody needs any more, so that neighbouring lanes store neighbouring vectors.
+// Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place
+// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors.
 template <class Out, class Rows, int BLOCKS>
 __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place, i32 warp_key,
                                            const Rows& rows, i32 size, Result result, f32 (&values)[1][BLOCKS][4]) {

@@ -269,8 +269,8 @@ __device__ __forceinline__ void apply_scores(const Forward& p, const Place& plac
 }
 #endif
 
-// Of 16 blocks, bits 2 b and 2 b + 1 stand for columns 8 b and 8 b + 1: those of columns before `end`. As bits of a word
-// they become predicates eight at a time.
+// Of 16 blocks, bits 2 b and 2 b + 1 stand for columns 8 b and 8 b + 1: those of columns before `end`. As bits of a
+// word they become predicates eight at a time.
 __device__ __forceinline__ u32 bits_before(i32 end) {
   const i32 count = max((end >> 3) * 2 + min(end & 7, 2), 0);
   return __funnelshift_lc(~0u, 0, count);
@@ -607,4 +607,14 @@ __device__ __forceinline__ void store_output(const Forward& p, const Destination
 #if AMAX_O
   join_largest(p.amax_o, largest_output);
 #endif
+}
+
+// Of rows whose softmax has ended: statistics and outputs.
+__device__ __forceinline__ void store_rows_and_output(const Forward& p, const Place& place, const Rows& rows,
+                                                      const RunningSoftmax& softmax, OutputTile& o) {
+  const Destination to(p, place.batch);
+  f32 shares[PARTS][2];
+  store_rows(p, to, place, rows, softmax, shares);
+  scale_rows(o, shares);
+  store_output(p, to, place, rows, o);
 }

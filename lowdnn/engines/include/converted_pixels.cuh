@@ -3,8 +3,8 @@
 // Where several taps or rows of a tile read the same pixels, converting them there takes a fraction of the arithmetic
 // that converting each row on its way through registers does. The warpgroups of a team share the work: each thread
 // converts 8 channels of some of the pixels, while the tensor cores work on the stage before.
-// The functor (codegen) is over (groups, images, channels of a group) and reads the same for all images. Rows outside of the image stay
-// the zeros that the copies bring.
+// The functor (codegen) is over (groups, images, channels of a group) and reads the same for all images. Rows outside
+// of the image stay the zeros that the copies bring.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // A convolution's operands as the rows of register_operand.cuh: pixels of an image, or filters.
 //
-// Their functor's index space is (groups, images, channels) or (groups, filters, channels), of a group: what it reads is
-// the same for all pixels of an image, and for all taps of a filter.
+// Their functor's index space is (groups, images, channels) or (groups, filters, channels), of a group: what it reads
+// is the same for all pixels of an image, and for all taps of a filter.
 
 #pragma once
 

@@ -186,7 +186,8 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int 
 #pragma unroll
       for (int i = 0; i < EXTENT; i += 64) {
         const u32 first = share.part * OWN_K;
-        tma_load<SHARERS>(to + i * Stage::ROW_BYTES + first * 128, map, barrier, share.blocks, line + i, tap, k + first);
+        tma_load<SHARERS>(to + i * Stage::ROW_BYTES + first * 128, map, barrier, share.blocks, line + i, tap,
+                          k + first);
       }
     } else {
 #pragma unroll

@@ -1,9 +1,9 @@
 // Sums of gradients of a tile of TILE_Q queries as attention_backward_wgmma.cu leaves them for
 // attention_backward_sums.cu: as its warpgroups hold them.
 //
-// A warpgroup has 64 queries and up to 64 columns; the next one has the next queries, or columns. Blocks of 8 columns of
-// the two lie side by side, in each of them four numbers of every thread: two columns of one query and of the 8th one
-// after it.
+// A warpgroup has 64 queries and up to 64 columns; the next one has the next queries, or columns. Blocks of 8 columns
+// of the two lie side by side, in each of them four numbers of every thread: two columns of one query and of the 8th
+// one after it.
 // Macros: TILE_Q, HEAD_QK.
 
 #pragma once

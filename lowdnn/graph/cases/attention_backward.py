@@ -169,7 +169,7 @@ class AttentionBackwardCase(Case):
 
     @property
     def is_fp8(self) -> bool:
-        return self.dtype in (DataType.FP8_E4M3, DataType.FP8_E5M2)
+        return self.dtype in dtypes.FP8_TYPES
 
     @property
     def _factor(self) -> float:
