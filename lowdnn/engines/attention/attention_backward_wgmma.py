@@ -7,7 +7,8 @@ graph asks for it or it costs little, otherwise as the blocks come, faster, in a
 Kernels: ``attention_backward_widen.cu`` (of fp8, as for ``attention_backward_mma``), ``attention_backward_terms.cu`` (8
 bytes of the workspace for each query), ``attention_backward_wgmma.cu`` or, for heads of more than 128 elements,
 ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the workspace), ``attention_backward_sums.cu``
-(dq).
+(dq). Where few blocks have long ways along the queries, several share one: then dk and dv, too, are fp32 sums in the
+workspace, one for each split, which the last kernel adds in a fixed order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords
-from lowdnn.engines.attention.heads import padded
+from lowdnn.engines.attention.heads import kernel_bounds, padded
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
     WARPGROUP_THREADS,
@@ -27,7 +28,17 @@ from lowdnn.engines.attention.mapped import (
     refuse_map,
 )
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
-from lowdnn.engines.launch import MAX_EXTENT, aligned_bytes, bytes_of, ceil_div, divider, floor_power, i32, macros
+from lowdnn.engines.launch import (
+    MAX_EXTENT,
+    MAX_GRID_X,
+    aligned_bytes,
+    bytes_of,
+    ceil_div,
+    divider,
+    floor_power,
+    i32,
+    macros,
+)
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
@@ -44,6 +55,13 @@ _BANDED_ORDERED_SIZE, _ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 128, 4
 #: Columns of dq that a warpgroup has at a time.
 _PART_COLUMNS = 64
 _WORD_BYTES, _SUM_BYTES = 4, 4
+#: That a thread of the last launch rounds: 8 columns of two rows.
+_THREAD_SUM_BYTES = 2 * 8 * _SUM_BYTES
+#: Blocks that share the queries of the same keys.
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+#: In tiles of queries, which take 2.6 to 3.2 us whatever the kind, as measured: what a block takes before its first one
+#: and behind its last one; a launch that joins splits, beside the bytes of their sums, of which so many move meanwhile.
+_BLOCK_STEPS, _JOIN_STEPS, _STEP_BYTES = 3, 1, 9 << 20
 _STAGE_GRANULE_BYTES = 1024
 
 
@@ -109,6 +127,15 @@ class SumsParams:
     TILE_Q: int
     HEAD_QK: int
     IS_FP8: int
+    IS_SPLIT: int
+
+
+@dataclass(frozen=True)
+class SplitSumsParams(SumsParams):
+    """The same, where dk and dv are sums, too."""
+
+    TILE_KV: int
+    HEAD_V: int
 
 
 @dataclass(frozen=True)
@@ -127,6 +154,7 @@ class Params:
     SUM_PIECES: int
     WEIGHT_BYTES: int
     IN_ORDER: int
+    IS_SPLIT: int
     PRODUCER_REGISTERS: int
     CONSUMER_REGISTERS: int
     IS_FP8: int
@@ -151,13 +179,14 @@ class AttentionBackwardWgmma:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """SWIZZLE, REDUCTION_MODE."""
+        """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""
         return self._accepted(graph, arch).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Three launches; one more before fp8."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
+        problem = replace(problem, splits=chosen[KnobType.SPLIT_K_SLC])
         is_in_order = chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
         notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
         steps = (*problem.prepare(), problem.gradients(chosen[KnobType.SWIZZLE], is_in_order), problem.rounded_sums())
@@ -198,9 +227,10 @@ def _kind(size: int) -> _Kind:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The operation as the kernels on wgmma take it."""
+    """The operation as the kernels on wgmma take it.  splits: blocks that share the queries of the same keys."""
 
     backward: AttentionBackward
+    splits: int = 1
 
     @property
     def kind(self) -> _Kind:
@@ -230,12 +260,22 @@ class _Problem:
         return self.backward.all_heads * self.query_tiles
 
     @property
+    def all_key_tiles(self) -> int:
+        """Of all heads of k."""
+        return self.key_heads * self.key_tiles
+
+    @property
     def workspace_bytes(self) -> int:
-        return self._sums_offset + self.all_query_tiles * self._tile_sum_bytes
+        return self._key_sums_offset + self._key_sums_bytes
 
     @property
     def has_band(self) -> bool:
         return self.backward.operation.left is not None or self.backward.operation.right is not None
+
+    @property
+    def _sharing(self) -> int:
+        """Heads of q for each of k."""
+        return max(1, self.backward.all_heads // max(1, self.key_heads))
 
     @property
     def key_heads(self) -> int:
@@ -244,14 +284,32 @@ class _Problem:
         return batch * heads
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """SWIZZLE, REDUCTION_MODE."""
+        """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""
         heads = tuple(2**power for power in range(8))
         orders = (_IN_ORDER,) if self.backward.operation.is_deterministic else (_IN_ORDER, _IN_ANY_ORDER)
         order = orders[0] if self._has_cheap_order else orders[-1]
         return (
             Knob("heads", KnobType.SWIZZLE, heads, self._heads_at_once(arch), "heads whose blocks start together"),
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
+            self._split_knob(arch),
         )
+
+    def _split_knob(self, arch: ArchSpec) -> Knob:
+        """SPLIT_K_SLC, as far as each split has tiles of queries. The default takes the least time, in steps of a tile:
+        that of the longest block, or of waves of mean ones."""
+        left, right = kernel_bounds(self.backward.operation.left, self.backward.operation.right)
+        widest = min(self.query_tiles, ceil_div(self.kind.keys + left + right, self.kind.queries) + 1)
+        longest, mean = (tiles * self._sharing for tiles in (widest, self.query_tiles * self.backward.seen_share))
+        most = min(longest, MAX_GRID_X // max(1, self.all_key_tiles))
+
+        def steps(splits: int) -> float:
+            waves = ceil_div(self.all_key_tiles * splits, arch.sm_count)
+            join = _JOIN_STEPS + 2 * replace(self, splits=splits)._key_sums_bytes / _STEP_BYTES if splits > 1 else 0
+            return max(_BLOCK_STEPS + longest / splits, waves * (_BLOCK_STEPS + mean / splits)) + join
+
+        values = tuple(splits for splits in _SPLITS if splits <= max(1, most))
+        best = min(values, key=steps)
+        return Knob("split_q", KnobType.SPLIT_K_SLC, values, best, "parts of the queries, joined in the last launch")
 
     def prepare(self) -> list[tuple[KernelRef, Launch]]:
         """Turns are cleared, too, and the tickets behind them."""
@@ -262,14 +320,13 @@ class _Problem:
         backward, params = self.backward, self._params(is_in_order)
         kernel = KernelRef(
             name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
-            f"_d{params.HEAD_QK}v{params.HEAD_V}_{'ordered' if is_in_order else 'unordered'}_sm90a",
+            f"_d{params.HEAD_QK}v{params.HEAD_V}_{'ordered' if is_in_order else 'unordered'}{self._split_name}_sm90a",
             source=f"attention/attention_backward_{self.kind.source}.cu",
             target=SM_90A.name,
             parameters=macros(params),
         )
         kind = self.kind
         boxes = (("q", kind.queries), ("k", kind.keys), ("v", kind.keys), ("d_o", kind.queries))
-        blocks = self.key_tiles * self.key_heads
         arguments: tuple[Argument, ...] = (
             *(map_of(backward.operands[port], rows) for port, rows in boxes),
             backward.argument,
@@ -279,52 +336,76 @@ class _Problem:
             WorkspacePointer(self._tickets_offset),
             Struct(divider(backward.operation.k.dims[1])),
             *i32((self.query_tiles, self.key_tiles, self.key_heads, heads_at_once)),
+            *((*self._key_sums, *i32((self.splits,))) if self.splits > 1 else ()),
         )
         moved = bytes_of(getattr(backward.operation, port) for port in ("q", "k", "v", "d_o", "dk", "dv"))
         return kernel, Launch(
             kernel=0,
-            grid=(blocks, 1, 1),
+            grid=(self.all_key_tiles * self.splits, 1, 1),
             block=((_WARPGROUPS + 1) * WARPGROUP_THREADS, 1, 1),
             arguments=(Struct(arguments),),
             shared_bytes=self._shared_bytes_with(self._output_stages),
             work=Work(
                 flops=backward.flops(3 * backward.size_qk + 2 * backward.size_v),
-                bytes=moved + self._turns_offset + self.all_query_tiles * self._tile_sum_bytes,
+                bytes=moved + self._turns_offset + self._sums_bytes,
                 unit=math_unit(backward.data_type),
             ),
             overlaps_previous=True,
         )
 
     def rounded_sums(self) -> tuple[KernelRef, Launch]:
-        """dq."""
-        backward = self.backward
-        params = SumsParams(backward.c_types[1], self.kind.queries, self.head_qk, int(backward.fp8 is not None))
-        kind = "fp8_" if params.IS_FP8 else ""
+        """dq; of splits dk and dv, too."""
+        backward, kind, is_split = self.backward, self.kind, self.splits > 1
+        params = SumsParams(
+            backward.c_types[1], kind.queries, self.head_qk, int(backward.fp8 is not None), IS_SPLIT=int(is_split)
+        )
+        name = f"{'fp8_' * params.IS_FP8}{params.OUT}_{params.TILE_Q}_d{params.HEAD_QK}"
+        of_keys: tuple[Argument, ...] = ()
+        threads = self._tile_sum_bytes // _THREAD_SUM_BYTES
+        blocks = self.all_query_tiles
+        if is_split:
+            params = SplitSumsParams(**vars(params), TILE_KV=kind.keys, HEAD_V=self.head_v)
+            name += f"v{params.HEAD_V}_split"
+            heads = backward.operation.k.dims[1]
+            of_keys = (
+                *(
+                    self._gradient(port, sums, self.key_tiles, heads)
+                    for port, sums in zip(("dk", "dv"), self._key_sums, strict=True)
+                ),
+                *i32((self.splits, self.all_query_tiles, self.all_key_tiles)),
+            )
+            shares = (ceil_div(kind.keys * size * _SUM_BYTES, threads * _THREAD_SUM_BYTES) for size in self._head_sizes)
+            blocks += self.all_key_tiles * sum(shares)
         kernel = KernelRef(
-            name=f"attention_backward_sums_{kind}{params.OUT}_{params.TILE_Q}_d{params.HEAD_QK}_sm90a",
+            name=f"attention_backward_sums_{name}_sm90a",
             source="attention/attention_backward_sums.cu",
             target=SM_90A.name,
             parameters=macros(params),
         )
-        arguments = Struct(
-            (
-                backward.heads["dq"].argument,
-                WorkspacePointer(self._sums_offset),
-                WorkspacePointer(self._turns_offset),
-                backward.argument,
-                Struct(divider(self.query_tiles)),
-                Struct(divider(backward.operation.q.dims[1])),
-            )
+        sums = WorkspacePointer(self._sums_offset)
+        arguments = (
+            self._gradient("dq", sums, self.query_tiles, backward.operation.q.dims[1]),
+            WorkspacePointer(self._turns_offset),
+            backward.argument,
+            *of_keys,
         )
-        moved = bytes_of((backward.operation.dq,)) + self.all_query_tiles * self._tile_sum_bytes
+        gradients = (backward.operation.dq, *((backward.operation.dk, backward.operation.dv) if is_split else ()))
         return kernel, Launch(
             kernel=0,
-            grid=(self.all_query_tiles, 1, 1),
-            block=(self._tile_sum_bytes // (2 * 8 * _SUM_BYTES), 1, 1),
-            arguments=(arguments,),
-            work=Work(flops=backward.operation.dq.element_count, bytes=moved, unit=MathUnit.FMA_F32),
+            grid=(blocks, 1, 1),
+            block=(threads, 1, 1),
+            arguments=(Struct(arguments),),
+            work=Work(
+                flops=sum(gradient.element_count for gradient in gradients),
+                bytes=bytes_of(gradients) + self._sums_bytes,
+                unit=MathUnit.FMA_F32,
+            ),
             overlaps_previous=True,
         )
+
+    def _gradient(self, port: str, sums: Argument, tiles: int, heads: int) -> Struct:
+        """The kernel's ``Gradient``."""
+        return Struct((self.backward.heads[port].argument, sums, Struct(divider(tiles)), Struct(divider(heads))))
 
     def _heads_at_once(self, arch: ArchSpec) -> int:
         """Blocks of a head wait for each other at the same queries. The more heads there are at once, the fewer blocks
@@ -356,6 +437,7 @@ class _Problem:
             SUM_PIECES=self.kind.sum_pieces,
             WEIGHT_BYTES=self.kind.weight_bytes,
             IN_ORDER=int(is_in_order),
+            IS_SPLIT=int(self.splits > 1),
             PRODUCER_REGISTERS=self.kind.producer_registers,
             CONSUMER_REGISTERS=consumer_registers(_WARPGROUPS, self.kind.producer_registers),
             IS_FP8=int(self.backward.fp8 is not None),
@@ -369,6 +451,37 @@ class _Problem:
         return self.kind.queries * self.kind.column_parts * min(self.head_qk, _PART_COLUMNS) * _SUM_BYTES
 
     @property
+    def _sums_bytes(self) -> int:
+        """All that are in the workspace."""
+        return self.all_query_tiles * self._tile_sum_bytes + self._key_sums_bytes
+
+    @property
+    def _split_name(self) -> str:
+        """In names of kernels."""
+        return "_split" if self.splits > 1 else ""
+
+    @property
+    def _head_sizes(self) -> tuple[int, int]:
+        """Of dk and of dv."""
+        return self.head_qk, self.head_v
+
+    @property
+    def _key_sums_bytes(self) -> int:
+        """Of dk and dv of all splits."""
+        return self._split_rows * sum(self._head_sizes) * _SUM_BYTES
+
+    @property
+    def _split_rows(self) -> int:
+        """Of dk, and of dv, that there are sums of."""
+        return self.splits * self.all_key_tiles * self.kind.keys if self.splits > 1 else 0
+
+    @property
+    def _key_sums(self) -> tuple[WorkspacePointer, WorkspacePointer]:
+        """Where those of dk and of dv begin."""
+        first = self._key_sums_offset
+        return WorkspacePointer(first), WorkspacePointer(first + self._split_rows * self.head_qk * _SUM_BYTES)
+
+    @property
     def _turns_offset(self) -> int:
         return self.backward.workspace_bytes
 
@@ -379,6 +492,10 @@ class _Problem:
     @property
     def _sums_offset(self) -> int:
         return self._turns_offset + aligned_bytes((self.all_query_tiles + 1) * _WORD_BYTES)
+
+    @property
+    def _key_sums_offset(self) -> int:
+        return self._sums_offset + self.all_query_tiles * self._tile_sum_bytes
 
     @property
     def _output_stages(self) -> int:

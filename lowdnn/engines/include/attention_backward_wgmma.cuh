@@ -3,17 +3,18 @@
 //
 // Scores and products are formed transposed, keys along the rows: rounded to 16 bits, accumulators then are operands in
 // registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each
-// warpgroup has parts of the results (query_sums.cuh).
+// warpgroup has parts of the results (tile_sums.cuh).
 // Queries and gradients of the output come through rings of stages, the last queries of a head first, head after head.
 // Sums of dq over the blocks of a head are formed in memory, tile by tile: the block with the first keys that a tile
 // sees stores, the others add, IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
 // turns, blocks with the same keys of `heads_at_once` heads start together, and two warps add in turns: until the sums
-// of one tile are seen by others, those of the next are on their way.
+// of one tile are seen by others, those of the next are on their way. With IS_SPLIT several blocks have the same keys
+// and share the way; each leaves its sums of dk and dv in memory, which attention_backward_sums.cu adds in their order.
 // Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q
 // rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES in which the sums of a
 // tile are passed on; WEIGHT_BYTES; the barriers; the ticket; of fp8 a word for each multiplying warp.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
-// SUM_PIECES WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and GRADIENT_TYPE: what
+// SUM_PIECES WEIGHT_BYTES IN_ORDER IS_SPLIT PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and GRADIENT_TYPE: what
 // weights and gradients of scores are rounded to before they are operands.
 
 #pragma once
@@ -22,8 +23,8 @@
 #include "include/attention_wgmma.cuh"
 #include "include/dependent_launch.cuh"
 #include "include/ldmatrix.cuh"
-#include "include/query_sums.cuh"
 #include "include/raster.cuh"
+#include "include/tile_sums.cuh"
 #include "include/turns.cuh"
 #include "include/warpgroup.cuh"
 
@@ -33,6 +34,7 @@ typedef SwizzledRows<TILE_Q, HEAD_V> OutputGradients;
 typedef SwizzledRows<TILE_KV, HEAD_QK> Keys;
 typedef SwizzledRows<TILE_KV, HEAD_V> Values;
 typedef SwizzledRows<TILE_KV, TILE_Q> ScoreGradients;
+typedef QuerySumsOf<TILE_Q, HEAD_QK> QuerySums;
 
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
@@ -68,18 +70,34 @@ struct Params {
   u32* tickets;   // one word
   Divider heads;  // of k in a batch
   i32 query_tiles, key_tiles, key_heads, heads_at_once;  // of a head, of all batches
+#if IS_SPLIT
+  f32 *key_sums, *value_sums;  // (split, batch, head, tile of keys)
+  u32 splits;
+#endif
 };
 
-// Where the block's keys are.
+// Where the block's keys are, and what it has of their way along the queries.
 struct Place {
   i32 batch, head;  // the first head of q
   i32 key_tile;
   Band band;
   i32 begin, end;  // tiles of queries
   i32 steps;
+#if IS_SPLIT
+  i32 steps_before;  // that other splits have
+  i32 sums_tile;     // of dk and dv
+#endif
 
   __device__ __forceinline__ Place(const Params& p, u32 ticket) {
+#if IS_SPLIT
+    // All splits of a head in the same group: blocks wait for others with fewer keys, whichever split they have.
+    TileIndex index = grouped_tile(ticket, p.key_heads * p.splits, p.key_tiles, p.heads_at_once * p.splits);
+    const u32 split = index.row % p.splits;
+    index.row /= p.splits;
+    sums_tile = (split * p.key_heads + index.row) * p.key_tiles + index.column;
+#else
     const TileIndex index = grouped_tile(ticket, p.key_heads, p.key_tiles, p.heads_at_once);
+#endif
     batch = i32(p.heads.divide(index.row));
     head = i32(index.row - batch * p.heads.divisor) * p.dk.sharing;
     key_tile = i32(index.column);
@@ -87,6 +105,11 @@ struct Place {
     begin = band.queries_begin(first_key()) / TILE_Q;
     end = max(begin, (band.queries_end(first_key(), TILE_KV) + TILE_Q - 1) / TILE_Q);
     steps = (end - begin) * p.dk.sharing;
+#if IS_SPLIT
+    const u32 fewest = steps / p.splits, with_more = steps % p.splits;
+    steps_before = split * fewest + min(split, with_more);
+    steps = fewest + (split < with_more);
+#endif
   }
 
   __device__ __forceinline__ i32 first_key() const { return key_tile * TILE_KV; }
@@ -100,7 +123,13 @@ struct Walk {
   const Place& place;
   i32 head, tile;
 
-  __device__ __forceinline__ Walk(const Place& place) : place(place), head(place.head), tile(place.end - 1) {}
+  __device__ __forceinline__ Walk(const Place& place) : place(place), head(place.head), tile(place.end - 1) {
+#if IS_SPLIT
+    const i32 tiles = max(1, place.end - place.begin);
+    head += place.steps_before / tiles;
+    tile -= place.steps_before % tiles;
+#endif
+  }
 
   __device__ __forceinline__ void advance() {
     if (tile-- == place.begin) {
@@ -421,10 +450,18 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
 }
 
 // Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place
-// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors.
+// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors. With IS_SPLIT leaves
+// those sums.
 template <class Out, class Rows, int BLOCKS>
 __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place, i32 warp_key,
                                            const Rows& rows, i32 size, Result result, f32 (&values)[1][BLOCKS][4]) {
+#if IS_SPLIT
+  typedef KeySumsOf<TILE_KV, BLOCKS * 8> Sums;
+  f32* const sums = (result == OF_K ? p.key_sums : p.value_sums) + i64(place.sums_tile) * Sums::NUMBERS;
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block)
+    store<4>(sums + Sums::at(warp_key / 64, block, threadIdx.x % WARPGROUP_SIZE), values[0][block]);
+#else
   const f32 factor = factor_of(p.problem, result, values);
   Out* const head = to.at(place.batch, place.head, 0);
   const i32 first_key = place.first_key() + warp_key;
@@ -445,6 +482,7 @@ __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to
   } else {
     store_gradients(head, to.strides[2], first_key, p.problem.keys, 0, size, factor, values);
   }
+#endif
 }
 
 // Every thread of the block; Consumer::run is what a multiplying one does.
