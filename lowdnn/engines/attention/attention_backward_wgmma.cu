@@ -42,7 +42,7 @@ struct Consumer : Warpgroup {
  private:
   __device__ __forceinline__ void add_queries(f32 factor, const Scaling& scaling) {
     Walk walk(place);
-    await_keys();
+    clear_missing_keys();
     QueryStage stage = await_queries(walk.tile);
     start_scores(scores, memory.k, index * 64, stage.q(), 0);
     wgmma_wait<0>();
@@ -59,7 +59,7 @@ struct Consumer : Warpgroup {
       share_gradients();
       start_queries(shared_gradients, 0);
       walk.advance();
-      // Of the last tile once more, for nothing: ptxas would not let a condition run beside the program.
+      // Behind the last tile for nothing: ptxas would not let a condition run beside the program.
       const bool is_last = step + 1 == place.steps;
       stage = await_next_queries(is_last, walk.tile);
       wgmma_wait<1>();  // the registers of the gradients are free
@@ -68,7 +68,7 @@ struct Consumer : Warpgroup {
       hold_all(dq);
       memory.queries.release();
       memory.outputs.release();
-      pass_sums(step, 0);
+      pass_sums(place.first_step + step, 0);
       wgmma_wait<0>();
     }
     hold_all(dk);

@@ -189,7 +189,11 @@ class AttentionBackwardWgmma:
         problem = replace(problem, splits=chosen[KnobType.SPLIT_K_SLC])
         is_in_order = chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
         notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
-        steps = (*problem.prepare(), problem.gradients(chosen[KnobType.SWIZZLE], is_in_order), problem.rounded_sums())
+        steps = (
+            *problem.prepare(),
+            problem.gradients(arch, chosen[KnobType.SWIZZLE], is_in_order),
+            problem.rounded_sums(),
+        )
         kernels = tuple(kernel for kernel, _ in steps)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(steps))
         return plan_of(self, graph, arch, chosen, kernels, launches, problem.workspace_bytes, notes)
@@ -315,7 +319,7 @@ class _Problem:
         """Turns are cleared, too, and the tickets behind them."""
         return self.backward.prepare(ClearedWords(self._turns_offset, self.all_query_tiles + 1))
 
-    def gradients(self, heads_at_once: int, is_in_order: bool) -> tuple[KernelRef, Launch]:
+    def gradients(self, arch: ArchSpec, heads_at_once: int, is_in_order: bool) -> tuple[KernelRef, Launch]:
         """dk, dv, and the sums of dq."""
         backward, params = self.backward, self._params(is_in_order)
         kernel = KernelRef(
@@ -341,7 +345,7 @@ class _Problem:
         moved = bytes_of(getattr(backward.operation, port) for port in ("q", "k", "v", "d_o", "dk", "dv"))
         return kernel, Launch(
             kernel=0,
-            grid=(self.all_key_tiles * self.splits, 1, 1),
+            grid=(min(arch.sm_count, self.all_key_tiles * self.splits), 1, 1),
             block=((_WARPGROUPS + 1) * WARPGROUP_THREADS, 1, 1),
             arguments=(Struct(arguments),),
             shared_bytes=self._shared_bytes_with(self._output_stages),
@@ -505,7 +509,7 @@ class _Problem:
 
     def _shared_bytes_with(self, output_stages: int) -> int:
         kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
-        barriers = (1 + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
+        barriers = (2 + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
         words = 1 if self.backward.fp8 is None else 1 + _WARPGROUPS * _WARPS
         return (
             kind.keys * (row_qk + row_v)

@@ -54,7 +54,7 @@ struct ValueWarpgroup : Warpgroup {
   __device__ __forceinline__ void add_queries(f32 factor) {
     const ScoreGradients gradients = {memory.gradients};
     Walk walk(place);
-    await_keys();
+    clear_missing_keys();
     QueryStage stage = await_queries(walk.tile);
     start_scores(scores, memory.k, 0, stage.q(), 0);
     wgmma_wait<0>();
@@ -73,17 +73,19 @@ struct ValueWarpgroup : Warpgroup {
       wgmma_wait<0>();
       hold_all(dq);
       memory.outputs.release();
-      pass_sums(step, 0);
+      pass_sums(place.first_step + step, 0);
       start_queries(gradients, 1);
       wgmma_wait<0>();
       hold_all(dq);
       if (step + 1 < place.steps) {
         walk.advance();
         stage = await_queries(walk.tile);
+      } else {
+        stage = idle_queries();
       }
-      // Of the last tile once more, for nothing: ptxas would not let a condition run beside the program.
+      // Behind the last tile for nothing: ptxas would not let a condition run beside the program.
       start_scores(scores, memory.k, 0, stage.q(), 0);
-      pass_sums(step, 1);
+      pass_sums(place.first_step + step, 1);
       wgmma_wait<0>();
     }
     hold_all(dv);
@@ -99,7 +101,7 @@ struct KeyWarpgroup : Warpgroup {
   __device__ __forceinline__ void add_queries(const Scaling& scaling) {
     const ScoreGradients shared_gradients = {memory.gradients};
     Walk walk(place);
-    await_keys();
+    clear_missing_keys();
 #pragma unroll 1
     for (i32 step = 0; step < place.steps; ++step, walk.advance()) {
       const QueryStage stage = await_queries(walk.tile);
@@ -122,11 +124,11 @@ struct KeyWarpgroup : Warpgroup {
       wgmma_wait<0>();
       hold_all(dq);
       memory.queries.release();
-      pass_sums(step, 0);
+      pass_sums(place.first_step + step, 0);
       start_queries(shared_gradients, 1);
       wgmma_wait<0>();
       hold_all(dq);
-      pass_sums(step, 1);
+      pass_sums(place.first_step + step, 1);
     }
     hold_all(dk);
     store_largest_gradient();

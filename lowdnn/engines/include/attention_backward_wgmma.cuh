@@ -74,6 +74,16 @@ struct Params {
   f32 *key_sums, *value_sums;  // (split, batch, head, tile of keys)
   u32 splits;
 #endif
+
+  // That blocks take.
+  __device__ __forceinline__ u32 tickets_count() const {
+    const u32 tiles = key_heads * key_tiles;
+#if IS_SPLIT
+    return tiles * splits;
+#else
+    return tiles;
+#endif
+  }
 };
 
 // Where the block's keys are, and what it has of their way along the queries.
@@ -83,12 +93,13 @@ struct Place {
   Band band;
   i32 begin, end;  // tiles of queries
   i32 steps;
+  u32 first_step;  // of all that the block has
 #if IS_SPLIT
   i32 steps_before;  // that other splits have
   i32 sums_tile;     // of dk and dv
 #endif
 
-  __device__ __forceinline__ Place(const Params& p, u32 ticket) {
+  __device__ __forceinline__ Place(const Params& p, u32 ticket, u32 first_step) : first_step(first_step) {
 #if IS_SPLIT
     // All splits of a head in the same group: blocks wait for others with fewer keys, whichever split they have.
     TileIndex index = grouped_tile(ticket, p.key_heads * p.splits, p.key_tiles, p.heads_at_once * p.splits);
@@ -158,6 +169,23 @@ struct QueryStage {
   }
 };
 
+// Keys and values in shared memory.
+struct KeyTile {
+  static constexpr u32 BYTES = Keys::BYTES + Values::BYTES;
+
+  u32 address;
+
+  __device__ __forceinline__ Keys k() const { return {address}; }
+  __device__ __forceinline__ Values v() const { return {address + Keys::BYTES}; }
+
+  __device__ __forceinline__ void load(const Params& p, const Place& place, u32 barrier) const {
+    const i32 head = place.head / p.dk.sharing;
+    mbarrier_expect(barrier, BYTES);
+    k().copy({p.k, head, place.batch}, place.first_key(), barrier);
+    v().copy({p.v, head, place.batch}, place.first_key(), barrier);
+  }
+};
+
 // Pieces of sums on their way from the multiplying warps to the adding ones, through SUM_STAGES stages. Which adding
 // warp takes a piece depends on its step, so each piece of ADDING_WARPS steps has a barrier for its coming.
 struct SumRing {
@@ -196,14 +224,16 @@ struct SumRing {
 struct Memory {
   Keys k;
   Values v;
+  TileRing<KeyTile, 1, CONSUMER_WARPS + ADDING_WARPS> keys;  // k and v
   TileRing<QueryStage, STAGES, CONSUMER_WARPS> queries;
   TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
   SumRing sums;
-  u32 gradients, weights, keys_full, ticket;
+  u32 gradients, weights;
+  u32 ticket;   // of the keys
   u32 largest;  // of fp8: a word for each multiplying warp
 
   __device__ __forceinline__ Memory(u32 shared, u32* tickets)
-      : k{shared}, v{shared + Keys::BYTES}, queries{v.address + Values::BYTES},
+      : k{shared}, v{shared + Keys::BYTES}, keys{shared}, queries{shared + keys.BYTES},
         outputs{queries.stages + queries.BYTES} {
     gradients = outputs.stages + outputs.BYTES;
     sums.stages = gradients + GRADIENT_TILES * ScoreGradients::BYTES;
@@ -211,45 +241,69 @@ struct Memory {
     queries.full = weights + WEIGHT_BYTES;
     outputs.full = queries.full + queries.BARRIER_BYTES;
     sums.barriers = outputs.full + outputs.BARRIER_BYTES;
-    keys_full = sums.barriers + sums.BARRIER_BYTES;
-    ticket = keys_full + MBARRIER_BYTES;
+    keys.full = sums.barriers + sums.BARRIER_BYTES;
+    ticket = keys.full + keys.BARRIER_BYTES;
     largest = ticket + sizeof(u32);
     if (threadIdx.x == 0) {
-      const u32 own_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
-      mbarrier_init(keys_full, 1);
+      const u32 first_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
+      keys.init();
       queries.init();
       outputs.init();
       sums.init();
       mbarrier_fence_init();
-      store_shared_32(ticket, own_ticket);
+      store_shared_32(ticket, first_ticket);
       for (u32 warp = 0; IS_FP8 && warp < CONSUMER_WARPS; ++warp) store_shared_32(largest + warp * sizeof(u32), 0);
     }
     __syncthreads();
   }
 };
 
-// One thread: all copies of the block.
-__device__ __forceinline__ void produce(const Params& p, const Place& place, Memory& memory) {
-  if (place.steps == 0) return;
-  const i32 key_head = place.head / p.dk.sharing;
-  mbarrier_expect(memory.keys_full, Keys::BYTES + Values::BYTES);
-  memory.k.copy({p.k, key_head, place.batch}, place.first_key(), memory.keys_full);
-  memory.v.copy({p.v, key_head, place.batch}, place.first_key(), memory.keys_full);
-  Walk walk(place);
+// One thread: all copies of the block. Those of the first queries do not wait for the keys before to be done with.
+__device__ __forceinline__ void produce(const Params& p, Memory& memory) {
+  u32 ticket = load_shared_32(memory.ticket);
 #pragma unroll 1
-  for (i32 step = 0; step < place.steps; ++step, walk.advance()) {
-    const i32 row = walk.tile * TILE_Q;
-    memory.queries.load(MappedHead{p.q, walk.head, place.batch}, p.problem.terms_of(place.batch, walk.head), row);
-    memory.outputs.load(MappedHead{p.d_o, walk.head, place.batch}, row);
+  for (; ticket < p.tickets_count(); ticket = take_ticket(p.tickets)) {
+    const Place place(p, ticket, 0);
+    Walk walk(place);
+#pragma unroll 1
+    for (i32 step = 0; step < max(place.steps, 1); ++step, walk.advance()) {
+      const i32 row = walk.tile * TILE_Q;
+      if (place.steps > 0) {
+        memory.queries.load(MappedHead{p.q, walk.head, place.batch}, p.problem.terms_of(place.batch, walk.head), row);
+        memory.outputs.load(MappedHead{p.d_o, walk.head, place.batch}, row);
+      }
+      if (step > 0) continue;
+      memory.keys.wait_empty();
+      store_shared_32(memory.ticket, ticket);
+      memory.keys.fill(p, place);
+    }
+  }
+  memory.keys.wait_empty();
+  store_shared_32(memory.ticket, ticket);
+  mbarrier_arrive(memory.keys.own_full());
+}
+
+// The others: calls `run` with each place that the block takes.
+template <class Run> __device__ __forceinline__ void for_each_place(const Params& p, Memory& memory, const Run& run) {
+  u32 first_step = 0;
+#pragma unroll 1
+  while (true) {
+    memory.keys.wait();
+    const u32 ticket = load_shared_32(memory.ticket);
+    if (ticket >= p.tickets_count()) return;
+    const Place place(p, ticket, first_step);
+    run(place);
+    first_step += place.steps;
   }
 }
 
 // One thread of each adding warp: adds what the consumers pass on at every ADDING_WARPS-th step to the sums of its
 // tile.
-__device__ __forceinline__ void add_sums(const Params& p, const Place& place, const Memory& memory, i32 adding_warp) {
+__device__ __forceinline__ void add_sums(const Params& p, const Place& place, const Memory& memory, u32 adding_warp) {
   Walk walk(place);
+  const u32 end = place.first_step + place.steps;
 #pragma unroll 1
-  for (i32 step = 0; step < place.steps; ++step, walk.advance()) {
+  for (u32 step = place.first_step; step < end; ++step, walk.advance()) {
     if (step % ADDING_WARPS != adding_warp) continue;
     const i64 tile = i64(place.batch * p.problem.heads + walk.head) * p.query_tiles + walk.tile;
     const u32 turn = place.turn(walk.tile);
@@ -279,7 +333,6 @@ __device__ __forceinline__ void add_sums(const Params& p, const Place& place, co
       pass_turn(p.turns + tile, turn + 1);
     }
   }
-  bulk_wait<0>();
 }
 
 // Accumulators, rounded, as 16-bit operands in registers.
@@ -402,9 +455,8 @@ struct Warpgroup {
     }
   }
 
-  // When the keys are there.
-  __device__ __forceinline__ void await_keys() const {
-    mbarrier_wait(memory.keys_full, 0);
+  // Before they are multiplied.
+  __device__ __forceinline__ void clear_missing_keys() const {
     clear_beyond(place.band.keys - place.first_key(), p.problem.keys - place.first_key(), memory.k);
   }
 
@@ -414,14 +466,20 @@ struct Warpgroup {
     clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
     return stage;
   }
-  // The one behind it, while the next one is not released; that one still where it is the last.
+  // The one behind it, while the next one is not released; where that is the last, what stays there for as long.
   __device__ __forceinline__ QueryStage await_next_queries(bool is_last, i32 tile) const {
     auto behind = memory.queries;
     behind.at.advance();
     const auto ring = is_last ? memory.queries : behind;
-    const QueryStage stage = ring.wait();
+    QueryStage stage = ring.wait();
+    if (is_last) stage = idle_queries();
     clear_beyond(is_last ? TILE_Q : place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
     return stage;
+  }
+  // For multiplications whose products nobody wants: what no copy overwrites meanwhile.
+  __device__ __forceinline__ QueryStage idle_queries() const {
+    static_assert(Queries::BYTES <= Keys::BYTES, "enough to read");
+    return {memory.k.address};
   }
   __device__ __forceinline__ OutputGradients await_outputs(i32 tile) const {
     const OutputGradients d_o = memory.outputs.wait();
@@ -495,15 +553,25 @@ template <class Consumer> __device__ __forceinline__ void run_block(const Params
   }
   wait_for_previous_kernel();
   Memory memory(shared_address(shared), p.tickets);
-  const Place place(p, load_shared_32(memory.ticket));
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     release_registers<PRODUCER_REGISTERS>();
-    if (warp == LOADING_WARP && elect_one()) produce(p, place, memory);
-    const i32 adding_warp = i32(warp) - FIRST_ADDING_WARP;
-    if (adding_warp >= 0 && adding_warp < ADDING_WARPS && elect_one()) add_sums(p, place, memory, adding_warp);
+    if (warp == LOADING_WARP) {
+      if (elect_one()) produce(p, memory);
+    } else if (warp < FIRST_ADDING_WARP + ADDING_WARPS && elect_one()) {
+      for_each_place(p, memory, [&](const Place& place) {
+        mbarrier_arrive(memory.keys.own_empty());
+        memory.keys.at.advance();
+        add_sums(p, place, memory, warp - FIRST_ADDING_WARP);
+      });
+      bulk_wait<0>();
+    }
   } else {
     take_registers<CONSUMER_REGISTERS>();
-    Consumer::run(p, place, memory);
+    for_each_place(p, memory, [&](const Place& place) {
+      Consumer::run(p, place, memory);
+      fence_async_shared();  // gradients lay in the place of keys and values
+      memory.keys.release();
+    });
   }
 }
