@@ -6,7 +6,7 @@
 // columns of a row and of the 8th one after it.
 // Launch: TILE_Q / 2 threads for each 8 columns of q that there are sums of; a block for each tile of queries, then
 // enough for each tile of keys, first for dk.
-// Macros: OUT TILE_Q HEAD_QK IS_FP8 IS_SPLIT; with that TILE_KV HEAD_V.
+// Macros: OUT TILE_Q HEAD_QK TILE_KV HEAD_V IS_FP8 IS_SPLIT.
 
 #include "include/attention_backward_scaling.cuh"
 #include "include/dependent_launch.cuh"

@@ -41,6 +41,7 @@ from lowdnn.engines.launch import (
 )
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
 from lowdnn.status import Status
 
@@ -126,16 +127,10 @@ class SumsParams:
     OUT: str
     TILE_Q: int
     HEAD_QK: int
-    IS_FP8: int
-    IS_SPLIT: int
-
-
-@dataclass(frozen=True)
-class SplitSumsParams(SumsParams):
-    """The same, where dk and dv are sums, too."""
-
     TILE_KV: int
     HEAD_V: int
+    IS_FP8: int
+    IS_SPLIT: int
 
 
 @dataclass(frozen=True)
@@ -269,8 +264,12 @@ class _Problem:
         return self.key_heads * self.key_tiles
 
     @property
+    def is_split(self) -> bool:
+        return self.splits > 1
+
+    @property
     def workspace_bytes(self) -> int:
-        return self._key_sums_offset + self._key_sums_bytes
+        return self._sums_offset + self._sums_bytes
 
     @property
     def has_band(self) -> bool:
@@ -322,9 +321,10 @@ class _Problem:
     def gradients(self, arch: ArchSpec, heads_at_once: int, is_in_order: bool) -> tuple[KernelRef, Launch]:
         """dk, dv, and the sums of dq."""
         backward, params = self.backward, self._params(is_in_order)
+        order = "ordered" if is_in_order else "unordered"
         kernel = KernelRef(
             name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
-            f"_d{params.HEAD_QK}v{params.HEAD_V}_{'ordered' if is_in_order else 'unordered'}{self._split_name}_sm90a",
+            f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_sm90a",
             source=f"attention/attention_backward_{self.kind.source}.cu",
             target=SM_90A.name,
             parameters=macros(params),
@@ -340,8 +340,9 @@ class _Problem:
             WorkspacePointer(self._tickets_offset),
             Struct(divider(backward.operation.k.dims[1])),
             *i32((self.query_tiles, self.key_tiles, self.key_heads, heads_at_once)),
-            *((*self._key_sums, *i32((self.splits,))) if self.splits > 1 else ()),
         )
+        if self.is_split:
+            arguments += (*map(WorkspacePointer, self._key_sums_offsets), *i32((self.splits,)))
         moved = bytes_of(getattr(backward.operation, port) for port in ("q", "k", "v", "d_o", "dk", "dv"))
         return kernel, Launch(
             kernel=0,
@@ -359,41 +360,37 @@ class _Problem:
 
     def rounded_sums(self) -> tuple[KernelRef, Launch]:
         """dq; of splits dk and dv, too."""
-        backward, kind, is_split = self.backward, self.kind, self.splits > 1
+        backward, operation, kind = self.backward, self.backward.operation, self.kind
         params = SumsParams(
-            backward.c_types[1], kind.queries, self.head_qk, int(backward.fp8 is not None), IS_SPLIT=int(is_split)
+            backward.c_types[1],
+            TILE_Q=kind.queries,
+            HEAD_QK=self.head_qk,
+            TILE_KV=kind.keys,
+            HEAD_V=self.head_v,
+            IS_FP8=int(backward.fp8 is not None),
+            IS_SPLIT=int(self.is_split),
         )
-        name = f"{'fp8_' * params.IS_FP8}{params.OUT}_{params.TILE_Q}_d{params.HEAD_QK}"
-        of_keys: tuple[Argument, ...] = ()
-        threads = self._tile_sum_bytes // _THREAD_SUM_BYTES
-        blocks = self.all_query_tiles
-        if is_split:
-            params = SplitSumsParams(**vars(params), TILE_KV=kind.keys, HEAD_V=self.head_v)
-            name += f"v{params.HEAD_V}_split"
-            heads = backward.operation.k.dims[1]
-            of_keys = (
-                *(
-                    self._gradient(port, sums, self.key_tiles, heads)
-                    for port, sums in zip(("dk", "dv"), self._key_sums, strict=True)
-                ),
-                *i32((self.splits, self.all_query_tiles, self.all_key_tiles)),
-            )
-            shares = (ceil_div(kind.keys * size * _SUM_BYTES, threads * _THREAD_SUM_BYTES) for size in self._head_sizes)
-            blocks += self.all_key_tiles * sum(shares)
         kernel = KernelRef(
-            name=f"attention_backward_sums_{name}_sm90a",
+            name=f"attention_backward_sums_{'fp8_' * params.IS_FP8}{params.OUT}_{params.TILE_Q}"
+            f"_d{params.HEAD_QK}v{params.HEAD_V}{'_split' * params.IS_SPLIT}_sm90a",
             source="attention/attention_backward_sums.cu",
             target=SM_90A.name,
             parameters=macros(params),
         )
-        sums = WorkspacePointer(self._sums_offset)
-        arguments = (
-            self._gradient("dq", sums, self.query_tiles, backward.operation.q.dims[1]),
+        threads, blocks = self._tile_sum_bytes // _THREAD_SUM_BYTES, self.all_query_tiles
+        arguments: tuple[Argument, ...] = (
+            self._gradient("dq", self._sums_offset, self.query_tiles),
             WorkspacePointer(self._turns_offset),
             backward.argument,
-            *of_keys,
         )
-        gradients = (backward.operation.dq, *((backward.operation.dk, backward.operation.dv) if is_split else ()))
+        gradients: tuple[Tensor, ...] = (operation.dq,)
+        if self.is_split:
+            of_keys = zip(("dk", "dv"), self._key_sums_offsets, strict=True)
+            arguments += tuple(self._gradient(port, offset, self.key_tiles) for port, offset in of_keys)
+            arguments += i32((self.splits, self.all_query_tiles, self.all_key_tiles))
+            gradients += (operation.dk, operation.dv)
+            tiles_bytes = (kind.keys * size * _SUM_BYTES for size in (self.head_qk, self.head_v))
+            blocks += self.all_key_tiles * sum(ceil_div(own, threads * _THREAD_SUM_BYTES) for own in tiles_bytes)
         return kernel, Launch(
             kernel=0,
             grid=(blocks, 1, 1),
@@ -407,9 +404,11 @@ class _Problem:
             overlaps_previous=True,
         )
 
-    def _gradient(self, port: str, sums: Argument, tiles: int, heads: int) -> Struct:
+    def _gradient(self, port: str, sums_offset: int, tiles: int) -> Struct:
         """The kernel's ``Gradient``."""
-        return Struct((self.backward.heads[port].argument, sums, Struct(divider(tiles)), Struct(divider(heads))))
+        heads = self.backward.heads[port]
+        dividers = (Struct(divider(count)) for count in (tiles, heads.tensor.dims[1]))
+        return Struct((heads.argument, WorkspacePointer(sums_offset), *dividers))
 
     def _heads_at_once(self, arch: ArchSpec) -> int:
         """Blocks of a head wait for each other at the same queries. The more heads there are at once, the fewer blocks
@@ -441,7 +440,7 @@ class _Problem:
             SUM_PIECES=self.kind.sum_pieces,
             WEIGHT_BYTES=self.kind.weight_bytes,
             IN_ORDER=int(is_in_order),
-            IS_SPLIT=int(self.splits > 1),
+            IS_SPLIT=int(self.is_split),
             PRODUCER_REGISTERS=self.kind.producer_registers,
             CONSUMER_REGISTERS=consumer_registers(_WARPGROUPS, self.kind.producer_registers),
             IS_FP8=int(self.backward.fp8 is not None),
@@ -456,34 +455,23 @@ class _Problem:
 
     @property
     def _sums_bytes(self) -> int:
-        """All that are in the workspace."""
+        """Of all gradients."""
         return self.all_query_tiles * self._tile_sum_bytes + self._key_sums_bytes
-
-    @property
-    def _split_name(self) -> str:
-        """In names of kernels."""
-        return "_split" if self.splits > 1 else ""
-
-    @property
-    def _head_sizes(self) -> tuple[int, int]:
-        """Of dk and of dv."""
-        return self.head_qk, self.head_v
-
-    @property
-    def _key_sums_bytes(self) -> int:
-        """Of dk and dv of all splits."""
-        return self._split_rows * sum(self._head_sizes) * _SUM_BYTES
 
     @property
     def _split_rows(self) -> int:
         """Of dk, and of dv, that there are sums of."""
-        return self.splits * self.all_key_tiles * self.kind.keys if self.splits > 1 else 0
+        return self.splits * self.all_key_tiles * self.kind.keys if self.is_split else 0
 
     @property
-    def _key_sums(self) -> tuple[WorkspacePointer, WorkspacePointer]:
-        """Where those of dk and of dv begin."""
-        first = self._key_sums_offset
-        return WorkspacePointer(first), WorkspacePointer(first + self._split_rows * self.head_qk * _SUM_BYTES)
+    def _key_sums_bytes(self) -> int:
+        return self._split_rows * (self.head_qk + self.head_v) * _SUM_BYTES
+
+    @property
+    def _key_sums_offsets(self) -> tuple[int, int]:
+        """Of dk and of dv."""
+        first = self._sums_offset + self.all_query_tiles * self._tile_sum_bytes
+        return first, first + self._split_rows * self.head_qk * _SUM_BYTES
 
     @property
     def _turns_offset(self) -> int:
@@ -496,10 +484,6 @@ class _Problem:
     @property
     def _sums_offset(self) -> int:
         return self._turns_offset + aligned_bytes((self.all_query_tiles + 1) * _WORD_BYTES)
-
-    @property
-    def _key_sums_offset(self) -> int:
-        return self._sums_offset + self.all_query_tiles * self._tile_sum_bytes
 
     @property
     def _output_stages(self) -> int:

@@ -1,5 +1,7 @@
 // What the kernels of attention's gradients on wgmma share: the way of a block with TILE_KV keys along the queries, all
-// that its loading and its adding warps do, and the parts of what its two multiplying warpgroups do.
+// that its loading and its adding warps do, and the parts of what its two multiplying warpgroups do. A block takes tile
+// after tile of keys; while the gradients of one are stored and its last sums passed on, the first queries of the next
+// one come.
 //
 // Scores and products are formed transposed, keys along the rows: rounded to 16 bits, accumulators then are operands in
 // registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each
@@ -8,14 +10,15 @@
 // Sums of dq over the blocks of a head are formed in memory, tile by tile: the block with the first keys that a tile
 // sees stores, the others add, IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
 // turns, blocks with the same keys of `heads_at_once` heads start together, and two warps add in turns: until the sums
-// of one tile are seen by others, those of the next are on their way. With IS_SPLIT several blocks have the same keys
-// and share the way; each leaves its sums of dk and dv in memory, which attention_backward_sums.cu adds in their order.
+// of one tile are seen by others, those of the next are on their way.
+// With IS_SPLIT several blocks have the same keys and share the way; each leaves its sums of dk and dv in memory, which
+// attention_backward_sums.cu adds in a fixed order.
 // Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q
 // rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES in which the sums of a
 // tile are passed on; WEIGHT_BYTES; the barriers; the ticket; of fp8 a word for each multiplying warp.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
-// SUM_PIECES WEIGHT_BYTES IN_ORDER IS_SPLIT PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and GRADIENT_TYPE: what
-// weights and gradients of scores are rounded to before they are operands.
+// SUM_PIECES WEIGHT_BYTES IN_ORDER IS_SPLIT PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and
+// GRADIENT_TYPE: what weights and gradients of scores are rounded to before they are operands.
 
 #pragma once
 
@@ -75,13 +78,12 @@ struct Params {
   u32 splits;
 #endif
 
-  // That blocks take.
-  __device__ __forceinline__ u32 tickets_count() const {
-    const u32 tiles = key_heads * key_tiles;
+  // Those of places.
+  __device__ __forceinline__ u32 ticket_count() const {
 #if IS_SPLIT
-    return tiles * splits;
+    return key_heads * key_tiles * splits;
 #else
-    return tiles;
+    return key_heads * key_tiles;
 #endif
   }
 };
@@ -229,7 +231,7 @@ struct Memory {
   TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
   SumRing sums;
   u32 gradients, weights;
-  u32 ticket;   // of the keys
+  u32 ticket;   // of the block's keys; behind the last ones too large
   u32 largest;  // of fp8: a word for each multiplying warp
 
   __device__ __forceinline__ Memory(u32 shared, u32* tickets)
@@ -262,7 +264,7 @@ struct Memory {
 __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
   u32 ticket = load_shared_32(memory.ticket);
 #pragma unroll 1
-  for (; ticket < p.tickets_count(); ticket = take_ticket(p.tickets)) {
+  for (; ticket < p.ticket_count(); ticket = take_ticket(p.tickets)) {
     const Place place(p, ticket, 0);
     Walk walk(place);
 #pragma unroll 1
@@ -290,7 +292,7 @@ template <class Run> __device__ __forceinline__ void for_each_place(const Params
   while (true) {
     memory.keys.wait();
     const u32 ticket = load_shared_32(memory.ticket);
-    if (ticket >= p.tickets_count()) return;
+    if (ticket >= p.ticket_count()) return;
     const Place place(p, ticket, first_step);
     run(place);
     first_step += place.steps;

@@ -327,7 +327,7 @@ def test_workspace_has_terms_and_sums() -> None:
         ("b=2 h=8 q=8192 d=256", 4, 1, 1),
         ("b=8 h=16 q=2048 d=128", 8, 0, 1),
         ("b=32 h=16 q=512 d=128", 32, 0, 1),
-        ("b=1 h=12 hk=3 q=8192 d=128 left=9 deterministic=yes", 2, 0, 1),
+        ("b=1 h=12 hk=3 q=8192 d=128 left=9 deterministic=yes", 2, 0, 2),
         ("b=2 h=10 q=4096 kv=77 d=64", 16, 0, 6),
     ],
 )
