@@ -1,6 +1,6 @@
 // attention_backward_sums: dq = scale * sums, in fp8 with what stands in the place of the scale, of the sums that
-// attention_backward_wgmma.cu leaves; zeros for a tile whose queries see no key. With IS_SPLIT likewise dk and dv, which
-// are factors times the sums over the splits of the queries, in their order.
+// attention_backward_wgmma.cu leaves; zeros for a tile whose queries see no key. With IS_SPLIT also dk and dv, of the
+// sums that the splits of the queries leave, added in their order.
 //
 // Block: a tile of TILE_Q queries of one head, or as many threads' share of a tile of TILE_KV keys. A thread has 8
 // columns of a row and of the 8th one after it.
