@@ -152,6 +152,8 @@ struct Consumer {
       named_barrier(STORING_BARRIER, CONSUMER_THREADS);
       store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
     }
+    fence_async_shared();  // gradients lay in the place of keys and values
+    memory.keys.release();
   }
 };
 

@@ -510,8 +510,8 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
 }
 
 // Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place
-// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors. With IS_SPLIT leaves
-// those sums.
+// in shared memory nobody else needs meanwhile, so that neighbouring lanes store neighbouring vectors. With IS_SPLIT
+// leaves those sums.
 template <class Out, class Rows, int BLOCKS>
 __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place, i32 warp_key,
                                            const Rows& rows, i32 size, Result result, f32 (&values)[1][BLOCKS][4]) {
@@ -539,13 +539,14 @@ __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to
       const uint4 eight = load_shared_128(rows.at(warp_key + row, element));
       store_whole(head + (first_key + row) * to.strides[2] + element, eight);
     }
+    __syncwarp();
   } else {
     store_gradients(head, to.strides[2], first_key, p.problem.keys, 0, size, factor, values);
   }
 #endif
 }
 
-// Every thread of the block; Consumer::run is what a multiplying one does.
+// Every thread of the block; Consumer::run is what a multiplying one does at a place, whose keys it releases.
 template <class Consumer> __device__ __forceinline__ void run_block(const Params& p, u8* shared) {
   if (threadIdx.x == 0) {
     prefetch(p.q);
@@ -570,10 +571,6 @@ template <class Consumer> __device__ __forceinline__ void run_block(const Params
     }
   } else {
     take_registers<CONSUMER_REGISTERS>();
-    for_each_place(p, memory, [&](const Place& place) {
-      Consumer::run(p, place, memory);
-      fence_async_shared();  // gradients lay in the place of keys and values
-      memory.keys.release();
-    });
+    for_each_place(p, memory, [&](const Place& place) { Consumer::run(p, place, memory); });
   }
 }
