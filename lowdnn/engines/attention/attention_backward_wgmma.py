@@ -53,6 +53,8 @@ _IN_ORDER, _IN_ANY_ORDER = 0, 1
 #: Up to where a fixed order of sums costs little: elements of a head, under a band and without, as tiles of small ones
 #: have the most queries and so the fewest turns; without a band also tiles of keys, as then few blocks wait.
 _BANDED_ORDERED_SIZE, _ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 128, 4
+#: What each block behind the first one of a head waits at its start, in steps (below), and the share that may be so.
+_TURN_STEPS, _WAITING_SHARE = 0.5, 0.03
 #: Columns of dq that a warpgroup has at a time.
 _PART_COLUMNS = 64
 _WORD_BYTES, _SUM_BYTES = 4, 4
@@ -281,6 +283,11 @@ class _Problem:
         return max(1, self.backward.all_heads // max(1, self.key_heads))
 
     @property
+    def _mean_steps(self) -> float:
+        """Tiles of queries of all heads that see a mean tile of keys."""
+        return self.query_tiles * self._sharing * self.backward.seen_share
+
+    @property
     def key_heads(self) -> int:
         """Heads of k of all batches."""
         batch, heads = self.backward.operation.k.dims[:2]
@@ -290,9 +297,10 @@ class _Problem:
         """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""
         heads = tuple(2**power for power in range(8))
         orders = (_IN_ORDER,) if self.backward.operation.is_deterministic else (_IN_ORDER, _IN_ANY_ORDER)
-        order = orders[0] if self._has_cheap_order else orders[-1]
+        heads_at_once = self._heads_at_once(arch)
+        order = orders[0] if self._has_cheap_order(arch, heads_at_once) else orders[-1]
         return (
-            Knob("heads", KnobType.SWIZZLE, heads, self._heads_at_once(arch), "heads whose blocks start together"),
+            Knob("heads", KnobType.SWIZZLE, heads, heads_at_once, "heads whose blocks start together"),
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
             self._split_knob(arch),
         )
@@ -302,7 +310,7 @@ class _Problem:
         that of the longest block, or of waves of mean ones."""
         left, right = kernel_bounds(self.backward.operation.left, self.backward.operation.right)
         widest = min(self.query_tiles, ceil_div(self.kind.keys + left + right, self.kind.queries) + 1)
-        longest, mean = (tiles * self._sharing for tiles in (widest, self.query_tiles * self.backward.seen_share))
+        longest, mean = widest * self._sharing, self._mean_steps
         most = min(longest, MAX_GRID_X // max(1, self.all_key_tiles))
 
         def steps(splits: int) -> float:
@@ -316,7 +324,7 @@ class _Problem:
 
     def prepare(self) -> list[tuple[KernelRef, Launch]]:
         """Turns are cleared, too, and the tickets behind them."""
-        return self.backward.prepare(ClearedWords(self._turns_offset, self.all_query_tiles + 1))
+        return self.backward.prepare(ClearedWords(self._turns_offset, self.all_query_tiles + 1), SM_90A.name)
 
     def gradients(self, arch: ArchSpec, heads_at_once: int, is_in_order: bool) -> tuple[KernelRef, Launch]:
         """dk, dv, and the sums of dq."""
@@ -420,9 +428,12 @@ class _Problem:
         wanted = kind.banded_heads if self.has_band else max(kind.fewest_heads, arch.sm_count // self.key_tiles)
         return floor_power(min(wanted, self.key_heads))
 
-    @property
-    def _has_cheap_order(self) -> bool:
+    def _has_cheap_order(self, arch: ArchSpec, heads_at_once: int) -> bool:
         """Whether a fixed order costs at most 3 %, as measured."""
+        waiting = min(self.key_tiles, ceil_div(arch.sm_count, heads_at_once)) - 1
+        waves = max(1.0, self.all_key_tiles / arch.sm_count)
+        if waiting * _TURN_STEPS > _WAITING_SHARE * waves * self._mean_steps:
+            return False
         if self.has_band:
             return self.kind.size <= _BANDED_ORDERED_SIZE
         return self.kind.size <= _ORDERED_SIZE or self.key_tiles <= _ORDERED_KEY_TILES

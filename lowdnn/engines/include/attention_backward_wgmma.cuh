@@ -555,6 +555,7 @@ template <class Consumer> __device__ __forceinline__ void run_block(const Params
     prefetch(p.d_o);
   }
   wait_for_previous_kernel();
+  allow_next_kernel();
   Memory memory(shared_address(shared), p.tickets);
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
