@@ -33,7 +33,7 @@ struct Params {
 #endif
 };
 
-// A thread's share of tile `index`, ROWS of those that there are: sums of `count` splits, which are so far apart.
+// A thread's share of tile `index`, of ROWS rows: sums of `count` splits, `apart` numbers from one to the next.
 template <int ROWS, class Sums>
 __device__ __forceinline__ void store_sums(const Backward& problem, const Gradient& gradient, Result result, u32 index,
                                            u32 thread, i32 count, i64 apart, i32 rows, i32 size) {

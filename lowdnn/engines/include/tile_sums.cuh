@@ -23,6 +23,6 @@ template <int ROWS, int HEAD, int MOST_COLUMNS> struct TileSums {
   }
 };
 
-// Those of a warpgroup for each pass over a tile of queries; those of all columns of its keys.
+// A warpgroup has some columns of dq at a time, and all columns of dk and dv.
 template <int TILE, int HEAD> using QuerySumsOf = TileSums<TILE, HEAD, 64>;
 template <int TILE, int HEAD> using KeySumsOf = TileSums<TILE, HEAD, HEAD>;
