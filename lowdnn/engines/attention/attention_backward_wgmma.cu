@@ -34,6 +34,7 @@ struct Consumer : Warpgroup {
     Consumer own = {{p, place, memory, index, warp_key}};
     set_zero(own.dk);
     set_zero(own.dv);
+    memory.keys.wait();
     if (place.steps > 0) own.add_queries(scaling.scores * LOG2_E, scaling);
     memory.keys.release();
     named_barrier(STORING_BARRIER, CONSUMER_THREADS);

@@ -139,6 +139,7 @@ struct Consumer {
   static __device__ __forceinline__ void run(const Params& p, const Place& place, Memory& memory) {
     const i32 warp_key = threadIdx.x % WARPGROUP_SIZE / WARP_SIZE * 16;
     const Scaling scaling(p.problem);
+    memory.keys.wait();
     if (threadIdx.x < WARPGROUP_SIZE) {
       ValueWarpgroup own = {{p, place, memory, 0, warp_key}};
       set_zero(own.dv);
