@@ -10,11 +10,10 @@
 // first rows of a head for its queries. Words that the kernels after this one count with become 0.
 // Launch: WARPS warps, enough blocks for a team for each row of terms; there are at most as many words.
 // Macros: TYPE, GRADIENT_TYPE (of o, d_o: f16, bf16; with IS_FP8 e4m3, e5m2, which are descaled), LANES (a power of two
-// up to 32), WARPS, HAS_RAGGED, ALLOWS_NEXT (the kernel behind it is a dependent launch, on sm_90a).
+// up to 32), WARPS, HAS_RAGGED.
 
 #include "include/attention_backward.cuh"
 #include "include/attention_backward_rows.cuh"
-#include "include/dependent_launch.cuh"
 
 constexpr int THREADS = WARPS * WARP_SIZE;
 
@@ -34,9 +33,6 @@ struct Params {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
-#if ALLOWS_NEXT
-  allow_next_kernel();
-#endif
   const i64 thread = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (thread < p.cleared_words) p.cleared[thread] = 0;
   const i64 index = thread / LANES;

@@ -20,7 +20,6 @@
 #include "include/attention_backward_wgmma.cuh"
 
 static_assert(TILE_KV == 128 && PASSES == 1, "64 keys and one part of dq for each warpgroup");
-static_assert(HEAD_QK <= GRADIENT_TILES * TILE_Q && HEAD_V <= GRADIENT_TILES * TILE_Q, "dk and dv fit there, too");
 
 // 64 keys on their way along the queries.
 struct Consumer : Warpgroup {
@@ -34,13 +33,10 @@ struct Consumer : Warpgroup {
     Consumer own = {{p, place, memory, index, warp_key}};
     set_zero(own.dk);
     set_zero(own.dv);
-    memory.keys.wait();
     if (place.steps > 0) own.add_queries(scaling.scores * LOG2_E, scaling);
-    memory.keys.release();
     named_barrier(STORING_BARRIER, CONSUMER_THREADS);
-    // By way of the gradients of scores, whose rows a warp stores itself, while the next keys come.
-    store_keys(p, p.dk, place, warp_key, Keys{memory.gradients}, p.problem.size_qk, OF_K, own.dk);
-    store_keys(p, p.dv, place, warp_key, Values{memory.gradients}, p.problem.size_v, OF_V, own.dv);
+    store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
+    store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, OF_V, own.dv);
   }
 
  private:

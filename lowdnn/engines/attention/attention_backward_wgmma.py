@@ -324,7 +324,7 @@ class _Problem:
 
     def prepare(self) -> list[tuple[KernelRef, Launch]]:
         """Turns are cleared, too, and the tickets behind them."""
-        return self.backward.prepare(ClearedWords(self._turns_offset, self.all_query_tiles + 1), SM_90A.name)
+        return self.backward.prepare(ClearedWords(self._turns_offset, self.all_query_tiles + 1))
 
     def gradients(self, arch: ArchSpec, heads_at_once: int, is_in_order: bool) -> tuple[KernelRef, Launch]:
         """dk, dv, and the sums of dq."""
@@ -504,7 +504,7 @@ class _Problem:
 
     def _shared_bytes_with(self, output_stages: int) -> int:
         kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
-        barriers = (4 + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
+        barriers = (2 + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
         words = 1 if self.backward.fp8 is None else 1 + _WARPGROUPS * _WARPS
         return (
             kind.keys * (row_qk + row_v)

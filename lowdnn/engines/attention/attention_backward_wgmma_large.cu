@@ -139,7 +139,6 @@ struct Consumer {
   static __device__ __forceinline__ void run(const Params& p, const Place& place, Memory& memory) {
     const i32 warp_key = threadIdx.x % WARPGROUP_SIZE / WARP_SIZE * 16;
     const Scaling scaling(p.problem);
-    memory.keys.wait();
     if (threadIdx.x < WARPGROUP_SIZE) {
       ValueWarpgroup own = {{p, place, memory, 0, warp_key}};
       set_zero(own.dv);
@@ -153,8 +152,6 @@ struct Consumer {
       named_barrier(STORING_BARRIER, CONSUMER_THREADS);
       store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
     }
-    fence_async_shared();  // gradients lay in the place of keys and values
-    memory.keys.release();
   }
 };
 

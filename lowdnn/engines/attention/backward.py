@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.attention.fp8_backward import Fp8Operands
 from lowdnn.engines.attention.heads import (
@@ -86,7 +85,6 @@ class TermsParams:
     LANES: int
     WARPS: int
     HAS_RAGGED: int
-    ALLOWS_NEXT: int
 
 
 @dataclass(frozen=True)
@@ -266,32 +264,24 @@ class AttentionBackward:
         """In names of kernels, where rows are packed."""
         return "_ragged" if self.ragged else ""
 
-    def prepare(self, cleared: ClearedWords | None = None, target: str = SM_80.name) -> list[tuple[KernelRef, Launch]]:
+    def prepare(self, cleared: ClearedWords | None = None) -> list[tuple[KernelRef, Launch]]:
         """What comes before the products: terms, at the beginning of the workspace, and behind them what is widened.
 
-        cleared: at most as many as rows of terms.  target: that of the kernel behind it; a dependent launch on sm_90a.
-        """
-        terms = self._terms(cleared, target)
+        cleared: at most as many as rows of terms."""
+        terms = self._terms(cleared)
         return [terms] if self.fp8 is None else [self.fp8.widen(), terms]
 
-    def _terms(self, cleared: ClearedWords | None, target: str) -> tuple[KernelRef, Launch]:
+    def _terms(self, cleared: ClearedWords | None) -> tuple[KernelRef, Launch]:
         operation = self.operation
         o, d_o = (dtypes.info(tensor.data_type) for tensor in (operation.o, operation.d_o))
         lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
-        variant = f"{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}_{target.replace('_', '')}"
         kernel = KernelRef(
-            name=f"attention_backward_terms_{variant}",
+            name=f"attention_backward_terms_{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}_sm80",
             source="attention/attention_backward_terms.cu",
-            target=target,
+            target="sm_80",
             parameters=macros(
                 TermsParams(
-                    o.c_type,
-                    d_o.c_type,
-                    IS_FP8=int(self.fp8 is not None),
-                    LANES=lanes,
-                    WARPS=_TERMS_WARPS,
-                    HAS_RAGGED=int(bool(self.ragged)),
-                    ALLOWS_NEXT=int(target == SM_90A.name),
+                    o.c_type, d_o.c_type, int(self.fp8 is not None), lanes, _TERMS_WARPS, int(bool(self.ragged))
                 )
             ),
         )

@@ -171,13 +171,6 @@ struct QueryStage {
   }
 };
 
-// A ticket in shared memory.
-struct TicketWord {
-  static constexpr u32 BYTES = sizeof(u32);
-
-  u32 address;
-};
-
 // Keys and values in shared memory.
 struct KeyTile {
   static constexpr u32 BYTES = Keys::BYTES + Values::BYTES;
@@ -233,15 +226,15 @@ struct SumRing {
 struct Memory {
   Keys k;
   Values v;
-  TileRing<KeyTile, 1, CONSUMER_WARPS> keys;  // k and v
+  TileRing<KeyTile, 1, CONSUMER_WARPS + ADDING_WARPS> keys;  // k and v
   TileRing<QueryStage, STAGES, CONSUMER_WARPS> queries;
   TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
   SumRing sums;
-  TileRing<TicketWord, 1, CONSUMER_WARPS + ADDING_WARPS> tickets;  // of keys; too large behind the last ones
   u32 gradients, weights;
+  u32 ticket;   // of the block's keys; behind the last ones too large
   u32 largest;  // of fp8: a word for each multiplying warp
 
-  __device__ __forceinline__ Memory(u32 shared, u32* ticket_counter)
+  __device__ __forceinline__ Memory(u32 shared, u32* tickets)
       : k{shared}, v{shared + Keys::BYTES}, keys{shared}, queries{shared + keys.BYTES},
         outputs{queries.stages + queries.BYTES} {
     gradients = outputs.stages + outputs.BYTES;
@@ -251,37 +244,27 @@ struct Memory {
     outputs.full = queries.full + queries.BARRIER_BYTES;
     sums.barriers = outputs.full + outputs.BARRIER_BYTES;
     keys.full = sums.barriers + sums.BARRIER_BYTES;
-    tickets.full = keys.full + keys.BARRIER_BYTES;
-    tickets.stages = tickets.full + tickets.BARRIER_BYTES;
-    largest = tickets.stages + tickets.BYTES;
+    ticket = keys.full + keys.BARRIER_BYTES;
+    largest = ticket + sizeof(u32);
     if (threadIdx.x == 0) {
-      const u32 first_ticket = take_ticket(ticket_counter);  // takes a while, in which the barriers are made
+      const u32 first_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
       keys.init();
       queries.init();
       outputs.init();
       sums.init();
       mbarrier_fence_init();
-      tickets.init();
-      store_shared_32(tickets.stages, first_ticket);
+      store_shared_32(ticket, first_ticket);
       for (u32 warp = 0; IS_FP8 && warp < CONSUMER_WARPS; ++warp) store_shared_32(largest + warp * sizeof(u32), 0);
     }
     __syncthreads();
   }
 };
 
-// One thread: tells the others which keys are next.
-__device__ __forceinline__ void hand_out(u32 ticket, Memory& memory) {
-  store_shared_32(memory.tickets.wait_empty().address, ticket);
-  mbarrier_arrive(memory.tickets.own_full());
-  memory.tickets.at.advance();
-}
-
-// The same thread: all copies of the block. Those of the first queries do not wait for the keys before to be done with.
+// One thread: all copies of the block. Those of the first queries do not wait for the keys before to be done with.
 __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
-  u32 ticket = load_shared_32(memory.tickets.stages);
+  u32 ticket = load_shared_32(memory.ticket);
 #pragma unroll 1
   for (; ticket < p.ticket_count(); ticket = take_ticket(p.tickets)) {
-    hand_out(ticket, memory);
     const Place place(p, ticket, 0);
     Walk walk(place);
 #pragma unroll 1
@@ -291,22 +274,24 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
         memory.queries.load(MappedHead{p.q, walk.head, place.batch}, p.problem.terms_of(place.batch, walk.head), row);
         memory.outputs.load(MappedHead{p.d_o, walk.head, place.batch}, row);
       }
-      if (step == 0) memory.keys.load(p, place);
+      if (step > 0) continue;
+      memory.keys.wait_empty();
+      store_shared_32(memory.ticket, ticket);
+      memory.keys.fill(p, place);
     }
   }
-  hand_out(ticket, memory);
+  memory.keys.wait_empty();
+  store_shared_32(memory.ticket, ticket);
+  mbarrier_arrive(memory.keys.own_full());
 }
 
-// The others, a warp or a thread of it: calls `run` with each place that the block takes.
-template <bool IS_WARP, class Run>
-__device__ __forceinline__ void for_each_place(const Params& p, Memory& memory, const Run& run) {
+// The others: calls `run` with each place that the block takes.
+template <class Run> __device__ __forceinline__ void for_each_place(const Params& p, Memory& memory, const Run& run) {
   u32 first_step = 0;
 #pragma unroll 1
   while (true) {
-    const u32 ticket = load_shared_32(memory.tickets.wait().address);
-    if (IS_WARP) __syncwarp();  // every lane has read it
-    if (!IS_WARP || threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(memory.tickets.own_empty());
-    memory.tickets.at.advance();
+    memory.keys.wait();
+    const u32 ticket = load_shared_32(memory.ticket);
     if (ticket >= p.ticket_count()) return;
     const Place place(p, ticket, first_step);
     run(place);
@@ -525,8 +510,8 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
 }
 
 // Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place
-// in shared memory nobody else needs meanwhile, so that neighbouring lanes store neighbouring vectors. With IS_SPLIT
-// leaves those sums.
+// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors. With IS_SPLIT leaves
+// those sums.
 template <class Out, class Rows, int BLOCKS>
 __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place, i32 warp_key,
                                            const Rows& rows, i32 size, Result result, f32 (&values)[1][BLOCKS][4]) {
@@ -554,15 +539,13 @@ __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to
       const uint4 eight = load_shared_128(rows.at(warp_key + row, element));
       store_whole(head + (first_key + row) * to.strides[2] + element, eight);
     }
-    __syncwarp();
   } else {
     store_gradients(head, to.strides[2], first_key, p.problem.keys, 0, size, factor, values);
   }
 #endif
 }
 
-// Every thread of the block; Consumer::run is what a multiplying one does at a place: it waits for the keys and
-// releases them.
+// Every thread of the block; Consumer::run is what a multiplying one does.
 template <class Consumer> __device__ __forceinline__ void run_block(const Params& p, u8* shared) {
   if (threadIdx.x == 0) {
     prefetch(p.q);
@@ -571,7 +554,6 @@ template <class Consumer> __device__ __forceinline__ void run_block(const Params
     prefetch(p.d_o);
   }
   wait_for_previous_kernel();
-  allow_next_kernel();
   Memory memory(shared_address(shared), p.tickets);
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
@@ -579,12 +561,19 @@ template <class Consumer> __device__ __forceinline__ void run_block(const Params
     if (warp == LOADING_WARP) {
       if (elect_one()) produce(p, memory);
     } else if (warp < FIRST_ADDING_WARP + ADDING_WARPS && elect_one()) {
-      for_each_place<false>(
-          p, memory, [&](const Place& place) { add_sums(p, place, memory, warp - FIRST_ADDING_WARP); });
+      for_each_place(p, memory, [&](const Place& place) {
+        mbarrier_arrive(memory.keys.own_empty());
+        memory.keys.at.advance();
+        add_sums(p, place, memory, warp - FIRST_ADDING_WARP);
+      });
       bulk_wait<0>();
     }
   } else {
     take_registers<CONSUMER_REGISTERS>();
-    for_each_place<true>(p, memory, [&](const Place& place) { Consumer::run(p, place, memory); });
+    for_each_place(p, memory, [&](const Place& place) {
+      Consumer::run(p, place, memory);
+      fence_async_shared();  // gradients lay in the place of keys and values
+      memory.keys.release();
+    });
   }
 }
