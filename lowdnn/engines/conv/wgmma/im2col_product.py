@@ -78,6 +78,7 @@ class Im2colProduct:
     converted: the operand that is a function of what lies in memory, or None: windows of the image are converted in
     place, otherwise it goes through registers and makes up the rows of the tiles.
     converts_image: it is the image, otherwise the filter.
+    turned: the same over axes of which the last has several taps, where it has one here.
     """
 
     label: str
@@ -97,6 +98,7 @@ class Im2colProduct:
     is_promoted: bool = False
     converted: ConvertedOperand | None = None
     converts_image: bool = False
+    turned: Im2colProduct | None = None
 
     @classmethod
     def forward(
@@ -227,6 +229,8 @@ class Im2colProduct:
     @cached_property
     def _with_windows(self) -> Im2colProduct | None:
         """None where the taps of the last axis do not share a window of pixels."""
+        if self.turned:
+            return replace(self.turned, row_bytes=self.row_bytes, is_promoted=self.is_promoted)._with_windows
         last = self.classes[0].axes[-1]
         is_one_class = len(self.classes) == 1 and not self.steps
         if not is_one_class or self.pixels_are_columns or self.reductions or last.stride > 1:
