@@ -62,6 +62,8 @@ _MAX_KEPT_BYTES = 96 << 10
 _MAX_KEPT_COLUMNS = 256
 #: Up to so many columns of the output a tile may lie across it.
 _MAX_TRANSPOSED_COLUMNS = 64
+#: Half rows of channels for which k blocks are such.
+_MAX_HALVES = 9
 
 
 @dataclass(frozen=True)
@@ -537,7 +539,8 @@ class Im2colProduct:
 
 
 def _row_bytes(depth: int, instruction: WgmmaType) -> int:
-    """Of a k block: channels past the end take a copy longer than those that are there, so no row has half of them."""
+    """Of a k block: channels past the end take a copy longer than those that are there, so none of few rows has half of
+    them."""
     half = STAGE_ROW_BYTES // 2
-    has_half = ceil_div(depth * instruction.element_bytes, half) % 2
-    return half if has_half else STAGE_ROW_BYTES
+    halves = ceil_div(depth * instruction.element_bytes, half)
+    return half if halves % 2 and halves <= _MAX_HALVES else STAGE_ROW_BYTES
