@@ -173,8 +173,11 @@ def test_depths_of_a_stage(racing: Runtime, line: str, ways: int, swap: int, is_
     check(racing, f"conv n=2 hw=11x9 rs=3x3 pad=1 {line}", **choices, **tile(64, 64, 1))
 
 
-@pytest.mark.parametrize(("channels", "depth"), [(16, 32), (32, 32), (48, 64), (64, 64), (96, 32), (144, 32)])
-def test_stages_are_not_half_empty(channels: int, depth: int) -> None:
+@pytest.mark.parametrize(
+    ("channels", "depth"),
+    [(16, 32), (32, 32), (48, 64), (64, 64), (96, 32), (144, 32), (288, 32), (352, 64), (928, 64)],
+)
+def test_few_stages_are_not_half_empty(channels: int, depth: int) -> None:
     graph = parse_case(f"conv n=2 c={channels} hw=8x8 k=64 rs=3x3 dtype=bf16").graph()
     assert {knob.type: knob.default for knob in ENGINE.knobs(graph, SM_90A)}[KnobType.TILEK] == depth
 
