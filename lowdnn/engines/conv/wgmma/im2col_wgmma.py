@@ -176,8 +176,8 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
             KnobType.SPECFILT,
             tuple(range(len(product.ways))),
             way,
-            "1: taps of the last axis that has several read one window of pixels, k in one part, or a filter of one tap "
-            "stays in shared memory; 2: with swap, it stays beside windows",
+            "1: taps of the last axis that has several read one window of pixels, k in one part, or a filter of one "
+            "tap stays in shared memory; 2: with swap, it stays beside windows",
         ),
         Knob("tile_k", KnobType.TILEK, depths, product.stage_k, "channels of a k block"),
         Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),
