@@ -67,8 +67,8 @@ _STAGES_BESIDE_OPERAND = 3
 #: Stages for which a tile gives up its second staging buffer.
 _ENOUGH_STAGES = 4
 
-#: Estimates that differ by less do not tell which of two tilings is faster. Where memory bounds a product of matrices it
-#: is, as measured, the one with a ring of so many stages, and of those the one that stays in one block.
+#: Estimates that differ by less do not tell which of two tilings is faster. Where memory bounds a product of matrices,
+#: it is, as measured, the one with a ring of so many stages, and of those the one that stays in one block.
 TELLING_RATIO = 1.015
 _DEEP_RING = 8
 
@@ -387,7 +387,10 @@ _MENU = (
     *(_Shape(384, n, _COOPERATIVE_3) for n in (96, 80, 64, 32)),
     *(_Shape(256, n, _PING_PONG) for n in (64, 48, 32, 16)),
     *(_Shape(128, n, _PING_PONG) for n in (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)),
-    *(_Shape(64, n, _PING_PONG) for n in (256, 240, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 24, 16, 8)),
+    *(
+        _Shape(64, n, _PING_PONG)
+        for n in (256, 240, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 24, 16, 8)
+    ),
     *(_Shape(128, n, _TWO_BLOCKS) for n in (96, 64, 32)),
     *(_Shape(64, n, _TWO_BLOCKS) for n in (192, 128, 96, 64, 32)),
 )
