@@ -1,6 +1,6 @@
 // From a warpgroup's accumulators to the rows of its group, and not to those of the next one.
 //
-// By tensor map, 16 rows at once; where the group has fewer, by the lanes, in pieces of 16 bytes; or by the functor,
+// By tensor map, 16 rows at once, or, where the group has fewer, by the warp in pieces of 16 bytes; or by the functor,
 // which may scatter them.
 
 #pragma once
@@ -11,7 +11,7 @@
 #include "include/routed_map.cuh"
 #include "include/vector.cuh"
 
-// The space (1, rows, columns) of an output whose rows are in place, pitch_bytes from one to the next.
+// The space (1, rows, columns) of an output whose rows are in place, whole pieces, pitch_bytes from one to the next.
 struct GroupMap {
   static constexpr int RANK = 3;
   u8* rows;
@@ -44,21 +44,15 @@ struct GroupTarget {
   }
 
  private:
-  // Columns are even: of a piece that goes on past the last one, pairs.
   template <class Chunk>
   __device__ __forceinline__ void store_rows(const u8* chunk, u32 column) const {
-    constexpr int PIECE = 16 / sizeof(typename Chunk::Element), PIECES = Chunk::WIDTH / PIECE;
-    typedef typename Chunk::Pair Pair;
+    typedef typename Chunk::Element Element;
+    constexpr int PIECE = 16 / sizeof(Element), PIECES = Chunk::WIDTH / PIECE;
     for (i32 piece = threadIdx.x % WARP_SIZE; piece < rows * PIECES; piece += WARP_SIZE) {
       const u32 here = piece / PIECES, within = piece % PIECES * PIECE;
-      const u8* from = chunk + Chunk::at(here, within);
-      u8* to = output.rows + (row + here) * output.pitch_bytes + (column + within) * sizeof(typename Chunk::Element);
-      const i32 left = i32(output.columns) - i32(column + within);
-      if (left >= PIECE) {
-        store_whole(to, *reinterpret_cast<const uint4*>(from));
-      } else {
-        for (i32 i = 0; i < left / 2; ++i) reinterpret_cast<Pair*>(to)[i] = reinterpret_cast<const Pair*>(from)[i];
-      }
+      if (column + within >= output.columns) continue;
+      u8* to = output.rows + (row + here) * output.pitch_bytes + (column + within) * sizeof(Element);
+      store_whole(to, *reinterpret_cast<const uint4*>(chunk + Chunk::at(here, within)));
     }
   }
 };

@@ -36,6 +36,8 @@ from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
+#: In which the last rows of a group leave (``include/grouped_output.cuh``).
+_PIECE_BYTES = 16
 _MAX_VECTOR = 8
 
 
@@ -168,15 +170,16 @@ class _Problem:
         return MAP_COLUMNS if self.store(MAP_COLUMNS, by_map=True).store is TileStore.MAP else 8
 
     def store(self, tile_columns: int, *, by_map: bool) -> OutputStore:
-        """By tensor map where ``by_map`` allows it and rows stay in place."""
+        """By tensor map where ``by_map`` allows it, rows stay in place and have whole pieces, which end a group."""
         stays = self.operation.mode is not MoeGroupedMatmulMode.SCATTER
+        has_pieces = self.columns * self.dag.stores[0].element_bytes % _PIECE_BYTES == 0
         return OutputStore.of(
             self.dag,
             self.output,
             self.kind.accumulator,
             self.rows,
             tile_columns=tile_columns,
-            by_map=by_map and stays,
+            by_map=by_map and stays and has_pieces,
         )
 
     def product(self, *, is_promoted: bool | None = None) -> WgmmaProduct:
