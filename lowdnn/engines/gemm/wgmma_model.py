@@ -76,7 +76,7 @@ _DEEP_RING = 8
 #: takes is 2.5 % slower in the mean than the best one of those tried.
 #: Of the rate that the tensor cores sustain: what one multiprocessor reaches while others leave it their power. Seen
 #: with matrices only, not with pixels.
-_BURST = 1.1
+_BURST = 1.05
 #: Of one multiprocessor: bytes of shared memory that wgmma reads and copies write, bytes from the L2 cache.
 _SHARED_BYTES_PER_S = 276e9
 _L2_BYTES_PER_S = 114e9
@@ -94,8 +94,8 @@ _LONE_L2, _LONE_READ = 1.5, 2
 _EMPTY_ROW_S = 2.4e-9
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
 _PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 16e-9
-#: Of the steps from one stage to the next.
-_STAGE_S = 16e-9
+#: Of the steps from one stage to the next; and of those where the sums of each stage are added up, for which it has ended.
+_STAGE_S, _PROMOTED_STAGE_S = 16e-9, 70e-9
 #: Clock of blocks that do not wait for the tensor cores: those draw the power that lowers it.
 _LIGHT_CLOCK_HZ = 1.75e9
 #: Elements of A that go through a functor in registers.
@@ -383,7 +383,7 @@ _MENU = (
     *(_Shape(128, n, _COOPERATIVE) for n in (256, 240, 224, 208, 192, 176, 160, 144, 128)),
     *(_Shape(256, n, _COOPERATIVE) for n in (192, 160, 128, 96, 64)),
     *(_Shape(512, n, _COOPERATIVE) for n in (64, 32, 16)),
-    *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 176, 160, 144, 128)),
+    *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 176, 160, 128)),
     *(_Shape(384, n, _COOPERATIVE_3) for n in (96, 64, 32)),
     *(_Shape(256, n, _PING_PONG) for n in (64, 48, 32, 16)),
     *(_Shape(128, n, _PING_PONG) for n in (192, 160, 128, 112, 96, 80, 64, 48, 32, 16)),
@@ -797,8 +797,8 @@ def _function_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:
 
 
 def _arithmetic_seconds(tile: WgmmaTile, machine: _Machine) -> float:
-    """Of one stage, at the rate that the tensor cores sustain."""
-    return 2 * tile.m * tile.n * tile.k / machine.flops
+    """Of one stage, at the rate that the tensor cores sustain, and what they wait for its sums to be added up."""
+    return 2 * tile.m * tile.n * tile.k / machine.flops + _PROMOTED_STAGE_S * tile.is_promoted
 
 
 def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: _Machine) -> tuple[float, float]:
