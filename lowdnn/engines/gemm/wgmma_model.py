@@ -94,7 +94,7 @@ _LONE_L2, _LONE_READ = 1.5, 2
 _EMPTY_ROW_S = 2.4e-9
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
 _PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 16e-9
-#: Of the steps from one stage to the next; and of those where the sums of each stage are added up, for which it has ended.
+#: Of the steps from one stage to the next; what it takes beside them to add up the sums of each.
 _STAGE_S, _PROMOTED_STAGE_S = 16e-9, 70e-9
 #: Clock of blocks that do not wait for the tensor cores: those draw the power that lowers it.
 _LIGHT_CLOCK_HZ = 1.75e9
