@@ -518,12 +518,17 @@ def _waits_for_memory(product: WgmmaProduct, machine: _Machine) -> bool:
 
 
 def _first(seconds: Times, rates: _Rates, telling_ratio: float) -> tuple[int, int]:
-    """Index of the tile and its splitting: of the least times one with a deep ring that does not share k, if any."""
+    """Index of the tile and its splitting: of the least times one with a deep ring that does not share k, if any.
+
+    Of equal times it is the one that copies least.
+    """
     count = seconds.shape[1]
     times = seconds.ravel()
-    parts, is_shallow = np.repeat(rates.parts, count), np.repeat(rates.stages < _DEEP_RING, count)
+    is_shallow, parts, copies = (
+        np.repeat(of_tile, count) for of_tile in (rates.stages < _DEEP_RING, rates.parts, rates.copy_s[1])
+    )
     is_slower = times > telling_ratio * np.min(times)
-    at, row = divmod(int(np.lexsort((times, parts, is_shallow, is_slower))[0]), count)
+    at, row = divmod(int(np.lexsort((copies, times, parts, is_shallow, is_slower))[0]), count)
     return at, row
 
 
