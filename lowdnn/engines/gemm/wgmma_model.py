@@ -380,7 +380,7 @@ class _Shape:
 
 #: Tiles that are worth trying, by the warps that suit them.
 _MENU = (
-    *(_Shape(128, n, _COOPERATIVE) for n in (256, 240, 224, 208, 192, 176, 160, 144, 128)),
+    *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 144, 128)),
     *(_Shape(256, n, _COOPERATIVE) for n in (192, 160, 128, 96, 64)),
     *(_Shape(512, n, _COOPERATIVE) for n in (64, 32, 16)),
     *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 176, 160, 128)),

@@ -1,9 +1,8 @@
 // From a warpgroup's accumulators to device memory by tensor map, and an operand of the epilogue from there.
 //
 // Pairs of accumulators go to the functor, which hands back the output's value. Each warp turns its rows, CHUNK columns
-// at a time, through its staging area of shared memory, which has room for BUFFERS chunks: while those before it are
-// stored, one is written. A full-size operand (a residual) comes the same way: it is loaded AHEAD chunks ahead, from
-// before the tile's multiplications on.
+// at a time, through STAGING_BUFFERS of shared memory; of two, one is written while the other is stored. A full-size
+// operand (a residual) comes the same way: it is loaded AHEAD chunks ahead, from before the tile's multiplications on.
 // On its way the output, or another value of the functor's, may be reduced (exit_reductions.cuh).
 // Target says how the output's map counts its rows, of which a whole warp stores a chunk; an operand's map has (columns,
 // rows, batch). Boxes are CHUNK x 16, swizzled over the bytes of a chunk's row.
@@ -86,7 +85,7 @@ struct MapEpilogue {
   typedef SwizzledChunk<Element, CHUNK> OutputChunk;
   typedef SwizzledChunk<Operand, CHUNK> OperandChunk;
   static constexpr bool HAS_OPERAND = AHEAD > 0;
-  static constexpr int BUFFERS = STAGING_BUFFERS * STAGING_BUFFER_BYTES / OutputChunk::BYTES;  // of the output
+  static constexpr int BUFFERS = STAGING_BUFFERS;  // of the output
   static constexpr int BATCH = CHUNK % 32 == 0 ? 4 : CHUNK % 16 == 0 ? 2 : 1;
   static constexpr int STAGING_BYTES = BUFFERS * OutputChunk::BYTES + AHEAD * OperandChunk::BYTES;
   static constexpr int BARRIER_BYTES = AHEAD * MBARRIER_BYTES;

@@ -161,12 +161,6 @@ def test_tails_of_tiles(
     assert macro(plan, "STORE") == int(by_map)
 
 
-def test_narrow_chunks_wait_for_buffers_under_races(racing: Runtime) -> None:
-    """Tiles of 11 chunks of 16 columns, for which each warp has 8 buffers."""
-    text = "matmul m=80 n=344 k=64 dtype=bf16"
-    check_case(racing, ENGINE, text, knobs(64, 176, warps=TWO_BLOCKS), SM_90A.with_sm_count(1))
-
-
 @pytest.mark.parametrize(
     ("n", "by_map", "swap"),
     [(136, True, False), (137, False, False), (136, False, True)],
