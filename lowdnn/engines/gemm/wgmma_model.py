@@ -432,7 +432,7 @@ class _Rates:
     """What is known of the menu's tiles whatever the extents of a product are: of each tile an element of the arrays.
 
     own_rows, own_columns: of a block.  rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident
-    at once.
+    at once.  stages: of the ring.
     sustained_s: of a stage's multiplications while all multiprocessors are busy.
     multiply_s, copy_s: of a stage its multiplications and its copies, of one block on a multiprocessor and of as many
     as fit.  lone_copy_s: of one whose neighbour has none.
