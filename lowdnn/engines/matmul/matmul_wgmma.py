@@ -33,7 +33,15 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_argument,
     slice_macros,
 )
-from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, Schedule, TileStore, WgmmaTile, WgmmaType, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import (
+    WARPGROUP_ROWS,
+    WGMMA_TYPES,
+    Schedule,
+    TileStore,
+    WgmmaTile,
+    WgmmaType,
+    wgmma_type,
+)
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m
@@ -233,7 +241,10 @@ class _Problem:
         if exits_go_by_map(self.exits, self.dag, self.space.output, self.space.rows):
             return False
         plain, transposed = (wgmma_model.least_seconds(self.product(way), arch) for way in (False, True))
-        return transposed * (1 if has_few_rows else wgmma_model.TURN_MARGIN) < plain
+        if not has_few_rows:
+            return transposed * wgmma_model.TURN_MARGIN < plain
+        fills_rows = self.space.rows >= WARPGROUP_ROWS
+        return transposed < plain * (1 if fills_rows else wgmma_model.TELLING_RATIO)
 
 
 @dataclass(frozen=True)

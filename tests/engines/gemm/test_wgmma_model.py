@@ -55,6 +55,27 @@ def test_deep_sums_are_split_unless_that_is_not_allowed() -> None:
     assert best(replace(deep, allows_split=False), SM_90A).splits == 1
 
 
+def test_parts_of_k_are_of_single_blocks() -> None:
+    tiling = best(product(256, 256, 65536), SM_90A)
+    assert tiling.splits > 8
+    assert tiling.tile.cluster == 1
+
+
+def test_near_estimates_go_to_deep_rings_of_single_blocks_where_memory_bounds() -> None:
+    tiling = best(product(128, 2112, 7168), SM_90A)
+    assert tiling.tile.stages >= 8
+    assert tiling.tile.cluster_k == 1
+
+
+def test_sums_of_fp8_that_are_promoted_take_wide_tiles() -> None:
+    """What a stage waits for is the same for each width."""
+    fp8 = WGMMA_TYPES[DataType.FP8_E4M3, DataType.FP8_E4M3]
+    large = replace(product(8192, 4096, 8192), type=fp8, is_promoted=True, most_accumulators=192)
+    tile = best(large, SM_90A).tile
+    assert tile.m * tile.n > 128 * 128
+    assert 128 < tile.accumulators <= 192
+
+
 def test_two_blocks_read_large_weights_together() -> None:
     """One reads half of what both need, where each would read all of it from device memory."""
     tile = best(product(128, 8192, 8192), SM_90A).tile
