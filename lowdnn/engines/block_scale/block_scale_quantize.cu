@@ -11,8 +11,8 @@
 // Block: THREADS threads on neighbouring blocks. Shared memory: none.
 // Launch: THREADS threads, LANES of them for each item, which is a block or a group of columns; the coordinates of an
 // item are its digits over the radices `axes`. Each warp has SIDE items at a time: a multiple of SIDE items.
-// Macros: X Y S Y_LARGEST RANK THREADS BLOCK VECTOR LANES COLUMNS CHUNK X_WIDTH Y_WIDTH (0: at a stride) TILED
-// SCALE_ROW SCALE_COLUMN; INDEX: u32 up to 2^31 threads, otherwise i64.
+// Macros: X Y S Y_LARGEST RANK THREADS BLOCK VECTOR LANES COLUMNS CHUNK X_WIDTH Y_WIDTH S_WIDTH (of scales of
+// neighbouring columns; 0: at a stride) TILED SCALE_ROW SCALE_COLUMN; INDEX: u32 up to 2^31 threads, otherwise i64.
 
 #include "include/division.cuh"
 #include "include/fp8_pairs.cuh"
@@ -262,9 +262,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
       along_columns<false>(p, {x, y, rows, valid, lane}, scales);
     }
     if (!exists || lane != 0) return;
+    const int there = clamped_count(p.scale_columns - coordinate[COLUMN_AXIS], VECTOR);
+    if constexpr (S_WIDTH > 0) {
+      store_row<S_WIDTH>(scale_at(p, coordinate, 0), scales, there);
+    } else {
 #pragma unroll
-    for (int i = 0; i < VECTOR; ++i) {
-      if (coordinate[COLUMN_AXIS] + i < p.scale_columns) *scale_at(p, coordinate, i) = scales[i];
+      for (int i = 0; i < VECTOR; ++i) {
+        if (i < there) *scale_at(p, coordinate, i) = scales[i];
+      }
     }
   } else {
     const S scale = along_rows(p, x, y, block, lane);
