@@ -59,8 +59,8 @@ _MIN_RING_BYTES, _MAX_RING_BYTES, _RING_ITEMS = 98304, 204800, 2
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
 
-#: STAGES: the next row whole, or as many chunks as have room.
-NEXT_ROW, RING = 1, 2
+#: STAGES: the next row, as many chunks as have room, or the next row by the copy engine.
+NEXT_ROW, RING, ENGINE_ROW = 1, 2, 3
 
 #: (team, items, cluster, sharing)
 Defaults = tuple[int, int, int, int]
@@ -187,8 +187,8 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     )
     if held.looks_ahead:
         is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
-        text = "on its way beside the row at hand: 1 the next row, 2 as many chunks as have room, in a ring"
-        stages = (0, NEXT_ROW, *((RING,) if held.stays else ()))
+        text = "on its way beside the row at hand: 1 the next row, 2 chunks in a ring, 3 the next row by the copy engine"
+        stages = (0, NEXT_ROW, RING if held.stays else ENGINE_ROW)
         default = RING if ring else NEXT_ROW if is_ahead else 0
         found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))
     if not held.stays:
@@ -210,7 +210,7 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     sharing = max(cluster, chosen.get(KnobType.CTA_COUNT, 1))
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
-    held = held.looking_ahead if chosen.get(KnobType.STAGES) == NEXT_ROW else held
+    held = held.looking_ahead if chosen.get(KnobType.STAGES) in (NEXT_ROW, ENGINE_ROW) else held
     return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
 
 
