@@ -1,9 +1,9 @@
 // The next of a thread's rows (rows.cuh), on its way while the thread works on one: memory goes on working while the
 // threads of a row meet.
 //
-// Its whole groups are copied to shared memory, [Tile::HELD][threads], where each thread has places of its own; what lies
-// beside whole vectors is read into registers. Each thread copies its own groups, so that no barrier is needed; or the
-// copy engine all of a block's, which then neither takes the threads' time nor stands before their other accesses.
+// Its whole groups are copied to shared memory, [Tile::HELD][threads], where each thread has places of its own; what
+// lies beside whole vectors is read into registers. Each thread copies its own groups, so that no barrier is needed; or
+// the copy engine all of a block's, which then neither takes the threads' time nor stands before their other accesses.
 
 #pragma once
 

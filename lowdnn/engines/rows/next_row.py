@@ -18,8 +18,10 @@ _BARRIER_BYTES = 16
 
 @dataclass(frozen=True)
 class NextRow:
-    """sources: what the kernel's functors read of each element.  is_wanted: where there is room.  by_engine: where the copy
-    engine can bring it."""
+    """sources: what the kernel's functors read of each element.  is_wanted: where there is room.
+
+    by_engine: brought by the copy engine, where that can.
+    """
 
     tile: RowTile
     layout: RowLayout

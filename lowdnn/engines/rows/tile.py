@@ -187,7 +187,7 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     )
     if held.looks_ahead:
         is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
-        text = "on its way beside the row at hand: 1 the next row, 2 chunks in a ring, 3 the next row by the copy engine"
+        text = "on its way beside the row at hand: 1 the next row, 2 chunks in a ring, 3 the next row in one copy"
         stages = (0, NEXT_ROW, RING if held.stays else ENGINE_ROW)
         default = RING if ring else NEXT_ROW if is_ahead else 0
         found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))

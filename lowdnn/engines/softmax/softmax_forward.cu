@@ -13,7 +13,8 @@
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; IS_LOG; SINK; STATS (m + log(s), times stats_factor), MAX (m), SUM (s):
-// whether they are stored; LOOKS_AHEAD: whether and how the next row is asked for when a row begins (include/next_row.cuh).
+// whether they are stored; LOOKS_AHEAD: whether and how the next row is asked for when a row begins
+// (include/next_row.cuh).
 
 #include "include/exponential.cuh"
 #include "include/next_row.cuh"
