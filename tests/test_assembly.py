@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from lowdnn.plan import KernelRef
@@ -38,23 +36,9 @@ def test_a_kernel_is_assembled(arch: str) -> None:
 
 def test_differences_read_like_a_diff() -> None:
     lines = tool.TABLE.read_text().splitlines()
-    assert tool.differences(tool.TABLE, "\n".join(lines) + "\n") == []
+    assert tool.differences("\n".join(lines) + "\n") == []
     other_barriers = lines[5].rpartition(" ")[0] + " 9"
     changed = [*lines[:5], other_barriers, *lines[6:]]
-    found = tool.differences(tool.TABLE, "\n".join(changed) + "\n")
+    found = tool.differences("\n".join(changed) + "\n")
     assert found[0].startswith("--- tests/assembly/kernels.txt")
     assert [line[0] for line in found[3:]] == ["-", "+"]
-
-
-def test_only_kernels_whose_source_changed_are_assembled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool, "TABLE", tmp_path / "kernels.txt")
-    monkeypatch.setattr(tool, "SOURCES", tmp_path / "sources.txt")
-    figures = {f"{name} sm_80": tool.Figures(32, 0, 0, 0, 1) for name in "abc"}
-    digests = {"a sm_80": "11", "b sm_80": "12", "c sm_80": "20"}
-    assert tool.unchanged(digests) == {}
-    tool.TABLE.write_text(tool.table_of(figures))
-    tool.SOURCES.write_text(tool.sources_of(digests))
-    assert set(tool.unchanged(digests)) == {"a sm_80", "b sm_80"}, "one of each 16 digests is a sample"
-    assert set(tool.unchanged(digests | {"a sm_80": "13"})) == {"b sm_80"}
-    tool.TABLE.write_text("another compiler's\n")
-    assert tool.unchanged(digests) == {}

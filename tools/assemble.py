@@ -2,12 +2,10 @@
 
     python tools/assemble.py            fail where the table is not what the kernels give, or a kernel is unfit
     python tools/assemble.py --write    renew the table
-    python tools/assemble.py --all      assemble those that have not changed, too
 
 The kernels: every precompiled one, for its own target and for sm_90 (where drivers compile its PTX), and every one that
 an engine takes for a text case of ``tests/cases``. ``tests/assembly/kernels.txt`` has one line for each, for a reviewer
-to diff. ``tests/assembly/sources.txt`` has the digests of the sources that its lines come from: a kernel with the same
-digest, under the same compiler, is not assembled again, but for one of each 16, as a check of the table.
+to diff.
 
 Unfit: spilled registers, ``setmaxnreg`` that ptxas ignores (C7508), and ``wgmma`` that it serialises or makes wait
 (C7510 to C7519). A stack frame is for a reviewer to judge (float64 sine has one).
@@ -41,11 +39,9 @@ from lowdnn.runtime.sources import KernelSource, SourceTree
 ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases"
 TABLE = ROOT / "tests" / "assembly" / "kernels.txt"
-SOURCES = TABLE.with_name("sources.txt")
 COLUMNS = ("registers", "shared", "stack", "spilled", "barriers")
 HEADER = f"# kernel target {' '.join(COLUMNS)} (NVRTC {'.'.join(map(str, nvrtc.version()))}; sizes in bytes)"
 _JOBS = 2
-_SAMPLE = 16
 _SERIALISED = re.compile(r"C75(?:08|1\d)")
 
 
@@ -74,21 +70,16 @@ Job = tuple[KernelRef, str]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="renew the table")
-    parser.add_argument("--all", action="store_true", help="assemble the kernels that have not changed, too")
     arguments = parser.parse_args()
-    wanted = jobs()
-    digests = {name: SourceTree().read(kernel).digest[:16] for name, (kernel, _) in wanted.items()}
-    known = {} if arguments.all else unchanged(digests)
-    figures = known | assemble_all({name: job for name, job in wanted.items() if name not in known})
+    figures = assemble_all(jobs())
     unfit = [f"{name}: {one.unfit}" for name, one in figures.items() if one.unfit]
-    tables = {TABLE: table_of(figures), SOURCES: sources_of(digests)}
+    text = table_of(figures)
     if arguments.write:
         TABLE.parent.mkdir(exist_ok=True)
-        for path, text in tables.items():
-            path.write_text(text)
-        print(f"{TABLE}: {len(figures)} kernels, {len(figures) - len(known)} of them assembled")
+        TABLE.write_text(text)
+        print(f"{TABLE}: {len(figures)} kernels")
         return report(unfit)
-    return report(unfit + [line for path, text in tables.items() for line in differences(path, text)])
+    return report(unfit + differences(text))
 
 
 def jobs() -> dict[str, Job]:
@@ -138,33 +129,16 @@ def assemble_all(wanted: dict[str, Job]) -> dict[str, Figures]:
         return dict(zip(wanted, pool.map(_assemble_job, wanted.values(), chunksize=4), strict=True))
 
 
-def unchanged(digests: dict[str, str]) -> dict[str, Figures]:
-    """The table's figures of kernels whose sources are as they were, but for the sample that is assembled again."""
-    table, sources = lines_of(TABLE), set(lines_of(SOURCES))
-    if table[:1] != [HEADER]:
-        return {}
-    figures = {" ".join(words[:2]): Figures(*map(int, words[2:])) for words in map(str.split, table[1:])}
-    same = {name for name in figures if f"{name} {digests.get(name)}" in sources}
-    return {name: figures[name] for name in same if int(digests[name], 16) % _SAMPLE}
-
-
-def lines_of(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-
-
 def table_of(figures: dict[str, Figures]) -> str:
     lines = (" ".join((name, *(str(getattr(one, column)) for column in COLUMNS))) for name, one in figures.items())
     return "\n".join((HEADER, *sorted(lines))) + "\n"
 
 
-def sources_of(digests: dict[str, str]) -> str:
-    return "\n".join(sorted(f"{name} {digest}" for name, digest in digests.items())) + "\n"
-
-
-def differences(path: Path, text: str) -> list[str]:
-    """What a reviewer would see if the file were renewed."""
-    name = str(path.relative_to(ROOT))
-    return list(difflib.unified_diff(lines_of(path), text.splitlines(), name, f"{name} renewed", lineterm="", n=0))
+def differences(text: str) -> list[str]:
+    """What a reviewer would see if the table were renewed."""
+    name = str(TABLE.relative_to(ROOT))
+    kept = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.is_file() else []
+    return list(difflib.unified_diff(kept, text.splitlines(), name, f"{name} renewed", lineterm="", n=0))
 
 
 def report(found: list[str]) -> int:
