@@ -189,7 +189,9 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
         is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
         text = "on its way beside the row at hand: 1 the next row, 2 chunks in a ring, 3 the next row in one copy"
         stages = (0, NEXT_ROW, RING if held.stays else ENGINE_ROW)
-        default = RING if ring else NEXT_ROW if is_ahead else 0
+        # A warp's accesses to rows that begin beside vectors lie askew to memory lines, the copy engine's do not.
+        by_engine = bool(layout.space.skew) and not held.stays and arch.name == "sm_90a"
+        default = RING if ring else 0 if not is_ahead else ENGINE_ROW if by_engine else NEXT_ROW
         found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))
     if not held.stays:
         return found
@@ -367,6 +369,8 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     """(team, items, cluster): each thread a few vectors; more, or more blocks, where fewer than wanted would fit a
     multiprocessor; rows of several chunks where nothing holds them."""
     fewest, most = _item_bounds(layout, held)
+    if _is_one_group_each(layout, held):
+        return ceil_power(layout.groups), 1, 1
     most_team, side = _usual_team(layout), _side(layout)
     most_cluster = _most_cluster(arch)
     filling = [c for c in clusters(arch) if c >= filling_cluster(layout, arch, 1)]
@@ -392,6 +396,14 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
         i for i in _ITEMS if i <= most and _holding(layout, most_team * side, i, most_cluster, held, True)[1] > 1
     )
     return most_team, max(fitting, default=1), most_cluster
+
+
+def _is_one_group_each(layout: RowLayout, held: Held) -> bool:
+    """Whether threads of small blocks have one group each of short rows: of several values, which are many bytes in
+    flight, and leave registers for as many threads as a multiprocessor has."""
+    team = ceil_power(max(layout.groups, 1))
+    is_filled = team <= _MIN_THREADS and layout.groups >= _FULL * team
+    return is_filled and layout.space.is_line and held.values > 1 and not held.stays
 
 
 def _item_bounds(layout: RowLayout, held: Held) -> tuple[int, int]:
