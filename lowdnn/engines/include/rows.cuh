@@ -167,6 +167,15 @@ template <class Tile> struct RowWalk {
     }
   }
 
+  // To the block's first thread: how many whole groups of a chunk the block has, and where they begin.
+  __device__ __forceinline__ u32 block_groups(i64 chunk, i64& column) {
+    constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
+    const i64 first = group(chunk, 0);
+    const int left = exists ? groups_from(first) : 0;
+    column = move_to(first);
+    return left <= 0 ? 0 : left < MOST ? left : MOST;
+  }
+
   // Moves to a whole group of the row by its number: false where the row has none.
   __device__ __forceinline__ bool locate(i64 number, i64& column) {
     column = move_to(number);
