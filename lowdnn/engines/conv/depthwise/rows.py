@@ -553,9 +553,10 @@ def _bounded_tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[tuple[f
 
 
 def _reading_ahead(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> RowsTile:
-    """The fastest tile with at most as many rows on their way as hide the latency."""
+    """The fastest tile with no more rows on their way than hide the latency."""
     thread = correlation.thread(tile.channels, tile.strip)
-    warps = warps_of(min(ceil_div(correlation.block_count(tile), arch.sm_count), _resident(correlation, tile, arch)) * tile.threads)
+    blocks = ceil_div(correlation.block_count(tile), arch.sm_count)
+    warps = warps_of(min(blocks, _resident(correlation, tile, arch)) * tile.threads)
     row_s = warps * _step(correlation, tile).instructions / (correlation.subrows * arch.clock_hz)
     rows = min(tile.segment + correlation.depth - 1, correlation.axes[1].classes[0].end_step) * correlation.subrows
     possible = (p for p in correlation.prefetches if p == 1 or (p <= rows and (p - 2) * row_s < _HIDDEN_S))

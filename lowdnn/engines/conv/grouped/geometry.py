@@ -248,8 +248,8 @@ class GroupedGeometry:
             WHOLE=int(self.dag.dims[1] % _MAX_FUNCTOR_VECTOR == 0),
         )
         direction = "dgrad" if self.is_backward else "fprop"
-        group = f"{pack.inputs}to{pack.outputs}_u{slab.units}_m{tile.blocks_m}o{tile.occupancy}_t{slab.taps}x{slab.classes}"
-        group += "h" * params.HALVED
+        sets = f"u{slab.units}_m{tile.blocks_m}o{tile.occupancy}"
+        group = f"{pack.inputs}to{pack.outputs}_{sets}_t{slab.taps}x{slab.classes}{'h' * params.HALVED}"
         ending = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}{'' if params.WHOLE else 'p'}_sm80_{functor.digest}"
         return KernelRef(
             name=f"conv_grouped_mma_{direction}_{facts.short_name}_{group}_{ending}",

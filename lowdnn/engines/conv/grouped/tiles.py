@@ -258,7 +258,13 @@ def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine) -> bool:
 
 @lru_cache(maxsize=1024)
 def fastest_tile(
-    slab: Slab, axes: tuple[Axis, ...], images: int, slabs: int, machine: Machine, occupancy: int, limit: int = PLACE_LIMITS[-1]
+    slab: Slab,
+    axes: tuple[Axis, ...],
+    images: int,
+    slabs: int,
+    machine: Machine,
+    occupancy: int,
+    limit: int = PLACE_LIMITS[-1],
 ) -> Tile:
     """By the cost model the fastest tile of at most ``limit`` places, for a slab that fits."""
     boxes = Boxes.of(axes, images, limit // slab.classes)
@@ -270,7 +276,7 @@ def fastest_tile(
 def _clocks(
     slab: Slab, kinds: Sequence[tuple[int, int, int]], boxes: Boxes, slabs: int, machine: Machine
 ) -> NDArray[np.float64]:
-    """Estimated time of the whole convolution by (blocks_m, stages, occupancy) and box; infinite for a tile that does not fit."""
+    """Estimated time of the whole convolution by (blocks_m, stages, occupancy) and box; infinite where nothing fits."""
     blocks_m, stages, occupancy = np.array(kinds).T[..., np.newaxis]
     sets = -(-boxes.places // (16 * blocks_m))
     shared_bytes = slab.shared_bytes(boxes.inputs, sets * 16 * blocks_m, stages)
