@@ -44,8 +44,7 @@ _WARP_SIZE = 32
 
 #: What a thread's sums, weights and windows may take, so that ptxas needs no more than 255 registers.
 _MAX_REGISTERS = 175
-_OTHER_REGISTERS = 20
-_STEP_REGISTERS = 20  # more, of windows whose targets are several columns apart
+_OTHER_REGISTERS = 30
 _MAX_WINDOW = 64
 _MAX_SHARED_BYTES = 48 << 10
 
@@ -61,9 +60,6 @@ _MAX_THREADS = 2**31 - 1024
 _MAX_BODY_ROWS = 20
 _HIDDEN_S = 1e-6
 _ENOUGH_BLOCKS = 6
-
-#: Of the cost model: before and behind all blocks.
-_LAUNCH_S = 3e-6
 
 
 @dataclass(frozen=True)
@@ -488,7 +484,7 @@ def estimated_s(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> flo
 
     blocks = ceil_div(correlation.block_count(tile), arch.sm_count)
     walk_s = waves_s(blocks, _resident(correlation, tile, arch), wave_cycles, arch)
-    return together(_LAUNCH_S + walk_s, sum(correlation.moved) / arch.copy_bytes_per_s)
+    return together(walk_s, sum(correlation.moved) / arch.copy_bytes_per_s)
 
 
 def _start_cycles(weights: int, warps: float, arch: ArchSpec) -> float:
@@ -498,7 +494,7 @@ def _start_cycles(weights: int, warps: float, arch: ArchSpec) -> float:
 
 def _weight_cycles(weights: int) -> int:
     """Of a warp."""
-    return 20 * weights
+    return 300 + 12 * weights
 
 
 def _steps(correlation: Correlation, segment: int) -> int:
@@ -518,8 +514,7 @@ def _step(correlation: Correlation, tile: RowsTile) -> Step:
 
 
 def _resident(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> int:
-    others = _OTHER_REGISTERS + (_STEP_REGISTERS if correlation.axes[2].step > 1 else 0)
-    return resident_blocks(correlation.registers(tile) + others, tile.threads, arch)
+    return resident_blocks(correlation.registers(tile) + _OTHER_REGISTERS, tile.threads, arch)
 
 
 def _bounded_tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[tuple[float, RowsTile]]:
@@ -545,23 +540,27 @@ def _bounded_tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[tuple[f
                 if blocks >= arch.sm_count or segment == correlation.segments[0]:
                     own = ceil_div(blocks, arch.sm_count)
                     waves, warps = ceil_div(own, resident), own * warps_of_block
-                    cycles = waves * start + warps * weight_cycles + steps * busy_cycles(thread.step, warps)
-                    least_s = together(_LAUNCH_S + cycles / arch.clock_hz, copy_s)
+                    cycles = waves * start + warps * weight_cycles + steps * busy_cycles(thread.step, warps, waves)
+                    least_s = together(cycles / arch.clock_hz, copy_s)
                     yield least_s, RowsTile(channels, strip, segment, 1, _THREADS)
                 if blocks >= _ENOUGH_BLOCKS * arch.sm_count:
                     break
 
 
 def _reading_ahead(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> RowsTile:
-    """The fastest tile with no more rows on their way than hide the latency."""
-    thread = correlation.thread(tile.channels, tile.strip)
-    blocks = ceil_div(correlation.block_count(tile), arch.sm_count)
+    """The tile with as many rows on their way as hide the latency, more where that saves the moves of sums."""
+    thread, blocks = (
+        correlation.thread(tile.channels, tile.strip),
+        ceil_div(correlation.block_count(tile), arch.sm_count),
+    )
     warps = warps_of(min(blocks, _resident(correlation, tile, arch)) * tile.threads)
     row_s = warps * _step(correlation, tile).instructions / (correlation.subrows * arch.clock_hz)
     rows = min(tile.segment + correlation.depth - 1, correlation.axes[1].classes[0].end_step) * correlation.subrows
-    possible = (p for p in correlation.prefetches if p == 1 or (p <= rows and (p - 2) * row_s < _HIDDEN_S))
-    ahead = [replace(tile, prefetch=p) for p in possible if correlation.fits_ahead(thread, p)]
-    return min(ahead, key=lambda one: estimated_s(correlation, one, arch))
+    possible = [p for p in correlation.prefetches if p == 1 or p <= rows]
+    fitting = [p for p in possible if correlation.fits_ahead(thread, p)]
+    enough = max(p for p in fitting if (p - 1) * row_s < _HIDDEN_S)
+    still = (p for p in fitting if p >= enough and correlation.unrolled(p) % correlation.depth == 0)
+    return replace(tile, prefetch=next(still, enough))
 
 
 def _is_dense(dims: tuple[int, ...], strides: tuple[int, ...]) -> bool:

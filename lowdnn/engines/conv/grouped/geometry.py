@@ -13,7 +13,7 @@ from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, OutputClass, backward_axes, forward_axes, output_classes
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor
 from lowdnn.engines.conv.grouped.tiles import (
-    BLOCKS_OF_SUMS,
+    BLOCKS_PER_SM,
     THREADS,
     Machine,
     Pack,
@@ -159,12 +159,9 @@ class GroupedGeometry:
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, for a convolution that fits."""
         limits = place_limits(self.slab.classes)
-        tile = self._tile(arch, limits[-1], 2)
-        best = min(limit for limit in limits if tile.places <= limit)
-        return (
-            Knob("tile_m", KnobType.TILE_M, limits, best, "the most output places of a block"),
-            Knob("occupancy", KnobType.OCCUPANCY, tuple(BLOCKS_OF_SUMS), tile.occupancy, "blocks of a multiprocessor"),
-        )
+        places = self._tile(arch, limits[-1]).places
+        best = min(limit for limit in limits if places <= limit)
+        return (Knob("tile_m", KnobType.TILE_M, limits, best, "the most output places of a block"),)
 
     def refuse_shape(self) -> str:
         """Why the kernel cannot take the extents, or an empty string."""
@@ -197,14 +194,14 @@ class GroupedGeometry:
             )
         return ""
 
-    def _tile(self, arch: ArchSpec, limit: int, occupancy: int) -> Tile:
+    def _tile(self, arch: ArchSpec, limit: int) -> Tile:
         """The fastest one of at most ``limit`` places."""
         machine = Machine.of(arch)
-        best = fastest_tile(self.slab, self.axes, self.images, self.slabs, machine, occupancy)
+        best = fastest_tile(self.slab, self.axes, self.images, self.slabs, machine)
         return (
             best
             if best.places <= limit
-            else fastest_tile(self.slab, self.axes, self.images, self.slabs, machine, occupancy, limit)
+            else fastest_tile(self.slab, self.axes, self.images, self.slabs, machine, limit)
         )
 
     @staticmethod
@@ -217,7 +214,7 @@ class GroupedGeometry:
 
     def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
         """Repacking launches where they are needed, then the product."""
-        tile = self._tile(arch, chosen[KnobType.TILE_M], chosen[KnobType.OCCUPANCY])
+        tile = self._tile(arch, chosen[KnobType.TILE_M])
         functor = functor_of(self.dag, self.data_type, self.output)
         vector = min(self.output.vector(functor), _MAX_FUNCTOR_VECTOR)
         source = parts.operand(self.source.uid, self.boxed_source.packing)
@@ -241,15 +238,15 @@ class GroupedGeometry:
             RUN=self.run,
             BLOCKS_M=tile.blocks_m,
             THREADS=THREADS,
-            MIN_BLOCKS=tile.occupancy,
+            MIN_BLOCKS=BLOCKS_PER_SM,
             HALVED=int(tile.rows.is_halved),
             OUTPUT_RANK=self.output.space.rank,
             VECTOR=vector,
             WHOLE=int(self.dag.dims[1] % _MAX_FUNCTOR_VECTOR == 0),
         )
         direction = "dgrad" if self.is_backward else "fprop"
-        sets = f"u{slab.units}_m{tile.blocks_m}o{tile.occupancy}"
-        group = f"{pack.inputs}to{pack.outputs}_{sets}_t{slab.taps}x{slab.classes}{'h' * params.HALVED}"
+        group = f"{pack.inputs}to{pack.outputs}_u{slab.units}_m{tile.blocks_m}_t{slab.taps}x{slab.classes}"
+        group += "h" * params.HALVED
         ending = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}{'' if params.WHOLE else 'p'}_sm80_{functor.digest}"
         return KernelRef(
             name=f"conv_grouped_mma_{direction}_{facts.short_name}_{group}_{ending}",

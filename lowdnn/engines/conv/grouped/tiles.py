@@ -20,8 +20,8 @@ from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, BoxRo
 from lowdnn.engines.launch import ceil_div, floor_power
 
 THREADS = 256
-#: Blocks that share a multiprocessor, and the accumulators of a thread that leave room for its operands then.
-BLOCKS_OF_SUMS = {2: 16, 3: 8}
+#: Blocks that the registers let share a multiprocessor.
+BLOCKS_PER_SM = 2
 #: Output places of a block: values of TILE_M.
 PLACE_LIMITS = (64, 128, 256, 512)
 #: Output channels of one mma instruction.
@@ -35,6 +35,9 @@ _PLACE_BYTES = 8
 _OFFSET_BYTES = 4
 #: Shared memory that the device keeps for itself, for each block.
 RESERVED_SHARED_BYTES = 1024
+#: Accumulators of a thread: what leaves room for the operands of two blocks on a multiprocessor.
+_MAX_BLOCKS = 16
+
 #: Rates and latencies of the cost model, in clocks and bytes of one multiprocessor.
 _DEVICE_BYTES_PER_CLOCK = 16
 _BLOCK_LATENCY = 3000
@@ -133,9 +136,10 @@ class Slab:
     def filter_bytes(self) -> int:
         return self.units * self.pack.unit_blocks * self.depth * _FILTER_CHUNK_BYTES
 
-    def blocks_m(self, occupancy: int) -> tuple[int, ...]:
+    @property
+    def blocks_m(self) -> tuple[int, ...]:
         """Numbers of blocks of 16 pixels that a warp can compute at a time."""
-        return tuple(count for count in (1, 2, 4) if count * self.pack.unit_blocks <= BLOCKS_OF_SUMS[occupancy])
+        return tuple(count for count in (1, 2, 4) if count * self.pack.unit_blocks <= _MAX_BLOCKS)
 
     def shared_bytes(self, inputs: Count, class_places: Count, stages: Count) -> Count:
         """Of a block with ``stages`` boxes of ``inputs`` positions, for so many places of each residue."""
@@ -167,7 +171,6 @@ class Tile:
     """A box of places (image, axes) for each residue; a warp computes ``blocks_m`` blocks of 16 of them at a time.
 
     stages: tiles in shared memory: one of each block, or two of a block that walks over many.
-    occupancy: blocks that the registers let share a multiprocessor.
     """
 
     slab: Slab
@@ -175,7 +178,6 @@ class Tile:
     extents: tuple[int, ...]
     blocks_m: int
     stages: int
-    occupancy: int
 
     @cached_property
     def box(self) -> tuple[int, ...]:
@@ -202,8 +204,9 @@ class Tile:
 
     def lanes(self, images: int, slabs: int, machine: Machine) -> int:
         """Blocks of a slab."""
-        resident = _resident(self.shared_bytes, self.occupancy, machine)
-        return int(_lanes(prod(self.counts(images)), self.stages, resident, slabs, machine))
+        return int(
+            _lanes(prod(self.counts(images)), self.stages, _resident(self.shared_bytes, machine), slabs, machine)
+        )
 
     @property
     def places(self) -> int:
@@ -252,38 +255,32 @@ class Boxes:
 
 def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine) -> bool:
     """Whether shared memory holds the smallest tile."""
-    smallest = (Tile(slab, axes, (1, *(1 for _ in axes)), blocks_m, 1, 2) for blocks_m in slab.blocks_m(2))
+    smallest = (Tile(slab, axes, (1, *(1 for _ in axes)), blocks_m, 1) for blocks_m in slab.blocks_m)
     return any(tile.shared_bytes <= machine.shared_bytes_per_block for tile in smallest)
 
 
 @lru_cache(maxsize=1024)
 def fastest_tile(
-    slab: Slab,
-    axes: tuple[Axis, ...],
-    images: int,
-    slabs: int,
-    machine: Machine,
-    occupancy: int,
-    limit: int = PLACE_LIMITS[-1],
+    slab: Slab, axes: tuple[Axis, ...], images: int, slabs: int, machine: Machine, limit: int = PLACE_LIMITS[-1]
 ) -> Tile:
     """By the cost model the fastest tile of at most ``limit`` places, for a slab that fits."""
     boxes = Boxes.of(axes, images, limit // slab.classes)
-    kinds = [(blocks_m, stages, occupancy) for blocks_m in slab.blocks_m(occupancy) for stages in (1, 2)]
+    kinds = [(blocks_m, stages) for blocks_m in slab.blocks_m for stages in (1, 2)]
     kind, extents = boxes.least(_clocks(slab, kinds, boxes, slabs, machine))
     return Tile(slab, axes, extents, *kinds[kind])
 
 
 def _clocks(
-    slab: Slab, kinds: Sequence[tuple[int, int, int]], boxes: Boxes, slabs: int, machine: Machine
+    slab: Slab, kinds: Sequence[tuple[int, int]], boxes: Boxes, slabs: int, machine: Machine
 ) -> NDArray[np.float64]:
-    """Estimated time of the whole convolution by (blocks_m, stages, occupancy) and box; infinite where nothing fits."""
-    blocks_m, stages, occupancy = np.array(kinds).T[..., np.newaxis]
+    """Estimated time of the whole convolution by (blocks_m, stages) and box; infinite for a tile that does not fit."""
+    blocks_m, stages = np.array(kinds).T[..., np.newaxis]
     sets = -(-boxes.places // (16 * blocks_m))
     shared_bytes = slab.shared_bytes(boxes.inputs, sets * 16 * blocks_m, stages)
-    resident = np.maximum(_resident(shared_bytes, occupancy, machine), 1)
+    resident = np.maximum(_resident(shared_bytes, machine), 1)
     lanes = _lanes(boxes.tiles, stages, resident, slabs, machine)
     blocks = -(-lanes * slabs // machine.sm_count)
-    compute = slab.compute_clocks(sets, np.array([[slab.set_clocks(blocks_m)] for blocks_m, *_ in kinds]))
+    compute = slab.compute_clocks(sets, np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds]))
     memory = slab.memory_clocks(boxes.inputs, boxes.places)
     first = slab.filter_bytes / _DEVICE_BYTES_PER_CLOCK + memory + compute
     in_waves = -(-blocks // resident) * (_BLOCK_LATENCY + np.minimum(blocks, resident) * first)
@@ -295,10 +292,10 @@ def _clocks(
     return np.where(shared_bytes <= machine.shared_bytes_per_block, clocks, np.inf)
 
 
-def _resident(shared_bytes: Count, occupancy: Count, machine: Machine) -> Count:
-    """Blocks that share a multiprocessor, at most ``occupancy``."""
+def _resident(shared_bytes: Count, machine: Machine) -> Count:
+    """Blocks that share a multiprocessor."""
     fitting = machine.shared_bytes_per_sm // (shared_bytes + RESERVED_SHARED_BYTES)
-    return np.minimum(fitting, np.minimum(machine.threads_per_sm // THREADS, occupancy))
+    return np.minimum(fitting, min(machine.threads_per_sm // THREADS, BLOCKS_PER_SM))
 
 
 def _lanes(tiles: Count, stages: Count, resident: Count, slabs: int, machine: Machine) -> Count:
