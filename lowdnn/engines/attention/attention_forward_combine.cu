@@ -49,6 +49,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) KERNEL_NAME(cons
 
 #if OVERLAPS_PREVIOUS
   wait_for_previous_kernel();
+  allow_next_kernel();
 #endif
 
   const f32 unit = p.scale * LOG2_E;

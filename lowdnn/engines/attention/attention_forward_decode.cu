@@ -61,7 +61,8 @@ struct Share {
   i32 begin, end;
 
   __device__ __forceinline__ explicit Share(const Place& place) {
-    const i32 tiles = max(place.end - place.begin, 0), block = blockIdx.y, blocks = gridDim.y;
+    const i32 tiles = max(place.end - place.begin, 0);
+    const i32 block = IS_SPLIT ? blockIdx.y : 0, blocks = IS_SPLIT ? gridDim.y : 1;
     const i32 each = tiles / blocks, more = tiles % blocks;
     begin = place.begin + block * each + min(block, more);
     end = begin + each + (block < more);
@@ -156,9 +157,38 @@ __device__ __forceinline__ void store_partial(const Params& p, const Place& plac
 }
 #endif
 
+#if OVERLAPS_PREVIOUS
+// Brings what the block begins with to the L2 cache while the kernel before this one ends, where no memory must be read
+// to know where that is: of all lengths as if they were the longest one.
+__device__ __forceinline__ void ask_ahead(const Params& params) {
+  const Forward& p = params.forward;
+  const u32 packs_before = p.tiles.divide(blockIdx.x);
+  const i32 batch = i32(p.packs.divide(packs_before));
+#if HAS_LENGTHS
+  if (threadIdx.x == 0) prefetch_to_l2(p.lengths + batch * p.length_stride);
+#endif
+#if !HAS_BLOCKS
+  const Place place(p, packs_before, blockIdx.x % p.tiles.divisor, {p.queries, p.keys});
+  const Share share(place);
+  const i32 first_tile = share.begin + i32(threadIdx.x / WARP_SIZE);
+#pragma unroll 1
+  for (int stage = 0; stage < ASKED_AHEAD; ++stage) {
+    const i32 tile = first_tile + stage * WARPS, end = min(share.end * TILE_KV, p.keys);
+    for (int i = threadIdx.x % WARP_SIZE; i < 2 * TILE_KV; i += WARP_SIZE) {
+      const i32 row = tile * TILE_KV + i % TILE_KV;
+      if (row >= end) continue;
+      if (i < TILE_KV) prefetch_row(params.k, batch, place.head, row, p.size_qk);
+      else prefetch_row(params.v, batch, place.head, row, p.size_v);
+    }
+  }
+#endif
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     KERNEL_NAME(const __grid_constant__ Params params) {
 #if OVERLAPS_PREVIOUS
+  ask_ahead(params);
   wait_for_previous_kernel();
   allow_next_kernel();
 #endif
@@ -177,8 +207,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   const i32 first_tile = share.begin + warp;
   const auto note = [&](i32 tile, const Stage& stage) {
     if (!Stage::HAS_NOTES || threadIdx.x % WARP_SIZE > 0) return;
-    note_rows(params.k, place.batch, tile * TILE_KV, tile < share.end, stage.note_of_keys());
-    note_rows(params.v, place.batch, tile * TILE_KV, tile < share.end, stage.note_of_values());
+    const bool exists = tile * TILE_KV < p.keys;  // the table goes so far: the first ones need not wait for a length
+    note_rows(params.k, place.batch, tile * TILE_KV, exists, stage.note_of_keys());
+    note_rows(params.v, place.batch, tile * TILE_KV, exists, stage.note_of_values());
   };
   const auto copy = [&](i32 tile, const Stage& stage) {
     const i32 first = tile * TILE_KV, keys = existing_keys - first, values = existing_values - first;

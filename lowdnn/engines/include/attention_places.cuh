@@ -10,6 +10,7 @@
 
 #include "include/attention_mma.cuh"
 #include "include/attention_packed.cuh"
+#include "include/prefetch.cuh"
 
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const Heads<const T>& heads, i32 batch, i32 head, i32 row,
@@ -23,6 +24,10 @@ template <class T> struct PagedHeads {
   const i32* table;
   i64 table_strides[2];  // of batch, entry
   i32 shift;
+
+  __device__ __forceinline__ const i32* entry(i32 batch, i32 row) const {
+    return table + batch * table_strides[0] + (row >> shift) * table_strides[1];
+  }
 };
 
 // Strides of entries and of rows are 32-bit here.
@@ -53,9 +58,6 @@ __device__ __forceinline__ PagedRows<T> rows_from(const PagedHeads<const T>& hea
 template <class T> struct LargePagedHeads {
   PagedHeads<T> paged;
 
-  __device__ __forceinline__ const i32* entry(i32 batch, i32 row) const {
-    return paged.table + batch * paged.table_strides[0] + (row >> paged.shift) * paged.table_strides[1];
-  }
   __device__ __forceinline__ T* at(i32 page, i32 head, i32 row) const {
     return paged.pages.at(page, head, row & ((1 << paged.shift) - 1));
   }
@@ -68,12 +70,12 @@ __device__ __forceinline__ i32 existing_rows(const LargePagedHeads<const T>& hea
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const LargePagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
                                                     i32 existing) {
-  return {heads.at(*heads.entry(batch, row), head, row), heads.paged.pages.strides[2]};
+  return {heads.at(*heads.paged.entry(batch, row), head, row), heads.paged.pages.strides[2]};
 }
 template <class T>
 __device__ __forceinline__ void note_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 row, bool exists,
                                           u32 note) {
-  if (exists) cp_async<4>(note, heads.entry(batch, row), true);
+  if (exists) cp_async<4>(note, heads.paged.entry(batch, row), true);
 }
 template <class T>
 __device__ __forceinline__ StridedRows<T> noted_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 head,
@@ -93,6 +95,26 @@ template <class Heads_>
 __device__ __forceinline__ auto noted_rows(const Heads_& heads, i32 batch, i32 head, i32 row, i32 existing, u32 note) {
   return rows_from(heads, batch, head, row, existing);
 }
+
+// Of a kernel that waits for the one before it: a row that will be read, or what is read to find it, is brought to the
+// L2 cache, where that needs no memory.
+template <class T>
+__device__ __forceinline__ void prefetch_row(const Heads<const T>& heads, i32 batch, i32 head, i32 row, i32 size) {
+  prefetch_to_l2(heads.at(batch, head, row), size * sizeof(T));
+}
+template <class T>
+__device__ __forceinline__ void prefetch_row(const PagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
+                                             i32 size) {
+  prefetch_to_l2(heads.entry(batch, row));
+}
+template <class T>
+__device__ __forceinline__ void prefetch_row(const LargePagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
+                                             i32 size) {
+  prefetch_to_l2(heads.paged.entry(batch, row));
+}
+template <class T>
+__device__ __forceinline__ void prefetch_row(const PackedHeads<const T>& heads, i32 batch, i32 head, i32 row,
+                                             i32 size) {}
 
 template <int PLACE> struct HeadsIn;
 template <> struct HeadsIn<IN_STRIDES> { typedef Heads<const TYPE> Type; };
