@@ -300,9 +300,10 @@ struct Consumer {
     f32 shrinking[PARTS][2];
     memory.keys.clear();
     start_keys();
+    begin_rows();
     end_keys<0>();
     if (warpgroup == CONSUMERS - 1) pass_turn();
-    begin_rows();
+    release_queries(place.begin);
     add_scores(place.begin, shrinking);  // nothing is there to shrink yet
     make_weights(p, place, rows(), place.begin, scores, weights);
 #pragma unroll 1
@@ -310,7 +311,8 @@ struct Consumer {
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
-        multiply_next_keys();
+        start_next();
+        end_keys<1>();
         release_queries(tile);
         const bool shrinks = add_scores(tile, shrinking);
         end_values();
@@ -319,9 +321,11 @@ struct Consumer {
         before = tile;
       }
       if (!has_queries()) break;
-      multiply_next_keys();
+      start_next();
       const EndedRows ended = end_rows();
       begin_rows();
+      end_keys<1>();
+      release_queries(place.begin);
       add_scores(place.begin, shrinking);
       end_values();
       store(ended);
@@ -361,11 +365,8 @@ struct Consumer {
 
   __device__ __forceinline__ Rows rows() const { return {place.warp_row}; }
 
-  // From here on those that have been multiplied last.
-  __device__ __forceinline__ void begin_rows() {
-    begin_rows(memory.queries.wait().place(p));
-    release_queries(place.begin);
-  }
+  // From here on those that are multiplied next.
+  __device__ __forceinline__ void begin_rows() { begin_rows(memory.queries.wait().place(p)); }
   __device__ __forceinline__ void begin_rows(const Place& next) {
     place = next;
     softmax = RunningSoftmax(p.score_scale());
@@ -389,15 +390,14 @@ struct Consumer {
     for (int i = 0; i < OUTPUT_BLOCKS * 4; ++i) flat(o)[i] = 0;
   }
 
-  // scores of the next tile of keys, while o += weights v goes on until `end_values`.
-  __device__ __forceinline__ void multiply_next_keys() {
+  // Scores of the next tile of keys, until `end_keys`, and o += weights v, until `end_values`.
+  __device__ __forceinline__ void start_next() {
     memory.keys.clear();
     memory.values.clear();
     await_turn();
     start_keys();
     start_values();
     pass_turn();
-    end_keys<1>();
   }
 
   // scores = q k^T of the next tile of keys.
