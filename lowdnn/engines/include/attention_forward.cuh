@@ -560,19 +560,21 @@ __device__ __forceinline__ void store_rows(const Forward& p, const Destination& 
 #endif
 #pragma unroll
   for (int part = 0; part < PARTS; ++part) {
+    const f32 (&largest)[2] = softmax.largest[part], (&sum)[2] = softmax.sum[part];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool exists = rows.at(part, half) < p.queries * PACK;
-      const f32 sum = softmax.sum[part][half];
-      shares[part][half] = sum == 0 ? 0 : 1 / sum * scale;
-      if (exists && threadIdx.x % 4 == 0) {
-        i64 coordinate[4];
-        rows.coordinate(p, place, part, half, coordinate);
-        store_statistics(p, to, coordinate, softmax.largest[part][half], sum);
-      }
+      shares[part][half] = sum[half] == 0 ? 0 : __fdividef(scale, sum[half]);
 #if AMAX_S
-      if (exists) largest_weight = ::max(largest_weight, __float_as_uint(softmax.largest_weight(part, half)));
+      if (rows.at(part, half) < p.queries * PACK) {
+        largest_weight = ::max(largest_weight, __float_as_uint(softmax.largest_weight(part, half)));
+      }
 #endif
+    }
+    const int own = threadIdx.x % 4;  // one lane for each half
+    if (own < 2 && rows.at(part, own) < p.queries * PACK) {
+      i64 coordinate[4];
+      rows.coordinate(p, place, part, own, coordinate);
+      store_statistics(p, to, coordinate, own ? largest[1] : largest[0], own ? sum[1] : sum[0]);
     }
   }
 #if AMAX_S
