@@ -110,7 +110,9 @@ class AttentionWgmma:
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, _knobs(problem), choices)
         tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
-        kernel, launch = _launch(problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]))
+        kernel, launch = _launch(
+            problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]), chosen[KnobType.STAGES]
+        )
         if not problem.largest_arguments:
             return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
         clearing, first = _clear(problem.largest_arguments)
@@ -159,6 +161,7 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
         Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
         Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),
         Knob("turns", KnobType.WARP_SPEC_CFG, (0, 1), takes_turns, "1: warpgroups take turns at multiplying"),
+        Knob("stages", KnobType.STAGES, (2, 3, 4), 2, "tiles of keys and of values that are there at a time"),
     )
 
 
@@ -214,20 +217,20 @@ def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
     return 2 if tile.queries == WARPGROUP_ROWS and size <= _SMALL_SIZE else 1
 
 
-def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
+def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int, stages: int = _STAGES) -> int:
     qk, v = (boxed_bytes(heads.size, problem.element_bytes) for heads in (problem.q, problem.v))
-    rows = query_stages * (tile.queries * qk + _WORK_BYTES) + _STAGES * tile.keys * (qk + v)
+    rows = query_stages * (tile.queries * qk + _WORK_BYTES) + stages * tile.keys * (qk + v)
     cut = (problem.k.ragged is not None) + (problem.v.ragged is not None or problem.lengths is not None)
-    barriers = 2 * (query_stages + 2 * _STAGES)
+    barriers = 2 * (query_stages + 2 * stages)
     if problem.is_fp8:
-        rows += _STAGES * problem.padded_v * boxed_bytes(tile.keys, problem.element_bytes)
-        cut, barriers = 0, barriers + 2 * _STAGES
+        rows += stages * problem.padded_v * boxed_bytes(tile.keys, problem.element_bytes)
+        cut, barriers = 0, barriers + 2 * stages
     order = _MAX_SEQUENCES * _SEQUENCE_BYTES + _ORDER_BYTES if problem.stores_packed else 0
-    return rows + (barriers + cut * _STAGES) * BARRIER_BYTES + order
+    return rows + (barriers + cut * stages) * BARRIER_BYTES + order
 
 
 def _launch(
-    problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool
+    problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool, stages: int
 ) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
     query_stages = max(1, _query_stages(problem, tile))
@@ -235,18 +238,18 @@ def _launch(
     registers = consumer_registers(warpgroups, kept, blocks_per_sm)
     k_box, v_box = _box_rows(problem.k, tile.keys), _box_rows(problem.v, tile.keys)
     takes_turns = takes_turns and warpgroups > 1
-    params = Params(int(takes_turns), query_stages, _STAGES, blocks_per_sm, kept, registers, k_box, v_box)
+    params = Params(int(takes_turns), query_stages, stages, blocks_per_sm, kept, registers, k_box, v_box)
     blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, k_box), (problem.v, v_box))
     operands: tuple[Argument, ...] = (
         *(mapped(heads, rows) for heads, rows in boxes),
         _order(problem, tile, blocks),
     )
-    variant = f"t{params.TAKES_TURNS}"
+    variant = f"t{params.TAKES_TURNS}s{stages}"
     if problem.k.load or problem.v.load:
         variant += f"b{k_box}x{v_box}"
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
-    threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
+    threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages, stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
     return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
 
