@@ -15,7 +15,7 @@
 // tiles: consumers make zeros of rows that are not those of the sequence.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8
 // those transposed too, the barriers and numbers of rows, of packed sequences their order.
-// Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
+// Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks, as a dependent launch (dependent_launch.cuh).
 // Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16 and of attention_mapped_places.cuh, TAKES_TURNS,
 // QUERY_STAGES, STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
@@ -445,10 +445,11 @@ struct Consumer {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
   Memory memory(shared_address(shared));
+  wait_for_previous_kernel();
+  allow_next_kernel();
 #if STORES_PACKED
   PackedOrder::make(p.forward, p.batches, memory.end());
 #endif
-  if constexpr (AMAX_S || AMAX_O) wait_for_previous_kernel();  // until they are 0
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();

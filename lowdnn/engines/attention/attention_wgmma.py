@@ -116,8 +116,7 @@ class AttentionWgmma:
         if not problem.largest_arguments:
             return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
         clearing, first = _clear(problem.largest_arguments)
-        second = replace(launch, kernel=1, overlaps_previous=True)
-        return plan_of(self, graph, arch, chosen, (clearing, kernel), (first, second))
+        return plan_of(self, graph, arch, chosen, (clearing, kernel), (first, replace(launch, kernel=1)))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
@@ -251,7 +250,7 @@ def _launch(
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages, stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
-    return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
+    return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1), overlaps_previous=True)
 
 
 def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:
