@@ -15,7 +15,7 @@ from math import gcd
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
-from lowdnn.engines.attention.heads import Place, pitch_bytes
+from lowdnn.engines.attention.heads import pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
@@ -37,8 +37,6 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 #: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
 _FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
 _F32_BYTES = 4
-#: Beside a tile in pages.
-_NOTES_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -250,6 +248,4 @@ class _Shape:
 
 def _stage_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
     """Of the rings of all warps."""
-    rows_bytes = tile.keys * (pitch_bytes(problem.padded_qk) + pitch_bytes(problem.padded_v))
-    places = {operand.place(tile.keys) for operand in (problem.k, problem.v)}
-    return _WARPS * (rows_bytes + (_NOTES_BYTES if Place.IN_LARGE_PAGES in places else 0))
+    return _WARPS * tile.keys * (pitch_bytes(problem.padded_qk) + pitch_bytes(problem.padded_v))

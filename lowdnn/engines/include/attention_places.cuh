@@ -2,8 +2,7 @@
 //
 // Of each kind there are: how many rows of a batch exist, of as many as there may be; what gives the addresses of the
 // rows from one on, of which at least one exists (those of others may be anything). And the same in two steps, for rows
-// that are copied much later: one thread notes in 4 bytes of shared memory what must be read for it, if any row exists,
-// with an asynchronous copy; all find the rows by the note.
+// that are copied much later: what must be read in memory to find them, the rows by it.
 // Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES, IN_LARGE_PAGES or PACKED, as q, k and v are.
 
 #pragma once
@@ -24,10 +23,6 @@ template <class T> struct PagedHeads {
   const i32* table;
   i64 table_strides[2];  // of batch, entry
   i32 shift;
-
-  __device__ __forceinline__ const i32* entry(i32 batch, i32 row) const {
-    return table + batch * table_strides[0] + (row >> shift) * table_strides[1];
-  }
 };
 
 // Strides of entries and of rows are 32-bit here.
@@ -58,6 +53,9 @@ __device__ __forceinline__ PagedRows<T> rows_from(const PagedHeads<const T>& hea
 template <class T> struct LargePagedHeads {
   PagedHeads<T> paged;
 
+  __device__ __forceinline__ const i32* entry(i32 batch, i32 row) const {
+    return paged.table + batch * paged.table_strides[0] + (row >> paged.shift) * paged.table_strides[1];
+  }
   __device__ __forceinline__ T* at(i32 page, i32 head, i32 row) const {
     return paged.pages.at(page, head, row & ((1 << paged.shift) - 1));
   }
@@ -70,17 +68,20 @@ __device__ __forceinline__ i32 existing_rows(const LargePagedHeads<const T>& hea
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const LargePagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
                                                     i32 existing) {
-  return {heads.at(*heads.paged.entry(batch, row), head, row), heads.paged.pages.strides[2]};
+  return {heads.at(*heads.entry(batch, row), head, row), heads.paged.pages.strides[2]};
 }
 template <class T>
-__device__ __forceinline__ void note_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 row, bool exists,
-                                          u32 note) {
-  if (exists) cp_async<4>(note, heads.paged.entry(batch, row), true);
+__device__ __forceinline__ i32 page_of(const LargePagedHeads<const T>& heads, i32 batch, i32 row) {
+  return *heads.entry(batch, row);
 }
 template <class T>
-__device__ __forceinline__ StridedRows<T> noted_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 head,
-                                                     i32 row, i32 existing, u32 note) {
-  return {heads.at(i32(load_shared_32(note)), head, row), heads.paged.pages.strides[2]};
+__device__ __forceinline__ void prefetch_page_of(const LargePagedHeads<const T>& heads, i32 batch, i32 row) {
+  prefetch_to_l2(heads.entry(batch, row));
+}
+template <class T>
+__device__ __forceinline__ StridedRows<T> rows_from(const LargePagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
+                                                    i32 existing, i32 page) {
+  return {heads.at(page, head, row), heads.paged.pages.strides[2]};
 }
 
 template <class T>
@@ -89,32 +90,13 @@ __device__ __forceinline__ StridedRows<T> rows_from(const PackedHeads<const T>& 
   return {heads.at(batch, head, row), heads.padded.strides[2]};
 }
 
+template <class Heads_> __device__ __forceinline__ i32 page_of(const Heads_& heads, i32 batch, i32 row) { return 0; }
 template <class Heads_>
-__device__ __forceinline__ void note_rows(const Heads_& heads, i32 batch, i32 row, bool exists, u32 note) {}
+__device__ __forceinline__ void prefetch_page_of(const Heads_& heads, i32 batch, i32 row) {}
 template <class Heads_>
-__device__ __forceinline__ auto noted_rows(const Heads_& heads, i32 batch, i32 head, i32 row, i32 existing, u32 note) {
+__device__ __forceinline__ auto rows_from(const Heads_& heads, i32 batch, i32 head, i32 row, i32 existing, i32 page) {
   return rows_from(heads, batch, head, row, existing);
 }
-
-// Of a kernel that waits for the one before it: a row that will be read, or what is read to find it, is brought to the
-// L2 cache, where that needs no memory.
-template <class T>
-__device__ __forceinline__ void prefetch_row(const Heads<const T>& heads, i32 batch, i32 head, i32 row, i32 size) {
-  prefetch_to_l2(heads.at(batch, head, row), size * sizeof(T));
-}
-template <class T>
-__device__ __forceinline__ void prefetch_row(const PagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
-                                             i32 size) {
-  prefetch_to_l2(heads.entry(batch, row));
-}
-template <class T>
-__device__ __forceinline__ void prefetch_row(const LargePagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
-                                             i32 size) {
-  prefetch_to_l2(heads.paged.entry(batch, row));
-}
-template <class T>
-__device__ __forceinline__ void prefetch_row(const PackedHeads<const T>& heads, i32 batch, i32 head, i32 row,
-                                             i32 size) {}
 
 template <int PLACE> struct HeadsIn;
 template <> struct HeadsIn<IN_STRIDES> { typedef Heads<const TYPE> Type; };
