@@ -28,9 +28,9 @@ _MAX_ROWS = 128
 #: Of a tile: accumulators of 32 rows fit the registers beside heads of v of the latter size.
 _TILES_OF_ROWS, _MAX_SIZE_OF_32_ROWS = (16, 32), 128
 #: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones or in pages.
-_TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 128
+_TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 64
 _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
-#: The most by default: so many tiles ask for enough; one more of small heads in pages is slower.
+#: The most by default: so many tiles ask for enough; more of small heads are slower.
 _ENOUGH_STAGES = 3
 _COMBINE_WARPS = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -48,7 +48,6 @@ class Params:
     BLOCKS_PER_SM: int
     IS_SPLIT: int
     OVERLAPS_PREVIOUS: int
-    ASKED_AHEAD: int
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,6 @@ class AttentionDecode:
         default = _Shape.of(problem, arch)
         chosen = resolve_choices(self.name, default.knobs(), choices)
         shape, splits = replace(default, stages=chosen[KnobType.STAGES]), chosen[KnobType.SPLIT_K_SLC]
-        shape = replace(shape, ahead=chosen[KnobType.EDGE], tile=replace(shape.tile, keys=chosen[KnobType.TILE_N]))
         if not problem.rows:
             return plan_of(self, graph, arch, chosen, (), ())
         if splits == 1:
@@ -119,7 +117,6 @@ class _Shape:
     tile: ForwardTile
     stages: int
     arch: ArchSpec
-    ahead: int = 3
 
     @staticmethod
     def of(problem: AttentionForward, arch: ArchSpec) -> _Shape:
@@ -163,13 +160,11 @@ class _Shape:
         return (
             Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, joined in a second launch"),
             Knob("stages", KnobType.STAGES, stages, self.stages, "tiles in a warp's rings of keys and of values"),
-            Knob("tile_n", KnobType.TILE_N, (16, 32, 64), self.tile.keys, "keys"),
-            Knob("ahead", KnobType.EDGE, (0, 1, 2, 3, 4, 6, 8), self.stages, "tiles asked ahead"),
         )
 
     def decode(self, splits: int) -> tuple[KernelRef, Launch]:
-        params = Params(_WARPS, self.stages, self.blocks_per_sm, int(splits > 1), int(self.overlaps), self.ahead)
-        variant = f"r{self.stages}x{self.blocks_per_sm}a{self.ahead}" + "p" * params.IS_SPLIT
+        params = Params(_WARPS, self.stages, self.blocks_per_sm, int(splits > 1), int(self.overlaps))
+        variant = f"r{self.stages}x{self.blocks_per_sm}" + "p" * params.IS_SPLIT
         kernel = self.problem.kernel("decode", self._target, self.tile, macros(params), variant)
         operands = tuple(operand.argument for operand in (self.problem.q, self.problem.k, self.problem.v))
         partials = (self._partials(splits),) if splits > 1 else ()

@@ -52,7 +52,9 @@ _KEYS_BESIDE = 24
 _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
 _LARGE_SIZE = 128
 _WARP_QUERIES = 16
-_STAGES = 2
+#: Of queries, and of keys and of values: more of the latter, before all, than one that is read and one that arrives
+#: let short sequences come in time.
+_RINGS = ((2, 4), (2, 2), (1, 2))
 #: What the loading warpgroup keeps: beside two that multiply, or three, and where it transposes values.
 _PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = (24, 32), 56
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
@@ -102,7 +104,7 @@ class AttentionWgmma:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, TILE_N, WARP_SPEC_CFG."""
+        """TILE_M, TILE_N, WARP_SPEC_CFG, STAGES."""
         return _knobs(self._accepted(graph, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
@@ -110,9 +112,8 @@ class AttentionWgmma:
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, _knobs(problem), choices)
         tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
-        kernel, launch = _launch(
-            problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]), chosen[KnobType.STAGES]
-        )
+        takes_turns, most_stages = bool(chosen[KnobType.WARP_SPEC_CFG]), chosen[KnobType.STAGES]
+        kernel, launch = _launch(problem, tile, arch, takes_turns, most_stages)
         if not problem.largest_arguments:
             return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
         clearing, first = _clear(problem.largest_arguments)
@@ -160,7 +161,7 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
         Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
         Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),
         Knob("turns", KnobType.WARP_SPEC_CFG, (0, 1), takes_turns, "1: warpgroups take turns at multiplying"),
-        Knob("stages", KnobType.STAGES, (2, 3, 4), 2, "tiles of keys and of values that are there at a time"),
+        Knob("stages", KnobType.STAGES, (2, 4), 4, "tiles of keys in shared memory, as far as there is room"),
     )
 
 
@@ -200,15 +201,16 @@ def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTil
 
     def fits(tile: ForwardTile) -> bool:
         values = tile.keys // 2 + tile.keys * problem.element_bytes // 8 + problem.padded_v // 2
-        return values <= most and _query_stages(problem, tile) > 0
+        return values <= most and _rings(problem, tile, _RINGS[-1][1]) is not None
 
     return next(filter(fits, tiles), tiles[-1])
 
 
-def _query_stages(problem: AttentionForward, tile: ForwardTile) -> int:
-    """As many as there is room for, up to two."""
+def _rings(problem: AttentionForward, tile: ForwardTile, most_stages: int) -> tuple[int, int] | None:
+    """Stages of queries and of keys and values that there is room for."""
     room = SM_90A.shared_bytes_beside(_blocks_per_sm(problem, tile))
-    return next((stages for stages in (2, 1) if _shared_bytes(problem, tile, stages) <= room), 0)
+    rings = [(queries, keys) for queries, keys in _RINGS if keys <= most_stages]
+    return next((ring for ring in rings if _shared_bytes(problem, tile, *ring) <= room), None)
 
 
 def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
@@ -216,7 +218,7 @@ def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
     return 2 if tile.queries == WARPGROUP_ROWS and size <= _SMALL_SIZE else 1
 
 
-def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int, stages: int = _STAGES) -> int:
+def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int, stages: int) -> int:
     qk, v = (boxed_bytes(heads.size, problem.element_bytes) for heads in (problem.q, problem.v))
     rows = query_stages * (tile.queries * qk + _WORK_BYTES) + stages * tile.keys * (qk + v)
     cut = (problem.k.ragged is not None) + (problem.v.ragged is not None or problem.lengths is not None)
@@ -229,10 +231,10 @@ def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: in
 
 
 def _launch(
-    problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool, stages: int
+    problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool, most_stages: int
 ) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
-    query_stages = max(1, _query_stages(problem, tile))
+    query_stages, stages = _rings(problem, tile, most_stages) or _RINGS[-1]
     kept = _TRANSPOSING_REGISTERS if problem.is_fp8 else _PRODUCER_REGISTERS[warpgroups > 2]
     registers = consumer_registers(warpgroups, kept, blocks_per_sm)
     k_box, v_box = _box_rows(problem.k, tile.keys), _box_rows(problem.v, tile.keys)
