@@ -17,7 +17,7 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
@@ -34,8 +34,8 @@ _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
 _ENOUGH_STAGES = 3
 _COMBINE_WARPS = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-#: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
-_FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
+#: Tiles that are enough for a warp to fill its ring, and the share of the best speed for which fewer splits will do.
+_FEWEST_TILES, _ENOUGH_SPEED = 4, 0.85
 _F32_BYTES = 4
 
 
@@ -141,21 +141,23 @@ class _Shape:
         return 2 if self.stages <= self._most_stages(2) else 1
 
     def knobs(self) -> tuple[Knob, ...]:
-        """Splits that leave warps enough to do; the default is the least one with which nearly as much is attained as
-        with any: blocks that are all there at once share the memory, of which one on each multiprocessor asks enough;
-        more of them come in waves."""
+        """Splits that leave warps enough to do; the default is the least one with which reading keys and values, and
+        joining parts, takes hardly longer than with any: blocks that are all there at once share the memory, of which
+        one on each multiprocessor asks enough; more of them come in waves."""
         tiles = ceil_div(self.problem.attention.first.c.dims[3], self.tile.keys)
         most = max(1, tiles // (_WARPS * _FEWEST_TILES))
         values = tuple(splits for splits in _SPLITS if splits <= most)
         sm_count = self.arch.sm_count
         slots = sm_count * self.blocks_per_sm
+        read_s = bytes_of((*self.problem.k.read, *self.problem.v.read)) / self.arch.copy_bytes_per_s
 
-        def attained(splits: int) -> float:
+        def seconds(splits: int) -> float:
             blocks = self._blocks * splits
-            return min(1.0, blocks / (sm_count if blocks <= slots else slots * ceil_div(blocks, slots)))
+            attained = min(1.0, blocks / (sm_count if blocks <= slots else slots * ceil_div(blocks, slots)))
+            return read_s / attained + (splits > 1) * self.arch.launch_overhead_s
 
-        best = max(map(attained, values))
-        default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
+        best = min(map(seconds, values))
+        default = next(splits for splits in values if best >= _ENOUGH_SPEED * seconds(splits))
         stages = tuple(range(_LEAST_STAGES, self._most_stages(1) + 1))
         return (
             Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, joined in a second launch"),
