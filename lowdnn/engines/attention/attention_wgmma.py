@@ -86,6 +86,7 @@ class Params:
     CONSUMER_REGISTERS: int
     K_BOX: int
     V_BOX: int
+    DEFERS: int = 0
 
 
 class AttentionWgmma:
@@ -113,7 +114,7 @@ class AttentionWgmma:
         chosen = resolve_choices(self.name, _knobs(problem), choices)
         tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
         takes_turns, most_stages = bool(chosen[KnobType.WARP_SPEC_CFG]), chosen[KnobType.STAGES]
-        kernel, launch = _launch(problem, tile, arch, takes_turns, most_stages)
+        kernel, launch = _launch(problem, tile, arch, takes_turns, most_stages, chosen[KnobType.EDGE])
         if not problem.largest_arguments:
             return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
         clearing, first = _clear(problem.largest_arguments)
@@ -161,6 +162,7 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
         Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
         Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),
         Knob("turns", KnobType.WARP_SPEC_CFG, (0, 1), takes_turns, "1: warpgroups take turns at multiplying"),
+        Knob("defers", KnobType.EDGE, (0, 1), 0, "defers"),
         Knob("stages", KnobType.STAGES, (2, 4), 4, "tiles of keys in shared memory, as far as there is room"),
     )
 
@@ -231,7 +233,7 @@ def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: in
 
 
 def _launch(
-    problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool, most_stages: int
+    problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool, most_stages: int, defers: int
 ) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
     query_stages, stages = _rings(problem, tile, most_stages) or _RINGS[-1]
@@ -239,14 +241,14 @@ def _launch(
     registers = consumer_registers(warpgroups, kept, blocks_per_sm)
     k_box, v_box = _box_rows(problem.k, tile.keys), _box_rows(problem.v, tile.keys)
     takes_turns = takes_turns and warpgroups > 1
-    params = Params(int(takes_turns), query_stages, stages, blocks_per_sm, kept, registers, k_box, v_box)
+    params = Params(int(takes_turns), query_stages, stages, blocks_per_sm, kept, registers, k_box, v_box, defers)
     blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, k_box), (problem.v, v_box))
     operands: tuple[Argument, ...] = (
         *(mapped(heads, rows) for heads, rows in boxes),
         _order(problem, tile, blocks),
     )
-    variant = f"t{params.TAKES_TURNS}s{stages}"
+    variant = f"t{params.TAKES_TURNS}s{stages}d{defers}"
     if problem.k.load or problem.v.load:
         variant += f"b{k_box}x{v_box}"
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
