@@ -15,9 +15,9 @@ from math import gcd
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
-from lowdnn.engines.attention.heads import pitch_bytes
+from lowdnn.engines.attention.heads import Place, pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
@@ -28,15 +28,17 @@ _MAX_ROWS = 128
 #: Of a tile: accumulators of 32 rows fit the registers beside heads of v of the latter size.
 _TILES_OF_ROWS, _MAX_SIZE_OF_32_ROWS = (16, 32), 128
 #: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones or in pages.
-_TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 64
+_TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 128
 _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
-#: The most by default: so many tiles ask for enough; more of small heads are slower.
+#: The most by default: so many tiles ask for enough; one more of small heads in pages is slower.
 _ENOUGH_STAGES = 3
 _COMBINE_WARPS = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-#: Tiles that are enough for a warp to fill its ring, and the share of the best speed for which fewer splits will do.
-_FEWEST_TILES, _ENOUGH_SPEED = 4, 0.85
+#: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
+_FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
 _F32_BYTES = 4
+#: Beside a tile in pages.
+_NOTES_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -141,23 +143,21 @@ class _Shape:
         return 2 if self.stages <= self._most_stages(2) else 1
 
     def knobs(self) -> tuple[Knob, ...]:
-        """Splits that leave warps enough to do; the default is the least one with which reading keys and values, and
-        joining parts, takes hardly longer than with any: blocks that are all there at once share the memory, of which
-        one on each multiprocessor asks enough; more of them come in waves."""
+        """Splits that leave warps enough to do; the default is the least one with which nearly as much is attained as
+        with any: blocks that are all there at once share the memory, of which one on each multiprocessor asks enough;
+        more of them come in waves."""
         tiles = ceil_div(self.problem.attention.first.c.dims[3], self.tile.keys)
         most = max(1, tiles // (_WARPS * _FEWEST_TILES))
         values = tuple(splits for splits in _SPLITS if splits <= most)
         sm_count = self.arch.sm_count
         slots = sm_count * self.blocks_per_sm
-        read_s = bytes_of((*self.problem.k.read, *self.problem.v.read)) / self.arch.copy_bytes_per_s
 
-        def seconds(splits: int) -> float:
+        def attained(splits: int) -> float:
             blocks = self._blocks * splits
-            attained = min(1.0, blocks / (sm_count if blocks <= slots else slots * ceil_div(blocks, slots)))
-            return read_s / attained + (splits > 1) * self.arch.launch_overhead_s
+            return min(1.0, blocks / (sm_count if blocks <= slots else slots * ceil_div(blocks, slots)))
 
-        best = min(map(seconds, values))
-        default = next(splits for splits in values if best >= _ENOUGH_SPEED * seconds(splits))
+        best = max(map(attained, values))
+        default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
         stages = tuple(range(_LEAST_STAGES, self._most_stages(1) + 1))
         return (
             Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, joined in a second launch"),
@@ -245,4 +245,6 @@ class _Shape:
 
 def _stage_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
     """Of the rings of all warps."""
-    return _WARPS * tile.keys * (pitch_bytes(problem.padded_qk) + pitch_bytes(problem.padded_v))
+    rows_bytes = tile.keys * (pitch_bytes(problem.padded_qk) + pitch_bytes(problem.padded_v))
+    places = {operand.place(tile.keys) for operand in (problem.k, problem.v)}
+    return _WARPS * (rows_bytes + (_NOTES_BYTES if Place.IN_LARGE_PAGES in places else 0))

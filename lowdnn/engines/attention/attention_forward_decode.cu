@@ -10,8 +10,8 @@
 // that waits has all of its shared memory but those on the way.
 // Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of
 // heads are multiples of 8, at most HEAD_QK and HEAD_V, multiples of 16.
-// Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v; at the end the
-// accumulators of all warps but the first.
+// Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v and, of pages, 128
+// bytes of notes; at the end the accumulators of all warps but the first.
 // Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys).
 // Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES,
 // BLOCKS_PER_SM, IS_SPLIT; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
@@ -32,14 +32,18 @@ typedef HeadRows<T, TILE_KV, HEAD_V> Values;
 
 constexpr int THREADS = WARPS * WARP_SIZE;
 
-// A tile of keys and one of values of a warp.
+// A tile of keys and one of values of a warp, and notes of where those are that come in their places next: who would
+// read a table of pages only then would wait for all copies that were asked for before.
 struct Stage {
-  static constexpr u32 BYTES = Keys::BYTES + Values::BYTES;
+  static constexpr bool HAS_NOTES = K_PLACE == IN_LARGE_PAGES || V_PLACE == IN_LARGE_PAGES;
+  static constexpr u32 NOTES = Keys::BYTES + Values::BYTES, BYTES = NOTES + (HAS_NOTES ? 128 : 0);
 
   u32 address;
 
   __device__ __forceinline__ Keys keys() const { return {address}; }
   __device__ __forceinline__ Values values() const { return {address + Keys::BYTES}; }
+  __device__ __forceinline__ u32 note_of_keys() const { return address + NOTES; }
+  __device__ __forceinline__ u32 note_of_values() const { return address + NOTES + 4; }
 };
 
 struct Params {
@@ -62,41 +66,6 @@ struct Share {
     const i32 each = tiles / blocks, more = tiles % blocks;
     begin = place.begin + block * each + min(block, more);
     end = begin + each + (block < more);
-  }
-};
-
-// What the tables of pages say of 32 tiles of a warp, each lane of one, and of the 32 behind them: who would read a
-// table only when rows are copied would wait for all copies that were asked for before.
-struct Entries {
-  static constexpr bool EXIST = K_PLACE == IN_LARGE_PAGES || V_PLACE == IN_LARGE_PAGES;
-  struct Pair {
-    i32 keys, values;
-  };
-
-  const Params& params;
-  const i32 batch, first_tile;
-  Pair held, next;
-
-  __device__ __forceinline__ Entries(const Params& params, i32 batch, i32 first_tile)
-      : params(params), batch(batch), first_tile(first_tile), next(read(0)) {}
-
-  // Of the warp's tiles, in their order.
-  __device__ __forceinline__ Pair of(i32 index) {
-    if (!EXIST) return {};
-    const int lane = index % WARP_SIZE;
-    if (lane == 0) {
-      held = next;
-      next = read(index + WARP_SIZE);
-    }
-    return {__shfl_sync(~0u, held.keys, lane), __shfl_sync(~0u, held.values, lane)};
-  }
-
- private:
-  // The tables go as far as the longest sequence: the first ones need not wait for a length.
-  __device__ __forceinline__ Pair read(i32 first) const {
-    const i32 row = (first_tile + (first + i32(threadIdx.x % WARP_SIZE)) * WARPS) * TILE_KV;
-    if (row >= params.forward.keys) return {};
-    return {page_of(params.k, batch, row), page_of(params.v, batch, row)};
   }
 };
 
@@ -199,8 +168,8 @@ __device__ __forceinline__ void ask_ahead(const Params& params) {
 #endif
   const i32 row = blockIdx.y * (p.keys / gridDim.y) + threadIdx.x * TILE_KV;
   if (row >= p.keys) return;
-  prefetch_page_of(params.k, batch, row);
-  prefetch_page_of(params.v, batch, row);
+  prefetch_note(params.k, batch, row);
+  prefetch_note(params.v, batch, row);
 }
 #endif
 
@@ -224,25 +193,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   const i32 existing_keys = existing_rows(params.k, place.batch, place.band.keys);
   const i32 existing_values = existing_rows(params.v, place.batch, place.band.keys);
   const i32 first_tile = share.begin + warp;
-  Entries entries(params, place.batch, first_tile);
-  i32 copied = 0;
-  const auto copy = [&](const Stage& stage) {
-    const i32 tile = first_tile + copied * WARPS;
+  const auto note = [&](i32 tile, const Stage& stage) {
+    if (!Stage::HAS_NOTES || threadIdx.x % WARP_SIZE > 0) return;
+    const bool exists = tile * TILE_KV < p.keys;  // the table goes so far: the first ones need not wait for a length
+    note_rows(params.k, place.batch, tile * TILE_KV, exists, stage.note_of_keys());
+    note_rows(params.v, place.batch, tile * TILE_KV, exists, stage.note_of_values());
+  };
+  const auto copy = [&](i32 tile, const Stage& stage) {
     const i32 first = tile * TILE_KV, keys = existing_keys - first, values = existing_values - first;
-    const Entries::Pair pages = entries.of(copied++);
     if (tile < share.end) {
-      const auto from = rows_from(params.k, place.batch, place.head, first, keys, pages.keys);
-      const auto from_v = rows_from(params.v, place.batch, place.head, first, values, pages.values);
+      const auto from = noted_rows(params.k, place.batch, place.head, first, keys, stage.note_of_keys());
+      const auto from_v = noted_rows(params.v, place.batch, place.head, first, values, stage.note_of_values());
       stage.keys().copy_each<WARP_SIZE>(from, keys, p.size_qk);
       stage.values().copy_each<WARP_SIZE>(from_v, values, p.size_v);
     }
+    if (Stage::HAS_NOTES) __syncwarp();  // the notes have been read
+    note(tile + STAGES * WARPS, stage);
     cp_async_commit();
   };
 
+  if constexpr (Stage::HAS_NOTES) {
+    for (int stage = 0; stage < STAGES; ++stage) note(first_tile + stage * WARPS, stage_at(stage));
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncwarp();
+  }
   const i32 existing_queries = existing_rows(params.q, place.batch, p.queries);
   q.copy_each<THREADS>(PackRows{params.q, place, p.queries}, existing_queries * PACK - place.block_row, p.size_qk);
 #pragma unroll
-  for (int stage = 0; stage < STAGES; ++stage) copy(stage_at(stage));
+  for (int stage = 0; stage < STAGES; ++stage) copy(first_tile + stage * WARPS, stage_at(stage));
   constexpr int LATER = STAGES - 1;  // copies that were asked for behind the one that is waited for
   cp_async_wait<LATER>();            // the queries came with the first keys
   __syncthreads();
@@ -270,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     };
     multiply_columns(weight, stage_at(stage).values(), 0, o);
     __syncwarp();  // the tiles are no longer read
-    copy(stage_at(stage));
+    copy(tile + STAGES * WARPS, stage_at(stage));
     stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
   softmax.end();

@@ -295,57 +295,6 @@ struct Consumer {
     f32 shares[PARTS][2];
   };
 
-#if DEFERS
-  // The queries that see a key, one tile of them after the other. Their outputs are stored while the scores of the next
-  // ones' second tile are multiplied.
-  __device__ __forceinline__ void add_all() {
-    f32 shrinking[PARTS][2];
-    memory.keys.clear();
-    start_keys();
-    begin_rows();
-    end_keys<0>();
-    if (warpgroup == CONSUMERS - 1) pass_turn();
-    release_queries(place.begin);
-    add_scores(place.begin, shrinking);  // nothing is there to shrink yet
-    make_weights(p, place, rows(), place.begin, scores, weights);
-    EndedRows ended = {place, Destination(p, place.batch)};
-    bool begins = false;
-    i32 tile = place.begin;
-#pragma unroll 1
-    for (;;) {
-      tile = place.next(p, tile + 1);
-      const bool ends = tile >= place.end;
-      if (ends && !has_queries()) break;
-      memory.keys.clear();
-      memory.values.clear();
-      await_turn();
-      start_keys();
-      if (begins) store(ended);
-      start_values();
-      pass_turn();
-      if (ends) {
-        ended = end_rows();
-        begin_rows();
-        tile = place.begin;
-      }
-      end_keys<1>();
-      release_queries(tile);
-      const bool shrinks = add_scores(tile, shrinking);
-      end_values();
-      if (shrinks && !ends) scale_rows(o, shrinking);
-      make_weights(p, place, rows(), tile, scores, weights);
-      begins = ends;
-    }
-    if (begins) store(ended);
-    memory.values.clear();
-    start_values();
-    ended = end_rows();
-    end_values();
-    store(ended);
-    if (warpgroup == 0) await_turn();
-  }
-
-#else
   // The queries that see a key, one tile of them after the other.
   __device__ __forceinline__ void add_all() {
     f32 shrinking[PARTS][2];
@@ -390,7 +339,6 @@ struct Consumer {
     if (warpgroup == 0) await_turn();
   }
 
-#endif
   // The others have outputs, too.
   __device__ __forceinline__ void store_passed_over() {
     for_each_tile_of_queries(params, memory, [&](const Work&, const Place& other) {

@@ -52,8 +52,8 @@ _KEYS_BESIDE = 24
 _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
 _LARGE_SIZE = 128
 _WARP_QUERIES = 16
-#: Of queries, and of keys and of values: more of the latter, before all, than one that is read and one that arrives
-#: let short sequences come in time.
+#: Stages of queries, and of keys and of values; the first that there is room for: with four of the latter, short
+#: sequences arrive in time.
 _RINGS = ((2, 4), (2, 2), (1, 2))
 #: What the loading warpgroup keeps: beside two that multiply, or three, and where it transposes values.
 _PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = (24, 32), 56
@@ -86,7 +86,6 @@ class Params:
     CONSUMER_REGISTERS: int
     K_BOX: int
     V_BOX: int
-    DEFERS: int = 0
 
 
 class AttentionWgmma:
@@ -105,7 +104,7 @@ class AttentionWgmma:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, TILE_N, WARP_SPEC_CFG, STAGES."""
+        """TILE_M, TILE_N, WARP_SPEC_CFG."""
         return _knobs(self._accepted(graph, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
@@ -113,8 +112,7 @@ class AttentionWgmma:
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, _knobs(problem), choices)
         tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
-        takes_turns, most_stages = bool(chosen[KnobType.WARP_SPEC_CFG]), chosen[KnobType.STAGES]
-        kernel, launch = _launch(problem, tile, arch, takes_turns, most_stages, chosen[KnobType.EDGE])
+        kernel, launch = _launch(problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]))
         if not problem.largest_arguments:
             return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
         clearing, first = _clear(problem.largest_arguments)
@@ -162,8 +160,6 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
         Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),
         Knob("tile_n", KnobType.TILE_N, of_keys, keys, "keys that are taken at a time, as far as there is room"),
         Knob("turns", KnobType.WARP_SPEC_CFG, (0, 1), takes_turns, "1: warpgroups take turns at multiplying"),
-        Knob("defers", KnobType.EDGE, (0, 1), 0, "defers"),
-        Knob("stages", KnobType.STAGES, (2, 4), 4, "tiles of keys in shared memory, as far as there is room"),
     )
 
 
@@ -203,16 +199,15 @@ def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTil
 
     def fits(tile: ForwardTile) -> bool:
         values = tile.keys // 2 + tile.keys * problem.element_bytes // 8 + problem.padded_v // 2
-        return values <= most and _rings(problem, tile, _RINGS[-1][1]) is not None
+        return values <= most and _rings(problem, tile) is not None
 
     return next(filter(fits, tiles), tiles[-1])
 
 
-def _rings(problem: AttentionForward, tile: ForwardTile, most_stages: int) -> tuple[int, int] | None:
+def _rings(problem: AttentionForward, tile: ForwardTile) -> tuple[int, int] | None:
     """Stages of queries and of keys and values that there is room for."""
     room = SM_90A.shared_bytes_beside(_blocks_per_sm(problem, tile))
-    rings = [(queries, keys) for queries, keys in _RINGS if keys <= most_stages]
-    return next((ring for ring in rings if _shared_bytes(problem, tile, *ring) <= room), None)
+    return next((rings for rings in _RINGS if _shared_bytes(problem, tile, *rings) <= room), None)
 
 
 def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
@@ -233,22 +228,22 @@ def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: in
 
 
 def _launch(
-    problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool, most_stages: int, defers: int
+    problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool
 ) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
-    query_stages, stages = _rings(problem, tile, most_stages) or _RINGS[-1]
+    query_stages, stages = _rings(problem, tile) or _RINGS[-1]
     kept = _TRANSPOSING_REGISTERS if problem.is_fp8 else _PRODUCER_REGISTERS[warpgroups > 2]
     registers = consumer_registers(warpgroups, kept, blocks_per_sm)
     k_box, v_box = _box_rows(problem.k, tile.keys), _box_rows(problem.v, tile.keys)
     takes_turns = takes_turns and warpgroups > 1
-    params = Params(int(takes_turns), query_stages, stages, blocks_per_sm, kept, registers, k_box, v_box, defers)
+    params = Params(int(takes_turns), query_stages, stages, blocks_per_sm, kept, registers, k_box, v_box)
     blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, k_box), (problem.v, v_box))
     operands: tuple[Argument, ...] = (
         *(mapped(heads, rows) for heads, rows in boxes),
         _order(problem, tile, blocks),
     )
-    variant = f"t{params.TAKES_TURNS}s{stages}d{defers}"
+    variant = f"t{params.TAKES_TURNS}"
     if problem.k.load or problem.v.load:
         variant += f"b{k_box}x{v_box}"
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)

@@ -12,12 +12,11 @@ from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.base import Engine
-from lowdnn.enums import KnobType
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.compare import expected_outputs
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
-from tests.support.running import check_case, run_plan
+from tests.support.running import run_plan
 from tests.support.tolerance import assert_close
 
 WGMMA = AttentionWgmma()
@@ -52,10 +51,6 @@ def test_pages_behind_the_length_are_not_read(racing: Runtime, engine: Engine, l
     for uid, wanted in expected.items():
         tensor = graph.tensors[uid]
         assert_close(found[uid], wanted.values, tensor.data_type, wanted.allowed, tensor.label)
-
-
-def test_pages_of_more_tiles_than_a_warp_has_lanes(racing: Runtime) -> None:
-    check_case(racing, AttentionDecode(), "sdpa b=1 h=1 q=1 kv=2200 d=8 page=64 lengths=yes", {KnobType.SPLIT_K_SLC: 1})
 
 
 def test_small_pages_are_refused() -> None:
