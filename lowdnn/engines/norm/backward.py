@@ -205,6 +205,7 @@ class BackwardRows:
                 ("SCALED", int(self._is_scaled)),
                 ("GRADIENTS", len(gradients)),
                 ("PLACES", chosen.places),
+                ("HOLDS", int(chosen.holds)),
                 ("IS_WHOLE", int(chosen.tile.is_whole(self.layout))),
                 ("AGAIN", int(bool(again))),
             ),

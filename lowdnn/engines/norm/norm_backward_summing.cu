@@ -6,16 +6,17 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row, the last of them cut into vectors
 // (include/rows.cuh); inverse and mean one for each row; the sums [blocks / CLUSTER][elements of a row].
 // Block: as many as are there at a time, with every row of a grid's width after the last; CLUSTER blocks share rows.
-// Each thread has the same elements of all of its rows: it sums them, and holds their scales, in registers. It holds
-// those of the row at hand, too, as they are read, while PLACES further rows are on their way to shared memory. Nobody
-// else reads a thread's part of a place, so that this needs no barrier.
+// Each thread has the same elements of all of its rows: it sums them, and holds their scales, in registers. PLACES rows
+// are on their way to shared memory. HOLDS: the elements of the row at hand stay in registers as they are read, so that
+// its place is another row's at once; otherwise they are read there twice. Nobody else reads a thread's part of a place,
+// so that this needs no barrier.
 // Shared memory: RowTeam's and, with several slots, VECTOR sums of each thread; dynamic: PLACES rows of x, of dy, of
 // inverse and (CENTRED) of mean.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether there is a scale; GRADIENTS: 1 (dscale) or 2
-// (dscale and dbias); PLACES; IS_WHOLE: whether each thread has ITEMS groups of a row; AGAIN: whether what is read
-// again has a functor of its own, since Prologue stores tensors.
+// (dscale and dbias); PLACES; HOLDS; IS_WHOLE: whether each thread has ITEMS groups of a row; AGAIN: whether what is
+// read again has a functor of its own, since Prologue stores tensors.
 
 #include "include/cp_async.cuh"
 #include "include/row_team.cuh"
@@ -66,6 +67,11 @@ struct Row {
   ReadChunk<Prologue, Tile> dy;
   Value mean = Value(0), inverse;
 
+  // Before the elements are used once more.
+  __device__ __forceinline__ void renew() {
+    x.renew();
+    dy.renew();
+  }
   __device__ __forceinline__ void get_x(const Params& p, const RowWalk<Tile>& walk, int item, i64 column,
                                         Value (&values)[VECTOR]) const {
     Data::finish<VECTOR>(p.x, Data::cursor(p.x, walk.coordinate), column, VECTOR, x.in.whole[item], values);
@@ -153,21 +159,19 @@ struct ComingRows {
     for (int i = 0; i < PLACES; ++i) ask();
   }
 
-  // The row at hand; the next one that is asked for takes its place.
-  __device__ __forceinline__ void take(RowWalk<Tile>& walk, Row& row) {
-    cp_async_wait<PLACES - 1>();
+  // The row at hand: its statistics, and a group of it.
+  __device__ __forceinline__ void fetch_numbers(const RowWalk<Tile>& walk, Row& row) const {
     row.inverse = inverse.get(p.inverse, walk, place);
 #if CENTRED
     row.mean = mean.get(p.mean, walk, place);
 #endif
-    each_group(walk, [&](int item, i64) {
-      x.fetch(place, item, row.x.in.whole[item]);
-      dy.fetch(place, item, row.dy.in.whole[item]);
-    });
-    ask();
+  }
+  __device__ __forceinline__ void fetch_group(int item, Row& row) const {
+    x.fetch(place, item, row.x.in.whole[item]);
+    dy.fetch(place, item, row.dy.in.whole[item]);
   }
 
- private:
+  // Asks for a row, in the place of the one at hand.
   __device__ __forceinline__ void ask() {
     each_group(ahead, [&](int item, i64 column) {
       x.copy(p.x, ahead.coordinate, column, place, item);
@@ -183,14 +187,14 @@ struct ComingRows {
   }
 };
 
-// The scales of this thread's elements, of all rows.
+// The scales of this thread's elements, of all rows: without HOLDS they are read whenever they are used.
 struct Scales {
-#if SCALED
+#if SCALED && HOLDS
   Scale::Loaded<VECTOR> in[ITEMS] = {};
 #endif
 
   __device__ __forceinline__ Scales(const Params& p, RowWalk<Tile>& walk) {
-#if SCALED
+#if SCALED && HOLDS
     each_group(walk, [&](int item, i64 column) {
       Scale::load<VECTOR>(p.scale, Scale::cursor(p.scale, walk.coordinate), column, VECTOR, in[item]);
     });
@@ -198,13 +202,18 @@ struct Scales {
   }
 
   // g from dy.
-  __device__ __forceinline__ void apply(const Params& p, int item, const Value (&dy)[VECTOR],
-                                        Value (&g)[VECTOR]) const {
+  __device__ __forceinline__ void apply(const Params& p, const RowWalk<Tile>& walk, int item, i64 column,
+                                        const Value (&dy)[VECTOR], Value (&g)[VECTOR]) const {
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) g[v] = dy[v];
 #if SCALED
     Value scale[VECTOR];
-    Scale::finish<VECTOR>(p.scale, {}, 0, VECTOR, in[item], scale);
+    const Scale::Cursor at = Scale::cursor(p.scale, walk.coordinate);
+#if HOLDS
+    Scale::finish<VECTOR>(p.scale, at, column, VECTOR, in[item], scale);
+#else
+    Scale::apply<VECTOR>(p.scale, at, column, VECTOR, scale);
+#endif
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) g[v] *= scale[v];
 #endif
@@ -212,14 +221,16 @@ struct Scales {
 };
 
 // Adds to the gradients, and to the sums over a row of g * xhat and (CENTRED) of g.
-__device__ __forceinline__ void add_row(const Params& p, RowWalk<Tile>& walk, const Row& row, const Scales& scales,
+__device__ __forceinline__ void add_row(const ComingRows& coming, RowWalk<Tile>& walk, Row& row, const Scales& scales,
                                         Value (&gradients)[GRADIENTS][ITEMS][VECTOR], Value (&sums)[1 + CENTRED]) {
+  const Params& p = coming.p;
   const Value shift = -row.mean * row.inverse;
   each_group(walk, [&](int item, i64 column) {
+    if (!HOLDS) coming.fetch_group(item, row);
     Value x[VECTOR], dy[VECTOR], g[VECTOR];
     row.get_x(p, walk, item, column, x);
     row.get_dy<Prologue>(p.dy, walk, item, column, dy);
-    scales.apply(p, item, dy, g);
+    scales.apply(p, walk, item, column, dy, g);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
       const Value xhat = x[v] * row.inverse + shift;
@@ -232,8 +243,9 @@ __device__ __forceinline__ void add_row(const Params& p, RowWalk<Tile>& walk, co
 }
 
 // dx = inverse * g + slope * x + offset.
-__device__ __forceinline__ void store_row(const Params& p, RowWalk<Tile>& walk, const Row& row, const Scales& scales,
-                                          const Value (&sums)[1 + CENTRED]) {
+__device__ __forceinline__ void store_row(const ComingRows& coming, RowWalk<Tile>& walk, Row& row,
+                                          const Scales& scales, const Value (&sums)[1 + CENTRED]) {
+  const Params& p = coming.p;
   const Value inverse = row.inverse;
   const Value slope = -inverse * (inverse * (sums[0] * p.share));
   const Value offset = CENTRED ? -slope * row.mean - inverse * (sums[CENTRED] * p.share) : Value(0);
@@ -243,10 +255,11 @@ __device__ __forceinline__ void store_row(const Params& p, RowWalk<Tile>& walk, 
   const Again::Args& again = p.dy;
 #endif
   each_group(walk, [&](int item, i64 column) {
+    if (!HOLDS) coming.fetch_group(item, row);
     Value x[VECTOR], dy[VECTOR], dx[VECTOR];
     row.get_x(p, walk, item, column, x);
     row.get_dy<Again>(again, walk, item, column, dy);
-    scales.apply(p, item, dy, dx);
+    scales.apply(p, walk, item, column, dy, dx);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
       dx[v] = slope * x[v] + (CENTRED ? inverse * dx[v] + offset : inverse * dx[v]);
@@ -292,13 +305,18 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll 1
   for (; walk.is_within(); walk.next()) {
     Row row;
-    coming.take(walk, row);
+    cp_async_wait<PLACES - 1>();
+    coming.fetch_numbers(walk, row);
+    if (HOLDS) {
+      each_group(walk, [&](int item, i64) { coming.fetch_group(item, row); });
+      coming.ask();
+    }
     Value sums[1 + CENTRED] = {};
-    add_row(p, walk, row, scales, gradients, sums);
+    add_row(coming, walk, row, scales, gradients, sums);
     team.all<Plus>(sums);
-    row.x.renew();
-    row.dy.renew();
-    store_row(p, walk, row, scales, sums);
+    if (HOLDS) row.renew();
+    store_row(coming, walk, row, scales, sums);
+    if (!HOLDS) coming.ask();
   }
 #pragma unroll
   for (int k = 0; k < GRADIENTS; ++k) store_gradients(p, walk, gradients[k], p.gradients[k]);

@@ -17,8 +17,10 @@ from lowdnn.ops.tensor import Tensor
 
 #: Rows of a team on their way to shared memory by default, where that has room for them, and at most.
 _PLACES, _MAX_PLACES = 4, 8
-#: Groups of a thread, at most, and the registers that these may take.
-_MAX_ITEMS, _MAX_WORDS = 8, 96
+#: Groups of a thread by default, since more would take the shared memory of a place, and at most.
+_ITEMS, _MAX_ITEMS = 4, 8
+#: Registers that these may take where they are held, and that their sums may.
+_HELD_REGISTERS, _SUM_REGISTERS = 96, 64
 #: Threads of a team, at least and at most: those that read a memory line, and what a block has registers for.
 _MIN_TEAM, _MAX_TEAM = 8, 512
 #: Threads of a block with short rows, the more of which it has, the fewer blocks' sums are joined; and at least.
@@ -29,10 +31,12 @@ _REGISTERS = 48
 
 @dataclass(frozen=True)
 class SummingTile:
-    """The tile of the kernel, and how many rows of a team are on their way to shared memory."""
+    """The tile of the kernel, how many rows of a team are on their way to shared memory, and whether threads hold the one
+    at hand."""
 
     tile: RowTile
     places: int
+    holds: bool
     shared_bytes: int
     blocks: int
 
@@ -74,15 +78,20 @@ class Summing:
 
     @property
     def _defaults(self) -> Defaults | None:
-        """As few threads for each row as registers allow; None where not even a cluster has enough."""
-        most = min(max(1, _MAX_WORDS // self._words), _MAX_ITEMS)
+        """As few threads for each row as hold it, or have registers for its sums where that takes fewer blocks; None
+        where not even a cluster has enough."""
+        held, most = (
+            min(max(1, registers // words), _ITEMS)
+            for registers, words in ((_HELD_REGISTERS, self._held_words), (_SUM_REGISTERS, self._sum_words))
+        )
         clusters = (c for c in tile.clusters(self.arch) if self.layout.groups <= _MAX_TEAM * most * c)
         least = next(clusters, 0)
         if not least:
             return None
         cluster = tile.filling_cluster(self.layout, self.arch, least)
         own = ceil_div(self.layout.groups, cluster)
-        team = max(ceil_power(ceil_div(own, most)), min(_MIN_TEAM, ceil_power(own)))
+        wanted = held if own <= _MAX_TEAM * held else most
+        team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
         return team, ceil_div(own, team), cluster, 1
 
     def _tile(self, team: int, items: int, cluster: int, places: int) -> SummingTile | None:
@@ -98,19 +107,28 @@ class Summing:
         for resident in range(self._resident(shape), 0, -1):
             if shared_bytes <= self.arch.shared_bytes_beside(resident) - self._other_bytes(shape):
                 shape = replace(shape, RESIDENT=resident)
-                return SummingTile(shape, places, shared_bytes, shape.staying_blocks(self.layout, self.arch))
+                return SummingTile(shape, places, self._holds(shape), shared_bytes, shape.staying_blocks(self.layout, self.arch))
         return None
+
+    def _holds(self, shape: RowTile) -> bool:
+        """Whether threads have registers for the row at hand."""
+        return shape.ITEMS * self._held_words <= _HELD_REGISTERS
 
     def _resident(self, shape: RowTile) -> int:
         """Blocks for which a multiprocessor has registers."""
-        return max(1, tile.resident_blocks(_REGISTERS + shape.ITEMS * self._words, shape.THREADS))
+        words = self._held_words if self._holds(shape) else self._sum_words
+        return max(1, tile.resident_blocks(_REGISTERS + shape.ITEMS * words, shape.THREADS))
 
     @property
-    def _words(self) -> int:
-        """Registers for a group: its sums, its scales, and what is read of it."""
+    def _held_words(self) -> int:
+        """Registers for a group that is held: its sums, its scales, and what is read of it."""
         scales = self.layout.read_bytes((self.scale,)) if self.scale is not None else 0
-        sums = self.gradients * self.layout.vector * self._element_bytes
-        return ceil_div(sums + scales + self._group_bytes, 4)
+        return self._sum_words + ceil_div(scales + self._group_bytes, 4)
+
+    @property
+    def _sum_words(self) -> int:
+        """Registers for the sums of a group."""
+        return self.gradients * self.layout.vector * self._element_bytes // 4
 
     @property
     def _group_bytes(self) -> int:

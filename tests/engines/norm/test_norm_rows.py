@@ -390,6 +390,7 @@ def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[Kn
         ("dims=23x500 mode=layer dtype=bf16 before=relu_bwd", SMALL | {KnobType.TILE_ROWS: 64}),
         ("dims=21x97 mode=rms scale=scale", SMALL | {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 8}),
         ("dims=37x512 mode=layer dtype=bf16", SMALL),
+        ("dims=9x1016 mode=layer dtype=bf16", SMALL | {KnobType.MULTIPLY: 4}),
         ("dims=13x511 mode=layer dtype=fp16 stats=fp16", SMALL | {KnobType.TILE_ROWS: 256}),
         ("dims=9x500 mode=layer axes=1 dtype=fp32", CLUSTER),
     ],
@@ -402,6 +403,7 @@ def test_rows_on_their_way_while_gradients_are_summed(
     plan = check_case(racing, ENGINE, f"norm {line} dir=bwd", choices | {KnobType.STAGES: places}, arch)
     shape = shape_of(plan)
     assert (shape["PLACES"], shape["IS_WHOLE"]) == (places, int("x512 " in line))
+    assert shape["HOLDS"] == int("x1016 " not in line)
 
 
 def test_gradients_of_long_rows_are_reductions(device: Runtime) -> None:
@@ -530,8 +532,8 @@ def test_large_norms_are_one_pass_that_fills_the_device(line: str, bytes_each: i
         ("dims=65536x1024 mode=layer dtype=bf16", (64, 2, 1)),
         ("dims=16384x4096 mode=layer dtype=bf16", (256, 2, 1)),
         ("dims=16384x4096 mode=layer dtype=fp32", (256, 4, 1)),
-        ("dims=8192x16384 mode=layer dtype=bf16", (512, 2, 2)),
-        ("dims=4096x65536 mode=layer dtype=bf16", (512, 2, 8)),
+        ("dims=8192x16384 mode=layer dtype=bf16", (512, 4, 1)),
+        ("dims=4096x65536 mode=layer dtype=bf16", (512, 4, 4)),
     ],
 )
 def test_rows_that_are_summed_have_few_threads(line: str, tile: tuple[int, int, int]) -> None:
