@@ -141,11 +141,18 @@ __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk,
   }
 }
 
-// 1 / elements that `shift` is the average of. A row with a skew may have a group less than others.
-__device__ __forceinline__ Value first_share(const Params& p, const RowWalk<Tile>& walk) {
-  if (!HAS_SKEW) return p.first_share;
+// 1 / elements that `shift` is the average of. Of rows with a skew one may have a group less than its neighbour.
+__device__ __forceinline__ Value first_share(const Params& p, Team& team, const RowWalk<Tile>& walk) {
+#if HAS_SKEW
   const i64 groups = walk.groups(), most = TEAM * (SHARING == 1 ? ITEMS : 1);
-  return reciprocal(Value((groups < most ? groups : most) * VECTOR));
+  Value elements[WIDTH];
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) elements[w] = Value((groups < most ? groups : most) * VECTOR);
+  team.neighbours<Plus>(elements);
+  return reciprocal(elements[0]);
+#else
+  return p.first_share;
+#endif
 }
 
 // What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
@@ -200,7 +207,7 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
   first_sums(p, walk, held, sample, sums);
   team.all_of_block<Plus>(sums);
   team.neighbours<Plus>(sums);
-  const Value share = first_share(p, walk);
+  const Value share = first_share(p, team, walk);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
     mean[w] = sums[w] * share;

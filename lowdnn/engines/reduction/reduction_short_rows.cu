@@ -11,6 +11,7 @@
 // most STAGED.
 // Macros: OPERATOR THREADS TEAM UNROLL VECTOR STAGED; MOMENTS: 1 where the operator is GenStats.
 
+#define READS_ONLY
 #include "reduction/operators.cuh"
 #include "generated.cuh"
 #include "reduction/epilogues.cuh"
