@@ -31,8 +31,7 @@ _REGISTERS = 48
 
 @dataclass(frozen=True)
 class SummingTile:
-    """The tile of the kernel, how many rows of a team are on their way to shared memory, and whether threads hold the one
-    at hand."""
+    """The kernel's tile, how many rows of a team are on their way to shared memory, and whether one stays in registers."""
 
     tile: RowTile
     places: int
@@ -107,7 +106,8 @@ class Summing:
         for resident in range(self._resident(shape), 0, -1):
             if shared_bytes <= self.arch.shared_bytes_beside(resident) - self._other_bytes(shape):
                 shape = replace(shape, RESIDENT=resident)
-                return SummingTile(shape, places, self._holds(shape), shared_bytes, shape.staying_blocks(self.layout, self.arch))
+                blocks = shape.staying_blocks(self.layout, self.arch)
+                return SummingTile(shape, places, self._holds(shape), shared_bytes, blocks)
         return None
 
     def _holds(self, shape: RowTile) -> bool:
