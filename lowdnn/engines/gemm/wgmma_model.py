@@ -78,6 +78,8 @@ _L2_BYTES_PER_S = 114e9
 #: Of the cost of a stage's row of 128 bytes: one of 64 bytes, and what is added where it lies in two lines.
 _HALF_ROW_COST = 0.82
 _ASKEW_ROW_COST = 0.9
+#: Of that cost, where both operands are MN-major: blocks read the lines of the same k side by side.
+_LINES_OF_K_COST = 0.85
 #: Of a row of an operand, where all blocks load the same few that are no whole lines for each of many tiles.
 _SHARED_ROW_S = 12e-9
 _MANY_ROWS, _FEW_ROWS, _FEW_BYTES = 1 << 17, 256, 48 << 10
@@ -117,7 +119,11 @@ _CHUNK_COLUMNS = 64
 #: Share of the stores that copies do not hide where no other warpgroup multiplies meanwhile.
 _LONE_STORE_LOSS = 0.27
 #: Of an element that leaves across the tile's rows.
-_TURNED_ELEMENT_S = 0.15e-9
+_TURNED_ELEMENT_S = 0.1e-9
+#: Blocks of k from which on copies matter more than that.
+_DEEP_BLOCKS = 12
+#: The model's error: tiles across an output of many rows and columns must look better by that much.
+TURN_MARGIN = 1.04
 #: Of a warpgroup whose functor stores at coordinates that it has to divide for, one warp on each part of the processor.
 _LOCATED_ELEMENTS_PER_S = 4.2e9
 #: Share of the shorter one of arithmetic and copies that the longer one does not hide.
@@ -265,6 +271,12 @@ def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
     if least_seconds(apart, arch) + reread_s < least_seconds(product, arch):
         return f"operations: expected a product that is not faster in parts of k, got {best(apart, arch).splits} parts"
     return ""
+
+
+def may_turn(product: WgmmaProduct) -> bool:
+    """Whether it may be faster with its columns as the rows of the tiles, however many there are of both: tiles have
+    whole boxes of rows, and of a K-major operand as many columns as suit."""
+    return product.is_b_mn_major and not product.is_a_mn_major and product.k_blocks >= _DEEP_BLOCKS
 
 
 def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
@@ -681,6 +693,8 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
     multiply, copy = (np.where(turns > 1, full, one) for one, full in (rates.multiply_s, rates.copy_s))
     if not product.classes:
         copy = np.where(2 * items * rates.cluster <= machine.sm_count, rates.lone_copy_s, copy)
+    shifted = _shifted_rows(product, rates) * (1 + 1 / turns) / 2
+    copy = copy + shifted * (_ASKEW_ROW_COST * STAGE_ROW_BYTES / _L2_BYTES_PER_S)
     stage = np.maximum(multiply, copy + _empty_rows(product, rates) * _EMPTY_ROW_S)
     slice_s = rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
     stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
@@ -717,18 +731,36 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
 
 
 def _empty_rows(product: WgmmaProduct, rates: _Rates) -> Times:
-    """Of a block's stage, in the mean: those past the end of an operand that comes in rows along k."""
+    """Of a block's stage, in the mean: those past the end of an operand, of MN-major ones in whole boxes."""
     empty = np.zeros_like(rates.leaving_s)
     if product.classes or product.rows_continue:
         return empty
-    is_a_in_rows = not (product.is_a_mn_major or product.is_a_pixels or product.is_a_resident)
-    is_b_in_rows = not (product.is_b_mn_major or product.is_b_pixels or product.is_b_resident)
-    operands = (is_a_in_rows, product.m, rates.own_rows), (is_b_in_rows, product.n, rates.own_columns)
-    for is_in_rows, extent, own in operands:
-        if is_in_rows:
-            tiles = -(-extent // own)
-            empty += (tiles * own - extent) / tiles
+    is_a_loaded, is_b_loaded = (
+        not (is_pixels or is_resident)
+        for is_pixels, is_resident in (
+            (product.is_a_pixels, product.is_a_resident),
+            (product.is_b_pixels, product.is_b_resident),
+        )
+    )
+    operands = (
+        (is_a_loaded, product.is_a_mn_major, product.m, rates.own_rows),
+        (is_b_loaded, product.is_b_mn_major, product.n, rates.own_columns),
+    )
+    for is_loaded, is_mn_major, extent, own in operands:
+        if is_loaded:
+            box, tiles = MN_MAJOR_BOX if is_mn_major else 1, -(-extent // own)
+            last = extent - (tiles - 1) * own
+            empty += (-(-own // box) - -(-last // box)) * box / tiles
     return empty
+
+
+def _shifted_rows(product: WgmmaProduct, rates: _Rates) -> Times:
+    """Of a block's stage, those of MN-major boxes that begin amid lines, as those of every other tile do whose columns
+    are no whole boxes."""
+    lies_in_lines = product.is_b_mn_major and not (product.is_b_askew or product.is_b_resident)
+    shifts = lies_in_lines * (rates.own_columns % MN_MAJOR_BOX > 0) * (rates.own_columns < product.n)
+    found: Times = rates.b_lines * shifts
+    return found
 
 
 def _filled(product: WgmmaProduct, splits: Counts) -> Counts:
@@ -791,6 +823,8 @@ def _copy_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, l2_bytes_p
     rows, columns = tile.loaded_a_lines / tile.cluster_n, tile.loaded_b_lines / tile.cluster_m
     lines = rows + columns + _ASKEW_ROW_COST * (rows * traits.is_a_askew + columns * traits.is_b_askew)
     line_bytes = max(tile.row_bytes, _HALF_ROW_COST * STAGE_ROW_BYTES)
+    if traits.is_a_mn_major and traits.is_b_mn_major:
+        line_bytes *= _LINES_OF_K_COST
     pixels = rows * traits.is_a_pixels + columns * traits.is_b_pixels
     pixel_s = _NARROW_PIXEL_S if traits.has_narrow_pixels else _PIXEL_S
     l2 = max(lines * line_bytes / l2_bytes_per_s, pixels * pixel_s)

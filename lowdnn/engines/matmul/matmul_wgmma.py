@@ -224,13 +224,16 @@ class _Problem:
         )
 
     def prefers_transposed(self, arch: ArchSpec) -> bool:
-        """Whether few rows are better the columns of the tiles: tiles have at least 64 rows, but may have 8 columns."""
-        if self.space.rows > min(self.space.columns, _MAX_TRANSPOSED_ROWS):
+        """Whether few rows are better the columns of the tiles: tiles have at least 64 rows, but may have 8 columns.
+        Where that pays (``may_turn``), many as well.
+        """
+        has_few_rows = self.space.rows <= min(self.space.columns, _MAX_TRANSPOSED_ROWS)
+        if not has_few_rows and not wgmma_model.may_turn(self.product(False)):
             return False
         if exits_go_by_map(self.exits, self.dag, self.space.output, self.space.rows):
             return False
         plain, transposed = (wgmma_model.least_seconds(self.product(way), arch) for way in (False, True))
-        return transposed < plain
+        return transposed * (1 if has_few_rows else wgmma_model.TURN_MARGIN) < plain
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.base import resolve_choices
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, best, busy_seconds, knobs, tiling_of
+from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, best, busy_seconds, knobs, may_turn, tiling_of
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore
 from lowdnn.enums import DataType, KnobType
 from lowdnn.status import BadParamError
@@ -68,6 +68,28 @@ def test_rows_past_the_end_and_turned_outputs_take_time() -> None:
     assert busy_seconds(few, tiling, SM_90A) > busy_seconds(same_bytes, tiling, SM_90A)
     assert busy_seconds(few, tiling, SM_90A) > busy_seconds(replace(few, rows_continue=True), tiling, SM_90A)
     assert busy_seconds(replace(few, is_turned=True), tiling, SM_90A) > busy_seconds(few, tiling, SM_90A)
+
+
+def test_boxes_of_mn_major_operands_take_time_past_the_end_and_amid_lines() -> None:
+    """Tiles of 96 columns begin amid lines every other time; of two boxes of 64 columns, one may be past the end."""
+    columns = replace(product(3136, 192, 4096), is_b_mn_major=True)
+    chosen = {knob.type: knob.default for knob in knobs(columns, best(columns, SM_90A))}
+    chosen |= {KnobType.TILE_M: 64, KnobType.WARP_SPEC_CFG: 1, KnobType.STAGES: 6, KnobType.SPLIT_K_SLC: 1}
+
+    def seconds(n: int, extent: int) -> float:
+        given = replace(columns, n=extent)
+        return busy_seconds(given, tiling_of("engine", given, SM_90A, chosen | {KnobType.TILE_N: n}), SM_90A)
+
+    assert seconds(96, 192) > 1.2 * seconds(96, 96)
+    assert seconds(128, 192) > 1.05 * seconds(128, 256)
+
+
+def test_outputs_of_many_rows_and_columns_turn_where_deep_columns_are_mn_major() -> None:
+    deep = replace(product(3136, 192, 1152), is_b_mn_major=True)
+    assert may_turn(deep)
+    assert not may_turn(replace(deep, k_blocks=4))
+    assert not may_turn(replace(deep, is_a_mn_major=True))
+    assert not may_turn(replace(deep, is_b_mn_major=False))
 
 
 def test_large_tiles_have_a_fourth_stage_unless_columns_are_summed_where_they_are_staged() -> None:
