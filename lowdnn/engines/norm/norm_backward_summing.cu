@@ -6,10 +6,10 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row, the last of them cut into vectors
 // (include/rows.cuh); inverse and mean one for each row; the sums [blocks / CLUSTER][elements of a row].
 // Block: as many as are there at a time, with every row of a grid's width after the last; CLUSTER blocks share rows.
-// Each thread has the same elements of all of its rows: it sums them, and holds their scales, in registers. PLACES rows
-// are on their way to shared memory. HOLDS: the elements of the row at hand stay in registers as they are read, so that
-// its place is another row's at once; otherwise they are read there twice. Nobody else reads a thread's part of a place,
-// so that this needs no barrier.
+// Each thread has the same elements of all of its rows, and sums them in registers. PLACES rows are on their way to
+// shared memory. HOLDS: the scales stay in registers, and the elements of the row at hand as they are read, so that its
+// place is another row's at once; otherwise they are read twice. Nobody else reads a thread's part of a place, so that
+// this needs no barrier.
 // Shared memory: RowTeam's and, with several slots, VECTOR sums of each thread; dynamic: PLACES rows of x, of dy, of
 // inverse and (CENTRED) of mean.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.

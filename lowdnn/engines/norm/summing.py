@@ -31,7 +31,7 @@ _REGISTERS = 48
 
 @dataclass(frozen=True)
 class SummingTile:
-    """The kernel's tile, how many rows of a team are on their way to shared memory, and whether one stays in registers."""
+    """The kernel's tile, a team's rows on their way to shared memory, and whether threads hold the one at hand."""
 
     tile: RowTile
     places: int
