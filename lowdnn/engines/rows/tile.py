@@ -158,6 +158,10 @@ class RowTile:
     def chunks(self, layout: RowLayout) -> int:
         return max(1, ceil_div(layout.groups, self.TEAM * self.ITEMS * self.SHARING))
 
+    def is_whole(self, layout: RowLayout) -> bool:
+        """Whether each thread has ITEMS groups of a row, and all of them together the row."""
+        return layout.groups == self.TEAM * self.ITEMS * self.SHARING
+
     def blocks(self, layout: RowLayout) -> int:
         """Of a grid in which every group of rows has a team of its own; the greatest grid where that is too many."""
         return min(ceil_div(layout.row_groups, self.slots), MAX_GRID_X // self.SHARING) * self.SHARING
