@@ -48,22 +48,24 @@ template <class T, int POSITIONS, int WIDTH> struct RowWindow {
     }
   }
 
-  __device__ __forceinline__ void widen_to(f32 (&values)[POSITIONS][WIDTH]) const {
+  // BY_HALVES: registers are named by their halves, as saves an instruction for each upper one.
+  template <bool BY_HALVES = false> __device__ __forceinline__ void widen_to(f32 (&values)[POSITIONS][WIDTH]) const {
 #pragma unroll
     for (int j = 0; j < POSITIONS; ++j) {
 #pragma unroll
       for (int v = 0; v < WIDTH; ++v) {
         if constexpr (sizeof(T) == 4) {
           values[j][v] = __uint_as_float(words[j][v]);
-        } else {
+        } else if constexpr (BY_HALVES && WIDTH > 1) {
           values[j][v] = convert<f32>(T{half(words[j][v / 2], v % 2)});
+        } else {
+          values[j][v] = convert<f32>(T{u16(words[j][v / 2] >> v % 2 * 16)});
         }
       }
     }
   }
 
  private:
-  // Named as a register's half: shifted down, it would cost an instruction before it is widened.
   static __device__ __forceinline__ u16 half(u32 word, int index) {
     u16 halves[2];
     asm("mov.b32 {%0, %1}, %2;" : "=h"(halves[0]), "=h"(halves[1]) : "r"(word));

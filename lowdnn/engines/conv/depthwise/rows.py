@@ -494,7 +494,7 @@ def _start_cycles(weights: int, warps: float, arch: ArchSpec) -> float:
 
 def _weight_cycles(weights: int) -> int:
     """Of a warp."""
-    return 300 + 12 * weights
+    return 300 + 20 * weights
 
 
 def _steps(correlation: Correlation, segment: int) -> int:
