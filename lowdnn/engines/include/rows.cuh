@@ -53,6 +53,7 @@ struct RowTile {
   static constexpr bool IN_GRID = BLOCKS_ > CLUSTER_SIZE;  // they are of a cooperative grid
   static constexpr int SLOTS = BLOCK_SIZE / (TEAM_SIZE * SIDE_SIZE);
   static constexpr bool IN_ROW = IN_ROW_, SKEWED = SKEWED_;
+  static constexpr bool HAS_WHOLE_CHUNKS = IN_CHUNKS && !SKEWED_;  // most of them, without a look at each group
   static constexpr int SINGLES = SKEWED ? (2 * (VECTOR_SIZE - 1) + TEAM_SIZE - 1) / TEAM_SIZE : 0;  // in a thread
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
   static constexpr int JOINED_ROWS = JOINED_ROWS_;  // that have their statistics together
@@ -143,6 +144,10 @@ template <class Tile> struct RowWalk {
   __device__ __forceinline__ void each_whole(i64 chunk, Use use, Otherwise otherwise) {
     const i64 first = group(chunk, 0);
     const int left = exists ? groups_from(first) : 0;
+    if (Tile::HAS_WHOLE_CHUNKS && left > (Tile::HELD - 1) * Tile::TEAM_SIZE) {
+      each_of(first, use);
+      return;
+    }
 #pragma unroll
     for (int item = 0; item < Tile::HELD; ++item) {
       if (item * Tile::TEAM_SIZE >= left) {
@@ -180,6 +185,16 @@ template <class Tile> struct RowWalk {
   }
 
  private:
+  // All groups of a chunk, as every chunk but the last has them: no group asks whether it exists, and the compiler steps
+  // from one's place to the next.
+  template <class Use> __device__ __forceinline__ void each_of(i64 first, Use use) {
+#pragma unroll
+    for (int item = 0; item < Tile::HELD; ++item) {
+      const i64 column = move_to(first + item * Tile::TEAM_SIZE);
+      use(RowGroup<Tile::VECTOR_SIZE, false>{item}, column);
+    }
+  }
+
   // Groups of the row from one of its own on, to a chunk's end at least; none, or a negative number, behind them.
   __device__ __forceinline__ int groups_from(i64 first) const {
     constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
@@ -322,7 +337,7 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
                                             Make make) {
   constexpr int V = Tile::VECTOR_SIZE;
   typedef typename Target::template Loaded<V> Loaded;
-  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || Tile::HELD == 1 ? 1 : 2;
+  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || sizeof(Loaded) == 1 || Tile::HELD == 1 ? 1 : 2;
   if constexpr (AHEAD == 1) {
     walk.each(chunk, [&](auto group, i64 column) {
       Value values[group.SIZE];

@@ -179,7 +179,8 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     (blocks that share rows) and STAGES (what is on its way beside the row at hand)."""
     ring = None if defaults else _ring_defaults(layout, arch, held)
     team, items, cluster, sharing = defaults or ring or _defaults(layout, arch, held)
-    most = _most_team(layout)
+    sides = _sides(layout) if held.stays else (_side(layout),)
+    most = _MAX_THREADS // sides[0]
     found: tuple[Knob, ...] = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
         Knob("items", KnobType.MULTIPLY, tuple(sorted({*_ITEMS, items})), items, "groups in registers"),
@@ -198,6 +199,7 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     return (
         *found,
         Knob("sharing", KnobType.CTA_COUNT, values, sharing, "blocks of a cooperative grid that share rows"),
+        Knob("side", KnobType.TILE_COLS, sides, sides[-1], "threads side by side"),
     )
 
 
@@ -211,13 +213,13 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
     held = held.looking_ahead if chosen.get(KnobType.STAGES) == NEXT_ROW else held
-    return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
+    return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held, chosen.get(KnobType.TILE_COLS, 0))
 
 
-def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held) -> RowTile:
+def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held, side: int = 0) -> RowTile:
     if are_apart(layout):
         return _tile_apart(layout, team, items, cluster, held)
-    side = _side(layout)
+    side = side or _side(layout)
     if sharing > 1 or 32 % side:  # one team is a block
         team = max(team, ceil_power(ceil_div(32, side)))
     threads = team * side
@@ -328,9 +330,21 @@ def _side(layout: RowLayout) -> int:
     """Rows side by side: neighbours in memory, and whole groups of joined ones."""
     if layout.space.is_row:
         return 1 if are_apart(layout) else layout.space.joined
-    least = layout.space.joined // gcd(layout.space.joined, layout.vector)
+    least = _least_side(layout)
     wanted = min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
     return least * ceil_power(ceil_div(wanted, least))
+
+
+def _least_side(layout: RowLayout) -> int:
+    """Threads side by side that have whole groups of joined rows."""
+    return layout.space.joined // gcd(layout.space.joined, layout.vector)
+
+
+def _sides(layout: RowLayout) -> tuple[int, ...]:
+    """Threads side by side: a memory line or more by default, or a part of these."""
+    side, least = _side(layout), _least_side(layout)
+    parts = (side // part for part in (4, 2) if side % part == 0)
+    return (*(() if layout.space.is_row else (part for part in parts if part % least == 0)), side)
 
 
 def _most_team(layout: RowLayout) -> int:
