@@ -14,7 +14,7 @@ from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.status import BadParamError
 
-_TEAMS = tuple(1 << power for power in range(10))
+_TEAMS = tuple(sorted({*(1 << power for power in range(10)), 48, 96}))
 _ITEMS = (1, 2, 4, 8, 16)
 _CLUSTERS = (1, 2, 4, 8)
 _SHARES_OF_GRID = tuple(1 << power for power in range(8))
