@@ -37,6 +37,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
   // Whether a thread joins one of many numbers and leaves it to the others; few are joined by every thread for itself.
   static constexpr bool BY_NUMBER = Tile::IN_GRID || !IN_LANES || (Tile::SIDE_SIZE > 1 && SPAN > WARP_SIZE);
   static_assert(!BY_NUMBER || Tile::SLOTS == 1, "the numbers are those of one team");
+  static constexpr int AT_ONCE = 16;  // of a number, loads on their way
   // Rows of a block, where some are joined with another thread's; and what they become.
   static constexpr int ROWS = WIDTH % Tile::JOINED_ROWS == 0 ? 0 : Tile::SLOTS * Tile::SIDE_SIZE * WIDTH;
   static constexpr int GROUPS = Tile::APART > 1 ? 0 : ROWS / Tile::JOINED_ROWS;
@@ -174,42 +175,59 @@ template <class Tile, class T, int MOST> struct RowTeam {
     }
   }
 
-  // A thread for each of the block's numbers joins the parts'; when all blocks have told theirs, several threads for
-  // each number join those of the blocks that share the rows.
+  // A thread for each of the block's numbers joins the parts'; when all blocks have told theirs, a thread for each number
+  // joins those of the blocks that share the rows, or several do, each of as many as it can ask for at once.
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join_by_number(T (&values)[COUNT]) {
     constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
-    constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < BLOCKS ? MOST_SHARES : BLOCKS;
+    constexpr int WANTED_SHARES = (BLOCKS + AT_ONCE - 1) / AT_ONCE;
+    constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < WANTED_SHARES ? MOST_SHARES : WANTED_SHARES;
     publish(values);
     T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn_of_blocks];
     for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
       const int side = number % Tile::SIDE_SIZE, k = number / Tile::SIDE_SIZE;
-      T joined = area()[k][0][side];
-#pragma unroll 16
-      for (int part = 1; part < PARTS; ++part) joined = Operator::join(joined, area()[k][part][side]);
-      told[number] = joined;
+      told[number] = joined_of<Operator, PARTS>(0, [&](int part) { return area()[k][part][side]; });
     }
     if constexpr (BLOCKS > 1) {
       if constexpr (Tile::IN_GRID) grid_sync();
       else cluster_sync();
       for (int place = threadIdx.x; place < SHARES * OWN; place += Tile::BLOCK_SIZE) {
-        T joined = told_by<OWN>(place / OWN, place % OWN);
-#pragma unroll 16
-        for (int block = place / OWN + SHARES; block < BLOCKS; block += SHARES) {
-          joined = Operator::join(joined, told_by<OWN>(block, place % OWN));
-        }
-        shared.shares[place] = joined;
+        const int share = SHARES == 1 ? 0 : place / OWN;
+        shared.shares[place] = joined_of<Operator, BLOCKS, SHARES>(
+            share, [&](int block) { return told_by<OWN>(block, place % OWN); });
+      }
+    }
+    if constexpr (SHARES > 1) {
+      __syncthreads();
+      for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
+        shared.shares[number] =
+            joined_of<Operator, SHARES>(0, [&](int share) { return shared.shares[share * OWN + number]; });
       }
     }
     __syncthreads();
-    const T* const own = shared.shares + threadIdx.x % Tile::SIDE_SIZE;
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) {
-      values[k] = own[k * Tile::SIDE_SIZE];
+      values[k] = shared.shares[k * Tile::SIDE_SIZE + threadIdx.x % Tile::SIDE_SIZE];
+    }
+  }
+
+  // What `first`, `first` + STEP, ... of COUNT have of a number; as many are asked for at once as there are places.
+  template <class Operator, int COUNT, int STEP = 1, class Of>
+  static __device__ __forceinline__ T joined_of(int first, Of of) {
+    constexpr int MOST = (COUNT + STEP - 1) / STEP, PLACES = MOST < AT_ONCE ? MOST : AT_ONCE;
+    T joined = of(first);
 #pragma unroll
-      for (int share = 1; share < SHARES; ++share) {
-        values[k] = Operator::join(values[k], own[share * OWN + k * Tile::SIDE_SIZE]);
+    for (int begin = 1; begin < MOST; begin += PLACES) {
+      T others[PLACES];
+#pragma unroll
+      for (int i = 0; i < PLACES; ++i) {
+        if (const int number = first + (begin + i) * STEP; number < COUNT) others[i] = of(number);
+      }
+#pragma unroll
+      for (int i = 0; i < PLACES; ++i) {
+        if (first + (begin + i) * STEP < COUNT) joined = Operator::join(joined, others[i]);
       }
     }
+    return joined;
   }
 
   // Joined rows of a cluster's blocks: a thread for each number of the block's rows, then every thread for itself.
