@@ -36,6 +36,9 @@ template <class Tile, class T, int MOST> struct RowTeam {
   static constexpr int PARTS = IN_LANES ? SPAN / WARP_SIZE : Tile::TEAM_SIZE;  // of a team, with numbers each
   // Whether a thread joins one of many numbers and leaves it to the others; few are joined by every thread for itself.
   static constexpr bool BY_NUMBER = Tile::IN_GRID || !IN_LANES || (Tile::SIDE_SIZE > 1 && SPAN > WARP_SIZE);
+  // Whether the blocks of a cluster read each other's numbers, or tell the others: few are there sooner if told.
+  static constexpr bool PULLS = BY_NUMBER && Tile::CLUSTER_BLOCKS > 1;
+  static constexpr bool IS_TOLD = !BY_NUMBER && Tile::CLUSTER_BLOCKS > 1;
   static_assert(!BY_NUMBER || Tile::SLOTS == 1, "the numbers are those of one team");
   static constexpr int AT_ONCE = 16;  // of a number, loads on their way
   // Rows of a block, where some are joined with another thread's; and what they become.
@@ -46,7 +49,8 @@ template <class Tile, class T, int MOST> struct RowTeam {
     // Of numbers joined one by one there is one area: all have read it when the results are there.
     T parts[BY_NUMBER ? 1 : 2][MOST][BY_NUMBER ? PARTS : SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1]
            [Tile::SIDE_SIZE];
-    T blocks[2][NUMBERS];
+    T blocks[2][PULLS ? NUMBERS : 1];
+    T told[2][IS_TOLD ? Tile::CLUSTER_BLOCKS : 1][IS_TOLD ? NUMBERS : 1];
     T shares[!BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
     T rows[ROWS > 0 ? MOST / WIDTH * ROWS : 1], groups[GROUPS > 0 ? MOST / WIDTH * GROUPS : 1];
   };
@@ -56,7 +60,11 @@ template <class Tile, class T, int MOST> struct RowTeam {
   // Two areas in turn, of each kind: what was read last time may still be read.
   int turn = 0, turn_of_blocks = 0;
 
-  __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {}
+  bool have_begun = false;  // the blocks that are told: none has memory before
+
+  __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {
+    if constexpr (IS_TOLD) cluster_arrive();
+  }
 
   // Of a cooperative grid once in a launch, as there is one area of partial results.
   template <class Operator, int COUNT> __device__ __forceinline__ void all(T (&values)[COUNT]) {
@@ -94,11 +102,19 @@ template <class Tile, class T, int MOST> struct RowTeam {
   }
 
   // At the kernel's end: no block may leave while another reads its memory.
-  __device__ __forceinline__ void leave() const {
-    if constexpr (Tile::CLUSTER_BLOCKS > 1) cluster_sync();
+  __device__ __forceinline__ void leave() {
+    if constexpr (PULLS) cluster_sync();
+    else wait_for_begin();
   }
 
  private:
+  __device__ __forceinline__ void wait_for_begin() {
+    if constexpr (IS_TOLD) {
+      if (!have_begun) cluster_wait();
+      have_begun = true;
+    }
+  }
+
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join(T (&values)[COUNT]) {
     join_lanes<Operator>(values);
     join_beyond_lanes<Operator, BLOCKS>(values);
@@ -159,18 +175,29 @@ template <class Tile, class T, int MOST> struct RowTeam {
     }
   }
 
+  // Each block tells all of the cluster: what it is told lies there when they have met.
   template <class Operator, int COUNT> __device__ __forceinline__ void join_blocks(T (&values)[COUNT]) {
-    T* const own = shared.blocks[turn_of_blocks] + threadIdx.x % Tile::SIDE_SIZE * MOST;
-    if (threadIdx.x < Tile::SIDE_SIZE) {
+    const int side = threadIdx.x % Tile::SIDE_SIZE;
+    T* const own = shared.told[turn_of_blocks][cluster_rank()] + side * MOST;
+    wait_for_begin();
+    for (u32 block = threadIdx.x / Tile::SIDE_SIZE; block < Tile::BLOCKS; block += Tile::TEAM_SIZE) {
 #pragma unroll
-      for (int k = 0; k < COUNT; ++k) own[k] = values[k];
+      for (int k = 0; k < COUNT; ++k) store_of_block(own + k, block, values[k]);
     }
     cluster_sync();
+    join_told<Operator, Tile::BLOCKS>(side * MOST, values);
+  }
+
+  // What the blocks of the cluster have told of numbers one after the other.
+  template <class Operator, int BLOCKS, int COUNT>
+  __device__ __forceinline__ void join_told(int first, T (&values)[COUNT]) const {
 #pragma unroll
-    for (u32 block = 0; block < Tile::BLOCKS; ++block) {
+    for (int block = 0; block < BLOCKS; ++block) {
       T others[COUNT];
 #pragma unroll
-      for (int k = 0; k < COUNT; ++k) (block == 0 ? values : others)[k] = load_of_block(own + k, block);
+      for (int k = 0; k < COUNT; ++k) {
+        (block == 0 ? values : others)[k] = shared.told[turn_of_blocks][block][first + k];
+      }
       if (block > 0) Operator::join_all(values, others);
     }
   }
@@ -230,7 +257,8 @@ template <class Tile, class T, int MOST> struct RowTeam {
     return joined;
   }
 
-  // Joined rows of a cluster's blocks: a thread for each number of the block's rows, then every thread for itself.
+  // Joined rows of a cluster's blocks: a thread for each number of the block's rows and each block that it is told, then
+  // every thread for itself.
   template <class Operator, int COUNT> __device__ __forceinline__ void join_apart(T (&values)[COUNT]) {
     static_assert(WIDTH * Tile::SIDE_SIZE == 1, "a slot has one row");
     if (threadIdx.x % SPAN == 0) {
@@ -238,23 +266,17 @@ template <class Tile, class T, int MOST> struct RowTeam {
       for (int k = 0; k < COUNT; ++k) shared.rows[k * ROWS + threadIdx.x / SPAN] = values[k];
     }
     __syncthreads();
-    T* const own = shared.blocks[turn_of_blocks];
-    if (threadIdx.x < COUNT) {
-      T joined = shared.rows[threadIdx.x * ROWS];
+    wait_for_begin();
+    if (threadIdx.x < COUNT * Tile::APART) {
+      const int k = threadIdx.x % COUNT;
+      T joined = shared.rows[k * ROWS];
 #pragma unroll
-      for (int row = 1; row < ROWS; ++row) joined = Operator::join(joined, shared.rows[threadIdx.x * ROWS + row]);
-      own[threadIdx.x] = joined;
+      for (int row = 1; row < ROWS; ++row) joined = Operator::join(joined, shared.rows[k * ROWS + row]);
+      store_of_block(shared.told[turn_of_blocks][cluster_rank()] + k, threadIdx.x / COUNT, joined);
     }
     cluster_sync();
+    join_told<Operator, Tile::APART>(0, values);
     turn_of_blocks ^= 1;
-#pragma unroll
-    for (u32 block = 0; block < Tile::APART; ++block) {
-#pragma unroll
-      for (int k = 0; k < COUNT; ++k) {
-        const T joined = load_of_block(own + k, block);
-        values[k] = block == 0 ? joined : Operator::join(values[k], joined);
-      }
-    }
   }
 
   // Joined rows of several threads: a thread for each number of a group.

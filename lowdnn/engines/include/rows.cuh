@@ -111,6 +111,13 @@ template <class Tile> struct RowWalk {
     start(first + steps * (i64(gridDim.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)));
   }
 
+  // At the first of the joined rows that the blocks of a cluster have; where there are none, at the same row.
+  __device__ __forceinline__ RowWalk first_of_cluster() const {
+    RowWalk there = *this;
+    if constexpr (Tile::APART > 1) there.move_to_row(first - first % Tile::JOINED_ROWS);
+    return there;
+  }
+
   // The first thread of a row's first block.
   __device__ __forceinline__ bool is_first_member() const { return exists && member() == 0 && rank == 0; }
 
@@ -224,7 +231,10 @@ template <class Tile> struct RowWalk {
     first = row;
     rank = rank_of_block();
     const int slot = threadIdx.x / (Tile::TEAM_SIZE * Tile::SIDE_SIZE), side = threadIdx.x % Tile::SIDE_SIZE;
-    const i64 own = first + slot * Tile::SIDE_SIZE + side;
+    move_to_row(first + slot * Tile::SIDE_SIZE + side);
+  }
+
+  __device__ __forceinline__ void move_to_row(i64 own) {
     exists = own < sizes->rows;
     digits<Tile::KEPT_AXES>(sizes->axes, Index(own), coordinate);
     kept_column = coordinate[Tile::KEPT_AXES - 1] * Tile::WIDTH;

@@ -8,7 +8,8 @@
 // read once: first an estimate of the mean (`shift`), then the sums of x - shift and of its square over the whole row,
 // which correct the estimate and give the variance. So neither the rounding of a large mean nor the cancellation of
 // squares shows in y. The estimate is the average of the first chunk; where blocks share rows, of TEAM groups from all
-// over the row, which each of the blocks reads, so that they agree without meeting. Of a row that is too long, chunks
+// over the row, which each of the blocks reads, so that they agree without meeting; so, too, where they have joined
+// rows. Of a row that is too long, chunks
 // are read again, backwards, as the cache still has them.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
 // Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with SHARING
@@ -102,23 +103,39 @@ __device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
 }
 
-// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for a row ahead, so
-// that nothing waits for it when the row is there.
+// 1 / elements that `shift` is the average of. A row with a skew may have a group less than others.
+template <int MOST_GROUPS>
+__device__ __forceinline__ Value first_share(const Params& p, const RowWalk<Tile>& walk) {
+  if (!HAS_SKEW) return p.first_share;
+  const i64 groups = walk.groups();
+  return reciprocal(Value((groups < MOST_GROUPS ? groups : MOST_GROUPS) * VECTOR));
+}
+
+// Where blocks share rows, or have joined ones, the group of each member that `shift` is the average of: of the shared
+// row, or of the first joined one, whose mean is no further from that of all than their deviation times the root of
+// their number. It is asked for a row ahead, so that nothing waits for it when the row is there.
 struct Sample {
+  static constexpr bool ANY = CENTRED && CLUSTER * SHARING > 1;
+
   Again::Loaded<VECTOR> in = {};
 
-  __device__ __forceinline__ Sample(const Params& p, RowWalk<Tile>& walk) {
+  __device__ __forceinline__ Sample(const Params& p, const RowWalk<Tile>& of) {
+    RowWalk<Tile> walk = of.first_of_cluster();
     i64 column;
-    if (SHARING == 1 || !CENTRED || !locate(p, walk, column)) return;
+    if (!ANY || !locate(p, walk, column)) return;
     Again::load<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in);
   }
 
-  __device__ __forceinline__ void add(const Params& p, RowWalk<Tile>& walk, Value (&sums)[WIDTH]) const {
+  // Gives 1 / elements of the sample.
+  __device__ __forceinline__ Value add(const Params& p, const RowWalk<Tile>& of, Value (&sums)[WIDTH]) const {
+    RowWalk<Tile> walk = of.first_of_cluster();
     i64 column;
     Value x[VECTOR];
-    if (!locate(p, walk, column)) return;
-    Again::finish<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in, x);
-    add_first(x, sums);
+    if (locate(p, walk, column)) {
+      Again::finish<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in, x);
+      add_first(x, sums);
+    }
+    return first_share<TEAM>(p, walk);
   }
 
  private:
@@ -127,25 +144,17 @@ struct Sample {
   }
 };
 
-// The sums of what `shift` is the average of: the first chunk's whole groups, which are held, or the sample.
-__device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held,
-                                           const Sample& sample, Value (&sums)[WIDTH]) {
-  if constexpr (SHARING > 1) {
-    sample.add(p, walk, sums);
-  } else {
-    walk.each_whole(0, [&](auto group, i64) {
-      Value x[VECTOR];
-      held.get(p.before, group, x);
-      add_first(x, sums);
-    });
-  }
-}
-
-// 1 / elements that `shift` is the average of. A row with a skew may have a group less than others.
-__device__ __forceinline__ Value first_share(const Params& p, const RowWalk<Tile>& walk) {
-  if (!HAS_SKEW) return p.first_share;
-  const i64 groups = walk.groups(), most = TEAM * (SHARING == 1 ? ITEMS : 1);
-  return reciprocal(Value((groups < most ? groups : most) * VECTOR));
+// The sums of what `shift` is the average of: the first chunk's whole groups, which are held, or the sample. Gives
+// 1 / elements.
+__device__ __forceinline__ Value first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held,
+                                            const Sample& sample, Value (&sums)[WIDTH]) {
+  if constexpr (Sample::ANY) return sample.add(p, walk, sums);
+  walk.each_whole(0, [&](auto group, i64) {
+    Value x[VECTOR];
+    held.get(p.before, group, x);
+    add_first(x, sums);
+  });
+  return first_share<TEAM * ITEMS>(p, walk);
 }
 
 // What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
@@ -197,10 +206,9 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
   for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
 #if CENTRED
   Value sums[WIDTH] = {};
-  first_sums(p, walk, held, sample, sums);
+  const Value share = first_sums(p, walk, held, sample, sums);
   team.all_of_block<Plus>(sums);
-  team.neighbours<Plus>(sums);
-  const Value share = first_share(p, walk);
+  if constexpr (Tile::APART == 1) team.neighbours<Plus>(sums);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
     mean[w] = sums[w] * share;

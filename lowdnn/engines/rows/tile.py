@@ -150,10 +150,15 @@ class RowTile:
         """Whether blocks share rows that are not of one cluster."""
         return self.SHARING > self.CLUSTER
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether the blocks of a cluster have joined rows."""
+        return self.CLUSTER > self.SHARING
+
     def first_groups(self, layout: RowLayout) -> int:
         """Groups of a row that the first estimate of its mean is taken over: the first chunk; where blocks share rows,
-        one for each thread of a team."""
-        return min(self.TEAM * (self.ITEMS if self.SHARING == 1 else 1), layout.groups)
+        or have joined ones, one for each thread of a team."""
+        return min(self.TEAM * (self.ITEMS if self.SHARING * self.CLUSTER == 1 else 1), layout.groups)
 
     def chunks(self, layout: RowLayout) -> int:
         return max(1, ceil_div(layout.groups, self.TEAM * self.ITEMS * self.SHARING))
@@ -286,8 +291,7 @@ def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile:
     usual, ahead = (_tile(layout, *tile, sharing=tile[2], held=own) for own in (held, held.looking_ahead))
     there = usual.RESIDENT * arch.sm_count // usual.SHARING
     is_short = ceil_div(layout.row_groups, usual.slots) < _WORTH_STAYING * there
-    is_apart = usual.CLUSTER > usual.SHARING
-    if usual.chunks(layout) > 1 or is_short or is_apart or held.beside or usual.RESIDENT > _FEW_RESIDENT:
+    if usual.chunks(layout) > 1 or is_short or usual.is_apart or held.beside or usual.RESIDENT > _FEW_RESIDENT:
         return False
     return ahead.RESIDENT == usual.RESIDENT
 
