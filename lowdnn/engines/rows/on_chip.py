@@ -37,6 +37,7 @@ class OnChip:
     before: PointwiseDag
     others: tuple[Tensor, ...] = ()
     is_ring_wanted: bool = False
+    passing: int = _RING
 
     def fitted(self) -> OnChip:
         """With as many blocks of a multiprocessor as rings have room for, where these are wanted and possible."""
@@ -47,7 +48,7 @@ class OnChip:
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
         """The macros STAYS, IN_RING and AGAIN."""
-        return ("STAYS", int(self.stays)), ("IN_RING", int(self.is_in_ring)), ("AGAIN", int(self._has_again))
+        return ("STAYS", self.passing if self.stays else 0), ("IN_RING", int(self.is_in_ring)), ("AGAIN", int(self._has_again))
 
     @property
     def is_in_ring(self) -> bool:
@@ -72,7 +73,7 @@ class OnChip:
         chunks, fitting = self._chunks, self._fitting
         if self.is_in_ring:
             return min(fitting, _MOST_ROWS * chunks)
-        return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
+        return 0 if chunks == 1 or fitting <= min(self.passing, chunks - 1) else min(chunks, fitting)
 
     @property
     def shared_bytes(self) -> int:

@@ -194,7 +194,7 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     if held.looks_ahead:
         is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
         text = "on its way beside the row at hand: 1 the next row, 2 as many chunks as have room, in a ring"
-        stages = (0, NEXT_ROW, *((RING,) if held.stays else ()))
+        stages = (0, NEXT_ROW, *((RING, 3, 4) if held.stays else ()))
         default = RING if ring else NEXT_ROW if is_ahead else 0
         found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))
     if not held.stays:
