@@ -7,6 +7,7 @@
 #pragma once
 
 #include "include/grid_barrier.cuh"
+#include "include/mbarrier.cuh"
 #include "include/rows.cuh"
 #include "include/warpgroup.cuh"
 
@@ -51,6 +52,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
            [Tile::SIDE_SIZE];
     T blocks[2][PULLS ? NUMBERS : 1];
     T told[2][IS_TOLD ? Tile::CLUSTER_BLOCKS : 1][IS_TOLD ? NUMBERS : 1];
+    alignas(MBARRIER_BYTES) u64 are_told[IS_TOLD ? 2 : 1];  // barriers
     T shares[!BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
     T rows[ROWS > 0 ? MOST / WIDTH * ROWS : 1], groups[GROUPS > 0 ? MOST / WIDTH * GROUPS : 1];
   };
@@ -58,12 +60,17 @@ template <class Tile, class T, int MOST> struct RowTeam {
   Shared& shared;
   T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block
   // Two areas in turn, of each kind: what was read last time may still be read.
-  int turn = 0, turn_of_blocks = 0;
-
-  bool have_begun = false;  // the blocks that are told: none has memory before
+  int turn = 0;
+  u32 meetings = 0;  // of blocks, whose turns these are
 
   __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {
-    if constexpr (IS_TOLD) cluster_arrive();
+    if constexpr (IS_TOLD) {
+      if (threadIdx.x == 0) {
+        for (int turn = 0; turn < 2; ++turn) mbarrier_init(barrier(turn), 1);
+        mbarrier_fence_init();
+      }
+      cluster_arrive();
+    }
   }
 
   // Of a cooperative grid once in a launch, as there is one area of partial results.
@@ -104,14 +111,14 @@ template <class Tile, class T, int MOST> struct RowTeam {
   // At the kernel's end: no block may leave while another reads its memory.
   __device__ __forceinline__ void leave() {
     if constexpr (PULLS) cluster_sync();
-    else wait_for_begin();
+    else begin_telling();
   }
 
  private:
-  __device__ __forceinline__ void wait_for_begin() {
+  // At the latest when there is something to tell: no block has barriers before it begins.
+  __device__ __forceinline__ void begin_telling() const {
     if constexpr (IS_TOLD) {
-      if (!have_begun) cluster_wait();
-      have_begun = true;
+      if (meetings == 0) cluster_wait();
     }
   }
 
@@ -140,7 +147,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
       if constexpr (BLOCKS > 1) join_blocks<Operator>(values);
     }
     turn ^= 1;
-    if constexpr (BLOCKS > 1) turn_of_blocks ^= 1;
+    if constexpr (BLOCKS > 1) ++meetings;
   }
 
   // The parts' numbers into shared memory.
@@ -175,18 +182,31 @@ template <class Tile, class T, int MOST> struct RowTeam {
     }
   }
 
-  // Each block tells all of the cluster: what it is told lies there when they have met.
+  // Each block tells all of the cluster, which wait for nothing else: no block's stores, nor its reading.
   template <class Operator, int COUNT> __device__ __forceinline__ void join_blocks(T (&values)[COUNT]) {
     const int side = threadIdx.x % Tile::SIDE_SIZE;
-    T* const own = shared.told[turn_of_blocks][cluster_rank()] + side * MOST;
-    wait_for_begin();
+    begin_telling();
     for (u32 block = threadIdx.x / Tile::SIDE_SIZE; block < Tile::BLOCKS; block += Tile::TEAM_SIZE) {
 #pragma unroll
-      for (int k = 0; k < COUNT; ++k) store_of_block(own + k, block, values[k]);
+      for (int k = 0; k < COUNT; ++k) tell(block, side * MOST + k, values[k]);
     }
-    cluster_sync();
+    wait_until_told<Tile::BLOCKS * Tile::SIDE_SIZE * COUNT>();
     join_told<Operator, Tile::BLOCKS>(side * MOST, values);
   }
+
+  __device__ __forceinline__ void tell(u32 block, int number, T value) const {
+    T* const own = shared.told[turn_of_blocks()][cluster_rank()] + number;
+    store_async(cluster_address(shared_address(own), block), cluster_address(barrier(turn_of_blocks()), block), value);
+  }
+
+  template <int COUNT> __device__ __forceinline__ void wait_until_told() {
+    if (threadIdx.x == 0) mbarrier_expect(barrier(turn_of_blocks()), COUNT * sizeof(T));
+    mbarrier_wait_cluster(barrier(turn_of_blocks()), meetings / 2 % 2);
+  }
+
+  __device__ __forceinline__ u32 barrier(int turn) const { return shared_address(shared.are_told + turn); }
+
+  __device__ __forceinline__ int turn_of_blocks() const { return int(meetings % 2); }
 
   // What the blocks of the cluster have told of numbers one after the other.
   template <class Operator, int BLOCKS, int COUNT>
@@ -196,7 +216,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
       T others[COUNT];
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) {
-        (block == 0 ? values : others)[k] = shared.told[turn_of_blocks][block][first + k];
+        (block == 0 ? values : others)[k] = shared.told[turn_of_blocks()][block][first + k];
       }
       if (block > 0) Operator::join_all(values, others);
     }
@@ -209,7 +229,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
     constexpr int WANTED_SHARES = (BLOCKS + AT_ONCE - 1) / AT_ONCE;
     constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < WANTED_SHARES ? MOST_SHARES : WANTED_SHARES;
     publish(values);
-    T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn_of_blocks];
+    T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn_of_blocks()];
     for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
       const int side = number % Tile::SIDE_SIZE, k = number / Tile::SIDE_SIZE;
       told[number] = joined_of<Operator, PARTS>(0, [&](int part) { return area()[k][part][side]; });
@@ -266,17 +286,17 @@ template <class Tile, class T, int MOST> struct RowTeam {
       for (int k = 0; k < COUNT; ++k) shared.rows[k * ROWS + threadIdx.x / SPAN] = values[k];
     }
     __syncthreads();
-    wait_for_begin();
+    begin_telling();
     if (threadIdx.x < COUNT * Tile::APART) {
       const int k = threadIdx.x % COUNT;
       T joined = shared.rows[k * ROWS];
 #pragma unroll
       for (int row = 1; row < ROWS; ++row) joined = Operator::join(joined, shared.rows[k * ROWS + row]);
-      store_of_block(shared.told[turn_of_blocks][cluster_rank()] + k, threadIdx.x / COUNT, joined);
+      tell(threadIdx.x / COUNT, k, joined);
     }
-    cluster_sync();
+    wait_until_told<Tile::APART * COUNT>();
     join_told<Operator, Tile::APART>(0, values);
-    turn_of_blocks ^= 1;
+    ++meetings;
   }
 
   // Joined rows of several threads: a thread for each number of a group.
@@ -309,6 +329,6 @@ template <class Tile, class T, int MOST> struct RowTeam {
   // What a block of those that share the rows has told.
   template <int OWN> __device__ __forceinline__ T told_by(int block, int number) const {
     if constexpr (Tile::IN_GRID) return place_of_block<OWN>(block - int(blockIdx.x % Tile::BLOCKS))[number];
-    return load_of_block(shared.blocks[turn_of_blocks] + number, block);
+    return load_of_block(shared.blocks[turn_of_blocks()] + number, block);
   }
 };

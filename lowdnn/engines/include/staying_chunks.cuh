@@ -16,10 +16,10 @@
 // stay on the way back. A group of copies is closed with each chunk, also where there is nothing to copy, so that the
 // number of groups behind a chunk's own is known.
 //
-// A row has at least as many chunks as slots, and more than RING of these where it has more. Without these there are
-// no slots.
-template <class Tile, int RING> struct ChunkSlots {
-  static constexpr bool ANY = RING > 0;
+// A row has at least as many chunks as slots, and more than RING of these where it has more. Without ANY there are no
+// slots.
+template <class Tile, bool ANY> struct ChunkSlots {
+  static constexpr int RING = 3;  // two are on their way when one is used
   static constexpr int FIRST_GROUPS = 16;  // at least, closed before the first chunk is used
 
   const int chunks, count;
@@ -41,7 +41,7 @@ template <class Tile, int RING> struct ChunkSlots {
     for (int chunk = 0; chunk < chunks; ++chunk) {
       if constexpr (ANY) {
         if (chunk < count) cp_async_wait<FIRST_GROUPS - 1>();
-        else cp_async_wait<ANY ? RING - 1 : 0>();
+        else cp_async_wait<RING - 1>();
       }
       elements.load(walk, chunk, of(chunk), held);
       const int later = chunk + RING;
@@ -58,7 +58,7 @@ template <class Tile, int RING> struct ChunkSlots {
 #pragma unroll 1
     for (int chunk = chunks - 2; chunk >= 0; --chunk) {
       if constexpr (ANY) {
-        if (chunk >= staying()) cp_async_wait<ANY ? RING - 1 : 0>();
+        if (chunk >= staying()) cp_async_wait<RING - 1>();
       }
       elements.load_again(walk, chunk, of(chunk), held);
       go_back(elements, walk, chunk);
@@ -70,7 +70,7 @@ template <class Tile, int RING> struct ChunkSlots {
   __device__ __forceinline__ int staying() const { return chunks == count ? count : count - RING; }
 
   __device__ __forceinline__ int of(int chunk) const {
-    return chunk < staying() ? chunk : staying() + (chunk - staying()) % (ANY ? RING : 1);
+    return chunk < staying() ? chunk : staying() + (chunk - staying()) % RING;
   }
 
   template <class Elements>

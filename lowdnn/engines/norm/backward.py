@@ -222,7 +222,7 @@ class BackwardRows:
         operation, shape = self.operation, tile.tile_of(self.layout, chosen, self._held)
         x, wanted = self.tensors["x"], chosen[KnobType.STAGES]
         on_chip = OnChip(
-            shape, self.layout, self.compute_type, arch, self.before, (x,), is_ring_wanted=wanted == tile.RING, passing=max(wanted, 2)
+            shape, self.layout, self.compute_type, arch, self.before, (x,), is_ring_wanted=wanted == tile.RING
         ).fitted()
         shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, self._read, wanted == tile.NEXT_ROW)

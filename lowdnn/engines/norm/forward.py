@@ -101,7 +101,7 @@ class ForwardRows:
         shape = tile.tile_of(self.layout, chosen, self._held)
         wanted = chosen[KnobType.STAGES]
         on_chip = OnChip(
-            shape, self.layout, self.compute_type, arch, self.before, is_ring_wanted=wanted == tile.RING, passing=max(wanted, 2)
+            shape, self.layout, self.compute_type, arch, self.before, is_ring_wanted=wanted == tile.RING
         ).fitted()
         shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == tile.NEXT_ROW)

@@ -152,8 +152,8 @@ struct Operands {
 // What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
 struct Elements {
   const Params& p;
-  const StayingChunks<Data, Tile, (STAYS > 0)> staying_x;
-  const StayingChunks<Prologue, Tile, (STAYS > 0)> staying_dy;
+  const StayingChunks<Data, Tile, STAYS> staying_x;
+  const StayingChunks<Prologue, Tile, STAYS> staying_dy;
   NextRow<Data, Tile, LOOKS_AHEAD> next_x;
   NextRow<Prologue, Tile, LOOKS_AHEAD> next_dy;
   RowWalk<Tile> ahead;  // the next row

@@ -160,7 +160,7 @@ __device__ __forceinline__ Value first_sums(const Params& p, RowWalk<Tile>& walk
 // What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
 struct Elements {
   const Params& p;
-  const StayingChunks<Prologue, Tile, (STAYS > 0)> staying;
+  const StayingChunks<Prologue, Tile, STAYS> staying;
   NextRow<Prologue, Tile, LOOKS_AHEAD> next;
   RowWalk<Tile> ahead;  // the next row
 

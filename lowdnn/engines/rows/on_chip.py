@@ -17,7 +17,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, WorkspacePointer
 
 #: Slots that chunks without one of their own share: ``ChunkSlots::RING``.
-_RING = 2
+_RING = 3
 #: Rows that a ring has room for, at most.
 _MOST_ROWS = 4
 
@@ -37,7 +37,6 @@ class OnChip:
     before: PointwiseDag
     others: tuple[Tensor, ...] = ()
     is_ring_wanted: bool = False
-    passing: int = _RING
 
     def fitted(self) -> OnChip:
         """With as many blocks of a multiprocessor as rings have room for, where these are wanted and possible."""
@@ -48,7 +47,7 @@ class OnChip:
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
         """The macros STAYS, IN_RING and AGAIN."""
-        return ("STAYS", self.passing if self.stays else 0), ("IN_RING", int(self.is_in_ring)), ("AGAIN", int(self._has_again))
+        return ("STAYS", int(self.stays)), ("IN_RING", int(self.is_in_ring)), ("AGAIN", int(self._has_again))
 
     @property
     def is_in_ring(self) -> bool:
@@ -73,7 +72,7 @@ class OnChip:
         chunks, fitting = self._chunks, self._fitting
         if self.is_in_ring:
             return min(fitting, _MOST_ROWS * chunks)
-        return 0 if chunks == 1 or fitting <= min(self.passing, chunks - 1) else min(chunks, fitting)
+        return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
 
     @property
     def shared_bytes(self) -> int:

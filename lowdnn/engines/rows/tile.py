@@ -14,7 +14,7 @@ from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.status import BadParamError
 
-_TEAMS = tuple(sorted({*(1 << power for power in range(10)), 48, 96}))
+_TEAMS = tuple(1 << power for power in range(10))
 _ITEMS = (1, 2, 4, 8, 16)
 _CLUSTERS = (1, 2, 4, 8)
 _SHARES_OF_GRID = tuple(1 << power for power in range(8))
@@ -56,6 +56,8 @@ _MAX_APART = 24
 #: Bytes of a block's rows that are worth a ring of slots, and that one has room for; groups of a thread whose rows have
 #: several axes there.
 _MIN_RING_BYTES, _MAX_RING_BYTES, _RING_ITEMS = 98304, 204800, 2
+#: Groups of a thread in all that a chunk has, where there are several: so several chunks are on their way.
+_CHUNK_ITEMS = 4
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
 
@@ -184,8 +186,7 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     (blocks that share rows) and STAGES (what is on its way beside the row at hand)."""
     ring = None if defaults else _ring_defaults(layout, arch, held)
     team, items, cluster, sharing = defaults or ring or _defaults(layout, arch, held)
-    sides = _sides(layout) if held.stays else (_side(layout),)
-    most = _MAX_THREADS // sides[0]
+    most = _most_team(layout)
     found: tuple[Knob, ...] = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
         Knob("items", KnobType.MULTIPLY, tuple(sorted({*_ITEMS, items})), items, "groups in registers"),
@@ -194,7 +195,7 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     if held.looks_ahead:
         is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
         text = "on its way beside the row at hand: 1 the next row, 2 as many chunks as have room, in a ring"
-        stages = (0, NEXT_ROW, *((RING, 3, 4) if held.stays else ()))
+        stages = (0, NEXT_ROW, *((RING,) if held.stays else ()))
         default = RING if ring else NEXT_ROW if is_ahead else 0
         found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))
     if not held.stays:
@@ -204,7 +205,6 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     return (
         *found,
         Knob("sharing", KnobType.CTA_COUNT, values, sharing, "blocks of a cooperative grid that share rows"),
-        Knob("side", KnobType.TILE_COLS, sides, sides[-1], "threads side by side"),
     )
 
 
@@ -218,13 +218,13 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
     held = held.looking_ahead if chosen.get(KnobType.STAGES) == NEXT_ROW else held
-    return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held, chosen.get(KnobType.TILE_COLS, 0))
+    return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
 
 
-def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held, side: int = 0) -> RowTile:
+def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held) -> RowTile:
     if are_apart(layout):
         return _tile_apart(layout, team, items, cluster, held)
-    side = side or _side(layout)
+    side = _side(layout)
     if sharing > 1 or 32 % side:  # one team is a block
         team = max(team, ceil_power(ceil_div(32, side)))
     threads = team * side
@@ -251,7 +251,7 @@ def _tile_apart(layout: RowLayout, team: int, items: int, cluster: int, held: He
     slots = layout.space.joined // cluster
     team = max(min(team, floor_power(_MAX_THREADS // slots)), 32)
     threads = team * slots
-    is_as_read, resident = _holding(layout, threads, items, 1, held, layout.groups > team * items)
+    is_as_read, resident = _holding(layout, threads, items, cluster, held, layout.groups > team * items)
     return RowTile(threads, team, 1, items, 1, cluster, int(is_as_read), max(1, resident))
 
 
@@ -334,21 +334,9 @@ def _side(layout: RowLayout) -> int:
     """Rows side by side: neighbours in memory, and whole groups of joined ones."""
     if layout.space.is_row:
         return 1 if are_apart(layout) else layout.space.joined
-    least = _least_side(layout)
+    least = layout.space.joined // gcd(layout.space.joined, layout.vector)
     wanted = min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
     return least * ceil_power(ceil_div(wanted, least))
-
-
-def _least_side(layout: RowLayout) -> int:
-    """Threads side by side that have whole groups of joined rows."""
-    return layout.space.joined // gcd(layout.space.joined, layout.vector)
-
-
-def _sides(layout: RowLayout) -> tuple[int, ...]:
-    """Threads side by side: a memory line or more by default, or a part of these."""
-    side, least = _side(layout), _least_side(layout)
-    parts = (side // part for part in (4, 2) if side % part == 0)
-    return (*(() if layout.space.is_row else (part for part in parts if part % least == 0)), side)
 
 
 def _most_team(layout: RowLayout) -> int:
@@ -441,7 +429,10 @@ def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int
         most = 1
     own = ceil_div(groups, max(cluster, sharing))
     team = min(most_team, max(ceil_power(ceil_div(own, usual)), min(_MIN_TEAM, ceil_power(own))))
-    return team, min(floor_power(most), ceil_div(own, team)), cluster, sharing
+    items = min(floor_power(most), ceil_div(own, team))
+    if own > team * items:
+        items = min(items, max(1, _CHUNK_ITEMS // held.values))
+    return team, items, cluster, sharing
 
 
 def _one_wave(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) -> tuple[int, int]:
