@@ -7,7 +7,6 @@
 #pragma once
 
 #include "include/grid_barrier.cuh"
-#include "include/mbarrier.cuh"
 #include "include/rows.cuh"
 #include "include/warpgroup.cuh"
 
@@ -52,7 +51,6 @@ template <class Tile, class T, int MOST> struct RowTeam {
            [Tile::SIDE_SIZE];
     T blocks[2][PULLS ? NUMBERS : 1];
     T told[2][IS_TOLD ? Tile::CLUSTER_BLOCKS : 1][IS_TOLD ? NUMBERS : 1];
-    alignas(MBARRIER_BYTES) u64 are_told[IS_TOLD ? 2 : 1];  // barriers
     T shares[!BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
     T rows[ROWS > 0 ? MOST / WIDTH * ROWS : 1], groups[GROUPS > 0 ? MOST / WIDTH * GROUPS : 1];
   };
@@ -64,13 +62,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
   u32 meetings = 0;  // of blocks, whose turns these are
 
   __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {
-    if constexpr (IS_TOLD) {
-      if (threadIdx.x == 0) {
-        for (int turn = 0; turn < 2; ++turn) mbarrier_init(barrier(turn), 1);
-        mbarrier_fence_init();
-      }
-      cluster_arrive();
-    }
+    if constexpr (IS_TOLD) cluster_arrive();
   }
 
   // Of a cooperative grid once in a launch, as there is one area of partial results.
@@ -109,13 +101,13 @@ template <class Tile, class T, int MOST> struct RowTeam {
   }
 
   // At the kernel's end: no block may leave while another reads its memory.
-  __device__ __forceinline__ void leave() {
+  __device__ __forceinline__ void leave() const {
     if constexpr (PULLS) cluster_sync();
     else begin_telling();
   }
 
  private:
-  // At the latest when there is something to tell: no block has barriers before it begins.
+  // At the latest when there is something to tell: a block has no memory before it begins.
   __device__ __forceinline__ void begin_telling() const {
     if constexpr (IS_TOLD) {
       if (meetings == 0) cluster_wait();
@@ -182,7 +174,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
     }
   }
 
-  // Each block tells all of the cluster, which wait for nothing else: no block's stores, nor its reading.
+  // Each block tells all of the cluster: what it is told lies there when they have met.
   template <class Operator, int COUNT> __device__ __forceinline__ void join_blocks(T (&values)[COUNT]) {
     const int side = threadIdx.x % Tile::SIDE_SIZE;
     begin_telling();
@@ -190,21 +182,13 @@ template <class Tile, class T, int MOST> struct RowTeam {
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) tell(block, side * MOST + k, values[k]);
     }
-    wait_until_told<Tile::BLOCKS * Tile::SIDE_SIZE * COUNT>();
+    cluster_sync();
     join_told<Operator, Tile::BLOCKS>(side * MOST, values);
   }
 
   __device__ __forceinline__ void tell(u32 block, int number, T value) const {
-    T* const own = shared.told[turn_of_blocks()][cluster_rank()] + number;
-    store_async(cluster_address(shared_address(own), block), cluster_address(barrier(turn_of_blocks()), block), value);
+    store_of_block(shared.told[turn_of_blocks()][cluster_rank()] + number, block, value);
   }
-
-  template <int COUNT> __device__ __forceinline__ void wait_until_told() {
-    if (threadIdx.x == 0) mbarrier_expect(barrier(turn_of_blocks()), COUNT * sizeof(T));
-    mbarrier_wait_cluster(barrier(turn_of_blocks()), meetings / 2 % 2);
-  }
-
-  __device__ __forceinline__ u32 barrier(int turn) const { return shared_address(shared.are_told + turn); }
 
   __device__ __forceinline__ int turn_of_blocks() const { return int(meetings % 2); }
 
@@ -294,7 +278,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
       for (int row = 1; row < ROWS; ++row) joined = Operator::join(joined, shared.rows[k * ROWS + row]);
       tell(threadIdx.x / COUNT, k, joined);
     }
-    wait_until_told<Tile::APART * COUNT>();
+    cluster_sync();
     join_told<Operator, Tile::APART>(0, values);
     ++meetings;
   }

@@ -187,13 +187,16 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     ring = None if defaults else _ring_defaults(layout, arch, held)
     team, items, cluster, sharing = defaults or ring or _defaults(layout, arch, held)
     most = _most_team(layout)
+    is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
+    # Of one tensor a cluster's rows leave more blocks their registers in a ring.
+    if held.stays and is_ahead and cluster > 1 and held.values == 1:
+        ring = team, items, cluster, sharing = team, min(items, _CHUNK_ITEMS), cluster, sharing
     found: tuple[Knob, ...] = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
         Knob("items", KnobType.MULTIPLY, tuple(sorted({*_ITEMS, items})), items, "groups in registers"),
         Knob("cluster", KnobType.TILE_CGA_M, clusters(arch), cluster, "blocks of a cluster that share rows"),
     )
     if held.looks_ahead:
-        is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
         text = "on its way beside the row at hand: 1 the next row, 2 as many chunks as have room, in a ring"
         stages = (0, NEXT_ROW, *((RING,) if held.stays else ()))
         default = RING if ring else NEXT_ROW if is_ahead else 0
