@@ -26,21 +26,21 @@ template <> struct Word<1> { typedef u8 Type; };
 // Read-only path, not kept in L1. Volatile: otherwise the compiler may move it before the check that the element
 // exists.
 __device__ __forceinline__ void load_streaming(uint4& to, const void* from) {
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "l"(from));
 }
 __device__ __forceinline__ void load_streaming(uint2& to, const void* from) {
-  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(to.x), "=r"(to.y) : "l"(from));
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(to.x), "=r"(to.y) : "l"(from));
 }
 __device__ __forceinline__ void load_streaming(u32& to, const void* from) {
-  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(to) : "l"(from));
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to) : "l"(from));
 }
 __device__ __forceinline__ void load_streaming(u16& to, const void* from) {
-  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(to) : "l"(from));
+  asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(to) : "l"(from));
 }
 __device__ __forceinline__ void load_streaming(u8& to, const void* from) {
   u32 byte;
-  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(byte) : "l"(from));
+  asm volatile("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=r"(byte) : "l"(from));
   to = u8(byte);
 }
 

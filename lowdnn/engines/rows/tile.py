@@ -254,7 +254,7 @@ def _tile_apart(layout: RowLayout, team: int, items: int, cluster: int, held: He
     slots = layout.space.joined // cluster
     team = max(min(team, floor_power(_MAX_THREADS // slots)), 32)
     threads = team * slots
-    is_as_read, resident = _holding(layout, threads, items, cluster, held, layout.groups > team * items)
+    is_as_read, resident = _holding(layout, threads, items, 1, held, layout.groups > team * items)
     return RowTile(threads, team, 1, items, 1, cluster, int(is_as_read), max(1, resident))
 
 
