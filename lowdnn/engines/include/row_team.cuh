@@ -251,7 +251,8 @@ template <class Tile, class T, int MOST> struct RowTeam {
       T others[PLACES];
 #pragma unroll
       for (int i = 0; i < PLACES; ++i) {
-        if (const int number = first + (begin + i) * STEP; number < COUNT) others[i] = of(number);
+        const int number = first + (begin + i) * STEP;
+        others[i] = number < COUNT ? of(number) : T(0);
       }
 #pragma unroll
       for (int i = 0; i < PLACES; ++i) {
