@@ -39,9 +39,10 @@ __device__ __forceinline__ void store_async_16(u32 destination, u32 barrier, u32
 
 // All threads of all blocks of the cluster, in two steps; what each wrote before the first, the others see after the
 // second.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
 __device__ __forceinline__ void cluster_sync() {
   cluster_arrive();
   cluster_wait();

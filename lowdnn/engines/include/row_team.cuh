@@ -206,14 +206,15 @@ template <class Tile, class T, int MOST> struct RowTeam {
     }
   }
 
-  // A thread for each of the block's numbers joins the parts'; when all blocks have told theirs, a thread for each number
-  // joins those of the blocks that share the rows, or several do, each of as many as it can ask for at once.
+  // A thread for each of the block's numbers joins the parts'; when all blocks have told theirs, a thread for each
+  // number joins those of the blocks that share the rows, or several do, each of as many as it can ask for at once.
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join_by_number(T (&values)[COUNT]) {
     constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
     constexpr int WANTED_SHARES = (BLOCKS + AT_ONCE - 1) / AT_ONCE;
     constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < WANTED_SHARES ? MOST_SHARES : WANTED_SHARES;
     publish(values);
-    T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn_of_blocks()];
+    T* const in_cluster = BLOCKS == 1 ? shared.shares : shared.blocks[turn_of_blocks()];
+    T* const told = BLOCKS > 1 && Tile::IN_GRID ? place_of_block<OWN>() : in_cluster;
     for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
       const int side = number % Tile::SIDE_SIZE, k = number / Tile::SIDE_SIZE;
       told[number] = joined_of<Operator, PARTS>(0, [&](int part) { return area()[k][part][side]; });
@@ -262,7 +263,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
     return joined;
   }
 
-  // Joined rows of a cluster's blocks: a thread for each number of the block's rows and each block that it is told, then
+  // Joined rows of a cluster's blocks: a thread for each number of the block's rows and each block that is told, then
   // every thread for itself.
   template <class Operator, int COUNT> __device__ __forceinline__ void join_apart(T (&values)[COUNT]) {
     static_assert(WIDTH * Tile::SIDE_SIZE == 1, "a slot has one row");

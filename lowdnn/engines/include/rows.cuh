@@ -193,8 +193,8 @@ template <class Tile> struct RowWalk {
   }
 
  private:
-  // All groups of a chunk, as every chunk but the last has them: no group asks whether it exists, and the compiler steps
-  // from one's place to the next.
+  // All groups of a chunk, as every chunk but the last has them: none asks whether it exists, and the compiler steps from
+  // one's place to the next.
   template <class Use> __device__ __forceinline__ void each_of(i64 first, Use use) {
 #pragma unroll
     for (int item = 0; item < Tile::HELD; ++item) {
