@@ -18,6 +18,7 @@ the text.
       template <int V> static void load(const Args&, const Cursor&, i64 column, int valid, Loaded<V>& in);
       template <int V> static void copy(const Args&, const Cursor&, i64 column, int valid, Loaded<V>& copied);
       template <int V> static void fetch(const Loaded<V>& copied, Loaded<V>& in);
+      static const void* address(const Args&, const Cursor&, i64 column);
       template <int V> static void finish(const Args&, const Cursor&, i64 column, int valid, const Loaded<V>& in,
                                           const Accumulator (&accumulator)[V], Result (&result)[V]);
       template <int V> static void apply(const Args&, const Cursor&, i64 column, int valid,
@@ -171,6 +172,7 @@ class _Writer:
         self._has_copies = copies
         self._copies: list[str] = []
         self._fetches: list[str] = []
+        self._source = ""
         self._handed: list[tuple[str, str]] = []
         self._loaded: list[str] = []
         self._loads: list[str] = []
@@ -224,6 +226,7 @@ class _Writer:
         else:
             step = f"args.{name}_stride{self._vector_axis}"
             self._loads.append(f"load_strided(in.{name}, {address} + column * {step}, {step}, valid);")
+        self._source = f"{address} + column"
         copied = f"copy_row<{self._width(tensor)}>(in.{name}, {address} + column, valid);"
         copy = copied if stride == 1 else self._loads[-1]
         self._copies.append(copy.replace("in.", "copied."))
@@ -385,6 +388,15 @@ class _Writer:
             "  template <int V>",
             "  static __device__ __forceinline__ void fetch(const Loaded<V>& copied, Loaded<V>& in) {",
             *(f"    {line}" for line in self._fetches),
+            "  }",
+            "",
+            *(self._address_method() if len(self._fetches) == 1 else ()),
+        )
+
+    def _address_method(self) -> tuple[str, ...]:
+        return (
+            "  static __device__ __forceinline__ const void* address(const Args& args, const Cursor& at, i64 column) {",
+            f"    return {self._source};",
             "  }",
             "",
         )

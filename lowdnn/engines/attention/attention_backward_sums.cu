@@ -1,46 +1,101 @@
 // attention_backward_sums: dq = scale * sums, in fp8 with what stands in the place of the scale, of the sums that
-// attention_backward_wgmma.cu leaves; zeros for a tile whose queries see no key.
+// attention_backward_wgmma.cu leaves; zeros for a tile whose queries see no key. With IS_SPLIT also dk and dv, of the
+// sums that the splits of the queries leave, added in their order.
 //
-// Block: a tile of TILE_Q queries of one head. A thread has 8 columns of a query and of the 8th one after it.
-// Launch: TILE_Q / 2 threads for each 8 columns that there are sums of.
-// Macros: OUT TILE_Q HEAD_QK IS_FP8.
+// Block: a tile of TILE_Q queries of one head, or as many threads' share of a tile of TILE_KV keys. A thread has 8
+// columns of a row and of the 8th one after it.
+// Launch: TILE_Q / 2 threads for each 8 columns of q that there are sums of; a block for each tile of queries, then
+// enough for each tile of keys, first for dk.
+// Macros: OUT TILE_Q HEAD_QK TILE_KV HEAD_V IS_FP8 IS_SPLIT.
 
 #include "include/attention_backward_scaling.cuh"
 #include "include/dependent_launch.cuh"
-#include "include/query_sums.cuh"
+#include "include/tile_sums.cuh"
 
-constexpr int COLUMN_GROUPS = QuerySums::COLUMN_PARTS * QuerySums::BLOCKS, THREADS = TILE_Q / 2 * COLUMN_GROUPS;
+typedef QuerySumsOf<TILE_Q, HEAD_QK> QuerySums;
 
-struct Params {
-  Heads<OUT> dq;
-  const f32* sums;   // (batch, head, tile of queries)
-  const u32* turns;  // of the same: 0 where nothing was stored
-  Backward problem;
+template <class Sums> constexpr int threads_of() { return Sums::NUMBERS / 16; }
+constexpr int THREADS = threads_of<QuerySums>();
+
+struct Gradient {
+  Heads<OUT> to;
+  const f32* sums;       // (split, batch, head, tile)
   Divider tiles, heads;  // of a head; of a batch
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
-  const u32 heads_before = p.tiles.divide(blockIdx.x), tile = blockIdx.x - heads_before * p.tiles.divisor;
-  const i32 batch = i32(p.heads.divide(heads_before)), head = i32(heads_before - batch * p.heads.divisor);
-  const u32 group = threadIdx.x % COLUMN_GROUPS, rows = threadIdx.x / COLUMN_GROUPS, row = rows / 8 * 16 + rows % 8;
-  const u32 part = QuerySums::COLUMN_PARTS > 1 ? group / QuerySums::BLOCKS : row / 64;
+struct Params {
+  Gradient dq;
+  const u32* turns;  // (batch, head, tile of queries): 0 where nothing was stored
+  Backward problem;
+#if IS_SPLIT
+  Gradient dk, dv;
+  i32 splits, query_tiles, key_tiles;  // of all heads
+#endif
+};
 
-  wait_for_previous_kernel();
-  f32 sums[1][4][4] = {};  // of each pair of columns: two of one query, two of the other one
-  if (p.turns[blockIdx.x] > 0) {
-    const u32 first = QuerySums::at(part, group % QuerySums::BLOCKS, row % 64 / 16 * WARP_SIZE + row % 8 * 4);
+// A thread's share of tile `index`, of ROWS rows: sums of `count` splits, `apart` numbers from one to the next.
+template <int ROWS, class Sums>
+__device__ __forceinline__ void store_sums(const Backward& problem, const Gradient& gradient, Result result, u32 index,
+                                           u32 thread, i32 count, i64 apart, i32 rows, i32 size) {
+  constexpr u32 GROUPS = Sums::COLUMN_PARTS * Sums::BLOCKS;
+  const u32 group = thread % GROUPS, pair_of_rows = thread / GROUPS, row = pair_of_rows / 8 * 16 + pair_of_rows % 8;
+  const u32 part = Sums::COLUMN_PARTS > 1 ? group / Sums::BLOCKS : row / 64;
+  const f32* const first = gradient.sums + i64(index) * Sums::NUMBERS +
+                           Sums::at(part, group % Sums::BLOCKS, row % 64 / 16 * WARP_SIZE + row % 8 * 4);
+  f32 sums[1][4][4] = {};  // of each pair of columns: two of one row, two of the other one
+#pragma unroll 4
+  for (i32 split = 0; split < count; ++split) {
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair)
-      load<Stream, 4>(sums[0][pair], p.sums + i64(blockIdx.x) * QuerySums::NUMBERS + first + pair * 4);
+    for (int pair = 0; pair < 4; ++pair) {
+      f32 addends[4];
+      load<Stream, 4>(addends, first + split * apart + pair * 4);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[0][pair][i] += addends[i];
+    }
   }
-  const f32 factor = factor_of(p.problem, OF_Q, sums);
+  const u32 heads_before = gradient.tiles.divide(index), tile = index - heads_before * gradient.tiles.divisor;
+  const i32 batch = i32(gradient.heads.divide(heads_before));
+  const i32 head = i32(heads_before - batch * gradient.heads.divisor) * gradient.to.sharing;
+  const f32 factor = factor_of(problem, result, sums);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const i32 query = tile * TILE_Q + row + half * 8;
+    const i32 own_row = tile * ROWS + row + half * 8;
     OUT results[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) results[i] = convert<OUT>(sums[0][i / 2][half * 2 + i % 2] * factor);
-    const bool exists = query < p.problem.queries && group * 8 < p.problem.size_qk;
-    if (exists) store<8>(p.dq.at(batch, head, query) + group * 8, results);
+    if (own_row < rows && group * 8 < size) store<8>(gradient.to.at(batch, head, own_row) + group * 8, results);
   }
+}
+
+#if IS_SPLIT
+template <class Sums>
+__device__ __forceinline__ void store_key_sums(const Params& p, const Gradient& gradient, Result result, u32 tile,
+                                               u32 thread, i32 size) {
+  if (thread >= threads_of<Sums>()) return;
+  const i64 apart = i64(p.key_tiles) * Sums::NUMBERS;
+  store_sums<TILE_KV, Sums>(p.problem, gradient, result, tile, thread, p.splits, apart, p.problem.keys, size);
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  wait_for_previous_kernel();
+#if IS_SPLIT
+  if (blockIdx.x >= p.query_tiles) {
+    typedef KeySumsOf<TILE_KV, HEAD_QK> KeySums;
+    typedef KeySumsOf<TILE_KV, HEAD_V> ValueSums;
+    constexpr u32 OF_DK = (threads_of<KeySums>() + THREADS - 1) / THREADS;
+    constexpr u32 OF_BOTH = OF_DK + (threads_of<ValueSums>() + THREADS - 1) / THREADS;
+    const u32 index = blockIdx.x - p.query_tiles, tile = index / OF_BOTH, share = index % OF_BOTH;
+    const u32 thread = share * THREADS + threadIdx.x;
+    if (share < OF_DK) {
+      store_key_sums<KeySums>(p, p.dk, OF_K, tile, thread, p.problem.size_qk);
+    } else {
+      store_key_sums<ValueSums>(p, p.dv, OF_V, tile, thread - OF_DK * THREADS, p.problem.size_v);
+    }
+    return;
+  }
+#endif
+  const i32 count = p.turns[blockIdx.x] > 0;
+  store_sums<TILE_Q, QuerySums>(p.problem, p.dq, OF_Q, blockIdx.x, threadIdx.x, count, 0, p.problem.queries,
+                                p.problem.size_qk);
 }

@@ -5,13 +5,13 @@
 //
 // dk and dv summed over the heads of q that share one of k and v, for heads of up to 128 elements.
 //
-// Block: 128 keys of one head, 64 of them for each multiplying warpgroup; it goes along the queries that see any of
-// them (include/attention_backward_wgmma.cuh). While a warpgroup forms weights, v d_o^T runs; while it forms gradients
-// of the scores, dv does; and while it passes dq on, the scores of the next queries do.
+// Block: 128 keys of one head at a time, 64 of them for each multiplying warpgroup; with them it goes along the queries
+// that see any of them (include/attention_backward_wgmma.cuh). While a warpgroup forms weights, v d_o^T runs; while it
+// forms gradients of the scores, dv does; and while it passes dq on, the scores of the next queries do.
 // attention_backward_sums.cu rounds the sums of dq.
 // Memory: q, k, v, d_o as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements; terms by
 // attention_backward_terms.cu, for whole tiles of queries. Keys past their batch's length get zeros.
-// Launch: 3 warpgroups, a block for 128 keys of each head of k.
+// Launch: 3 warpgroups; any number of blocks.
 // Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = 128, GRADIENT_TILES = 2, SUM_PIECES = 1,
 // WEIGHT_BYTES = 0.
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", appendix B.1,
@@ -42,7 +42,7 @@ struct Consumer : Warpgroup {
  private:
   __device__ __forceinline__ void add_queries(f32 factor, const Scaling& scaling) {
     Walk walk(place);
-    await_keys();
+    clear_missing_keys();
     QueryStage stage = await_queries(walk.tile);
     start_scores(scores, memory.k, index * 64, stage.q(), 0);
     wgmma_wait<0>();
@@ -59,7 +59,7 @@ struct Consumer : Warpgroup {
       share_gradients();
       start_queries(shared_gradients, 0);
       walk.advance();
-      // Of the last tile once more, for nothing: ptxas would not let a condition run beside the program.
+      // Behind the last tile for nothing: ptxas would not let a condition run beside the program.
       const bool is_last = step + 1 == place.steps;
       stage = await_next_queries(is_last, walk.tile);
       wgmma_wait<1>();  // the registers of the gradients are free
@@ -68,7 +68,7 @@ struct Consumer : Warpgroup {
       hold_all(dq);
       memory.queries.release();
       memory.outputs.release();
-      pass_sums(step, 0);
+      pass_sums(place.first_step + step, 0);
       wgmma_wait<0>();
     }
     hold_all(dk);

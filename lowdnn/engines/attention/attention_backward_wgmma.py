@@ -7,7 +7,8 @@ graph asks for it or it costs little, otherwise as the blocks come, faster, in a
 Kernels: ``attention_backward_widen.cu`` (of fp8, as for ``attention_backward_mma``), ``attention_backward_terms.cu`` (8
 bytes of the workspace for each query), ``attention_backward_wgmma.cu`` or, for heads of more than 128 elements,
 ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the workspace), ``attention_backward_sums.cu``
-(dq).
+(dq). Where few blocks have long ways along the queries, several share one: then dk and dv, too, are fp32 sums in the
+workspace, one for each split, which the last kernel adds in a fixed order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords
-from lowdnn.engines.attention.heads import padded
+from lowdnn.engines.attention.heads import kernel_bounds, padded
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
     WARPGROUP_THREADS,
@@ -27,9 +28,20 @@ from lowdnn.engines.attention.mapped import (
     refuse_map,
 )
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
-from lowdnn.engines.launch import MAX_EXTENT, aligned_bytes, bytes_of, ceil_div, divider, floor_power, i32, macros
+from lowdnn.engines.launch import (
+    MAX_EXTENT,
+    MAX_GRID_X,
+    aligned_bytes,
+    bytes_of,
+    ceil_div,
+    divider,
+    floor_power,
+    i32,
+    macros,
+)
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
 from lowdnn.status import Status
 
@@ -41,9 +53,18 @@ _IN_ORDER, _IN_ANY_ORDER = 0, 1
 #: Up to where a fixed order of sums costs little: elements of a head, under a band and without, as tiles of small ones
 #: have the most queries and so the fewest turns; without a band also tiles of keys, as then few blocks wait.
 _BANDED_ORDERED_SIZE, _ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 128, 4
+#: What each block behind the first one of a head waits at its start, in steps (below), and the share that may be so.
+_TURN_STEPS, _WAITING_SHARE = 0.5, 0.03
 #: Columns of dq that a warpgroup has at a time.
 _PART_COLUMNS = 64
 _WORD_BYTES, _SUM_BYTES = 4, 4
+#: That a thread of the last launch rounds: 8 columns of two rows.
+_THREAD_SUM_BYTES = 2 * 8 * _SUM_BYTES
+#: Blocks that share the queries of the same keys.
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+#: In tiles of queries, which take 2.6 to 3.2 us whatever the kind, as measured: what a block takes before its first one
+#: and behind its last one; a launch that joins splits, beside the bytes of their sums, of which so many move meanwhile.
+_BLOCK_STEPS, _JOIN_STEPS, _STEP_BYTES = 3, 1, 9 << 20
 _STAGE_GRANULE_BYTES = 1024
 
 
@@ -108,7 +129,10 @@ class SumsParams:
     OUT: str
     TILE_Q: int
     HEAD_QK: int
+    TILE_KV: int
+    HEAD_V: int
     IS_FP8: int
+    IS_SPLIT: int
 
 
 @dataclass(frozen=True)
@@ -127,6 +151,7 @@ class Params:
     SUM_PIECES: int
     WEIGHT_BYTES: int
     IN_ORDER: int
+    IS_SPLIT: int
     PRODUCER_REGISTERS: int
     CONSUMER_REGISTERS: int
     IS_FP8: int
@@ -151,16 +176,21 @@ class AttentionBackwardWgmma:
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """SWIZZLE, REDUCTION_MODE."""
+        """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""
         return self._accepted(graph, arch).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Three launches; one more before fp8."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
+        problem = replace(problem, splits=chosen[KnobType.SPLIT_K_SLC])
         is_in_order = chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
         notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
-        steps = (*problem.prepare(), problem.gradients(chosen[KnobType.SWIZZLE], is_in_order), problem.rounded_sums())
+        steps = (
+            *problem.prepare(),
+            problem.gradients(arch, chosen[KnobType.SWIZZLE], is_in_order),
+            problem.rounded_sums(),
+        )
         kernels = tuple(kernel for kernel, _ in steps)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(steps))
         return plan_of(self, graph, arch, chosen, kernels, launches, problem.workspace_bytes, notes)
@@ -198,9 +228,10 @@ def _kind(size: int) -> _Kind:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The operation as the kernels on wgmma take it."""
+    """The operation as the kernels on wgmma take it.  splits: blocks that share the queries of the same keys."""
 
     backward: AttentionBackward
+    splits: int = 1
 
     @property
     def kind(self) -> _Kind:
@@ -230,12 +261,31 @@ class _Problem:
         return self.backward.all_heads * self.query_tiles
 
     @property
+    def all_key_tiles(self) -> int:
+        """Of all heads of k."""
+        return self.key_heads * self.key_tiles
+
+    @property
+    def is_split(self) -> bool:
+        return self.splits > 1
+
+    @property
     def workspace_bytes(self) -> int:
-        return self._sums_offset + self.all_query_tiles * self._tile_sum_bytes
+        return self._sums_offset + self._sums_bytes
 
     @property
     def has_band(self) -> bool:
         return self.backward.operation.left is not None or self.backward.operation.right is not None
+
+    @property
+    def _sharing(self) -> int:
+        """Heads of q for each of k."""
+        return max(1, self.backward.all_heads // max(1, self.key_heads))
+
+    @property
+    def _mean_steps(self) -> float:
+        """Tiles of queries of all heads that see a mean tile of keys."""
+        return self.query_tiles * self._sharing * self.backward.seen_share
 
     @property
     def key_heads(self) -> int:
@@ -244,32 +294,51 @@ class _Problem:
         return batch * heads
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """SWIZZLE, REDUCTION_MODE."""
+        """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""
         heads = tuple(2**power for power in range(8))
         orders = (_IN_ORDER,) if self.backward.operation.is_deterministic else (_IN_ORDER, _IN_ANY_ORDER)
-        order = orders[0] if self._has_cheap_order else orders[-1]
+        heads_at_once = self._heads_at_once(arch)
+        order = orders[0] if self._has_cheap_order(arch, heads_at_once) else orders[-1]
         return (
-            Knob("heads", KnobType.SWIZZLE, heads, self._heads_at_once(arch), "heads whose blocks start together"),
+            Knob("heads", KnobType.SWIZZLE, heads, heads_at_once, "heads whose blocks start together"),
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
+            self._split_knob(arch),
         )
+
+    def _split_knob(self, arch: ArchSpec) -> Knob:
+        """SPLIT_K_SLC, as far as each split has tiles of queries. The default takes the least time, in steps of a tile:
+        that of the longest block, or of waves of mean ones."""
+        left, right = kernel_bounds(self.backward.operation.left, self.backward.operation.right)
+        widest = min(self.query_tiles, ceil_div(self.kind.keys + left + right, self.kind.queries) + 1)
+        longest, mean = widest * self._sharing, self._mean_steps
+        most = min(longest, MAX_GRID_X // max(1, self.all_key_tiles))
+
+        def steps(splits: int) -> float:
+            waves = ceil_div(self.all_key_tiles * splits, arch.sm_count)
+            join = _JOIN_STEPS + 2 * replace(self, splits=splits)._key_sums_bytes / _STEP_BYTES if splits > 1 else 0
+            return max(_BLOCK_STEPS + longest / splits, waves * (_BLOCK_STEPS + mean / splits)) + join
+
+        values = tuple(splits for splits in _SPLITS if splits <= max(1, most))
+        best = min(values, key=steps)
+        return Knob("split_q", KnobType.SPLIT_K_SLC, values, best, "parts of the queries, joined in the last launch")
 
     def prepare(self) -> list[tuple[KernelRef, Launch]]:
         """Turns are cleared, too, and the tickets behind them."""
         return self.backward.prepare(ClearedWords(self._turns_offset, self.all_query_tiles + 1))
 
-    def gradients(self, heads_at_once: int, is_in_order: bool) -> tuple[KernelRef, Launch]:
+    def gradients(self, arch: ArchSpec, heads_at_once: int, is_in_order: bool) -> tuple[KernelRef, Launch]:
         """dk, dv, and the sums of dq."""
         backward, params = self.backward, self._params(is_in_order)
+        order = "ordered" if is_in_order else "unordered"
         kernel = KernelRef(
             name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
-            f"_d{params.HEAD_QK}v{params.HEAD_V}_{'ordered' if is_in_order else 'unordered'}_sm90a",
+            f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_sm90a",
             source=f"attention/attention_backward_{self.kind.source}.cu",
             target=SM_90A.name,
             parameters=macros(params),
         )
         kind = self.kind
         boxes = (("q", kind.queries), ("k", kind.keys), ("v", kind.keys), ("d_o", kind.queries))
-        blocks = self.key_tiles * self.key_heads
         arguments: tuple[Argument, ...] = (
             *(map_of(backward.operands[port], rows) for port, rows in boxes),
             backward.argument,
@@ -280,51 +349,74 @@ class _Problem:
             Struct(divider(backward.operation.k.dims[1])),
             *i32((self.query_tiles, self.key_tiles, self.key_heads, heads_at_once)),
         )
+        if self.is_split:
+            arguments += (*map(WorkspacePointer, self._key_sums_offsets), *i32((self.splits,)))
         moved = bytes_of(getattr(backward.operation, port) for port in ("q", "k", "v", "d_o", "dk", "dv"))
         return kernel, Launch(
             kernel=0,
-            grid=(blocks, 1, 1),
+            grid=(min(arch.sm_count, self.all_key_tiles * self.splits), 1, 1),
             block=((_WARPGROUPS + 1) * WARPGROUP_THREADS, 1, 1),
             arguments=(Struct(arguments),),
             shared_bytes=self._shared_bytes_with(self._output_stages),
             work=Work(
                 flops=backward.flops(3 * backward.size_qk + 2 * backward.size_v),
-                bytes=moved + self._turns_offset + self.all_query_tiles * self._tile_sum_bytes,
+                bytes=moved + self._turns_offset + self._sums_bytes,
                 unit=math_unit(backward.data_type),
             ),
             overlaps_previous=True,
         )
 
     def rounded_sums(self) -> tuple[KernelRef, Launch]:
-        """dq."""
-        backward = self.backward
-        params = SumsParams(backward.c_types[1], self.kind.queries, self.head_qk, int(backward.fp8 is not None))
-        kind = "fp8_" if params.IS_FP8 else ""
+        """dq; of splits dk and dv, too."""
+        backward, operation, kind = self.backward, self.backward.operation, self.kind
+        params = SumsParams(
+            backward.c_types[1],
+            TILE_Q=kind.queries,
+            HEAD_QK=self.head_qk,
+            TILE_KV=kind.keys,
+            HEAD_V=self.head_v,
+            IS_FP8=int(backward.fp8 is not None),
+            IS_SPLIT=int(self.is_split),
+        )
         kernel = KernelRef(
-            name=f"attention_backward_sums_{kind}{params.OUT}_{params.TILE_Q}_d{params.HEAD_QK}_sm90a",
+            name=f"attention_backward_sums_{'fp8_' * params.IS_FP8}{params.OUT}_{params.TILE_Q}"
+            f"_d{params.HEAD_QK}v{params.HEAD_V}{'_split' * params.IS_SPLIT}_sm90a",
             source="attention/attention_backward_sums.cu",
             target=SM_90A.name,
             parameters=macros(params),
         )
-        arguments = Struct(
-            (
-                backward.heads["dq"].argument,
-                WorkspacePointer(self._sums_offset),
-                WorkspacePointer(self._turns_offset),
-                backward.argument,
-                Struct(divider(self.query_tiles)),
-                Struct(divider(backward.operation.q.dims[1])),
-            )
+        threads, blocks = self._tile_sum_bytes // _THREAD_SUM_BYTES, self.all_query_tiles
+        arguments: tuple[Argument, ...] = (
+            self._gradient("dq", self._sums_offset, self.query_tiles),
+            WorkspacePointer(self._turns_offset),
+            backward.argument,
         )
-        moved = bytes_of((backward.operation.dq,)) + self.all_query_tiles * self._tile_sum_bytes
+        gradients: tuple[Tensor, ...] = (operation.dq,)
+        if self.is_split:
+            of_keys = zip(("dk", "dv"), self._key_sums_offsets, strict=True)
+            arguments += tuple(self._gradient(port, offset, self.key_tiles) for port, offset in of_keys)
+            arguments += i32((self.splits, self.all_query_tiles, self.all_key_tiles))
+            gradients += (operation.dk, operation.dv)
+            tiles_bytes = (kind.keys * size * _SUM_BYTES for size in (self.head_qk, self.head_v))
+            blocks += self.all_key_tiles * sum(ceil_div(own, threads * _THREAD_SUM_BYTES) for own in tiles_bytes)
         return kernel, Launch(
             kernel=0,
-            grid=(self.all_query_tiles, 1, 1),
-            block=(self._tile_sum_bytes // (2 * 8 * _SUM_BYTES), 1, 1),
-            arguments=(arguments,),
-            work=Work(flops=backward.operation.dq.element_count, bytes=moved, unit=MathUnit.FMA_F32),
+            grid=(blocks, 1, 1),
+            block=(threads, 1, 1),
+            arguments=(Struct(arguments),),
+            work=Work(
+                flops=sum(gradient.element_count for gradient in gradients),
+                bytes=bytes_of(gradients) + self._sums_bytes,
+                unit=MathUnit.FMA_F32,
+            ),
             overlaps_previous=True,
         )
+
+    def _gradient(self, port: str, sums_offset: int, tiles: int) -> Struct:
+        """The kernel's ``Gradient``."""
+        heads = self.backward.heads[port]
+        dividers = (Struct(divider(count)) for count in (tiles, heads.tensor.dims[1]))
+        return Struct((heads.argument, WorkspacePointer(sums_offset), *dividers))
 
     def _heads_at_once(self, arch: ArchSpec) -> int:
         """Blocks of a head wait for each other at the same queries. The more heads there are at once, the fewer blocks
@@ -336,9 +428,12 @@ class _Problem:
         wanted = kind.banded_heads if self.has_band else max(kind.fewest_heads, arch.sm_count // self.key_tiles)
         return floor_power(min(wanted, self.key_heads))
 
-    @property
-    def _has_cheap_order(self) -> bool:
+    def _has_cheap_order(self, arch: ArchSpec, heads_at_once: int) -> bool:
         """Whether a fixed order costs at most 3 %, as measured."""
+        waiting = min(self.key_tiles, ceil_div(arch.sm_count, heads_at_once)) - 1
+        waves = max(1.0, self.all_key_tiles / arch.sm_count)
+        if waiting * _TURN_STEPS > _WAITING_SHARE * waves * self._mean_steps:
+            return False
         if self.has_band:
             return self.kind.size <= _BANDED_ORDERED_SIZE
         return self.kind.size <= _ORDERED_SIZE or self.key_tiles <= _ORDERED_KEY_TILES
@@ -356,6 +451,7 @@ class _Problem:
             SUM_PIECES=self.kind.sum_pieces,
             WEIGHT_BYTES=self.kind.weight_bytes,
             IN_ORDER=int(is_in_order),
+            IS_SPLIT=int(self.is_split),
             PRODUCER_REGISTERS=self.kind.producer_registers,
             CONSUMER_REGISTERS=consumer_registers(_WARPGROUPS, self.kind.producer_registers),
             IS_FP8=int(self.backward.fp8 is not None),
@@ -367,6 +463,26 @@ class _Problem:
     def _tile_sum_bytes(self) -> int:
         """Of a tile of queries, in whole parts."""
         return self.kind.queries * self.kind.column_parts * min(self.head_qk, _PART_COLUMNS) * _SUM_BYTES
+
+    @property
+    def _sums_bytes(self) -> int:
+        """Of all gradients."""
+        return self.all_query_tiles * self._tile_sum_bytes + self._key_sums_bytes
+
+    @property
+    def _split_rows(self) -> int:
+        """Of dk, and of dv, that there are sums of."""
+        return self.splits * self.all_key_tiles * self.kind.keys if self.is_split else 0
+
+    @property
+    def _key_sums_bytes(self) -> int:
+        return self._split_rows * (self.head_qk + self.head_v) * _SUM_BYTES
+
+    @property
+    def _key_sums_offsets(self) -> tuple[int, int]:
+        """Of dk and of dv."""
+        first = self._sums_offset + self.all_query_tiles * self._tile_sum_bytes
+        return first, first + self._split_rows * self.head_qk * _SUM_BYTES
 
     @property
     def _turns_offset(self) -> int:
@@ -388,7 +504,7 @@ class _Problem:
 
     def _shared_bytes_with(self, output_stages: int) -> int:
         kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
-        barriers = (1 + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
+        barriers = (2 + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
         words = 1 if self.backward.fp8 is None else 1 + _WARPGROUPS * _WARPS
         return (
             kind.keys * (row_qk + row_v)

@@ -1,10 +1,10 @@
 // attention_backward_wgmma_large: what attention_backward_wgmma.cu gives, for heads of up to 256 elements.
 //
-// Block: 64 keys of one head. One multiplying warpgroup has dv and the other one dk, whose accumulators take half of
-// the registers: the former forms weights and hands them on through shared memory, the latter the gradients of scores.
-// Both have parts of dq, which go to the adding warps in two passes.
+// Block: 64 keys of one head at a time. One multiplying warpgroup has dv and the other one dk, whose accumulators take
+// half of the registers: the former forms weights and hands them on through shared memory, the latter the gradients of
+// scores. Both have parts of dq, which go to the adding warps in two passes.
 // Memory, order of the sums: as for attention_backward_wgmma.cu.
-// Launch: 3 warpgroups, a block for 64 keys of each head of k.
+// Launch: 3 warpgroups; any number of blocks.
 // Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, GRADIENT_TILES = 1, SUM_PIECES = 4,
 // WEIGHT_BYTES of fp32 weights.
 
@@ -54,7 +54,7 @@ struct ValueWarpgroup : Warpgroup {
   __device__ __forceinline__ void add_queries(f32 factor) {
     const ScoreGradients gradients = {memory.gradients};
     Walk walk(place);
-    await_keys();
+    clear_missing_keys();
     QueryStage stage = await_queries(walk.tile);
     start_scores(scores, memory.k, 0, stage.q(), 0);
     wgmma_wait<0>();
@@ -73,17 +73,19 @@ struct ValueWarpgroup : Warpgroup {
       wgmma_wait<0>();
       hold_all(dq);
       memory.outputs.release();
-      pass_sums(step, 0);
+      pass_sums(place.first_step + step, 0);
       start_queries(gradients, 1);
       wgmma_wait<0>();
       hold_all(dq);
       if (step + 1 < place.steps) {
         walk.advance();
         stage = await_queries(walk.tile);
+      } else {
+        stage = idle_queries();
       }
-      // Of the last tile once more, for nothing: ptxas would not let a condition run beside the program.
+      // Behind the last tile for nothing: ptxas would not let a condition run beside the program.
       start_scores(scores, memory.k, 0, stage.q(), 0);
-      pass_sums(step, 1);
+      pass_sums(place.first_step + step, 1);
       wgmma_wait<0>();
     }
     hold_all(dv);
@@ -99,7 +101,7 @@ struct KeyWarpgroup : Warpgroup {
   __device__ __forceinline__ void add_queries(const Scaling& scaling) {
     const ScoreGradients shared_gradients = {memory.gradients};
     Walk walk(place);
-    await_keys();
+    clear_missing_keys();
 #pragma unroll 1
     for (i32 step = 0; step < place.steps; ++step, walk.advance()) {
       const QueryStage stage = await_queries(walk.tile);
@@ -122,11 +124,11 @@ struct KeyWarpgroup : Warpgroup {
       wgmma_wait<0>();
       hold_all(dq);
       memory.queries.release();
-      pass_sums(step, 0);
+      pass_sums(place.first_step + step, 0);
       start_queries(shared_gradients, 1);
       wgmma_wait<0>();
       hold_all(dq);
-      pass_sums(step, 1);
+      pass_sums(place.first_step + step, 1);
     }
     hold_all(dk);
     store_largest_gradient();

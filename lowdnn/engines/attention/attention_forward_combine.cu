@@ -49,6 +49,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) KERNEL_NAME(cons
 
 #if OVERLAPS_PREVIOUS
   wait_for_previous_kernel();
+  allow_next_kernel();
 #endif
 
   const f32 unit = p.scale * LOG2_E;
@@ -74,10 +75,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) KERNEL_NAME(cons
   const Destination to(p, i32(batch));
   if (lane == 0) store_statistics(p, to, coordinate, joined.largest, joined.sum);
   const f32 share = joined.sum == 0 ? 0 : 1 / joined.sum;
-  const OutputRow output(p, to, coordinate, true);
+  const OutputRow output(p, to, coordinate, column(0), true);
 #pragma unroll
   for (int i = 0; i < PAIRS; ++i) {
     const f32 values[2] = {joined.o[i].x * share, joined.o[i].y * share};
-    output.store(column(i), values);
+    output.store(column(i) - column(0), values);
   }
 }

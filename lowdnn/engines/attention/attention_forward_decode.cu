@@ -61,7 +61,8 @@ struct Share {
   i32 begin, end;
 
   __device__ __forceinline__ explicit Share(const Place& place) {
-    const i32 tiles = max(place.end - place.begin, 0), block = blockIdx.y, blocks = gridDim.y;
+    const i32 tiles = max(place.end - place.begin, 0);
+    const i32 block = IS_SPLIT ? blockIdx.y : 0, blocks = IS_SPLIT ? gridDim.y : 1;
     const i32 each = tiles / blocks, more = tiles % blocks;
     begin = place.begin + block * each + min(block, more);
     end = begin + each + (block < more);
@@ -156,9 +157,26 @@ __device__ __forceinline__ void store_partial(const Params& p, const Place& plac
 }
 #endif
 
+#if OVERLAPS_PREVIOUS
+// Brings to the L2 cache, while the kernel before this one ends, what must be read to know where the first keys are, of
+// parts of the keys as if the sequence were the longest one.
+__device__ __forceinline__ void ask_ahead(const Params& params) {
+  const Forward& p = params.forward;
+  const i32 batch = i32(p.packs.divide(p.tiles.divide(blockIdx.x)));
+#if HAS_LENGTHS
+  if (threadIdx.x == 0) prefetch_to_l2(p.lengths + batch * p.length_stride);
+#endif
+  const i32 row = blockIdx.y * (p.keys / gridDim.y) + threadIdx.x * TILE_KV;
+  if (row >= p.keys) return;
+  prefetch_note(params.k, batch, row);
+  prefetch_note(params.v, batch, row);
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     KERNEL_NAME(const __grid_constant__ Params params) {
 #if OVERLAPS_PREVIOUS
+  ask_ahead(params);
   wait_for_previous_kernel();
   allow_next_kernel();
 #endif
@@ -177,8 +195,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   const i32 first_tile = share.begin + warp;
   const auto note = [&](i32 tile, const Stage& stage) {
     if (!Stage::HAS_NOTES || threadIdx.x % WARP_SIZE > 0) return;
-    note_rows(params.k, place.batch, tile * TILE_KV, tile < share.end, stage.note_of_keys());
-    note_rows(params.v, place.batch, tile * TILE_KV, tile < share.end, stage.note_of_values());
+    const bool exists = tile * TILE_KV < p.keys;  // the table goes so far: the first ones need not wait for a length
+    note_rows(params.k, place.batch, tile * TILE_KV, exists, stage.note_of_keys());
+    note_rows(params.v, place.batch, tile * TILE_KV, exists, stage.note_of_values());
   };
   const auto copy = [&](i32 tile, const Stage& stage) {
     const i32 first = tile * TILE_KV, keys = existing_keys - first, values = existing_values - first;

@@ -15,7 +15,7 @@
 // tiles: consumers make zeros of rows that are not those of the sequence.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8
 // those transposed too, the barriers and numbers of rows, of packed sequences their order.
-// Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks.
+// Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks, as a dependent launch (dependent_launch.cuh).
 // Macros: HEAD_QK, those of attention_forward.cuh with WARP_Q = 16 and of attention_mapped_places.cuh, TAKES_TURNS,
 // QUERY_STAGES, STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
@@ -300,9 +300,10 @@ struct Consumer {
     f32 shrinking[PARTS][2];
     memory.keys.clear();
     start_keys();
+    begin_rows();
     end_keys<0>();
     if (warpgroup == CONSUMERS - 1) pass_turn();
-    begin_rows();
+    release_queries(place.begin);
     add_scores(place.begin, shrinking);  // nothing is there to shrink yet
     make_weights(p, place, rows(), place.begin, scores, weights);
 #pragma unroll 1
@@ -310,7 +311,8 @@ struct Consumer {
       i32 before = place.begin;
 #pragma unroll 1
       for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
-        multiply_next_keys();
+        start_next();
+        end_keys<1>();
         release_queries(tile);
         const bool shrinks = add_scores(tile, shrinking);
         end_values();
@@ -319,9 +321,11 @@ struct Consumer {
         before = tile;
       }
       if (!has_queries()) break;
-      multiply_next_keys();
+      start_next();
       const EndedRows ended = end_rows();
       begin_rows();
+      end_keys<1>();
+      release_queries(place.begin);
       add_scores(place.begin, shrinking);
       end_values();
       store(ended);
@@ -361,11 +365,8 @@ struct Consumer {
 
   __device__ __forceinline__ Rows rows() const { return {place.warp_row}; }
 
-  // From here on those that have been multiplied last.
-  __device__ __forceinline__ void begin_rows() {
-    begin_rows(memory.queries.wait().place(p));
-    release_queries(place.begin);
-  }
+  // From here on those that are multiplied next.
+  __device__ __forceinline__ void begin_rows() { begin_rows(memory.queries.wait().place(p)); }
   __device__ __forceinline__ void begin_rows(const Place& next) {
     place = next;
     softmax = RunningSoftmax(p.score_scale());
@@ -389,15 +390,14 @@ struct Consumer {
     for (int i = 0; i < OUTPUT_BLOCKS * 4; ++i) flat(o)[i] = 0;
   }
 
-  // scores of the next tile of keys, while o += weights v goes on until `end_values`.
-  __device__ __forceinline__ void multiply_next_keys() {
+  // Scores of the next tile of keys, until `end_keys`, and o += weights v, until `end_values`.
+  __device__ __forceinline__ void start_next() {
     memory.keys.clear();
     memory.values.clear();
     await_turn();
     start_keys();
     start_values();
     pass_turn();
-    end_keys<1>();
   }
 
   // scores = q k^T of the next tile of keys.
@@ -445,10 +445,11 @@ struct Consumer {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
   Memory memory(shared_address(shared));
+  wait_for_previous_kernel();
+  allow_next_kernel();
 #if STORES_PACKED
   PackedOrder::make(p.forward, p.batches, memory.end());
 #endif
-  if constexpr (AMAX_S || AMAX_O) wait_for_previous_kernel();  // until they are 0
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();

@@ -52,7 +52,9 @@ _KEYS_BESIDE = 24
 _MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
 _LARGE_SIZE = 128
 _WARP_QUERIES = 16
-_STAGES = 2
+#: Stages of queries, and of keys and of values; the first that there is room for: with four of the latter, short
+#: sequences arrive in time.
+_RINGS = ((2, 4), (2, 2), (1, 2))
 #: What the loading warpgroup keeps: beside two that multiply, or three, and where it transposes values.
 _PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = (24, 32), 56
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
@@ -114,8 +116,7 @@ class AttentionWgmma:
         if not problem.largest_arguments:
             return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
         clearing, first = _clear(problem.largest_arguments)
-        second = replace(launch, kernel=1, overlaps_previous=True)
-        return plan_of(self, graph, arch, chosen, (clearing, kernel), (first, second))
+        return plan_of(self, graph, arch, chosen, (clearing, kernel), (first, replace(launch, kernel=1)))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
@@ -198,15 +199,15 @@ def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTil
 
     def fits(tile: ForwardTile) -> bool:
         values = tile.keys // 2 + tile.keys * problem.element_bytes // 8 + problem.padded_v // 2
-        return values <= most and _query_stages(problem, tile) > 0
+        return values <= most and _rings(problem, tile) is not None
 
     return next(filter(fits, tiles), tiles[-1])
 
 
-def _query_stages(problem: AttentionForward, tile: ForwardTile) -> int:
-    """As many as there is room for, up to two."""
+def _rings(problem: AttentionForward, tile: ForwardTile) -> tuple[int, int] | None:
+    """Stages of queries and of keys and values that there is room for."""
     room = SM_90A.shared_bytes_beside(_blocks_per_sm(problem, tile))
-    return next((stages for stages in (2, 1) if _shared_bytes(problem, tile, stages) <= room), 0)
+    return next((rings for rings in _RINGS if _shared_bytes(problem, tile, *rings) <= room), None)
 
 
 def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
@@ -214,28 +215,28 @@ def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
     return 2 if tile.queries == WARPGROUP_ROWS and size <= _SMALL_SIZE else 1
 
 
-def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int) -> int:
+def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int, stages: int) -> int:
     qk, v = (boxed_bytes(heads.size, problem.element_bytes) for heads in (problem.q, problem.v))
-    rows = query_stages * (tile.queries * qk + _WORK_BYTES) + _STAGES * tile.keys * (qk + v)
+    rows = query_stages * (tile.queries * qk + _WORK_BYTES) + stages * tile.keys * (qk + v)
     cut = (problem.k.ragged is not None) + (problem.v.ragged is not None or problem.lengths is not None)
-    barriers = 2 * (query_stages + 2 * _STAGES)
+    barriers = 2 * (query_stages + 2 * stages)
     if problem.is_fp8:
-        rows += _STAGES * problem.padded_v * boxed_bytes(tile.keys, problem.element_bytes)
-        cut, barriers = 0, barriers + 2 * _STAGES
+        rows += stages * problem.padded_v * boxed_bytes(tile.keys, problem.element_bytes)
+        cut, barriers = 0, barriers + 2 * stages
     order = _MAX_SEQUENCES * _SEQUENCE_BYTES + _ORDER_BYTES if problem.stores_packed else 0
-    return rows + (barriers + cut * _STAGES) * BARRIER_BYTES + order
+    return rows + (barriers + cut * stages) * BARRIER_BYTES + order
 
 
 def _launch(
     problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool
 ) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
-    query_stages = max(1, _query_stages(problem, tile))
+    query_stages, stages = _rings(problem, tile) or _RINGS[-1]
     kept = _TRANSPOSING_REGISTERS if problem.is_fp8 else _PRODUCER_REGISTERS[warpgroups > 2]
     registers = consumer_registers(warpgroups, kept, blocks_per_sm)
     k_box, v_box = _box_rows(problem.k, tile.keys), _box_rows(problem.v, tile.keys)
     takes_turns = takes_turns and warpgroups > 1
-    params = Params(int(takes_turns), query_stages, _STAGES, blocks_per_sm, kept, registers, k_box, v_box)
+    params = Params(int(takes_turns), query_stages, stages, blocks_per_sm, kept, registers, k_box, v_box)
     blocks = arch.sm_count * blocks_per_sm
     boxes = ((problem.q, tile.queries), (problem.k, k_box), (problem.v, v_box))
     operands: tuple[Argument, ...] = (
@@ -246,9 +247,9 @@ def _launch(
     if problem.k.load or problem.v.load:
         variant += f"b{k_box}x{v_box}"
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
-    threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages)
+    threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages, stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
-    return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1))
+    return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1), overlaps_previous=True)
 
 
 def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:

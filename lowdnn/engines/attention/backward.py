@@ -340,11 +340,14 @@ class AttentionBackward:
 
     def flops(self, products: int) -> int:
         """Of ``products`` multiplications for each query and each key that it sees, whatever the lengths are."""
-        operation = self.operation
-        shift = self.keys - self.queries if operation.is_bottom_right else 0
-        left, right = kernel_bounds(operation.left, operation.right)
-        share = seen_share(self.queries, self.keys, left - shift, right + shift)
-        return round(2 * share * self.all_heads * self.queries * self.keys * products)
+        return round(2 * self.seen_share * self.all_heads * self.queries * self.keys * products)
+
+    @property
+    def seen_share(self) -> float:
+        """Of all pairs, those of a query and a key that it sees, whatever the lengths are."""
+        shift = self.keys - self.queries if self.operation.is_bottom_right else 0
+        left, right = kernel_bounds(self.operation.left, self.operation.right)
+        return seen_share(self.queries, self.keys, left - shift, right + shift)
 
 
 def _types_name(*tensors: Tensor) -> str:

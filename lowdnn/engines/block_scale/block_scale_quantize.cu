@@ -11,12 +11,13 @@
 // Block: THREADS threads on neighbouring blocks. Shared memory: none.
 // Launch: THREADS threads, LANES of them for each item, which is a block or a group of columns; the coordinates of an
 // item are its digits over the radices `axes`. Each warp has SIDE items at a time: a multiple of SIDE items.
-// Macros: X Y S Y_LARGEST RANK THREADS BLOCK VECTOR LANES COLUMNS CHUNK X_WIDTH Y_WIDTH (0: at a stride) TILED
-// SCALE_ROW SCALE_COLUMN; INDEX: u32 up to 2^31 threads, otherwise i64.
+// Macros: X Y S Y_LARGEST RANK THREADS BLOCK VECTOR LANES COLUMNS CHUNK X_WIDTH Y_WIDTH S_WIDTH (of scales of
+// neighbouring columns; 0: at a stride) TILED SCALE_ROW SCALE_COLUMN; INDEX: u32 up to 2^31 threads, otherwise i64.
 
 #include "include/division.cuh"
+#include "include/fp8_pairs.cuh"
+#include "include/larger.cuh"
 #include "include/vector.cuh"
-#include "reduction/operators.cuh"
 
 struct Params {
   const X* x;
@@ -78,18 +79,59 @@ template <> struct Divisor<e8m0> {
   __device__ __forceinline__ f32 divide(f32 x) const { return x * inverse; }
 };
 
-__device__ __forceinline__ f32 greater(f32 largest, X x) {
-  return Amax::combine(largest, Amax::prepare(convert<f32>(x)));
-}
-
-// The scale of a block whose LANES threads found these greatest magnitudes.
-__device__ __forceinline__ S scale_of(f32 largest) {
-#pragma unroll
-  for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
-    largest = Amax::combine(largest, __shfl_xor_sync(0xffffffffu, largest, lanes * SIDE));
+// What magnitudes are compared as: two of 16 bits at once.
+template <class T, bool IS_PAIR> struct MagnitudeOf {
+  typedef f32 Type;
+  static __device__ __forceinline__ f32 of(const T* x) { return fabsf(convert<f32>(*x)); }
+  static __device__ __forceinline__ f32 number(f32 magnitude, int) { return magnitude; }
+  static __device__ __forceinline__ f32 of_lane(f32 magnitude, int distance) {
+    return __shfl_xor_sync(0xffffffffu, magnitude, distance);
   }
-  return convert<S>(largest / Y_LARGEST);
-}
+};
+template <class T> struct MagnitudeOf<T, true> {
+  typedef Pair<T> Type;
+  static __device__ __forceinline__ Pair<T> of(const T* x) { return {pair_of(x[0], x[1]).bits & 0x7fff7fff}; }
+  static __device__ __forceinline__ f32 number(Pair<T> magnitude, int i) { return convert<f32>(magnitude.half(i)); }
+  static __device__ __forceinline__ Pair<T> of_lane(Pair<T> magnitude, int distance) {
+    return {__shfl_xor_sync(0xffffffffu, magnitude.bits, distance)};
+  }
+};
+
+constexpr int TOGETHER = sizeof(X) == 2 && VECTOR > 1 ? 2 : 1;
+typedef MagnitudeOf<X, TOGETHER == 2> Magnitudes;
+typedef Magnitudes::Type Magnitude;
+
+// The greatest at each place of a vector; NaN is greater than all numbers.
+struct Greatest {
+  static constexpr int COUNT = VECTOR / TOGETHER;
+  Magnitude of[COUNT] = {};
+
+  __device__ __forceinline__ void take(const X (&x)[VECTOR]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) of[i] = larger<true>(of[i], Magnitudes::of(x + i * TOGETHER));
+  }
+
+  // Of all places in the first one, or in the first two.
+  __device__ __forceinline__ void join_places() {
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i) of[0] = larger<true>(of[0], of[i]);
+  }
+
+  // Of the LANES threads of the blocks, at the first COUNT places.
+  template <int PLACES> __device__ __forceinline__ void join_lanes() {
+#pragma unroll
+    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
+#pragma unroll
+      for (int i = 0; i < PLACES; ++i) of[i] = larger<true>(of[i], Magnitudes::of_lane(of[i], lanes * SIDE));
+    }
+  }
+
+  __device__ __forceinline__ f32 at(int place) const {
+    return Magnitudes::number(of[place / TOGETHER], place % TOGETHER);
+  }
+};
+
+__device__ __forceinline__ S scale_of(f32 largest) { return convert<S>(largest / Y_LARGEST); }
 
 template <int WIDTH, int COUNT>
 __device__ __forceinline__ void read(X (&to)[COUNT], const X* from, i64 stride, int valid) {
@@ -115,14 +157,17 @@ __device__ __forceinline__ S along_rows(const Params& p, const X* x, Y* y, i64 b
   const int valid = clamped_count(p.extent - block * BLOCK - first, VECTOR);
   X in[VECTOR];
   read<X_WIDTH>(in, x + first, 1, valid);
-  f32 largest = 0.0f;
-#pragma unroll
-  for (int i = 0; i < VECTOR; ++i) largest = greater(largest, in[i]);
-  const S stored = scale_of(largest);
+  Greatest greatest;
+  greatest.take(in);
+  greatest.join_places();
+  greatest.join_lanes<1>();
+  const S stored = scale_of(larger<true>(greatest.at(0), greatest.at(TOGETHER - 1)));
   const Divisor<S> divisor(stored);
-  Y out[VECTOR];
+  f32 quotients[VECTOR];
 #pragma unroll
-  for (int i = 0; i < VECTOR; ++i) out[i] = convert<Y>(divisor.divide(convert<f32>(in[i])));
+  for (int i = 0; i < VECTOR; ++i) quotients[i] = divisor.divide(convert<f32>(in[i]));
+  Y out[VECTOR];
+  narrow_all(out, quotients);
   write<Y_WIDTH>(y + first * p.y_step, out, p.y_step, valid);
   return stored;
 }
@@ -156,43 +201,35 @@ __device__ __forceinline__ void write_rows(
 #pragma unroll
   for (int i = 0; i < CHUNK; ++i) {
     const int row = first + i * LANES + columns.lane;
-    Y out[VECTOR];
+    f32 quotients[VECTOR];
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) out[v] = convert<Y>(Divisor<S>(stored[v]).divide(convert<f32>(from[i][v])));
+    for (int v = 0; v < VECTOR; ++v) quotients[v] = Divisor<S>(stored[v]).divide(convert<f32>(from[i][v]));
+    Y out[VECTOR];
+    narrow_all(out, quotients);
     const int valid = WHOLE ? VECTOR : columns.count(row);
     write<Y_WIDTH>(columns.y + row * p.y_step, out, p.y_strides[COLUMN_AXIS], valid);
   }
 }
 
 // VECTOR blocks by LANES threads; gives their scales. Threads without any go along for the exchange.
+// WHOLE: all of a warp's blocks are. Not asked for each row: where both ways meet, words would be taken apart.
+template <bool WHOLE>
 __device__ __forceinline__ void along_columns(const Params& p, const Columns& columns, S (&stored)[VECTOR]) {
-  const bool is_whole = columns.rows == BLOCK && columns.valid == VECTOR && BLOCK % (CHUNK * LANES) == 0;
   X in[CHUNK][VECTOR];
-  f32 largest[VECTOR] = {};
+  Greatest greatest;
 #pragma unroll 1
   for (int first = 0; first < BLOCK; first += CHUNK * LANES) {
-    if (is_whole) {
-      read_rows<true>(in, p, columns, first);
-    } else {
-      read_rows<false>(in, p, columns, first);
-    }
+    read_rows<WHOLE>(in, p, columns, first);
 #pragma unroll
-    for (int i = 0; i < CHUNK; ++i) {
-#pragma unroll
-      for (int v = 0; v < VECTOR; ++v) largest[v] = greater(largest[v], in[i][v]);
-    }
+    for (int i = 0; i < CHUNK; ++i) greatest.take(in[i]);
   }
+  greatest.join_lanes<Greatest::COUNT>();
 #pragma unroll
-  for (int v = 0; v < VECTOR; ++v) stored[v] = scale_of(largest[v]);
+  for (int v = 0; v < VECTOR; ++v) stored[v] = scale_of(greatest.at(v));
 #pragma unroll 1
   for (int first = 0; first < BLOCK; first += CHUNK * LANES) {
-    if (is_whole) {
-      if (CHUNK * LANES < BLOCK) read_rows<true>(in, p, columns, first);
-      write_rows<true>(in, stored, p, columns, first);
-    } else {
-      if (CHUNK * LANES < BLOCK) read_rows<false>(in, p, columns, first);
-      write_rows<false>(in, stored, p, columns, first);
-    }
+    if (CHUNK * LANES < BLOCK) read_rows<WHOLE>(in, p, columns, first);
+    write_rows<WHOLE>(in, stored, p, columns, first);
   }
 }
 
@@ -217,12 +254,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   if constexpr (COLUMNS) {
     const int rows = clamped_count(p.extent - block * BLOCK, BLOCK);
     const int valid = clamped_count(p.columns - coordinate[COLUMN_AXIS], VECTOR);
+    const bool is_whole = rows == BLOCK && valid == VECTOR && BLOCK % (CHUNK * LANES) == 0;
     S scales[VECTOR];
-    along_columns(p, {x, y, rows, valid, lane}, scales);
+    if (__all_sync(0xffffffffu, is_whole)) {
+      along_columns<true>(p, {x, y, rows, valid, lane}, scales);
+    } else {
+      along_columns<false>(p, {x, y, rows, valid, lane}, scales);
+    }
     if (!exists || lane != 0) return;
+    const int there = clamped_count(p.scale_columns - coordinate[COLUMN_AXIS], VECTOR);
+    if constexpr (S_WIDTH > 0) {
+      store_row<S_WIDTH>(scale_at(p, coordinate, 0), scales, there);
+    } else {
 #pragma unroll
-    for (int i = 0; i < VECTOR; ++i) {
-      if (coordinate[COLUMN_AXIS] + i < p.scale_columns) *scale_at(p, coordinate, i) = scales[i];
+      for (int i = 0; i < VECTOR; ++i) {
+        if (i < there) *scale_at(p, coordinate, i) = scales[i];
+      }
     }
   } else {
     const S scale = along_rows(p, x, y, block, lane);

@@ -53,6 +53,7 @@ class Params:
     CHUNK: int
     X_WIDTH: int
     Y_WIDTH: int
+    S_WIDTH: int
     TILED: int
     SCALE_ROW: int
     SCALE_COLUMN: int
@@ -113,6 +114,7 @@ class Quantization:
             CHUNK=min(ceil_div(operation.block_size, self._lanes), _MOST_HELD) if self.by_columns else 1,
             X_WIDTH=self._width(operation.x) if x_stride == 1 else 0,
             Y_WIDTH=self._width(operation.y) if y_stride == 1 else 0,
+            S_WIDTH=self._width(operation.scale) if self.by_columns and self._scale_step == 1 else 0,
             TILED=int(_is_tiled(operation)),
             SCALE_ROW=self._axis_of(operation.x.rank - 2),
             SCALE_COLUMN=self._axis_of(operation.x.rank - 1),
@@ -153,6 +155,11 @@ class Quantization:
     def _axis_of(self, axis: int) -> int:
         """Which of the kernel's axes is this one of a tensor with tiled scales; 0 for other tensors."""
         return self.space.origin.index((axis,)) if _is_tiled(self.operation) else 0
+
+    @property
+    def _scale_step(self) -> int:
+        """From one column's scale to the next one's; 0 in tiles."""
+        return self.space.strides[self.operation.scale.uid][-1]
 
     @property
     def _vector(self) -> int:
@@ -200,7 +207,7 @@ def kernel_of(params: Params, operation: BlockScaleQuantize, arch: ArchSpec) -> 
     x, y, scale = (dtypes.info(t.data_type).short_name for t in (operation.x, operation.y, operation.scale))
     target = conversion_target((operation.y.data_type,), arch)
     form = "c" if params.COLUMNS else "r"
-    widths = f"v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
+    widths = f"v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}s{params.S_WIDTH}"
     tiled = f"t{params.SCALE_ROW}{params.SCALE_COLUMN}" if params.TILED else ""
     shape = f"b{params.BLOCK}{form}{params.RANK}{tiled}_{widths}_{params.INDEX}"
     return KernelRef(

@@ -47,12 +47,15 @@ _MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
 _RESERVED_SHARED_BYTES = 1024
 #: Time of a block before its first and after its last multiplication.
 _BLOCK_OVERHEAD_S = 2.5e-6
-#: Measured on an H200. Of the blocks that a multiprocessor has at a time, before the first copy and after the last one;
-#: from a copy's start to its end; bytes of one multiprocessor's copies, and of what its epilogues load.
+#: Measured on an H200. Of the blocks that a multiprocessor has at a time, before the first copy and after the last one,
+#: and the share of it that the launch's own overhead has for the first of them; from a copy's start to its end; bytes
+#: of one multiprocessor's copies, and of what its epilogues load; share of the device memory's time that is not hidden.
 _WAVE_OVERHEAD_S = 2.5e-6
+_LAUNCH_HIDES = 0.7
 _COPY_LATENCY_S = 0.85e-6
 _COPIED_BYTES_PER_S = 55e9
 _OPERAND_BYTES_PER_S = 7e9
+_OVERLAP_LOSS = 0.2
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ class Tiling:
                 flops=round(self.flops(product) * product.slowdown(self.split_tiles)),
                 bytes=moved_bytes,
                 unit=UNITS[product.data_type],
-                busy_s=self._busy_s(product, arch),
+                busy_s=self._busy_s(product, arch) + _OVERLAP_LOSS * moved_bytes / arch.copy_bytes_per_s,
             ),
         )
 
@@ -211,7 +214,7 @@ class Tiling:
         tile_bytes = together * shape.m * shape.n * product.element_bytes
         stored_s = tile_bytes / _COPIED_BYTES_PER_S + product.operands * tile_bytes / _OPERAND_BYTES_PER_S
         waves = max(blocks / (arch.sm_count * shape.blocks_per_sm), 1.0)
-        return waves * (_WAVE_OVERHEAD_S + self.split_tiles * stage_s + stored_s)
+        return (waves - _LAUNCH_HIDES) * _WAVE_OVERHEAD_S + waves * (self.split_tiles * stage_s + stored_s)
 
     def flops(self, product: Product) -> int:
         """Operations with the tails of tiles counted in full."""

@@ -67,17 +67,24 @@ _STAGES_BESIDE_OPERAND = 3
 #: Stages for which a tile gives up its second staging buffer.
 _ENOUGH_STAGES = 4
 
+#: Estimates that differ by less do not tell which of two tilings is faster. Where memory bounds a product of matrices,
+#: it is, as measured, the one with a ring of so many stages, and of those the one that stays in one block.
+TELLING_RATIO = 1.015
+_DEEP_RING = 8
+
 #: What follows was fitted to 8,300 variants of 480 products and convolutions that an H200 ran: the tile that the model
 #: takes is 2.5 % slower in the mean than the best one of those tried.
 #: Of the rate that the tensor cores sustain: what one multiprocessor reaches while others leave it their power. Seen
 #: with matrices only, not with pixels.
-_BURST = 1.1
+_BURST = 1.05
 #: Of one multiprocessor: bytes of shared memory that wgmma reads and copies write, bytes from the L2 cache.
 _SHARED_BYTES_PER_S = 276e9
 _L2_BYTES_PER_S = 114e9
 #: Of the cost of a stage's row of 128 bytes: one of 64 bytes, and what is added where it lies in two lines.
 _HALF_ROW_COST = 0.82
 _ASKEW_ROW_COST = 0.9
+#: Of that cost, where both operands are MN-major: blocks read the lines of the same k side by side.
+_LINES_OF_K_COST = 0.85
 #: Of a row of an operand, where all blocks load the same few that are no whole lines for each of many tiles.
 _SHARED_ROW_S = 12e-9
 _MANY_ROWS, _FEW_ROWS, _FEW_BYTES = 1 << 17, 256, 48 << 10
@@ -89,8 +96,8 @@ _LONE_L2, _LONE_READ = 1.5, 2
 _EMPTY_ROW_S = 2.4e-9
 #: Of a stage's row that comes by im2col map, and of one that is mostly padding.
 _PIXEL_S, _NARROW_PIXEL_S = 1.8e-9, 16e-9
-#: Of the steps from one stage to the next.
-_STAGE_S = 16e-9
+#: Of the steps from one stage to the next; what it takes beside them to add up the sums of each.
+_STAGE_S, _PROMOTED_STAGE_S = 16e-9, 70e-9
 #: Clock of blocks that do not wait for the tensor cores: those draw the power that lowers it.
 _LIGHT_CLOCK_HZ = 1.75e9
 #: Elements of A that go through a functor in registers.
@@ -117,7 +124,11 @@ _CHUNK_COLUMNS = 64
 #: Share of the stores that copies do not hide where no other warpgroup multiplies meanwhile.
 _LONE_STORE_LOSS = 0.27
 #: Of an element that leaves across the tile's rows.
-_TURNED_ELEMENT_S = 0.15e-9
+_TURNED_ELEMENT_S = 0.1e-9
+#: Blocks of k from which on copies matter more than that.
+_DEEP_BLOCKS = 12
+#: The model's error: tiles across an output of many rows and columns must look better by that much.
+TURN_MARGIN = 1.04
 #: Of a warpgroup whose functor stores at coordinates that it has to divide for, one warp on each part of the processor.
 _LOCATED_ELEMENTS_PER_S = 4.2e9
 #: Share of the shorter one of arithmetic and copies that the longer one does not hide.
@@ -244,12 +255,12 @@ class WgmmaTiling:
 
 
 def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
-    """The tiling with the least modelled time."""
+    """The tiling with the least modelled time, as far as the model can tell."""
     return _best(product, _Machine.of(product.type, arch))[1]
 
 
 def least_seconds(product: WgmmaProduct, arch: ArchSpec) -> float:
-    """The modelled time of one product with its best tiling."""
+    """The modelled time of one product with its ``best`` tiling."""
     return _best(product, _Machine.of(product.type, arch))[0]
 
 
@@ -265,6 +276,12 @@ def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
     if least_seconds(apart, arch) + reread_s < least_seconds(product, arch):
         return f"operations: expected a product that is not faster in parts of k, got {best(apart, arch).splits} parts"
     return ""
+
+
+def may_turn(product: WgmmaProduct) -> bool:
+    """Whether it may be faster with its columns as the rows of the tiles, however many there are of both: tiles have
+    whole boxes of rows, and of a K-major operand as many columns as suit."""
+    return product.is_b_mn_major and not product.is_a_mn_major and product.k_blocks >= _DEEP_BLOCKS
 
 
 def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
@@ -375,10 +392,10 @@ class _Shape:
 
 #: Tiles that are worth trying, by the warps that suit them.
 _MENU = (
-    *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 128)),
+    *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 144, 128)),
     *(_Shape(256, n, _COOPERATIVE) for n in (192, 160, 128, 96, 64)),
     *(_Shape(512, n, _COOPERATIVE) for n in (64, 32, 16)),
-    *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 160, 128)),
+    *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 176, 160, 128)),
     *(_Shape(384, n, _COOPERATIVE_3) for n in (96, 64, 32)),
     *(_Shape(256, n, _PING_PONG) for n in (64, 48, 32, 16)),
     *(_Shape(128, n, _PING_PONG) for n in (192, 160, 128, 112, 96, 80, 64, 48, 32, 16)),
@@ -427,7 +444,7 @@ class _Rates:
     """What is known of the menu's tiles whatever the extents of a product are: of each tile an element of the arrays.
 
     own_rows, own_columns: of a block.  rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident
-    at once.
+    at once.  stages: of the ring.
     sustained_s: of a stage's multiplications while all multiprocessors are busy.
     multiply_s, copy_s: of a stage its multiplications and its copies, of one block on a multiprocessor and of as many
     as fit.  lone_copy_s: of one whose neighbour has none.
@@ -445,6 +462,7 @@ class _Rates:
     columns: Counts
     cluster: Counts
     clusters: Counts
+    stages: Counts
     sustained_s: Times
     multiply_s: tuple[Times, Times]
     copy_s: tuple[Times, Times]
@@ -472,6 +490,7 @@ class _Rates:
             np.array([tile.n * tile.cluster_n for tile in tiles]),
             np.array([tile.cluster for tile in tiles]),
             np.array([machine.clusters(tile) for tile in tiles]),
+            np.array([tile.stages for tile in tiles]),
             np.array([_arithmetic_seconds(tile, machine) + _STAGE_S for tile in tiles]),
             (np.array([multiply for multiply, _ in one]), np.array([multiply for multiply, _ in full])),
             (np.array([copy for _, copy in one]), np.array([copy for _, copy in full])),
@@ -496,10 +515,33 @@ class _Rates:
 def _best(product: WgmmaProduct, machine: _Machine) -> tuple[float, WgmmaTiling]:
     rates = _menu_rates(_traits(product), machine)
     splits = _splittings(product, rates)
-    seconds = _seconds(product, rates, splits, machine)
-    at, row = divmod(int(np.argmin(seconds.T)), len(splits))
+    seconds = _seconds(product, rates, splits, machine).T
+    at, row = _first(seconds, rates, TELLING_RATIO if _waits_for_memory(product, machine) else 1)
     tile = rates.tiles[at]
-    return float(seconds[row, at]), WgmmaTiling(tile, int(splits[row, at]), _group(product, tile, machine))
+    return float(seconds[at, row]), WgmmaTiling(tile, int(splits[row, at]), _group(product, tile, machine))
+
+
+def _waits_for_memory(product: WgmmaProduct, machine: _Machine) -> bool:
+    """Whether the bytes of a product of matrices take longer than its arithmetic."""
+    k = product.k_blocks * product.type.stage_k
+    arithmetic_s = 2 * product.batches * product.m * product.n * k / (machine.flops * machine.sm_count)
+    has_pixels = product.is_a_pixels or product.is_b_pixels
+    return not has_pixels and product.moved_bytes / machine.copy_bytes_per_s > arithmetic_s
+
+
+def _first(seconds: Times, rates: _Rates, telling_ratio: float) -> tuple[int, int]:
+    """Index of the tile and its splitting: of the least times one with a deep ring that does not share k, if any.
+
+    Of equal times it is the one that copies least.
+    """
+    count = seconds.shape[1]
+    times = seconds.ravel()
+    is_shallow, parts, copies = (
+        np.repeat(of_tile, count) for of_tile in (rates.stages < _DEEP_RING, rates.parts, rates.copy_s[1])
+    )
+    is_slower = times > telling_ratio * np.min(times)
+    at, row = divmod(int(np.lexsort((copies, times, parts, is_shallow, is_slower))[0]), count)
+    return at, row
 
 
 @lru_cache(maxsize=1024)
@@ -596,7 +638,7 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     unit_m = tile.line_unit * (1 if traits.is_a_mn_major else tile.cluster_n)
     unit_n = tile.line_unit * (1 if traits.is_b_mn_major else tile.cluster_m)
     most = min(MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
-    if traits.most_accumulators > MAX_ACCUMULATORS and not traits.is_promoted:
+    if traits.most_accumulators > MAX_ACCUMULATORS:
         most = min(traits.most_accumulators, tile.registers.consumer - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
@@ -640,7 +682,10 @@ def _problem(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> str:
 
 
 def _splittings(product: WgmmaProduct, rates: _Rates) -> Counts:
-    """In rows: whole, and in as many parts as fill the device about once or twice (whole where none do)."""
+    """In rows: whole, and in as many parts as fill the device about once or twice (whole where none do).
+
+    Blocks that share operands or k have no parts: as measured, waiting for each other costs them more than that saves.
+    """
     most = min(product.k_blocks // 4, _MAX_SPLITS) if product.allows_split else 0
     whole = np.ones_like(rates.rows)
     if most < 2:
@@ -648,7 +693,7 @@ def _splittings(product: WgmmaProduct, rates: _Rates) -> Counts:
     items = rates.items(product.m, product.n, product.batches)
     free = rates.clusters // items
     splits = np.minimum(np.stack((whole, free, 2 * free + 1)), most)
-    return np.where((splits >= 2) & (items * splits <= 2 * rates.clusters) & (rates.parts == 1), splits, 1)
+    return np.where((splits >= 2) & (items * splits <= 2 * rates.clusters) & (rates.cluster == 1), splits, 1)
 
 
 def _group(product: WgmmaProduct, tile: WgmmaTile, machine: _Machine) -> int:
@@ -681,6 +726,8 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
     multiply, copy = (np.where(turns > 1, full, one) for one, full in (rates.multiply_s, rates.copy_s))
     if not product.classes:
         copy = np.where(2 * items * rates.cluster <= machine.sm_count, rates.lone_copy_s, copy)
+    shifted = _shifted_rows(product, rates) * (1 + 1 / turns) / 2
+    copy = copy + shifted * (_ASKEW_ROW_COST * STAGE_ROW_BYTES / _L2_BYTES_PER_S)
     stage = np.maximum(multiply, copy + _empty_rows(product, rates) * _EMPTY_ROW_S)
     slice_s = rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
     stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
@@ -717,18 +764,36 @@ def _busy_seconds(product: WgmmaProduct, rates: _Rates, splits: Counts, machine:
 
 
 def _empty_rows(product: WgmmaProduct, rates: _Rates) -> Times:
-    """Of a block's stage, in the mean: those past the end of an operand that comes in rows along k."""
+    """Of a block's stage, in the mean: those past the end of an operand, of MN-major ones in whole boxes."""
     empty = np.zeros_like(rates.leaving_s)
     if product.classes or product.rows_continue:
         return empty
-    is_a_in_rows = not (product.is_a_mn_major or product.is_a_pixels or product.is_a_resident)
-    is_b_in_rows = not (product.is_b_mn_major or product.is_b_pixels or product.is_b_resident)
-    operands = (is_a_in_rows, product.m, rates.own_rows), (is_b_in_rows, product.n, rates.own_columns)
-    for is_in_rows, extent, own in operands:
-        if is_in_rows:
-            tiles = -(-extent // own)
-            empty += (tiles * own - extent) / tiles
+    is_a_loaded, is_b_loaded = (
+        not (is_pixels or is_resident)
+        for is_pixels, is_resident in (
+            (product.is_a_pixels, product.is_a_resident),
+            (product.is_b_pixels, product.is_b_resident),
+        )
+    )
+    operands = (
+        (is_a_loaded, product.is_a_mn_major, product.m, rates.own_rows),
+        (is_b_loaded, product.is_b_mn_major, product.n, rates.own_columns),
+    )
+    for is_loaded, is_mn_major, extent, own in operands:
+        if is_loaded:
+            box, tiles = MN_MAJOR_BOX if is_mn_major else 1, -(-extent // own)
+            last = extent - (tiles - 1) * own
+            empty += (-(-own // box) - -(-last // box)) * box / tiles
     return empty
+
+
+def _shifted_rows(product: WgmmaProduct, rates: _Rates) -> Times:
+    """Of a block's stage, those of MN-major boxes that begin amid lines, as those of every other tile do whose columns
+    are no whole boxes."""
+    lies_in_lines = product.is_b_mn_major and not (product.is_b_askew or product.is_b_resident)
+    shifts = lies_in_lines * (rates.own_columns % MN_MAJOR_BOX > 0) * (rates.own_columns < product.n)
+    found: Times = rates.b_lines * shifts
+    return found
 
 
 def _filled(product: WgmmaProduct, splits: Counts) -> Counts:
@@ -769,8 +834,8 @@ def _function_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:
 
 
 def _arithmetic_seconds(tile: WgmmaTile, machine: _Machine) -> float:
-    """Of one stage, at the rate that the tensor cores sustain."""
-    return 2 * tile.m * tile.n * tile.k / machine.flops
+    """Of one stage, at the rate that the tensor cores sustain, and what they wait for its sums to be added up."""
+    return 2 * tile.m * tile.n * tile.k / machine.flops + _PROMOTED_STAGE_S * tile.is_promoted
 
 
 def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: _Machine) -> tuple[float, float]:
@@ -791,6 +856,8 @@ def _copy_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, l2_bytes_p
     rows, columns = tile.loaded_a_lines / tile.cluster_n, tile.loaded_b_lines / tile.cluster_m
     lines = rows + columns + _ASKEW_ROW_COST * (rows * traits.is_a_askew + columns * traits.is_b_askew)
     line_bytes = max(tile.row_bytes, _HALF_ROW_COST * STAGE_ROW_BYTES)
+    if traits.is_a_mn_major and traits.is_b_mn_major:
+        line_bytes *= _LINES_OF_K_COST
     pixels = rows * traits.is_a_pixels + columns * traits.is_b_pixels
     pixel_s = _NARROW_PIXEL_S if traits.has_narrow_pixels else _PIXEL_S
     l2 = max(lines * line_bytes / l2_bytes_per_s, pixels * pixel_s)

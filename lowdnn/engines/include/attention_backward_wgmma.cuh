@@ -1,20 +1,24 @@
 // What the kernels of attention's gradients on wgmma share: the way of a block with TILE_KV keys along the queries, all
-// that its loading and its adding warps do, and the parts of what its two multiplying warpgroups do.
+// that its loading and its adding warps do, and the parts of what its two multiplying warpgroups do. A block takes tile
+// after tile of keys; while the gradients of one are stored and its last sums passed on, the first queries of the next
+// one come.
 //
 // Scores and products are formed transposed, keys along the rows: rounded to 16 bits, accumulators then are operands in
 // registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each
-// warpgroup has parts of the results (query_sums.cuh).
+// warpgroup has parts of the results (tile_sums.cuh).
 // Queries and gradients of the output come through rings of stages, the last queries of a head first, head after head.
 // Sums of dq over the blocks of a head are formed in memory, tile by tile: the block with the first keys that a tile
 // sees stores, the others add, IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
 // turns, blocks with the same keys of `heads_at_once` heads start together, and two warps add in turns: until the sums
 // of one tile are seen by others, those of the next are on their way.
+// With IS_SPLIT several blocks have the same keys and share the way; each leaves its sums of dk and dv in memory, which
+// attention_backward_sums.cu adds in a fixed order.
 // Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q
 // rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES in which the sums of a
 // tile are passed on; WEIGHT_BYTES; the barriers; the ticket; of fp8 a word for each multiplying warp.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
-// SUM_PIECES WEIGHT_BYTES IN_ORDER PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and GRADIENT_TYPE: what
-// weights and gradients of scores are rounded to before they are operands.
+// SUM_PIECES WEIGHT_BYTES IN_ORDER IS_SPLIT PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and
+// GRADIENT_TYPE: what weights and gradients of scores are rounded to before they are operands.
 
 #pragma once
 
@@ -22,8 +26,8 @@
 #include "include/attention_wgmma.cuh"
 #include "include/dependent_launch.cuh"
 #include "include/ldmatrix.cuh"
-#include "include/query_sums.cuh"
 #include "include/raster.cuh"
+#include "include/tile_sums.cuh"
 #include "include/turns.cuh"
 #include "include/warpgroup.cuh"
 
@@ -33,6 +37,7 @@ typedef SwizzledRows<TILE_Q, HEAD_V> OutputGradients;
 typedef SwizzledRows<TILE_KV, HEAD_QK> Keys;
 typedef SwizzledRows<TILE_KV, HEAD_V> Values;
 typedef SwizzledRows<TILE_KV, TILE_Q> ScoreGradients;
+typedef QuerySumsOf<TILE_Q, HEAD_QK> QuerySums;
 
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
@@ -68,18 +73,44 @@ struct Params {
   u32* tickets;   // one word
   Divider heads;  // of k in a batch
   i32 query_tiles, key_tiles, key_heads, heads_at_once;  // of a head, of all batches
+#if IS_SPLIT
+  f32 *key_sums, *value_sums;  // (split, batch, head, tile of keys)
+  u32 splits;
+#endif
+
+  // Those of places.
+  __device__ __forceinline__ u32 ticket_count() const {
+#if IS_SPLIT
+    return key_heads * key_tiles * splits;
+#else
+    return key_heads * key_tiles;
+#endif
+  }
 };
 
-// Where the block's keys are.
+// Where the block's keys are, and what it has of their way along the queries.
 struct Place {
   i32 batch, head;  // the first head of q
   i32 key_tile;
   Band band;
   i32 begin, end;  // tiles of queries
   i32 steps;
+  u32 first_step;  // of all that the block has
+#if IS_SPLIT
+  i32 steps_before;  // that other splits have
+  i32 sums_tile;     // of dk and dv
+#endif
 
-  __device__ __forceinline__ Place(const Params& p, u32 ticket) {
+  __device__ __forceinline__ Place(const Params& p, u32 ticket, u32 first_step) : first_step(first_step) {
+#if IS_SPLIT
+    // All splits of a head in the same group: blocks wait for others with fewer keys, whichever split they have.
+    TileIndex index = grouped_tile(ticket, p.key_heads * p.splits, p.key_tiles, p.heads_at_once * p.splits);
+    const u32 split = index.row % p.splits;
+    index.row /= p.splits;
+    sums_tile = (split * p.key_heads + index.row) * p.key_tiles + index.column;
+#else
     const TileIndex index = grouped_tile(ticket, p.key_heads, p.key_tiles, p.heads_at_once);
+#endif
     batch = i32(p.heads.divide(index.row));
     head = i32(index.row - batch * p.heads.divisor) * p.dk.sharing;
     key_tile = i32(index.column);
@@ -87,6 +118,11 @@ struct Place {
     begin = band.queries_begin(first_key()) / TILE_Q;
     end = max(begin, (band.queries_end(first_key(), TILE_KV) + TILE_Q - 1) / TILE_Q);
     steps = (end - begin) * p.dk.sharing;
+#if IS_SPLIT
+    const u32 fewest = steps / p.splits, with_more = steps % p.splits;
+    steps_before = split * fewest + min(split, with_more);
+    steps = fewest + (split < with_more);
+#endif
   }
 
   __device__ __forceinline__ i32 first_key() const { return key_tile * TILE_KV; }
@@ -100,7 +136,13 @@ struct Walk {
   const Place& place;
   i32 head, tile;
 
-  __device__ __forceinline__ Walk(const Place& place) : place(place), head(place.head), tile(place.end - 1) {}
+  __device__ __forceinline__ Walk(const Place& place) : place(place), head(place.head), tile(place.end - 1) {
+#if IS_SPLIT
+    const i32 tiles = max(1, place.end - place.begin);
+    head += place.steps_before / tiles;
+    tile -= place.steps_before % tiles;
+#endif
+  }
 
   __device__ __forceinline__ void advance() {
     if (tile-- == place.begin) {
@@ -126,6 +168,23 @@ struct QueryStage {
     mbarrier_expect(barrier, LOADED);
     q().copy(from, row, barrier);
     bulk_load(terms(0).address, from_terms + row, TERM_BYTES, barrier);
+  }
+};
+
+// Keys and values in shared memory.
+struct KeyTile {
+  static constexpr u32 BYTES = Keys::BYTES + Values::BYTES;
+
+  u32 address;
+
+  __device__ __forceinline__ Keys k() const { return {address}; }
+  __device__ __forceinline__ Values v() const { return {address + Keys::BYTES}; }
+
+  __device__ __forceinline__ void load(const Params& p, const Place& place, u32 barrier) const {
+    const i32 head = place.head / p.dk.sharing;
+    mbarrier_expect(barrier, BYTES);
+    k().copy({p.k, head, place.batch}, place.first_key(), barrier);
+    v().copy({p.v, head, place.batch}, place.first_key(), barrier);
   }
 };
 
@@ -167,14 +226,16 @@ struct SumRing {
 struct Memory {
   Keys k;
   Values v;
+  TileRing<KeyTile, 1, CONSUMER_WARPS + ADDING_WARPS> keys;  // k and v
   TileRing<QueryStage, STAGES, CONSUMER_WARPS> queries;
   TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
   SumRing sums;
-  u32 gradients, weights, keys_full, ticket;
+  u32 gradients, weights;
+  u32 ticket;   // of the block's keys; behind the last ones too large
   u32 largest;  // of fp8: a word for each multiplying warp
 
   __device__ __forceinline__ Memory(u32 shared, u32* tickets)
-      : k{shared}, v{shared + Keys::BYTES}, queries{v.address + Values::BYTES},
+      : k{shared}, v{shared + Keys::BYTES}, keys{shared}, queries{shared + keys.BYTES},
         outputs{queries.stages + queries.BYTES} {
     gradients = outputs.stages + outputs.BYTES;
     sums.stages = gradients + GRADIENT_TILES * ScoreGradients::BYTES;
@@ -182,45 +243,69 @@ struct Memory {
     queries.full = weights + WEIGHT_BYTES;
     outputs.full = queries.full + queries.BARRIER_BYTES;
     sums.barriers = outputs.full + outputs.BARRIER_BYTES;
-    keys_full = sums.barriers + sums.BARRIER_BYTES;
-    ticket = keys_full + MBARRIER_BYTES;
+    keys.full = sums.barriers + sums.BARRIER_BYTES;
+    ticket = keys.full + keys.BARRIER_BYTES;
     largest = ticket + sizeof(u32);
     if (threadIdx.x == 0) {
-      const u32 own_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
-      mbarrier_init(keys_full, 1);
+      const u32 first_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
+      keys.init();
       queries.init();
       outputs.init();
       sums.init();
       mbarrier_fence_init();
-      store_shared_32(ticket, own_ticket);
+      store_shared_32(ticket, first_ticket);
       for (u32 warp = 0; IS_FP8 && warp < CONSUMER_WARPS; ++warp) store_shared_32(largest + warp * sizeof(u32), 0);
     }
     __syncthreads();
   }
 };
 
-// One thread: all copies of the block.
-__device__ __forceinline__ void produce(const Params& p, const Place& place, Memory& memory) {
-  if (place.steps == 0) return;
-  const i32 key_head = place.head / p.dk.sharing;
-  mbarrier_expect(memory.keys_full, Keys::BYTES + Values::BYTES);
-  memory.k.copy({p.k, key_head, place.batch}, place.first_key(), memory.keys_full);
-  memory.v.copy({p.v, key_head, place.batch}, place.first_key(), memory.keys_full);
-  Walk walk(place);
+// One thread: all copies of the block. Those of the first queries do not wait for the keys before to be done with.
+__device__ __forceinline__ void produce(const Params& p, Memory& memory) {
+  u32 ticket = load_shared_32(memory.ticket);
 #pragma unroll 1
-  for (i32 step = 0; step < place.steps; ++step, walk.advance()) {
-    const i32 row = walk.tile * TILE_Q;
-    memory.queries.load(MappedHead{p.q, walk.head, place.batch}, p.problem.terms_of(place.batch, walk.head), row);
-    memory.outputs.load(MappedHead{p.d_o, walk.head, place.batch}, row);
+  for (; ticket < p.ticket_count(); ticket = take_ticket(p.tickets)) {
+    const Place place(p, ticket, 0);
+    Walk walk(place);
+#pragma unroll 1
+    for (i32 step = 0; step < max(place.steps, 1); ++step, walk.advance()) {
+      const i32 row = walk.tile * TILE_Q;
+      if (place.steps > 0) {
+        memory.queries.load(MappedHead{p.q, walk.head, place.batch}, p.problem.terms_of(place.batch, walk.head), row);
+        memory.outputs.load(MappedHead{p.d_o, walk.head, place.batch}, row);
+      }
+      if (step > 0) continue;
+      memory.keys.wait_empty();
+      store_shared_32(memory.ticket, ticket);
+      memory.keys.fill(p, place);
+    }
+  }
+  memory.keys.wait_empty();
+  store_shared_32(memory.ticket, ticket);
+  mbarrier_arrive(memory.keys.own_full());
+}
+
+// The others: calls `run` with each place that the block takes.
+template <class Run> __device__ __forceinline__ void for_each_place(const Params& p, Memory& memory, const Run& run) {
+  u32 first_step = 0;
+#pragma unroll 1
+  while (true) {
+    memory.keys.wait();
+    const u32 ticket = load_shared_32(memory.ticket);
+    if (ticket >= p.ticket_count()) return;
+    const Place place(p, ticket, first_step);
+    run(place);
+    first_step += place.steps;
   }
 }
 
 // One thread of each adding warp: adds what the consumers pass on at every ADDING_WARPS-th step to the sums of its
 // tile.
-__device__ __forceinline__ void add_sums(const Params& p, const Place& place, const Memory& memory, i32 adding_warp) {
+__device__ __forceinline__ void add_sums(const Params& p, const Place& place, const Memory& memory, u32 adding_warp) {
   Walk walk(place);
+  const u32 end = place.first_step + place.steps;
 #pragma unroll 1
-  for (i32 step = 0; step < place.steps; ++step, walk.advance()) {
+  for (u32 step = place.first_step; step < end; ++step, walk.advance()) {
     if (step % ADDING_WARPS != adding_warp) continue;
     const i64 tile = i64(place.batch * p.problem.heads + walk.head) * p.query_tiles + walk.tile;
     const u32 turn = place.turn(walk.tile);
@@ -250,7 +335,6 @@ __device__ __forceinline__ void add_sums(const Params& p, const Place& place, co
       pass_turn(p.turns + tile, turn + 1);
     }
   }
-  bulk_wait<0>();
 }
 
 // Accumulators, rounded, as 16-bit operands in registers.
@@ -373,9 +457,8 @@ struct Warpgroup {
     }
   }
 
-  // When the keys are there.
-  __device__ __forceinline__ void await_keys() const {
-    mbarrier_wait(memory.keys_full, 0);
+  // Before they are multiplied.
+  __device__ __forceinline__ void clear_missing_keys() const {
     clear_beyond(place.band.keys - place.first_key(), p.problem.keys - place.first_key(), memory.k);
   }
 
@@ -385,14 +468,20 @@ struct Warpgroup {
     clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
     return stage;
   }
-  // The one behind it, while the next one is not released; that one still where it is the last.
+  // The one behind it, while the next one is not released; where that is the last, what stays there for as long.
   __device__ __forceinline__ QueryStage await_next_queries(bool is_last, i32 tile) const {
     auto behind = memory.queries;
     behind.at.advance();
     const auto ring = is_last ? memory.queries : behind;
-    const QueryStage stage = ring.wait();
+    QueryStage stage = ring.wait();
+    if (is_last) stage = idle_queries();
     clear_beyond(is_last ? TILE_Q : place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
     return stage;
+  }
+  // For multiplications whose products nobody wants: what no copy overwrites meanwhile.
+  __device__ __forceinline__ QueryStage idle_queries() const {
+    static_assert(Queries::BYTES <= Keys::BYTES, "enough to read");
+    return {memory.k.address};
   }
   __device__ __forceinline__ OutputGradients await_outputs(i32 tile) const {
     const OutputGradients d_o = memory.outputs.wait();
@@ -421,10 +510,18 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
 }
 
 // Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place
-// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors.
+// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors. With IS_SPLIT leaves
+// those sums.
 template <class Out, class Rows, int BLOCKS>
 __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place, i32 warp_key,
                                            const Rows& rows, i32 size, Result result, f32 (&values)[1][BLOCKS][4]) {
+#if IS_SPLIT
+  typedef KeySumsOf<TILE_KV, BLOCKS * 8> Sums;
+  f32* const sums = (result == OF_K ? p.key_sums : p.value_sums) + i64(place.sums_tile) * Sums::NUMBERS;
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block)
+    store<4>(sums + Sums::at(warp_key / 64, block, threadIdx.x % WARPGROUP_SIZE), values[0][block]);
+#else
   const f32 factor = factor_of(p.problem, result, values);
   Out* const head = to.at(place.batch, place.head, 0);
   const i32 first_key = place.first_key() + warp_key;
@@ -445,6 +542,7 @@ __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to
   } else {
     store_gradients(head, to.strides[2], first_key, p.problem.keys, 0, size, factor, values);
   }
+#endif
 }
 
 // Every thread of the block; Consumer::run is what a multiplying one does.
@@ -457,15 +555,25 @@ template <class Consumer> __device__ __forceinline__ void run_block(const Params
   }
   wait_for_previous_kernel();
   Memory memory(shared_address(shared), p.tickets);
-  const Place place(p, load_shared_32(memory.ticket));
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     release_registers<PRODUCER_REGISTERS>();
-    if (warp == LOADING_WARP && elect_one()) produce(p, place, memory);
-    const i32 adding_warp = i32(warp) - FIRST_ADDING_WARP;
-    if (adding_warp >= 0 && adding_warp < ADDING_WARPS && elect_one()) add_sums(p, place, memory, adding_warp);
+    if (warp == LOADING_WARP) {
+      if (elect_one()) produce(p, memory);
+    } else if (warp < FIRST_ADDING_WARP + ADDING_WARPS && elect_one()) {
+      for_each_place(p, memory, [&](const Place& place) {
+        mbarrier_arrive(memory.keys.own_empty());
+        memory.keys.at.advance();
+        add_sums(p, place, memory, warp - FIRST_ADDING_WARP);
+      });
+      bulk_wait<0>();
+    }
   } else {
     take_registers<CONSUMER_REGISTERS>();
-    Consumer::run(p, place, memory);
+    for_each_place(p, memory, [&](const Place& place) {
+      Consumer::run(p, place, memory);
+      fence_async_shared();  // gradients lay in the place of keys and values
+      memory.keys.release();
+    });
   }
 }

@@ -516,21 +516,26 @@ __device__ __forceinline__ void store_statistics(const Forward& p, const Destina
 #endif
 }
 
-// A row on its way to the output.
+// A row on its way to the output; own: the first column of this thread's, which has others at the same distances.
 struct OutputRow {
   const Forward& p;
   const Output::Cursor cursor;
-  i64 shift;
-  bool exists;
+  const i32 own;
+  const i64 shift;
+  const bool exists;
 
-  __device__ __forceinline__ OutputRow(const Forward& p, const Destination& to, const i64 (&coordinate)[4], bool exists)
+  __device__ __forceinline__ OutputRow(const Forward& p, const Destination& to, const i64 (&coordinate)[4], i32 own,
+                                       bool exists)
       : p(p),
         cursor(Output::cursor(p.output, coordinate)),
-        shift(to.output_shift),
+        own(own),
+        shift(to.output_shift + own),
         exists(exists && !(STORES_PACKED && coordinate[2] >= to.outputs)) {}
 
-  template <int V> __device__ __forceinline__ void store(i32 column, const f32 (&values)[V]) const {
-    if (exists && column < p.size_v) Output::apply<V>(p.output, cursor, shift + column, V, values);
+  // further: columns.
+  template <int V> __device__ __forceinline__ void store(i32 further, const f32 (&values)[V]) const {
+    const bool is_column = own + further < HEAD_V - 16 || own + further < p.size_v;  // sizes are padded to 16
+    if (exists && is_column) Output::apply<V>(p.output, cursor, shift + further, V, values);
   }
 };
 
@@ -555,19 +560,21 @@ __device__ __forceinline__ void store_rows(const Forward& p, const Destination& 
 #endif
 #pragma unroll
   for (int part = 0; part < PARTS; ++part) {
+    const f32 (&largest)[2] = softmax.largest[part], (&sum)[2] = softmax.sum[part];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool exists = rows.at(part, half) < p.queries * PACK;
-      const f32 sum = softmax.sum[part][half];
-      shares[part][half] = sum == 0 ? 0 : 1 / sum * scale;
-      if (exists && threadIdx.x % 4 == 0) {
-        i64 coordinate[4];
-        rows.coordinate(p, place, part, half, coordinate);
-        store_statistics(p, to, coordinate, softmax.largest[part][half], sum);
-      }
+      shares[part][half] = sum[half] == 0 ? 0 : __fdividef(scale, sum[half]);
 #if AMAX_S
-      if (exists) largest_weight = ::max(largest_weight, __float_as_uint(softmax.largest_weight(part, half)));
+      if (rows.at(part, half) < p.queries * PACK) {
+        largest_weight = ::max(largest_weight, __float_as_uint(softmax.largest_weight(part, half)));
+      }
 #endif
+    }
+    const int own = threadIdx.x % 4;  // one lane for each half
+    if (own < 2 && rows.at(part, own) < p.queries * PACK) {
+      i64 coordinate[4];
+      rows.coordinate(p, place, part, own, coordinate);
+      store_statistics(p, to, coordinate, own ? largest[1] : largest[0], own ? sum[1] : sum[0]);
     }
   }
 #if AMAX_S
@@ -588,20 +595,23 @@ __device__ __forceinline__ void store_output(const Forward& p, const Destination
     for (int half = 0; half < 2; ++half) {
       i64 coordinate[4];
       rows.coordinate(p, place, part, half, coordinate);
-      const OutputRow row(p, to, coordinate, rows.at(part, half) < p.queries * PACK);
+      const OutputRow row(p, to, coordinate, threadIdx.x % 2 * 8 + threadIdx.x % 4 / 2 * 4,
+                          rows.at(part, half) < p.queries * PACK);
+      f32 values[OUTPUT_BLOCKS / 2][4];
 #pragma unroll
-      for (int first = 0; first < OUTPUT_BLOCKS; first += 2) {
-        f32 values[4];
+      for (int block = 0; block < OUTPUT_BLOCKS; block += 2) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          values[i] = o[part][first + i / 2][half * 2 + i % 2];
+          values[block / 2][i] = o[part][block + i / 2][half * 2 + i % 2];
 #if AMAX_O
-          if (row.exists) largest_output = ::max(largest_output, __float_as_uint(fabsf(values[i])));
+          if (row.exists) largest_output = ::max(largest_output, __float_as_uint(fabsf(values[block / 2][i])));
 #endif
         }
-        exchange_blocks(values);
-        row.store((first + threadIdx.x % 2) * 8 + threadIdx.x % 4 / 2 * 4, values);
+        exchange_blocks(values[block / 2]);
       }
+      if (!row.exists) continue;  // a branch for all: of each store, its address would be found again
+#pragma unroll
+      for (int block = 0; block < OUTPUT_BLOCKS; block += 2) row.store(block * 8, values[block / 2]);
     }
   }
 #if AMAX_O

@@ -3,13 +3,14 @@
 // Of each kind there are: how many rows of a batch exist, of as many as there may be; what gives the addresses of the
 // rows from one on, of which at least one exists (those of others may be anything). And the same in two steps, for rows
 // that are copied much later: one thread notes in 4 bytes of shared memory what must be read for it, if any row exists,
-// with an asynchronous copy; all find the rows by the note.
+// with an asynchronous copy; all find the rows by the note. What is read for it may be brought to the L2 cache before.
 // Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES, IN_LARGE_PAGES or PACKED, as q, k and v are.
 
 #pragma once
 
 #include "include/attention_mma.cuh"
 #include "include/attention_packed.cuh"
+#include "include/prefetch.cuh"
 
 template <class T>
 __device__ __forceinline__ StridedRows<T> rows_from(const Heads<const T>& heads, i32 batch, i32 head, i32 row,
@@ -76,6 +77,10 @@ __device__ __forceinline__ void note_rows(const LargePagedHeads<const T>& heads,
   if (exists) cp_async<4>(note, heads.entry(batch, row), true);
 }
 template <class T>
+__device__ __forceinline__ void prefetch_note(const LargePagedHeads<const T>& heads, i32 batch, i32 row) {
+  prefetch_to_l2(heads.entry(batch, row));
+}
+template <class T>
 __device__ __forceinline__ StridedRows<T> noted_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 head,
                                                      i32 row, i32 existing, u32 note) {
   return {heads.at(i32(load_shared_32(note)), head, row), heads.paged.pages.strides[2]};
@@ -89,6 +94,7 @@ __device__ __forceinline__ StridedRows<T> rows_from(const PackedHeads<const T>& 
 
 template <class Heads_>
 __device__ __forceinline__ void note_rows(const Heads_& heads, i32 batch, i32 row, bool exists, u32 note) {}
+template <class Heads_> __device__ __forceinline__ void prefetch_note(const Heads_& heads, i32 batch, i32 row) {}
 template <class Heads_>
 __device__ __forceinline__ auto noted_rows(const Heads_& heads, i32 batch, i32 head, i32 row, i32 existing, u32 note) {
   return rows_from(heads, batch, head, row, existing);

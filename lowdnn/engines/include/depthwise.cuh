@@ -56,13 +56,20 @@ template <class T, int POSITIONS, int WIDTH> struct RowWindow {
         if constexpr (sizeof(T) == 4) {
           values[j][v] = __uint_as_float(words[j][v]);
         } else {
-          values[j][v] = convert<f32>(T{u16(words[j][v / 2] >> v % 2 * 16)});
+          values[j][v] = convert<f32>(T{half(words[j][v / 2], v % 2)});
         }
       }
     }
   }
 
  private:
+  // Named as a register's half: shifted down, it would cost an instruction before it is widened.
+  static __device__ __forceinline__ u16 half(u32 word, int index) {
+    u16 halves[2];
+    asm("mov.b32 {%0, %1}, %2;" : "=h"(halves[0]), "=h"(halves[1]) : "r"(word));
+    return halves[index];
+  }
+
   template <bool ALL_EXIST> __device__ __forceinline__ void load_positions(const char* at, i64 stride, u64 mask) {
     if (!ALL_EXIST) clear();
 #pragma unroll
@@ -97,6 +104,14 @@ template <class Cursor> __device__ __forceinline__ void move(Cursor& cursor, con
   const i64(&add)[FIELDS] = reinterpret_cast<const i64(&)[FIELDS]>(by);
 #pragma unroll
   for (int i = 0; i < FIELDS; ++i) to[i] += add[i];
+}
+
+// Keeps a cursor in registers: it is not worked out again wherever it is added.
+template <class Cursor> __device__ __forceinline__ void keep(Cursor& cursor) {
+  constexpr int FIELDS = sizeof(Cursor) / sizeof(i64);
+  i64(&fields)[FIELDS] = reinterpret_cast<i64(&)[FIELDS]>(cursor);
+#pragma unroll
+  for (int i = 0; i < FIELDS; ++i) asm volatile("" : "+l"(fields[i]));
 }
 
 // Bit j: whether first + j * spacing lies inside an extent, for j below `count`.

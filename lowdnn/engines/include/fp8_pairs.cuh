@@ -35,3 +35,21 @@ template <class T> __device__ __forceinline__ u32 widened_pair(Tag<T>, u16 pair)
   return convert<f16>(T{u8(pair)}).bits | u32(convert<f16>(T{u8(pair >> 8)}).bits) << 16;
 }
 #endif
+
+// Two values narrowed at once: whether a type has that.
+template <class T> struct NarrowsPairs { static constexpr bool IS = false; };
+template <> struct NarrowsPairs<e4m3> { static constexpr bool IS = true; };
+template <> struct NarrowsPairs<e5m2> { static constexpr bool IS = true; };
+
+// V values narrowed, by pairs where the type has that.
+template <class T, int V> __device__ __forceinline__ void narrow_all(T (&to)[V], const f32 (&from)[V]) {
+  constexpr int PAIRED = NarrowsPairs<T>::IS ? V / 2 * 2 : 0;
+#pragma unroll
+  for (int i = 0; i < PAIRED; i += 2) {
+    const u16 pair = packed_pair(Tag<T>(), from + i);
+    to[i] = T{u8(pair)};
+    to[i + 1] = T{u8(pair >> 8)};
+  }
+#pragma unroll
+  for (int i = PAIRED; i < V; ++i) to[i] = convert<T>(from[i]);
+}

@@ -1,7 +1,7 @@
 // From a warpgroup's accumulators to the rows of its group, and not to those of the next one.
 //
-// By tensor map, 16 rows at once where the group has them, the others one by one; or by the functor, which may scatter
-// them. Chunks of shared memory that leave row by row are swizzled over 128 bytes, so that each row begins aligned.
+// By tensor map, 16 rows at once, or, where the group has fewer, by the warp in pieces of 16 bytes; or by the functor,
+// which may scatter them.
 
 #pragma once
 
@@ -9,13 +9,14 @@
 #include "include/grouped_tiles.cuh"
 #include "include/map_epilogue.cuh"
 #include "include/routed_map.cuh"
+#include "include/vector.cuh"
 
-constexpr u32 CHUNK_ROW_BYTES = 128;
-
-// The space (1, rows, columns) of an output whose rows are in place. row: the output's tensor map in boxes of one row.
+// The space (1, rows, columns) of an output whose rows are in place, whole pieces, pitch_bytes from one to the next.
 struct GroupMap {
   static constexpr int RANK = 3;
-  TensorMap row;
+  u8* rows;
+  i64 pitch_bytes;
+  u32 columns;
 
   __device__ __forceinline__ i64 locate(u32 row, u32 column, i64 (&coordinate)[RANK]) const {
     coordinate[0] = 0;
@@ -33,12 +34,26 @@ struct GroupTarget {
   __device__ __forceinline__ GroupTarget(const GroupMap& output, const TileWork& work, u32, u32 row)
       : output(output), row(row), rows(i32(static_cast<const GroupWork&>(work).row_end - row)) {}
 
-  __device__ __forceinline__ void store(const TensorMap& map, u32 from, u32 column) const {
+  template <class Chunk>
+  __device__ __forceinline__ void store(const TensorMap& map, const u8* chunk, u32 column) const {
     if (rows >= STAGING_ROWS) {
-      tma_store(map, from, i32(column), row, 0);
-      return;
+      if (threadIdx.x % WARP_SIZE == 0) tma_store(map, shared_address(chunk), i32(column), row, 0);
+    } else {
+      store_rows<Chunk>(chunk, column);
     }
-    for (i32 i = 0; i < rows; ++i) tma_store(output.row, from + i * CHUNK_ROW_BYTES, i32(column), row + i, 0);
+  }
+
+ private:
+  template <class Chunk>
+  __device__ __forceinline__ void store_rows(const u8* chunk, u32 column) const {
+    typedef typename Chunk::Element Element;
+    constexpr int PIECE = 16 / sizeof(Element), PIECES = Chunk::WIDTH / PIECE;
+    for (i32 piece = threadIdx.x % WARP_SIZE; piece < rows * PIECES; piece += WARP_SIZE) {
+      const u32 here = piece / PIECES, within = piece % PIECES * PIECE;
+      if (column + within >= output.columns) continue;
+      u8* to = output.rows + (row + here) * output.pitch_bytes + (column + within) * sizeof(Element);
+      store_whole(to, *reinterpret_cast<const uint4*>(chunk + Chunk::at(here, within)));
+    }
   }
 };
 

@@ -4,8 +4,8 @@
 // at a time, through STAGING_BUFFERS of shared memory; of two, one is written while the other is stored. A full-size
 // operand (a residual) comes the same way: it is loaded AHEAD chunks ahead, from before the tile's multiplications on.
 // On its way the output, or another value of the functor's, may be reduced (exit_reductions.cuh).
-// Target says how the output's map counts its rows; an operand's map has (columns, rows, batch). Boxes are CHUNK x 16,
-// swizzled over the bytes of a chunk's row.
+// Target says how the output's map counts its rows, of which a whole warp stores a chunk; an operand's map has (columns,
+// rows, batch). Boxes are CHUNK x 16, swizzled over the bytes of a chunk's row.
 
 #pragma once
 
@@ -45,8 +45,9 @@ struct RowTarget {
   template <class Map>
   __device__ __forceinline__ RowTarget(const Map&, const TileWork& work, u32, u32 row) : row(row), batch(work.batch) {}
 
-  __device__ __forceinline__ void store(const TensorMap& map, u32 from, u32 column) const {
-    tma_store(map, from, i32(column), row, batch);
+  template <class Chunk>
+  __device__ __forceinline__ void store(const TensorMap& map, const u8* from, u32 column) const {
+    if (threadIdx.x % WARP_SIZE == 0) tma_store(map, shared_address(from), i32(column), row, batch);
   }
 };
 
@@ -59,7 +60,10 @@ template <int AXES> struct PixelTarget {
     output.locate_row(work.batch * rows + row, at);
   }
 
-  __device__ __forceinline__ void store(const TensorMap& map, u32 from, u32 column) const {
+  template <class Chunk>
+  __device__ __forceinline__ void store(const TensorMap& map, const u8* chunk, u32 column) const {
+    if (threadIdx.x % WARP_SIZE != 0) return;
+    const u32 from = shared_address(chunk);
     if constexpr (AXES == 3) {
       tma_store_im2col(map, from, i32(column), i32(at[1]), i32(at[0]));
     } else if constexpr (AXES == 4) {
@@ -161,10 +165,8 @@ struct MapEpilogue {
         }
         fence_async_shared();
         __syncwarp();
-        if (lane == 0) {
-          target.store(output->tensor, shared_address(to), column);
-          bulk_commit();
-        }
+        target.template store<OutputChunk>(output->tensor, to, column);
+        if (lane == 0) bulk_commit();
         column_exit.add(to, first / CHUNK, output->rows - part_row);
         load(work, row, chunk++ + AHEAD);
       }

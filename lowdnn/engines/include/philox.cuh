@@ -11,14 +11,22 @@ struct Philox {
   u64 seed;
   u64 offset;
 
+  // Of a product of 64 bits by 64 the compiler adds what their upper halves give, although they are 0.
+  static __device__ __forceinline__ void multiply(u32 a, u32 b, u32& low, u32& high) {
+    asm("{ .reg .u64 product; mul.wide.u32 product, %2, %3; mov.b64 {%0, %1}, product; }"
+        : "=r"(low), "=r"(high) : "r"(a), "r"(b));
+  }
+
   __device__ __forceinline__ void block(u64 number, u32 (&word)[4]) const {
     word[0] = u32(number), word[1] = u32(number >> 32), word[2] = u32(offset), word[3] = u32(offset >> 32);
     u32 low_key = u32(seed), high_key = u32(seed >> 32);
 #pragma unroll
     for (int round = 0; round < 10; ++round) {
-      const u64 even = u64(word[0]) * 0xd2511f53u, odd = u64(word[2]) * 0xcd9e8d57u;
-      word[0] = u32(odd >> 32) ^ word[1] ^ low_key, word[1] = u32(odd);
-      word[2] = u32(even >> 32) ^ word[3] ^ high_key, word[3] = u32(even);
+      u32 low_even, high_even, low_odd, high_odd;
+      multiply(word[0], 0xd2511f53u, low_even, high_even);
+      multiply(word[2], 0xcd9e8d57u, low_odd, high_odd);
+      word[0] = high_odd ^ word[1] ^ low_key, word[1] = low_odd;
+      word[2] = high_even ^ word[3] ^ high_key, word[3] = low_even;
       low_key += 0x9e3779b9u, high_key += 0xbb67ae85u;
     }
   }
@@ -31,10 +39,10 @@ __device__ __forceinline__ f32 unit_interval(u32 word, f32) { return __uint2floa
 __device__ __forceinline__ f64 unit_interval(u32 word, f64) { return f64(word | 1) * 0x1p-32; }
 
 template <class T> struct Bernoulli {
-  i64 threshold;
+  i64 threshold;  // 0 to 2^32: words below it are ones
 
   __device__ __forceinline__ T number(u32 first, u32 second, bool is_second) const {
-    return T(i64(is_second ? second : first) < threshold);
+    return T(threshold > 0 && (is_second ? second : first) <= u32(threshold - 1));
   }
 };
 

@@ -1,9 +1,10 @@
 // Boxes of positions of a channels-last tensor, copied to shared memory with cp.async.
 //
 // Positions have an image and BOX_AXES spatial axes. A tile numbered (t0, t1, ...) lies over the box that begins at
-// t * pace + origin in every axis. In shared memory position follows position at a pitch of an odd number of chunks,
-// so that ldmatrix meets no bank twice in neighbouring positions. For a reader of every second position of a row, rows
-// lie IN_HALVES: first the even columns, then the odd ones, so that what it reads are neighbours, too.
+// t * pace + origin in every axis. In shared memory position follows position, so that ldmatrix meets no bank twice in
+// neighbouring positions: lines of 128 bytes with chunk i of a line in the place of i ^ line % 8 (lines that copies
+// would write in two pieces at a padded pitch), or an odd number of chunks. For a reader of every second position of a
+// row, rows lie IN_HALVES: first the even columns, then the odd ones, so that what it reads are neighbours, too.
 
 #pragma once
 
@@ -23,14 +24,21 @@ struct BoxGeometry {
   i32 rows;                             // of the box: all extents but the last
 };
 
-// CHUNKS: of 16 bytes of channels at every position.  BLOCK_THREADS: of the thread block.
+// CHUNKS: of 16 bytes of channels at every position.  BLOCK_THREADS: of the thread block. Boxes of whole lines
+// begin a line.
 template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct PixelBox {
   static constexpr int ELEMENTS = BOX_CHUNK_BYTES / int(sizeof(T));  // of a chunk
-  static constexpr int PITCH = (CHUNKS | 1) * BOX_CHUNK_BYTES;
+  static constexpr bool IS_SWIZZLED = CHUNKS == 8;
+  static constexpr int PITCH = (IS_SWIZZLED ? CHUNKS : CHUNKS | 1) * BOX_CHUNK_BYTES;
   static constexpr int BOX_WARPS = BLOCK_THREADS / int(WARP_SIZE);
   static constexpr int POSITIONS = int(WARP_SIZE) / CHUNKS;  // that a warp copies at a time
   static constexpr int BATCH = 4;                            // copies of a lane under way before the next check
   static_assert(POSITIONS > 0, "a warp copies whole positions");
+
+  // Where a chunk lies that without a swizzle would lie at `address`.
+  static __device__ __forceinline__ u32 swizzled(u32 address) {
+    return IS_SWIZZLED ? address ^ (address >> 3 & 0x70) : address;
+  }
 
   // Copies the box of `tile`, channels from `first_channel` on, to shared address `to`; what the tensor does not have
   // becomes 0. Every thread of the block takes part; a warp copies a row at a time.
@@ -60,7 +68,7 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
             if (step >= end_step) break;
             const bool inside = exists && u32(first_column + step) < u32(g.extents[BOX_AXES - 1]);
             const i32 place = row * columns + place_of(step, columns);
-            cp_async<BOX_CHUNK_BYTES>(to + place * PITCH, from + step * stride, inside);
+            cp_async<BOX_CHUNK_BYTES>(swizzled(to + place * PITCH), from + step * stride, inside);
           }
         }
       }

@@ -180,6 +180,15 @@ template <class Tile> struct RowWalk {
     }
   }
 
+  // To the block's first thread: how many whole groups of a chunk the block has, and where they begin.
+  __device__ __forceinline__ u32 block_groups(i64 chunk, i64& column) {
+    constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
+    const i64 first = group(chunk, 0);
+    const int left = exists ? groups_from(first) : 0;
+    column = move_to(first);
+    return left <= 0 ? 0 : left < MOST ? left : MOST;
+  }
+
   // Moves to a whole group of the row by its number: false where the row has none.
   __device__ __forceinline__ bool locate(i64 number, i64& column) {
     column = move_to(number);
@@ -193,8 +202,8 @@ template <class Tile> struct RowWalk {
   }
 
  private:
-  // All groups of a chunk, as every chunk but the last has them: none asks whether it exists, and the compiler steps from
-  // one's place to the next.
+  // All groups of a chunk, as every chunk but the last has them: none asks whether it exists, and the compiler steps
+  // from one's place to the next.
   template <class Use> __device__ __forceinline__ void each_of(i64 first, Use use) {
 #pragma unroll
     for (int item = 0; item < Tile::HELD; ++item) {
@@ -253,7 +262,19 @@ template <class Tile> struct RowWalk {
 template <class Source, class Tile> struct ReadChunk {
   typedef typename Source::template Loaded<Tile::VECTOR_SIZE> Loaded;
 
+  static constexpr int WORDS = sizeof(Loaded) / 4;  // of a group: narrower ones are not worth it
+
   OfGroups<Tile, Loaded, typename Source::template Loaded<1>> in = {};
+
+  // Before what was read is used once more: to the compiler it is something else then. It would keep what the elements
+  // are converted to in registers.
+  __device__ __forceinline__ void renew() {
+#pragma unroll
+    for (int i = 0; i < Tile::HELD; ++i) {
+#pragma unroll
+      for (int k = 0; k < WORDS; ++k) asm volatile("" : "+r"(reinterpret_cast<u32*>(in.whole + i)[k]));
+    }
+  }
 
   __device__ __forceinline__ void load(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) {
     walk.each(chunk, loading(args, walk));
@@ -307,12 +328,9 @@ template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
   }
 };
 
-// The same AS_READ, of a functor that hands back the elements of one tensor. To the compiler they are others in each
-// pass: it would keep the converted ones in registers.
+// The same AS_READ, of a functor that hands back the elements of one tensor.
 template <class Source, class Tile> struct RowChunk<Source, Tile, true> {
   typedef typename Source::Result Value;
-  static constexpr int WORDS = sizeof(typename ReadChunk<Source, Tile>::Loaded) / 4;  // narrower ones are not worth it
-
   ReadChunk<Source, Tile> read;
 
   __device__ __forceinline__ void load(const typename Source::Args& args, RowWalk<Tile>& walk, i64 chunk) {
@@ -326,13 +344,7 @@ template <class Source, class Tile> struct RowChunk<Source, Tile, true> {
   __device__ __forceinline__ void take(const typename Source::Args&, RowWalk<Tile>&, i64,
                                        const ReadChunk<Source, Tile>&) {}
 
-  __device__ __forceinline__ void begin_pass() {
-#pragma unroll
-    for (int i = 0; i < Tile::HELD; ++i) {
-#pragma unroll
-      for (int k = 0; k < WORDS; ++k) asm volatile("" : "+r"(reinterpret_cast<u32*>(read.in.whole + i)[k]));
-    }
-  }
+  __device__ __forceinline__ void begin_pass() { read.renew(); }
 
   template <class Group>
   __device__ __forceinline__ void get(const typename Source::Args& args, Group group,

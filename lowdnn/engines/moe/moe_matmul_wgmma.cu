@@ -25,7 +25,6 @@ typedef GroupSchedule<TILE_M, TILE_N, CLUSTER_M, CLUSTER_N, TokenGroups<OFFSET_T
 #if BY_MAP
 typedef MapEpilogue<Tile, Functor, GroupMap, GroupTarget, OUTPUT_TYPE, 0, u8, NoOperator, NoOperator, NoOperator>
     Epilogue;
-static_assert(Epilogue::OutputChunk::ROW_BYTES == CHUNK_ROW_BYTES, "rows leave one by one");
 #else
 typedef RoutedEpilogue<Tile, Functor, VECTOR> Epilogue;
 #endif

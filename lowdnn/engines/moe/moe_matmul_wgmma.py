@@ -20,9 +20,9 @@ from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.output_space import OutputSpace
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
-from lowdnn.engines.gemm.wgmma_output import OutputStore
+from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore, WgmmaTile, WgmmaType, wgmma_type
-from lowdnn.engines.launch import ceil_div, divider, i32, macros, moved_bytes
+from lowdnn.engines.launch import ceil_div, divider, i32, i64, macros, moved_bytes
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.engines.moe.arguments import groups_problem, offset_type, routed_map, table_bytes
@@ -36,8 +36,8 @@ from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
-#: Bytes of a chunk's row that may leave by itself: rows of that size begin aligned in shared memory.
-_CHUNK_ROW_BYTES = 128
+#: In which the last rows of a group leave (``include/grouped_output.cuh``).
+_PIECE_BYTES = 16
 _MAX_VECTOR = 8
 
 
@@ -167,17 +167,19 @@ class _Problem:
     @cached_property
     def column_unit(self) -> int:
         """Of the tile, with which the output leaves by tensor map; 8 where it cannot."""
-        unit = _CHUNK_ROW_BYTES // self.dag.stores[0].element_bytes
-        return unit if self.store(unit, by_map=True).store is TileStore.MAP else 8
+        return MAP_COLUMNS if self.store(MAP_COLUMNS, by_map=True).store is TileStore.MAP else 8
 
     def store(self, tile_columns: int, *, by_map: bool) -> OutputStore:
-        """By tensor map where ``by_map`` allows it, rows stay in place, and chunks of tiles have rows of 128 bytes."""
-        row_bytes = tile_columns * self.dag.stores[0].element_bytes
-        by_map = (
-            by_map and self.operation.mode is not MoeGroupedMatmulMode.SCATTER and row_bytes % _CHUNK_ROW_BYTES == 0
-        )
+        """By tensor map where ``by_map`` allows it, rows stay in place and have whole pieces, which end a group."""
+        stays = self.operation.mode is not MoeGroupedMatmulMode.SCATTER
+        has_pieces = self.columns * self.dag.stores[0].element_bytes % _PIECE_BYTES == 0
         return OutputStore.of(
-            self.dag, self.output, self.kind.accumulator, self.rows, tile_columns=tile_columns, by_map=by_map
+            self.dag,
+            self.output,
+            self.kind.accumulator,
+            self.rows,
+            tile_columns=tile_columns,
+            by_map=by_map and stays and has_pieces,
         )
 
     def product(self, *, is_promoted: bool | None = None) -> WgmmaProduct:
@@ -265,7 +267,8 @@ class _Cut:
         if not self.is_mapped:
             return Struct((*extents, routed_map(self.problem.operation), self.store.functor.arguments))
         maps = self.store.maps(self.tile)
-        return Struct((*maps, *extents, Struct((_of_single_rows(maps[0]),)), self.store.functor.arguments))
+        rows = Struct((maps[0].target, *i64((_row_bytes(maps[0]),)), *i32((self.problem.columns,))))
+        return Struct((*maps, *extents, rows, self.store.functor.arguments))
 
     def _kernel(self) -> KernelRef:
         problem, store = self.problem, self.store
@@ -290,12 +293,12 @@ class _Cut:
         )
 
 
-def _of_single_rows(output: TensorMap) -> TensorMap:
-    """The output's map in boxes of one row."""
+def _row_bytes(output: TensorMap) -> int:
+    """From one row of the output to the next."""
     layout = output.layout
     if not isinstance(layout, TiledMap):
         raise TypeError(type(layout).__name__)
-    return TensorMap(output.target, replace(layout, box=(layout.box[0], 1, *layout.box[2:])))
+    return layout.strides_bytes[0]
 
 
 def _extent_problem(operation: MoeGroupedMatmul) -> str:

@@ -117,7 +117,7 @@ class BackwardRows:
         chain = Chain()
         summing = self._summing(arch).tile(chosen) if self._may_sum_on_the_way else None
         if summing is not None:
-            self._add_summing(chain, summing)
+            self._add_summing(chain, arch, summing)
         elif self.layout.row_groups:
             self._add_rows(chain, arch, chosen)
         if summing is None and not self._row_sums:
@@ -154,6 +154,7 @@ class BackwardRows:
             gradients=len(self.gradients),
             elements=self._read,
             numbers=tuple(tensors[port] for port in ("inv_variance", "mean") if port in tensors),
+            scale=tensors.get("scale"),
         )
 
     @cached_property
@@ -185,13 +186,14 @@ class BackwardRows:
         """Where rows' sums go, if there are rows."""
         return self.sums if self.layout.row_groups else {}
 
-    def _add_summing(self, chain: Chain, chosen: SummingTile) -> None:
+    def _add_summing(self, chain: Chain, arch: ArchSpec, chosen: SummingTile) -> None:
         """The launch for dx that sums the gradients too, and the one that joins its blocks' sums."""
         operation, space, gradients = self.operation, self.space, self.gradients
         again = again_of(self.layout, self.before, self.compute_type, stays=True) if self.before.stores else ()
         count, element_bytes = chosen.blocks // chosen.tile.CLUSTER, dtypes.info(self.compute_type).size_bytes
         offsets = tuple(chain.reserve(count * space.count * element_bytes) for _ in gradients)
-        join = Join(gradients, space.row_space, self.compute_type, count, offsets)
+        overlaps = arch.name == "sm_90a"
+        join = Join(gradients, space.row_space, self.compute_type, count, offsets, overlaps)
         kernel = RowKernel(
             source="norm/norm_backward_summing.cu",
             data_type=operation.x.data_type,
@@ -202,8 +204,9 @@ class BackwardRows:
                 ("CENTRED", int(self._is_centred)),
                 ("SCALED", int(self._is_scaled)),
                 ("GRADIENTS", len(gradients)),
-                ("AT_HAND", chosen.at_hand),
                 ("PLACES", chosen.places),
+                ("HOLDS", int(chosen.holds)),
+                ("IS_WHOLE", int(chosen.tile.is_whole(self.layout))),
                 ("AGAIN", int(bool(again))),
             ),
             functors=(*self._functors(stays=True, with_statistics=True), *again),

@@ -28,6 +28,7 @@ class Params:
     THREADS: int
     COLUMNS: int
     GRADIENTS: int
+    OVERLAPS_PREVIOUS: int
     INDEX: str
 
 
@@ -36,6 +37,7 @@ class Join:
     """gradients: dscale, then dbias where it is wanted.  space: the axes of a row.  count: sums of each element.
 
     offsets: of each gradient's sums in the workspace, [count][elements of a row].
+    overlaps: as a dependent launch, on sm_90a.
     """
 
     gradients: tuple[Tensor, ...]
@@ -43,6 +45,7 @@ class Join:
     compute_type: DataType
     count: int
     offsets: tuple[int, ...]
+    overlaps: bool
 
     @property
     def partial_bytes(self) -> int:
@@ -62,12 +65,13 @@ class Join:
         text = "\n".join(functor.text for functor in functors)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         index = "u32" if self._elements < 2**31 else "i64"
-        params = Params(_THREADS, self._columns, len(self.gradients), index)
+        params = Params(_THREADS, self._columns, len(self.gradients), int(self.overlaps), index)
+        target = "sm_90a" if self.overlaps else "sm_80"
         short = dtypes.info(self.gradients[0].data_type).short_name
         kernel = KernelRef(
-            name=f"norm_join_{short}_w{self._columns}g{params.GRADIENTS}_{index}_sm80_{digest}",
+            name=f"norm_join_{short}_w{self._columns}g{params.GRADIENTS}_{index}_{target.replace('_', '')}_{digest}",
             source="norm/norm_join.cu",
-            target="sm_80",
+            target=target,
             parameters=macros(params),
             generated=text,
         )
@@ -87,6 +91,7 @@ class Join:
                 bytes=self.partial_bytes + bytes_of(self.gradients),
                 unit=fma_unit(self.compute_type),
             ),
+            overlaps_previous=self.overlaps,
         )
 
     @property

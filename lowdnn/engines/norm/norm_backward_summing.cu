@@ -6,18 +6,19 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row, the last of them cut into vectors
 // (include/rows.cuh); inverse and mean one for each row; the sums [blocks / CLUSTER][elements of a row].
 // Block: as many as are there at a time, with every row of a grid's width after the last; CLUSTER blocks share rows.
-// Each thread has the same elements of all of its rows, and sums them in registers. A team has AT_HAND rows at a time,
-// so that its threads meet and read the scales once for these. PLACES rows lie in shared memory or are on their way
-// there: each thread's part of a place is filled with what a later row has there as soon as it has been read for the
-// last time. Nobody else reads it, so that this needs no barrier.
+// Each thread has the same elements of all of its rows, and sums them in registers. PLACES rows are on their way to
+// shared memory. HOLDS: the scales stay in registers, and the elements of the row at hand as they are read, so that its
+// place is another row's at once; otherwise they are read twice. Nobody else reads a thread's part of a place, so that
+// this needs no barrier.
 // Shared memory: RowTeam's and, with several slots, VECTOR sums of each thread; dynamic: PLACES rows of x, of dy, of
 // inverse and (CENTRED) of mean.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether there is a scale; GRADIENTS: 1 (dscale) or 2
-// (dscale and dbias); AT_HAND; PLACES, a multiple of it; AGAIN: whether what is read again has a functor of its own,
-// since Prologue stores tensors.
+// (dscale and dbias); PLACES; HOLDS; IS_WHOLE: whether each thread has ITEMS groups of a row; AGAIN: whether what is
+// read again has a functor of its own, since Prologue stores tensors.
 
+#include "include/cp_async.cuh"
 #include "include/row_team.cuh"
 #include "generated.cuh"
 
@@ -25,7 +26,7 @@ typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE,
                 CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
-typedef RowTeam<Tile, Value, 2 * AT_HAND> Team;
+typedef RowTeam<Tile, Value, 1 + CENTRED> Team;
 #if !AGAIN
 typedef Prologue Again;
 #endif
@@ -49,192 +50,221 @@ struct Params {
 #endif
 };
 
-// AT_HAND rows of a team, from the one `steps` after `walk` on, with places from `first_place` on.
-struct Rows {
-  RowWalk<Tile> walks[AT_HAND];
-  const int first_place;
-
-  __device__ __forceinline__ Rows(const RowWalk<Tile>& walk, int steps, int first_place) : first_place(first_place) {
+// `use(item, column)` for each group of a row that this thread has.
+template <class Use> __device__ __forceinline__ void each_group(RowWalk<Tile>& walk, Use use) {
+  if (!walk.exists) return;
 #pragma unroll
-    for (int row = 0; row < AT_HAND; ++row) {
-      walks[row] = walk;
-      walks[row].next(steps + row);
-    }
+  for (int item = 0; item < ITEMS; ++item) {
+    i64 column;
+    const bool is_there = walk.locate(walk.group(0, item), column);
+    if (IS_WHOLE || is_there) use(item, column);
   }
-  __device__ __forceinline__ RowWalk<Tile>& operator[](int row) { return walks[row]; }
-  __device__ __forceinline__ int place(int row) const { return first_place + row; }
+}
+
+// A thread's elements of a row, as they are read, and the row's statistics.
+struct Row {
+  ReadChunk<Data, Tile> x;
+  ReadChunk<Prologue, Tile> dy;
+  Value mean = Value(0), inverse;
+
+  // Before the elements are used once more.
+  __device__ __forceinline__ void renew() {
+    x.renew();
+    dy.renew();
+  }
+  __device__ __forceinline__ void get_x(const Params& p, const RowWalk<Tile>& walk, int item, i64 column,
+                                        Value (&values)[VECTOR]) const {
+    Data::finish<VECTOR>(p.x, Data::cursor(p.x, walk.coordinate), column, VECTOR, x.in.whole[item], values);
+  }
+
+  // By a functor that reads the same tensors.
+  template <class Same>
+  __device__ __forceinline__ void get_dy(const typename Same::Args& args, const RowWalk<Tile>& walk, int item,
+                                         i64 column, Value (&values)[VECTOR]) const {
+    typedef typename Same::template Loaded<VECTOR> Read;
+    static_assert(sizeof(Read) == sizeof(dy.in.whole[item]), "the same tensors");
+    Same::template finish<VECTOR>(args, Same::cursor(args, walk.coordinate), column, VECTOR,
+                                  reinterpret_cast<const Read&>(dy.in.whole[item]), values);
+  }
 };
 
-// What a functor reads of the next rows, COUNT groups of SIZE elements of each in a thread: [PLACES][COUNT][THREADS].
-template <class Source, int SIZE, int COUNT> struct NextRows {
+// What a functor reads of the rows on their way, COUNT groups of SIZE elements of each in a thread:
+// [PLACES][COUNT][THREADS].
+template <class Source, int SIZE, int COUNT> struct Places {
   typedef typename Source::template Loaded<SIZE> Loaded;
 
   Loaded* const first;
 
-  __device__ __forceinline__ explicit NextRows(void* memory) : first(static_cast<Loaded*>(memory)) {}
+  __device__ __forceinline__ explicit Places(void* memory) : first(static_cast<Loaded*>(memory)) {}
   // Where the next area may begin.
   __device__ __forceinline__ void* end() const { return first + PLACES * COUNT * THREADS; }
 
   template <int RANK>
   __device__ __forceinline__ void copy(const typename Source::Args& args, const i64 (&coordinate)[RANK], i64 column,
                                        int place, int item) const {
-    Source::template copy<SIZE>(args, Source::cursor(args, coordinate), column, SIZE, address(place, item));
+    Source::template copy<SIZE>(args, Source::cursor(args, coordinate), column, SIZE, at(place, item));
   }
-
-  // The values, by a functor that reads the same tensors.
-  template <class Same, int RANK>
-  __device__ __forceinline__ void get(const typename Same::Args& args, const i64 (&coordinate)[RANK], i64 column,
-                                      int place, int item, Value (&values)[SIZE]) const {
-    typedef typename Same::template Loaded<SIZE> Copied;
-    static_assert(sizeof(Copied) == sizeof(Loaded), "the same tensors");
-    Copied in;
-    Same::template fetch<SIZE>(reinterpret_cast<const Copied&>(address(place, item)), in);
-    Same::template finish<SIZE>(args, Same::cursor(args, coordinate), column, SIZE, in, values);
+  __device__ __forceinline__ void fetch(int place, int item, Loaded& in) const {
+    Source::template fetch<SIZE>(at(place, item), in);
   }
 
  private:
-  __device__ __forceinline__ Loaded& address(int place, int item) const {
+  __device__ __forceinline__ Loaded& at(int place, int item) const {
     return first[(place * COUNT + item) * THREADS + threadIdx.x];
   }
 };
 
-// One number of each row.
-template <class Source> struct NextNumbers : NextRows<Source, 1, 1> {
-  typedef NextRows<Source, 1, 1> Base;
-  using Base::Base;
+// One number of each row; 0 of one that does not exist.
+template <class Source> struct Numbers {
+  const Places<Source, 1, 1> places;
+
+  __device__ __forceinline__ explicit Numbers(void* memory) : places(memory) {}
 
   __device__ __forceinline__ void copy(const typename Source::Args& args, const RowWalk<Tile>& walk, int place) const {
+    if (!walk.exists) return;
     i64 kept[KEPT];
     walk.locate_row(kept);
-    Base::copy(args, kept, walk.kept_column, place, 0);
+    places.copy(args, kept, walk.kept_column, place, 0);
   }
   __device__ __forceinline__ Value get(const typename Source::Args& args, const RowWalk<Tile>& walk, int place) const {
-    i64 kept[KEPT];
-    walk.locate_row(kept);
-    Value value[1];
-    Base::template get<Source>(args, kept, walk.kept_column, place, 0, value);
-    return value[0];
+    Value number[1] = {};
+    if (!walk.exists) return number[0];
+    typename Source::template Loaded<1> in;
+    places.fetch(place, 0, in);
+    Source::template finish<1>(args, {}, 0, 1, in, number);
+    return number[0];
   }
 };
 
-struct Next {
+// The rows on their way.
+struct ComingRows {
   const Params& p;
-  const NextRows<Data, VECTOR, ITEMS> x;
-  const NextRows<Prologue, VECTOR, ITEMS> dy;
-  const NextNumbers<Inverse> inverse;
+  const Places<Data, VECTOR, ITEMS> x;
+  const Places<Prologue, VECTOR, ITEMS> dy;
+  const Numbers<Inverse> inverse;
 #if CENTRED
-  const NextNumbers<Mean> mean;
+  const Numbers<Mean> mean;
 #endif
+  RowWalk<Tile> ahead;  // the row that is asked for next
+  int place = 0;        // where it will lie, and the row at hand lies
 
-  __device__ __forceinline__ Next(const Params& p, void* memory)
-      : p(p), x(memory), dy(x.end()), inverse(dy.end())
+  __device__ __forceinline__ ComingRows(const Params& p, void* memory)
+      : p(p), x(memory), dy(x.end()), inverse(dy.end()),
 #if CENTRED
-        , mean(inverse.end())
+        mean(inverse.places.end()),
 #endif
-  {}
-
-  __device__ __forceinline__ void copy_numbers(const RowWalk<Tile>& walk, int place) const {
-    if (!walk.exists) return;
-    inverse.copy(p.inverse, walk, place);
-#if CENTRED
-    mean.copy(p.mean, walk, place);
-#endif
+        ahead(p.sizes) {
+    ahead.begin();
+#pragma unroll 1
+    for (int i = 0; i < PLACES; ++i) ask();
   }
 
-  __device__ __forceinline__ void copy_group(RowWalk<Tile>& walk, int place, int item) const {
-    i64 column;
-    if (!walk.locate(walk.group(0, item), column)) return;
-    x.copy(p.x, walk.coordinate, column, place, item);
-    dy.copy(p.dy, walk.coordinate, column, place, item);
-  }
-};
-
-// The mean and the inverse of a row that exists; and what dx is made with besides.
-struct Statistics {
-  Value mean = Value(0), inverse = Value(0);
-  Value offset, slope;  // of dx = inverse * g - offset - slope * (x - mean)
-
-  __device__ __forceinline__ void load(const Next& next, const RowWalk<Tile>& walk, int place) {
-    if (!walk.exists) return;
-    inverse = next.inverse.get(next.p.inverse, walk, place);
+  // The row at hand: its statistics, and a group of it.
+  __device__ __forceinline__ void fetch_numbers(const RowWalk<Tile>& walk, Row& row) const {
+    row.inverse = inverse.get(p.inverse, walk, place);
 #if CENTRED
-    mean = next.mean.get(next.p.mean, walk, place);
+    row.mean = mean.get(p.mean, walk, place);
 #endif
   }
+  __device__ __forceinline__ void fetch_group(int item, Row& row) const {
+    x.fetch(place, item, row.x.in.whole[item]);
+    dy.fetch(place, item, row.dy.in.whole[item]);
+  }
 
-  // sums: of g and of g * xhat.
-  __device__ __forceinline__ void finish(Value share, const Value (&sums)[2]) {
-    offset = CENTRED ? inverse * (sums[0] * share) : Value(0);
-    slope = inverse * (inverse * (sums[1] * share));
+  // Asks for a row, in the place of the one at hand.
+  __device__ __forceinline__ void ask() {
+    each_group(ahead, [&](int item, i64 column) {
+      x.copy(p.x, ahead.coordinate, column, place, item);
+      dy.copy(p.dy, ahead.coordinate, column, place, item);
+    });
+    inverse.copy(p.inverse, ahead, place);
+#if CENTRED
+    mean.copy(p.mean, ahead, place);
+#endif
+    cp_async_commit();
+    ahead.next();
+    place = place + 1 == PLACES ? 0 : place + 1;
   }
 };
 
-// The scales of a group, of all rows.
+// The scales of this thread's elements, of all rows: without HOLDS they are read whenever they are used.
 struct Scales {
-  Value scale[VECTOR];
+#if SCALED && HOLDS
+  Scale::Loaded<VECTOR> in[ITEMS] = {};
+#endif
 
-  __device__ __forceinline__ Scales(const Params& p, const RowWalk<Tile>& walk, i64 column) {
-#if SCALED
-    Scale::apply<VECTOR>(p.scale, Scale::cursor(p.scale, walk.coordinate), column, VECTOR, scale);
+  __device__ __forceinline__ Scales(const Params& p, RowWalk<Tile>& walk) {
+#if SCALED && HOLDS
+    each_group(walk, [&](int item, i64 column) {
+      Scale::load<VECTOR>(p.scale, Scale::cursor(p.scale, walk.coordinate), column, VECTOR, in[item]);
+    });
 #endif
   }
 
-  // From dy to g.
-  __device__ __forceinline__ Value of(Value dy, int v) const { return SCALED ? dy * scale[v] : dy; }
+  // g from dy.
+  __device__ __forceinline__ void apply(const Params& p, const RowWalk<Tile>& walk, int item, i64 column,
+                                        const Value (&dy)[VECTOR], Value (&g)[VECTOR]) const {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) g[v] = dy[v];
+#if SCALED
+    Value scale[VECTOR];
+    const Scale::Cursor at = Scale::cursor(p.scale, walk.coordinate);
+#if HOLDS
+    Scale::finish<VECTOR>(p.scale, at, column, VECTOR, in[item], scale);
+#else
+    Scale::apply<VECTOR>(p.scale, at, column, VECTOR, scale);
+#endif
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) g[v] *= scale[v];
+#endif
+  }
 };
 
-// `use(row, item, column, scales)` for each group of each row at hand. The scales are read once for all rows.
-template <class Use> __device__ __forceinline__ void each_group(const Params& p, Rows& rows, Use use) {
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    i64 column;
-    if (!rows[0].locate(rows[0].group(0, item), column)) continue;
-    const Scales scales(p, rows[0], column);
-#pragma unroll
-    for (int row = 0; row < AT_HAND; ++row) {
-      if (row == 0 || rows[row].locate(rows[row].group(0, item), column)) use(row, item, column, scales);
-    }
-  }
-}
-
-__device__ __forceinline__ void add_rows(const Next& next, Rows& rows, const Statistics (&statistics)[AT_HAND],
-                                         Value (&gradients)[GRADIENTS][ITEMS][VECTOR], Value (&sums)[AT_HAND][2]) {
-  const Params& p = next.p;
-  each_group(p, rows, [&](int row, int item, i64 column, const Scales& scales) {
-    Value x[VECTOR], dy[VECTOR];
-    next.x.get<Data>(p.x, rows[row].coordinate, column, rows.place(row), item, x);
-    next.dy.get<Prologue>(p.dy, rows[row].coordinate, column, rows.place(row), item, dy);
+// Adds to the gradients, and to the sums over a row of g * xhat and (CENTRED) of g.
+__device__ __forceinline__ void add_row(const ComingRows& coming, RowWalk<Tile>& walk, Row& row, const Scales& scales,
+                                        Value (&gradients)[GRADIENTS][ITEMS][VECTOR], Value (&sums)[1 + CENTRED]) {
+  const Params& p = coming.p;
+  const Value shift = -row.mean * row.inverse;
+  each_group(walk, [&](int item, i64 column) {
+    if (!HOLDS) coming.fetch_group(item, row);
+    Value x[VECTOR], dy[VECTOR], g[VECTOR];
+    row.get_x(p, walk, item, column, x);
+    row.get_dy<Prologue>(p.dy, walk, item, column, dy);
+    scales.apply(p, walk, item, column, dy, g);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      const Value xhat = (x[v] - statistics[row].mean) * statistics[row].inverse, g = scales.of(dy[v], v);
+      const Value xhat = x[v] * row.inverse + shift;
       gradients[0][item][v] += dy[v] * xhat;
       if (GRADIENTS > 1) gradients[GRADIENTS - 1][item][v] += dy[v];
-      sums[row][0] += g;
-      sums[row][1] += g * xhat;
+      sums[0] += g[v] * xhat;
+      if (CENTRED) sums[CENTRED] += g[v];
     }
   });
 }
 
-// Stores dx, and fills each place with what the row ahead has there.
-__device__ __forceinline__ void store_rows(const Next& next, Rows& rows, Rows& ahead,
-                                           const Statistics (&statistics)[AT_HAND]) {
-  const Params& p = next.p;
+// dx = inverse * g + slope * x + offset.
+__device__ __forceinline__ void store_row(const ComingRows& coming, RowWalk<Tile>& walk, Row& row,
+                                          const Scales& scales, const Value (&sums)[1 + CENTRED]) {
+  const Params& p = coming.p;
+  const Value inverse = row.inverse;
+  const Value slope = -inverse * (inverse * (sums[0] * p.share));
+  const Value offset = CENTRED ? -slope * row.mean - inverse * (sums[CENTRED] * p.share) : Value(0);
 #if AGAIN
   const Again::Args& again = p.again;
 #else
   const Again::Args& again = p.dy;
 #endif
-  each_group(p, rows, [&](int row, int item, i64 column, const Scales& scales) {
-    Value x[VECTOR], dx[VECTOR];
-    next.x.get<Data>(p.x, rows[row].coordinate, column, rows.place(row), item, x);
-    next.dy.get<Again>(again, rows[row].coordinate, column, rows.place(row), item, dx);
-    next.copy_group(ahead[row], ahead.place(row), item);
+  each_group(walk, [&](int item, i64 column) {
+    if (!HOLDS) coming.fetch_group(item, row);
+    Value x[VECTOR], dy[VECTOR], dx[VECTOR];
+    row.get_x(p, walk, item, column, x);
+    row.get_dy<Again>(again, walk, item, column, dy);
+    scales.apply(p, walk, item, column, dy, dx);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      const Value centred = statistics[row].inverse * scales.of(dx[v], v) - statistics[row].offset;
-      dx[v] = centred - statistics[row].slope * (x[v] - statistics[row].mean);
+      dx[v] = slope * x[v] + (CENTRED ? inverse * dx[v] + offset : inverse * dx[v]);
     }
-    Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, rows[row].coordinate), column, VECTOR, dx);
+    Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, walk.coordinate), column, VECTOR, dx);
   });
 }
 
@@ -265,43 +295,28 @@ __device__ __forceinline__ void store_gradients(const Params& p, RowWalk<Tile>& 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
-  const Next next(p, memory);
+  ComingRows coming(p, memory);
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);
+  walk.begin();
+  const Scales scales(p, walk);
   Value gradients[GRADIENTS][ITEMS][VECTOR] = {};
 
-  walk.begin();
 #pragma unroll 1
-  for (int place = 0; place < PLACES; place += AT_HAND) {
-    if (place > 0) cp_async_commit();
-    Rows rows(walk, place, place);
-#pragma unroll
-    for (int row = 0; row < AT_HAND; ++row) {
-      next.copy_numbers(rows[row], rows.place(row));
-#pragma unroll
-      for (int item = 0; item < ITEMS; ++item) next.copy_group(rows[row], rows.place(row), item);
+  for (; walk.is_within(); walk.next()) {
+    Row row;
+    cp_async_wait<PLACES - 1>();
+    coming.fetch_numbers(walk, row);
+    if (HOLDS) {
+      each_group(walk, [&](int item, i64) { coming.fetch_group(item, row); });
+      coming.ask();
     }
-  }
-
-  int place = 0;
-#pragma unroll 1
-  for (; walk.is_within(); walk.next(AT_HAND)) {
-    cp_async_commit();
-    cp_async_wait<PLACES / AT_HAND - 1>();
-    Rows rows(walk, 0, place);
-    Statistics statistics[AT_HAND];
-    Value sums[AT_HAND][2] = {};
-#pragma unroll
-    for (int row = 0; row < AT_HAND; ++row) statistics[row].load(next, rows[row], rows.place(row));
-    add_rows(next, rows, statistics, gradients, sums);
-    team.all<Plus>(reinterpret_cast<Value(&)[2 * AT_HAND]>(sums));
-#pragma unroll
-    for (int row = 0; row < AT_HAND; ++row) statistics[row].finish(p.share, sums[row]);
-    Rows ahead(walk, PLACES, place);
-    store_rows(next, rows, ahead, statistics);
-#pragma unroll
-    for (int row = 0; row < AT_HAND; ++row) next.copy_numbers(ahead[row], ahead.place(row));
-    place = place + AT_HAND == PLACES ? 0 : place + AT_HAND;
+    Value sums[1 + CENTRED] = {};
+    add_row(coming, walk, row, scales, gradients, sums);
+    team.all<Plus>(sums);
+    if (HOLDS) row.renew();
+    store_row(coming, walk, row, scales, sums);
+    if (!HOLDS) coming.ask();
   }
 #pragma unroll
   for (int k = 0; k < GRADIENTS; ++k) store_gradients(p, walk, gradients[k], p.gradients[k]);

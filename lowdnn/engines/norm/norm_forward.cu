@@ -103,14 +103,6 @@ __device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
 }
 
-// 1 / elements that `shift` is the average of. A row with a skew may have a group less than others.
-template <int MOST_GROUPS>
-__device__ __forceinline__ Value first_share(const Params& p, const RowWalk<Tile>& walk) {
-  if (!HAS_SKEW) return p.first_share;
-  const i64 groups = walk.groups();
-  return reciprocal(Value((groups < MOST_GROUPS ? groups : MOST_GROUPS) * VECTOR));
-}
-
 // Where blocks share rows, or have joined ones, the group of each member that `shift` is the average of: of the shared
 // row, or of the first joined one, whose mean is no further from that of all than their deviation times the root of
 // their number. It is asked for a row ahead, so that nothing waits for it when the row is there.
@@ -126,16 +118,13 @@ struct Sample {
     Again::load<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in);
   }
 
-  // Gives 1 / elements of the sample.
-  __device__ __forceinline__ Value add(const Params& p, const RowWalk<Tile>& of, Value (&sums)[WIDTH]) const {
+  __device__ __forceinline__ void add(const Params& p, const RowWalk<Tile>& of, Value (&sums)[WIDTH]) const {
     RowWalk<Tile> walk = of.first_of_cluster();
     i64 column;
     Value x[VECTOR];
-    if (locate(p, walk, column)) {
-      Again::finish<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in, x);
-      add_first(x, sums);
-    }
-    return first_share<TEAM>(p, walk);
+    if (!locate(p, walk, column)) return;
+    Again::finish<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in, x);
+    add_first(x, sums);
   }
 
  private:
@@ -144,17 +133,32 @@ struct Sample {
   }
 };
 
-// The sums of what `shift` is the average of: the first chunk's whole groups, which are held, or the sample. Gives
-// 1 / elements.
-__device__ __forceinline__ Value first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held,
-                                            const Sample& sample, Value (&sums)[WIDTH]) {
-  if constexpr (Sample::ANY) return sample.add(p, walk, sums);
-  walk.each_whole(0, [&](auto group, i64) {
-    Value x[VECTOR];
-    held.get(p.before, group, x);
-    add_first(x, sums);
-  });
-  return first_share<TEAM * ITEMS>(p, walk);
+// The sums of what `shift` is the average of: the first chunk's whole groups, which are held, or the sample.
+__device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held,
+                                           const Sample& sample, Value (&sums)[WIDTH]) {
+  if constexpr (Sample::ANY) {
+    sample.add(p, walk, sums);
+  } else {
+    walk.each_whole(0, [&](auto group, i64) {
+      Value x[VECTOR];
+      held.get(p.before, group, x);
+      add_first(x, sums);
+    });
+  }
+}
+
+// 1 / elements that `shift` is the average of. Of rows with a skew one may have a group less than its neighbour.
+__device__ __forceinline__ Value first_share(const Params& p, Team& team, const RowWalk<Tile>& walk) {
+#if HAS_SKEW
+  const i64 groups = walk.first_of_cluster().groups(), most = TEAM * (Sample::ANY ? 1 : ITEMS);
+  Value elements[WIDTH];
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) elements[w] = Value((groups < most ? groups : most) * VECTOR);
+  if constexpr (Tile::APART == 1) team.neighbours<Plus>(elements);
+  return reciprocal(elements[0]);
+#else
+  return p.first_share;
+#endif
 }
 
 // What a thread reads of its rows: from shared memory where chunks stay there, or the next row was asked for.
@@ -206,9 +210,10 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
   for (int w = 0; w < WIDTH; ++w) mean[w] = Value(0);
 #if CENTRED
   Value sums[WIDTH] = {};
-  const Value share = first_sums(p, walk, held, sample, sums);
+  first_sums(p, walk, held, sample, sums);
   team.all_of_block<Plus>(sums);
   if constexpr (Tile::APART == 1) team.neighbours<Plus>(sums);
+  const Value share = first_share(p, team, walk);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {
     mean[w] = sums[w] * share;

@@ -7,8 +7,12 @@
 // threads sums the partials r, r + rows, ... in this order; then the rows are joined as a tree.
 // Shared memory (static): a number of each thread.
 // Launch: THREADS threads, ceil(elements / COLUMNS) x GRADIENTS blocks.
-// Macros: THREADS COLUMNS; GRADIENTS: 1 (dscale) or 2 (dscale and dbias); INDEX: u32 below 2^31 elements, else i64.
+// Macros: THREADS COLUMNS; GRADIENTS: 1 (dscale) or 2 (dscale and dbias); OVERLAPS_PREVIOUS: as a dependent launch
+// (dependent_launch.cuh); INDEX: u32 below 2^31 elements, else i64.
 
+#if OVERLAPS_PREVIOUS
+#include "include/dependent_launch.cuh"
+#endif
 #include "include/division.cuh"
 #include "generated.cuh"
 
@@ -39,6 +43,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i64 element = i64(blockIdx.x) * COLUMNS + threadIdx.x % COLUMNS;
   const int row = threadIdx.x / COLUMNS;
   const bool exists = element < p.elements;
+#if OVERLAPS_PREVIOUS
+  wait_for_previous_kernel();
+#endif
 
   Value total = Value(0);
   if (exists) {

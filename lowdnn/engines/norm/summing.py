@@ -15,28 +15,27 @@ from lowdnn.engines.rows.tile import Defaults, RowTile
 from lowdnn.enums import DataType, KnobType
 from lowdnn.ops.tensor import Tensor
 
-#: Threads of a team that has several rows at a time, since they meet in a barrier for these.
-_LARGE_TEAM = 256
-#: Rows of a team in shared memory by default, those of a large one that is alone with its row, and at most.
-_PLACES, _LARGE_PLACES, _MAX_PLACES = 2, 3, 4
-#: Groups of a thread by default, since more would take the shared memory of a stage, and at most; registers that sums
-#: may take.
-_ITEMS, _MAX_ITEMS, _SUM_REGISTERS = 4, 8, 64
+#: Rows of a team on their way to shared memory by default, where that has room for them, and at most.
+_PLACES, _MAX_PLACES = 4, 8
+#: Groups of a thread by default, since more would take the shared memory of a place, and at most.
+_ITEMS, _MAX_ITEMS = 4, 8
+#: Registers that these may take where they are held, and that their sums may.
+_HELD_REGISTERS, _SUM_REGISTERS = 96, 64
 #: Threads of a team, at least and at most: those that read a memory line, and what a block has registers for.
 _MIN_TEAM, _MAX_TEAM = 8, 512
 #: Threads of a block with short rows, the more of which it has, the fewer blocks' sums are joined; and at least.
-_BLOCK_THREADS, _WARP_THREADS = 256, 32
-#: Registers of a thread besides the sums: in all, and for each group.
-_REGISTERS, _GROUP_REGISTERS = 44, 5
+_BLOCK_THREADS, _WARP_THREADS = 512, 32
+#: Registers of a thread besides those of its groups.
+_REGISTERS = 48
 
 
 @dataclass(frozen=True)
 class SummingTile:
-    """The tile of the kernel, how many rows a team has at a time, and how many lie in shared memory."""
+    """The kernel's tile, a team's rows on their way to shared memory, and whether threads hold the one at hand."""
 
     tile: RowTile
-    at_hand: int
     places: int
+    holds: bool
     shared_bytes: int
     blocks: int
 
@@ -46,6 +45,7 @@ class Summing:
     """layout: rows along the vector axis.  held: what the kernel without sums holds of an element.
 
     gradients: sums of each element.  elements, numbers: what is read of each element, and of each row.
+    scale: of each element of a row.
     """
 
     layout: RowLayout
@@ -55,18 +55,17 @@ class Summing:
     gradients: int
     elements: tuple[tuple[Tensor, ...], ...]
     numbers: tuple[Tensor, ...]
+    scale: Tensor | None
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
         """Those of rows, with other defaults where a row's sums fit registers; and STAGES."""
         defaults, places = self._defaults, 0
         if defaults is not None:
-            team, _, cluster, _ = defaults
-            most = _LARGE_PLACES if team >= _LARGE_TEAM and cluster == 1 else _PLACES
-            fitting = (count for count in range(most, 0, -1) if self._tile(*defaults[:3], count) is not None)
+            fitting = (count for count in range(_PLACES, 0, -1) if self._tile(*defaults[:3], count) is not None)
             places = next(fitting, 0)
         of_rows = tile.knobs(self.layout, self.arch, self.held, defaults if places else None)
-        text = "rows of a team in shared memory; 0: gradients are reductions"
+        text = "rows on their way to shared memory; 0: gradients are reductions"
         return (*of_rows, Knob("places", KnobType.STAGES, tuple(range(_MAX_PLACES + 1)), places, text))
 
     def tile(self, chosen: Choices) -> SummingTile | None:
@@ -78,15 +77,20 @@ class Summing:
 
     @property
     def _defaults(self) -> Defaults | None:
-        """As few threads for each row as its sums' registers allow; None where not even a cluster has enough."""
-        most = min(floor_power(max(1, _SUM_REGISTERS // self._words)), _ITEMS)
+        """As few threads for each row as hold it, or have registers for its sums where that takes fewer blocks; None
+        where not even a cluster has enough."""
+        held, most = (
+            min(max(1, registers // words), _ITEMS)
+            for registers, words in ((_HELD_REGISTERS, self._held_words), (_SUM_REGISTERS, self._sum_words))
+        )
         clusters = (c for c in tile.clusters(self.arch) if self.layout.groups <= _MAX_TEAM * most * c)
         least = next(clusters, 0)
         if not least:
             return None
         cluster = tile.filling_cluster(self.layout, self.arch, least)
         own = ceil_div(self.layout.groups, cluster)
-        team = max(ceil_power(ceil_div(own, most)), min(_MIN_TEAM, ceil_power(own)))
+        wanted = held if own <= _MAX_TEAM * held else most
+        team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
         return team, ceil_div(own, team), cluster, 1
 
     def _tile(self, team: int, items: int, cluster: int, places: int) -> SummingTile | None:
@@ -102,16 +106,27 @@ class Summing:
         for resident in range(self._resident(shape), 0, -1):
             if shared_bytes <= self.arch.shared_bytes_beside(resident) - self._other_bytes(shape):
                 shape = replace(shape, RESIDENT=resident)
-                at_hand = places if team >= _LARGE_TEAM else 1
-                return SummingTile(shape, at_hand, places, shared_bytes, shape.staying_blocks(self.layout, self.arch))
+                blocks = shape.staying_blocks(self.layout, self.arch)
+                return SummingTile(shape, places, self._holds(shape), shared_bytes, blocks)
         return None
+
+    def _holds(self, shape: RowTile) -> bool:
+        """Whether threads have registers for the row at hand."""
+        return shape.ITEMS * self._held_words <= _HELD_REGISTERS
 
     def _resident(self, shape: RowTile) -> int:
         """Blocks for which a multiprocessor has registers."""
-        return max(1, tile.resident_blocks(_REGISTERS + shape.ITEMS * (_GROUP_REGISTERS + self._words), shape.THREADS))
+        words = self._held_words if self._holds(shape) else self._sum_words
+        return max(1, tile.resident_blocks(_REGISTERS + shape.ITEMS * words, shape.THREADS))
 
     @property
-    def _words(self) -> int:
+    def _held_words(self) -> int:
+        """Registers for a group that is held: its sums, its scales, and what is read of it."""
+        scales = self.layout.read_bytes((self.scale,)) if self.scale is not None else 0
+        return self._sum_words + ceil_div(scales + self._group_bytes, 4)
+
+    @property
+    def _sum_words(self) -> int:
         """Registers for the sums of a group."""
         return self.gradients * self.layout.vector * self._element_bytes // 4
 

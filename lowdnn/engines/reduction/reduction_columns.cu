@@ -14,6 +14,7 @@
 // writes the totals of its slice to partials[slice][output], for reduction_combine.cu; MOMENTS: 1 where the
 // operator is GenStats; INDEX: u32 where groups and steps are below 2^31, otherwise i64.
 
+#define READS_ONLY
 #include "include/division.cuh"
 #include "reduction/operators.cuh"
 #include "generated.cuh"

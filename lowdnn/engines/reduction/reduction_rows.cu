@@ -13,6 +13,7 @@
 // where it writes the total of its slice to partials[slice][output], for reduction_combine.cu; MOMENTS: 1 where the
 // operator is GenStats; INDEX: u32 where outputs and groups are below 2^31, otherwise i64.
 
+#define READS_ONLY
 #include "include/division.cuh"
 #include "reduction/operators.cuh"
 #include "generated.cuh"

@@ -6,16 +6,17 @@
 // prologue and into shared memory; then TEAM threads join those of one output.
 // Order of summation: each thread of a team sums every TEAM-th element, then the team joins its totals as a tree. It
 // depends on the parameters only.
-// Shared memory (static): STAGED results of the prologue.
+// Shared memory (static): STAGED results of the prologue; elements as they are read where it does nothing else.
 // Launch: THREADS threads, ceil(outputs / block_outputs) blocks; block_outputs * count is a multiple of VECTOR and at
 // most STAGED.
-// Macros: OPERATOR THREADS TEAM UNROLL VECTOR STAGED; MOMENTS: 1 where the operator is GenStats.
+// Macros: OPERATOR COMPUTE (what it is computed in) THREADS TEAM UNROLL VECTOR STAGED; MOMENTS: 1 where the operator is GenStats.
 
+#define READS_ONLY
 #include "reduction/operators.cuh"
 #include "generated.cuh"
 #include "reduction/epilogues.cuh"
 
-typedef TotalOf<OPERATOR, Prologue::Result>::Type Total;
+typedef TotalOf<OPERATOR, COMPUTE>::Type Total;
 typedef Vector<Prologue::Result, VECTOR> Group;
 
 struct Params {
@@ -67,11 +68,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 #pragma unroll 1
   for (int begin = 0; begin < outputs; begin += THREADS / TEAM) {
     const int output = begin + threadIdx.x / TEAM;
-    Total total = OPERATOR::neutral<Prologue::Result>();
+    Total total = OPERATOR::neutral<COMPUTE>();
     if (output < outputs) {
 #pragma unroll 8
       for (int i = lane; i < count; i += TEAM) {
-        total = OPERATOR::combine(total, OPERATOR::prepare(staged[output * count + i]));
+        total = OPERATOR::combine(total, OPERATOR::prepare(convert<COMPUTE>(staged[output * count + i])));
       }
     }
 #pragma unroll

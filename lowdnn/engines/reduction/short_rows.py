@@ -43,7 +43,13 @@ class ShortRows:
             (layout.outputs * layout.count,), {uid: (inner,) for uid, (_, inner) in strides.items()}, ((),)
         )
         before = generate(
-            fused.before, accumulator=None, vector_axis=0, result=fused.compute_type, space=row, name=PROLOGUE
+            fused.before,
+            accumulator=None,
+            vector_axis=0,
+            result=fused.compute_type,
+            stores_result=not fused.before.operations,
+            space=row,
+            name=PROLOGUE,
         )
         found = ShortRows(fused, layout, before, min(before.vector, MAX_VECTOR // len(layout.after)))
         is_short = layout.outputs >= FEWEST_OUTPUTS * arch.sm_count and layout.count * FEWEST_OUTPUTS <= found._staged
@@ -63,6 +69,7 @@ class ShortRows:
         team = min(32, max(1, THREADS // block_outputs))
         params = ShortParams(
             OPERATOR=operator_of(self.fused.operation),
+            COMPUTE=dtypes.info(self.fused.compute_type).c_type,
             THREADS=THREADS,
             TEAM=team,
             UNROLL=_UNROLL,

@@ -80,6 +80,7 @@ class ShortParams:
     """Compile-time parameters of ``reduction_short_rows.cu``."""
 
     OPERATOR: str
+    COMPUTE: str
     THREADS: int
     TEAM: int
     UNROLL: int

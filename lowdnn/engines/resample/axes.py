@@ -62,6 +62,11 @@ def window_period(axis: AxisTaps) -> int:
     return axis.unit // gcd(axis.step, axis.unit)
 
 
+def shares_taps(axis: AxisTaps) -> bool:
+    """Whether neighbouring windows read the same positions."""
+    return axis.span * axis.unit > axis.step
+
+
 def has_inside_taps(axis: AxisTaps) -> bool:
     """Whether each window has a tap inside the image."""
     last = (axis.outputs - 1) * axis.step - axis.offset

@@ -7,9 +7,10 @@ from math import gcd
 
 from lowdnn import dtypes
 from lowdnn.engines.launch import macros
-from lowdnn.engines.resample.axes import Readers, has_inside_taps, reader_period, readers
+from lowdnn.engines.resample.axes import Readers, has_inside_taps, reader_period, readers, shares_taps
 from lowdnn.engines.resample.problem import Problem, neighbours
 from lowdnn.engines.resample.tile import (
+    ACCESS_BYTES,
     Tile,
     can_unroll,
     index_type,
@@ -60,14 +61,20 @@ def periods(problem: Problem) -> tuple[int, int]:
     return down, along
 
 
-def most(problem: Problem) -> tuple[int, int]:
-    """(rows, columns) that a thread has by default, at most. Many positions share the outputs that they read.
+def most(problem: Problem) -> tuple[int, int, int]:
+    """(channels, rows, columns) that a thread has by default, at most. Many positions share the outputs that they read,
+    most of all where a thread looks for maxima again: their windows cost more than what a channel more would share.
 
-    Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time.
+    Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time; where
+    nothing is shared, half of one is faster.
     """
+    shares = any(map(shares_taps, problem.axes[1:]))
+    if problem.searched is not None and problem.channels_last:
+        return 2 if problem.has_patterns else 4, 8, 4
     if problem.channels_last:
-        return (4 if problem.searched is None else 8, 4)
-    return (8, max(2, 16 // problem.target.element_bytes))
+        return (8, 4, 4) if shares else (8, 2, 2)
+    columns = ACCESS_BYTES // problem.target.element_bytes
+    return (1, 8, max(2, columns)) if shares else (1, 2, max(2, columns // 2))
 
 
 def kernel(problem: Problem, tile: Tile) -> KernelRef:

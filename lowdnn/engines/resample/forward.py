@@ -7,9 +7,17 @@ from math import gcd
 
 from lowdnn import dtypes
 from lowdnn.engines.launch import macros
-from lowdnn.engines.resample.axes import Pattern, has_inside_taps, leaves_image, window_pattern, window_period
+from lowdnn.engines.resample.axes import (
+    Pattern,
+    has_inside_taps,
+    leaves_image,
+    shares_taps,
+    window_pattern,
+    window_period,
+)
 from lowdnn.engines.resample.problem import Problem, neighbours
 from lowdnn.engines.resample.tile import (
+    ACCESS_BYTES,
     Tile,
     can_unroll,
     index_type,
@@ -55,14 +63,20 @@ def periods(problem: Problem) -> tuple[int, int]:
     return down, along
 
 
-def most(problem: Problem) -> tuple[int, int]:
-    """(rows, columns) that a thread has by default, at most. Many outputs share what they read.
+def most(problem: Problem) -> tuple[int, int, int]:
+    """(channels, rows, columns) that a thread has by default, at most. Many outputs share what they read.
 
-    Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time.
+    Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time; where
+    nothing is shared, one that reads.
     """
     if problem.channels_last:
-        return (4, 4) if problem.is_linear else (4, 2) if problem.axes[1].step <= problem.axes[1].unit else (2, 2)
-    return (2 if problem.is_maximum else 8, max(2, 16 // problem.target.element_bytes))
+        if problem.is_linear and problem.has_patterns:
+            return 4, 8, 2
+        return (8, 4, 2) if problem.axes[1].step <= problem.axes[1].unit else (8, 2, 2)
+    columns = ACCESS_BYTES // problem.target.element_bytes
+    if not any(map(shares_taps, problem.axes[1:])):
+        return 2, 1, max(2, columns * problem.axes[2].unit // problem.axes[2].step)
+    return 2, 2 if problem.is_maximum else 8, max(2, columns)
 
 
 def kernel(problem: Problem, tile: Tile) -> KernelRef:

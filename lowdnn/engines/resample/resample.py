@@ -26,9 +26,6 @@ from lowdnn.status import NotSupportedError, Status
 
 _THREADS = 128
 
-#: Channels of a thread that looks for maxima again: a tile of more positions, whose windows overlap, does less work.
-_MOST_SEARCHED = 4
-
 _TILE_KNOBS = (KnobType.LOAD_SIZE, KnobType.TILE_ROWS, KnobType.TILE_COLS)
 
 
@@ -96,14 +93,14 @@ def _fitting(problem: Problem, channels: int) -> list[tuple[int, int]]:
 def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
     """(rows, columns): many, which share what they read, while the device is full of threads."""
     direction = _direction(problem)
-    down, along = map(max, direction.most(problem), direction.periods(problem))
+    down, along = map(max, direction.most(problem)[1:], direction.periods(problem))
     return chosen_tile(problem, channels, _fitting(problem, channels), (down, along), arch)
 
 
 def _knobs(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
     channels = tuple(c for c in CHANNELS if c <= problem.most_channels)
     row_counts, column_counts = counts(problem, _direction(problem).periods(problem))
-    default = min(channels[-1], _MOST_SEARCHED) if problem.searched is not None else channels[-1]
+    default = min(channels[-1], _direction(problem).most(problem)[0])
     rows, columns = _default_tile(problem, default, arch)
     return (
         Knob("channels", KnobType.LOAD_SIZE, channels, default, "channels of a thread"),

@@ -23,6 +23,9 @@ _MAX_COLUMNS = 16
 
 BLOCK_SIZES = (64, 128, 256)
 
+#: Of one access.
+ACCESS_BYTES = 16
+
 #: Accesses of a thread in unrolled code, and their bytes, all of which may be in registers at a time.
 _MAX_READS = 128
 _MAX_READ_BYTES = 800
@@ -71,9 +74,12 @@ def chosen_tile(
 ) -> tuple[int, int]:
     """The largest of the tiles (rows, columns) up to ``most`` that leave the device full of threads.
 
-    What a tile has beyond the tensor's edges does not count; of equal ones, the squarest, then the widest.
+    What a tile has beyond the tensor's edges does not count; of equal ones, the squarest, then the widest. Columns that
+    are written at once divide the tensor's where any do: threads at its edge write element by element, and those beside
+    them wait.
     """
     rows_extent, columns_extent = problem.space.extents[3:]
+    is_whole = not problem.channels_last and columns_extent % 2 == 0
 
     def used(tile: tuple[int, int]) -> Fraction:
         down, along = ceil_div(rows_extent, tile[0]), ceil_div(columns_extent, tile[1])
@@ -83,7 +89,10 @@ def chosen_tile(
     full = [
         tile
         for tile in choices
-        if tile[0] <= most[0] and tile[1] <= most[1] and prod(problem.radices(channels, *tile)) >= wanted
+        if tile[0] <= most[0]
+        and tile[1] <= most[1]
+        and not (is_whole and columns_extent % tile[1])
+        and prod(problem.radices(channels, *tile)) >= wanted
     ]
     return max(full, key=lambda tile: (used(tile), -prod(tile), min(tile), tile[1]), default=(1, 1))
 

@@ -34,10 +34,11 @@ class RowKernel:
     switches: tuple[tuple[str, int], ...]
     functors: tuple[Functor, ...]
     scalars: tuple[Argument, ...] = ()
+    needs_sm_90a: bool = False
 
     @property
     def kernel(self) -> KernelRef:
-        layout, target = self.layout, "sm_90a" if self.tile.CLUSTER > 1 else "sm_80"
+        layout, target = self.layout, "sm_90a" if self.tile.CLUSTER > 1 or self.needs_sm_90a else "sm_80"
         is_chunked = self.tile.chunks(layout) > 1
         text = "\n".join(functor.text for functor in self.functors)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -61,8 +61,8 @@ _CHUNK_ITEMS = 4
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
 
-#: STAGES: the next row whole, or as many chunks as have room.
-NEXT_ROW, RING = 1, 2
+#: STAGES: the next row, as many chunks as have room, or the next row by the copy engine.
+NEXT_ROW, RING, ENGINE_ROW = 1, 2, 3
 
 #: (team, items, cluster, sharing)
 Defaults = tuple[int, int, int, int]
@@ -165,6 +165,10 @@ class RowTile:
     def chunks(self, layout: RowLayout) -> int:
         return max(1, ceil_div(layout.groups, self.TEAM * self.ITEMS * self.SHARING))
 
+    def is_whole(self, layout: RowLayout) -> bool:
+        """Whether each thread has ITEMS groups of a row, and all of them together the row."""
+        return layout.groups == self.TEAM * self.ITEMS * self.SHARING
+
     def blocks(self, layout: RowLayout) -> int:
         """Of a grid in which every group of rows has a team of its own; the greatest grid where that is too many."""
         return min(ceil_div(layout.row_groups, self.slots), MAX_GRID_X // self.SHARING) * self.SHARING
@@ -197,9 +201,11 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
         Knob("cluster", KnobType.TILE_CGA_M, clusters(arch), cluster, "blocks of a cluster that share rows"),
     )
     if held.looks_ahead:
-        text = "on its way beside the row at hand: 1 the next row, 2 as many chunks as have room, in a ring"
-        stages = (0, NEXT_ROW, *((RING,) if held.stays else ()))
-        default = RING if ring else NEXT_ROW if is_ahead else 0
+        text = "on its way beside the row at hand: 1 the next row, 2 chunks in a ring, 3 the next row in one copy"
+        stages = (0, NEXT_ROW, RING if held.stays else ENGINE_ROW)
+        # A warp's accesses to rows that begin beside vectors lie askew to memory lines, the copy engine's do not.
+        by_engine = bool(layout.space.skew) and not held.stays and arch.name == "sm_90a"
+        default = RING if ring else 0 if not is_ahead else ENGINE_ROW if by_engine else NEXT_ROW
         found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))
     if not held.stays:
         return found
@@ -220,7 +226,7 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     sharing = max(cluster, chosen.get(KnobType.CTA_COUNT, 1))
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
-    held = held.looking_ahead if chosen.get(KnobType.STAGES) == NEXT_ROW else held
+    held = held.looking_ahead if chosen.get(KnobType.STAGES) in (NEXT_ROW, ENGINE_ROW) else held
     return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
 
 
@@ -376,6 +382,8 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     """(team, items, cluster): each thread a few vectors; more, or more blocks, where fewer than wanted would fit a
     multiprocessor; rows of several chunks where nothing holds them."""
     fewest, most = _item_bounds(layout, held)
+    if _is_one_group_each(layout, held):
+        return ceil_power(layout.groups), 1, 1
     most_team, side = _usual_team(layout), _side(layout)
     most_cluster = _most_cluster(arch)
     filling = [c for c in clusters(arch) if c >= filling_cluster(layout, arch, 1)]
@@ -401,6 +409,14 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
         i for i in _ITEMS if i <= most and _holding(layout, most_team * side, i, most_cluster, held, True)[1] > 1
     )
     return most_team, max(fitting, default=1), most_cluster
+
+
+def _is_one_group_each(layout: RowLayout, held: Held) -> bool:
+    """Whether threads of small blocks have one group each of short rows: of several values, which are many bytes in
+    flight, and leave registers for as many threads as a multiprocessor has."""
+    team = ceil_power(max(layout.groups, 1))
+    is_filled = team <= _MIN_THREADS and layout.groups >= _FULL * team
+    return is_filled and layout.space.is_line and held.values > 1 and not held.stays
 
 
 def _item_bounds(layout: RowLayout, held: Held) -> tuple[int, int]:

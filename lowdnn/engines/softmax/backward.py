@@ -49,14 +49,15 @@ class BackwardSoftmax:
         if not self.layout.row_groups:
             return chain
         shape = tile.tile_of(self.layout, chosen, self._held)
-        sources, is_wanted = ((found.y,), found.before.loads), bool(chosen[KnobType.STAGES])
-        ahead = NextRow(shape, self.layout, arch, sources, is_wanted)
+        sources, stages = ((found.y,), found.before.loads), chosen[KnobType.STAGES]
+        ahead = NextRow(shape, self.layout, arch, sources, stages > 0, stages == tile.ENGINE_ROW)
         kernel = RowKernel(
             source="softmax/softmax_backward.cu",
             data_type=found.y.data_type,
             compute_type=found.compute_type,
             layout=self.layout,
             tile=shape,
+            needs_sm_90a=ahead.is_by_engine,
             switches=(("IS_LOG", int(found.is_log)), *ahead.switches),
             functors=(
                 self.space.load(found.y, found.compute_type, "Data", ahead.is_ahead),

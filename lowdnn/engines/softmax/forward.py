@@ -63,14 +63,15 @@ class ForwardSoftmax:
         if not self.layout.row_groups:
             return chain
         shape = tile.tile_of(self.layout, chosen, self._held)
-        statistics = _statistics(operation)
-        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), bool(chosen[KnobType.STAGES]))
+        statistics, stages = _statistics(operation), chosen[KnobType.STAGES]
+        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), stages > 0, stages == tile.ENGINE_ROW)
         kernel = RowKernel(
             source="softmax/softmax_forward.cu",
             data_type=operation.x.data_type,
             compute_type=self.compute_type,
             layout=self.layout,
             tile=shape,
+            needs_sm_90a=ahead.is_by_engine,
             switches=(
                 ("IS_LOG", int(operation.is_log)),
                 ("SINK", int(operation.sink is not None)),

@@ -7,8 +7,8 @@
 // Shared memory: RowTeam's; with LOOKS_AHEAD (dynamic) the next row of y, then of dy.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
-// u32 below 2^31 rows and groups, else i64; IS_LOG; LOOKS_AHEAD: whether the next row is asked for when a
-// row begins.
+// u32 below 2^31 rows and groups, else i64; IS_LOG; LOOKS_AHEAD: whether and how the next row is asked
+// for when a row begins (include/next_row.cuh).
 
 #include "include/exponential.cuh"
 #include "include/next_row.cuh"
@@ -71,6 +71,7 @@ struct Next {
 
  private:
   __device__ __forceinline__ void copy() {
+    y.release();
     y.copy(p.y, walk);
     dy.copy(p.dy, walk);
   }

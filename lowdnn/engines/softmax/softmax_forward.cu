@@ -13,7 +13,8 @@
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; IS_LOG; SINK; STATS (m + log(s), times stats_factor), MAX (m), SUM (s):
-// whether they are stored; LOOKS_AHEAD: whether the next row is asked for when a row begins.
+// whether they are stored; LOOKS_AHEAD: whether and how the next row is asked for when a row begins
+// (include/next_row.cuh).
 
 #include "include/exponential.cuh"
 #include "include/next_row.cuh"
@@ -162,6 +163,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   const i64 chunks = Tile::chunks(p.sizes);
 
   ahead.begin();
+  next.release();
   next.copy(p.before, ahead);
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
@@ -177,6 +179,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #endif
     next.load(p.before, walk, held);
     ahead.next();
+    next.release();
     next.copy(p.before, ahead);
 #if CHUNKED
     add_chunk(p, walk, 0, held, largest, sum);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +96,32 @@ def test_lines_with_heads_shared_in_two_ways(device: Runtime, line: str) -> None
     ],
 )
 def test_several_tiles_in_each_kernel_on_wgmma(racing: Runtime, words: str) -> None:
-    check_case(racing, WGMMA, f"sdpa_bwd b=1 hk=1 {words}")
+    """Blocks take several tiles of keys each."""
+    few = replace(SM_90A, sm_count=2)
+    check_case(racing, WGMMA, f"sdpa_bwd b=1 hk=1 {words}", {KnobType.SPLIT_K_SLC: 1}, few)
+
+
+@pytest.mark.parametrize(
+    ("words", "splits"),
+    [
+        ("h=4 hk=2 q=200 kv=150 d=16 dv=32 right=0 lengths=both", 3),
+        ("h=2 q=129 kv=20 d=24 dv=72 left=30", 2),
+        ("h=1 q=100 kv=70 d=136 dv=16 left=9 layout=bshd", 2),
+        ("h=1 q=130 kv=20 d=16 dtype=e4m3 out=fp32", 2),
+    ],
+)
+def test_split_queries_on_wgmma(racing: Runtime, words: str, splits: int) -> None:
+    few = replace(SM_90A, sm_count=3)
+    plan = check_case(racing, WGMMA, f"sdpa_bwd b=1 {words}", {KnobType.SPLIT_K_SLC: splits}, few)
+    assert dict(plan.choices)[KnobType.SPLIT_K_SLC] == splits
 
 
 def test_sums_in_any_order(racing: Runtime) -> None:
     line = "sdpa_bwd b=1 h=2 q=70 kv=300 d=16"
     plan = check_case(racing, WGMMA, line, {KnobType.REDUCTION_MODE: 1, KnobType.SWIZZLE: 1})
     assert NumericalNote.NONDETERMINISTIC in plan.numerical_notes
-    assert NumericalNote.NONDETERMINISTIC not in WGMMA.plan(graph_of(line), SM_90A, {}).numerical_notes
+    in_order = WGMMA.plan(graph_of(line), SM_90A, {KnobType.REDUCTION_MODE: 0})
+    assert NumericalNote.NONDETERMINISTIC not in in_order.numerical_notes
 
 
 @pytest.mark.parametrize("line", MODIFIED)
@@ -288,30 +307,36 @@ def test_work_is_that_of_the_band(engine: Engine, products: int) -> None:
     assert flops("right=0 left=15") == pytest.approx(full * 16 / 512, rel=0.05)
 
 
-def test_workspace_has_terms_and_sums_of_queries() -> None:
+def test_workspace_has_terms_and_sums() -> None:
     graph = graph_of("sdpa_bwd b=1 h=2 q=500 kv=512 d=64")
     assert MMA.plan(graph, SM_90A, {}).workspace_bytes == aligned_bytes(2 * 500 * 8)
     tiles = 2 * 4
     sums, terms, turns = tiles * 128 * 64 * 4, tiles * 128 * 8, aligned_bytes((tiles + 1) * 4)
-    assert WGMMA.plan(graph, SM_90A, {}).workspace_bytes == sums + terms + turns
+    of_splits = {1: 0, 2: 2 * tiles * 128 * (64 + 64) * 4}
+    for splits, of_keys in of_splits.items():
+        plan = WGMMA.plan(graph, SM_90A, {KnobType.SPLIT_K_SLC: splits})
+        assert plan.workspace_bytes == sums + terms + turns + of_keys
 
 
 @pytest.mark.parametrize(
-    ("words", "heads", "order"),
+    ("words", "heads", "order", "splits"),
     [
-        ("b=2 h=16 q=8192 d=128", 8, 0),
-        ("b=2 h=16 q=8192 d=128 right=0", 16, 1),
-        ("b=2 h=32 q=8192 d=64 right=0", 32, 0),
-        ("b=2 h=8 q=8192 d=256 right=0", 8, 1),
-        ("b=2 h=8 q=8192 d=256", 4, 1),
-        ("b=8 h=16 q=2048 d=128", 8, 0),
-        ("b=32 h=16 q=512 d=128", 32, 0),
-        ("b=1 h=12 hk=3 q=8192 d=128 left=9 deterministic=yes", 2, 0),
+        ("b=2 h=16 q=8192 d=128", 8, 0, 1),
+        ("b=2 h=16 q=8192 d=128 right=0", 16, 1, 1),
+        ("b=2 h=32 q=8192 d=64 right=0", 32, 0, 1),
+        ("b=2 h=8 q=8192 d=256 right=0", 8, 1, 1),
+        ("b=2 h=8 q=8192 d=256", 4, 1, 1),
+        ("b=8 h=16 q=2048 d=128", 8, 0, 1),
+        ("b=32 h=16 q=512 d=128", 32, 0, 1),
+        ("b=1 h=12 hk=3 q=8192 d=128 left=9 deterministic=yes", 2, 0, 2),
+        ("b=2 h=10 q=4096 kv=77 d=64", 16, 0, 6),
+        ("b=1 h=8 q=1024 d=64", 8, 1, 2),
     ],
 )
-def test_default_knobs_of_wgmma(words: str, heads: int, order: int) -> None:
+def test_default_knobs_of_wgmma(words: str, heads: int, order: int, splits: int) -> None:
     plan = WGMMA.plan(graph_of(f"sdpa_bwd {words}"), SM_90A, {})
-    assert dict(plan.choices) == {KnobType.SWIZZLE: heads, KnobType.REDUCTION_MODE: order}
+    knobs = {KnobType.SWIZZLE: heads, KnobType.REDUCTION_MODE: order, KnobType.SPLIT_K_SLC: splits}
+    assert dict(plan.choices) == knobs
     assert (NumericalNote.NONDETERMINISTIC in plan.numerical_notes) == bool(order)
 
 

@@ -26,6 +26,7 @@ WGMMA = AttentionWgmma()
     ("engine", "line"),
     [
         (AttentionDecode(), "sdpa b=3 h=2 hk=1 q=5 kv=150 d=16 page=8 lengths=yes layout=bshd"),
+        (AttentionDecode(), "sdpa b=3 h=2 hk=1 q=5 kv=150 d=16 page=32 lengths=yes"),
         (AttentionMma(), "sdpa b=3 h=2 hk=1 q=20 kv=150 d=16 page=4 lengths=yes"),
         (WGMMA, "sdpa b=3 h=2 hk=1 q=80 kv=150 d=16 page=8 lengths=yes causal=bottom_right layout=bshd stats=lse"),
         (WGMMA, "sdpa b=3 h=1 q=80 kv=150 d=72 dv=16 page=128 lengths=yes"),

@@ -6,7 +6,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.base import resolve_choices
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, best, busy_seconds, knobs, tiling_of
+from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, best, busy_seconds, knobs, may_turn, tiling_of
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore
 from lowdnn.enums import DataType, KnobType
 from lowdnn.status import BadParamError
@@ -55,6 +55,27 @@ def test_deep_sums_are_split_unless_that_is_not_allowed() -> None:
     assert best(replace(deep, allows_split=False), SM_90A).splits == 1
 
 
+def test_parts_of_k_are_of_single_blocks() -> None:
+    tiling = best(product(256, 256, 65536), SM_90A)
+    assert tiling.splits > 8
+    assert tiling.tile.cluster == 1
+
+
+def test_near_estimates_go_to_deep_rings_of_single_blocks_where_memory_bounds() -> None:
+    tiling = best(product(128, 2112, 7168), SM_90A)
+    assert tiling.tile.stages >= 8
+    assert tiling.tile.cluster_k == 1
+
+
+def test_sums_of_fp8_that_are_promoted_take_wide_tiles() -> None:
+    """What a stage waits for is the same for each width."""
+    fp8 = WGMMA_TYPES[DataType.FP8_E4M3, DataType.FP8_E4M3]
+    large = replace(product(8192, 4096, 8192), type=fp8, is_promoted=True, most_accumulators=192)
+    tile = best(large, SM_90A).tile
+    assert tile.m * tile.n > 128 * 128
+    assert 128 < tile.accumulators <= 192
+
+
 def test_two_blocks_read_large_weights_together() -> None:
     """One reads half of what both need, where each would read all of it from device memory."""
     tile = best(product(128, 8192, 8192), SM_90A).tile
@@ -68,6 +89,28 @@ def test_rows_past_the_end_and_turned_outputs_take_time() -> None:
     assert busy_seconds(few, tiling, SM_90A) > busy_seconds(same_bytes, tiling, SM_90A)
     assert busy_seconds(few, tiling, SM_90A) > busy_seconds(replace(few, rows_continue=True), tiling, SM_90A)
     assert busy_seconds(replace(few, is_turned=True), tiling, SM_90A) > busy_seconds(few, tiling, SM_90A)
+
+
+def test_boxes_of_mn_major_operands_take_time_past_the_end_and_amid_lines() -> None:
+    """Tiles of 96 columns begin amid lines every other time; of two boxes of 64 columns, one may be past the end."""
+    columns = replace(product(3136, 192, 4096), is_b_mn_major=True)
+    chosen = {knob.type: knob.default for knob in knobs(columns, best(columns, SM_90A))}
+    chosen |= {KnobType.TILE_M: 64, KnobType.WARP_SPEC_CFG: 1, KnobType.STAGES: 6, KnobType.SPLIT_K_SLC: 1}
+
+    def seconds(n: int, extent: int) -> float:
+        given = replace(columns, n=extent)
+        return busy_seconds(given, tiling_of("engine", given, SM_90A, chosen | {KnobType.TILE_N: n}), SM_90A)
+
+    assert seconds(96, 192) > 1.2 * seconds(96, 96)
+    assert seconds(128, 192) > 1.05 * seconds(128, 256)
+
+
+def test_outputs_of_many_rows_and_columns_turn_where_deep_columns_are_mn_major() -> None:
+    deep = replace(product(3136, 192, 1152), is_b_mn_major=True)
+    assert may_turn(deep)
+    assert not may_turn(replace(deep, k_blocks=4))
+    assert not may_turn(replace(deep, is_a_mn_major=True))
+    assert not may_turn(replace(deep, is_b_mn_major=False))
 
 
 def test_large_tiles_have_a_fourth_stage_unless_columns_are_summed_where_they_are_staged() -> None:

@@ -42,9 +42,10 @@ def macro(plan: Plan, name: str) -> int | str:
         "sizes=70x0x60x33 ends=1",  # rows left over
     ],
 )
-def test_rows_of_a_group_end_where_the_next_one_begins(device: Runtime, sizes: str) -> None:
+@pytest.mark.parametrize("columns", [64, 96])  # chunks of 64, of 32
+def test_rows_of_a_group_end_where_the_next_one_begins(device: Runtime, sizes: str, columns: int) -> None:
     text = f"moe experts=4 rows=209 {BF16} {sizes}"
-    plan = check_case(device, WGMMA, text, wgmma_tile(64, 64, warps=TWO_BLOCKS), ALONE)
+    plan = check_case(device, WGMMA, text, wgmma_tile(64, columns, warps=TWO_BLOCKS), ALONE)
     assert macro(plan, "BY_MAP") == 1
 
 

@@ -395,16 +395,21 @@ def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[Kn
         ("dims=23x250 mode=layer dtype=bf16", SMALL | {KnobType.MULTIPLY: 4}),
         ("dims=23x500 mode=layer dtype=bf16 before=relu_bwd", SMALL | {KnobType.TILE_ROWS: 64}),
         ("dims=21x97 mode=rms scale=scale", SMALL | {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 8}),
+        ("dims=37x512 mode=layer dtype=bf16", SMALL),
+        ("dims=9x1016 mode=layer dtype=bf16", SMALL | {KnobType.MULTIPLY: 4}),
         ("dims=13x511 mode=layer dtype=fp16 stats=fp16", SMALL | {KnobType.TILE_ROWS: 256}),
         ("dims=9x500 mode=layer axes=1 dtype=fp32", CLUSTER),
     ],
 )
-def test_rows_at_hand_and_on_their_way(racing: Runtime, line: str, choices: dict[KnobType, int], places: int) -> None:
-    """Several rows of a block; its teams meet for themselves, a large one for all rows at hand."""
+def test_rows_on_their_way_while_gradients_are_summed(
+    racing: Runtime, line: str, choices: dict[KnobType, int], places: int
+) -> None:
+    """Several rows of a block; its teams meet for themselves."""
     arch = SM_90A.with_sm_count(1)
     plan = check_case(racing, ENGINE, f"norm {line} dir=bwd", choices | {KnobType.STAGES: places}, arch)
     shape = shape_of(plan)
-    assert (shape["PLACES"], shape["AT_HAND"]) == (places, places if shape["TEAM"] == 256 else 1)
+    assert (shape["PLACES"], shape["IS_WHOLE"]) == (places, int("x512 " in line))
+    assert shape["HOLDS"] == int("x1016 " not in line)
 
 
 def test_gradients_of_long_rows_are_reductions(device: Runtime) -> None:
@@ -529,8 +534,9 @@ def test_large_norms_are_one_pass_that_fills_the_device(line: str, bytes_each: i
 @pytest.mark.parametrize(
     ("line", "tile"),
     [
-        ("dims=65536x1024 mode=layer dtype=bf16", (32, 4, 1)),
-        ("dims=16384x4096 mode=layer dtype=bf16", (128, 4, 1)),
+        ("dims=65536x768 mode=layer dtype=bf16", (32, 3, 1)),
+        ("dims=65536x1024 mode=layer dtype=bf16", (64, 2, 1)),
+        ("dims=16384x4096 mode=layer dtype=bf16", (256, 2, 1)),
         ("dims=16384x4096 mode=layer dtype=fp32", (256, 4, 1)),
         ("dims=8192x16384 mode=layer dtype=bf16", (512, 4, 1)),
         ("dims=4096x65536 mode=layer dtype=bf16", (512, 4, 4)),

@@ -204,7 +204,7 @@ def test_refusals_name_what_they_found() -> None:
     with pytest.raises(NotSupportedError, match=r"resample\.strides: expected positions"):
         plan_of("resample n=1 c=1 hw=100000 mode=linear size=99991")
     with pytest.raises(
-        NotSupportedError, match=r"TILE_ROWS x TILE_COLS: expected one of 1x1, .* with 8 channels, got 8x16"
+        NotSupportedError, match=r"TILE_ROWS x TILE_COLS: expected one of 1x1, .* with 4 channels, got 8x16"
     ):
         plan_of("resample n=1 c=8 hw=64x64 mode=linear size=128x128 dtype=bf16", TILE_ROWS=8, TILE_COLS=16)
     with pytest.raises(BadParamError, match="LOAD_SIZE"):

@@ -34,6 +34,24 @@ def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None
     return check_case(device, ENGINE, f"softmax {line}", choices)
 
 
+@pytest.mark.parametrize(
+    ("line", "choices", "how"),
+    [
+        ("dims=23x509 dtype=bf16 stats=fp32", CLUSTER, 2),  # rows that begin beside vectors
+        ("dims=23x509 dtype=bf16 dir=bwd", CLUSTER, 2),
+        ("dims=11x1500 log=yes", SMALL | {KnobType.TILE_ROWS: 128, KnobType.MULTIPLY: 4}, 2),
+        ("dims=11x1500 before=mul", SMALL | {KnobType.TILE_ROWS: 128, KnobType.MULTIPLY: 4}, 1),  # two tensors
+    ],
+)
+def test_the_copy_engine_brings_the_next_row(
+    racing: Runtime, line: str, choices: dict[KnobType, int], how: int
+) -> None:
+    """What one tensor has of it."""
+    arch = SM_90A.with_sm_count(1)
+    plan = check_case(racing, ENGINE, f"softmax {line}", choices | {KnobType.STAGES: 3}, arch)
+    assert dict(plan.kernels[0].parameters)["LOOKS_AHEAD"] == how
+
+
 @pytest.mark.parametrize("choices", [SMALL, CLUSTER], ids=["block", "cluster"])
 def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -> None:
     for length in (4, 252, 256, 1000, 5000):

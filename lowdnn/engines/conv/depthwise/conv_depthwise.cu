@@ -101,7 +101,9 @@ __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f
 
 __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f32* to) {
   if (p.is_dense) {
-    copy_weights<16>(p, first_group, to, [](u32 number) { return number; });
+    // All at a time: as many as a thread has of its own, whose registers are still free.
+    constexpr int OWN = SOURCES * PLANE_TAPS * ROW_TAPS * COLUMN_TAPS * CHANNELS;
+    copy_weights<OWN>(p, first_group, to, [](u32 number) { return number; });
   } else {
     copy_weights<1>(p, first_group, to, [&](u32 number) { return offset_of(p.w_digits, p.w_strides, number); });
   }
@@ -157,6 +159,7 @@ struct Targets {
     first = Functor::cursor(p.epilogue, coordinate);
     next_row = Functor::cursor(p.epilogue, row_step);
     next_column = Functor::cursor(p.epilogue, column_step);
+    keep(next_column);
     along = RUN > 1 ? coordinate[RANK - 1] : coordinate[1];
     valid = column.count - i32(place.strip) * STRIP;
   }

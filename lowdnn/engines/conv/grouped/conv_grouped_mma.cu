@@ -12,8 +12,8 @@
 // positions (image, axes) of all residues. Each warp computes BLOCKS_M * 16 pixels of one unit at a time, while the box
 // of input positions under the block's next tile comes. blockIdx.x = first tile * slabs + slab.
 // Shared memory (dynamic): filters [block of 8 outputs][chunk of k][8 rows of 16 bytes], offsets in the box [chunk of
-// k], stages of (box [position][chunks of the slab, an odd pitch], places [residue][tile position]): two, or one where
-// every block has one tile.
+// k], stages of (box [position][chunks of the slab], places [residue][tile position]): two, or one where every block
+// has one tile.
 // Launch: THREADS threads, lanes * slabs blocks.
 // Macros: TYPE; BACKWARD; IN, OUT channels of a group; PACK groups of a pack; UNIT_PACKS, UNITS; TAPS of all classes,
 // with a null tap where a class would end in half a step; CLASSES residues; RUN elements of one copy of filters;
@@ -47,7 +47,7 @@ constexpr int SET = BLOCKS_M * 16;  // pixels that a warp computes at a time
 // Rows of a filter chunk are filters: the rows of the product forward, its depth backward. ldmatrix transposes 16-bit
 // elements only; those of 32 bits are transposed by the copies.
 constexpr bool FILTERS_ARE_DEPTH = BACKWARD && sizeof(TYPE) == 2;
-constexpr int OFFSET_BYTES = (DEPTH * 4 + 15) / 16 * 16;
+constexpr int OFFSET_BYTES = (DEPTH * 4 + 127) / 128 * 128;  // whole lines
 constexpr u32 OUTSIDE = ~0u;
 typedef PixelBox<TYPE, SLAB_CHUNKS, THREADS, HALVED> Box;
 static_assert(UNIT_BLOCKS == BLOCKS_N || UNITS * UNIT_PACKS == 1, "a block without channels is the output's last");
@@ -183,7 +183,7 @@ struct Sums {
       for (int pack = 0; pack < UNIT_PACKS; ++pack) {
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; ++i) {
-          ldmatrix_x4(a[pack][i], rows[i] + offset + pack * IN_CHUNKS * CHUNK_BYTES);
+          ldmatrix_x4(a[pack][i], Box::swizzled(rows[i] + offset + pack * IN_CHUNKS * CHUNK_BYTES));
 #pragma unroll
           for (int word = 0; word < 4; ++word) a[pack][i][word] = Product::operand(a[pack][i][word]);
         }
@@ -228,18 +228,19 @@ template <class T> __device__ __forceinline__ f32 operand_value(T x) { return wi
 
 // The sum of one output by its own group's elements alone: a zero of the block diagonal, or of a null tap, times an
 // infinity or a NaN gives a NaN that the convolution does not have.
-__device__ f32 own_sum(const Params& p, const Shared& shared, const OutputClass& output, const u8* place, u32 block,
+// place: bytes from the filters.
+__device__ f32 own_sum(const Params& p, const Shared& shared, const OutputClass& output, u32 place, u32 block,
                        u32 column) {
   const u32 pack = block / OUT_BLOCKS;
   const u32 group = (block % OUT_BLOCKS * BLOCK_N + column) / OUT;
   const TYPE* filters = reinterpret_cast<const TYPE*>(shared.filters);
-  const u8* from = place + pack * IN_CHUNKS * CHUNK_BYTES;
+  place += pack * IN_CHUNKS * CHUNK_BYTES;
   f32 sum = 0;
 #pragma unroll 1
   for (u32 chunk = output.first_tap * IN_CHUNKS; chunk < u32(output.end_tap * IN_CHUNKS); ++chunk) {
     if (p.taps[chunk / IN_CHUNKS].index < 0) continue;
     const TYPE* row = filters + (block * DEPTH + chunk) * (8 * CHUNK);
-    const TYPE* in = reinterpret_cast<const TYPE*>(from + shared.offsets[chunk]);
+    const TYPE* in = reinterpret_cast<const TYPE*>(shared.filters + Box::swizzled(place + shared.offsets[chunk]));
 #pragma unroll 1
     for (u32 k = 0; k < CHUNK; ++k) {
       if ((chunk % IN_CHUNKS * CHUNK + k) / IN != group) continue;
@@ -252,7 +253,7 @@ __device__ f32 own_sum(const Params& p, const Shared& shared, const OutputClass&
 
 // The own sums for the NaNs among four neighbouring outputs that begin at `column` of `block`.
 __device__ __forceinline__ void own_sums(const Params& p, const Shared& shared, const OutputClass& output,
-                                         const u8* place, u32 block, u32 column, Accumulator (&four)[4]) {
+                                         u32 place, u32 block, u32 column, Accumulator (&four)[4]) {
 #pragma unroll 1
   for (int v = 0; v < 4; ++v) {
     const Accumulator sum = own_sum(p, shared, output, place, block, column + v);
@@ -325,7 +326,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
           if (place.row == OUTSIDE || channel >= p.out_channels) continue;
           if constexpr (PACK > 1 || IN_CHUNKS % 2 != 0) {
             const Accumulator total = (four[0] + four[1]) + (four[2] + four[3]);
-            if (total != total) own_sums(p, shared, output, from.box + place.box, block, column, four);
+            const u32 at = from.box - shared.filters + place.box;
+            if (total != total) own_sums(p, shared, output, at, block, column, four);
           }
 #pragma unroll
           for (int v = 0; v < 4; v += VECTOR) {

@@ -10,8 +10,8 @@
 // Block: TASK_WARPS tasks of a slab of UNITS packs, each by PARTS warps that take turns at the pixels. It walks over
 // its split's tiles (image, axes) of output pixels; while one is multiplied the next one's boxes of x and dy come.
 // blockIdx.x = (split * slabs + slab) * sets + set, a set being TASK_WARPS tasks.
-// Shared memory (dynamic): 2 stages of (box of x, tile of dy), offset in the box of x [place]; at the end the sums
-// [part][task][pair of columns][lane].
+// Shared memory (dynamic): 2 stages of a tile of dy, 2 of a box of x, offset in the box of x [place]; at the end the
+// sums [part][task][pair of columns][lane].
 // Launch: 32 * TASK_WARPS * PARTS threads.
 // Macros: TYPE; IN, OUT channels and filters of a group; PACK groups of a pack, the fewest whose channels and filters
 // are multiples of 16, or one of 8 channels; UNITS; TASK_WARPS, PARTS; MIN_BLOCKS of a multiprocessor; TAPS, SET_TAPS;
@@ -94,17 +94,20 @@ struct Sums {
   static constexpr int PAIRS = STEPS * 4;
   Accumulator values[STEPS][2][4];
 
-  // Adds PIXELS pixels. filters: shared address of the first pixel's block of dy; box: of the block of x at place 0.
+  // Adds PIXELS pixels. filters: shared address of the first pixel's block of dy; box: of the block of x at place 0;
+  // both as if nothing were swizzled.
   __device__ __forceinline__ void add(u32 filters, u32 box, const u32* places, const u32* offsets) {
     const u32 lane = threadIdx.x % WARP_SIZE;
     u32 a[4];
     if constexpr (sizeof(TYPE) == 2) {
-      ldmatrix_x4_transposed(a, filters + (lane % 8 + lane / 16 * 8) * Response::PITCH + lane / 8 % 2 * 16);
+      const u32 pixel = lane % 8 + lane / 16 * 8;
+      ldmatrix_x4_transposed(a, Response::swizzled(filters + pixel * Response::PITCH + lane / 8 % 2 * 16));
       const u32 from = box + places[lane % 16];
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         u32 b[4];
-        ldmatrix_x4_transposed(b, from + (lane < 16 ? half_offset(offsets, step, 0) : half_offset(offsets, step, 1)));
+        const u32 half = lane < 16 ? half_offset(offsets, step, 0) : half_offset(offsets, step, 1);
+        ldmatrix_x4_transposed(b, Image::swizzled(from + half));
         Product::apply(values[step][0], a, b[0], b[1]);
         Product::apply(values[step][1], a, b[2], b[3]);
       }
@@ -112,14 +115,14 @@ struct Sums {
       const u32 row = lane / 4, pixel = lane % 4;
 #pragma unroll
       for (int word = 0; word < 4; ++word)
-        a[word] = operand(filters + (pixel + word / 2 * 4) * Response::PITCH + (row + word % 2 * 8) * 4);
+        a[word] = operand<Response>(filters + (pixel + word / 2 * 4) * Response::PITCH + (row + word % 2 * 8) * 4);
       const u32 first = box + places[pixel] + row * 4, second = box + places[pixel + 4] + row * 4;
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const u32 at = half_offset(offsets, step, half);
-          Product::apply(values[step][half], a, operand(first + at), operand(second + at));
+          Product::apply(values[step][half], a, operand<Image>(first + at), operand<Image>(second + at));
         }
       }
     }
@@ -138,7 +141,9 @@ struct Sums {
     return offsets[step] + half * (BLOCK_BYTES / 2);
   }
 
-  static __device__ __forceinline__ u32 operand(u32 address) { return Product::operand(load_shared_32(address)); }
+  template <class Box> static __device__ __forceinline__ u32 operand(u32 address) {
+    return Product::operand(load_shared_32(Box::swizzled(address)));
+  }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -150,8 +155,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   // Shared memory; places past the tile's last one have zeros of dy.
   const u32 image_bytes = p.image.rows * p.image.box[BOX_AXES].divisor * Image::PITCH;
   const u32 tile_places = p.response.rows * p.response.box[BOX_AXES].divisor;
-  const u32 stage_bytes = image_bytes + p.places * Response::PITCH;
-  u32* places = reinterpret_cast<u32*>(memory + 2 * stage_bytes);
+  const u32 response_bytes = p.places * Response::PITCH, images = 2 * response_bytes;
+  u32* places = reinterpret_cast<u32*>(memory + images + 2 * image_bytes);
   for (u32 place = threadIdx.x; place < u32(p.places); place += THREADS) {
     i32 at[1 + BOX_AXES];
     digits<1 + BOX_AXES>(p.response.box, place, at);
@@ -161,9 +166,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
       position = position * p.image.box[1 + axis].divisor + at[1 + axis] * p.step[axis];
     places[place] = place < tile_places ? position * Image::PITCH : 0;
   }
-  for (u32 at = tile_places * Response::PITCH + threadIdx.x * 16; at < p.places * Response::PITCH; at += THREADS * 16) {
-    store_shared_16(shared_address(memory) + image_bytes + at, 0, 0, 0, 0);
-    store_shared_16(shared_address(memory) + stage_bytes + image_bytes + at, 0, 0, 0, 0);
+  for (u32 at = tile_places * Response::PITCH + threadIdx.x * 16; at < response_bytes; at += THREADS * 16) {
+    store_shared_16(shared_address(memory) + at, 0, 0, 0, 0);
+    store_shared_16(shared_address(memory) + response_bytes + at, 0, 0, 0, 0);
   }
 
   // This warp's task and its taps.
@@ -171,8 +176,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   const u32 pair = task / TAP_SETS, unit = pair / TASKS.count;
   const Task blocks = task_at(pair % TASKS.count);
   const bool has_task = task < TASK_COUNT;
-  const u32 filters = image_bytes + (unit * FILTER_BLOCKS + blocks.filters) * BLOCK_BYTES;
-  const u32 channels = (unit * CHANNEL_BLOCKS + blocks.channels) * BLOCK_BYTES;
+  const u32 filters = (unit * FILTER_BLOCKS + blocks.filters) * BLOCK_BYTES;
+  const u32 channels = images + (unit * CHANNEL_BLOCKS + blocks.channels) * BLOCK_BYTES;
   const i32 first_tap = TAP_SETS == 1 ? 0 : task % TAP_SETS * SET_TAPS;
 
   // The tiles of this split.
@@ -180,9 +185,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   const auto stage = [&](i32 number) {
     i32 tile[1 + BOX_AXES];
     digits<1 + BOX_AXES>(p.tiles, u32(number), tile);
-    const u32 to = shared_address(memory) + (number - first) % 2 * stage_bytes;
-    Image::copy(p.x, p.image, tile, slab * (UNITS * CHANNELS), to);
-    Response::copy(p.dy, p.response, tile, slab * (UNITS * FILTER_BLOCKS * BLOCK), to + image_bytes);
+    const u32 to = shared_address(memory), turn = (number - first) % 2;
+    Image::copy(p.x, p.image, tile, slab * (UNITS * CHANNELS), to + images + turn * image_bytes);
+    Response::copy(p.dy, p.response, tile, slab * (UNITS * FILTER_BLOCKS * BLOCK), to + turn * response_bytes);
   };
   Sums sums = {};
   for (i32 number = first - 1; number < end; ++number) {
@@ -191,10 +196,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
     if (number < first) continue;
     cp_async_wait<1>();
     __syncthreads();
-    const u32 from = shared_address(memory) + (number - first) % 2 * stage_bytes;
+    const u32 from = shared_address(memory), turn = (number - first) % 2;
+    const u32 dy = from + turn * response_bytes + filters, x = from + turn * image_bytes + channels;
     if (has_task) {
       for (i32 place = part * PIXELS; place < p.places; place += PARTS * PIXELS)
-        sums.add(from + filters + place * Response::PITCH, from + channels, places + place, p.offsets + first_tap);
+        sums.add(dy + place * Response::PITCH, x, places + place, p.offsets + first_tap);
     }
     __syncthreads();
   }

@@ -13,6 +13,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct
 
 CHUNK_BYTES = 16
+LINE_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -77,5 +78,5 @@ class BoxRows:
 
 
 def pitch_bytes(chunks: int) -> int:
-    """From position to position in shared memory."""
-    return (chunks | 1) * CHUNK_BYTES
+    """From position to position in shared memory: a line of 128 bytes, or an odd number of chunks."""
+    return (chunks if chunks * CHUNK_BYTES == LINE_BYTES else chunks | 1) * CHUNK_BYTES

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
-from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxRows, pitch_bytes
+from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, BoxRows, pitch_bytes
 from lowdnn.engines.launch import ceil_div, floor_power
 
 THREADS = 256
@@ -143,7 +143,7 @@ class Slab:
 
     def shared_bytes(self, inputs: Count, class_places: Count, stages: Count) -> Count:
         """Of a block with ``stages`` boxes of ``inputs`` positions, for so many places of each residue."""
-        offsets = ceil_div(self.depth * _OFFSET_BYTES, CHUNK_BYTES) * CHUNK_BYTES
+        offsets = ceil_div(self.depth * _OFFSET_BYTES, LINE_BYTES) * LINE_BYTES
         places = self.classes * class_places * _PLACE_BYTES
         return self.filter_bytes + offsets + stages * (inputs * self.pitch_bytes + places)
 

@@ -17,6 +17,7 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.conv.wgmma import wgrad_tiles
+from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
 from lowdnn.engines.gemm import tiles
@@ -68,7 +69,7 @@ class ConvWgradWgmma:
         """Refuses other architectures, other types, geometry beyond tensor maps, and slow prologues."""
         if refusal := refuse_arch(self.name, arch, _TARGET):
             return refusal
-        product = graph.derive(self._product)
+        product = graph.derive(self._checked)
         if isinstance(product, Refusal):
             return product
         slow = _slowness(product, arch)
@@ -76,12 +77,12 @@ class ConvWgradWgmma:
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, windows and parts of the pixels."""
-        return wgrad_tiles.knobs(accepted(graph.derive(self._product)), arch)
+        return wgrad_tiles.knobs(accepted(graph.derive(self._checked)), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where pixels are split."""
         accepted(graph.derive(self.refuse, arch))
-        product = accepted(graph.derive(self._product))
+        product = accepted(graph.derive(self._checked))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = _parts(wgrad_tiles.tiling_of(self.name, product, arch, chosen), arch)
         notes = tiles.numerical_notes(product.instruction.a)
@@ -91,6 +92,15 @@ class ConvWgradWgmma:
         """Plain 3x3 channels-last convolutions of 16-bit types at the tiles of ResNet-like layers."""
         types = (DataType.BFLOAT16, DataType.HALF)
         return tuple(_plain_kernel(data_type, channels) for data_type in types for channels in (64, 128))
+
+    def _checked(self, graph: OperationGraph) -> WgradProduct | Refusal:
+        over = with_fewest_axes(graph)
+        product = self._product(over)
+        if isinstance(product, Refusal):
+            return product
+        turned = with_taps_last(over)
+        other = self._product(turned) if turned else None
+        return replace(product, turned=other) if isinstance(other, WgradProduct) else product
 
     def _product(self, graph: OperationGraph) -> WgradProduct | Refusal:
         matched = _matched(graph)

@@ -13,6 +13,7 @@ from math import prod
 from lowdnn.engines.conv.wgmma.im2col import PixelClass
 from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES, STAGE_ROW_BYTES, box_rows
+from lowdnn.engines.matmul.pixel_matmul import merged_stride
 from lowdnn.ops.tensor import Tensor
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
 
@@ -147,7 +148,9 @@ class FilterOperand:
         taps, others = prod(self.tensor.dims[2:]), self.groups * (self.depth if self.is_mn_major else self.lines)
         if self.packing:
             return (taps, self.packing.channels), (others, taps * self.packing.channels)
-        return (taps, self.tensor.strides[-1]), (others, self.tensor.strides[0])
+        spacing = merged_stride(self.tensor, range(2, self.tensor.rank))
+        assert isinstance(spacing, int), spacing
+        return (taps, spacing), (others, self.tensor.strides[0])
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
@@ -155,7 +158,9 @@ def _is_channels_last(tensor: Tensor) -> bool:
     if tensor.strides[1] != 1 and tensor.dims[1] != 1:
         return False
     return tensor.alignment_bytes >= _UNIT_BYTES and all(
-        _is_whole(tensor, axis) for axis in range(tensor.rank) if axis != 1 and tensor.dims[axis] > 1
+        _is_whole(tensor.strides[axis] * tensor.element_bytes)
+        for axis in range(tensor.rank)
+        if axis != 1 and tensor.dims[axis] > 1
     )
 
 
@@ -163,16 +168,15 @@ def _is_krsc(w: Tensor) -> bool:
     """Whether w's channels are contiguous and its taps evenly spaced, so that a map can describe it as it lies."""
     if w.alignment_bytes < _UNIT_BYTES or (w.strides[1] != 1 and w.dims[1] != 1):
         return False
-    spacing = w.strides[-1]
-    for axis in range(w.rank - 1, 1, -1):
-        if w.strides[axis] != spacing * prod(w.dims[axis + 1 :]):
-            return False
-    return (prod(w.dims[2:]) == 1 or _is_whole(w, w.rank - 1)) and (w.dims[0] == 1 or _is_whole(w, 0))
+    spacing = merged_stride(w, range(2, w.rank))
+    if isinstance(spacing, str):
+        return False
+    is_whole_tap = prod(w.dims[2:]) == 1 or _is_whole(spacing * w.element_bytes)
+    return is_whole_tap and (w.dims[0] == 1 or _is_whole(w.strides[0] * w.element_bytes))
 
 
-def _is_whole(tensor: Tensor, axis: int) -> bool:
-    stride = tensor.strides[axis] * tensor.element_bytes
-    return stride > 0 and stride % _UNIT_BYTES == 0
+def _is_whole(stride_bytes: int) -> bool:
+    return stride_bytes > 0 and stride_bytes % _UNIT_BYTES == 0
 
 
 def _stride_bytes(extent: int, stride_bytes: int) -> int:

@@ -62,6 +62,8 @@ _MAX_KEPT_BYTES = 96 << 10
 _MAX_KEPT_COLUMNS = 256
 #: Up to so many columns of the output a tile may lie across it.
 _MAX_TRANSPOSED_COLUMNS = 64
+#: Half rows of channels for which k blocks are such.
+_MAX_HALVES = 9
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Im2colProduct:
     converted: the operand that is a function of what lies in memory, or None: windows of the image are converted in
     place, otherwise it goes through registers and makes up the rows of the tiles.
     converts_image: it is the image, otherwise the filter.
+    turned: the same over axes of which the last has several taps, where it has one here.
     """
 
     label: str
@@ -97,6 +100,7 @@ class Im2colProduct:
     is_promoted: bool = False
     converted: ConvertedOperand | None = None
     converts_image: bool = False
+    turned: Im2colProduct | None = None
 
     @classmethod
     def forward(
@@ -227,6 +231,8 @@ class Im2colProduct:
     @cached_property
     def _with_windows(self) -> Im2colProduct | None:
         """None where the taps of the last axis do not share a window of pixels."""
+        if self.turned:
+            return replace(self.turned, row_bytes=self.row_bytes, is_promoted=self.is_promoted)._with_windows
         last = self.classes[0].axes[-1]
         is_one_class = len(self.classes) == 1 and not self.steps
         if not is_one_class or self.pixels_are_columns or self.reductions or last.stride > 1:
@@ -317,6 +323,7 @@ class Im2colProduct:
         is_mn_major, pixels_are_rows = self.filter.is_mn_major, self.pixels_are_rows(is_transposed)
         window, is_resident = self.window(is_transposed), self.keeps_filter
         has_operand = not (is_transposed or window) and self.has_mapped_operand
+        is_located = bool(self.pixels_are_columns or window)
         exits = self.exits if isinstance(self.exits, OutputExits) else NO_EXITS
         rows, columns = (self.image, self.filter) if pixels_are_rows else (self.filter, self.image)
         if not pixels_are_rows:
@@ -342,7 +349,8 @@ class Im2colProduct:
             is_b_pixels=not pixels_are_rows,
             rows_continue=self.groups > 1,
             has_narrow_pixels=self.filter.depth * self.instruction.element_bytes < self.row_bytes // 2,
-            is_located=bool(is_transposed or self.pixels_are_columns or window),
+            is_located=is_located,
+            is_turned=is_transposed and not is_located,
             has_operand=has_operand,
             window=window,
             is_a_resident=is_resident and not pixels_are_rows,
@@ -391,9 +399,11 @@ class Im2colProduct:
         # A window's stage sums several taps, of which promoted sums would be less precise.
         ways = self.ways[:1] if self.is_promoted else self.ways
         choices = [(place, False) for place, way in enumerate(ways) if not way.keeps_filter or way.keeps_columns]
-        if self._may_be_transposed and self.output.columns <= _MAX_TRANSPOSED_COLUMNS:
+        if self._may_be_transposed and self._has_few_columns:
             # What loads the least comes first: the model may not tell the ways apart.
             choices += [(place, True) for place, way in reversed([*enumerate(ways)]) if not way.keeps_columns]
+        elif self._may_be_transposed and wgmma_model.may_turn(self.product(False)):
+            choices.append((0, True))
         if self.converted is not None:
             choices = [(0, self._converts_columns), *(choice for choice in choices if choice[0])]
         return min(choices, key=lambda choice: ways[choice[0]]._least_seconds(choice[1], arch))
@@ -430,9 +440,15 @@ class Im2colProduct:
         assert isinstance(exits, OutputExits), exits
         return not (self.steps or exits_go_by_map(exits, self.dag, self.output, self.rows))
 
+    @property
+    def _has_few_columns(self) -> bool:
+        return self.output.columns <= _MAX_TRANSPOSED_COLUMNS
+
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)
         margin = 1.0 if product.window is None else _WINDOW_MARGIN
+        if is_transposed and not self._has_few_columns:
+            margin *= wgmma_model.TURN_MARGIN
         if self.keeps_columns:
             margin = _KEPT_MARGIN if self.pixels >= _MANY_PIXELS * arch.sm_count else _WINDOW_MARGIN
         return margin * wgmma_model.least_seconds(product, arch)
@@ -523,7 +539,8 @@ class Im2colProduct:
 
 
 def _row_bytes(depth: int, instruction: WgmmaType) -> int:
-    """Of a k block: channels past the end take a copy longer than those that are there, so no row has half of them."""
+    """Of a k block: channels past the end take a copy longer than those that are there, so none of few rows has half of
+    them."""
     half = STAGE_ROW_BYTES // 2
-    has_half = ceil_div(depth * instruction.element_bytes, half) % 2
-    return half if has_half else STAGE_ROW_BYTES
+    halves = ceil_div(depth * instruction.element_bytes, half)
+    return half if halves % 2 and halves <= _MAX_HALVES else STAGE_ROW_BYTES

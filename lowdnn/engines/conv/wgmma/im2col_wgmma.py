@@ -13,6 +13,7 @@ from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
+from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
@@ -113,9 +114,15 @@ class Im2colWgmma(Floored):
         return found
 
     def _checked(self, graph: OperationGraph) -> Im2colProduct | Refusal:
-        product = self.product(graph)
-        refused = product.refuse_shape() if isinstance(product, Im2colProduct) else ""
-        return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE) if refused else product
+        over = with_fewest_axes(graph)
+        product = self.product(over)
+        if isinstance(product, Refusal):
+            return product
+        if refused := product.refuse_shape():
+            return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE)
+        turned = with_taps_last(over)
+        other = self.product(turned) if turned else None
+        return replace(product, turned=other) if isinstance(other, Im2colProduct) else product
 
     def _parts(self, product: Im2colProduct, arch: ArchSpec, chosen: Choices) -> PlanParts:
         parts = PlanParts()
@@ -169,8 +176,8 @@ def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
             KnobType.SPECFILT,
             tuple(range(len(product.ways))),
             way,
-            "1: taps of the last axis read one window of pixels, k in one part, or a filter of one tap stays in shared "
-            "memory; 2: with swap, it stays beside windows",
+            "1: taps of the last axis that has several read one window of pixels, k in one part, or a filter of one "
+            "tap stays in shared memory; 2: with swap, it stays beside windows",
         ),
         Knob("tile_k", KnobType.TILEK, depths, product.stage_k, "channels of a k block"),
         Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),

@@ -43,6 +43,8 @@ _MIN_GROUP_EXTENT = 32
 _PIXEL_CLOCKS = {1: 1.0, 2: 1.0, 3: 2.9}
 _STRIDED_PIXEL_CLOCKS = 0.8
 _SECTOR_BYTES, _ODD_PIXEL_CLOCKS, _MANY_BLOCKS = 32, 5.5, 1024
+#: Of those that lie in two lines of the cache.
+_ASKEW_PIXEL_CLOCKS = 3.6
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,10 @@ class PixelOperand:
         """As they lie, padding included."""
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
 
-    @property
-    def begins_amid_sectors(self) -> bool:
-        """Whether pixels that follow each other do not all begin at sectors of the cache."""
+    def begins_amid(self, unit_bytes: int) -> bool:
+        """Whether pixels that follow each other do not all begin at such units."""
         strides = self.packing.strides if self.packing else self.tensor.strides
-        return _pixel_stride(self.tensor, strides) * self.tensor.element_bytes % _SECTOR_BYTES != 0
+        return _pixel_stride(self.tensor, strides) * self.tensor.element_bytes % unit_bytes != 0
 
     def map(self, map_type: TensorMapDataType, pixels: int) -> TiledMap | Im2colMap:
         """The tensor map with copies of ``pixels`` positions."""
@@ -140,6 +141,7 @@ class WgradProduct:
 
     tap_run: taps of the last axis that are read from one window of x; 1: every tap loads its own pixels.
     converted: x, where it is a function of what lies in memory, or None.
+    turned: the same over axes of which the last has several taps, where it has one here.
     """
 
     operation: ConvolutionBackwardFilter
@@ -148,6 +150,7 @@ class WgradProduct:
     instruction: WgmmaType
     tap_run: int
     converted: ConvertedOperand | None = None
+    turned: WgradProduct | None = None
 
     @classmethod
     def of(
@@ -165,6 +168,8 @@ class WgradProduct:
     @property
     def with_windows(self) -> WgradProduct | None:
         """The taps of the last axis from one window, where they fit one instruction; otherwise None."""
+        if self.turned:
+            return self.turned.with_windows
         taps, stride = self.taps[-1], self.operation.convolution.strides[-1]
         most = _MAX_REACH if self.instruction.has_mn_major else _MAX_TRANSPOSED_REACH
         fits = 1 < taps * MN_MAJOR_BOX <= _MAX_COLUMNS and self._reach(-1) <= most
@@ -208,15 +213,17 @@ class WgradProduct:
         return ceil_div(self.positions, self.instruction.stage_k)
 
     @property
-    def pixel_clocks(self) -> float:
-        """Of a multiprocessor's copies of 64 channels of a pixel, where x goes through an im2col map or a pixel begins
-        amid a sector; 0 elsewhere."""
-        is_odd = self.k_blocks >= _MANY_BLOCKS and (self.dy.begins_amid_sectors or self.x.begins_amid_sectors)
-        odd = _ODD_PIXEL_CLOCKS * is_odd
-        if self.x.walk is None:
-            return odd
-        is_strided = max(self.operation.convolution.strides) > 1
-        return max(_PIXEL_CLOCKS[len(self.taps)] + _STRIDED_PIXEL_CLOCKS * is_strided, odd)
+    def pixel_clocks(self) -> tuple[float, float]:
+        """Of a multiprocessor's copies of 64 channels of a pixel of dy and of x, where x goes through an im2col map or
+        a pixel begins amid a sector or a line; 0 elsewhere."""
+        operands = (self.dy, self.x)
+        has_odd = self.k_blocks >= _MANY_BLOCKS and any(operand.begins_amid(_SECTOR_BYTES) for operand in operands)
+        least = _ODD_PIXEL_CLOCKS if has_odd else 0.0
+        if self.x.walk is not None:
+            is_strided = max(self.operation.convolution.strides) > 1
+            least = max(_PIXEL_CLOCKS[len(self.taps)] + _STRIDED_PIXEL_CLOCKS * is_strided, least)
+        dy, x = (max(least, _ASKEW_PIXEL_CLOCKS * operand.begins_amid(STAGE_ROW_BYTES)) for operand in operands)
+        return dy, x
 
     @cached_property
     def read_bytes(self) -> int:

@@ -227,13 +227,14 @@ class _Fitted:
         tile: WgmmaTile,
         copied_bytes: int,
         tap_run: int,
-        pixel_clocks: float,
+        pixel_clocks: tuple[float, float],
         element_clocks: float,
         instruction: WgmmaType,
         arch: ArchSpec,
     ) -> _Fitted:
-        copy_s = copied_bytes // STAGE_ROW_BYTES * pixel_clocks / _LIGHT_CLOCK_HZ
-        convert_s = (copied_bytes // STAGE_ROW_BYTES - tile.m) * MN_MAJOR_BOX * element_clocks / _LIGHT_CLOCK_HZ
+        dy_pixels, x_pixels = tile.m, copied_bytes // STAGE_ROW_BYTES - tile.m
+        copy_s = (dy_pixels * pixel_clocks[0] + x_pixels * pixel_clocks[1]) / _LIGHT_CLOCK_HZ
+        convert_s = x_pixels * MN_MAJOR_BOX * element_clocks / _LIGHT_CLOCK_HZ
         stage_s = max(copy_s, convert_s, _stage_seconds(tile, copied_bytes, tap_run, instruction, arch))
         stage_flops = 2 * tile.m * tile.n * tile.k
         return cls(tile, copied_bytes, stage_flops, stage_s, arch.sm_count * tile.blocks_per_sm)
@@ -245,11 +246,16 @@ class _Fitted:
 
 @lru_cache(maxsize=256)
 def _menu(
-    tap_run: int, window: int, pixel_clocks: float, element_clocks: float, instruction: WgmmaType, arch: ArchSpec
+    tap_run: int,
+    window: int,
+    pixel_clocks: tuple[float, float],
+    element_clocks: float,
+    instruction: WgmmaType,
+    arch: ArchSpec,
 ) -> tuple[_Fitted, ...]:
-    """Every tile of the menu that exists for runs of taps and windows of pixels, each ``pixel_clocks`` to copy.
+    """Every tile of the menu that exists for runs of taps and windows of pixels.
 
-    element_clocks: to convert an element of x, or 0.
+    pixel_clocks: to copy one of dy and one of x.  element_clocks: to convert an element of x, or 0.
     """
     found = []
     for m, n, config in _MENU:

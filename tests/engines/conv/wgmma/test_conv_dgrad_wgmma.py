@@ -90,6 +90,7 @@ def test_depths_of_a_stage(racing: Runtime, line: str, swap: int) -> None:
         "conv n=2 c=72 hw=5x9 k=64 rs=3x5 pad=0:2x1:0 dtype=fp16 mode=flipped beta=1",
         "conv n=2 c=64 hw=20 k=64 rs=3 pad=4 dtype=fp16",
         "conv n=2 c=24 hw=4x9 k=24 rs=1x2 dil=1x3 dtype=fp32",
+        "conv n=2 c=72 hw=4x5x6 k=64 rs=3x1x1 pad=1x0x0 dtype=bf16",
         "conv n=2 c=96 hw=6x7 k=128 rs=3x3 groups=2 dtype=bf16",
     ],
 )
@@ -150,7 +151,7 @@ def test_every_scheduling_policy(scheduled: Runtime, stride: int) -> None:
             "conv n=1 c=8 hw=20x20 k=8 rs=3x3 pad=1 groups=2 dtype=fp16",
             "at least 64 bytes of channels, got 8",
         ),
-        ("conv n=1 c=8 hw=4x4x4 k=64 rs=1x1x1 groups=2 dtype=fp32", "expected 1 with 3 spatial axes of this type"),
+        ("conv n=1 c=8 hw=4x4x4 k=64 rs=2x2x2 groups=2 dtype=fp32", "expected 1 with 3 spatial axes of this type"),
     ],
 )
 def test_refusals_name_field_limit_and_value(line: str, reason: str) -> None:

@@ -119,6 +119,9 @@ def test_tiles(device: Runtime, m: int, n: int, warps: int, cluster: tuple[int, 
         "conv n=2 c=32 hw=9x12 k=64 rs=2x3 dil=1x3 pad=0x4 stride=2x1 dtype=fp16 epilogue=add+relu",
         "conv n=2 c=64 hw=70 k=64 rs=7 pad=3 dtype=e4m3 out=bf16",
         "conv n=1 c=24 hw=4x5x6 k=40 rs=3x2x3 pad=1x0x2 dtype=fp32",
+        "conv n=2 c=72 hw=4x5x6 k=72 rs=3x1x1 pad=1x0x0 dtype=bf16 epilogue=bias+relu",
+        "conv n=2 c=64 hw=3x9x4 k=64 rs=2x3x1 pad=0x1:0x1 dil=1x2x1 dtype=fp16 mode=flipped",
+        "conv n=2 c=20 hw=9x6 k=64 rs=4x1 pad=2x0 dtype=bf16",
         "conv n=2 c=128 hw=6x7 k=80 rs=3x3 groups=2 dtype=bf16",
     ],
 )
@@ -170,8 +173,11 @@ def test_depths_of_a_stage(racing: Runtime, line: str, ways: int, swap: int, is_
     check(racing, f"conv n=2 hw=11x9 rs=3x3 pad=1 {line}", **choices, **tile(64, 64, 1))
 
 
-@pytest.mark.parametrize(("channels", "depth"), [(16, 32), (32, 32), (48, 64), (64, 64), (96, 32), (144, 32)])
-def test_stages_are_not_half_empty(channels: int, depth: int) -> None:
+@pytest.mark.parametrize(
+    ("channels", "depth"),
+    [(16, 32), (32, 32), (48, 64), (64, 64), (96, 32), (144, 32), (288, 32), (352, 64), (928, 64)],
+)
+def test_few_stages_are_not_half_empty(channels: int, depth: int) -> None:
     graph = parse_case(f"conv n=2 c={channels} hw=8x8 k=64 rs=3x3 dtype=bf16").graph()
     assert {knob.type: knob.default for knob in ENGINE.knobs(graph, SM_90A)}[KnobType.TILEK] == depth
 
@@ -179,7 +185,7 @@ def test_stages_are_not_half_empty(channels: int, depth: int) -> None:
 def test_few_filters_have_windows() -> None:
     graph = parse_case("conv n=128 c=64 hw=112x112 k=64 rs=3x3 pad=1 dtype=bf16").graph()
     assert {knob.type: knob.default for knob in ENGINE.knobs(graph, SM_90A)}[KnobType.SPECFILT]
-    for filters in ("rs=3x3 stride=2", "rs=3x1", "rs=1x8", "rs=3x3 dil=17", "rs=3x3 layout=nchw"):
+    for filters in ("rs=3x3 stride=2", "rs=3x1 stride=2x1", "rs=1x8", "rs=3x3 dil=17", "rs=3x3 layout=nchw"):
         graph = parse_case(f"conv n=2 c=64 hw=40x40 k=64 {filters} dtype=bf16").graph()
         assert next(knob for knob in ENGINE.knobs(graph, SM_90A) if knob.type is KnobType.SPECFILT).values == (0,)
 
@@ -252,9 +258,9 @@ def test_plan_counts_its_work_and_survives_json() -> None:
     ("line", "reason"),
     [
         ("conv n=1 c=8 hw=9x9 k=8 rs=3x3 dtype=fp64", "one type of wgmma (fp8 may be mixed), got DOUBLE and DOUBLE"),
-        ("conv n=1 c=8 hw=9x200 k=8 rs=1x3 dil=1x90 pad=0x129 dtype=fp16", "lower_corner[0]"),
+        ("conv n=1 c=8 hw=9x200 k=8 rs=2x3 dil=1x90 pad=0x129 dtype=fp16", "lower_corner[0]"),
         ("conv n=1 c=8 hw=9x40 k=8 rs=1x3 stride=1x9 pad=1 dtype=fp16", "element_strides[1]"),
-        ("conv n=1 c=8 hw=4x4x40 k=8 rs=1x1x3 dil=1x1x16 dtype=fp16", "taps that reach at most 31 positions, got 32"),
+        ("conv n=1 c=8 hw=4x4x40 k=8 rs=2x2x3 dil=1x1x16 dtype=fp16", "taps that reach at most 31 positions, got 32"),
     ],
 )
 def test_refusals_name_field_limit_and_value(line: str, reason: str) -> None:

@@ -74,6 +74,7 @@ def test_geometry(device: Runtime, case: str) -> None:
         ("n=2 c=64 hw=9x12 k=64 rs=2x3 dil=1x3 pad=0x1 mode=flipped", 192),
         ("n=2 c=64 hw=33 k=64 rs=4 pad=3", 256),
         ("n=1 c=64 hw=5x6x7 k=64 rs=3x2x2 stride=2x2x1 pad=1", 128),
+        ("n=2 c=72 hw=4x5x6 k=64 rs=3x1x1 pad=1x0x0", 192),
     ],
 )
 def test_windows(device: Runtime, case: str, n: int) -> None:

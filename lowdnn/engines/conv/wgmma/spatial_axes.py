@@ -1,0 +1,145 @@
+"""A convolution over fewer spatial axes, or over the same ones in another order.
+
+Only the tensors' dims and strides change: what lies in memory is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from lowdnn.engines.matmul.pixel_matmul import merged_stride
+from lowdnn.enums import PointwiseMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import Operation, inputs_of, with_tensors
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.gen_stats import GenStats
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.reduction import ReductionOperation
+from lowdnn.ops.tensor import Tensor, packed_strides
+
+#: Of the spatial axes.
+_FIRST = 2
+
+
+def with_fewest_axes(graph: OperationGraph) -> OperationGraph:
+    """Neighbouring axes along which pixels do not meet (one tap, no stride, no padding) as one, and as images where
+    they come first; ``graph`` itself where that is not to be had.
+
+    Copies of pixels are the faster and reach the farther the fewer axes a tensor map has.
+    """
+    return graph.derive(_with_fewest_axes)
+
+
+def with_taps_last(graph: OperationGraph) -> OperationGraph | None:
+    """The last axis that has several taps behind the others, as windows of pixels need it; None where it is there."""
+    return graph.derive(_with_taps_last)
+
+
+def _with_fewest_axes(graph: OperationGraph) -> OperationGraph:
+    operation = _convolution(graph)
+    if operation is None:
+        return graph
+    runs: list[tuple[int, ...]] = []
+    for axis in range(_FIRST, operation.filter.rank):
+        if runs and _is_plain(operation, axis) and _is_plain(operation, runs[-1][-1]):
+            runs[-1] += (axis,)
+        else:
+            runs.append((axis,))
+    images: tuple[int, ...] = (0,)
+    if len(runs) > 1 and _is_plain(operation, _FIRST):
+        images += runs.pop(0)
+    return _View(images, tuple(runs)).of(graph, operation) or graph
+
+
+def _with_taps_last(graph: OperationGraph) -> OperationGraph | None:
+    operation = _convolution(graph)
+    several = (
+        [axis for axis, taps in enumerate(operation.filter.dims[_FIRST:], _FIRST) if taps > 1] if operation else []
+    )
+    if operation is None or not several or several[-1] == operation.filter.rank - 1:
+        return None
+    others = (axis for axis in range(_FIRST, operation.filter.rank) if axis != several[-1])
+    return _View((0,), (*((axis,) for axis in others), (several[-1],))).of(graph, operation)
+
+
+def _convolution(graph: OperationGraph) -> ConvolutionOperation | None:
+    """The one convolution, where all other tensors than its filter are of its pixels, and nothing counts them."""
+    found = [op for op in graph.operations if isinstance(op, ConvolutionOperation)]
+    if len(found) != 1 or any(graph.producer(tensor) for tensor in inputs_of(found[0]).values()):
+        return None
+    others = [op for op in graph.operations if op is not found[0]]
+    if others and isinstance(found[0], ConvolutionBackwardFilter):
+        return None
+    for op in others:
+        counts = isinstance(op, PointwiseOperation) and op.mode is PointwiseMode.GEN_INDEX
+        if counts or not isinstance(op, PointwiseOperation | ReductionOperation | GenStats):
+            return None
+    return found[0]
+
+
+def _is_plain(operation: ConvolutionOperation, axis: int) -> bool:
+    """Whether each pixel meets itself alone along the axis."""
+    geometry, place = operation.convolution, axis - _FIRST
+    padding = geometry.pre_paddings[place] + geometry.post_paddings[place]
+    return (operation.filter.dims[axis], geometry.strides[place], padding) == (1, 1, 0)
+
+
+@dataclass(frozen=True)
+class _View:
+    """Axes of the tensors as they are that make up the images, and each spatial axis, in the tensors as they are seen.
+
+    Axes that become one are plain, so that image and response have the same extents there and the filter has none.
+    """
+
+    images: tuple[int, ...]
+    spatial: tuple[tuple[int, ...], ...]
+
+    def of(self, graph: OperationGraph, operation: ConvolutionOperation) -> OperationGraph | None:
+        """None where a tensor does not lie, or repeat, so that its axes are one."""
+        seen: dict[int, Tensor] = {}
+        for tensor in graph.tensors.values():
+            view = self._tensor(tensor, None if tensor.uid == operation.filter.uid else operation.image.dims)
+            if view is None:
+                return None
+            seen[tensor.uid] = view
+        return OperationGraph(
+            self._convolution(op, seen) if op is operation else with_tensors(op, seen) for op in graph.operations
+        )
+
+    def _tensor(self, tensor: Tensor, full: tuple[int, ...] | None) -> Tensor | None:
+        """full: what a tensor of pixels has along axes that become one, where it does not repeat."""
+        if tensor.rank == 1:
+            return tensor
+        groups = (self.images, (1,), *self.spatial)
+        for group in groups:
+            extents = [tensor.dims[axis] for axis in group]
+            if full and len(group) > 1 and prod(extents) > 1 and extents != [full[axis] for axis in group]:
+                return None
+        dims = tuple(prod(tensor.dims[axis] for axis in group) for group in groups)
+        if tensor.is_virtual:
+            return replace(tensor, dims=dims, strides=packed_strides(dims))
+        strides = [_stride(tensor, group) for group in groups]
+        whole = tuple(stride for stride in strides if stride is not None)
+        return replace(tensor, dims=dims, strides=whole) if len(whole) == len(dims) else None
+
+    def _convolution(self, operation: ConvolutionOperation, seen: Mapping[int, Tensor]) -> Operation:
+        geometry = operation.convolution
+        fields = ("pre_paddings", "post_paddings", "strides", "dilations")
+        vectors: dict[str, Any] = {
+            name: tuple(getattr(geometry, name)[axes[0] - _FIRST] for axes in self.spatial) for name in fields
+        }
+        changes: dict[str, Any] = {port: seen[getattr(operation, port).uid] for port in operation.roles}
+        changes["convolution"] = replace(geometry, spatial_dims=len(self.spatial), **vectors)
+        return replace(operation, **changes)  # type: ignore[type-var]
+
+
+def _stride(tensor: Tensor, axes: tuple[int, ...]) -> int | None:
+    """Of axes as one; where none has an extent, that of the last."""
+    if all(tensor.dims[axis] == 1 for axis in axes):
+        return tensor.strides[axes[-1]]
+    stride = merged_stride(tensor, axes)
+    return stride if isinstance(stride, int) else None
