@@ -37,11 +37,15 @@ __device__ __forceinline__ void store_async_16(u32 destination, u32 barrier, u32
                : "memory");
 }
 
-// All threads of all blocks of the cluster; what each wrote before, the others see after.
+// All threads of all blocks of the cluster, in two steps; what each wrote before the first, the others see after the
+// second.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_sync() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 
 // What lies at the place of `own` in the shared memory of another block.
@@ -60,4 +64,14 @@ __device__ __forceinline__ f64 load_of_block(const f64* own, u32 block) {
       "mapa.shared::cluster.u32 remote, %1, %2;\n"
       "ld.shared::cluster.f64 %0, [remote];\n}" : "=d"(value) : "r"(shared_address(own)), "r"(block) : "memory");
   return value;
+}
+
+// Stores at the place of `own` in the shared memory of another block.
+__device__ __forceinline__ void store_of_block(f32* own, u32 block, f32 value) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;"
+               :: "r"(cluster_address(shared_address(own), block)), "f"(value) : "memory");
+}
+__device__ __forceinline__ void store_of_block(f64* own, u32 block, f64 value) {
+  asm volatile("st.shared::cluster.f64 [%0], %1;"
+               :: "r"(cluster_address(shared_address(own), block)), "d"(value) : "memory");
 }

@@ -36,7 +36,11 @@ template <class Tile, class T, int MOST> struct RowTeam {
   static constexpr int PARTS = IN_LANES ? SPAN / WARP_SIZE : Tile::TEAM_SIZE;  // of a team, with numbers each
   // Whether a thread joins one of many numbers and leaves it to the others; few are joined by every thread for itself.
   static constexpr bool BY_NUMBER = Tile::IN_GRID || !IN_LANES || (Tile::SIDE_SIZE > 1 && SPAN > WARP_SIZE);
+  // Whether the blocks of a cluster read each other's numbers, or tell the others: few are there sooner if told.
+  static constexpr bool PULLS = BY_NUMBER && Tile::CLUSTER_BLOCKS > 1;
+  static constexpr bool IS_TOLD = !BY_NUMBER && Tile::CLUSTER_BLOCKS > 1;
   static_assert(!BY_NUMBER || Tile::SLOTS == 1, "the numbers are those of one team");
+  static constexpr int AT_ONCE = 16;  // of a number, loads on their way
   // Rows of a block, where some are joined with another thread's; and what they become.
   static constexpr int ROWS = WIDTH % Tile::JOINED_ROWS == 0 ? 0 : Tile::SLOTS * Tile::SIDE_SIZE * WIDTH;
   static constexpr int GROUPS = Tile::APART > 1 ? 0 : ROWS / Tile::JOINED_ROWS;
@@ -45,7 +49,8 @@ template <class Tile, class T, int MOST> struct RowTeam {
     // Of numbers joined one by one there is one area: all have read it when the results are there.
     T parts[BY_NUMBER ? 1 : 2][MOST][BY_NUMBER ? PARTS : SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1]
            [Tile::SIDE_SIZE];
-    T blocks[2][NUMBERS];
+    T blocks[2][PULLS ? NUMBERS : 1];
+    T told[2][IS_TOLD ? Tile::CLUSTER_BLOCKS : 1][IS_TOLD ? NUMBERS : 1];
     T shares[!BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
     T rows[ROWS > 0 ? MOST / WIDTH * ROWS : 1], groups[GROUPS > 0 ? MOST / WIDTH * GROUPS : 1];
   };
@@ -53,9 +58,12 @@ template <class Tile, class T, int MOST> struct RowTeam {
   Shared& shared;
   T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block
   // Two areas in turn, of each kind: what was read last time may still be read.
-  int turn = 0, turn_of_blocks = 0;
+  int turn = 0;
+  u32 meetings = 0;  // of blocks, whose turns these are
 
-  __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {}
+  __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {
+    if constexpr (IS_TOLD) cluster_arrive();
+  }
 
   // Of a cooperative grid once in a launch, as there is one area of partial results.
   template <class Operator, int COUNT> __device__ __forceinline__ void all(T (&values)[COUNT]) {
@@ -94,10 +102,18 @@ template <class Tile, class T, int MOST> struct RowTeam {
 
   // At the kernel's end: no block may leave while another reads its memory.
   __device__ __forceinline__ void leave() const {
-    if constexpr (Tile::CLUSTER_BLOCKS > 1) cluster_sync();
+    if constexpr (PULLS) cluster_sync();
+    else begin_telling();
   }
 
  private:
+  // At the latest when there is something to tell: a block has no memory before it begins.
+  __device__ __forceinline__ void begin_telling() const {
+    if constexpr (IS_TOLD) {
+      if (meetings == 0) cluster_wait();
+    }
+  }
+
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join(T (&values)[COUNT]) {
     join_lanes<Operator>(values);
     join_beyond_lanes<Operator, BLOCKS>(values);
@@ -123,7 +139,7 @@ template <class Tile, class T, int MOST> struct RowTeam {
       if constexpr (BLOCKS > 1) join_blocks<Operator>(values);
     }
     turn ^= 1;
-    if constexpr (BLOCKS > 1) turn_of_blocks ^= 1;
+    if constexpr (BLOCKS > 1) ++meetings;
   }
 
   // The parts' numbers into shared memory.
@@ -158,61 +174,97 @@ template <class Tile, class T, int MOST> struct RowTeam {
     }
   }
 
+  // Each block tells all of the cluster: what it is told lies there when they have met.
   template <class Operator, int COUNT> __device__ __forceinline__ void join_blocks(T (&values)[COUNT]) {
-    T* const own = shared.blocks[turn_of_blocks] + threadIdx.x % Tile::SIDE_SIZE * MOST;
-    if (threadIdx.x < Tile::SIDE_SIZE) {
+    const int side = threadIdx.x % Tile::SIDE_SIZE;
+    begin_telling();
+    for (u32 block = threadIdx.x / Tile::SIDE_SIZE; block < Tile::BLOCKS; block += Tile::TEAM_SIZE) {
 #pragma unroll
-      for (int k = 0; k < COUNT; ++k) own[k] = values[k];
+      for (int k = 0; k < COUNT; ++k) tell(block, side * MOST + k, values[k]);
     }
     cluster_sync();
+    join_told<Operator, Tile::BLOCKS>(side * MOST, values);
+  }
+
+  __device__ __forceinline__ void tell(u32 block, int number, T value) const {
+    store_of_block(shared.told[turn_of_blocks()][cluster_rank()] + number, block, value);
+  }
+
+  __device__ __forceinline__ int turn_of_blocks() const { return int(meetings % 2); }
+
+  // What the blocks of the cluster have told of numbers one after the other.
+  template <class Operator, int BLOCKS, int COUNT>
+  __device__ __forceinline__ void join_told(int first, T (&values)[COUNT]) const {
 #pragma unroll
-    for (u32 block = 0; block < Tile::BLOCKS; ++block) {
+    for (int block = 0; block < BLOCKS; ++block) {
       T others[COUNT];
 #pragma unroll
-      for (int k = 0; k < COUNT; ++k) (block == 0 ? values : others)[k] = load_of_block(own + k, block);
+      for (int k = 0; k < COUNT; ++k) {
+        (block == 0 ? values : others)[k] = shared.told[turn_of_blocks()][block][first + k];
+      }
       if (block > 0) Operator::join_all(values, others);
     }
   }
 
-  // A thread for each of the block's numbers joins the parts'; when all blocks have told theirs, several threads for
-  // each number join those of the blocks that share the rows.
+  // A thread for each of the block's numbers joins the parts'; when all blocks have told theirs, a thread for each
+  // number joins those of the blocks that share the rows, or several do, each of as many as it can ask for at once.
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join_by_number(T (&values)[COUNT]) {
     constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
-    constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < BLOCKS ? MOST_SHARES : BLOCKS;
+    constexpr int WANTED_SHARES = (BLOCKS + AT_ONCE - 1) / AT_ONCE;
+    constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < WANTED_SHARES ? MOST_SHARES : WANTED_SHARES;
     publish(values);
-    T* const told = BLOCKS == 1 ? shared.shares : Tile::IN_GRID ? place_of_block<OWN>() : shared.blocks[turn_of_blocks];
+    T* const in_cluster = BLOCKS == 1 ? shared.shares : shared.blocks[turn_of_blocks()];
+    T* const told = BLOCKS > 1 && Tile::IN_GRID ? place_of_block<OWN>() : in_cluster;
     for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
       const int side = number % Tile::SIDE_SIZE, k = number / Tile::SIDE_SIZE;
-      T joined = area()[k][0][side];
-#pragma unroll 16
-      for (int part = 1; part < PARTS; ++part) joined = Operator::join(joined, area()[k][part][side]);
-      told[number] = joined;
+      told[number] = joined_of<Operator, PARTS>(0, [&](int part) { return area()[k][part][side]; });
     }
     if constexpr (BLOCKS > 1) {
       if constexpr (Tile::IN_GRID) grid_sync();
       else cluster_sync();
       for (int place = threadIdx.x; place < SHARES * OWN; place += Tile::BLOCK_SIZE) {
-        T joined = told_by<OWN>(place / OWN, place % OWN);
-#pragma unroll 16
-        for (int block = place / OWN + SHARES; block < BLOCKS; block += SHARES) {
-          joined = Operator::join(joined, told_by<OWN>(block, place % OWN));
-        }
-        shared.shares[place] = joined;
+        const int share = SHARES == 1 ? 0 : place / OWN;
+        shared.shares[place] = joined_of<Operator, BLOCKS, SHARES>(
+            share, [&](int block) { return told_by<OWN>(block, place % OWN); });
+      }
+    }
+    if constexpr (SHARES > 1) {
+      __syncthreads();
+      for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
+        shared.shares[number] =
+            joined_of<Operator, SHARES>(0, [&](int share) { return shared.shares[share * OWN + number]; });
       }
     }
     __syncthreads();
-    const T* const own = shared.shares + threadIdx.x % Tile::SIDE_SIZE;
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) {
-      values[k] = own[k * Tile::SIDE_SIZE];
-#pragma unroll
-      for (int share = 1; share < SHARES; ++share) {
-        values[k] = Operator::join(values[k], own[share * OWN + k * Tile::SIDE_SIZE]);
-      }
+      values[k] = shared.shares[k * Tile::SIDE_SIZE + threadIdx.x % Tile::SIDE_SIZE];
     }
   }
 
-  // Joined rows of a cluster's blocks: a thread for each number of the block's rows, then every thread for itself.
+  // What `first`, `first` + STEP, ... of COUNT have of a number; as many are asked for at once as there are places.
+  template <class Operator, int COUNT, int STEP = 1, class Of>
+  static __device__ __forceinline__ T joined_of(int first, Of of) {
+    constexpr int MOST = (COUNT + STEP - 1) / STEP, PLACES = MOST < AT_ONCE ? MOST : AT_ONCE;
+    T joined = of(first);
+#pragma unroll
+    for (int begin = 1; begin < MOST; begin += PLACES) {
+      T others[PLACES];
+#pragma unroll
+      for (int i = 0; i < PLACES; ++i) {
+        const int number = first + (begin + i) * STEP;
+        others[i] = number < COUNT ? of(number) : T(0);
+      }
+#pragma unroll
+      for (int i = 0; i < PLACES; ++i) {
+        if (first + (begin + i) * STEP < COUNT) joined = Operator::join(joined, others[i]);
+      }
+    }
+    return joined;
+  }
+
+  // Joined rows of a cluster's blocks: a thread for each number of the block's rows and each block that is told, then
+  // every thread for itself.
   template <class Operator, int COUNT> __device__ __forceinline__ void join_apart(T (&values)[COUNT]) {
     static_assert(WIDTH * Tile::SIDE_SIZE == 1, "a slot has one row");
     if (threadIdx.x % SPAN == 0) {
@@ -220,23 +272,17 @@ template <class Tile, class T, int MOST> struct RowTeam {
       for (int k = 0; k < COUNT; ++k) shared.rows[k * ROWS + threadIdx.x / SPAN] = values[k];
     }
     __syncthreads();
-    T* const own = shared.blocks[turn_of_blocks];
-    if (threadIdx.x < COUNT) {
-      T joined = shared.rows[threadIdx.x * ROWS];
+    begin_telling();
+    if (threadIdx.x < COUNT * Tile::APART) {
+      const int k = threadIdx.x % COUNT;
+      T joined = shared.rows[k * ROWS];
 #pragma unroll
-      for (int row = 1; row < ROWS; ++row) joined = Operator::join(joined, shared.rows[threadIdx.x * ROWS + row]);
-      own[threadIdx.x] = joined;
+      for (int row = 1; row < ROWS; ++row) joined = Operator::join(joined, shared.rows[k * ROWS + row]);
+      tell(threadIdx.x / COUNT, k, joined);
     }
     cluster_sync();
-    turn_of_blocks ^= 1;
-#pragma unroll
-    for (u32 block = 0; block < Tile::APART; ++block) {
-#pragma unroll
-      for (int k = 0; k < COUNT; ++k) {
-        const T joined = load_of_block(own + k, block);
-        values[k] = block == 0 ? joined : Operator::join(values[k], joined);
-      }
-    }
+    join_told<Operator, Tile::APART>(0, values);
+    ++meetings;
   }
 
   // Joined rows of several threads: a thread for each number of a group.
@@ -269,6 +315,6 @@ template <class Tile, class T, int MOST> struct RowTeam {
   // What a block of those that share the rows has told.
   template <int OWN> __device__ __forceinline__ T told_by(int block, int number) const {
     if constexpr (Tile::IN_GRID) return place_of_block<OWN>(block - int(blockIdx.x % Tile::BLOCKS))[number];
-    return load_of_block(shared.blocks[turn_of_blocks] + number, block);
+    return load_of_block(shared.blocks[turn_of_blocks()] + number, block);
   }
 };

@@ -58,6 +58,8 @@ struct RowTile {
   static constexpr int JOINED_ROWS = JOINED_ROWS_;  // that have their statistics together
   static constexpr int APART = BLOCKS_ == 1 ? CLUSTER_SIZE : 1;  // blocks that these rows are spread over
   typedef Index_ Index;
+  // Whether a chunk that is whole is worth code of its own: where groups are no constant bytes apart.
+  static constexpr bool HAS_WHOLE_CHUNKS = IN_CHUNKS && !IN_ROW;
   static_assert(BLOCKS == 1 || SLOTS == 1, "blocks share one group of rows");
   static_assert(APART * SLOTS * SIDE_SIZE * WIDTH % JOINED_ROWS == 0, "blocks have whole groups of joined rows");
   static_assert(APART == 1 || APART * SLOTS * SIDE_SIZE * WIDTH == JOINED_ROWS, "a cluster has one group of them");
@@ -110,6 +112,13 @@ template <class Tile> struct RowWalk {
     start(first + steps * (i64(gridDim.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)));
   }
 
+  // At the first of the joined rows that the blocks of a cluster have; where there are none, at the same row.
+  __device__ __forceinline__ RowWalk first_of_cluster() const {
+    RowWalk there = *this;
+    if constexpr (Tile::APART > 1) there.move_to_row(first - first % Tile::JOINED_ROWS);
+    return there;
+  }
+
   // The first thread of a row's first block.
   __device__ __forceinline__ bool is_first_member() const { return exists && member() == 0 && rank == 0; }
 
@@ -143,6 +152,10 @@ template <class Tile> struct RowWalk {
   __device__ __forceinline__ void each_whole(i64 chunk, Use use, Otherwise otherwise) {
     const i64 first = group(chunk, 0);
     const int left = exists ? groups_from(first) : 0;
+    if (Tile::HAS_WHOLE_CHUNKS && left > (Tile::HELD - 1) * Tile::TEAM_SIZE) {
+      each_of(first, use);
+      return;
+    }
 #pragma unroll
     for (int item = 0; item < Tile::HELD; ++item) {
       if (item * Tile::TEAM_SIZE >= left) {
@@ -189,6 +202,16 @@ template <class Tile> struct RowWalk {
   }
 
  private:
+  // All groups of a chunk, as every chunk but the last has them: none asks whether it exists, and the compiler steps
+  // from one's place to the next.
+  template <class Use> __device__ __forceinline__ void each_of(i64 first, Use use) {
+#pragma unroll
+    for (int item = 0; item < Tile::HELD; ++item) {
+      const i64 column = move_to(first + item * Tile::TEAM_SIZE);
+      use(RowGroup<Tile::VECTOR_SIZE, false>{item}, column);
+    }
+  }
+
   // Groups of the row from one of its own on, to a chunk's end at least; none, or a negative number, behind them.
   __device__ __forceinline__ int groups_from(i64 first) const {
     constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
@@ -218,7 +241,10 @@ template <class Tile> struct RowWalk {
     first = row;
     rank = rank_of_block();
     const int slot = threadIdx.x / (Tile::TEAM_SIZE * Tile::SIDE_SIZE), side = threadIdx.x % Tile::SIDE_SIZE;
-    const i64 own = first + slot * Tile::SIDE_SIZE + side;
+    move_to_row(first + slot * Tile::SIDE_SIZE + side);
+  }
+
+  __device__ __forceinline__ void move_to_row(i64 own) {
     exists = own < sizes->rows;
     digits<Tile::KEPT_AXES>(sizes->axes, Index(own), coordinate);
     kept_column = coordinate[Tile::KEPT_AXES - 1] * Tile::WIDTH;
@@ -334,7 +360,7 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
                                             Make make) {
   constexpr int V = Tile::VECTOR_SIZE;
   typedef typename Target::template Loaded<V> Loaded;
-  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || Tile::HELD == 1 ? 1 : 2;
+  constexpr int AHEAD = Tile::IN_ROW || sizeof(Loaded) > 16 || sizeof(Loaded) == 1 || Tile::HELD == 1 ? 1 : 2;
   if constexpr (AHEAD == 1) {
     walk.each(chunk, [&](auto group, i64 column) {
       Value values[group.SIZE];

@@ -19,14 +19,13 @@
 // A row has at least as many chunks as slots, and more than RING of these where it has more. Without ANY there are no
 // slots.
 template <class Tile, bool ANY> struct ChunkSlots {
-  static constexpr int RING = 2;
+  static constexpr int RING = 3;  // two are on their way when one is used
   static constexpr int FIRST_GROUPS = 16;  // at least, closed before the first chunk is used
 
-  const i64 chunks;
-  const i64 count;
+  const int chunks, count;
 
   __device__ __forceinline__ ChunkSlots(const RowSizes<Tile::RANK>& sizes, i64 count)
-      : chunks(Tile::chunks(sizes)), count(count) {}
+      : chunks(int(Tile::chunks(sizes))), count(int(count)) {}
 
   template <class Elements> __device__ __forceinline__ void begin(Elements&) {}
 
@@ -35,17 +34,17 @@ template <class Tile, bool ANY> struct ChunkSlots {
   __device__ __forceinline__ void first_pass(Elements& elements, RowWalk<Tile>& walk, Held& held, Use use) const {
     if constexpr (ANY) {
 #pragma unroll 1
-      for (i64 chunk = 0; chunk < count; ++chunk) close(true, elements, walk, chunk);
-      for (i64 group = count; group < FIRST_GROUPS; ++group) cp_async_commit();
+      for (int chunk = 0; chunk < count; ++chunk) close(true, elements, walk, chunk);
+      for (int group = count; group < FIRST_GROUPS; ++group) cp_async_commit();
     }
 #pragma unroll 1
-    for (i64 chunk = 0; chunk < chunks; ++chunk) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
       if constexpr (ANY) {
         if (chunk < count) cp_async_wait<FIRST_GROUPS - 1>();
         else cp_async_wait<RING - 1>();
       }
       elements.load(walk, chunk, of(chunk), held);
-      const i64 later = chunk + RING;
+      const int later = chunk + RING;
       close(later >= count && later < chunks, elements, walk, later);
       use(chunk, held);
     }
@@ -57,7 +56,7 @@ template <class Tile, bool ANY> struct ChunkSlots {
     use(chunks - 1, held);
     go_back(elements, walk, chunks - 1);
 #pragma unroll 1
-    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
+    for (int chunk = chunks - 2; chunk >= 0; --chunk) {
       if constexpr (ANY) {
         if (chunk >= staying()) cp_async_wait<RING - 1>();
       }
@@ -68,19 +67,19 @@ template <class Tile, bool ANY> struct ChunkSlots {
   }
 
  private:
-  __device__ __forceinline__ i64 staying() const { return chunks == count ? count : count - RING; }
+  __device__ __forceinline__ int staying() const { return chunks == count ? count : count - RING; }
 
-  __device__ __forceinline__ int of(i64 chunk) const {
-    return int(chunk < staying() ? chunk : staying() + (chunk - staying()) % RING);
+  __device__ __forceinline__ int of(int chunk) const {
+    return chunk < staying() ? chunk : staying() + (chunk - staying()) % RING;
   }
 
   template <class Elements>
-  __device__ __forceinline__ void go_back(Elements& elements, RowWalk<Tile>& walk, i64 chunk) const {
+  __device__ __forceinline__ void go_back(Elements& elements, RowWalk<Tile>& walk, int chunk) const {
     close(chunk - RING >= staying(), elements, walk, chunk - RING);
   }
 
   template <class Elements>
-  __device__ __forceinline__ void close(bool any, Elements& elements, RowWalk<Tile>& walk, i64 chunk) const {
+  __device__ __forceinline__ void close(bool any, Elements& elements, RowWalk<Tile>& walk, int chunk) const {
     if constexpr (ANY) {
       if (any) elements.copy(walk, chunk, of(chunk));
       cp_async_commit();

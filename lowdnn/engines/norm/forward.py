@@ -132,7 +132,7 @@ class ForwardRows:
             ),
             scalars=(
                 scalar_argument(operation.epsilon, self.compute_type),
-                share(first_elements * self.space.joined, self.compute_type),
+                share(first_elements * (1 if shape.is_apart else self.space.joined), self.compute_type),
                 share(count, self.compute_type),
                 number(unbiased(count), self.compute_type),
                 *i64((on_chip.slots, max(1, self.layout.groups // shape.TEAM))),

@@ -8,7 +8,8 @@
 // read once: first an estimate of the mean (`shift`), then the sums of x - shift and of its square over the whole row,
 // which correct the estimate and give the variance. So neither the rounding of a large mean nor the cancellation of
 // squares shows in y. The estimate is the average of the first chunk; where blocks share rows, of TEAM groups from all
-// over the row, which each of the blocks reads, so that they agree without meeting. Of a row that is too long, chunks
+// over the row, which each of the blocks reads, so that they agree without meeting; so, too, where they have joined
+// rows. Of a row that is too long, chunks
 // are read again, backwards, as the cache still has them.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
 // Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with SHARING
@@ -102,18 +103,23 @@ __device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
 }
 
-// Where blocks share rows, the group of each member that `shift` is the average of. It is asked for a row ahead, so
-// that nothing waits for it when the row is there.
+// Where blocks share rows, or have joined ones, the group of each member that `shift` is the average of: of the shared
+// row, or of the first joined one, whose mean is no further from that of all than their deviation times the root of
+// their number. It is asked for a row ahead, so that nothing waits for it when the row is there.
 struct Sample {
+  static constexpr bool ANY = CENTRED && CLUSTER * SHARING > 1;
+
   Again::Loaded<VECTOR> in = {};
 
-  __device__ __forceinline__ Sample(const Params& p, RowWalk<Tile>& walk) {
+  __device__ __forceinline__ Sample(const Params& p, const RowWalk<Tile>& of) {
+    RowWalk<Tile> walk = of.first_of_cluster();
     i64 column;
-    if (SHARING == 1 || !CENTRED || !locate(p, walk, column)) return;
+    if (!ANY || !locate(p, walk, column)) return;
     Again::load<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in);
   }
 
-  __device__ __forceinline__ void add(const Params& p, RowWalk<Tile>& walk, Value (&sums)[WIDTH]) const {
+  __device__ __forceinline__ void add(const Params& p, const RowWalk<Tile>& of, Value (&sums)[WIDTH]) const {
+    RowWalk<Tile> walk = of.first_of_cluster();
     i64 column;
     Value x[VECTOR];
     if (!locate(p, walk, column)) return;
@@ -130,7 +136,7 @@ struct Sample {
 // The sums of what `shift` is the average of: the first chunk's whole groups, which are held, or the sample.
 __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk, const Chunk& held,
                                            const Sample& sample, Value (&sums)[WIDTH]) {
-  if constexpr (SHARING > 1) {
+  if constexpr (Sample::ANY) {
     sample.add(p, walk, sums);
   } else {
     walk.each_whole(0, [&](auto group, i64) {
@@ -144,11 +150,11 @@ __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk,
 // 1 / elements that `shift` is the average of. Of rows with a skew one may have a group less than its neighbour.
 __device__ __forceinline__ Value first_share(const Params& p, Team& team, const RowWalk<Tile>& walk) {
 #if HAS_SKEW
-  const i64 groups = walk.groups(), most = TEAM * (SHARING == 1 ? ITEMS : 1);
+  const i64 groups = walk.first_of_cluster().groups(), most = TEAM * (Sample::ANY ? 1 : ITEMS);
   Value elements[WIDTH];
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) elements[w] = Value((groups < most ? groups : most) * VECTOR);
-  team.neighbours<Plus>(elements);
+  if constexpr (Tile::APART == 1) team.neighbours<Plus>(elements);
   return reciprocal(elements[0]);
 #else
   return p.first_share;
@@ -206,7 +212,7 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
   Value sums[WIDTH] = {};
   first_sums(p, walk, held, sample, sums);
   team.all_of_block<Plus>(sums);
-  team.neighbours<Plus>(sums);
+  if constexpr (Tile::APART == 1) team.neighbours<Plus>(sums);
   const Value share = first_share(p, team, walk);
 #pragma unroll
   for (int w = 0; w < WIDTH; ++w) {

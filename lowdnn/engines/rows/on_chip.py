@@ -17,7 +17,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, WorkspacePointer
 
 #: Slots that chunks without one of their own share: ``ChunkSlots::RING``.
-_RING = 2
+_RING = 3
 #: Rows that a ring has room for, at most.
 _MOST_ROWS = 4
 

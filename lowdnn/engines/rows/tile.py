@@ -56,6 +56,8 @@ _MAX_APART = 24
 #: Bytes of a block's rows that are worth a ring of slots, and that one has room for; groups of a thread whose rows have
 #: several axes there.
 _MIN_RING_BYTES, _MAX_RING_BYTES, _RING_ITEMS = 98304, 204800, 2
+#: Groups of a thread in all that a chunk has, where there are several: so several chunks are on their way.
+_CHUNK_ITEMS = 4
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
 
@@ -150,10 +152,15 @@ class RowTile:
         """Whether blocks share rows that are not of one cluster."""
         return self.SHARING > self.CLUSTER
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether the blocks of a cluster have joined rows."""
+        return self.CLUSTER > self.SHARING
+
     def first_groups(self, layout: RowLayout) -> int:
         """Groups of a row that the first estimate of its mean is taken over: the first chunk; where blocks share rows,
-        one for each thread of a team."""
-        return min(self.TEAM * (self.ITEMS if self.SHARING == 1 else 1), layout.groups)
+        or have joined ones, one for each thread of a team."""
+        return min(self.TEAM * (self.ITEMS if self.SHARING * self.CLUSTER == 1 else 1), layout.groups)
 
     def chunks(self, layout: RowLayout) -> int:
         return max(1, ceil_div(layout.groups, self.TEAM * self.ITEMS * self.SHARING))
@@ -184,13 +191,16 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     ring = None if defaults else _ring_defaults(layout, arch, held)
     team, items, cluster, sharing = defaults or ring or _defaults(layout, arch, held)
     most = _most_team(layout)
+    is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
+    # Of one tensor a cluster's rows leave more blocks their registers in a ring.
+    if held.stays and is_ahead and cluster > 1 and held.values == 1:
+        ring = team, items, cluster, sharing = team, min(items, _CHUNK_ITEMS), cluster, sharing
     found: tuple[Knob, ...] = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
         Knob("items", KnobType.MULTIPLY, tuple(sorted({*_ITEMS, items})), items, "groups in registers"),
         Knob("cluster", KnobType.TILE_CGA_M, clusters(arch), cluster, "blocks of a cluster that share rows"),
     )
     if held.looks_ahead:
-        is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
         text = "on its way beside the row at hand: 1 the next row, 2 chunks in a ring, 3 the next row in one copy"
         stages = (0, NEXT_ROW, RING if held.stays else ENGINE_ROW)
         # A warp's accesses to rows that begin beside vectors lie askew to memory lines, the copy engine's do not.
@@ -290,8 +300,7 @@ def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile:
     usual, ahead = (_tile(layout, *tile, sharing=tile[2], held=own) for own in (held, held.looking_ahead))
     there = usual.RESIDENT * arch.sm_count // usual.SHARING
     is_short = ceil_div(layout.row_groups, usual.slots) < _WORTH_STAYING * there
-    is_apart = usual.CLUSTER > usual.SHARING
-    if usual.chunks(layout) > 1 or is_short or is_apart or held.beside or usual.RESIDENT > _FEW_RESIDENT:
+    if usual.chunks(layout) > 1 or is_short or usual.is_apart or held.beside or usual.RESIDENT > _FEW_RESIDENT:
         return False
     return ahead.RESIDENT == usual.RESIDENT
 
@@ -439,7 +448,10 @@ def _shared_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[int
         most = 1
     own = ceil_div(groups, max(cluster, sharing))
     team = min(most_team, max(ceil_power(ceil_div(own, usual)), min(_MIN_TEAM, ceil_power(own))))
-    return team, min(floor_power(most), ceil_div(own, team)), cluster, sharing
+    items = min(floor_power(most), ceil_div(own, team))
+    if own > team * items:
+        items = min(items, max(1, _CHUNK_ITEMS // held.values))
+    return team, items, cluster, sharing
 
 
 def _one_wave(layout: RowLayout, arch: ArchSpec, held: Held, cluster: int) -> tuple[int, int]:

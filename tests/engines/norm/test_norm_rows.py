@@ -170,6 +170,12 @@ def test_blocks_of_a_grid_share_rows(racing: Runtime, line: str) -> None:
     assert plan.launches[0].grid[0] % 4 == 0
 
 
+def test_many_blocks_share_rows(racing: Runtime) -> None:
+    """Several threads join a number of theirs, then one thread what these have."""
+    wide = {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 32}
+    assert check(racing, "dims=2x32x16x17 mode=batch layout=nhwc mean=100", wide).launches[0].grid[0] == 32
+
+
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_chunks_stay_in_shared_memory(device: Runtime, direction: str) -> None:
     """All eight, of two or three tensors; as many as fit where a row is too long."""
