@@ -102,7 +102,8 @@ class OnChip:
 
     @property
     def _has_again(self) -> bool:
-        return bool(self.before.stores) and (self.tile.SHARING > 1 or self._chunks > 1)
+        is_sampled = self.tile.SHARING * self.tile.CLUSTER > 1
+        return bool(self.before.stores) and (is_sampled or self._chunks > 1)
 
     @property
     def _chunks(self) -> int:
