@@ -193,9 +193,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   const i32 existing_keys = existing_rows(params.k, place.batch, place.band.keys);
   const i32 existing_values = existing_rows(params.v, place.batch, place.band.keys);
   const i32 first_tile = share.begin + warp;
-  const auto note = [&](i32 tile, const Stage& stage) {
+  const auto note = [&](i32 tile, const Stage& stage, bool exists) {
     if (!Stage::HAS_NOTES || threadIdx.x % WARP_SIZE > 0) return;
-    const bool exists = tile * TILE_KV < p.keys;  // the table goes so far: the first ones need not wait for a length
     note_rows(params.k, place.batch, tile * TILE_KV, exists, stage.note_of_keys());
     note_rows(params.v, place.batch, tile * TILE_KV, exists, stage.note_of_values());
   };
@@ -208,12 +207,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       stage.values().copy_each<WARP_SIZE>(from_v, values, p.size_v);
     }
     if (Stage::HAS_NOTES) __syncwarp();  // the notes have been read
-    note(tile + STAGES * WARPS, stage);
+    const i32 later = tile + STAGES * WARPS;
+    note(later, stage, later < share.end);
     cp_async_commit();
   };
 
   if constexpr (Stage::HAS_NOTES) {
-    for (int stage = 0; stage < STAGES; ++stage) note(first_tile + stage * WARPS, stage_at(stage));
+    // The table goes as far as keys may: the first ones need not wait for a length.
+    for (int stage = 0; stage < STAGES; ++stage) {
+      const i32 tile = first_tile + stage * WARPS;
+      note(tile, stage_at(stage), tile * TILE_KV < p.keys);
+    }
     cp_async_commit();
     cp_async_wait<0>();
     __syncwarp();

@@ -25,6 +25,7 @@ LINES = (
     "sdpa b=1 h=5 hk=1 q=7 kv=130 d=256 scores=tanh stats=yes",
     "sdpa b=1 h=2 q=1 kv=1 d=8 stats=yes",
     "sdpa b=5 h=4 hk=2 q=3 kv=130 d=16 lengths=both stats=lse",
+    "sdpa b=2 h=4 hk=2 hv=1 q=3 kv=498 d=8 causal=top_left lengths=yes page=16 dtype=fp16",
 )
 SPLIT = "sdpa b=2 h=4 hk=2 q=3 kv=1100 d=16 dv=72 causal=bottom_right lengths=yes scores=bias sink=yes stats=log2"
 

@@ -159,7 +159,7 @@ struct Targets {
     first = Functor::cursor(p.epilogue, coordinate);
     next_row = Functor::cursor(p.epilogue, row_step);
     next_column = Functor::cursor(p.epilogue, column_step);
-    keep(next_column);
+    if (RUN == 1 && STRIP > 1) keep(next_column);
     along = RUN > 1 ? coordinate[RANK - 1] : coordinate[1];
     valid = column.count - i32(place.strip) * STRIP;
   }
