@@ -9,8 +9,7 @@
 // which correct the estimate and give the variance. So neither the rounding of a large mean nor the cancellation of
 // squares shows in y. The estimate is the average of the first chunk; where blocks share rows, of TEAM groups from all
 // over the row, which each of the blocks reads, so that they agree without meeting; so, too, where they have joined
-// rows. Of a row that is too long, chunks
-// are read again, backwards, as the cache still has them.
+// rows. Of a row that is too long, chunks are read again, backwards, as the cache still has them.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
 // Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with SHARING
 // blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.

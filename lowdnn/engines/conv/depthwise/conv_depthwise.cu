@@ -101,9 +101,11 @@ __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f
 
 __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f32* to) {
   if (p.is_dense) {
-    // All at a time: as many as a thread has of its own, whose registers are still free.
+    // All at a time: as many as a thread has of its own, whose registers are still free. A thread of one channel reads
+    // many rows ahead, for which it needs some of them.
     constexpr int OWN = SOURCES * PLANE_TAPS * ROW_TAPS * COLUMN_TAPS * CHANNELS;
-    copy_weights<OWN>(p, first_group, to, [](u32 number) { return number; });
+    constexpr int AT_A_TIME = CHANNELS > 1 || OWN < 24 ? OWN : 24;
+    copy_weights<AT_A_TIME>(p, first_group, to, [](u32 number) { return number; });
   } else {
     copy_weights<1>(p, first_group, to, [&](u32 number) { return offset_of(p.w_digits, p.w_strides, number); });
   }
