@@ -19,7 +19,7 @@ typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE,
                 CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
-typedef RowTeam<Tile, Value, Tile::WIDTH> Team;
+typedef RowTeam<Tile, Value, Tile::WIDTH, false> Team;
 
 struct Params {
   RowSizes<Tile::RANK> sizes;
