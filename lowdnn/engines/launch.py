@@ -12,6 +12,9 @@ from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import MathUnit, Scalar, ScalarType
 
+#: The widest access of a thread to memory.
+ACCESS_BYTES = 16
+
 #: Alignment of the workspace and of every part of it.
 WORKSPACE_ALIGNMENT_BYTES = 256
 

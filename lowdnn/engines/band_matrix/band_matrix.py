@@ -10,7 +10,17 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import IndexSpace, collapsed
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, ceil_power, divider, i64, macros
+from lowdnn.engines.launch import (
+    ACCESS_BYTES,
+    MAX_EXTENT,
+    MAX_GRID_X,
+    bytes_of,
+    ceil_div,
+    ceil_power,
+    divider,
+    i64,
+    macros,
+)
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.contract_band_matrix import ContractBandMatrix
@@ -53,7 +63,7 @@ class Skew:
         space = IndexSpace(y.dims, {x.uid: x.strides, y.uid: y.strides}, tuple((a,) for a in range(y.rank)))
         kept = (axis - 1, axis)
         space = collapsed(space.permuted((*others, *kept)), alone=kept)
-        return Skew(operation, space, min(16 // y.element_bytes, ceil_power(y.dims[axis])))
+        return Skew(operation, space, min(ACCESS_BYTES // y.element_bytes, ceil_power(y.dims[axis])))
 
     @property
     def radices(self) -> tuple[int, ...]:

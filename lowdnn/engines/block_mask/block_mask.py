@@ -12,6 +12,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import contiguous_elements
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import (
+    ACCESS_BYTES,
     MAX_EXTENT,
     MAX_GRID_X,
     bytes_of,
@@ -29,7 +30,6 @@ from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
 _THREADS = 128
-_ACCESS_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class BlockMaskEngine:
 
 
 def _vector(operation: BlockMask) -> int:
-    return _ACCESS_BYTES // min(operation.x.element_bytes, operation.y.element_bytes)
+    return ACCESS_BYTES // min(operation.x.element_bytes, operation.y.element_bytes)
 
 
 def _radices(operation: BlockMask) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import IndexSpace, collapsed, with_axis
 from lowdnn.engines.launch import (
+    ACCESS_BYTES,
     MAX_EXTENT,
     MAX_GRID_X,
     bytes_of,
@@ -197,7 +198,7 @@ class Quantization:
         """Elements of one access, which divide where every row of the tensor's elements begins."""
         strides = self.space.strides[tensor.uid]
         others = (*strides[:-1], tensor.strides[self.operation.axis]) if self.by_columns else strides
-        width = min(self._vector, 16 // tensor.element_bytes, tensor.alignment_bytes // tensor.element_bytes)
+        width = min(self._vector, ACCESS_BYTES // tensor.element_bytes, tensor.alignment_bytes // tensor.element_bytes)
         while any(stride % width for stride in others):
             width //= 2
         return width
@@ -221,7 +222,7 @@ def kernel_of(params: Params, operation: BlockScaleQuantize, arch: ArchSpec) -> 
 def _rows_vector(operation: BlockScaleQuantize) -> int:
     """Elements of a thread where whole warps share out a block; 0 where its size is no power of two, or too great."""
     size = operation.block_size
-    vector = min(_ROW_BYTES // operation.x.element_bytes, 16 // operation.y.element_bytes, size)
+    vector = min(_ROW_BYTES // operation.x.element_bytes, ACCESS_BYTES // operation.y.element_bytes, size)
     return vector if size == ceil_power(size) and size // vector <= _WARP else 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from lowdnn.engines.launch import WORKSPACE_ALIGNMENT_BYTES, aligned_bytes, bytes_touched, ceil_div
+from lowdnn.engines.launch import ACCESS_BYTES, WORKSPACE_ALIGNMENT_BYTES, aligned_bytes, bytes_touched, ceil_div
 from lowdnn.engines.transform import rows, tiles
 from lowdnn.engines.transform.batches import Batch
 from lowdnn.engines.transform.layout import common_axes
@@ -21,7 +21,6 @@ from lowdnn.engines.transform.views import View
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Work, WorkspacePointer
 
-_ACCESS_BYTES = 16
 #: Threads that keep the memory of a large GPU busy.
 _THREADS_IN_FLIGHT = 2**18
 #: Threads of a tile where there are enough of them, and where there are not.
@@ -74,7 +73,7 @@ class Packing:
         kernel_index: gives ``Launch.kernel``.  overlaps: as a dependent launch, on sm_90a.
         """
         batch = self._batch(offset_bytes)
-        accesses = batch.elements * self.tensor.element_bytes // _ACCESS_BYTES
+        accesses = batch.elements * self.tensor.element_bytes // ACCESS_BYTES
         types = f"b{8 * self.tensor.element_bytes}"
         tiled = Tiles.of(batch)
         if tiled is not None:

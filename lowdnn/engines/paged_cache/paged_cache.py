@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import ACCESS_BYTES, MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
@@ -17,7 +17,6 @@ from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
 _THREADS = 128
-_ACCESS_BYTES = 16
 #: Elements move as these.
 _BITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
@@ -79,7 +78,7 @@ class PagedCache:
 
 
 def _vector(operation: PagedCacheLoad) -> int:
-    return _ACCESS_BYTES // operation.y.element_bytes
+    return ACCESS_BYTES // operation.y.element_bytes
 
 
 def _radices(operation: PagedCacheLoad) -> tuple[int, ...]:

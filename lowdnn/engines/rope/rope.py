@@ -13,6 +13,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import contiguous_elements
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import (
+    ACCESS_BYTES,
     MAX_EXTENT,
     MAX_GRID_X,
     bytes_of,
@@ -37,7 +38,6 @@ _THREADS = 128
 _HEADS = (1, 2, 4, 8)
 #: Heads that share sines before these cost less than memory; more would only cost registers.
 _ENOUGH_HEADS = 4
-_ACCESS_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Problem:
     def vector(self) -> int:
         """Neighbouring pairs of a thread: as many as divide the rotated and the passed ones."""
         pairs = gcd(self.rotation.size // 2, self.rotation.passed // 2)
-        most = _ACCESS_BYTES // min(self.rotation.source.element_bytes, self.rotation.target.element_bytes)
+        most = ACCESS_BYTES // min(self.rotation.source.element_bytes, self.rotation.target.element_bytes)
         return min(most, pairs & -pairs) if pairs else 1
 
     def radices(self, heads: int) -> tuple[int, ...]:
