@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +12,21 @@ import pytest
 from lowdnn.backend.handle import Handle
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver
-from lowdnn.runtime.compile import compile_source, lowered
 from lowdnn.runtime.runtime import Runtime
-from lowdnn.runtime.sources import KernelSource
 from tests.support.runtime import open_runtime
-from tools.assemble import compile_and_assemble
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests live to the end: the garbage collector need not go through them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Path]:
     """Where one run of the tests keeps compiled kernels: shared by its workers, apart from the user's own.
 
-    LOWDNN_TEST_KERNELS names the folder where fit kernels are there already.
+    LOWDNN_TEST_KERNELS names a folder where some are there already.
     """
     base = tmp_path_factory.getbasetemp()
     own = (base if worker_id == "master" else base.parent) / "kernel-cache"
@@ -30,29 +34,6 @@ def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOWDNN_CACHE_DIR", str(directory))
         yield directory
-
-
-@pytest.fixture(scope="session", autouse=True)
-def only_fit_kernels(kernel_cache_dir: Path) -> Iterator[None]:
-    """Every kernel that a test compiles is assembled too, once in a run: one that spills fails that test."""
-
-    def compile_fit(source: KernelSource, binary_arch: str = "") -> bytes:
-        architecture = source.options[0].rpartition("=")[2].replace("compute_", "sm_")
-        ptx, figures = compile_and_assemble(source, architecture)
-        assert not figures.unfit, f"{source.name} for {architecture}: {figures.unfit}"
-        return compile_source(source, binary_arch) if binary_arch else lowered(ptx)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lowdnn.runtime.compile.compile_source", compile_fit)
-        yield
-
-
-@pytest.fixture
-def real_compiler(only_fit_kernels: None) -> Iterator[None]:
-    """The library's own compilation, for kernels that need not be fit."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lowdnn.runtime.compile.compile_source", compile_source)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,6 @@ from lowdnn.runtime.sources import SourceTree
 from lowdnn.status import CompilationFailedError
 from tests.support.runtime import write_sources
 
-pytestmark = pytest.mark.usefixtures("real_compiler")
-
 KERNEL = KernelRef("fill_f32", "fill.cu", "sm_80", (("VALUE", 3),), "__device__ float f() { return VALUE; }\n")
 TEXT = '#include "generated.cuh"\nextern "C" __global__ void KERNEL_NAME(float* x) { x[0] = f(); }\n'
 
